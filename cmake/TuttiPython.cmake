@@ -1,0 +1,31 @@
+# Python and what an extension module of the `tutti` package needs.
+#
+# The interpreter: Python_EXECUTABLE when given, else the project's virtual environment, else the system's.
+
+if(NOT Python_EXECUTABLE AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  set(Python_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python CACHE FILEPATH "Python to build for")
+endif()
+find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
+
+# Every build folder holds an importable package: PYTHONPATH=<build>/python runs what was just built. The Python
+# files are links into the source tree, so an edit needs no build.
+set(TUTTI_PACKAGE_DIR ${CMAKE_BINARY_DIR}/python/tutti)
+file(GLOB_RECURSE TUTTI_PYTHON_FILES RELATIVE ${PROJECT_SOURCE_DIR}/python/tutti CONFIGURE_DEPENDS
+     ${PROJECT_SOURCE_DIR}/python/tutti/*.py ${PROJECT_SOURCE_DIR}/python/tutti/*.pyi)
+foreach(file ${TUTTI_PYTHON_FILES})
+  get_filename_component(folder ${TUTTI_PACKAGE_DIR}/${file} DIRECTORY)
+  file(MAKE_DIRECTORY ${folder})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/python/tutti/${file} ${TUTTI_PACKAGE_DIR}/${file} SYMBOLIC)
+endforeach()
+
+# tutti_extension(target): places a module in the package, here and when installed, next to libtutti.
+function(tutti_extension target)
+  set_target_properties(${target} PROPERTIES
+    LIBRARY_OUTPUT_DIRECTORY ${TUTTI_PACKAGE_DIR}
+    INSTALL_RPATH "$ORIGIN")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+    target_compile_options(${target} PRIVATE -Wno-restrict)  # false on std::string's own "a" + b (GCC bug 105651)
+  endif()
+  target_link_libraries(${target} PRIVATE tutti)
+  install(TARGETS ${target} LIBRARY DESTINATION tutti COMPONENT python)
+endfunction()

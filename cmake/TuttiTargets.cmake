@@ -1,0 +1,51 @@
+# The few CMake functions that every folder uses.
+
+add_library(tutti_options INTERFACE)
+target_include_directories(tutti_options INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_compile_options(tutti_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor)
+if(TUTTI_SANITIZE)
+  target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
+  # The kernels and their tests must agree on which instruction sets there are (kernels_targets.h).
+  target_compile_definitions(tutti_options INTERFACE TUTTI_ONE_TARGET)
+endif()
+if(TUTTI_COVERAGE)
+  target_compile_options(tutti_options INTERFACE --coverage)
+  target_link_options(tutti_options INTERFACE --coverage)
+endif()
+set(TUTTI_LAYERS "" CACHE INTERNAL "object libraries that make up libtutti")
+set(TUTTI_LINKS "" CACHE INTERNAL "what they link")
+
+# tutti_layer(base SOURCES a.cc b.cc LINK OpenSSL::Crypto): one folder of src/ as an object library of libtutti.
+function(tutti_layer name)
+  cmake_parse_arguments(LAYER "" "" "SOURCES;LINK" ${ARGN})
+  if(NOT LAYER_SOURCES)
+    return()
+  endif()
+  add_library(tutti_${name} OBJECT ${LAYER_SOURCES})
+  target_link_libraries(tutti_${name} PUBLIC tutti_options PRIVATE ${LAYER_LINK})
+  set(TUTTI_LAYERS "${TUTTI_LAYERS};tutti_${name}" CACHE INTERNAL "")
+  set(TUTTI_LINKS "${TUTTI_LINKS};${LAYER_LINK}" CACHE INTERNAL "")
+endfunction()
+
+# libtutti.so from all layers. Beside the Python modules it is found through their $ORIGIN, so a package that holds
+# all of them needs no library path.
+function(tutti_library)
+  add_library(tutti SHARED)
+  target_link_libraries(tutti PRIVATE ${TUTTI_LAYERS} ${TUTTI_LINKS} Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(tutti PUBLIC tutti_options)
+  set_target_properties(tutti PROPERTIES SOVERSION 0 INSTALL_RPATH "$ORIGIN")
+  install(TARGETS tutti LIBRARY DESTINATION tutti COMPONENT python NAMELINK_SKIP)
+endfunction()
+
+# tutti_test(name SOURCES a_test.cc LINK ...): a GoogleTest program, each test known to ctest, with a watchdog.
+function(tutti_test name)
+  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;LINK" ${ARGN})
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE tutti GTest::gtest GTest::gtest_main Threads::Threads ${TEST_LINK})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/cpp)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${TEST_TIMEOUT})
+endfunction()

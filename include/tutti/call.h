@@ -1,0 +1,52 @@
+// One collective call, as every face describes it to the communicator.
+//
+// Ownership: a Call points at the caller's memory and arrays; they stay valid until the call has completed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tutti/types.h"
+
+namespace tutti {
+
+// One block of memory a rank: either equal blocks laid out one after another, or a pointer and a size a rank.
+struct Blocks {
+  std::byte* base = nullptr;           // equal blocks: block r starts at base + r * bytes
+  std::size_t bytes = 0;               // of each equal block
+  void* const* pointers = nullptr;     // when set: block r starts at pointers[r] ...
+  const std::size_t* sizes = nullptr;  // ... and has sizes[r] bytes (`bytes` when null)
+
+  static Blocks single(const void* data, std::size_t bytes) noexcept {
+    return {static_cast<std::byte*>(const_cast<void*>(data)), bytes, nullptr, nullptr};
+  }
+  static Blocks list(void* const* pointers, const std::size_t* sizes) noexcept { return {nullptr, 0, pointers, sizes}; }
+  std::byte* data(int r) const noexcept {
+    return pointers != nullptr ? static_cast<std::byte*>(pointers[r]) : base + static_cast<std::size_t>(r) * bytes;
+  }
+  std::size_t size(int r) const noexcept { return sizes != nullptr ? sizes[r] : bytes; }
+};
+
+// What each collective reads and writes (n = size of the group, "single" = one block of `count` elements):
+//   all_reduce      input single          -> output single (may be the same memory)
+//   reduce          input single          -> output single at the root
+//   broadcast       input single at root  -> output single elsewhere (input and output are the same memory)
+//   all_gather      input single          -> output n blocks (the input may lie in its own block)
+//   gather          input single          -> output n blocks at the root
+//   scatter         input n blocks at root-> output single
+//   reduce_scatter  input n blocks        -> output single (may be the own block of the input)
+//   all_to_all      input n blocks        -> output n blocks (not the same memory)
+//   barrier         nothing
+struct Call {
+  Collective collective = Collective::kBarrier;
+  DataType dtype = DataType::kByte;
+  ReduceOp op = ReduceOp::kSum;
+  int root = -1;          // rooted collectives only
+  bool uneven = false;    // block sizes may differ between ranks (all ranks agree on this flag)
+  double factor = 1.0;    // kPremulSum: this rank's input is multiplied by it first
+  std::size_t count = 0;  // elements of this rank's single block; for all_to_all of an equal input block
+  Blocks input;
+  Blocks output;
+};
+
+}  // namespace tutti

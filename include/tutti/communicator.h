@@ -1,0 +1,105 @@
+// A group of ranks and the collectives among them: the entry to the library.
+//
+// Thread rule: every member may be called from any thread. Collectives run in the order in which they are issued;
+// all ranks must issue the same ones in the same order. Point-to-point calls progress on their own.
+//
+// Errors: arguments are checked before anything is sent (kInvalidArgument, kUnsupported: the communicator stays
+// usable and no sequence number is used). Any other Error poisons the communicator: later calls raise it again,
+// and what is left to do is abort(), destruction, or shrink().
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/call.h"
+#include "tutti/config.h"
+#include "tutti/error.h"
+#include "tutti/metrics.h"
+#include "tutti/store.h"
+#include "tutti/work.h"
+
+namespace tutti {
+
+struct CommunicatorOptions {
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  Config config;
+  std::string name = "tutti";  // for messages and the flight recorder
+};
+
+class Communicator {
+ public:
+  // Collective over `size` ranks: all call it with the same `id`, unique in the store for the life of the job.
+  // Returns when all ranks have joined. Throws Error(kTimeout) naming the ranks that have not.
+  static std::shared_ptr<Communicator> create(Store& store, const std::string& id, int rank, int size,
+                                              const CommunicatorOptions& options);
+  virtual ~Communicator() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  virtual const std::string& name() const noexcept = 0;
+  // Ranks that share memory with this one, itself included, ascending.
+  virtual const std::vector<int>& host_ranks() const noexcept = 0;
+  virtual int host_count() const noexcept = 0;
+
+  // Refuses a call that cannot work (kInvalidArgument, kUnsupported), before anything is sent.
+  virtual void check(const Call& call) const = 0;
+
+  // Runs a collective and returns when it has completed here. A zero timeout means the communicator's.
+  virtual void run(const Call& call, std::chrono::milliseconds timeout = {}) = 0;
+
+  // Queues a collective for the progress thread. `keep_alive` is released after completion.
+  virtual WorkPtr submit(const Call& call, std::chrono::milliseconds timeout = {},
+                         std::shared_ptr<void> keep_alive = nullptr) = 0;
+
+  // Point-to-point: matched by (peer, tag, order). Sizes and dtypes must agree; the receiver checks.
+  virtual void send(const void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                    std::chrono::milliseconds timeout = {}) = 0;
+  // `peer` may be kAnySource; returns the sender.
+  virtual int recv(void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                   std::chrono::milliseconds timeout = {}) = 0;
+  virtual WorkPtr isend(const void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                        std::chrono::milliseconds timeout = {}, std::shared_ptr<void> keep_alive = nullptr) = 0;
+  virtual WorkPtr irecv(void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                        std::chrono::milliseconds timeout = {}, std::shared_ptr<void> keep_alive = nullptr) = 0;
+
+  // Rank 0 learns which ranks have not arrived within the timeout and raises Error(kTimeout) naming the first, or
+  // all of them; the others raise too. Point-to-point underneath: it uses no collective sequence number.
+  virtual void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) = 0;
+
+  // Makes every waiting and every later call on this rank raise Error(kAborted), and tells the peers.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+  // Leaves the group in good order: waits for this rank's queued calls (bounded by the timeout), then tells the
+  // peers that it left. Later calls raise. The destructor does the same without waiting.
+  virtual void shutdown() noexcept = 0;
+
+  // The Error that poisoned the communicator, if any.
+  virtual std::optional<Error> failure() const = 0;
+
+  // A new communicator of the ranks that answer within `timeout`, after failures too; collective among survivors.
+  // Ranks keep their order. `members` receives the old ranks of the new group.
+  virtual std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
+                                               std::vector<int>* members) = 0;
+
+  virtual std::chrono::milliseconds timeout() const noexcept = 0;
+  virtual void set_timeout(std::chrono::milliseconds timeout) noexcept = 0;
+
+  // Collectives issued so far.
+  virtual std::uint64_t sequence() const noexcept = 0;
+
+  virtual Metrics metrics() const = 0;
+  virtual void reset_metrics() noexcept = 0;
+
+  // The last calls, oldest first, as JSON in the schema of PyTorch's flight recorder.
+  virtual std::string flight_record() const = 0;
+
+  // Which algorithm a call would take and why, one line a candidate.
+  virtual std::string explain(const Call& call) const = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,45 @@
+// Everything that the environment can set, parsed once into a value that is passed down.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+struct Config {
+  std::string log_level = "warning";  // TUTTI_LOG_LEVEL: error, warning, info, debug
+  std::string host_id;                // TUTTI_HOST_ID: ranks with different ids never share memory
+  std::string secret;                 // TUTTI_SECRET: shared secret of all connections; else random, by the store
+  std::string master_address;         // MASTER_ADDR, set by launchers: tells which interface reaches the others
+  std::string interface;              // TUTTI_SOCKET_IFNAME: interface for connections between hosts
+  std::size_t stage_bytes = 0;        // TUTTI_STAGE_BYTES: staging a rank; 0 = chosen from the caches
+  std::size_t arena_bytes = 0;        // TUTTI_ARENA_BYTES: address space of the mapped-tensor arena; 0 = chosen
+  std::size_t shared_threshold_bytes = 65536;  // TUTTI_SHARED_THRESHOLD: smallest tensor of the shared allocator
+  bool shared_allocator = false;       // TUTTI_SHARED_ALLOCATOR: every large CPU tensor is mapped by the host's ranks
+  int spins = -1;                      // TUTTI_SPINS: polls before a wait sleeps; -1 = chosen from cores and ranks
+  int local_world_size = 0;            // LOCAL_WORLD_SIZE, set by launchers: ranks of the job on this host; 0 = unknown
+  int flight_recorder_entries = 2000;  // TUTTI_FLIGHT_RECORDER_ENTRIES: calls remembered a communicator
+  std::string algorithm;               // TUTTI_ALGORITHM: "all_reduce=ring,all_gather=staged" forces choices
+  std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: between hosts
+};
+
+// One variable of the environment, for documentation and `tutti info`.
+struct ConfigVariable {
+  std::string name;
+  std::string value;  // what is in force
+  std::string help;
+};
+
+// Reads the variables through `get` (null when unset). Throws Error(kInvalidArgument) naming the variable, its
+// value and what it may be.
+Config parse_config(const std::function<const char*(const char*)>& get);
+
+// parse_config over the process's environment.
+Config config_from_environment();
+
+std::vector<ConfigVariable> describe(const Config& config);
+
+}  // namespace tutti

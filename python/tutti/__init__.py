@@ -1,0 +1,117 @@
+"""Tutti: collective communication for PyTorch.
+
+Importing it makes ``torch.distributed.init_process_group("tutti")`` known and loads nothing else: the library itself
+comes with the first group, or with the first function of this module that needs it.
+
+Tensors that all ranks of a machine map, so that collectives on them need no copy:
+:func:`empty`, :func:`zeros`, :func:`use_shared_allocator`, :func:`is_mapped`, :func:`arena_stats`.
+
+What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
+:func:`dump_flight_record`, :func:`group_info`.
+
+What ``torch.distributed`` offers to its own backends only: :func:`split_group`, :func:`shrink`,
+:func:`monitored_barrier`, :func:`set_timeout`, :func:`sequence_number`, :func:`get_error`, :func:`abort`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from tutti._autoload import register
+
+if TYPE_CHECKING:
+    from tutti._backend import (
+        Options,
+        abort,
+        arena_stats,
+        empty,
+        flight_record,
+        get_communicator,
+        get_error,
+        get_metrics,
+        is_mapped,
+        monitored_barrier,
+        reset_metrics,
+        sequence_number,
+        set_timeout,
+        shared_allocator_enabled,
+        shrink,
+        split_group,
+        use_shared_allocator,
+        zeros,
+    )
+    from tutti._metrics import Metrics, MetricsRow
+    from tutti._report import GroupInfo, dump_flight_record, group_info, log_metrics
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "GroupInfo",
+    "Metrics",
+    "MetricsRow",
+    "Options",
+    "__version__",
+    "abort",
+    "arena_stats",
+    "dump_flight_record",
+    "empty",
+    "flight_record",
+    "get_communicator",
+    "get_error",
+    "get_metrics",
+    "group_info",
+    "is_mapped",
+    "log_metrics",
+    "monitored_barrier",
+    "register",
+    "reset_metrics",
+    "sequence_number",
+    "set_timeout",
+    "shared_allocator_enabled",
+    "shrink",
+    "split_group",
+    "use_shared_allocator",
+    "zeros",
+]
+
+# Where the names are that are not in _backend.
+_HOMES = {
+    "GroupInfo": "tutti._report",
+    "Metrics": "tutti._metrics",
+    "MetricsRow": "tutti._metrics",
+    "dump_flight_record": "tutti._report",
+    "group_info": "tutti._report",
+    "log_metrics": "tutti._report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the part of the package that holds ``name``, at its first use."""
+    if name not in __all__:
+        raise AttributeError(f"module 'tutti' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES.get(name, "tutti._backend")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+def _torch_will_register() -> bool:
+    """Whether importing torch registers the backend: then the ``tutti`` command need not wait for that import."""
+    if "torch" in sys.modules or os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        return False
+    try:
+        points = importlib.metadata.distribution("tutti-comms").entry_points
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return any(point.group == "torch.backends" for point in points)
+
+
+if not _torch_will_register():
+    register()

@@ -1,0 +1,346 @@
+"""The ``torch.distributed`` face in Python: registration, group creation, and what has no route through torch.
+
+What the package may take from here (all load ``tutti._torch`` on first use, none at import):
+
+- ``register()``: makes ``init_process_group("tutti")`` known. Idempotent, raises nothing.
+- ``create_backend(dist_opts, options)``: what ``torch.distributed`` calls on each rank of a new group.
+- ``get_communicator(group=None)``: the :class:`tutti._torch.ProcessGroupTutti` behind a process group (the default
+  one for ``None``). Its members: ``rank() size() group_name host_ranks host_count timeout metrics() reset_metrics()
+  flight_record() explain(op, count, dtype) failure() error_kind() sequence abort_because(reason) shutdown()
+  set_timeout() monitored_barrier() shrink_to_survivors()``.
+- ``communicators()``: all that live in this process, oldest first.
+- ``empty(*size, dtype, ...)``, ``zeros(...)``: tensors that all ranks of the host map.
+- ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
+- ``shared_allocator_enabled()``, ``arena_stats()``: for ``tutti info`` and tests.
+- ``get_metrics(group=None)``: ``{"rows": [{"collective", "size_class", "algorithm", "calls", "bytes", "timed_calls",
+  "total_ns", "wait_ns", "p50_ns"}, ...], "mapped_calls": int, "errors": int}``; ``reset_metrics(group=None)``.
+- ``flight_record(group=None)``: JSON text in the schema of PyTorch's flight recorder.
+- ``monitored_barrier(group, timeout, wait_all_ranks)``, ``set_timeout(timeout, group)``, ``get_error(group)``,
+  ``sequence_number(group)``, ``abort(group, reason)``, ``split_group(ranks, group, ...)``,
+  ``shrink(group, timeout)``: for what ``torch.distributed`` refuses to a backend that it does not know.
+- ``Options``: ``pg_options`` of ``init_process_group`` and ``new_group``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from tutti._autoload import BACKEND, register
+
+if TYPE_CHECKING:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import ProcessGroup
+
+    from tutti import _torch
+    from tutti._metrics import Metrics
+
+__all__ = [
+    "abort",
+    "arena_stats",
+    "communicators",
+    "create_backend",
+    "empty",
+    "flight_record",
+    "get_communicator",
+    "get_error",
+    "get_metrics",
+    "is_mapped",
+    "monitored_barrier",
+    "register",
+    "reset_metrics",
+    "sequence_number",
+    "set_timeout",
+    "shared_allocator_enabled",
+    "shrink",
+    "split_group",
+    "use_shared_allocator",
+    "zeros",
+]
+
+
+def _load() -> Any:
+    """The C++ module; loaded on first use, since it maps PyTorch's libraries and ours."""
+    import torch  # noqa: F401  (its libraries must be in the process first)
+
+    from tutti import _torch
+
+    return _torch
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Options", "ProcessGroupTutti"):
+        return getattr(_load(), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _generation(store: dist.Store, name: str, rank: int) -> int:
+    """How often `rank`'s place in a group of this name has been taken in the job's store, this time included.
+
+    Equal on all ranks of a group, also when a name returns with other ranks (re-initialisation) or other processes (a
+    restart): it makes ids unique.
+    """
+    return int(store.add(f"tutti/generation/{name}/{rank}", 1))
+
+
+def _honour_shared_allocator_wish(module: Any) -> None:
+    """Turns the shared allocator on where ``TUTTI_SHARED_ALLOCATOR`` asks for it; training goes on without it."""
+    if not module.shared_allocator_wanted() or module.shared_allocator_enabled():
+        return
+    try:
+        module.use_shared_allocator(True, None)
+    except RuntimeError as error:
+        warnings.warn(f"TUTTI_SHARED_ALLOCATOR has no effect: {error}", RuntimeWarning, stacklevel=2)
+
+
+def create_backend(dist_opts: Any, options: Any) -> Any:
+    """Creates the backend of one process group; ``torch.distributed`` calls it on every rank of the group."""
+    module = _load()
+    if options is None:
+        options = module.Options()
+    elif not isinstance(options, module.Options):
+        raise TypeError(f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}")
+    else:
+        options = options.__copy__()
+    timeout = dist_opts.timeout
+    options._timeout = timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
+    options.group_name = str(dist_opts.group_id)
+    options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
+    _honour_shared_allocator_wish(module)
+    rank, size = dist_opts.group_rank, dist_opts.group_size
+    name = options.group_name
+    generation = _generation(dist_opts.store, name, rank)
+    return module.ProcessGroupTutti(dist_opts.store, rank, size, f"{name}/{generation}", options)
+
+
+def get_communicator(group: ProcessGroup | None = None) -> _torch.ProcessGroupTutti:
+    """The Tutti backend of ``group`` (the default group for ``None``). ``ValueError`` if it has none."""
+    import torch
+    import torch.distributed as dist
+
+    module = _load()
+    group = dist.distributed_c10d._get_default_group() if group is None else group
+    try:
+        backend: Any = group._get_backend(torch.device("cpu"))
+    except RuntimeError:
+        backend = None
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
+    backend = getattr(backend, "wrapped_pg", backend)
+    if not isinstance(backend, module.ProcessGroupTutti):
+        raise ValueError(f"the process group does not use the backend {BACKEND!r} for CPU tensors")
+    found: _torch.ProcessGroupTutti = backend
+    return found
+
+
+def communicators() -> list[_torch.ProcessGroupTutti]:
+    """The Tutti backends of all process groups of this process, in order of creation."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return []
+    found = []
+    for group in dist.distributed_c10d._world.pg_map:
+        try:
+            found.append(get_communicator(group))
+        except ValueError:
+            continue
+    return found
+
+
+def _size(sizes: tuple[Any, ...]) -> list[int]:
+    if len(sizes) == 1 and not isinstance(sizes[0], int):
+        return [int(n) for n in sizes[0]]
+    return [int(n) for n in sizes]
+
+
+def empty(*size: Any, dtype: torch.dtype | None = None, requires_grad: bool = False) -> torch.Tensor:
+    """An uninitialised CPU tensor in memory that all ranks of this host map: collectives on it copy nothing.
+
+    ``size`` is given as to ``torch.empty``: numbers or one sequence. ``dtype`` is any that PyTorch has (default:
+    ``torch.get_default_dtype()``). Where the arena is full or cannot be made, the tensor is an ordinary one
+    (:func:`is_mapped` tells). Raises ``RuntimeError`` for a negative size or when memory is exhausted.
+    """
+    import torch
+
+    tensor: torch.Tensor = _load().empty(_size(size), torch.get_default_dtype() if dtype is None else dtype)
+    return tensor.requires_grad_(requires_grad)
+
+
+def zeros(*size: Any, dtype: torch.dtype | None = None, requires_grad: bool = False) -> torch.Tensor:
+    """As :func:`empty`, filled with zeros."""
+    return empty(*size, dtype=dtype).zero_().requires_grad_(requires_grad)
+
+
+def is_mapped(tensor: torch.Tensor) -> bool:
+    """Whether the tensor lies in memory that all ranks of this host map."""
+    return bool(_load().is_mapped(tensor))
+
+
+def use_shared_allocator(enabled: bool = True, threshold: int | None = None) -> None:
+    """Lets every CPU tensor of at least ``threshold`` bytes lie in memory that all ranks of this host map.
+
+    Affects tensors made from now on, DDP's gradient buckets among them. ``threshold`` (bytes) is
+    ``TUTTI_SHARED_THRESHOLD`` by default, 64 KB unless set. The environment variable ``TUTTI_SHARED_ALLOCATOR=1`` does
+    the same when the first group is created.
+    """
+    _load().use_shared_allocator(enabled, threshold)
+
+
+def shared_allocator_enabled() -> bool:
+    """Whether :func:`use_shared_allocator` is in force."""
+    return bool(_load().shared_allocator_enabled())
+
+
+def arena_stats() -> dict[str, int]:
+    """Bytes of the arena of mapped tensors: ``bytes`` of address space, ``in_use``, ``cached``, ``quarantined``."""
+    return dict(_load().arena_stats())
+
+
+def get_metrics(group: ProcessGroup | None = None) -> Metrics:
+    """What ``group`` (the default group for ``None``) has done on this rank since its creation or the last reset.
+
+    Counts are exact, times in nanoseconds: see :class:`tutti.Metrics` and :class:`tutti.MetricsRow`. Raises
+    ``ValueError`` if the group has no tutti backend.
+    """
+    return get_communicator(group).metrics()
+
+
+def reset_metrics(group: ProcessGroup | None = None) -> None:
+    """Sets the group's metrics on this rank to zero. ``ValueError`` if the group has no tutti backend."""
+    get_communicator(group).reset_metrics()
+
+
+def flight_record(group: ProcessGroup | None = None) -> str:
+    """The group's last calls on this rank as JSON in the schema of PyTorch's flight recorder, oldest first.
+
+    ``TUTTI_FLIGHT_RECORDER_ENTRIES`` says how many are kept. Works after a failure too, which is when it is wanted.
+    """
+    return str(get_communicator(group).flight_record())
+
+
+def _timedelta(timeout: timedelta | float) -> timedelta:
+    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+
+
+def monitored_barrier(
+    group: ProcessGroup | None = None, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+) -> None:
+    """As ``torch.distributed.monitored_barrier``, which takes groups named gloo only.
+
+    ``timeout`` is a ``timedelta`` or seconds (default: the group's). Raises ``DistBackendError`` naming the first rank
+    that has not come, or with ``wait_all_ranks`` all of them.
+    """
+    backend = get_communicator(group)
+    backend.monitored_barrier(backend.timeout if timeout is None else _timedelta(timeout), wait_all_ranks)
+
+
+def set_timeout(timeout: timedelta | float, group: ProcessGroup | None = None) -> None:
+    """The time (``timedelta`` or seconds) that calls of the group issued from now on may take."""
+    get_communicator(group).set_timeout(_timedelta(timeout))
+
+
+_ERRORS = ("success", "timeout", "comm_error", "remote_error")
+
+
+def get_error(group: ProcessGroup | None = None) -> tuple[str, str | None]:
+    """``("success", None)``, or the kind and the text of the failure that ended the group.
+
+    Kinds: ``"timeout"``, ``"comm_error"`` (this rank's own failure), ``"remote_error"`` (another rank's).
+    """
+    backend = get_communicator(group)
+    return _ERRORS[backend.error_kind()], backend.failure()
+
+
+def sequence_number(group: ProcessGroup | None = None) -> int:
+    """How many collectives this rank has issued in the group; equal on all ranks that are in step."""
+    return int(get_communicator(group).sequence)
+
+
+def abort(group: ProcessGroup | None = None, reason: str = "tutti.abort()") -> None:
+    """Ends all waiting and later calls of the group on this rank with an error, and tells the other ranks."""
+    get_communicator(group).abort_because(reason)
+
+
+def _wrap(backend: Any, store: dist.Store, name: Any) -> ProcessGroup:
+    """A process group over a backend that torch.distributed did not make itself."""
+    import torch
+    from torch.distributed import ProcessGroup
+
+    group = ProcessGroup(store, backend.rank(), backend.size())
+    group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+    group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, backend)
+    group._set_group_name(name)
+    group._set_group_desc("undefined")
+    return group
+
+
+def _adopt(group: ProcessGroup, store: dist.Store, global_ranks: list[int]) -> ProcessGroup:
+    """Enters `group` in torch.distributed's tables, as new_group does for its own."""
+    import torch.distributed as dist
+
+    c10d = dist.distributed_c10d
+    world = c10d._world
+    name = group.group_name
+    world.pg_map[group] = (BACKEND, store)
+    world.pg_names[group] = name
+    world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(global_ranks)}
+    world.pg_backend_config[group] = f"cpu:{BACKEND}"
+    c10d._register_process_group(name, group)
+    tag = f"ptd:{name}"
+    world.tags_to_pg.setdefault("", []).append(group)
+    world.tags_to_pg.setdefault(tag, []).append(group)
+    world.pg_to_tag[group] = tag
+    return group
+
+
+def split_group(
+    ranks: list[list[int]], group: ProcessGroup | None = None, timeout: timedelta | None = None
+) -> ProcessGroup | None:
+    """Splits a group into one group for each list of (group) ranks; ``None`` on ranks that are in none of them.
+
+    ``torch.distributed.split_group`` refuses groups without an accelerator.
+    """
+    import torch.distributed as dist
+
+    parent = dist.distributed_c10d._get_default_group() if group is None else group
+    backend = get_communicator(parent)
+    seen = [rank for part in ranks for rank in part]
+    if not ranks or len(set(seen)) != len(seen):
+        raise ValueError("split_group takes at least one list of ranks, each rank in at most one list")
+    own = next((sorted(part) for part in ranks if backend.rank() in part), None)
+    if own is None:
+        return None
+    options = backend.options
+    if timeout is not None:
+        options._timeout = timeout
+    parts = "-".join(map(str, own))
+    name = f"{parent.group_name}:split:{parts}"
+    parent_store = dist.distributed_c10d._world.pg_map[parent][1]
+    name += f":{_generation(parent_store, name, own.index(backend.rank()))}"
+    options.group_name = dist.distributed_c10d.GroupName(name)
+    options.global_ranks_in_group = [dist.get_global_rank(parent, rank) for rank in own]
+    store = dist.PrefixStore(f"{name}/", parent_store)
+    child = _wrap(backend.split_ranks(store, own, options), store, name)
+    return _adopt(child, store, options.global_ranks_in_group)
+
+
+def shrink(
+    group: ProcessGroup | None = None, timeout: timedelta | float = timedelta(seconds=10)
+) -> tuple[ProcessGroup, list[int]]:
+    """A working group of the ranks that are still there, after a failure; all of them call it.
+
+    Returns the new group and the ranks that its members had in the old one. Ranks that do not answer within
+    ``timeout`` are left out. The old group stays registered: destroy it when you like.
+    """
+    import torch.distributed as dist
+
+    old = dist.distributed_c10d._get_default_group() if group is None else group
+    smaller, members = get_communicator(old).shrink_to_survivors(_timedelta(timeout))
+    name = f"{old.group_name}:shrunk:{'-'.join(map(str, members))}"
+    old_store = dist.distributed_c10d._world.pg_map[old][1]
+    name += f":{_generation(old_store, name, smaller.rank())}"
+    store = dist.PrefixStore(f"{name}/", old_store)
+    global_ranks = [dist.get_global_rank(old, rank) for rank in members]
+    return _adopt(_wrap(smaller, store, name), store, global_ranks), members

@@ -1,0 +1,35 @@
+"""The shape of what :func:`tutti.get_metrics` returns."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class MetricsRow(TypedDict):
+    """One line of :class:`Metrics`: the calls of one collective, in one size class, by one algorithm.
+
+    ``calls`` and ``bytes`` (of this rank's block or message) are exact. Times are in nanoseconds and of the
+    ``timed_calls`` only, since below 8 KB a sample is timed: ``total_ns``, ``wait_ns`` of it spent waiting for peers,
+    and ``p50_ns``, the median to a factor of 1.2.
+    """
+
+    collective: str
+    size_class: str
+    algorithm: str
+    calls: int
+    bytes: int
+    timed_calls: int
+    total_ns: int
+    wait_ns: int
+    p50_ns: int
+
+
+class Metrics(TypedDict):
+    """What a group has done on this rank.
+
+    ``mapped_calls`` needed no copy, because all ranks of the host map their tensors; ``errors`` counts what raised.
+    """
+
+    rows: list[MetricsRow]
+    mapped_calls: int
+    errors: int

@@ -1,0 +1,104 @@
+"""What the groups of this process have done, for people: metrics as a table, flight records as files."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tutti import _backend
+from tutti._units import format_bytes, format_us
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+_LOGGER = logging.getLogger("tutti")
+
+
+@dataclass(frozen=True)
+class GroupInfo:
+    """Where a rank stands in a group.
+
+    ``host_ranks`` are the ranks (of the group) that share memory with this one, itself included; ``sequence`` counts
+    the collectives issued so far; ``failure`` is the error that poisoned the group, if any.
+    """
+
+    name: str
+    rank: int
+    size: int
+    host_ranks: tuple[int, ...]
+    host_count: int
+    sequence: int
+    timeout: timedelta
+    failure: str | None
+
+
+def group_info(group: ProcessGroup | None = None) -> GroupInfo:
+    """Describes ``group`` (the default group if None) as this rank sees it.
+
+    Raises ValueError if the group has no tutti backend.
+    """
+    communicator = _backend.get_communicator(group)
+    return GroupInfo(
+        name=communicator.group_name,
+        rank=communicator.rank(),
+        size=communicator.size(),
+        host_ranks=tuple(communicator.host_ranks),
+        host_count=communicator.host_count,
+        sequence=communicator.sequence,
+        timeout=communicator.timeout,
+        failure=communicator.failure(),
+    )
+
+
+def log_metrics(group: ProcessGroup | None = None, level: int = logging.INFO) -> None:
+    """Writes :func:`tutti.get_metrics` as a table to the logger ``"tutti"``, a line a collective and size class.
+
+    If that logger would show nothing at ``level`` (logging is not configured), the table goes to standard error.
+    """
+    text = format_metrics(group)
+    if _LOGGER.isEnabledFor(level) and _LOGGER.hasHandlers():
+        _LOGGER.log(level, "%s", text)
+        return
+    import sys
+
+    print(text, file=sys.stderr)
+
+
+def format_metrics(group: ProcessGroup | None = None) -> str:
+    """The table that :func:`log_metrics` writes."""
+    metrics = _backend.get_metrics(group)
+    head = ("collective", "size", "algorithm", "calls", "bytes", "p50", "mean", "waiting")
+    rows = [head]
+    for row in metrics["rows"]:
+        timed = row["timed_calls"]
+        rows.append(
+            (
+                row["collective"],
+                row["size_class"],
+                row["algorithm"],
+                str(row["calls"]),
+                format_bytes(row["bytes"]),
+                format_us(row["p50_ns"] / 1e3) if timed else "-",
+                format_us(row["total_ns"] / timed / 1e3) if timed else "-",
+                f"{100 * row['wait_ns'] / row['total_ns']:.0f} %" if row["total_ns"] else "-",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.append(f"{metrics['mapped_calls']} calls needed no copy, {metrics['errors']} errors")
+    return "\n".join(lines)
+
+
+def dump_flight_record(path: str | Path, group: ProcessGroup | None = None) -> Path:
+    """Writes the last calls of ``group`` on this rank to ``path``; returns where.
+
+    The file is JSON in the schema of PyTorch's flight recorder. ``"{rank}"`` in the path is replaced by the rank, so
+    that all ranks may give the same. Raises OSError if it cannot be written.
+    """
+    info = group_info(group)
+    target = Path(str(path).replace("{rank}", str(info.rank)))
+    target.write_text(_backend.flight_record(group))
+    return target

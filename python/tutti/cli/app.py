@@ -1,0 +1,115 @@
+"""The options of the `tutti` command and its subcommands."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="tutti",
+    help="Tutti: collective communication for PyTorch.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from tutti import __version__
+
+        typer.echo(f"tutti {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Tutti: collective communication for PyTorch."""
+
+
+@app.command()
+def info() -> None:
+    """Versions, settings in force, and how this process was launched."""
+    from tutti.cli import info as command
+
+    command.run()
+
+
+@app.command()
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the check that starts torch.")] = False,
+) -> None:
+    """Checks by real transfers what this machine can do, says what it means and how to fix it."""
+    from tutti.cli import doctor as command
+
+    raise typer.Exit(command.run(quick=quick))
+
+
+@app.command()
+def bench(
+    collectives: Annotated[
+        str, typer.Option("--collectives", "-c", help="Comma-separated names, or 'all'.")
+    ] = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast",
+    sizes: Annotated[
+        str, typer.Option("--sizes", "-s", help="Comma-separated, like 8,64KB,4MB; or MIN:MAX, in steps of a factor.")
+    ] = "8,1KB,8KB,64KB,512KB,4MB,16MB",
+    backends: Annotated[
+        str, typer.Option("--backends", "-b", help="Comma-separated; tutti-mapped: tensors from tutti.empty.")
+    ] = "tutti,tutti-mapped,gloo",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Processes to start.")] = 2,
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32, bfloat16, int32, ...")] = "float32",
+    seconds: Annotated[float, typer.Option("--seconds", min=0.001, help="Time for each backend at each size.")] = 0.2,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Save the results here.")] = None,
+    png_file: Annotated[Path | None, typer.Option("--png", help="Save a plot here.")] = None,
+) -> None:
+    """Measures collectives x sizes on several backends side by side; checks every result in the same run."""
+    from tutti.cli import bench as command
+
+    try:
+        plan = command.make_plan(collectives, sizes, backends, ranks, dtype, seconds)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(command.run(plan, json_file, png_file))
+
+
+@app.command()
+def explain(
+    collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, broadcast, ...")],
+    size: Annotated[str, typer.Argument(help="Of one rank's block, like 64KB.")] = "0",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Ranks on this machine.")] = 2,
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32, bf16, f16, f64, i32, ...")] = "f32",
+    op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
+    mapped: Annotated[bool, typer.Option("--mapped", help="The tensors come from tutti.empty.")] = False,
+) -> None:
+    """Says which algorithm a call takes on this machine, and why."""
+    from tutti import _core
+    from tutti._units import format_bytes, parse_bytes
+
+    try:
+        reasons = _core.explain(collective, parse_bytes(size), ranks, dtype, op, mapped)
+        call = collective
+        if collective != "barrier":
+            call += f" of {format_bytes(parse_bytes(size))} a rank, {dtype}{', mapped' if mapped else ''}"
+        if collective in ("all_reduce", "reduce", "reduce_scatter"):
+            call += f", {op}"
+        typer.echo(f"{call}; {ranks} ranks on this machine:")
+        typer.echo(reasons.rstrip())
+    except (ValueError, NotImplementedError) as error:
+        typer.echo(f"tutti explain: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def main() -> None:
+    """Runs the command line."""
+    try:
+        app()
+    except ImportError as error:
+        # Most often the compiled part, built for another Python or torch.
+        sys.exit(f"tutti: {error}")

@@ -1,0 +1,210 @@
+"""``tutti bench``: collectives x sizes x backends, side by side, in one launch."""
+
+from __future__ import annotations
+
+import json
+import platform
+import queue
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tutti._units import format_bytes, format_us, parse_bytes
+from tutti.cli.bench_rank import Plan, main, sizes_of
+
+SILENCE_S = 300  # without a result for this long, the run is given up
+
+
+def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: str, seconds: float) -> Plan:
+    """The plan that the options describe. ValueError says which option is wrong and what it may be."""
+    import torch
+
+    from tutti.cli.bench_cases import CASES
+
+    chosen = tuple(CASES) if collectives == "all" else tuple(_words(collectives))
+    for name in chosen:
+        if name not in CASES:
+            raise ValueError(f"there is no collective {name}; there are {', '.join(CASES)}")
+    if not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise ValueError(f"torch has no dtype {dtype}")
+    names = tuple(_words(backends))
+    if not chosen or not names:
+        raise ValueError("name at least one collective and one backend")
+    if any(name.endswith("-mapped") and name != "tutti-mapped" for name in names):
+        raise ValueError("only tutti has mapped tensors")
+    return Plan(chosen, _sizes(sizes), names, ranks, dtype, seconds)
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    """``"8,64KB"`` as it stands; ``"8:64MB"`` in factors of 2, ``"8:64MB:8"`` in factors of 8."""
+    if ":" not in text:
+        return tuple(parse_bytes(word) for word in _words(text))
+    bounds = text.split(":")
+    first, last = parse_bytes(bounds[0]), parse_bytes(bounds[1])
+    factor = int(bounds[2]) if len(bounds) == 3 else 2
+    if first < 1 or last < first or factor < 2 or len(bounds) > 3:
+        raise ValueError(f'"{text}" is no range of sizes; write it like 8:64MB or 8:64MB:4')
+    sizes = [first]
+    while sizes[-1] * factor <= last:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def _launch(plan: Plan, console: Console) -> list[dict[str, Any]]:
+    """Starts the ranks and collects their results. RuntimeError with the rank's traceback if one fails."""
+    import torch.multiprocessing as mp
+
+    context = mp.get_context("spawn")
+    reports = context.Queue()
+    results: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="tutti-bench-") as folder:
+        ranks = [
+            context.Process(target=main, args=(rank, plan, f"{folder}/store", reports), daemon=True)
+            for rank in range(plan.ranks)
+        ]
+        for process in ranks:
+            process.start()
+        try:
+            _collect(plan, ranks, reports, results, console)
+        finally:
+            for process in ranks:
+                process.join(timeout=10)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+    return results
+
+
+def _collect(plan: Plan, ranks: list[Any], reports: Any, results: list[dict[str, Any]], console: Console) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        total = sum(len(sizes_of(collective, plan)) for collective in plan.collectives)
+        task = progress.add_task(f"starting {plan.ranks} ranks", total=total)
+        done = 0
+        heard = time.monotonic()
+        while done < plan.ranks:
+            try:
+                kind, content = reports.get(timeout=1)
+            except queue.Empty:
+                dead = [index for index, process in enumerate(ranks) if process.exitcode not in (None, 0)]
+                if dead:
+                    raise RuntimeError(f"rank {dead[0]} died with exit code {ranks[dead[0]].exitcode}") from None
+                if time.monotonic() - heard > SILENCE_S:
+                    raise RuntimeError(f"no result for {SILENCE_S} s") from None
+                continue
+            heard = time.monotonic()
+            if kind == "failed":
+                raise RuntimeError(content)
+            if kind == "done":
+                done += 1
+                continue
+            results.append(content)
+            progress.update(task, advance=1, description=f"{content['collective']} {format_bytes(content['bytes'])}")
+
+
+def _complete(plan: Plan, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Adds bandwidths and ratios, and says where and with what all was measured."""
+    import torch
+
+    from tutti import __version__, _core
+    from tutti.cli.bench_cases import bus_factor
+
+    reference = plan.backends[-1]
+    for result in results:
+        backends = result["backends"]
+        base = backends[reference].get("p50_us")
+        for numbers in backends.values():
+            if "p50_us" not in numbers:
+                continue
+            numbers["algorithm_gbps"] = result["bytes"] / numbers["p50_us"] / 1e3
+            numbers["bus_gbps"] = numbers["algorithm_gbps"] * bus_factor(result["collective"], plan.ranks)
+            if base:
+                numbers["ratio"] = numbers["p50_us"] / base
+    return {
+        "conditions": {
+            "machine": platform.machine(),
+            "system": f"{platform.system()} {platform.release()}",
+            "cores": _core.usable_cores(),
+            "simd": _core.simd_target(),
+            "tutti": f"{__version__} {_core.build_type} {_core.compiler}",
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+        "ranks": plan.ranks,
+        "dtype": plan.dtype,
+        "reference": reference,
+        "backends": list(plan.backends),
+        "times": "microseconds of one call, of the slowest rank",
+        "results": results,
+    }
+
+
+def _table(report: dict[str, Any]) -> Table:
+    reference = report["reference"]
+    others = [name for name in report["backends"] if name != reference]
+    table = Table(title=f"{report['ranks']} ranks, {report['dtype']}: median time of a call", title_justify="left")
+    table.add_column("collective", style="bold")
+    table.add_column("size", justify="right")
+    for name in report["backends"]:
+        table.add_column(name, justify="right")
+    for name in others:
+        table.add_column(f"{name} / {reference}", justify="right")
+    table.add_column("bus GB/s", justify="right")
+    before = None
+    for result in report["results"]:
+        if before not in (None, result["collective"]):
+            table.add_section()
+        first = result["collective"] != before
+        before = result["collective"]
+        backends = result["backends"]
+        row = [before if first else "", format_bytes(result["bytes"])]
+        row += [_cell(backends[name]) for name in report["backends"]]
+        row += [f"{backends[name]['ratio']:.3g}" if "ratio" in backends[name] else "-" for name in others]
+        best = backends[report["backends"][0]].get("bus_gbps")
+        table.add_row(*row, f"{best:.2f}" if best else "-")
+    table.caption = f"bus GB/s: of {report['backends'][0]}; ratios: of the times, below 1 is faster than {reference}"
+    return table
+
+
+def _cell(numbers: dict[str, Any]) -> str:
+    if "refused" in numbers:
+        return "refused"
+    time_text = format_us(numbers["p50_us"])
+    return time_text if numbers["right"] else f"[red]WRONG[/red] {time_text}"
+
+
+def run(plan: Plan, json_file: Path | None, png_file: Path | None) -> int:
+    """Measures and reports; 1 if a result was wrong or a rank failed."""
+    console = Console()
+    try:
+        report = _complete(plan, _launch(plan, console))
+    except RuntimeError as error:
+        console.print(f"[red]tutti bench:[/red] {escape(str(error))}", highlight=False)
+        return 1
+    console.print(_table(report))
+    if json_file is not None:
+        json_file.write_text(json.dumps(report, indent=1) + "\n")
+        console.print(f"Results: {json_file}")
+    if png_file is not None:
+        from tutti.cli.bench_plot import plot
+
+        plot(report, png_file)
+        console.print(f"Plot: {png_file}")
+    outcomes = [(result, name, numbers) for result in report["results"] for name, numbers in result["backends"].items()]
+    for result, name, numbers in outcomes:
+        if "refused" in numbers:
+            console.print(f"{name} refused {result['collective']}: {escape(numbers['refused'])}", highlight=False)
+    wrong = sum(not numbers.get("right", True) for _, _, numbers in outcomes)
+    console.print(f"Results checked: {len(outcomes)}, wrong: {wrong}.")
+    return 1 if wrong else 0

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""Checks that includes point downwards only and that files stay readable.
+
+Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
+the layers below it. Only faces include torch, Python or NCCL headers. A file past 800 lines fails; one past 500 must be
+listed in scripts/large_files.txt with its reason; a public header past 200 fails.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOWEST = {"base"}
+ALLOWED: dict[str, set[str]] = {
+    "base": set(),
+    "device": LOWEST,
+    # Siblings: what one needs of another crosses as opaque bytes.
+    "bootstrap": LOWEST,
+    "transport": LOWEST,
+    "plan": LOWEST,
+    "channel": LOWEST | {"device", "bootstrap", "transport"},
+    "executor": LOWEST | {"device", "channel", "plan"},
+    # Algorithms never see a transport.
+    "algorithm": LOWEST | {"device", "channel", "plan", "executor"},
+}
+ALLOWED["communicator"] = set(ALLOWED)
+FACES = {"torch", "torchcomms", "nccl", "python", "cli"}
+for face in FACES:
+    ALLOWED[face] = {layer for layer in ALLOWED if layer not in FACES}
+FOREIGN = {
+    "torch/": {"torch", "torchcomms"},
+    "ATen/": {"torch", "torchcomms"},
+    "c10/": {"torch", "torchcomms"},
+    "pybind11/": {"torch", "torchcomms"},
+    "Python.h": {"torch", "torchcomms", "python"},
+    "nanobind/": {"python"},
+    "nccl.h": {"nccl"},
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
+SOURCES = {".cc", ".h", ".cpp", ".cu", ".cuh", ".mm", ".py", ".pyi", ".cmake", ".sh"}
+LONG, TOO_LONG, LONG_PUBLIC = 500, 800, 200
+
+
+def tracked() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    return [Path(line) for line in listing.splitlines() if (ROOT / line).is_file()]
+
+
+def check_includes(path: Path, text: str) -> list[str]:
+    """Wrong includes of one C++ file."""
+    public = path.parts[:2] == ("include", "tutti")
+    if not public and (path.parts[0] != "src" or len(path.parts) < 3):
+        return []
+    layer = "include/tutti" if public else path.parts[1]
+    if not public and layer not in ALLOWED:
+        return [f"{path}: src/{layer} is no layer that scripts/check_layers.py knows"]
+    problems = []
+    for quote, name in INCLUDE.findall(text):
+        for prefix, faces in FOREIGN.items():
+            if name.startswith(prefix) and layer not in faces:
+                problems.append(f"{path}: only {', '.join(sorted(faces))} may include {name}")
+        if quote != '"' or name.startswith("tutti/"):
+            continue
+        below = name.split("/")[0]
+        if public:
+            problems.append(f"{path}: a public header includes the internal {name}")
+        elif "/" not in name:
+            problems.append(f"{path}: include {name} by its path below src/")
+        elif below in ALLOWED and below != layer and below not in ALLOWED[layer]:
+            problems.append(f"{path}: {layer} must not include {name}: {below} is not below it")
+    return problems
+
+
+def reasons() -> dict[str, str]:
+    """path -> reason, from lines "path: reason"."""
+    listing = ROOT / "scripts" / "large_files.txt"
+    entries = {}
+    for line in listing.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            path, _, reason = line.partition(":")
+            entries[path.strip()] = reason.strip()
+    return entries
+
+
+def check_size(path: Path, text: str, known: dict[str, str]) -> list[str]:
+    lines = text.count("\n")
+    if lines > TOO_LONG:
+        return [f"{path}: {lines} lines; {TOO_LONG} is the limit"]
+    if lines > LONG and not known.get(str(path)):
+        return [f"{path}: {lines} lines; past {LONG} needs a reason in scripts/large_files.txt"]
+    if path.parts[:2] == ("include", "tutti") and lines > LONG_PUBLIC:
+        return [f"{path}: {lines} lines; public headers stay under {LONG_PUBLIC}"]
+    return []
+
+
+def main() -> int:
+    problems = []
+    known = reasons()
+    files = [path for path in tracked() if path.suffix in SOURCES]
+    for path in files:
+        text = (ROOT / path).read_text(errors="replace")
+        problems += check_size(path, text, known)
+        if path.suffix not in {".py", ".pyi", ".cmake", ".sh"}:
+            problems += check_includes(path, text)
+    for listed in known:
+        if not (ROOT / listed).is_file():
+            problems.append(f"scripts/large_files.txt lists {listed}, which is not there")
+    for problem in problems:
+        print(problem)
+    print(f"{len(files)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+// What a collective algorithm is to the rest of the library.
+//
+// An algorithm sees the host's shared memory (HostChannel) or messages (MessagePort), never a transport. It is
+// stateless and shared by all communicators; what it needs between calls lies in the channels. Thread rule: const
+// members only.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/outcome.h"
+#include "channel/call_record.h"
+#include "channel/host_channel.h"
+#include "channel/message_port.h"
+#include "tutti/call.h"
+
+namespace tutti {
+
+// What the choice of an algorithm may depend on: only what all ranks know equally.
+struct CallShape {
+  Collective collective = Collective::kBarrier;
+  DataType dtype = DataType::kByte;
+  ReduceOp op = ReduceOp::kSum;
+  std::size_t bytes = 0;  // of one rank's block; of uneven calls the largest block of any rank, once announced
+  int ranks = 1;
+  int hosts = 1;
+  bool uneven = false;
+  bool mapped_input = false;  // all ranks said so; known only once announced
+  bool mapped_output = false;
+  bool announced = false;  // all ranks' announcements of this call have been verified
+};
+
+// Memory that grows and is kept between calls; one a communicator.
+class Scratch {
+ public:
+  std::byte* get(std::size_t bytes) {
+    if (memory_.size() < bytes) memory_.resize(bytes);
+    return memory_.data();
+  }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+struct CallContext {
+  int rank = 0;
+  int size = 1;
+  HostChannel* host = nullptr;  // when all ranks are on one host and there is more than one
+  MessagePort* port = nullptr;
+  Scratch* scratch = nullptr;
+  Deadline deadline;
+  CallRecord record;      // this rank's own, complete
+  CallRecord mismatched;  // set by algorithms over messages when they return kMismatch: what the peer said
+};
+
+class Algorithm {
+ public:
+  virtual ~Algorithm() = default;
+
+  virtual std::string_view name() const noexcept = 0;
+  virtual Collective collective() const noexcept = 0;
+  // One sentence on how it works, for `tutti explain`.
+  virtual std::string_view summary() const noexcept = 0;
+
+  // Null if it can run a call of this shape, else the reason why not: "needs all ranks on one host".
+  virtual const char* refusal(const CallShape& shape) const noexcept = 0;
+
+  // True if run() announces the call itself. Otherwise the communicator has announced it, and verified the
+  // announcements of all ranks, before run().
+  virtual bool announces() const noexcept { return false; }
+
+  // Runs the call. On anything but kOk no memory of the call is touched by this rank any more.
+  virtual Outcome run(const Call& call, CallContext& context) const noexcept = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,86 @@
+// The software pipeline that every staged algorithm runs in.
+//
+// A call moves in rounds of at most one chunk. In a round a filler copies its chunk into its staging area and publishes
+// the round in lane kFilled; a drainer takes what it needs from the fillers' areas and publishes the round in lane
+// kDrained. Areas hold kDepth rounds, so a filler runs ahead of the drainers; before it overwrites round t - kDepth it
+// awaits that all drainers have published it. Every rank drains the round before the one it fills, so while it works
+// on one, its peers' counters arrive: with balanced ranks no wait ever blocks.
+//
+// On entry all ranks' announcements have been verified, so nobody still reads the areas of an earlier call.
+#pragma once
+
+#include "algorithm/host/host_algorithm.h"
+
+namespace tutti {
+
+inline constexpr std::uint64_t kDepth = 4;
+
+// Bytes of one chunk of a rank's staging area, for a message of `bytes` that fills `share` of it at a time. Small
+// enough for several rounds, so that filling and draining overlap; never more than the area holds.
+inline std::size_t chunk_bytes(const HostChannel& host, std::size_t bytes) noexcept {
+  constexpr std::size_t kLeast = 8192;
+  constexpr std::size_t kRounds = 4;
+  const std::size_t most = host.stage_bytes() / kDepth;
+  const std::size_t wanted = (bytes / kRounds + 4095) / 4096 * 4096;
+  return std::min(most, std::max(kLeast, wanted));
+}
+
+inline std::uint64_t rounds_of(std::size_t bytes, std::size_t chunk) noexcept { return (bytes + chunk - 1) / chunk; }
+
+// Which ranks take part on one side of the exchange.
+struct Side {
+  int only = -1;    // one rank, or -1
+  int except = -1;  // all but one, or -1
+  bool has(int rank) const noexcept { return only >= 0 ? rank == only : rank != except; }
+  static Side all() noexcept { return {}; }
+  static Side root(int r) noexcept { return {r, -1}; }
+  static Side others(int r) noexcept { return {-1, r}; }
+};
+
+// fill(round, area): copies this rank's chunk of `round` into `area`.
+// drain(round, area_of): takes the chunk of `round`; area_of(peer) is the peer's area of that round. All fillers'
+// chunks are there when it is called.
+template <class Fill, class Drain>
+Outcome exchange(CallContext& c, std::size_t chunk, std::uint64_t rounds, Side fillers, Side drainers, const Fill& fill,
+                 const Drain& drain) noexcept {
+  HostChannel& host = *c.host;
+  const std::uint64_t base = host.step_base();
+  const bool fills = fillers.has(c.rank);
+  const bool drains = drainers.has(c.rank);
+  const auto await_side = [&](Side side, StepLane lane, std::uint64_t value) noexcept {
+    for (int i = 1; i < c.size; ++i) {
+      const int peer = (c.rank + i) % c.size;
+      if (!side.has(peer)) continue;
+      if (Outcome outcome = host.await_step(peer, lane, value, c.deadline); !outcome.ok()) return outcome;
+    }
+    return kOkOutcome;
+  };
+  for (std::uint64_t t = 0; t <= rounds; ++t) {
+    if (fills && t < rounds) {
+      if (t >= kDepth) {
+        if (Outcome outcome = await_side(drainers, StepLane::kDrained, base + t - kDepth + 1); !outcome.ok())
+          return outcome;
+      }
+      fill(t, host.stage(c.rank) + t % kDepth * chunk);
+      host.publish(StepLane::kFilled, base + t + 1);
+    }
+    if (drains && t > 0) {
+      const std::uint64_t u = t - 1;
+      if (Outcome outcome = await_side(fillers, StepLane::kFilled, base + u + 1); !outcome.ok()) return outcome;
+      drain(u, [&](int peer) noexcept -> const std::byte* { return host.stage(peer) + u % kDepth * chunk; });
+      host.publish(StepLane::kDrained, base + u + 1);
+    }
+  }
+  host.advance_steps(rounds);
+  return kOkOutcome;
+}
+
+// The part of a block of `bytes` that round `t` of `chunk` moves.
+struct Window {
+  std::size_t begin;
+  std::size_t size;
+  Window(std::size_t bytes, std::size_t chunk, std::uint64_t t) noexcept
+      : begin(std::min(bytes, static_cast<std::size_t>(t) * chunk)), size(std::min(bytes - begin, chunk)) {}
+};
+
+}  // namespace tutti

@@ -1,0 +1,204 @@
+// One-round algorithms: the payload lies beside the announcement.
+//
+// Steps: 1. Bytes a rank: what it sends, once, and what it needs, read from the senders' caches. Latency: one line
+// transfer from each sender, overlapped. A flat exchange, known as the one-shot or direct algorithm for shared memory
+// (as in MPI implementations' shared-memory collectives); the announcement doubles as flag, so a payload of up to
+// kInlineBytes costs a single cache line.
+#include "algorithm/host/host_algorithm.h"
+#include "algorithm/host/host_algorithms.h"
+
+namespace tutti {
+namespace {
+
+// Largest payload of a slot: the size from which staging in a pipeline is faster.
+constexpr std::size_t kSlotLimit = 32768;
+
+class SlotAlgorithm : public HostAlgorithm {
+ public:
+  explicit SlotAlgorithm(Collective collective)
+      : HostAlgorithm(collective, "slots",
+                      "one round: payloads lie beside the announcements, every reader takes them") {}
+
+  const char* refusal(const CallShape& shape) const noexcept override {
+    if (const char* reason = refuse_hosts(shape)) return reason;
+    if (shape.announced) return "announces the call itself";
+    if (shape.uneven) return "needs blocks of equal size";
+    const std::size_t blocks = sends_a_block_to_each(shape.collective) ? static_cast<std::size_t>(shape.ranks) : 1;
+    return shape.bytes > kSlotLimit / blocks ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
+  }
+  bool announces() const noexcept override { return true; }
+
+ protected:
+  // Announces with `bytes` of payload, if any.
+  static Outcome announce(CallContext& c, const void* payload, std::size_t bytes) noexcept {
+    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
+    if (bytes != 0) cpu::copy(c.host->payload_area(bytes), payload, bytes);
+    c.host->announce();
+    return kOkOutcome;
+  }
+  // Copies everybody's payload into its block of the output.
+  static void collect_payloads(const Call& call, CallContext& c, std::size_t bytes) noexcept {
+    for (int r = 0; r < c.size; ++r) {
+      if (r == c.rank) {
+        copy_unless_same(call.output.data(r), call.input.data(0), bytes);
+      } else {
+        cpu::copy_from_peer(call.output.data(r), c.host->peer_payload(r, bytes), bytes);
+      }
+    }
+  }
+  // Reduces everybody's payload, or block `block` of it, in rank order.
+  static void reduce_payloads(const Call& call, CallContext& c, std::size_t payload, std::size_t offset,
+                              std::size_t bytes) noexcept {
+    SourceList sources;
+    for (int r = 0; r < c.size; ++r) {
+      const std::byte* from = r == c.rank ? c.host->payload_area(payload) : c.host->peer_payload(r, payload);
+      sources[static_cast<std::size_t>(r)] = from + offset;
+    }
+    void* target = call.output.data(0);
+    cpu::reduce(&target, 1, sources.data(), c.size, bytes / size_of(call.dtype), call.dtype, call.op,
+                divisor_of(call, c.size));
+  }
+};
+
+class SlotBarrier final : public SlotAlgorithm {
+ public:
+  SlotBarrier() : SlotAlgorithm(Collective::kBarrier) {}
+  Outcome run(const Call&, CallContext& c) const noexcept override {
+    if (Outcome outcome = c.host->begin_and_announce(c.record, c.deadline); !outcome.ok()) return outcome;
+    return c.host->await_all(c.deadline);
+  }
+};
+
+class SlotAllReduce final : public SlotAlgorithm {
+ public:
+  SlotAllReduce() : SlotAlgorithm(Collective::kAllReduce) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.input.size(0);
+    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
+    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
+    reduce_payloads(call, c, bytes, 0, bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotReduceScatter final : public SlotAlgorithm {
+ public:
+  SlotReduceScatter() : SlotAlgorithm(Collective::kReduceScatter) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.output.size(0);
+    const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
+    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
+    std::byte* area = c.host->payload_area(payload);
+    for (int r = 0; r < c.size; ++r) cpu::copy(area + r * bytes, call.input.data(r), bytes);
+    c.host->announce();
+    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
+    reduce_payloads(call, c, payload, bytes * static_cast<std::size_t>(c.rank), bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotReduce final : public SlotAlgorithm {
+ public:
+  SlotReduce() : SlotAlgorithm(Collective::kReduce) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.input.size(0);
+    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
+    if (c.rank != call.root) return kOkOutcome;
+    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
+    reduce_payloads(call, c, bytes, 0, bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotBroadcast final : public SlotAlgorithm {
+ public:
+  SlotBroadcast() : SlotAlgorithm(Collective::kBroadcast) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    if (c.rank == call.root) return announce(c, call.input.data(0), call.input.size(0));
+    const std::size_t bytes = call.output.size(0);
+    if (Outcome outcome = c.host->begin_and_announce(c.record, c.deadline); !outcome.ok()) return outcome;
+    if (Outcome outcome = c.host->await(call.root, c.deadline); !outcome.ok()) return outcome;
+    cpu::copy_from_peer(call.output.data(0), c.host->peer_payload(call.root, bytes), bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotAllGather final : public SlotAlgorithm {
+ public:
+  SlotAllGather() : SlotAlgorithm(Collective::kAllGather) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.input.size(0);
+    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
+    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
+    collect_payloads(call, c, bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotGather final : public SlotAlgorithm {
+ public:
+  SlotGather() : SlotAlgorithm(Collective::kGather) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.input.size(0);
+    if (Outcome outcome = announce(c, call.input.data(0), c.rank == call.root ? 0 : bytes); !outcome.ok())
+      return outcome;
+    if (c.rank != call.root) return kOkOutcome;
+    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
+    collect_payloads(call, c, bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotScatter final : public SlotAlgorithm {
+ public:
+  SlotScatter() : SlotAlgorithm(Collective::kScatter) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.output.size(0);
+    const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
+    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
+    if (c.rank == call.root) {
+      std::byte* area = c.host->payload_area(payload);
+      for (int r = 0; r < c.size; ++r) {
+        if (r != c.rank) cpu::copy(area + r * bytes, call.input.data(r), bytes);
+      }
+      c.host->announce();
+      copy_unless_same(call.output.data(0), call.input.data(c.rank), bytes);
+      return kOkOutcome;
+    }
+    c.host->announce();
+    if (Outcome outcome = c.host->await(call.root, c.deadline); !outcome.ok()) return outcome;
+    cpu::copy_from_peer(call.output.data(0), c.host->peer_payload(call.root, payload) + c.rank * bytes, bytes);
+    return kOkOutcome;
+  }
+};
+
+class SlotAllToAll final : public SlotAlgorithm {
+ public:
+  SlotAllToAll() : SlotAlgorithm(Collective::kAllToAll) {}
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    const std::size_t bytes = call.input.size(0);
+    const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
+    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
+    std::byte* area = c.host->payload_area(payload);
+    for (int r = 0; r < c.size; ++r) {
+      if (r != c.rank) cpu::copy(area + r * bytes, call.input.data(r), bytes);
+    }
+    c.host->announce();
+    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
+    for (int r = 0; r < c.size; ++r) {
+      const std::byte* from = r == c.rank ? call.input.data(r) : c.host->peer_payload(r, payload) + c.rank * bytes;
+      cpu::copy_from_peer(call.output.data(r), from, bytes);
+    }
+    return kOkOutcome;
+  }
+};
+
+}  // namespace
+
+AlgorithmList slot_algorithms() {
+  return {std::make_shared<SlotBarrier>(), std::make_shared<SlotAllReduce>(), std::make_shared<SlotReduceScatter>(),
+          std::make_shared<SlotReduce>(),  std::make_shared<SlotBroadcast>(), std::make_shared<SlotAllGather>(),
+          std::make_shared<SlotGather>(),  std::make_shared<SlotScatter>(),   std::make_shared<SlotAllToAll>()};
+}
+
+}  // namespace tutti

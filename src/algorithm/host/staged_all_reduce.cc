@@ -1,0 +1,109 @@
+// All-reduce through staging areas.
+//
+// Each chunk is divided among the ranks. Round t of the pipeline: copy the other ranks' parts of chunk t into our area;
+// reduce our part of chunk t-1 from all areas, in rank order, into our tensor and our result area; copy the other parts
+// of chunk t-2 from the ranks that reduced them. Reduce-scatter and all-gather (Rabenseifner's decomposition, direct
+// exchange) interleaved, so that the three stages of different chunks overlap between ranks.
+//
+// Bytes a rank, for n ranks and a tensor of B: stages B(n-1)/n, reads B of n sources, stages B/n, copies B(n-1)/n.
+// Latency: two line transfers a round, hidden from the third round on.
+//
+// Why four buffers are enough, with two counters and no third for "copied out": a rank refills round t-4's area after
+// it has copied out t-3, for which it awaited that all peers have reduced t-3. It overwrites the result of u-4 after it
+// has awaited that all peers have filled u, which they do after having copied out u-3.
+#include "algorithm/host/exchange.h"
+#include "algorithm/host/host_algorithms.h"
+
+namespace tutti {
+
+class StagedAllReduce final : public HostAlgorithm {
+ public:
+  StagedAllReduce()
+      : HostAlgorithm(Collective::kAllReduce, "staged",
+                      "reduce-scatter and all-gather in cache-sized chunks through shared staging, pipelined") {}
+
+  const char* refusal(const CallShape& shape) const noexcept override { return refuse_hosts(shape); }
+
+  Outcome run(const Call& call, CallContext& c) const noexcept override {
+    Pass pass(call, c);
+    HostChannel& host = *c.host;
+    const std::uint64_t base = host.step_base();
+    for (std::uint64_t t = 0; t < pass.rounds + 2; ++t) {
+      if (t < pass.rounds) {
+        pass.fill(t);
+        host.publish(StepLane::kFilled, base + t + 1);
+      }
+      if (t >= 1 && t <= pass.rounds) {
+        const std::uint64_t u = t - 1;
+        if (Outcome outcome = host.await_step_all(StepLane::kFilled, base + u + 1, c.deadline); !outcome.ok())
+          return outcome;
+        pass.reduce(u);
+        host.publish(StepLane::kDrained, base + u + 1);
+      }
+      if (t >= 2) {
+        const std::uint64_t v = t - 2;
+        for (int i = 1; i < c.size; ++i) {
+          const int peer = (c.rank + i) % c.size;
+          if (Outcome outcome = host.await_step(peer, StepLane::kDrained, base + v + 1, c.deadline); !outcome.ok()) {
+            return outcome;
+          }
+          pass.copy_out(v, peer);
+        }
+      }
+    }
+    host.advance_steps(pass.rounds);
+    return kOkOutcome;
+  }
+
+ private:
+  struct Pass {
+    const Call& call;
+    CallContext& c;
+    std::size_t bytes, area, chunk;
+    std::uint64_t rounds;
+
+    Pass(const Call& call_, CallContext& c_) noexcept : call(call_), c(c_), bytes(call_.input.size(0)) {
+      // An area holds kDepth chunks of input and as many results.
+      chunk = std::min(chunk_bytes(*c.host, bytes), c.host->stage_bytes() / (2 * kDepth));
+      area = chunk * kDepth;
+      rounds = rounds_of(bytes, chunk);
+    }
+    std::byte* result(int rank, std::uint64_t t) const noexcept {
+      return c.host->stage(rank) + area + t % kDepth * chunk;
+    }
+    void fill(std::uint64_t t) const noexcept {
+      const Window w(bytes, chunk, t);
+      const Partition parts(w.size, c.size);
+      std::byte* to = c.host->stage(c.rank) + t % kDepth * chunk;
+      const std::byte* from = call.input.data(0) + w.begin;
+      // Two copies: everything before our part and everything after it.
+      const std::size_t begin = parts.begin(c.rank);
+      const std::size_t end = begin + parts.size(c.rank);
+      if (begin != 0) cpu::copy(to, from, begin);
+      if (end != w.size) cpu::copy(to + end, from + end, w.size - end);
+    }
+    void reduce(std::uint64_t u) const noexcept {
+      const Window w(bytes, chunk, u);
+      const Partition parts(w.size, c.size);
+      const std::size_t begin = parts.begin(c.rank);
+      SourceList sources;
+      for (int r = 0; r < c.size; ++r) {
+        sources[static_cast<std::size_t>(r)] =
+            r == c.rank ? call.input.data(0) + w.begin + begin : c.host->stage(r) + u % kDepth * chunk + begin;
+      }
+      void* targets[2] = {call.output.data(0) + w.begin + begin, result(c.rank, u)};
+      cpu::reduce(targets, 2, sources.data(), c.size, parts.size(c.rank) / size_of(call.dtype), call.dtype, call.op,
+                  divisor_of(call, c.size));
+    }
+    void copy_out(std::uint64_t v, int peer) const noexcept {
+      const Window w(bytes, chunk, v);
+      const Partition parts(w.size, c.size);
+      const std::size_t size = parts.size(peer);
+      cpu::copy_from_peer(call.output.data(0) + w.begin + parts.begin(peer), result(peer, v), size);
+    }
+  };
+};
+
+std::shared_ptr<const Algorithm> staged_all_reduce() { return std::make_shared<StagedAllReduce>(); }
+
+}  // namespace tutti

@@ -1,0 +1,57 @@
+// The messages of one collective call over a MessagePort: posted, awaited, and all taken back on failure.
+//
+// Every message of a call has the same tag, so the k-th message that a rank sends to another in a call meets the k-th
+// that the other receives from it, whatever algorithms the two run, and carries the call's record, which the port
+// compares. From this follows the rule that all algorithms here keep: the first message of every rank r goes to its
+// right neighbour, r + 1, and every rank has received that of its left neighbour before it returns. If the calls of
+// any two ranks differ, those of two neighbours differ, so somebody finds out. An algorithm whose own messages do not
+// begin so calls greet() first.
+//
+// Ownership: owns the ops; the memory they point at is the caller's. Thread rule: one thread, that of the call.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "algorithm/algorithm.h"
+
+namespace tutti {
+
+class NetCall {
+ public:
+  // Room for `ops` messages at a time. Throws std::bad_alloc.
+  NetCall(CallContext& context, std::size_t ops);
+  ~NetCall();
+  NetCall(const NetCall&) = delete;
+  NetCall& operator=(const NetCall&) = delete;
+
+  int rank() const noexcept { return context_.rank; }
+  int size() const noexcept { return context_.size; }
+  int right(int steps = 1) const noexcept { return (context_.rank + steps) % context_.size; }
+  int left(int steps = 1) const noexcept {
+    return (context_.rank + context_.size - steps % context_.size) % context_.size;
+  }
+  std::byte* scratch(std::size_t bytes) { return context_.scratch->get(bytes); }
+
+  // Op number `op` must be unused, or awaited since its last use.
+  void send(std::size_t op, int peer, const void* data, std::size_t bytes) noexcept;
+  void recv(std::size_t op, int peer, void* data, std::size_t bytes) noexcept;
+
+  // Until the op is done; at once if it is unused. Ends too when another op of the call has failed.
+  Outcome wait(std::size_t op) noexcept;
+  // Until all are done.
+  Outcome finish() noexcept;
+
+  // An empty message to the right and one from the left; finish() awaits them.
+  void greet() noexcept;
+
+ private:
+  Outcome verdict() noexcept;
+
+  CallContext& context_;
+  const std::uint64_t tag_;
+  const std::size_t count_;
+  std::unique_ptr<MessageOp[]> ops_;  // two more than `count_`, for greet()
+};
+
+}  // namespace tutti

@@ -1,0 +1,203 @@
+// Algorithms along trees of ranks.
+//
+// With n ranks, a message of B bytes, latency a a message, segments of S bytes:
+//   binomial broadcast, reduce   log2(n) a; the root sends or receives up to log2(n) B
+//   binomial all_reduce          2 log2(n) a: reduce to rank 0, broadcast from it
+//   chain broadcast, reduce      (n - 1) a, but every rank sends and receives each byte once: B + (n - 2) S in time
+// The order of a reduction follows from the ranks alone. All ranks get the root's bits. Sources: Thakur, Rabenseifner
+// and Gropp, IJHPCA 2005; van de Geijn's chains ("Collective communication: theory, practice, and experience", 2007).
+// All of them greet (net_call.h), because a leaf hears of one rank only.
+#include "algorithm/net/tree.h"
+
+#include "algorithm/net/families.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kTreeWindow = 4;
+
+// Beyond this the longer way of the chain, or of the ring, costs less than the bytes that a tree repeats.
+constexpr std::size_t kMostTreeBytes = 256 * 1024;
+constexpr std::size_t kMostTreeAllReduceBytes = 32 * 1024;
+
+constexpr const char* kRounding = "partial sums of a narrow type would be rounded at every rank";
+
+// Ops of a pass: kTreeWindow for the parent, then as many a child.
+std::size_t parent_op(std::size_t first, std::size_t k) noexcept { return first + k % kTreeWindow; }
+std::size_t child_op(std::size_t first, std::size_t child, std::size_t k) noexcept {
+  return first + (child + 1) * kTreeWindow + k % kTreeWindow;
+}
+
+}  // namespace
+
+TreePlace binomial_place(int rank, int root, int ranks) {
+  TreePlace place;
+  const int v = (rank - root + ranks) % ranks;
+  for (int bit = 1; bit < ranks; bit *= 2) {
+    if ((v & bit) != 0) {
+      place.parent = (v - bit + root) % ranks;
+      break;
+    }
+    if (v + bit < ranks) place.children.push_back((v + bit + root) % ranks);
+  }
+  return place;
+}
+
+TreePlace broadcast_chain_place(int rank, int root, int ranks) {
+  TreePlace place;
+  const int right = (rank + 1) % ranks;
+  if (rank != root) place.parent = (rank + ranks - 1) % ranks;
+  if (right != root) place.children.push_back(right);
+  return place;
+}
+
+TreePlace reduce_chain_place(int rank, int root, int ranks) {
+  TreePlace place;
+  const int left = (rank + ranks - 1) % ranks;
+  place.own_first = false;
+  if (rank != root) place.parent = (rank + 1) % ranks;
+  if (left != root) place.children.push_back(left);
+  return place;
+}
+
+std::size_t tree_ops(const TreePlace& place) noexcept { return (place.children.size() + 1) * kTreeWindow; }
+
+Outcome tree_broadcast(NetCall& net, std::size_t first_op, const TreePlace& place, std::byte* data,
+                       std::size_t bytes) noexcept {
+  const Segments segments(bytes);
+  const auto receive = [&](std::size_t k) {
+    if (place.parent < 0 || k >= segments.count()) return;
+    net.recv(parent_op(first_op, k), place.parent, data + segments.begin(k), segments.size(k));
+  };
+  for (std::size_t k = 0; k < kTreeWindow; ++k) receive(k);
+  for (std::size_t k = 0; k < segments.count(); ++k) {
+    if (Outcome outcome = net.wait(parent_op(first_op, k)); !outcome.ok()) return outcome;
+    // The child with the largest subtree first: it has the longest way to go.
+    for (std::size_t c = place.children.size(); c-- > 0;) {
+      const std::size_t op = child_op(first_op, c, k);
+      if (Outcome outcome = net.wait(op); !outcome.ok()) return outcome;
+      net.send(op, place.children[c], data + segments.begin(k), segments.size(k));
+    }
+    receive(k + kTreeWindow);
+  }
+  return net.finish();
+}
+
+Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, const Call& call, std::byte* result) {
+  const Segments segments(call.input.size(0));
+  const std::byte* input = call.input.data(0);
+  const std::size_t children = place.children.size();
+  const std::size_t window = std::min(kTreeWindow, segments.count());
+  const std::size_t slot_bytes = segments.size(0);
+  // Slots of the children, then of what goes to the parent.
+  std::byte* slots = net.scratch((children + 1) * window * slot_bytes);
+  const auto slot = [&](std::size_t c, std::size_t k) { return slots + (c * window + k % window) * slot_bytes; };
+  const auto receive = [&](std::size_t k) {
+    for (std::size_t c = 0; c < children && k < segments.count(); ++c) {
+      net.recv(child_op(first_op, c, k), place.children[c], slot(c, k), segments.size(k));
+    }
+  };
+  std::vector<const void*> sources(children + 1);
+  for (std::size_t k = 0; k < window; ++k) receive(k);
+  for (std::size_t k = 0; k < segments.count(); ++k) {
+    if (Outcome outcome = net.wait(parent_op(first_op, k)); !outcome.ok()) return outcome;
+    const std::size_t own = place.own_first ? 0 : children;
+    sources[own] = input + segments.begin(k);
+    for (std::size_t c = 0; c < children; ++c) {
+      if (Outcome outcome = net.wait(child_op(first_op, c, k)); !outcome.ok()) return outcome;
+      sources[place.own_first ? c + 1 : c] = slot(c, k);
+    }
+    void* dst = place.parent < 0 ? result + segments.begin(k) : slot(children, k);
+    cpu::reduce(&dst, 1, sources.data(), static_cast<int>(sources.size()), segments.size(k) / size_of(call.dtype),
+                call.dtype, call.op, place.parent < 0 ? final_divisor(call, net.size()) : 1);
+    if (place.parent >= 0) net.send(parent_op(first_op, k), place.parent, dst, segments.size(k));
+    receive(k + window);
+  }
+  return kOkOutcome;
+}
+
+namespace {
+
+class TreeBroadcast final : public NetAlgorithm {
+ public:
+  explicit TreeBroadcast(bool chain) noexcept
+      : NetAlgorithm(
+            Collective::kBroadcast, chain ? "chain" : "tree",
+            chain ? "segments go from rank to rank, each byte is sent once a rank" : "a binomial tree of messages"),
+        chain_(chain) {}
+  const char* refusal(const CallShape& shape) const noexcept override {
+    return !chain_ && shape.ranks > 2 && shape.bytes > kMostTreeBytes ? "a tree repeats the bytes of a large message"
+                                                                      : nullptr;
+  }
+
+ private:
+  Outcome execute(const Call& call, CallContext& context) const override {
+    const TreePlace place = chain_ ? broadcast_chain_place(context.rank, call.root, context.size)
+                                   : binomial_place(context.rank, call.root, context.size);
+    NetCall net(context, tree_ops(place));
+    net.greet();
+    std::byte* data = call.output.data(0);
+    if (net.rank() == call.root) copy_block(data, call.input.data(0), call.input.size(0));
+    return tree_broadcast(net, 0, place, data, call.input.size(0));
+  }
+
+  bool chain_;
+};
+
+class TreeReduce final : public NetAlgorithm {
+ public:
+  explicit TreeReduce(bool chain) noexcept
+      : NetAlgorithm(Collective::kReduce, chain ? "chain" : "tree",
+                     chain ? "segments go from rank to rank towards the root, each adds its own"
+                           : "a binomial tree of messages"),
+        chain_(chain) {}
+  const char* refusal(const CallShape& shape) const noexcept override {
+    if (rounds_partials(shape.dtype, shape.op)) return kRounding;
+    return !chain_ && shape.ranks > 2 && shape.bytes > kMostTreeBytes
+               ? "a tree's root receives a large message several times"
+               : nullptr;
+  }
+
+ private:
+  Outcome execute(const Call& call, CallContext& context) const override {
+    const TreePlace place = chain_ ? reduce_chain_place(context.rank, call.root, context.size)
+                                   : binomial_place(context.rank, call.root, context.size);
+    NetCall net(context, tree_ops(place));
+    net.greet();
+    const Outcome outcome = tree_reduce(net, 0, place, call, net.rank() == call.root ? call.output.data(0) : nullptr);
+    return outcome.ok() ? net.finish() : outcome;
+  }
+
+  bool chain_;
+};
+
+class TreeAllReduce final : public NetAlgorithm {
+ public:
+  TreeAllReduce() noexcept
+      : NetAlgorithm(Collective::kAllReduce, "tree", "a binomial tree of messages to rank 0 and back") {}
+  const char* refusal(const CallShape& shape) const noexcept override {
+    if (rounds_partials(shape.dtype, shape.op)) return kRounding;
+    return shape.bytes > kMostTreeAllReduceBytes ? "a tree repeats the bytes of a large message" : nullptr;
+  }
+
+ private:
+  Outcome execute(const Call& call, CallContext& context) const override {
+    const TreePlace place = binomial_place(context.rank, 0, context.size);
+    const std::size_t ops = tree_ops(place);
+    NetCall net(context, 2 * ops);
+    net.greet();
+    std::byte* output = call.output.data(0);
+    const Outcome outcome = tree_reduce(net, 0, place, call, output);
+    return outcome.ok() ? tree_broadcast(net, ops, place, output, call.output.size(0)) : outcome;
+  }
+};
+
+}  // namespace
+
+AlgorithmList tree_algorithms() {
+  return {std::make_shared<TreeAllReduce>(), std::make_shared<TreeBroadcast>(false),
+          std::make_shared<TreeBroadcast>(true), std::make_shared<TreeReduce>(false),
+          std::make_shared<TreeReduce>(true)};
+}
+
+}  // namespace tutti

@@ -1,0 +1,25 @@
+// The CPU quota that control groups (version 1 or 2) put on this process.
+//
+// Thread rule: pure functions of the files that `read` returns.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tutti {
+
+// The contents of a file, or nothing if it cannot be read.
+using FileReader = std::function<std::optional<std::string>(const std::string& path)>;
+
+// "50000 100000" -> 0.5; "max 100000" and anything malformed -> nothing.
+std::optional<double> parse_cpu_max(std::string_view text);
+
+// Version 1's two files; a quota of -1 means none.
+std::optional<double> parse_cfs_quota(std::string_view quota_us, std::string_view period_us);
+
+// The smallest quota in cores of this process's group and of all groups above it; nothing if there is none.
+std::optional<double> cgroup_cpu_quota(const FileReader& read);
+
+}  // namespace tutti

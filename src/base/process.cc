@@ -1,0 +1,104 @@
+// Cores, process descriptors and the name of the machine, from Linux's system calls; macOS has fewer of them.
+#include "base/process.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#include "base/cgroup.h"
+
+namespace tutti {
+namespace {
+
+int online_cores() noexcept { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+#if defined(__linux__)
+
+std::optional<std::string> read_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+int affinity_cores() {
+  // The kernel refuses a mask that is smaller than its own; machines with more than 1024 cores exist.
+  for (int cores = 1024; cores <= (1 << 20); cores *= 2) {
+    std::vector<unsigned char> mask(CPU_ALLOC_SIZE(static_cast<std::size_t>(cores)));
+    auto* const set = reinterpret_cast<cpu_set_t*>(mask.data());
+    if (::sched_getaffinity(0, mask.size(), set) == 0) return std::max(1, CPU_COUNT_S(mask.size(), set));
+    if (errno != EINVAL) break;
+  }
+  return online_cores();
+}
+
+#endif
+
+}  // namespace
+
+int usable_cores() noexcept {
+#if defined(__linux__)
+  try {
+    int cores = affinity_cores();
+    if (const std::optional<double> quota = cgroup_cpu_quota(read_file)) {
+      cores = static_cast<int>(std::min(static_cast<double>(cores), std::ceil(*quota)));
+    }
+    return std::max(1, cores);
+  } catch (const std::exception&) {
+    return online_cores();  // no memory to look closer
+  }
+#else
+  return online_cores();
+#endif
+}
+
+UniqueFd open_pidfd([[maybe_unused]] pid_t pid) noexcept {
+#if defined(__linux__) && defined(SYS_pidfd_open)
+  const long fd = ::syscall(SYS_pidfd_open, pid, 0);  // closed on exec by definition
+  return fd >= 0 ? UniqueFd(static_cast<int>(fd)) : UniqueFd();
+#else
+  return UniqueFd();
+#endif
+}
+
+bool pidfd_ended(int pidfd) noexcept {
+  pollfd entry{pidfd, POLLIN, 0};
+  return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+}
+
+std::string host_hint() {
+#if defined(__linux__)
+  std::string boot_id = read_file("/proc/sys/kernel/random/boot_id").value_or("unknown");
+  boot_id.erase(boot_id.find_last_not_of(" \n") + 1);
+  struct stat network_namespace {};
+  if (::stat("/proc/self/ns/net", &network_namespace) != 0) network_namespace.st_ino = 0;
+  return boot_id + "/" + std::to_string(network_namespace.st_ino);
+#elif defined(__APPLE__)
+  char boot_id[64] = "unknown";
+  std::size_t bytes = sizeof(boot_id);
+  ::sysctlbyname("kern.bootsessionuuid", boot_id, &bytes, nullptr, 0);
+  return boot_id;
+#else
+  return "unknown";
+#endif
+}
+
+}  // namespace tutti

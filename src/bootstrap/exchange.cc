@@ -1,0 +1,66 @@
+#include "bootstrap/exchange.h"
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+// The ranks whose key is not there. A look costs a round trip and 1 ms, so it ends after the first few.
+std::vector<int> absent_ranks(Store& store, const std::vector<std::string>& keys) {
+  constexpr std::size_t kMost = 16;
+  std::vector<int> absent;
+  for (std::size_t r = 0; r < keys.size() && absent.size() < kMost; ++r) {
+    try {
+      store.get(keys[r], std::chrono::milliseconds(1));
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kTimeout) throw;
+      absent.push_back(static_cast<int>(r));
+    }
+  }
+  return absent;
+}
+
+}  // namespace
+
+std::string store_key(std::string_view id, std::string_view topic, std::string_view detail) {
+  std::string key = "tutti";
+  for (const std::string_view part : {id, topic, detail}) {
+    key += "/" + std::to_string(part.size()) + ":";
+    key += part;
+  }
+  return key;
+}
+
+std::string name_ranks(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::vector<std::string> exchange(Store& store, std::string_view id, std::string_view topic, int rank, int size,
+                                  std::string_view blob, std::chrono::milliseconds timeout) {
+  if (rank < 0 || rank >= size) {
+    throw_error(ErrorKind::kInvalidArgument,
+                "rank " + std::to_string(rank) + " does not exist in a world of " + std::to_string(size));
+  }
+  if (size == 1) return {std::string(blob)};
+  std::vector<std::string> keys;
+  keys.reserve(static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) keys.push_back(store_key(id, topic, std::to_string(r)));
+  store.set(keys[static_cast<std::size_t>(rank)], blob);
+  try {
+    return store.multi_get(keys, timeout);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kTimeout) throw;
+    const std::vector<int> absent = absent_ranks(store, keys);
+    const std::string who = absent.empty() ? "some ranks came too late" : name_ranks(absent) + " did not come";
+    throw_error(ErrorKind::kTimeout, "rank " + std::to_string(rank) + " waited " + std::to_string(timeout.count()) +
+                                         " ms for all " + std::to_string(size) + " ranks (" + std::string(topic) +
+                                         "): " + who + "; look at them, or allow more time");
+  }
+}
+
+}  // namespace tutti

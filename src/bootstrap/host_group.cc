@@ -1,0 +1,175 @@
+#include "bootstrap/host_group.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/process.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/host_joiner.h"
+#include "bootstrap/host_leader.h"
+#include "bootstrap/host_protocol.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+// A chosen name cannot equal a found one.
+std::string hint_of(const HostGroupRequest& request) {
+  return request.host_id.empty() ? "found:" + host_hint() : "chosen:" + request.host_id;
+}
+
+void make_alone(const HostGroupRequest& request, HostGroup& group) {
+  const HostEntry self = own_entry(request);
+  group.members.clear();
+  HostMember& member = group.members.emplace_back();
+  member.rank = request.rank;
+  member.pid = self.pid;
+  member.arena_id = self.arena_id;
+  member.arena_bytes = self.arena_bytes;
+  group.index = 0;
+  group.segment.reset();
+  group.segment_bytes = 0;
+}
+
+std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
+  const std::vector<std::string> blobs =
+      exchange(store, request.id, "host", request.rank, request.size, encode(own), request.timeout);
+  std::vector<HostCard> cards;
+  std::vector<int> different;
+  for (std::size_t r = 0; r < blobs.size(); ++r) {
+    const std::optional<HostCard> card = decode_card(blobs[r]);
+    if (!card) {
+      throw_error(ErrorKind::kMismatch, "rank " + std::to_string(r) + " speaks another version of Tutti than rank " +
+                                            std::to_string(request.rank) + ": install one version everywhere");
+    }
+    cards.push_back(*card);
+    if (card->segment_bytes != cards.front().segment_bytes) different.push_back(static_cast<int>(r));
+  }
+  if (!different.empty()) {
+    throw_error(ErrorKind::kMismatch, name_ranks(different) +
+                                          " would lay out shared memory differently than rank 0: "
+                                          "give all ranks the same TUTTI_* settings");
+  }
+  return cards;
+}
+
+// The lowest rank of the hint that could open a socket; -1 if none could, or if the rank is alone.
+int leader_of(const std::vector<int>& ranks, const std::vector<HostCard>& cards) {
+  if (ranks.size() == 1) return -1;
+  for (const int r : ranks) {
+    if (!cards[static_cast<std::size_t>(r)].socket_name.empty()) return r;
+  }
+  return -1;
+}
+
+// The given secret, else rank 0's. Where rank 0 was given one and this rank was not, one that nobody else has: an empty
+// one would be known to every stranger.
+std::string secret_of(const HostGroupRequest& request, const std::vector<HostCard>& cards) {
+  if (!request.secret.empty()) return request.secret;
+  return cards.front().secret.empty() ? random_secret() : cards.front().secret;
+}
+
+// What a host's leader found goes into host_of; an error that it found is raised here, by every rank.
+void apply(const HostVerdict& verdict, HostGroup& group) {
+  if (!verdict.ok()) throw_error(verdict.kind, verdict.failure);
+  for (const int r : verdict.ranks) {
+    if (r < 0 || static_cast<std::size_t>(r) >= group.host_of.size()) {
+      throw_error(ErrorKind::kInternal, "a host's leader names rank " + std::to_string(r) + ", which does not exist");
+    }
+    group.host_of[static_cast<std::size_t>(r)] = verdict.ranks.front();
+  }
+}
+
+// The leaders whose verdict the store does not have.
+std::vector<int> silent(const HostContext& context, const std::vector<int>& leaders) {
+  std::vector<int> ranks;
+  for (const int leader : leaders) {
+    try {
+      context.store.get(verdict_key(context.request.id, leader), std::chrono::milliseconds(1));
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kTimeout) throw;
+      ranks.push_back(leader);
+    }
+  }
+  return ranks.empty() ? leaders : ranks;
+}
+
+// The verdicts of these leaders, from the store. While this rank's own leader is among them its death is noticed.
+void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, int leader_pidfd, HostGroup& group) {
+  constexpr std::int64_t kSliceMs = 500;
+  std::vector<std::string> keys;
+  for (const int l : leaders) keys.push_back(verdict_key(context.request.id, l));
+  std::vector<std::string> blobs;
+  while (blobs.empty()) {
+    const std::int64_t left_ms = std::max<std::int64_t>(1, context.remaining_ms());
+    const std::int64_t slice_ms = leader_pidfd < 0 ? left_ms : std::min(left_ms, kSliceMs);
+    try {
+      blobs = context.store.multi_get(keys, std::chrono::milliseconds(slice_ms));
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kTimeout) throw;
+      if (context.deadline.expired()) {
+        throw_error(ErrorKind::kTimeout, "rank " + std::to_string(context.request.rank) + " waited " +
+                                             std::to_string(context.request.timeout.count()) + " ms for " +
+                                             name_ranks(silent(context, leaders)) +
+                                             " to say which ranks share memory (communicator \"" + context.request.id +
+                                             "\")");
+      }
+      if (leader_pidfd >= 0 && pidfd_ended(leader_pidfd)) throw_leader_died(context);
+    }
+  }
+  for (const std::string& blob : blobs) {
+    const std::optional<HostVerdict> verdict = decode_verdict(blob);
+    if (!verdict) throw_error(ErrorKind::kInternal, "the store holds a malformed list of a host's ranks");
+    apply(*verdict, group);
+  }
+}
+
+}  // namespace
+
+HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
+  HostGroup group;
+  for (int r = 0; r < request.size; ++r) group.host_of.push_back(r);
+  make_alone(request, group);
+  if (request.size == 1) {
+    group.secret = request.secret.empty() ? random_secret() : request.secret;
+    return group;
+  }
+
+  Deadline deadline = Deadline::after(request.timeout);
+  deadline.remaining_ns();  // the clock starts here
+  // Every rank listens before the exchange, since only after it is known who leads: so nobody has to ask again.
+  HostCard own{hint_of(request), "tutti-" + random_secret(), random_nonce(), request.segment_bytes(request.size), {}};
+  if (request.rank == 0 && request.secret.empty()) own.secret = random_secret();
+  UniqueFd listener = listen_local(own.socket_name);
+  if (!listener) own.socket_name.clear();
+  const std::vector<HostCard> cards = exchange_cards(store, request, own);
+
+  group.secret = secret_of(request, cards);
+
+  std::map<std::string_view, std::vector<int>> hosts;
+  for (int r = 0; r < request.size; ++r) hosts[cards[static_cast<std::size_t>(r)].hint].push_back(r);
+  std::vector<int> unheard;  // leaders whose verdict this rank needs
+  for (const auto& [hint, ranks] : hosts) {
+    if (const int leader = leader_of(ranks, cards); leader >= 0) unheard.push_back(leader);
+  }
+  const std::vector<int>& mine = hosts[own.hint];
+  const HostContext context{store,        request,          cards, mine, leader_of(mine, cards), deadline,
+                            group.secret, hosts.size() == 1};
+
+  std::optional<HostVerdict> verdict;
+  std::optional<HostJoiner> joiner;  // lives until the verdicts are in: it holds the leader's pidfd
+  if (context.leader == request.rank) {
+    verdict = HostLeader(context, std::move(listener)).run(group);
+  } else {
+    listener.reset();
+    if (context.leader >= 0) verdict = joiner.emplace(context).run(group);
+  }
+  if (verdict) {
+    apply(*verdict, group);
+    std::erase(unheard, context.leader);
+  }
+  if (!unheard.empty()) fetch_verdicts(context, unheard, verdict || !joiner ? -1 : joiner->leader_pidfd(), group);
+  return group;
+}
+
+}  // namespace tutti

@@ -1,0 +1,52 @@
+// A member's side of a forming host: connects to the leader, proves itself, maps the segment.
+//
+// Ownership: its socket and what it received, until the group takes it. Thread rule: one thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "bootstrap/host_protocol.h"
+#include "bootstrap/local_socket.h"
+
+namespace tutti {
+
+class HostJoiner {
+ public:
+  explicit HostJoiner(const HostContext& context) : context_(context), pair_(context, context.request.rank) {}
+
+  // The leader's verdict as it came over the socket; fills `group` when this rank is in it. Nothing if a step failed:
+  // then the leader knows by the store that this rank is out, and its verdict comes by the store too.
+  std::optional<HostVerdict> run(HostGroup& group);
+
+  // The leader's process, to be watched while waiting for the store; -1 when unknown.
+  int leader_pidfd() const noexcept { return leader_.pidfd.get(); }
+
+ private:
+  bool connect();
+  bool say(std::string_view bytes, std::span<const int> fds);
+  std::optional<HostVerdict> listen();
+  bool take_welcome(const HostWelcome& welcome, std::vector<UniqueFd> fds);
+  bool map_and_ack(const HostWelcome& welcome);
+  void wait_for_message();
+  void build_group(const HostVerdict& verdict, HostGroup& group);
+  void leave();
+
+  struct Other {
+    HostEntry entry;
+    UniqueFd pidfd;
+    UniqueFd arena;
+  };
+
+  const HostContext& context_;
+  HostPair pair_;
+  HostEntry self_;
+  UniqueFd socket_;
+  LocalPeer leader_;
+  std::uint32_t batches_ = 0;  // that have come
+  std::vector<Other> others_;  // this rank included, without descriptors
+  UniqueFd segment_;
+  std::uint64_t segment_bytes_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,128 @@
+// HostLeader's poll loop: who connects, what the connections say, who leaves and who dies.
+#include <poll.h>
+
+#include <algorithm>
+
+#include "base/process.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/host_leader.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kStrangerNs = 5'000'000'000;  // an honest member speaks at once
+constexpr std::size_t kMostStrangers = 64;
+constexpr std::int64_t kLookEveryNs = 100'000'000;
+constexpr int kAcceptsATurn = 256;  // then the members get their turn, however many strangers come
+constexpr int kExhaustedPollMs = 10;
+
+}  // namespace
+
+// The descriptors are gathered anew each time: a handshake takes few turns.
+void HostLeader::poll_once(bool accepting, int most_ms) {
+  std::vector<pollfd> fds;
+  const auto add = [&fds](const UniqueFd& fd) { fds.push_back({fd.get(), POLLIN, 0}); };  // negative ones are ignored
+  for (const Member& m : members_) add(m.socket);
+  for (const Member& m : members_) {
+    if (m.entry.rank == context_.leader)
+      fds.push_back({-1, 0, 0});
+    else
+      add(m.pidfd);
+  }
+  if (accepting) {
+    for (const Stranger& s : strangers_) add(s.socket);
+    if (!accept_exhausted_) add(listener_);
+  }
+  const std::int64_t left_ms = deadline_.remaining_ns() / 1'000'000 + 1;
+  if (accept_exhausted_) most_ms = std::min(most_ms, kExhaustedPollMs);
+  const int ready = ::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left_ms, most_ms)));
+  if (ready > 0) {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (fds[i].revents != 0) read_member(members_[i]);
+    }
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (fds[members_.size() + i].revents == 0) continue;
+      throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(members_[i].entry.rank) + " (process " +
+                                            std::to_string(members_[i].visible_pid) + ") died while communicator \"" +
+                                            context_.request.id + "\" was forming");
+    }
+  }
+  if (!accepting) return;
+  const std::int64_t now = now_ns();
+  std::erase_if(strangers_, [&](Stranger& s) { return now > s.until_ns || read_stranger(s); });
+  accept_all();
+}
+
+void HostLeader::accept_all() {
+  for (int turn = 0; turn < kAcceptsATurn; ++turn) {
+    UniqueFd socket = accept_local(listener_.get(), accept_exhausted_);
+    if (!socket) {
+      // No descriptor left: the strangers give theirs up, and the listener rests for a moment.
+      if (accept_exhausted_) strangers_.clear();
+      return;
+    }
+    Stranger stranger{std::move(socket), now_ns() + kStrangerNs};
+    if (read_stranger(stranger)) continue;
+    if (strangers_.size() == kMostStrangers) strangers_.pop_front();
+    strangers_.push_back(std::move(stranger));
+  }
+}
+
+// True when it is none any more: it became a member, it left, or what it said is not one of ours.
+bool HostLeader::read_stranger(Stranger& stranger) {
+  LocalMessage message;
+  const SocketStatus status = receive_message(stranger.socket.get(), message);
+  if (status == SocketStatus::kAgain) return false;
+  if (status == SocketStatus::kOk) admit(stranger, message);
+  return true;
+}
+
+void HostLeader::admit(Stranger& stranger, LocalMessage& message) {
+  const int rank = claimed_rank(message.bytes);
+  const auto found = std::find_if(members_.begin(), members_.end(),
+                                  [&](const Member& m) { return m.entry.rank == rank && m.state == State::kAwaited; });
+  if (found == members_.end()) return;
+  const std::optional<HostEntry> entry = HostPair(context_, rank).read_hello(message.bytes);
+  if (!entry || message.fds.size() != (entry->has_arena ? 1u : 0u)) return;
+  LocalPeer peer = local_peer(stranger.socket.get());
+  // In one PID namespace the number must be the one that the kernel gives: nobody passes on another's proof.
+  if (entry->pid_ns == pid_namespace() && entry->pid != peer.pid) return;
+  found->entry = *entry;
+  found->visible_pid = peer.pid;
+  found->pidfd = std::move(peer.pidfd);  // means this process, also when opened by number: its Ack comes later
+  if (entry->has_arena) found->arena = std::move(message.fds.front());
+  found->socket = std::move(stranger.socket);
+  found->state = State::kKnown;
+}
+
+// A member says one thing only: the Ack. Anything else, or the end, closes its connection.
+void HostLeader::read_member(Member& member) {
+  LocalMessage message;
+  const SocketStatus status = receive_message(member.socket.get(), message);
+  if (status == SocketStatus::kAgain) return;
+  if (status == SocketStatus::kOk && member.state == State::kKnown && member.batches_sent > 0 &&
+      HostPair(context_, member.entry.rank).read_ack(message.bytes, challenge_)) {
+    member.state = State::kMapped;
+    return;
+  }
+  member.socket.reset();
+}
+
+// Members that cannot go on say so in the store: looked at seldom, since those that can are through long before.
+void HostLeader::look_for_leavers() {
+  if (now_ns() < look_at_ns_) return;
+  look_at_ns_ = now_ns() + kLookEveryNs;
+  const std::string& id = context_.request.id;
+  const std::int64_t left = context_.store.add(left_count_key(id, context_.leader), 0);
+  if (left == left_seen_) return;
+  left_seen_ = left;
+  for (Member& m : members_) {
+    if (m.state != State::kAwaited && m.state != State::kKnown) continue;
+    if (context_.store.add(left_key(id, m.entry.rank), 0) == 0) continue;
+    m.state = State::kOut;
+    m.socket.reset();
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,197 @@
+#include "bootstrap/host_protocol.h"
+
+#include <unistd.h>
+
+#include <array>
+
+#include "base/bytes.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/local_socket.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::uint32_t kCardVersion = 0x54430001;  // "TC" and a number: ranks of other versions are refused
+constexpr std::string_view kHello = "hello";
+constexpr std::string_view kWelcome = "welcome";
+constexpr std::string_view kAck = "ack";
+constexpr std::string_view kVerdict = "verdict";
+constexpr std::uint8_t kHasPidfd = 1;
+constexpr std::uint8_t kHasArena = 2;
+
+void write_entry(ByteWriter& out, const HostEntry& e) {
+  const unsigned flags = (e.has_pidfd ? kHasPidfd : 0u) | (e.has_arena ? kHasArena : 0u);
+  out.u32(static_cast<std::uint32_t>(e.rank)).u32(static_cast<std::uint32_t>(e.pid)).u64(e.pid_ns);
+  out.u64(e.arena_id).u64(e.arena_bytes).u8(static_cast<std::uint8_t>(flags));
+}
+
+HostEntry read_entry(ByteReader& in) noexcept {
+  HostEntry e;
+  e.rank = static_cast<int>(in.u32());
+  e.pid = static_cast<int>(in.u32());
+  e.pid_ns = in.u64();
+  e.arena_id = in.u64();
+  e.arena_bytes = in.u64();
+  const std::uint8_t flags = in.u8();
+  e.has_pidfd = (flags & kHasPidfd) != 0;
+  e.has_arena = (flags & kHasArena) != 0;
+  return e;
+}
+
+}  // namespace
+
+std::string encode(const HostCard& card) {
+  ByteWriter out;
+  out.u32(kCardVersion).text(card.hint).text(card.socket_name).digest(card.nonce);
+  out.u64(card.segment_bytes).text(card.secret);
+  return std::move(out).str();
+}
+
+std::optional<HostCard> decode_card(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.u32() != kCardVersion) return std::nullopt;
+  HostCard card;
+  card.hint = in.text();
+  card.socket_name = in.text();
+  card.nonce = in.digest();
+  card.segment_bytes = in.u64();
+  card.secret = in.text();
+  if (!in.done()) return std::nullopt;
+  return card;
+}
+
+void throw_leader_died(const HostContext& context) {
+  throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(context.leader) + " died while communicator \"" +
+                                        context.request.id + "\" was forming");
+}
+
+std::string encode(const HostVerdict& verdict) {
+  ByteWriter out;
+  out.u8(static_cast<std::uint8_t>(verdict.kind)).text(verdict.failure);
+  out.u32(static_cast<std::uint32_t>(verdict.ranks.size()));
+  for (const int r : verdict.ranks) out.u32(static_cast<std::uint32_t>(r));
+  return std::move(out).str();
+}
+
+std::optional<HostVerdict> decode_verdict(std::string_view bytes) {
+  ByteReader in(bytes);
+  HostVerdict verdict;
+  const std::uint8_t kind = in.u8();
+  if (kind > static_cast<std::uint8_t>(ErrorKind::kInternal)) return std::nullopt;
+  verdict.kind = static_cast<ErrorKind>(kind);
+  verdict.failure = in.text();
+  const std::uint32_t count = in.u32();
+  if (count > in.left() / 4) return std::nullopt;
+  for (std::uint32_t i = 0; i < count; ++i) verdict.ranks.push_back(static_cast<int>(in.u32()));
+  if (!in.done()) return std::nullopt;
+  return verdict;
+}
+
+HostEntry own_entry(const HostGroupRequest& request) {
+  HostEntry e;
+  e.rank = request.rank;
+  e.pid = static_cast<int>(::getpid());
+  e.pid_ns = pid_namespace();
+  e.has_arena = request.arena_fd >= 0;
+  e.arena_id = e.has_arena ? request.arena_id : 0;
+  e.arena_bytes = e.has_arena ? request.arena_bytes : 0;
+  return e;
+}
+
+Digest HostPair::proof(std::string_view name, std::string_view body) const {
+  const HostGroupRequest& request = context_.request;
+  const std::string ranks = std::to_string(context_.leader) + " " + std::to_string(member_);
+  const auto& cards = context_.cards;
+  const std::array<std::string_view, 7> parts = {"tutti host",
+                                                 request.id,
+                                                 ranks,
+                                                 text_of(cards[static_cast<std::size_t>(context_.leader)].nonce),
+                                                 text_of(cards[static_cast<std::size_t>(member_)].nonce),
+                                                 name,
+                                                 body};
+  return hmac(context_.secret, parts);
+}
+
+std::string HostPair::sealed(std::string_view name, std::string body) const {
+  const Digest digest = proof(name, body);
+  body += text_of(digest);
+  return body;
+}
+
+std::optional<std::string_view> HostPair::opened(std::string_view name, std::string_view bytes) const {
+  if (bytes.size() < sizeof(Digest)) return std::nullopt;
+  const std::string_view body = bytes.substr(0, bytes.size() - sizeof(Digest));
+  const Digest digest = ByteReader(bytes.substr(body.size())).digest();
+  if (!equal(digest, proof(name, body))) return std::nullopt;
+  return body;
+}
+
+std::string HostPair::hello(const HostEntry& self) const {
+  ByteWriter out;
+  write_entry(out, self);
+  return sealed(kHello, std::move(out).str());
+}
+
+int claimed_rank(std::string_view bytes) noexcept {
+  ByteReader in(bytes);
+  const HostEntry entry = read_entry(in);
+  return in.ok() && in.left() == sizeof(Digest) ? entry.rank : -1;
+}
+
+std::optional<HostEntry> HostPair::read_hello(std::string_view bytes) const {
+  const auto body = opened(kHello, bytes);
+  if (!body) return std::nullopt;
+  ByteReader in(*body);
+  const HostEntry entry = read_entry(in);
+  if (!in.done() || entry.rank != member_) return std::nullopt;
+  return entry;
+}
+
+std::string HostPair::welcome(const HostWelcome& welcome) const {
+  ByteWriter out;
+  out.u32(welcome.batch).u32(welcome.batches).u64(welcome.segment_bytes).digest(welcome.challenge);
+  out.u32(static_cast<std::uint32_t>(welcome.entries.size()));
+  for (const HostEntry& e : welcome.entries) write_entry(out, e);
+  return sealed(kWelcome, std::move(out).str());
+}
+
+std::optional<HostWelcome> HostPair::read_welcome(std::string_view bytes) const {
+  const auto body = opened(kWelcome, bytes);
+  if (!body) return std::nullopt;
+  ByteReader in(*body);
+  HostWelcome welcome;
+  welcome.batch = in.u32();
+  welcome.batches = in.u32();
+  welcome.segment_bytes = in.u64();
+  welcome.challenge = in.digest();
+  const std::uint32_t count = in.u32();
+  if (count > kEntriesPerBatch) return std::nullopt;
+  for (std::uint32_t i = 0; i < count; ++i) welcome.entries.push_back(read_entry(in));
+  if (!in.done()) return std::nullopt;
+  return welcome;
+}
+
+std::string HostPair::ack(const Nonce& challenge) const { return sealed(kAck, std::string(text_of(challenge))); }
+
+bool HostPair::read_ack(std::string_view bytes, const Nonce& challenge) const {
+  const auto body = opened(kAck, bytes);
+  return body && *body == text_of(challenge);
+}
+
+std::string HostPair::verdict(const HostVerdict& verdict) const { return sealed(kVerdict, encode(verdict)); }
+
+std::optional<HostVerdict> HostPair::read_verdict(std::string_view bytes) const {
+  const auto body = opened(kVerdict, bytes);
+  return body ? decode_verdict(*body) : std::nullopt;
+}
+
+std::string verdict_key(std::string_view id, int leader) {
+  return store_key(id, "host verdict", std::to_string(leader));
+}
+std::string left_count_key(std::string_view id, int leader) {
+  return store_key(id, "host left", std::to_string(leader));
+}
+std::string left_key(std::string_view id, int rank) { return store_key(id, "left rank", std::to_string(rank)); }
+
+}  // namespace tutti

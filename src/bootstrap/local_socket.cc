@@ -1,0 +1,139 @@
+#include "bootstrap/local_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/process.h"
+
+namespace tutti {
+namespace {
+
+#ifdef SO_PEERPIDFD
+constexpr int kSoPeerPidfd = SO_PEERPIDFD;
+#else
+constexpr int kSoPeerPidfd = 77;  // Linux 6.5; older headers lack the name
+#endif
+
+// An abstract name starts with a zero byte and has no file.
+socklen_t abstract_address(std::string_view name, sockaddr_un& address) noexcept {
+  address = {};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::memcpy(address.sun_path + 1, name.data(), length);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+UniqueFd new_local_socket() noexcept {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+UniqueFd listen_local(std::string_view name) noexcept {
+  UniqueFd listener = new_local_socket();
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (!listener || ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      ::listen(listener.get(), SOMAXCONN) != 0) {
+    return {};
+  }
+  return listener;
+}
+
+UniqueFd accept_local(int listener, bool& exhausted) noexcept {
+  exhausted = false;
+  UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket) exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+  return socket;
+}
+
+SocketStatus connect_local(int socket, std::string_view name) noexcept {
+  sockaddr_un address;
+  const socklen_t length = abstract_address(name, address);
+  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), length) == 0) return SocketStatus::kOk;
+  return would_block(errno) ? SocketStatus::kAgain : SocketStatus::kEnd;
+}
+
+SocketStatus send_message(int socket, std::string_view bytes, std::span<const int> fds) noexcept {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxMessageFds * sizeof(int))> control{};
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fds.size() > kMaxMessageFds) return SocketStatus::kEnd;
+  if (!fds.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(header), fds.data(), fds.size_bytes());
+  }
+  if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return SocketStatus::kOk;
+  // ETOOMANYREFS: this user has RLIMIT_NOFILE descriptors under way; they arrive as the others read.
+  return would_block(errno) || errno == ETOOMANYREFS || errno == ENOBUFS ? SocketStatus::kAgain : SocketStatus::kEnd;
+}
+
+SocketStatus receive_message(int socket, LocalMessage& message) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxMessageFds * sizeof(int))> control;
+  std::array<char, kMaxMessageBytes> buffer;
+  iovec part{buffer.data(), buffer.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  message.fds.clear();
+  message.fds.reserve(kMaxMessageFds);  // before they arrive, so that none is lost to a failed allocation
+  const ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (got < 0) return would_block(errno) ? SocketStatus::kAgain : SocketStatus::kEnd;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      message.fds.emplace_back(fd);
+    }
+  }
+  // MSG_CTRUNC: this process has no descriptor left for some of them; part of a message is no message.
+  if (got == 0 || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    message.fds.clear();
+    return SocketStatus::kEnd;
+  }
+  message.bytes.assign(buffer.data(), static_cast<std::size_t>(got));
+  return SocketStatus::kOk;
+}
+
+LocalPeer local_peer(int socket) noexcept {
+  LocalPeer peer;
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) peer.pid = credentials.pid;
+  int fd = -1;
+  length = sizeof(fd);
+  if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &length) == 0 && fd >= 0) {
+    peer.pidfd = UniqueFd(fd);
+    peer.proven = true;
+  } else if (peer.pid > 0) {
+    peer.pidfd = open_pidfd(peer.pid);
+  }
+  return peer;
+}
+
+std::uint64_t pid_namespace() noexcept {
+  struct stat status {};
+  return ::stat("/proc/self/ns/pid", &status) == 0 ? static_cast<std::uint64_t>(status.st_ino) : 0;
+}
+
+}  // namespace tutti

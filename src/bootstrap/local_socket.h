@@ -1,0 +1,61 @@
+// Messages with file descriptors between processes of one machine: abstract Unix sockets that keep message
+// boundaries (SOCK_SEQPACKET), never block and are closed on exec.
+//
+// Ownership: every descriptor is a UniqueFd; those of a message that is dropped are closed. Thread rule: free functions
+// over descriptors that one thread uses at a time. Linux only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace tutti {
+
+// The kernel passes at most 253 descriptors a message (SCM_MAX_FD).
+inline constexpr std::size_t kMaxMessageFds = 253;
+inline constexpr std::size_t kMaxMessageBytes = 32768;
+
+enum class SocketStatus {
+  kOk,
+  kAgain,  // not now: poll and come back. Also when too many descriptors are under way in the whole system
+  kEnd,    // the other side is gone, or its message is not one of ours
+};
+
+// A new listening socket of this (abstract) name; empty when the system refuses.
+UniqueFd listen_local(std::string_view name) noexcept;
+
+// The next connection; empty when there is none. `exhausted` tells that there was one but no descriptor left.
+UniqueFd accept_local(int listener, bool& exhausted) noexcept;
+
+// A new socket to connect, and one attempt to do it; kAgain while the listener's backlog is full.
+UniqueFd new_local_socket() noexcept;
+SocketStatus connect_local(int socket, std::string_view name) noexcept;
+
+SocketStatus send_message(int socket, std::string_view bytes, std::span<const int> fds) noexcept;
+
+struct LocalMessage {
+  std::string bytes;
+  std::vector<UniqueFd> fds;
+};
+SocketStatus receive_message(int socket, LocalMessage& message);
+
+// The process at the other end when the connection was made: its pid as this process sees it (0 if it does not), and
+// a pidfd that cannot mean another process. `proven` is false where the kernel lacks SO_PEERPIDFD (before 6.5) and the
+// pidfd was opened by number: then only a later sign of life over the socket shows that it means this process.
+struct LocalPeer {
+  pid_t pid = 0;
+  UniqueFd pidfd;
+  bool proven = false;
+};
+LocalPeer local_peer(int socket) noexcept;
+
+// Numbers a PID namespace; 0 when unknown.
+std::uint64_t pid_namespace() noexcept;
+
+}  // namespace tutti

@@ -1,0 +1,190 @@
+#include "bootstrap/tcp_store.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "bootstrap/tcp_socket.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+// What a server may take longer to answer than was asked for, before it counts as gone.
+constexpr std::chrono::milliseconds kGrace{10'000};
+constexpr int kMostRetryMs = 100;
+
+ByteWriter request(StoreOp op) {
+  ByteWriter out;
+  out.u8(static_cast<std::uint8_t>(op));
+  return out;
+}
+
+}  // namespace
+
+TcpStore::TcpStore(const TcpStoreOptions& options) : options_(options) {
+  if (options_.serve) {
+    server_ = std::make_unique<TcpStoreServer>(options_.host, options_.port, options_.secret);
+    options_.port = server_->port();
+  }
+  connect();
+}
+
+std::string TcpStore::place() const { return options_.host + " port " + std::to_string(options_.port); }
+
+// The connection is of no more use: an answer that comes late would be taken for another one's.
+void TcpStore::lost(const std::string& why) {
+  socket_.reset();
+  throw_error(ErrorKind::kPeerLost, "the job's store (rank 0 at " + place() + ") is gone: " + why);
+}
+
+// Until rank 0 is up: it may start last.
+void TcpStore::connect() {
+  Deadline deadline = Deadline::after(options_.timeout);
+  std::string why = "no answer";
+  for (int pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kMostRetryMs)) {
+    socket_ = connect_tcp(options_.host, options_.port, deadline, why);
+    if (socket_) {
+      if (greet(deadline)) return;
+      why =
+          "what listens there does not answer like a Tutti store; if it is another one (torchrun keeps its own on "
+          "MASTER_PORT), choose a free port with TUTTI_MASTER_PORT";
+    }
+    if (deadline.expired()) {
+      throw_error(ErrorKind::kTimeout, "the job's store (rank 0 at " + place() + ") could not be reached within " +
+                                           std::to_string(options_.timeout.count()) + " ms: " + why);
+    }
+    ::poll(nullptr, 0, pause_ms);
+  }
+}
+
+// False if the other side is no store, or closed before it said anything.
+bool TcpStore::greet(Deadline& deadline) {
+  in_ = FrameBuffer();
+  Nonce server{};
+  const Nonce client = random_nonce();
+  try {
+    const std::string challenge = receive(deadline);
+    ByteReader in(challenge);
+    const std::uint32_t magic = in.u32();
+    server = in.digest();
+    if (!in.done() || magic != kStoreMagic) return false;
+    const Digest proof = store_proof(options_.secret, "client", server, client);
+    send(ByteWriter().u32(kStoreMagic).digest(client).digest(proof).str(), deadline);
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::kInternal) throw;
+    return false;
+  }
+  try {
+    const std::string welcome = receive(deadline);
+    ByteReader in(welcome);
+    const Digest proof = in.digest();
+    if (in.done() && equal(proof, store_proof(options_.secret, "server", server, client))) return true;
+  } catch (const Error& e) {
+    if (deadline.expired()) return false;
+  }
+  throw_error(ErrorKind::kInvalidArgument,
+              "the job's store (rank 0 at " + place() + ") has another secret: give all ranks the same TUTTI_SECRET");
+}
+
+void TcpStore::send(std::string_view payload, Deadline& deadline) {
+  if (!socket_) lost("an earlier operation failed");
+  if (payload.size() > kMaxStoreFrame) {
+    throw_error(ErrorKind::kInvalidArgument, "the store takes at most " + std::to_string(kMaxStoreFrame) +
+                                                 " bytes at once, not " + std::to_string(payload.size()));
+  }
+  const std::string bytes = framed(payload);
+  std::size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t n = ::send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n >= 0) {
+      sent += static_cast<std::size_t>(n);
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      lost(std::strerror(errno));
+    } else if (!wait_ready(socket_.get(), POLLOUT, deadline)) {
+      lost("it takes no more bytes");
+    }
+  }
+}
+
+std::string TcpStore::receive(Deadline& deadline) {
+  for (;;) {
+    if (const auto frame = in_.next(kMaxStoreFrame)) {
+      std::string payload(*frame);
+      in_.drop_taken();
+      return payload;
+    }
+    if (in_.broken()) lost("its answer is malformed");
+    std::array<char, 16384> buffer;
+    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got > 0) {
+      in_.append({buffer.data(), static_cast<std::size_t>(got)});
+    } else if (got == 0) {
+      lost("it closed the connection");
+    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      lost(std::strerror(errno));
+    } else if (!wait_ready(socket_.get(), POLLIN, deadline)) {
+      lost("it does not answer");
+    }
+  }
+}
+
+void TcpStore::set(std::string_view key, std::string_view value) {
+  Deadline deadline = Deadline::after(options_.timeout);
+  send(request(StoreOp::kSet).text(key).text(value).str(), deadline);
+}
+
+std::string TcpStore::get(std::string_view key, std::chrono::milliseconds timeout) {
+  return multi_get({std::string(key)}, timeout).front();
+}
+
+std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  const std::int64_t timeout_ms = std::max<std::int64_t>(0, timeout.count());
+  const bool forever = timeout == std::chrono::milliseconds::max();
+  Deadline deadline = forever ? Deadline::never() : Deadline::after(timeout + kGrace);
+  ByteWriter out = request(StoreOp::kGet);
+  out.u64(static_cast<std::uint64_t>(timeout_ms)).u32(static_cast<std::uint32_t>(keys.size()));
+  for (const std::string& key : keys) out.text(key);
+  send(out.str(), deadline);
+
+  const std::string answer = receive(deadline);
+  ByteReader in(answer);
+  const auto status = static_cast<StoreReply>(in.u8());
+  if (status == StoreReply::kMissing) {
+    throw_error(ErrorKind::kTimeout, "no rank has set the store's key \"" + std::string(in.text()) + "\" within " +
+                                         std::to_string(timeout_ms) + " ms");
+  }
+  std::vector<std::string> values;
+  values.reserve(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) values.emplace_back(in.text());
+  if (status != StoreReply::kDone || !in.done()) lost("its answer is malformed");
+  return values;
+}
+
+std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
+  Deadline deadline = Deadline::after(options_.timeout);
+  send(request(StoreOp::kAdd).text(key).u64(static_cast<std::uint64_t>(amount)).str(), deadline);
+  const std::string answer = receive(deadline);
+  ByteReader in(answer);
+  if (static_cast<StoreReply>(in.u8()) == StoreReply::kNoNumber) {
+    throw_error(ErrorKind::kInvalidArgument, "the store's key \"" + std::string(key) + "\" holds no number");
+  }
+  const auto sum = static_cast<std::int64_t>(in.u64());
+  if (!in.done()) lost("its answer is malformed");
+  return sum;
+}
+
+void TcpStore::erase(std::string_view key) noexcept {
+  try {
+    Deadline deadline = Deadline::after(options_.timeout);
+    send(request(StoreOp::kErase).text(key).str(), deadline);
+  } catch (const std::exception&) {
+    // A key that stays is never an error; a lost server shows at the next operation.
+  }
+}
+
+}  // namespace tutti

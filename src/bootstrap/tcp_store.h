@@ -1,0 +1,56 @@
+// Rendezvous over TCP: rank 0 serves the keys from a thread, every rank (0 too) is a client.
+//
+// Each operation is one round trip, multi_get of any number of keys too; set and erase are sent and not waited for.
+// Both sides prove the secret. An empty secret leaves the store open to all who can reach the port and speak its
+// protocol, as PyTorch's TCPStore is; bytes that are not of the protocol, and connections that stay silent, change
+// nothing in any case. The store's keys live as long as rank 0's TcpStore: it should be the last one destroyed.
+//
+// Thread rule: one thread at a time (the server has its own).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "bootstrap/tcp_store_server.h"
+#include "tutti/store.h"
+
+namespace tutti {
+
+struct TcpStoreOptions {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;  // of a server: 0 takes any free one
+  bool serve = false;      // true on rank 0
+  std::string secret;
+  std::chrono::milliseconds timeout{300'000};  // for reaching the server, and for operations without their own
+};
+
+class TcpStore final : public Store {
+ public:
+  // Throws Error(kTimeout) if the server does not come up, Error(kInvalidArgument) if the secrets differ.
+  explicit TcpStore(const TcpStoreOptions& options);
+
+  void set(std::string_view key, std::string_view value) override;
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
+  std::int64_t add(std::string_view key, std::int64_t amount) override;
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  void erase(std::string_view key) noexcept override;
+
+  std::uint16_t port() const noexcept { return options_.port; }
+
+ private:
+  void connect();
+  bool greet(Deadline& deadline);
+  void send(std::string_view payload, Deadline& deadline);
+  std::string receive(Deadline& deadline);
+  [[noreturn]] void lost(const std::string& why);
+  std::string place() const;
+
+  TcpStoreOptions options_;
+  std::unique_ptr<TcpStoreServer> server_;
+  UniqueFd socket_;
+  FrameBuffer in_;
+};
+
+}  // namespace tutti

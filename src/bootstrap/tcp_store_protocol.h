@@ -1,0 +1,54 @@
+// The bytes between a TcpStore and its server.
+//
+// A frame is its payload's length (4 bytes) and the payload. On connection the server sends a challenge, the client
+// answers with a nonce and a proof, the server with its own; then the client sends one request at a time. Set and
+// erase have no answer.
+//
+//   server  Challenge  magic, nonce                    client  Set    key, value
+//   client  Response   magic, nonce, proof             client  Get    timeout, keys    -> values, or the missing key
+//   server  Welcome    proof                           client  Add    key, amount      -> sum
+//                                                      client  Erase  key
+//
+// Thread rule: values of one thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/secret.h"
+
+namespace tutti {
+
+inline constexpr std::uint32_t kStoreMagic = 0x54530001;  // "TS" and the protocol's number
+inline constexpr std::size_t kMaxStrangerFrame = 128;     // what one may send that has proven nothing
+inline constexpr std::size_t kMaxStoreFrame = std::size_t{64} << 20;
+
+enum class StoreOp : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3, kErase = 4 };
+enum class StoreReply : std::uint8_t { kDone = 0, kMissing = 1, kNoNumber = 2 };
+
+// The payload with its length before it.
+std::string framed(std::string_view payload);
+
+// Cuts frames out of a stream. Memory follows what has come, not what a length announces.
+class FrameBuffer {
+ public:
+  void append(std::string_view bytes) { bytes_.append(bytes); }
+  // The next whole frame, valid until append() or drop_taken(); nothing while it is not all there.
+  std::optional<std::string_view> next(std::size_t most) noexcept;
+  // A length above the bound was announced: the stream is of no use any more.
+  bool broken() const noexcept { return broken_; }
+  void drop_taken();
+  std::size_t left() const noexcept { return bytes_.size() - taken_; }
+
+ private:
+  std::string bytes_;
+  std::size_t taken_ = 0;
+  bool broken_ = false;
+};
+
+// What each side proves: that it knows the secret, now, in this role.
+Digest store_proof(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client);
+
+}  // namespace tutti

@@ -1,0 +1,146 @@
+// What TcpStoreServer does for the clients' requests.
+#include <algorithm>
+#include <charconv>
+
+#include "base/clock.h"
+#include "bootstrap/tcp_store_server.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kLongestWaitMs = std::int64_t{1000} * 3600 * 24 * 365;  // cannot overflow the clock
+
+std::string reply(StoreReply status) { return ByteWriter().u8(static_cast<std::uint8_t>(status)).str(); }
+
+}  // namespace
+
+bool TcpStoreServer::prove(Client& client, std::string_view frame) {
+  ByteReader in(frame);
+  const std::uint32_t magic = in.u32();
+  const Nonce nonce = in.digest();
+  const Digest proof = in.digest();
+  if (!in.done() || magic != kStoreMagic) return false;
+  if (!equal(proof, store_proof(secret_, "client", client.nonce, nonce))) return false;
+  client.proven = true;
+  --strangers_;
+  send(client, ByteWriter().digest(store_proof(secret_, "server", client.nonce, nonce)).str());
+  return true;
+}
+
+// False when the request is malformed: that ends its connection.
+bool TcpStoreServer::handle(ClientId id, Client& client, std::string_view frame) {
+  ByteReader in(frame);
+  switch (static_cast<StoreOp>(in.u8())) {
+    case StoreOp::kSet: {
+      const std::string_view key = in.text();
+      const std::string_view value = in.text();
+      if (in.done()) set(key, value);
+      return in.done();
+    }
+    case StoreOp::kGet:
+      return get(id, client, in);
+    case StoreOp::kAdd:
+      return add(client, in);
+    case StoreOp::kErase: {
+      const std::string_view key = in.text();
+      if (in.done()) values_.erase(std::string(key));
+      return in.done();
+    }
+  }
+  return false;
+}
+
+void TcpStoreServer::set(std::string_view key, std::string_view value) {
+  const std::string name(key);
+  values_.insert_or_assign(name, std::string(value));
+  const auto found = waiters_.find(name);
+  if (found == waiters_.end()) return;
+  const std::vector<ClientId> ids = std::move(found->second);
+  waiters_.erase(found);
+  for (const ClientId id : ids) {
+    Client& client = clients_.at(id);
+    if (--client.waiting->missing > 0) continue;
+    answer_or_wait(id, client);
+    if (!client.waiting) runnable_.push_back(id);
+  }
+}
+
+bool TcpStoreServer::add(Client& client, ByteReader& in) {
+  const std::string_view key = in.text();
+  const std::uint64_t amount = in.u64();
+  if (!in.done()) return false;
+  std::int64_t old = 0;
+  if (const auto found = values_.find(std::string(key)); found != values_.end()) {
+    const std::string& text = found->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), old);
+    if (error != std::errc{} || end != text.data() + text.size()) {
+      send(client, reply(StoreReply::kNoNumber));
+      return true;
+    }
+  }
+  // Unsigned, so that a hostile sum wraps instead of overflowing.
+  const std::uint64_t sum = static_cast<std::uint64_t>(old) + amount;
+  set(key, std::to_string(static_cast<std::int64_t>(sum)));
+  send(client, ByteWriter().u8(static_cast<std::uint8_t>(StoreReply::kDone)).u64(sum).str());
+  return true;
+}
+
+bool TcpStoreServer::get(ClientId id, Client& client, ByteReader& in) {
+  const std::int64_t timeout_ms = std::clamp<std::int64_t>(static_cast<std::int64_t>(in.u64()), 0, kLongestWaitMs);
+  const std::uint32_t count = in.u32();
+  if (count > in.left() / 4) return false;  // each has a length at least
+  Waiting waiting;
+  for (std::uint32_t i = 0; i < count; ++i) waiting.keys.emplace_back(in.text());
+  if (!in.done()) return false;
+  waiting.until_ns = now_ns() + timeout_ms * 1'000'000;
+  client.waiting = std::move(waiting);
+  answer_or_wait(id, client);
+  return true;
+}
+
+// Answers if all keys are there, else enters the client for those that are not. A key may have been erased since it
+// was last seen, so all are looked up anew.
+void TcpStoreServer::answer_or_wait(ClientId id, Client& client) {
+  Waiting& waiting = *client.waiting;
+  waiting.missing = 0;
+  ByteWriter out;
+  out.u8(static_cast<std::uint8_t>(StoreReply::kDone));
+  for (const std::string& key : waiting.keys) {
+    const auto found = values_.find(key);
+    if (found != values_.end()) {
+      out.text(found->second);
+    } else {
+      waiters_[key].push_back(id);
+      ++waiting.missing;
+    }
+  }
+  if (waiting.missing > 0) return;
+  client.waiting.reset();
+  send(client, out.str());
+}
+
+void TcpStoreServer::stop_waiting(ClientId id, Client& client) {
+  if (!client.waiting) return;
+  for (const std::string& key : client.waiting->keys) {
+    const auto found = waiters_.find(key);
+    if (found == waiters_.end()) continue;
+    std::erase(found->second, id);
+    if (found->second.empty()) waiters_.erase(found);
+  }
+  client.waiting.reset();
+}
+
+void TcpStoreServer::answer_missing(ClientId id, Client& client) {
+  ByteWriter out;
+  out.u8(static_cast<std::uint8_t>(StoreReply::kMissing));
+  for (const std::string& key : client.waiting->keys) {
+    if (values_.contains(key)) continue;
+    out.text(key);
+    break;
+  }
+  stop_waiting(id, client);
+  send(client, out.str());
+  runnable_.push_back(id);
+}
+
+}  // namespace tutti

@@ -1,0 +1,203 @@
+#include "bootstrap/tcp_store_server.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/clock.h"
+#include "bootstrap/tcp_socket.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kStrangerNs = 5'000'000'000;
+constexpr std::size_t kMostStrangers = 1024;
+constexpr int kAcceptsATurn = 256;
+constexpr std::size_t kReadBytes = 65536;
+constexpr std::size_t kMostUnsent = std::size_t{1} << 20;  // a client that does not read is not read from
+constexpr int kExhaustedPollMs = 10;
+
+}  // namespace
+
+TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret)
+    : secret_(std::move(secret)),
+      listener_(listen_tcp(host, port)),
+      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      port_(port_of(listener_.get())),
+      process_(::getpid()) {
+  if (!stop_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
+  // The program's signal handlers run on its own threads.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { serve(); });
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TcpStoreServer::~TcpStoreServer() {
+  if (::getpid() != process_) {
+    thread_.detach();  // a forked child has no such thread to join
+    return;
+  }
+  ::eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+void TcpStoreServer::serve() {
+  bool serving = true;
+  while (serving) {
+    try {
+      serving = turn();
+    } catch (const std::exception&) {
+      drop_oldest_stranger();  // no memory, or no random bytes: the job's own clients come first
+    }
+  }
+}
+
+bool TcpStoreServer::turn() {
+  std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}, {accept_exhausted_ ? -1 : listener_.get(), POLLIN, 0}};
+  fds.reserve(clients_.size() + fds.size());
+  for (const auto& [id, client] : clients_) {
+    short events = client.out.empty() ? 0 : POLLOUT;
+    if (client.out.size() < kMostUnsent) events |= POLLIN;
+    fds.push_back({client.socket.get(), events, 0});
+  }
+  const int ready = ::poll(fds.data(), fds.size(), poll_timeout_ms());
+  if (fds[0].revents != 0) return false;
+  auto fd = fds.begin() + 2;
+  for (auto it = clients_.begin(); ready > 0 && it != clients_.end(); ++it, ++fd) {
+    if ((fd->revents & POLLOUT) != 0) flush(it->second);
+    if ((fd->revents & (POLLIN | POLLHUP | POLLERR)) != 0) read_from(it->first, it->second);
+  }
+  work_on_runnable();
+  expire();
+  sweep();
+  if (accept_exhausted_ || fds[1].revents != 0) accept_all();
+  return true;
+}
+
+int TcpStoreServer::poll_timeout_ms() const {
+  if (accept_exhausted_) return kExhaustedPollMs;
+  std::int64_t until = now_ns() + 60'000'000'000;
+  for (const auto& [id, client] : clients_) {
+    if (!client.proven) until = std::min(until, client.until_ns);
+    if (client.waiting) until = std::min(until, client.waiting->until_ns);
+  }
+  return static_cast<int>(std::max<std::int64_t>(0, (until - now_ns()) / 1'000'000 + 1));
+}
+
+void TcpStoreServer::accept_all() {
+  for (int turn = 0; turn < kAcceptsATurn; ++turn) {
+    UniqueFd socket = accept_tcp(listener_.get(), accept_exhausted_);
+    if (!socket) {
+      if (accept_exhausted_) drop_oldest_stranger();
+      return;
+    }
+    if (strangers_ >= kMostStrangers) drop_oldest_stranger();
+    Client& client = clients_[next_id_++];
+    ++strangers_;
+    client.socket = std::move(socket);
+    client.nonce = random_nonce();
+    client.until_ns = now_ns() + kStrangerNs;
+    send(client, ByteWriter().u32(kStoreMagic).digest(client.nonce).str());
+  }
+}
+
+void TcpStoreServer::drop_oldest_stranger() {
+  const auto oldest = std::find_if(clients_.begin(), clients_.end(), [](const auto& c) { return !c.second.proven; });
+  if (oldest == clients_.end()) return;
+  clients_.erase(oldest);
+  --strangers_;
+}
+
+void TcpStoreServer::read_from(ClientId id, Client& client) {
+  std::array<char, kReadBytes> buffer;
+  const ssize_t got = ::recv(client.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+  if (got <= 0) {
+    client.gone = true;
+    return;
+  }
+  try {
+    client.in.append({buffer.data(), static_cast<std::size_t>(got)});
+    // Whoever waits for an answer has nothing more to say.
+    if (client.waiting && client.in.left() > kMaxStoreFrame) client.gone = true;
+    work_on(id, client);
+  } catch (const std::exception&) {
+    client.gone = true;  // no memory for what it wants
+  }
+}
+
+void TcpStoreServer::work_on(ClientId id, Client& client) {
+  while (!client.gone && !client.waiting) {
+    const auto frame = client.in.next(client.proven ? kMaxStoreFrame : kMaxStrangerFrame);
+    if (!frame) break;
+    if (!(client.proven ? handle(id, client, *frame) : prove(client, *frame))) client.gone = true;
+  }
+  if (client.in.broken()) client.gone = true;
+  client.in.drop_taken();
+}
+
+// Not from within set(): a chain of waiting clients must not become a chain of calls.
+void TcpStoreServer::work_on_runnable() {
+  while (!runnable_.empty()) {
+    const ClientId id = runnable_.front();
+    runnable_.pop_front();
+    if (const auto found = clients_.find(id); found != clients_.end()) work_on(id, found->second);
+  }
+}
+
+void TcpStoreServer::expire() {
+  const std::int64_t now = now_ns();
+  for (auto& [id, client] : clients_) {
+    if (!client.proven && now >= client.until_ns) client.gone = true;
+    if (client.waiting && now >= client.waiting->until_ns) answer_missing(id, client);
+  }
+  work_on_runnable();
+}
+
+void TcpStoreServer::sweep() {
+  for (auto it = clients_.begin(); it != clients_.end();) {
+    if (!it->second.gone) {
+      ++it;
+      continue;
+    }
+    stop_waiting(it->first, it->second);
+    if (!it->second.proven) --strangers_;
+    it = clients_.erase(it);
+  }
+}
+
+void TcpStoreServer::send(Client& client, std::string_view payload) {
+  client.out += framed(payload);
+  flush(client);
+}
+
+void TcpStoreServer::flush(Client& client) noexcept {
+  std::size_t sent = 0;
+  while (sent < client.out.size()) {
+    const ssize_t n =
+        ::send(client.socket.get(), client.out.data() + sent, client.out.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) client.gone = true;
+      break;
+    }
+    sent += static_cast<std::size_t>(n);
+  }
+  client.out.erase(0, sent);
+}
+
+}  // namespace tutti

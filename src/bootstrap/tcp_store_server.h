@@ -1,0 +1,90 @@
+// The keys and values of a job, served over TCP by one thread with one poll loop.
+//
+// A connection that has not proven the secret within a bound is closed; a malformed or too long frame closes its
+// connection and nothing else. With an empty secret anyone who speaks the protocol may read and write, as with
+// PyTorch's TCPStore: set TUTTI_SECRET where the network is not trusted.
+//
+// Ownership: its sockets and its thread; the destructor ends both. Thread rule: made and destroyed by one thread; the
+// serving thread alone touches what lies below `thread_`.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/unique_fd.h"
+#include "bootstrap/tcp_store_protocol.h"
+
+namespace tutti {
+
+class TcpStoreServer {
+ public:
+  TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret);
+  ~TcpStoreServer();
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+
+  std::uint16_t port() const noexcept { return port_; }
+
+ private:
+  struct Waiting {
+    std::vector<std::string> keys;
+    std::size_t missing = 0;
+    std::int64_t until_ns = 0;
+  };
+  struct Client {
+    UniqueFd socket;
+    FrameBuffer in;
+    std::string out;
+    Nonce nonce{};
+    bool proven = false;
+    bool gone = false;
+    std::int64_t until_ns = 0;  // to prove itself
+    std::optional<Waiting> waiting;
+  };
+  using ClientId = std::uint64_t;  // ascending: the first unproven one is the oldest
+
+  void serve();
+  bool turn();
+  int poll_timeout_ms() const;
+  void accept_all();
+  void drop_oldest_stranger();
+  void expire();
+  void read_from(ClientId id, Client& client);
+  void work_on(ClientId id, Client& client);
+  void work_on_runnable();
+  bool prove(Client& client, std::string_view frame);
+  bool handle(ClientId id, Client& client, std::string_view frame);
+  void set(std::string_view key, std::string_view value);
+  bool add(Client& client, ByteReader& in);
+  bool get(ClientId id, Client& client, ByteReader& in);
+  void answer_or_wait(ClientId id, Client& client);
+  void stop_waiting(ClientId id, Client& client);
+  void answer_missing(ClientId id, Client& client);
+  void send(Client& client, std::string_view payload);
+  void flush(Client& client) noexcept;
+  void sweep();
+
+  const std::string secret_;
+  UniqueFd listener_;
+  UniqueFd stop_;  // an eventfd: readable once the server shall end
+  std::uint16_t port_ = 0;
+  pid_t process_ = 0;
+  std::thread thread_;
+
+  bool accept_exhausted_ = false;
+  std::size_t strangers_ = 0;
+  ClientId next_id_ = 0;
+  std::map<ClientId, Client> clients_;
+  std::deque<ClientId> runnable_;  // whose wait is over: they may have sent more meanwhile
+  std::unordered_map<std::string, std::string> values_;
+  std::unordered_map<std::string, std::vector<ClientId>> waiters_;
+};
+
+}  // namespace tutti

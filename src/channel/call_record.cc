@@ -1,0 +1,68 @@
+#include "channel/call_record.h"
+
+#include <string_view>
+
+namespace tutti {
+namespace {
+
+// One round of a multiply-xorshift mixer: every input bit reaches every output bit over two rounds.
+std::uint64_t mix(std::uint64_t state, std::uint64_t value) noexcept {
+  state = (state ^ value) * 0x9e3779b97f4a7c15ULL;
+  return state ^ (state >> 29);
+}
+
+bool is_collective(std::uint8_t call) noexcept { return call < kCollectiveCount; }
+
+bool reduces(std::uint8_t call) noexcept {
+  return call == static_cast<std::uint8_t>(Collective::kAllReduce) ||
+         call == static_cast<std::uint8_t>(Collective::kReduce) ||
+         call == static_cast<std::uint8_t>(Collective::kReduceScatter);
+}
+
+// Records come from other processes: a code out of range is named, never looked up.
+std::string name_of_call(std::uint8_t call) {
+  if (is_collective(call)) return std::string(to_string(static_cast<Collective>(call)));
+  if (call == kCallSend) return "send";
+  if (call == kCallRecv) return "recv";
+  return "call " + std::to_string(call);
+}
+
+std::string name_of_dtype(std::uint8_t dtype) {
+  if (dtype < kDataTypeCount) return std::string(to_string(static_cast<DataType>(dtype)));
+  return "dtype " + std::to_string(dtype);
+}
+
+}  // namespace
+
+std::uint32_t fingerprint(const CallRecord& record) noexcept {
+  std::uint64_t h = 0x74757474692e3031ULL;
+  h = mix(h, record.call | std::uint64_t{record.dtype} << 8 |
+                 (reduces(record.call) ? std::uint64_t{record.op} + 1 : 0) << 16 |
+                 (record.uneven != 0 ? std::uint64_t{1} : 0) << 24 |
+                 static_cast<std::uint64_t>(static_cast<std::uint32_t>(record.root)) << 32);
+  h = mix(h, record.uneven != 0 ? 0 : record.count);
+  h = mix(h, h >> 32);
+  const auto folded = static_cast<std::uint32_t>(h ^ (h >> 32));
+  return folded != 0 ? folded : 1;
+}
+
+std::string describe(const CallRecord& record) {
+  std::string text = name_of_call(record.call);
+  if (is_collective(record.call)) text += " #" + std::to_string(record.sequence);
+  if (record.call == static_cast<std::uint8_t>(Collective::kBarrier)) return text;
+  text += " " + name_of_dtype(record.dtype);
+  text += record.uneven != 0 ? "[uneven]" : "[" + std::to_string(record.count) + "]";
+  if (reduces(record.call)) {
+    text += " ";
+    text += record.op < kReduceOpCount ? std::string(to_string(static_cast<ReduceOp>(record.op)))
+                                       : "op " + std::to_string(record.op);
+  }
+  if (is_collective(record.call)) {
+    if (record.root >= 0) text += " root " + std::to_string(record.root);
+  } else {
+    text += " tag " + std::to_string(record.tag);
+  }
+  return text;
+}
+
+}  // namespace tutti

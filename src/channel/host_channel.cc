@@ -1,0 +1,361 @@
+#include "channel/host_channel.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/futex.h"
+#include "base/process.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::int64_t kSliceNs = 100'000'000;  // a sleeper looks at its peers at least this often
+constexpr std::int64_t kLookNs = 50'000'000;    // and asks the kernel about them at most this often
+constexpr std::uint32_t kHotPolls = 64;         // polls without a pause, before a clock is read
+
+std::uint64_t segment_id(int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) throw_system_error(ErrorKind::kInternal, "fstat of the host segment", errno);
+  return static_cast<std::uint64_t>(st.st_ino) ^ (static_cast<std::uint64_t>(st.st_dev) << 40);
+}
+
+}  // namespace
+
+HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolicy policy)
+    : group_(std::move(group)), layout_(layout), index_(group_.index), policy_(policy) {
+  const auto n = static_cast<std::size_t>(ranks());
+  segment_ = PeerArena::open(group_.segment.get(), segment_id(group_.segment.get()), layout_.total_bytes());
+  if (!segment_)
+    throw_error(ErrorKind::kExhausted, "the host segment of " + std::to_string(layout_.total_bytes()) +
+                                           " bytes cannot be mapped: raise the limit on address space (ulimit -v)");
+  base_ = segment_->data();
+  group_.segment.reset();
+  verified_.assign(n, 0);
+  arenas_.assign(n, nullptr);
+  arenas_mapped_ = true;
+  const Arena* own = process_arena();
+  for (std::size_t r = 0; r < n; ++r) {
+    HostMember& member = group_.members[r];
+    life_.push_back({static_cast<int>(r) == index_ ? -1 : member.pidfd.get(), POLLIN, 0});
+    // Members in this process, this rank among them, were sent no descriptor: theirs is this process's own arena.
+    const bool here = own != nullptr && member.arena_id == own->id();
+    const int arena_fd = here ? own->fd() : member.arena.get();
+    std::shared_ptr<PeerArena> arena =
+        arena_fd >= 0 ? PeerArena::open(arena_fd, member.arena_id, member.arena_bytes) : nullptr;
+    member.arena.reset();
+    if (arena) arenas_[r] = arena->data();
+    arenas_mapped_ = arenas_mapped_ && arena != nullptr;
+    peer_arenas_.push_back(std::move(arena));
+  }
+}
+
+HostChannel::~HostChannel() { leave(); }
+
+Outcome HostChannel::join(Deadline& deadline) noexcept {
+  const std::uint32_t mine =
+      kJoinedBit | (register_light_barrier() ? kLightBarrierBit : 0) | (arenas_mapped_ ? kArenasBit : 0);
+  // release: this rank's mapping is complete; pairs with the acquire below in the other ranks.
+  control(index_).joined.store(mine, std::memory_order_release);
+  std::uint32_t common = mine;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    std::uint32_t theirs = 0;
+    for (int tries = 0; (theirs = control(peer).joined.load(std::memory_order_acquire)) == 0; ++tries) {
+      if (tries < 1000) {
+        sched_yield();
+        continue;
+      }
+      if (Outcome outcome = check(peer); !outcome.ok()) return outcome;
+      if (deadline.expired()) return {Status::kTimeout, peer};
+      const timespec pause{0, 200'000};
+      nanosleep(&pause, nullptr);
+    }
+    common &= theirs;
+  }
+  light_barrier_ = (common & kLightBarrierBit) != 0;
+  arenas_mapped_ = (common & kArenasBit) != 0;
+  return kOkOutcome;
+}
+
+template <class Ready>
+Outcome HostChannel::wait(int peer, Deadline& deadline, const Ready& ready) noexcept {
+  for (std::uint32_t i = 0; i < kHotPolls; ++i) {
+    if (ready()) [[likely]]
+      return kOkOutcome;
+  }
+  const std::int64_t start = timing_ ? now_ns() : 0;
+  const Outcome outcome = wait_slowly(peer, deadline, ready);
+  if (timing_) waited_ns_ += now_ns() - start;
+  return outcome;
+}
+
+template <class Ready>
+Outcome HostChannel::wait_slowly(int peer, Deadline& deadline, const Ready& ready) noexcept {
+  for (std::uint32_t i = 0; i < policy_.spins; ++i) {
+    if (ready()) return kOkOutcome;
+    cpu_relax();
+  }
+  for (std::uint32_t i = 0; i < policy_.yields; ++i) {
+    if (ready()) return kOkOutcome;
+    sched_yield();
+  }
+  for (;;) {
+    // The order matters: a peer that published and then left or died has still done what we wait for.
+    const Outcome life = check(peer);
+    if (ready()) return kOkOutcome;
+    if (!life.ok()) return life;
+    const std::int64_t remaining = deadline.remaining_ns();
+    if (remaining <= 0) return {Status::kTimeout, peer};
+    const std::uint32_t seen = doorbell(WaitLane::kCollective);
+    announce_sleep(WaitLane::kCollective, true);
+    if (!ready() && !aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, kSliceNs));
+    announce_sleep(WaitLane::kCollective, false);
+    if (ready()) return kOkOutcome;
+  }
+}
+
+// Announcements are verified in order, so that a rooted call whose root never looked at this peer is compared at last.
+Outcome HostChannel::verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept {
+  std::uint64_t& verified = verified_[static_cast<std::size_t>(peer)];
+  while (verified < sequence) {
+    const std::uint64_t next = verified + 1;
+    const std::atomic<std::uint64_t>& word = cell(peer, next).word;
+    std::uint64_t value = 0;
+    const Outcome outcome = wait(peer, deadline, [&]() noexcept {
+      // acquire: makes the payload and the record visible; pairs with the release in announce().
+      value = word.load(std::memory_order_acquire);
+      return static_cast<std::uint32_t>(value) == static_cast<std::uint32_t>(next);
+    });
+    if (!outcome.ok()) return outcome;
+    const CallRecord& mine = mine_[next % kWindow];
+    if (static_cast<std::uint32_t>(value >> 32) != mine.hash) {
+      mismatch_mine_ = mine;
+      mismatch_theirs_ = control(peer).records[next % kWindow];
+      return {Status::kMismatch, peer};
+    }
+    verified = next;
+  }
+  return kOkOutcome;
+}
+
+Outcome HostChannel::begin(const CallRecord& record, Deadline& deadline) noexcept {
+  sequence_ = record.sequence;
+  if (verified_by_all_ + kLag < sequence_) {
+    const std::uint64_t needed = sequence_ - kLag;
+    std::uint64_t least = sequence_ - 1;
+    for (int peer = 0; peer < ranks(); ++peer) {
+      if (peer == index_) continue;
+      if (Outcome outcome = verify_up_to(peer, needed, deadline); !outcome.ok()) return outcome;
+      least = std::min(least, verified_[static_cast<std::size_t>(peer)]);
+    }
+    verified_by_all_ = least;
+  }
+  mine_[sequence_ % kWindow] = record;
+  return kOkOutcome;
+}
+
+void HostChannel::announce() noexcept {
+  RankControl& me = control(index_);
+  const CallRecord& record = mine_[sequence_ % kWindow];
+  me.records[sequence_ % kWindow] = record;
+  const std::uint64_t word = static_cast<std::uint64_t>(record.hash) << 32 | static_cast<std::uint32_t>(sequence_);
+  // release: publishes the payload and the record; pairs with the acquire in verify_up_to() of the peers.
+  me.cells[sequence_ % kWindow].word.store(word, std::memory_order_release);
+  wake_sleepers(WaitLane::kCollective);
+}
+
+Outcome HostChannel::begin_and_announce(const CallRecord& record, Deadline& deadline) noexcept {
+  const Outcome outcome = begin(record, deadline);
+  if (outcome.ok()) announce();
+  return outcome;
+}
+
+Outcome HostChannel::await(int peer, Deadline& deadline) noexcept {
+  return peer == index_ ? kOkOutcome : verify_up_to(peer, sequence_, deadline);
+}
+
+Outcome HostChannel::await_all(Deadline& deadline) noexcept {
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (Outcome outcome = await(peer, deadline); !outcome.ok()) return outcome;
+  }
+  verified_by_all_ = sequence_;
+  return kOkOutcome;
+}
+
+int HostChannel::find_mismatch() noexcept {
+  const CallRecord& mine = mine_[sequence_ % kWindow];
+  if (mine.sequence != sequence_) return -1;  // this rank had not begun
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer == index_) continue;
+    // acquire: makes the record visible; pairs with the release in announce().
+    const std::uint64_t word = cell(peer, sequence_).word.load(std::memory_order_acquire);
+    if (static_cast<std::uint32_t>(word) != static_cast<std::uint32_t>(sequence_)) continue;
+    if (static_cast<std::uint32_t>(word >> 32) == mine.hash) continue;
+    blame(peer);
+    return peer;
+  }
+  return -1;
+}
+
+std::vector<int> HostChannel::missing() const {
+  std::vector<int> result;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    // relaxed: for a message only.
+    const auto word = static_cast<std::uint32_t>(cell(peer, sequence_).word.load(std::memory_order_relaxed));
+    const auto behind = static_cast<std::uint32_t>(sequence_) - word;
+    if (peer != index_ && behind != 0 && behind < (1U << 31)) result.push_back(peer);
+  }
+  return result;
+}
+
+void HostChannel::publish(StepLane lane, std::uint64_t value) noexcept {
+  // release: publishes what was staged or written before; pairs with the acquire in await_step().
+  control(index_).steps[static_cast<int>(lane)].value.store(value, std::memory_order_release);
+  wake_sleepers(WaitLane::kCollective);
+}
+
+Outcome HostChannel::await_step(int peer, StepLane lane, std::uint64_t value, Deadline& deadline) noexcept {
+  if (peer == index_) return kOkOutcome;
+  const std::atomic<std::uint64_t>& word = control(peer).steps[static_cast<int>(lane)].value;
+  // acquire: pairs with the release in publish().
+  return wait(peer, deadline, [&]() noexcept { return word.load(std::memory_order_acquire) >= value; });
+}
+
+Outcome HostChannel::await_step_all(StepLane lane, std::uint64_t value, Deadline& deadline) noexcept {
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (Outcome outcome = await_step(peer, lane, value, deadline); !outcome.ok()) return outcome;
+  }
+  return kOkOutcome;
+}
+
+void HostChannel::wake_sleepers(WaitLane lane) noexcept {
+  // Without the asymmetric barrier the store before this must be visible before the flags are read.
+  if (!light_barrier_) std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler keeps the order; see the header for the rest
+  const auto& flags = layout_.header(base_).sleeping[static_cast<int>(lane)];
+  for (int peer = 0; peer < ranks(); ++peer) {
+    // relaxed: heavy_barrier() in the sleeper orders it against our store.
+    if (flags[peer].load(std::memory_order_relaxed) != 0 && peer != index_) [[unlikely]] {
+      control(peer).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
+      futex_wake_all(&control(peer).doorbells[static_cast<int>(lane)].value);
+    }
+  }
+}
+
+void HostChannel::ring_doorbell(int peer, WaitLane lane) noexcept {
+  if (!light_barrier_) std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  // relaxed: as in wake_sleepers().
+  if (layout_.header(base_).sleeping[static_cast<int>(lane)][peer].load(std::memory_order_relaxed) == 0) return;
+  // release: orders the ring before the wake; the sleeper's acquire in doorbell() pairs with it.
+  control(peer).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
+  futex_wake_all(&control(peer).doorbells[static_cast<int>(lane)].value);
+}
+
+void HostChannel::ring_own_doorbell(WaitLane lane) noexcept {
+  // release: whatever made us wake ourselves is visible to the thread that wakes.
+  control(index_).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
+  futex_wake_all(&control(index_).doorbells[static_cast<int>(lane)].value);
+}
+
+std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
+  // acquire: pairs with the release of whoever rang.
+  return control(index_).doorbells[static_cast<int>(lane)].value.load(std::memory_order_acquire);
+}
+
+void HostChannel::announce_sleep(WaitLane lane, bool asleep) noexcept {
+  auto& flag = layout_.header(base_).sleeping[static_cast<int>(lane)][index_];
+  // relaxed: the barrier below orders it before the sleeper's last look; clearing late costs a wake at most.
+  flag.store(asleep ? 1 : 0, std::memory_order_relaxed);
+  if (!asleep) return;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (light_barrier_) heavy_barrier();
+}
+
+void HostChannel::sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept {
+  futex_wait(&control(index_).doorbells[static_cast<int>(lane)].value, seen, timeout_ns);
+}
+
+bool HostChannel::died(int peer) const noexcept {
+  const HostMember& member = group_.members[static_cast<std::size_t>(peer)];
+  if (peer == index_) return false;
+  if (member.pidfd) return pidfd_ended(member.pidfd.get());
+  return member.pid > 0 && member.pid != ::getpid() && ::kill(member.pid, 0) != 0 && errno == ESRCH;
+}
+
+Outcome HostChannel::reported(int peer) const noexcept {
+  const RankControl& them = control(peer);
+  // acquire: pairs with the release in report().
+  if (them.state.load(std::memory_order_acquire) != static_cast<std::uint32_t>(RankState::kFailed)) return kOkOutcome;
+  return {static_cast<Status>(them.failed_status), them.failed_peer};
+}
+
+Outcome HostChannel::check(int peer) noexcept {
+  if (aborted()) return {Status::kAborted, index_};
+  bool anyone_here = false;
+  for (int r = 0; r < ranks(); ++r) {
+    if (r == index_) continue;
+    // acquire: pairs with the release in report() and leave().
+    const auto state = static_cast<RankState>(control(r).state.load(std::memory_order_acquire));
+    if (state == RankState::kFailed) return {Status::kPeerFailed, r};
+    if (state == RankState::kLeft && r == peer) return {Status::kPeerLeft, r};
+    anyone_here = anyone_here || state == RankState::kJoined;
+  }
+  if (peer < 0 && !anyone_here && ranks() > 1) return {Status::kPeerLeft, peer};
+  const std::unique_lock lock(look_mutex_, std::try_to_lock);
+  const std::int64_t now = now_ns();
+  if (!lock.owns_lock() || now - looked_ns_ < kLookNs) return kOkOutcome;
+  looked_ns_ = now;
+  const bool pollable = std::any_of(life_.begin(), life_.end(), [](const pollfd& p) { return p.fd >= 0; });
+  if (pollable && ::poll(life_.data(), life_.size(), 0) <= 0) return kOkOutcome;
+  for (int r = 0; r < ranks(); ++r) {
+    if (!died(r)) continue;
+    looked_ns_ = 0;  // the next look finds it again
+    // A rank that left in good order and then ended has not died on us.
+    const auto state = static_cast<RankState>(control(r).state.load(std::memory_order_acquire));
+    if (state == RankState::kJoined) return {Status::kPeerLost, r};
+    if (state == RankState::kFailed) return {Status::kPeerFailed, r};
+    if (r == peer) return {Status::kPeerLeft, r};
+  }
+  return kOkOutcome;
+}
+
+void HostChannel::abort() noexcept {
+  // release: pairs with the acquire in aborted().
+  aborted_.store(true, std::memory_order_release);
+  for (int lane = 0; lane < kWaitLanes; ++lane) ring_own_doorbell(static_cast<WaitLane>(lane));
+}
+
+void HostChannel::leave() noexcept {
+  auto expected = static_cast<std::uint32_t>(RankState::kJoined);
+  // release: everything this rank published is visible to who sees that it left.
+  if (!control(index_).state.compare_exchange_strong(expected, static_cast<std::uint32_t>(RankState::kLeft),
+                                                     std::memory_order_release, std::memory_order_relaxed)) {
+    return;
+  }
+  for (int peer = 0; peer < ranks(); ++peer) {
+    for (int lane = 0; lane < kWaitLanes; ++lane) ring_doorbell(peer, static_cast<WaitLane>(lane));
+  }
+}
+
+void HostChannel::report(Outcome outcome) noexcept {
+  RankControl& me = control(index_);
+  // relaxed: only this rank writes its state; the release below publishes.
+  if (me.state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(RankState::kJoined)) return;
+  me.failed_status = static_cast<std::int32_t>(outcome.status);
+  me.failed_peer = outcome.peer;
+  // release: publishes the note; pairs with the acquire in reported() and check().
+  me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
+  for (int peer = 0; peer < ranks(); ++peer) {
+    for (int lane = 0; lane < kWaitLanes; ++lane) ring_doorbell(peer, static_cast<WaitLane>(lane));
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,169 @@
+// How the ranks of one communicator on one host meet: announcements, slots, steps and staging in shared memory.
+//
+// This is the memory channel of the native algorithms. They see only what is here: who has announced which call, memory
+// to put payloads in, and counters to publish and await. All waits are noexcept and return an Outcome; every one of
+// them ends by itself when the deadline passes, a needed peer dies, leaves or fails, or this rank aborts.
+//
+// Ranks here are indexes on the host, 0 to ranks()-1, ascending with the communicator's ranks.
+//
+// Memory order: a publisher writes payload and record, then stores its word with release; the reader's acquire load
+// of that word makes them visible. Publishers do not fence before they look at the sleeping flags: a thread about to
+// sleep sets its flag and then executes heavy_barrier(), after which either the publisher's store is visible to the
+// sleeper's last look, or the publisher sees the flag. Rejected: a store-load fence at every publish (it waits for the
+// word's line to be owned, 60-100 ns a call here); a futex on each word (a waiter that needs one of several cannot
+// sleep on it).
+//
+// Thread rule: announcements, steps and their waits belong to the one thread that runs a collective; abort(), leave()
+// and the message lane may be used from any thread.
+#pragma once
+
+#include <poll.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/outcome.h"
+#include "base/spin.h"
+#include "bootstrap/host_group.h"
+#include "channel/host_segment.h"
+#include "device/cpu/arena.h"
+
+namespace tutti {
+
+class HostChannel {
+ public:
+  // Takes the group's descriptors. Throws Error(kExhausted) if the segment cannot be mapped.
+  HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolicy policy);
+  ~HostChannel();
+  HostChannel(const HostChannel&) = delete;
+  HostChannel& operator=(const HostChannel&) = delete;
+
+  // Waits until all ranks of the host have mapped the segment and agrees on what they can do. Call once, first.
+  Outcome join(Deadline& deadline) noexcept;
+
+  int ranks() const noexcept { return layout_.shape().ranks; }
+  int index() const noexcept { return index_; }
+  std::size_t slot_bytes() const noexcept { return layout_.shape().slot_bytes; }
+  std::size_t stage_bytes() const noexcept { return layout_.shape().stage_bytes; }
+
+  // ---- one call ------------------------------------------------------------------------------------------------
+  // Waits until call `record.sequence` may be announced (see kLag), and copies nothing yet.
+  Outcome begin(const CallRecord& record, Deadline& deadline) noexcept;
+  // Where this rank's payload of the current call goes: up to slot_bytes().
+  std::byte* payload_area(std::size_t bytes) noexcept {
+    return bytes <= kInlineBytes ? cell(index_, sequence_).payload : layout_.slot(base_, index_, sequence_);
+  }
+  // Makes record and payload visible to all.
+  void announce() noexcept;
+  // begin() and announce() of a call without payload.
+  Outcome begin_and_announce(const CallRecord& record, Deadline& deadline) noexcept;
+  // Between begin() and announce(): completes the record.
+  void amend(const CallRecord& record) noexcept { mine_[sequence_ % kWindow] = record; }
+  // Waits for a peer's announcement of the current call and compares it with ours; kMismatch names the peer.
+  Outcome await(int peer, Deadline& deadline) noexcept;
+  Outcome await_all(Deadline& deadline) noexcept;
+  const std::byte* peer_payload(int peer, std::size_t bytes) const noexcept {
+    return bytes <= kInlineBytes ? cell(peer, sequence_).payload : layout_.slot(base_, peer, sequence_);
+  }
+  // What a peer said of the current call; valid after await(peer).
+  const CallRecord& peer_record(int peer) const noexcept { return control(peer).records[sequence_ % kWindow]; }
+  // Says that the current call differs from a peer's in something that the fingerprint does not cover.
+  void blame(int peer) noexcept {
+    mismatch_mine_ = mine_[sequence_ % kWindow];
+    mismatch_theirs_ = peer_record(peer);
+  }
+  // After kPeerFailed: a peer whose announcement of the current call differs from ours, as blame() says it; -1 for
+  // none.
+  int find_mismatch() noexcept;
+  // After kMismatch: what the two said of the call in which they differ.
+  const CallRecord& mismatched_mine() const noexcept { return mismatch_mine_; }
+  const CallRecord& mismatched_theirs() const noexcept { return mismatch_theirs_; }
+  // Peers that have not announced the current call.
+  std::vector<int> missing() const;
+
+  // Sizes in bytes of the blocks that `rank` sends to each rank in the current (uneven) call.
+  std::uint64_t* sizes(int rank) noexcept { return layout_.sizes(base_, rank, sequence_); }
+
+  // ---- steps of large calls --------------------------------------------------------------------------------------
+  std::byte* stage(int rank) noexcept { return layout_.stage(base_, rank); }
+  // Counters run on from call to call: each call uses base + 1 ... base + n and then advances the base by n, the same
+  // n on all ranks whether or not they took part.
+  std::uint64_t step_base() const noexcept { return step_base_; }
+  void advance_steps(std::uint64_t steps) noexcept { step_base_ += steps; }
+  void publish(StepLane lane, std::uint64_t value) noexcept;
+  Outcome await_step(int peer, StepLane lane, std::uint64_t value, Deadline& deadline) noexcept;
+  Outcome await_step_all(StepLane lane, std::uint64_t value, Deadline& deadline) noexcept;
+
+  // ---- mapped tensors ----------------------------------------------------------------------------------------------
+  // Address here of a peer's arena; null when it is not mapped. Own arena included.
+  std::byte* arena(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]; }
+  bool arenas_mapped() const noexcept { return arenas_mapped_; }
+
+  // ---- rings, doorbells, life
+  // ----------------------------------------------------------------------------------------
+  std::byte* ring(int src, int dst) noexcept { return layout_.ring(base_, src, dst); }
+  void ring_doorbell(int peer, WaitLane lane) noexcept;      // if that rank sleeps in the lane
+  void ring_own_doorbell(WaitLane lane) noexcept;            // wakes this rank's own sleepers
+  std::uint32_t doorbell(WaitLane lane) const noexcept;      // to be read before announcing sleep
+  void announce_sleep(WaitLane lane, bool asleep) noexcept;  // followed by heavy barrier when asleep
+  void sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept;
+
+  // Why waiting for `peer` (-1: for whoever may come) is hopeless.
+  Outcome check(int peer) noexcept;
+  void abort() noexcept;  // every wait here ends with kAborted
+  bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
+  void leave() noexcept;                  // tells the peers: a clean end
+  void report(Outcome outcome) noexcept;  // tells the peers: a failure; first one counts
+  // What a peer has reported.
+  Outcome reported(int peer) const noexcept;
+  int pid(int peer) const noexcept { return group_.members[static_cast<std::size_t>(peer)].pid; }
+  bool died(int peer) const noexcept;
+
+  // Nanoseconds spent in waits since the last call of this function, once timing has been asked for.
+  void time_waits(bool on) noexcept {
+    timing_ = on;
+    waited_ns_ = 0;
+  }
+  std::int64_t waited_ns() const noexcept { return waited_ns_; }
+
+ private:
+  AnnounceCell& cell(int rank, std::uint64_t sequence) const noexcept {
+    return control(rank).cells[sequence % kWindow];
+  }
+  RankControl& control(int rank) const noexcept { return layout_.control(base_, rank); }
+  Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
+  void wake_sleepers(WaitLane lane) noexcept;
+  template <class Ready>
+  Outcome wait(int peer, Deadline& deadline, const Ready& ready) noexcept;
+  template <class Ready>
+  Outcome wait_slowly(int peer, Deadline& deadline, const Ready& ready) noexcept;
+
+  HostGroup group_;
+  SegmentLayout layout_;
+  std::shared_ptr<PeerArena> segment_;  // the mapping; shared by rank threads of one process
+  std::byte* base_ = nullptr;
+  int index_ = 0;
+  WaitPolicy policy_;
+  bool light_barrier_ = false;  // all ranks can be reached by heavy_barrier()
+  std::vector<std::shared_ptr<PeerArena>> peer_arenas_;
+  std::vector<std::byte*> arenas_;
+  bool arenas_mapped_ = false;
+
+  std::uint64_t sequence_ = 0;  // of the current call
+  std::uint64_t step_base_ = 0;
+  std::mutex look_mutex_;                // guards the two below; a leaf; a thread that does not get it skips the look
+  std::vector<pollfd> life_;             // pidfds by rank; fd -1 where there is none
+  std::int64_t looked_ns_ = 0;           // when check() last asked the kernel
+  std::vector<std::uint64_t> verified_;  // per peer: its announcements up to here agree with ours
+  std::uint64_t verified_by_all_ = 0;    // lower bound of the minimum over peers
+  CallRecord mine_[kWindow];             // our own last calls, to compare late announcements with
+  CallRecord mismatch_mine_, mismatch_theirs_;
+  bool timing_ = false;
+  std::int64_t waited_ns_ = 0;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace tutti

@@ -1,0 +1,219 @@
+// The port around the engine: the lock, waiting, sleeping and callbacks.
+#include "channel/message_port.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/spin.h"
+#include "channel/message_engine.h"
+
+namespace tutti {
+namespace {
+
+// A sleeper looks up at least this often, to ask whether whom it waits for still lives.
+constexpr std::int64_t kSliceNs = 100'000'000;
+
+// A busy port asks all the same, once in so many passes.
+constexpr std::uint32_t kCheckEvery = 4096;
+
+}  // namespace
+
+struct MessagePort::State {
+  State(int rank, std::vector<Transport*> transports, PortWaker* w, std::uint32_t s)
+      : engine(rank, std::move(transports), w), waker(w), spins(s) {}
+
+  // Runs `act(engine)` under the lock, then what it caused: callbacks, and a nudge for sleepers that must look again.
+  template <class Act>
+  void locked(Act&& act) noexcept {
+    std::unique_lock lock(mutex);
+    run(lock, act);
+  }
+
+  template <class Act>
+  void run(std::unique_lock<std::mutex>& lock, Act&& act) noexcept {
+    try {
+      act(engine);
+    } catch (...) {  // no memory: nothing can be promised any more
+      engine.fail({Status::kInternal, -1});
+    }
+    bool nudge = engine.take_news() && sleepers > 0;
+    OpQueue callbacks = engine.take_callbacks();
+    lock.unlock();
+    if (!callbacks.empty()) {
+      call_back(callbacks);
+      lock.lock();
+      nudge = sleepers > 0;  // the ops have become done only now
+      lock.unlock();
+    }
+    if (nudge) waker->nudge();
+  }
+
+  static void call_back(OpQueue& ops) noexcept {
+    while (MessageOp* op = ops.pop_front()) {
+      op->on_done(*op);
+      // release: our last touch; pairs with the acquire in MessageOp::done.
+      op->state.store(MessageOp::State::kDone, std::memory_order_release);
+    }
+  }
+
+  bool drive(int prefer) noexcept {
+    bool moved = false;
+    locked([&](MessageEngine& e) { moved = e.pass(prefer); });
+    return moved;
+  }
+
+  // The same if no other thread is at it.
+  bool try_drive(int prefer) noexcept {
+    std::unique_lock lock(mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    bool moved = false;
+    run(lock, [&](MessageEngine& e) { moved = e.pass(prefer); });
+    return moved;
+  }
+
+  // Ends the ops whose waiting is hopeless.
+  void check() noexcept {
+    std::vector<int> peers;
+    locked([&](MessageEngine& e) {
+      e.check_links();
+      e.awaited(peers);
+    });
+    for (const int peer : peers) {
+      const Outcome outcome = waker->check(peer);
+      if (!outcome.ok()) locked([&](MessageEngine& e) { e.give_up(peer, outcome); });
+    }
+  }
+
+  void sleep(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept {
+    std::vector<pollfd> fds;
+    {
+      const std::lock_guard lock(mutex);
+      engine.poll_set(fds);
+      ++sleepers;  // from here on, news about what we poll nudge us
+    }
+    waker->sleep(fds, timeout_ns, still_idle);
+    const std::lock_guard lock(mutex);
+    --sleepers;
+  }
+
+  std::mutex mutex;  // guards engine and sleepers
+  MessageEngine engine;
+  int sleepers = 0;
+  PortWaker* const waker;
+  const std::uint32_t spins;
+  std::atomic<std::uint32_t> idle_calls{0};
+};
+
+MessagePort::MessagePort(int rank, int size, std::vector<Transport*> transport_of_peer, PortWaker* waker,
+                         std::uint32_t spins) {
+  transport_of_peer.resize(static_cast<std::size_t>(size));
+  state_ = std::make_unique<State>(rank, std::move(transport_of_peer), waker, spins);
+}
+
+MessagePort::~MessagePort() { fail({Status::kAborted, -1}); }
+
+void MessagePort::post_send(MessageOp& op, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
+                            const CallRecord& record) noexcept {
+  op.is_send = true;
+  op.peer = peer;
+  op.tag = tag;
+  op.data = static_cast<std::byte*>(const_cast<void*>(data));
+  op.bytes = bytes;
+  op.record = record;
+  state_->locked([&](MessageEngine& e) { e.post_send(op); });
+}
+
+void MessagePort::post_recv(MessageOp& op, int peer, std::uint64_t tag, void* data, std::size_t bytes,
+                            const CallRecord& record) noexcept {
+  op.is_send = false;
+  op.peer = peer;
+  op.tag = tag;
+  op.data = static_cast<std::byte*>(data);
+  op.bytes = bytes;
+  op.record = record;
+  state_->locked([&](MessageEngine& e) { e.post_recv(op); });
+}
+
+Outcome MessagePort::wait(MessageOp& op, Deadline& deadline) noexcept {
+  State& s = *state_;
+  const int prefer = op.peer;
+  const std::function<bool()> still_idle = [&s, &op] { return !op.done() && !s.drive(-1) && !op.done(); };
+  std::uint32_t idle = 0;
+  std::uint32_t passes = 0;
+  while (!op.done()) {
+    const bool moved = s.try_drive(prefer);
+    if (op.done()) break;
+    if (++passes % kCheckEvery == 0) {
+      s.check();
+      if (deadline.expired()) return op.done() ? op.outcome : Outcome{Status::kTimeout, op.peer};
+    }
+    if (moved) {
+      idle = 0;
+      continue;
+    }
+    if (++idle <= s.spins) {
+      cpu_relax();
+      continue;
+    }
+    s.check();
+    const std::int64_t left = deadline.remaining_ns();
+    if (op.done()) break;
+    if (left <= 0) return {Status::kTimeout, op.peer};
+    s.sleep(std::min(left, kSliceNs), still_idle);
+  }
+  return op.outcome;
+}
+
+bool MessagePort::progress() noexcept {
+  const bool moved = state_->drive(-1);
+  // relaxed: counts only how seldom to ask; no other memory depends on it.
+  if (!moved && state_->idle_calls.fetch_add(1, std::memory_order_relaxed) % 64 == 63) state_->check();
+  return moved;
+}
+
+void MessagePort::drive(const std::function<bool()>& stop) noexcept {
+  State& s = *state_;
+  const std::function<bool()> still_idle = [&s, &stop] { return !stop() && !s.drive(-1); };
+  std::uint32_t idle = 0;
+  std::uint32_t passes = 0;
+  while (!stop()) {
+    const bool moved = s.try_drive(-1);
+    if (++passes % kCheckEvery == 0) s.check();
+    if (moved) {
+      idle = 0;
+      continue;
+    }
+    if (++idle <= s.spins && pending() > 0) {
+      cpu_relax();
+      continue;
+    }
+    s.check();
+    s.sleep(kSliceNs, still_idle);
+  }
+}
+
+void MessagePort::cancel(MessageOp& op) noexcept {
+  bool ended = false;
+  state_->locked([&](MessageEngine& e) {
+    // relaxed: the state is changed under this lock, except to kDone after a callback, for which we wait below.
+    ended =
+        op.state.load(std::memory_order_relaxed) != MessageOp::State::kPosted || op.phase == MessagePhase::kFinishing;
+    if (!ended) e.retract(op, {Status::kAborted, -1}, true);
+  });
+  // relaxed: an op that was never posted is nobody's but the caller's.
+  if (op.state.load(std::memory_order_relaxed) == MessageOp::State::kIdle) return;
+  while (ended && !op.done()) sched_yield();  // another thread is in its on_done
+}
+
+void MessagePort::fail(Outcome outcome) noexcept {
+  state_->locked([&](MessageEngine& e) { e.fail(outcome); });
+}
+
+int MessagePort::pending() const noexcept {
+  const std::lock_guard lock(state_->mutex);
+  return state_->engine.pending();
+}
+
+}  // namespace tutti

@@ -1,0 +1,144 @@
+// Messages between the ranks of one communicator: matching by (peer, tag, order) over any mix of links.
+//
+// Protocol, over each link's byte stream: frames with a fixed header. A message up to kEagerBytes travels with its
+// header and is kept in memory if no receive is posted. A larger one announces itself, and its payload is sent when the
+// receiver has matched it, in the order of the receiver's grants: so an unreceived message never blocks another.
+//
+// The receiver compares the sender's CallRecord with its own before it writes anything; on a difference the receive
+// ends with kMismatch, the sender is told and its op ends with kMismatch too. If that op has ended already, the oldest
+// posted op or else the next one ends so, and its `record` becomes that of the refused message.
+//
+// Collectives that cross hosts use the port with tags of their own (kCollectiveTag), so they never meet a user's.
+//
+// Thread rule: any thread may call any member. One mutex guards all state; it is never held while a thread sleeps.
+// Whoever waits drives the engine. Lock order: this mutex is a leaf; of the waker only ring() is called under it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/outcome.h"
+#include "channel/call_record.h"
+#include "transport/link.h"
+
+struct pollfd;
+
+namespace tutti {
+
+inline constexpr std::uint64_t kCollectiveTag = std::uint64_t{1} << 63;
+inline constexpr std::size_t kEagerBytes = 8192;
+
+// Where an op stands inside the engine.
+enum class MessagePhase : std::uint8_t {
+  kNone,
+  kStart,      // send: queued, nothing written
+  kWriting,    // send: its first frame is being written
+  kAnnounced,  // send: announced, waiting for the grant
+  kGranted,    // send: payload going out
+  kLocal,      // send to ourselves, waiting for its receive
+  kPosted,     // receive: not matched
+  kFilling,    // receive: an eager payload is being read into it
+  kClaimed,    // receive: matched to an eager message that is still arriving elsewhere
+  kIncoming,   // receive: granted, payload coming in
+  kFinishing,  // ended; on_done is being called
+};
+
+// One send or receive. Owned by the caller, not moved, and alive until done() or until cancel() returned.
+struct MessageOp {
+  enum class State : std::uint8_t { kIdle, kPosted, kDone };
+
+  MessageOp() = default;
+  MessageOp(const MessageOp&) = delete;
+  MessageOp& operator=(const MessageOp&) = delete;
+
+  // acquire: outcome, source and the payload are there; pairs with the release in the engine's last touch of an op.
+  bool done() const noexcept { return state.load(std::memory_order_acquire) == State::kDone; }
+
+  std::atomic<State> state{State::kIdle};
+  Outcome outcome;
+  int source = -1;    // receives: who sent it
+  CallRecord record;  // what this side said
+  CallRecord remote;  // on kMismatch: what the other side said
+  // Called once, without the port's lock, by the thread that drove it, when outcome and payload are there and just
+  // before done() becomes true; so it must not free the op. Not called for an op that cancel() took back.
+  std::function<void(MessageOp&)> on_done;
+
+  // The port's own.
+  bool is_send = false;
+  MessagePhase phase = MessagePhase::kNone;
+  int peer = -1;
+  std::uint64_t tag = 0;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::size_t moved = 0;
+  std::uint64_t id = 0;       // sends and matched receives: the sender's number of the message
+  std::uint64_t order = 0;    // of posting, on this rank
+  MessageOp* next = nullptr;  // the queue that the phase names
+  MessageOp* prev = nullptr;
+  MessageOp* newer = nullptr;  // all unfinished ops, by `order`
+  MessageOp* older = nullptr;
+};
+
+// Where a driving thread sleeps and learns of failures: the host's doorbell, sockets, or a virtual clock.
+class PortWaker {
+ public:
+  virtual ~PortWaker() = default;
+  // Sleeps until a doorbell rings, a descriptor of `fds` is ready, `nudge()` is called, or `timeout_ns` passed.
+  // `still_idle` is asked once more after sleep has been announced; if false, returns at once.
+  virtual void sleep(const std::vector<struct pollfd>& fds, std::int64_t timeout_ns,
+                     const std::function<bool()>& still_idle) noexcept = 0;
+  virtual void nudge() noexcept = 0;  // wakes this rank's own sleepers
+  // After writing into (or making room in) a link that has no poll_fd. Called under the port's lock: takes none.
+  virtual void ring(int peer) noexcept = 0;
+  // Why waiting for `peer` (kAnySource: for anyone) is hopeless; kOk when it is not. Cheap: asked once a slice.
+  virtual Outcome check(int peer) noexcept = 0;
+};
+
+class MessagePort {
+ public:
+  // The transport that serves each peer (null for this rank itself); all outlive the port, and so does the waker.
+  // `spins`: polls of a wait before it sleeps.
+  MessagePort(int rank, int size, std::vector<Transport*> transport_of_peer, PortWaker* waker, std::uint32_t spins);
+  ~MessagePort();
+  MessagePort(const MessagePort&) = delete;
+
+  // Never block. The data stays valid until the op is done or cancelled. A send is done when its data has left: taken
+  // by the link or kept by the port, not necessarily received.
+  void post_send(MessageOp& op, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
+                 const CallRecord& record) noexcept;
+  // `peer` may be kAnySource (-1).
+  void post_recv(MessageOp& op, int peer, std::uint64_t tag, void* data, std::size_t bytes,
+                 const CallRecord& record) noexcept;
+
+  // Drives until the op is done or the deadline passed (kTimeout: the op stays posted).
+  Outcome wait(MessageOp& op, Deadline& deadline) noexcept;
+
+  // Drives once without blocking; true if anything moved.
+  bool progress() noexcept;
+
+  // Drives, sleeping while nothing moves, until `stop` returns true: the body of a progress thread. Who makes `stop`
+  // true nudges the waker afterwards.
+  void drive(const std::function<bool()>& stop) noexcept;
+
+  // Takes an unfinished op back: afterwards the port never touches it or its data again. The op is done() with
+  // kAborted, the peer's side of a message that has begun ends with kPeerFailed. Not to be called from on_done.
+  void cancel(MessageOp& op) noexcept;
+
+  // Ends every posted and later op with `outcome` and wakes all waiters. Nothing is written or read any more.
+  void fail(Outcome outcome) noexcept;
+
+  // Posted and unfinished ops.
+  int pending() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,91 @@
+// Asynchronous collectives: a queue and the thread that runs it.
+//
+// Thread rule: any thread may push. The thread starts at the first push and ends at stop(). The mutex guards the queue
+// and is never held while a call runs or a callback is called; a leaf.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tutti/call.h"
+#include "tutti/work.h"
+
+namespace tutti {
+
+// Who runs the calls: throws Error when one fails.
+class CallRunner {
+ public:
+  virtual ~CallRunner() = default;
+  virtual void run_queued(const Call& call, std::chrono::milliseconds timeout) = 0;
+};
+
+// What every asynchronous call has in common: the state that its caller waits for.
+class WorkState : public Work {
+ public:
+  // acquire: pairs with the release in finish(); makes error, source and the call's output visible.
+  bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
+  void wait(std::chrono::milliseconds timeout) override;
+  std::exception_ptr error() const noexcept override { return done() ? error_ : nullptr; }
+  int source() const noexcept override { return done() ? source_ : -1; }
+  void on_done(std::function<void(Work&)> callback) override;
+
+ protected:
+  // Once. Wakes the waiters and runs the callbacks.
+  void finish(std::exception_ptr error, int source) noexcept;
+  std::string describe_wait_timeout(std::chrono::milliseconds timeout) const;
+
+ private:
+  std::atomic<bool> done_{false};
+  mutable std::mutex mutex_;  // guards what follows; a leaf
+  std::condition_variable changed_;
+  std::exception_ptr error_;
+  int source_ = -1;
+  std::vector<std::function<void(Work&)>> callbacks_;
+};
+
+class CallQueue {
+ public:
+  explicit CallQueue(CallRunner& runner) : state_(std::make_shared<State>(runner)) {}
+  ~CallQueue() { stop(); }
+  CallQueue(const CallQueue&) = delete;
+  CallQueue& operator=(const CallQueue&) = delete;
+
+  // Throws Error(kAborted) after stop().
+  WorkPtr push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
+
+  // No call is pushed and unfinished. acquire: whoever sees it sees everything that the queue's calls have written.
+  bool empty() const noexcept { return state_->unfinished.load(std::memory_order_acquire) == 0; }
+
+  // Waits until all calls have finished, at most `timeout`.
+  bool drain(std::chrono::milliseconds timeout);
+
+  // Ends the thread. The runner must be raising by then: calls that wait in the queue are run and end so. May be called
+  // from a callback on the queue's own thread.
+  void stop() noexcept;
+
+ private:
+  class QueuedCall;
+  // Shared with the thread, which outlives the queue when the last reference to the communicator is dropped by a
+  // callback that it runs.
+  struct State {
+    explicit State(CallRunner& r) noexcept : runner(r) {}
+    CallRunner& runner;
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<QueuedCall>> calls;
+    bool stopping = false;
+    std::atomic<std::int64_t> unfinished{0};
+  };
+  static void loop(const std::shared_ptr<State>& state) noexcept;
+
+  std::shared_ptr<State> state_;
+  std::thread thread_;  // started under the mutex
+};
+
+}  // namespace tutti

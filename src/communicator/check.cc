@@ -1,0 +1,122 @@
+// Refuses calls that cannot work, before anything is sent.
+#include <string>
+
+#include "communicator/communicator_impl.h"
+#include "device/cpu/kernels.h"
+
+namespace tutti {
+namespace {
+
+[[noreturn]] void refuse(const Call& call, const std::string& why) {
+  throw_error(ErrorKind::kInvalidArgument, std::string(to_string(call.collective)) + ": " + why);
+}
+
+void check_blocks(const Call& call, const Blocks& blocks, int count, const char* what) {
+  if (blocks.pointers != nullptr) {
+    for (int r = 0; r < count; ++r) {
+      if (blocks.pointers[r] == nullptr && blocks.size(r) != 0)
+        refuse(call, std::string(what) + " of rank " + std::to_string(r) + " is null");
+    }
+  } else if (blocks.base == nullptr && blocks.bytes != 0) {
+    refuse(call, std::string(what) + " is null");
+  }
+  const std::size_t element = size_of(call.dtype);
+  const int looked = blocks.sizes != nullptr ? count : 1;
+  for (int r = 0; r < looked; ++r) {
+    if (blocks.size(r) % element != 0) {
+      refuse(call, std::string(what) + " has " + std::to_string(blocks.size(r)) + " bytes, not a whole number of " +
+                       std::string(to_string(call.dtype)) + " elements");
+    }
+  }
+}
+
+void check_equal(const Call& call, std::size_t a, std::size_t b, const char* what) {
+  if (a != b) refuse(call, std::string(what) + ": " + std::to_string(a) + " bytes against " + std::to_string(b));
+}
+
+void check_list_sizes(const Call& call, const Blocks& list, int count, std::size_t expected, const char* what) {
+  if (call.uneven) return;
+  const int looked = list.sizes != nullptr ? count : 1;
+  for (int r = 0; r < looked; ++r) check_equal(call, list.size(r), expected, what);
+}
+
+void check_reduction(const Call& call) {
+  if (cpu::supports(call.dtype, call.op)) return;
+  const std::string op(to_string(call.op));
+  const std::string dtype(to_string(call.dtype));
+  if (call.op == ReduceOp::kAvg || call.op == ReduceOp::kPremulSum) {
+    refuse(call, op + " of " + dtype + " would lose its fraction: use sum, or convert to a floating type");
+  }
+  refuse(call, op + " makes no sense for " + dtype);
+}
+
+}  // namespace
+
+void CommunicatorImpl::check(const Call& call) const {
+  const Collective c = call.collective;
+  const bool at_root = call.root == rank_;
+  if (c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
+      c == Collective::kScatter) {
+    if (call.root < 0 || call.root >= size_) {
+      refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size_));
+    }
+  }
+  switch (c) {
+    case Collective::kBarrier:
+      return;
+    case Collective::kAllReduce:
+      check_reduction(call);
+      check_blocks(call, call.input, 1, "the input");
+      check_blocks(call, call.output, 1, "the output");
+      check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
+      return;
+    case Collective::kReduce:
+      check_reduction(call);
+      check_blocks(call, call.input, 1, "the input");
+      if (at_root) {
+        check_blocks(call, call.output, 1, "the output");
+        check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
+      }
+      return;
+    case Collective::kBroadcast:
+      check_blocks(call, call.input, 1, "the buffer");
+      check_blocks(call, call.output, 1, "the buffer");
+      check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
+      return;
+    case Collective::kAllGather:
+    case Collective::kGather:
+      check_blocks(call, call.input, 1, "the input");
+      if (c == Collective::kAllGather || at_root) {
+        check_blocks(call, call.output, size_, "the output");
+        check_equal(call, call.output.size(rank_), call.input.size(0),
+                    "the output's own block differs from the input in size");
+        check_list_sizes(call, call.output, size_, call.input.size(0),
+                         "an output block differs from the input in size");
+      }
+      return;
+    case Collective::kReduceScatter:
+      check_reduction(call);
+      [[fallthrough]];
+    case Collective::kScatter:
+      check_blocks(call, call.output, 1, "the output");
+      if (c == Collective::kReduceScatter || at_root) {
+        check_blocks(call, call.input, size_, "the input");
+        check_equal(call, call.input.size(rank_), call.output.size(0),
+                    "the input's own block differs from the output in size");
+        check_list_sizes(call, call.input, size_, call.output.size(0),
+                         "an input block differs from the output in size");
+      }
+      return;
+    case Collective::kAllToAll:
+      check_blocks(call, call.input, size_, "the input");
+      check_blocks(call, call.output, size_, "the output");
+      check_equal(call, call.input.size(rank_), call.output.size(rank_),
+                  "the own blocks of input and output differ in size");
+      check_list_sizes(call, call.input, size_, call.input.size(0), "input blocks differ in size");
+      check_list_sizes(call, call.output, size_, call.input.size(0),
+                       "an output block differs from the input's in size");
+      return;
+  }
+}
+
+}  // namespace tutti

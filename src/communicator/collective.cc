@@ -1,0 +1,254 @@
+// How a collective runs.
+#include <algorithm>
+
+#include "communicator/communicator_impl.h"
+#include "device/cpu/arena.h"
+#include "device/cpu/kernels.h"
+
+namespace tutti {
+namespace {
+
+bool has_root(Collective c) noexcept {
+  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
+         c == Collective::kScatter;
+}
+
+bool reduces(Collective c) noexcept {
+  return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
+}
+
+// Bytes of this rank's single block: see the table in call.h.
+std::size_t block_bytes(const Call& call, int rank) noexcept {
+  switch (call.collective) {
+    case Collective::kBarrier:
+      return 0;
+    case Collective::kScatter:
+    case Collective::kReduceScatter:
+      return call.output.size(0);
+    case Collective::kAllToAll:
+      return call.input.size(call.uneven ? rank : 0);
+    default:
+      return call.input.size(0);
+  }
+}
+
+// Where all of a block list's memory lies in the arena, if it is one piece.
+std::uint64_t mapped_offset(const Arena& arena, const Blocks& blocks, int count) noexcept {
+  if (blocks.pointers != nullptr || blocks.base == nullptr) return kNotMapped;
+  return arena.offset_of(blocks.base, blocks.bytes * static_cast<std::size_t>(count));
+}
+
+}  // namespace
+
+CallRecord CommunicatorImpl::make_record(const Call& call) const noexcept {
+  CallRecord record;
+  // relaxed: written under the lock that the caller holds.
+  record.sequence = sequence_.load(std::memory_order_relaxed) + 1;
+  record.call = static_cast<std::uint8_t>(call.collective);
+  record.dtype = static_cast<std::uint8_t>(call.dtype);
+  record.op = reduces(call.collective) ? static_cast<std::uint8_t>(call.op) : 0;
+  record.root = has_root(call.collective) ? call.root : -1;
+  record.uneven = call.uneven ? 1 : 0;
+  record.count = call.count;
+  record.mapped_input = record.mapped_output = kNotMapped;
+  record.hash = fingerprint(record);
+  return record;
+}
+
+CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
+  CallShape shape;
+  shape.collective = call.collective;
+  shape.dtype = call.dtype;
+  shape.op = call.op;
+  shape.bytes = call.uneven ? 0 : block_bytes(call, rank_);
+  shape.ranks = size_;
+  shape.hosts = topology_.hosts;
+  shape.uneven = call.uneven;
+  return shape;
+}
+
+void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) {
+  check(call);
+  if (!queue_.empty()) {
+    queue_.push(call, timeout, nullptr)->wait();
+    return;
+  }
+  run_locked(call, timeout);
+}
+
+WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds timeout,
+                                 std::shared_ptr<void> keep_alive) {
+  check(call);
+  throw_if_unusable();
+  return queue_.push(call, timeout, std::move(keep_alive));
+}
+
+void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(run_mutex_);
+  throw_if_unusable();
+  const std::size_t bytes = block_bytes(call, rank_);
+  const bool timed = metrics_.wants_time(bytes);
+  const std::int64_t start = timed ? now_ns() : 0;
+  context_.deadline = Deadline::after(effective(timeout));
+  context_.record = make_record(call);
+  sequence_.store(context_.record.sequence, std::memory_order_relaxed);  // relaxed: see sequence()
+  const std::uint64_t entry =
+      recorder_.add(context_.record, call.root, FlightRecorder::State::kStarted, context_.deadline.timeout().count());
+  if (context_.host != nullptr) context_.host->time_waits(timed);
+
+  Call effective_call = call;
+  if (call.op == ReduceOp::kPremulSum && reduces(call.collective)) {
+    // Multiplied into memory of our own: a call that fails must leave its input alone.
+    const std::size_t blocks = call.collective == Collective::kReduceScatter ? static_cast<std::size_t>(size_) : 1;
+    std::byte* scaled = factor_scratch_.get(call.input.size(0) * blocks);
+    for (std::size_t b = 0; b < blocks; ++b) {
+      cpu::scale(scaled + b * call.input.size(0), call.input.data(static_cast<int>(b)),
+                 call.input.size(0) / size_of(call.dtype), call.dtype, call.factor);
+    }
+    effective_call.input = Blocks::single(scaled, call.input.size(0));
+  }
+  const Algorithm* ran = nullptr;
+  Outcome outcome = dispatch(effective_call, &ran);
+  if (!outcome.ok()) [[unlikely]] {
+    recorder_.update(entry, FlightRecorder::State::kFailed);
+    quarantine(call);
+    FailureContext context;
+    context.mine = context.ours = context_.record;
+    context.timeout = context_.deadline.timeout();
+    if (context_.host != nullptr) {
+      if (outcome.status == Status::kPeerFailed) {
+        // A peer found the difference first. Both calls are to be named on every rank.
+        if (const int peer = context_.host->find_mismatch(); peer >= 0) outcome = {Status::kMismatch, peer};
+      }
+      if (outcome.status == Status::kTimeout) context.missing = context_.host->missing();
+      if (outcome.status == Status::kMismatch) {
+        context.ours = context_.host->mismatched_mine();
+        context.theirs = context_.host->mismatched_theirs();
+      }
+    } else if (outcome.status == Status::kMismatch) {
+      context.theirs = context_.mismatched;
+    }
+    fail(outcome, context);
+  }
+  recorder_.update(entry, FlightRecorder::State::kCompleted);
+  metrics_.record(static_cast<int>(call.collective), bytes, ran != nullptr ? ran->name() : "alone",
+                  timed ? now_ns() - start : -1, timed && context_.host != nullptr ? context_.host->waited_ns() : 0);
+}
+
+Outcome CommunicatorImpl::dispatch(const Call& call, const Algorithm** ran) noexcept {
+  if (size_ == 1) {
+    run_alone(call);
+    return kOkOutcome;
+  }
+  CallShape shape = shape_of(call);
+  const Algorithm* algorithm = selector_.select(shape);
+  if (context_.host != nullptr && (algorithm == nullptr || !algorithm->announces())) {
+    if (Outcome outcome = announce(call, shape); !outcome.ok()) return outcome;
+    algorithm = selector_.select(shape);
+    if (shape.mapped_input || shape.mapped_output) metrics_.count_mapped();
+  }
+  if (algorithm == nullptr) return {Status::kInternal, -1};
+  *ran = algorithm;
+  return algorithm->run(call, context_);
+}
+
+// Where this rank's tensors lie in its arena, for calls whose algorithm may use that.
+void CommunicatorImpl::record_mapped(const Call& call, CallRecord& record) const noexcept {
+  if (context_.host == nullptr || !context_.host->arenas_mapped() || call.uneven) return;
+  const Arena* arena = process_arena();
+  if (arena == nullptr) return;
+  const Collective c = call.collective;
+  const bool lists_input = c == Collective::kReduceScatter || c == Collective::kAllToAll;
+  record.mapped_input = mapped_offset(*arena, call.input, lists_input ? size_ : 1);
+  record.mapped_output = mapped_offset(*arena, call.output, 1);
+}
+
+// Announces a large call and learns from all announcements what the choice of the algorithm needs.
+Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept {
+  HostChannel& host = *context_.host;
+  CallRecord& record = context_.record;
+  record_mapped(call, record);
+  if (Outcome outcome = host.begin(record, context_.deadline); !outcome.ok()) return outcome;
+  if (call.uneven) publish_block_sizes(call);
+  host.announce();
+  if (Outcome outcome = host.await_all(context_.deadline); !outcome.ok()) return outcome;
+  shape.announced = true;
+  if (call.uneven) return check_block_sizes(call);
+  shape.mapped_input =
+      record.mapped_input != kNotMapped || (call.collective == Collective::kBroadcast && rank_ != call.root);
+  shape.mapped_output =
+      record.mapped_output != kNotMapped || (call.collective == Collective::kReduce && rank_ != call.root);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const CallRecord& theirs = host.peer_record(r);
+    const bool input_counts = call.collective != Collective::kBroadcast || r == call.root;
+    const bool output_counts = call.collective != Collective::kReduce || r == call.root;
+    if (input_counts && theirs.mapped_input == kNotMapped) shape.mapped_input = false;
+    if (output_counts && theirs.mapped_output == kNotMapped) shape.mapped_output = false;
+  }
+  return kOkOutcome;
+}
+
+void CommunicatorImpl::publish_block_sizes(const Call& call) noexcept {
+  CallRecord& record = context_.record;
+  std::uint64_t* sizes = context_.host->sizes(rank_);
+  const bool sends_list = call.collective == Collective::kAllToAll ||
+                          (call.collective == Collective::kScatter && rank_ == call.root) ||
+                          call.collective == Collective::kReduceScatter;
+  const bool sends = sends_list || call.collective == Collective::kAllGather || call.collective == Collective::kGather;
+  for (int r = 0; r < size_; ++r) {
+    sizes[r] = !sends ? 0 : sends_list ? call.input.size(r) : call.input.size(0);
+    record.largest = std::max<std::uint64_t>(record.largest, sizes[r]);
+  }
+  context_.host->amend(record);
+}
+
+// What a peer sends must be what this rank has room for, before anything is written.
+Outcome CommunicatorImpl::check_block_sizes(const Call& call) noexcept {
+  HostChannel& host = *context_.host;
+  const Collective c = call.collective;
+  for (int r = 0; r < size_; ++r) {
+    const bool receives = c == Collective::kScatter  ? r == call.root
+                          : c == Collective::kGather ? rank_ == call.root
+                                                     : true;
+    if (!receives) continue;
+    // Every rank must hand the same list to an uneven reduce-scatter.
+    const bool single = c == Collective::kScatter || c == Collective::kReduceScatter;
+    const std::size_t room = call.output.size(single ? 0 : r);
+    if (host.sizes(r)[rank_] != room) {
+      host.blame(r);
+      return {Status::kMismatch, r};
+    }
+  }
+  return kOkOutcome;
+}
+
+void CommunicatorImpl::run_alone(const Call& call) const noexcept {
+  if (call.collective == Collective::kBarrier) return;
+  const Blocks& in = call.input;
+  const Blocks& out = call.output;
+  if (in.data(0) != out.data(0) && out.size(0) != 0) cpu::copy(out.data(0), in.data(0), out.size(0));
+}
+
+// A stopped peer may still write into mapped memory of this call, or read it: it is never given to anybody else.
+void CommunicatorImpl::quarantine(const Call& call) noexcept {
+  Arena* arena = process_arena();
+  if (arena == nullptr) return;
+  for (const Blocks* blocks : {&call.input, &call.output}) {
+    if (blocks->base != nullptr && arena->contains(blocks->base)) arena->quarantine(blocks->base);
+  }
+}
+
+std::string CommunicatorImpl::explain(const Call& call) const {
+  check(call);
+  CallShape shape = shape_of(call);
+  // What the other ranks' tensors are is not known without the call: taken to be like this rank's.
+  CallRecord record;
+  record.mapped_input = record.mapped_output = kNotMapped;
+  record_mapped(call, record);
+  shape.mapped_input = record.mapped_input != kNotMapped;
+  shape.mapped_output = record.mapped_output != kNotMapped;
+  return selector_.explain(shape);
+}
+
+}  // namespace tutti

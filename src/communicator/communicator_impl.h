@@ -1,0 +1,156 @@
+// The communicator behind include/tutti/communicator.h.
+//
+// Threads: collectives run on the calling thread when nothing is queued, else on the queue's thread; the message thread
+// drives point-to-point calls that nobody waits for. Both threads start when first needed.
+//
+// Locks, in the order in which they may be taken:
+//   run_mutex_      held while a collective runs; guards sequence_, context_, scratch_, and the host channel's call
+//   state failure_mutex_  guards failure_; a leaf
+// The port, the queue and the works have leaf mutexes of their own.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "algorithm/collection.h"
+#include "base/log.h"
+#include "base/registry.h"
+#include "channel/group_waker.h"
+#include "channel/host_channel.h"
+#include "channel/message_port.h"
+#include "communicator/call_queue.h"
+#include "communicator/failure.h"
+#include "communicator/flight_recorder.h"
+#include "communicator/message_work.h"
+#include "communicator/metrics_table.h"
+#include "communicator/topology.h"
+#include "tutti/communicator.h"
+
+namespace tutti {
+
+class CommunicatorImpl final : public Communicator, private MessageOwner, private CallRunner {
+ public:
+  CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options);
+  ~CommunicatorImpl() override;
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  const std::string& name() const noexcept override { return options_.name; }
+  const std::vector<int>& host_ranks() const noexcept override { return topology_.host_ranks; }
+  int host_count() const noexcept override { return topology_.hosts; }
+
+  void check(const Call& call) const override;
+  void run(const Call& call, std::chrono::milliseconds timeout) override;
+  WorkPtr submit(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) override;
+
+  void send(const void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+            std::chrono::milliseconds timeout) override;
+  int recv(void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+           std::chrono::milliseconds timeout) override;
+  WorkPtr isend(const void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) override;
+  WorkPtr irecv(void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) override;
+
+  void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) override;
+  void abort(const std::string& reason) noexcept override;
+  void shutdown() noexcept override;
+  std::optional<Error> failure() const override;
+  std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
+                                       std::vector<int>* members) override;
+
+  // relaxed: a changed timeout takes effect at some later call.
+  std::chrono::milliseconds timeout() const noexcept override {
+    return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
+  }
+  void set_timeout(std::chrono::milliseconds timeout) noexcept override {
+    timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
+  }
+  // relaxed: a reader on another thread wants any recent value.
+  std::uint64_t sequence() const noexcept override { return sequence_.load(std::memory_order_relaxed); }
+
+  Metrics metrics() const override { return metrics_.snapshot(); }
+  void reset_metrics() noexcept override { metrics_.reset(); }
+  std::string flight_record() const override { return recorder_.dump(options_.name, rank_, size_); }
+  std::string explain(const Call& call) const override;
+
+ private:
+  // CallRunner: runs a queued call on the queue's thread.
+  void run_queued(const Call& call, std::chrono::milliseconds timeout) override { run_locked(call, timeout); }
+
+  // collective.cc
+  void run_locked(const Call& call, std::chrono::milliseconds timeout);
+  Outcome dispatch(const Call& call, const Algorithm** ran) noexcept;
+  Outcome announce(const Call& call, CallShape& shape) noexcept;
+  void record_mapped(const Call& call, CallRecord& record) const noexcept;
+  Outcome check_block_sizes(const Call& call) noexcept;
+  void publish_block_sizes(const Call& call) noexcept;
+  void run_alone(const Call& call) const noexcept;
+  CallRecord make_record(const Call& call) const noexcept;
+  CallShape shape_of(const Call& call) const noexcept;
+  void quarantine(const Call& call) noexcept;
+
+  // point_to_point.cc
+  void check_message(const void* data, std::size_t count, int peer, std::uint64_t tag, bool any_source) const;
+  CallRecord message_record(bool is_send, std::size_t count, DataType dtype, std::uint64_t tag) const noexcept;
+  int transfer(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+               std::chrono::milliseconds timeout);
+  WorkPtr start(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
+                std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
+  void wake_message_thread();
+  void message_loop() noexcept;
+  // MessageOwner
+  MessagePort& port() noexcept override { return *port_; }
+  std::exception_ptr message_failed(Outcome outcome, const MessageOp& op,
+                                    std::chrono::milliseconds timeout) noexcept override;
+  void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept override;
+
+  // lifecycle.cc
+  [[noreturn]] void fail(Outcome outcome, FailureContext context);
+  void trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept;
+  Error poison(Outcome outcome, FailureContext& context) noexcept;
+  void throw_if_unusable() const;
+  std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const noexcept {
+    return timeout.count() > 0 ? timeout : this->timeout();
+  }
+
+  const int rank_;
+  const int size_;
+  const CommunicatorOptions options_;
+  const Logger logger_;
+  Topology topology_;
+  std::unique_ptr<GroupWaker> waker_;
+  std::unique_ptr<MessagePort> port_;
+  const Selector selector_;
+  std::atomic<std::int64_t> timeout_ms_;
+
+  std::mutex run_mutex_;
+  std::atomic<std::uint64_t> sequence_{0};  // written under run_mutex_
+  CallContext context_;
+  Scratch scratch_;         // of algorithms
+  Scratch factor_scratch_;  // kPremulSum: the multiplied input
+
+  MetricsTable metrics_;
+  std::mutex message_metrics_mutex_;  // point-to-point calls of several threads record one at a time; a leaf
+  std::atomic<std::uint32_t> small_messages_{0};
+  FlightRecorder recorder_;
+
+  std::atomic<bool> failed_{false};  // release: publishes failure_; pairs with the acquire in throw_if_unusable()
+  mutable std::mutex failure_mutex_;
+  std::optional<Error> failure_;
+  std::string abort_reason_;  // guarded by failure_mutex_
+
+  CallQueue queue_;
+  std::mutex message_thread_mutex_;  // guards starting the thread; a leaf
+  std::condition_variable message_thread_wake_;
+  std::thread message_thread_;
+  std::atomic<bool> stopping_{false};
+  OutstandingMessages outstanding_;
+  std::atomic<std::uint64_t> monitored_barriers_{0};
+  std::unique_ptr<ExitHook> exit_hook_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,77 @@
+#include "communicator/failure.h"
+
+#include "bootstrap/exchange.h"
+
+namespace tutti {
+namespace {
+
+std::string who(int rank, int pid) {
+  std::string text = "rank " + std::to_string(rank);
+  if (pid > 0) text += " (pid " + std::to_string(pid) + ")";
+  return text;
+}
+
+std::string timeout_text(int peer, const FailureContext& c) {
+  std::string text = "timed out after " + std::to_string(c.timeout.count()) + " ms";
+  if (!c.missing.empty()) {
+    text += ": " + name_ranks(c.missing) + (c.missing.size() == 1 ? " has" : " have") + " not arrived in this call";
+  } else if (peer >= 0) {
+    text += " waiting for " + who(peer, c.peer_pid);
+  }
+  return text + ". It may be stuck, stopped, slow or past this call; a longer timeout is set when the group is made";
+}
+
+// What a peer said of its own failure: no pids, the call is its own.
+std::string reported_text(Outcome reported) {
+  const std::string other = reported.peer >= 0 ? " rank " + std::to_string(reported.peer) : " a peer";
+  switch (reported.status) {
+    case Status::kTimeout:
+      return "it timed out waiting for" + other;
+    case Status::kPeerLost:
+      return "it lost" + other;
+    case Status::kPeerLeft:
+      return "it needed" + other + ", which had left";
+    case Status::kPeerFailed:
+      return "it learnt of a failure of" + other;
+    case Status::kMismatch:
+      return "its call differs from that of" + other;
+    case Status::kAborted:
+      return "it aborted the group";
+    default:
+      return "it failed";
+  }
+}
+
+std::string mismatch_text(int peer, const FailureContext& c) {
+  std::string text = "the ranks make different calls: rank " + std::to_string(c.rank) + " calls " + describe(c.ours);
+  if (peer < 0) return text + ", a peer calls something else";
+  text += ", rank " + std::to_string(peer) + " calls " + describe(c.theirs);
+  if (describe(c.ours) == describe(c.theirs)) text += ", with blocks of other sizes";
+  return text + ". All ranks must make the same calls in the same order";
+}
+
+}  // namespace
+
+Error make_error(Outcome outcome, const FailureContext& c) {
+  const std::string head = describe(c.mine) + " on rank " + std::to_string(c.rank) + " of group '" + c.group + "': ";
+  const std::string restart = ". Start the job again, or go on without it by shrink()";
+  const std::string peer = outcome.peer >= 0 ? who(outcome.peer, c.peer_pid) : "a peer";
+  switch (outcome.status) {
+    case Status::kTimeout:
+      return Error(ErrorKind::kTimeout, head + timeout_text(outcome.peer, c));
+    case Status::kPeerLost:
+      return Error(ErrorKind::kPeerLost, head + peer + " died or cannot be reached any more" + restart);
+    case Status::kPeerLeft:
+      return Error(ErrorKind::kPeerLost, head + peer + " has left the group (it exited or destroyed it)" + restart);
+    case Status::kPeerFailed:
+      return Error(ErrorKind::kPeerLost, head + peer + " gave up: " + reported_text(c.reported) + restart);
+    case Status::kMismatch:
+      return Error(ErrorKind::kMismatch, head + mismatch_text(outcome.peer, c));
+    case Status::kAborted:
+      return Error(ErrorKind::kAborted, head + "aborted on this rank" + (c.reason.empty() ? "" : ": " + c.reason));
+    default:
+      return Error(ErrorKind::kInternal, head + "internal error; please report it with the output of 'tutti doctor'");
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,31 @@
+// The words for what went wrong: one place turns an Outcome into an Error.
+//
+// Every message names this call, the peer to blame and what to do next.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/outcome.h"
+#include "channel/call_record.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+struct FailureContext {
+  std::string group;                    // name of the communicator
+  int rank = 0;                         // of this process
+  CallRecord mine;                      // the call that failed
+  CallRecord theirs;                    // kMismatch: what outcome.peer called instead ...
+  CallRecord ours;                      // ... and what this rank had called there
+  std::chrono::milliseconds timeout{};  // kTimeout: how long was waited
+  std::vector<int> missing;             // kTimeout: ranks that have not arrived
+  int peer_pid = 0;
+  Outcome reported;    // kPeerFailed: what the peer reported
+  std::string reason;  // kAborted: why
+};
+
+Error make_error(Outcome outcome, const FailureContext& context);
+
+}  // namespace tutti

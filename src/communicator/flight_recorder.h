@@ -1,0 +1,48 @@
+// The last calls of a communicator, for the moment when something went wrong.
+//
+// Thread rule: a handful of relaxed stores a call, by the thread that issues or runs it; dump() from any thread at any
+// time, also while a call hangs. Each entry is a sequence lock: its version is odd while it is being written.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel/call_record.h"
+
+namespace tutti {
+
+class FlightRecorder {
+ public:
+  enum class State : std::uint64_t { kScheduled, kStarted, kCompleted, kFailed };
+
+  // Remembers the last `entries` calls (0: none).
+  explicit FlightRecorder(int entries);
+
+  // A new entry; returns its id for update(). `in_bytes` and `out_bytes` are what this rank gives and gets.
+  std::uint64_t add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms) noexcept;
+  void update(std::uint64_t id, State state) noexcept;
+
+  // JSON in the schema of PyTorch's flight recorder, version 2.10: what its trace analyser reads.
+  std::string dump(const std::string& group, int rank, int size) const;
+
+ private:
+  static constexpr std::size_t kWords = 16;
+  struct Entry {
+    std::atomic<std::uint64_t> version{0};
+    std::array<std::atomic<std::uint64_t>, kWords> words{};
+  };
+  void write(Entry& entry, std::size_t word, std::uint64_t value) noexcept {
+    // release: a reader that sees this word sees the odd version before it; pairs with the acquires in dump().
+    entry.words[word].store(value, std::memory_order_release);
+  }
+
+  std::size_t capacity_;
+  std::unique_ptr<Entry[]> entries_;
+  std::atomic<std::uint64_t> next_{0};
+};
+
+}  // namespace tutti

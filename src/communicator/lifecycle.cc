@@ -1,0 +1,166 @@
+// How a communicator is made, fails and ends.
+#include <algorithm>
+
+#include "communicator/communicator_impl.h"
+#include "device/cpu/arena.h"
+
+namespace tutti {
+
+std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
+                                                   const CommunicatorOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                                                 ": a rank lies between 0 and the world size less one");
+  }
+  if (forked_child()) {
+    throw_error(ErrorKind::kUnsupported,
+                "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
+  }
+  return std::make_shared<CommunicatorImpl>(form_topology(store, id, rank, size, options), rank, size, options);
+}
+
+CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options)
+    : rank_(rank),
+      size_(size),
+      options_(options),
+      logger_(parse_log_level(options.config.log_level), rank),
+      topology_(std::move(topology)),
+      selector_(AlgorithmCollection::defaults(), {}, options.config.algorithm),
+      timeout_ms_(options.timeout.count()),
+      recorder_(options.config.flight_recorder_entries),
+      queue_(*this) {
+  waker_ = std::make_unique<GroupWaker>(topology_.host.get(), topology_.host_ranks, rank, size);
+  port_ = std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, waker_.get(), topology_.spins);
+  context_.rank = rank;
+  context_.size = size;
+  context_.host = topology_.hosts == 1 ? topology_.host.get() : nullptr;
+  context_.port = port_.get();
+  context_.scratch = &scratch_;
+  exit_hook_ = std::make_unique<ExitHook>([this] {
+    if (topology_.host) topology_.host->leave();
+  });
+  logger_.debug("group '" + options_.name + "': " + std::to_string(size) + " ranks on " +
+                std::to_string(topology_.hosts) + " hosts");
+}
+
+CommunicatorImpl::~CommunicatorImpl() {
+  exit_hook_.reset();
+  if (!forked_child()) {
+    if (!queue_.empty() || !outstanding_.empty()) abort("the communicator was destroyed with calls under way");
+    if (topology_.host) topology_.host->leave();
+    port_->fail({Status::kPeerLeft, rank_});
+  }
+  queue_.stop();
+  {
+    const std::lock_guard lock(message_thread_mutex_);
+    stopping_.store(true, std::memory_order_release);  // release: pairs with the acquire in message_loop()
+    message_thread_wake_.notify_all();
+  }
+  waker_->nudge();
+  if (message_thread_.joinable()) {
+    if (forked_child() || message_thread_.get_id() == std::this_thread::get_id()) {
+      message_thread_.detach();
+    } else {
+      message_thread_.join();
+    }
+  }
+}
+
+void CommunicatorImpl::shutdown() noexcept {
+  queue_.drain(std::min(timeout(), std::chrono::milliseconds(60'000)));
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_) return;
+    failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' has been shut down on this rank");
+    // release: publishes failure_; pairs with the acquire in throw_if_unusable().
+    failed_.store(true, std::memory_order_release);
+  }
+  if (topology_.host) topology_.host->leave();
+}
+
+void CommunicatorImpl::abort(const std::string& reason) noexcept {
+  if (forked_child()) return;
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (!failure_) {
+      abort_reason_ = reason;
+      FailureContext context;
+      context.group = options_.name;
+      failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' was aborted on rank " +
+                                                std::to_string(rank_) + (reason.empty() ? "" : ": " + reason));
+      // release: publishes failure_; pairs with the acquire in throw_if_unusable().
+      failed_.store(true, std::memory_order_release);
+    }
+  }
+  if (topology_.host) {
+    topology_.host->report({Status::kAborted, rank_});
+    topology_.host->abort();
+  }
+  port_->fail({Status::kAborted, rank_});
+}
+
+std::optional<Error> CommunicatorImpl::failure() const {
+  const std::lock_guard lock(failure_mutex_);
+  return failure_;
+}
+
+void CommunicatorImpl::throw_if_unusable() const {
+  // acquire: pairs with the releases that follow a write of failure_.
+  if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
+    const std::lock_guard lock(failure_mutex_);
+    throw Error(failure_->kind(), std::string(failure_->what()));
+  }
+  if (forked_child()) [[unlikely]] {
+    throw_error(ErrorKind::kUnsupported,
+                "group '" + options_.name + "' belongs to the parent: Tutti is disabled in a forked child");
+  }
+}
+
+// Fills in what a rank of this host has told of itself. Whoever such a peer lost is lost to us too: the message names
+// the rank that died, not the one that noticed first.
+void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept {
+  const auto index_of = [this](int rank) {
+    const auto& ranks = topology_.host_ranks;
+    const auto found = std::find(ranks.begin(), ranks.end(), rank);
+    return found != ranks.end() ? static_cast<int>(found - ranks.begin()) : -1;
+  };
+  const HostChannel* host = topology_.host.get();
+  int index = host != nullptr ? index_of(outcome.peer) : -1;
+  if (index < 0) return;
+  context.reported = host->reported(index);
+  const Status cause = context.reported.status;
+  if (outcome.status == Status::kPeerFailed && (cause == Status::kPeerLost || cause == Status::kPeerLeft) &&
+      context.reported.peer != rank_) {
+    outcome = context.reported;
+    index = index_of(outcome.peer);
+  }
+  if (index >= 0) context.peer_pid = host->pid(index);
+}
+
+// The first failure decides what all later calls raise; peers on this host learn of it at once.
+Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcept {
+  context.group = options_.name;
+  context.rank = rank_;
+  trace_to_cause(outcome, context);
+  HostChannel* host = topology_.host.get();
+  Error error(ErrorKind::kInternal, "");
+  {
+    const std::lock_guard lock(failure_mutex_);
+    context.reason = abort_reason_;
+    error = make_error(outcome, context);
+    if (!failure_) {
+      failure_.emplace(error);
+      // release: publishes failure_; pairs with the acquire in throw_if_unusable().
+      failed_.store(true, std::memory_order_release);
+      logger_.warning(error.what());
+    }
+  }
+  metrics_.count_error();
+  if (host != nullptr) host->report(outcome);
+  port_->fail(outcome);
+  return error;
+}
+
+void CommunicatorImpl::fail(Outcome outcome, FailureContext context) { throw poison(outcome, context); }
+
+}  // namespace tutti

@@ -1,0 +1,91 @@
+#include "communicator/message_work.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+MessageWork::MessageWork(MessageOwner& owner, std::uint64_t entry, std::chrono::milliseconds timeout,
+                         std::shared_ptr<void> keep_alive)
+    : owner_(owner),
+      deadline_(Deadline::after(timeout)),
+      start_ns_(now_ns()),
+      entry_(entry),
+      keep_alive_(std::move(keep_alive)) {
+  deadline_.expired();  // starts the clock: an asynchronous call's time counts from its start
+  op_.on_done = [this](MessageOp&) { complete(); };
+}
+
+void MessageWork::complete() noexcept {
+  std::exception_ptr error;
+  if (op_.outcome.ok()) {
+    owner_.message_done(op_, entry_, now_ns() - start_ns_);
+  } else {
+    error = owner_.message_failed(op_.outcome, op_, deadline_.timeout());
+  }
+  keep_alive_.reset();
+  finish(std::move(error), op_.source);
+}
+
+void MessageWork::wait(std::chrono::milliseconds timeout) {
+  const auto self = shared_from_this();
+  while (!op_.done()) {
+    std::chrono::milliseconds left;
+    {
+      const std::lock_guard lock(deadline_mutex_);
+      left = std::chrono::milliseconds(std::max<std::int64_t>(1, deadline_.remaining_ns() / 1'000'000));
+    }
+    // Waiting drives the port, which is faster than being told by the message thread.
+    Deadline deadline = Deadline::after(std::min(timeout, left));
+    owner_.port().wait(op_, deadline);
+    if (op_.done()) break;
+    expire_if_late();
+    if (timeout < left && !op_.done()) throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
+  }
+  // The port marks the operation done just before complete() runs, perhaps on another thread.
+  WorkState::wait(std::chrono::milliseconds::max());
+}
+
+void MessageWork::expire_if_late() noexcept {
+  {
+    const std::lock_guard lock(deadline_mutex_);
+    if (!deadline_.expired()) return;
+  }
+  if (op_.done()) return;
+  owner_.port().fail({Status::kTimeout, op_.peer});
+}
+
+std::vector<std::shared_ptr<MessageWork>> OutstandingMessages::take_released() noexcept {
+  const auto released = std::partition(works_.begin(), works_.end(), [](const auto& w) { return !w->released(); });
+  std::vector<std::shared_ptr<MessageWork>> taken(std::make_move_iterator(released),
+                                                  std::make_move_iterator(works_.end()));
+  works_.erase(released, works_.end());
+  return taken;
+}
+
+void OutstandingMessages::add(std::shared_ptr<MessageWork> work) {
+  std::vector<std::shared_ptr<MessageWork>> released;
+  const std::lock_guard lock(mutex_);
+  released = take_released();
+  works_.push_back(std::move(work));
+}
+
+bool OutstandingMessages::empty() noexcept {
+  std::vector<std::shared_ptr<MessageWork>> released;
+  const std::lock_guard lock(mutex_);
+  released = take_released();
+  return works_.empty();
+}
+
+void OutstandingMessages::expire_late() noexcept {
+  std::vector<std::shared_ptr<MessageWork>> works;
+  {
+    const std::lock_guard lock(mutex_);
+    works = works_;
+  }
+  for (const auto& work : works) work->expire_if_late();
+}
+
+}  // namespace tutti

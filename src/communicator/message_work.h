@@ -1,0 +1,69 @@
+// Point-to-point calls that nobody waits for yet.
+//
+// A MessageWork owns its operation and stays alive, by the list of outstanding messages, until the operation has ended:
+// its caller may drop the handle at once. Thread rule: any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/clock.h"
+#include "channel/message_port.h"
+#include "communicator/call_queue.h"
+
+namespace tutti {
+
+// What a message needs of its communicator. It outlives all works: the communicator ends them before it goes.
+class MessageOwner {
+ public:
+  virtual ~MessageOwner() = default;
+  virtual MessagePort& port() noexcept = 0;
+  // Poisons the communicator and gives the Error that says why.
+  virtual std::exception_ptr message_failed(Outcome outcome, const MessageOp& op,
+                                            std::chrono::milliseconds timeout) noexcept = 0;
+  virtual void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept = 0;
+};
+
+class MessageWork final : public WorkState, public std::enable_shared_from_this<MessageWork> {
+ public:
+  // `entry` names the call in the flight recorder.
+  MessageWork(MessageOwner& owner, std::uint64_t entry, std::chrono::milliseconds timeout,
+              std::shared_ptr<void> keep_alive);
+
+  void wait(std::chrono::milliseconds timeout) override;
+
+  MessageOp& op() noexcept { return op_; }
+  // Called by the port, once, just before the operation is done; the port touches the operation once more after it.
+  void complete() noexcept;
+  bool released() const noexcept { return op_.done(); }
+  // Ends the operation with kTimeout if its deadline has passed.
+  void expire_if_late() noexcept;
+
+ private:
+  MessageOwner& owner_;
+  MessageOp op_;
+  std::mutex deadline_mutex_;  // guards deadline_: several threads may wait; a leaf
+  Deadline deadline_;
+  std::int64_t start_ns_;
+  std::uint64_t entry_;
+  std::shared_ptr<void> keep_alive_;
+};
+
+// Keeps works alive until the port has let go of them; ended ones are dropped when the list is next used.
+// Thread rule: any thread; the mutex is a leaf.
+class OutstandingMessages {
+ public:
+  void add(std::shared_ptr<MessageWork> work);
+  bool empty() noexcept;
+  void expire_late() noexcept;
+
+ private:
+  // Takes out what the port has let go of, to be destroyed without the lock.
+  std::vector<std::shared_ptr<MessageWork>> take_released() noexcept;
+
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<MessageWork>> works_;
+};
+
+}  // namespace tutti

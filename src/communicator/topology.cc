@@ -1,0 +1,130 @@
+#include "communicator/topology.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/process.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/host_group.h"
+#include "device/cpu/arena.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/tcp/tcp_transport.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+// A wait of about 100 us before the first sleep: longer than the stragglers of a balanced program are late, shorter
+// than a thousandth of a core over the 10 ms after which a waiting rank must be quiet.
+constexpr std::uint32_t kSpins = 4000;
+// With more ranks than cores every poll takes the core from the rank that is waited for: hand it over at once.
+constexpr std::uint32_t kCrowdedYields = 200;
+
+SegmentShape segment_shape(int ranks, const Config& config) {
+  SegmentShape shape;
+  shape.ranks = ranks;
+  if (config.stage_bytes != 0) shape.stage_bytes = config.stage_bytes;
+  return shape;
+}
+
+WaitPolicy wait_policy(int ranks_here, const Config& config) {
+  WaitPolicy policy;
+  const bool crowded = std::max(ranks_here, config.local_world_size) > usable_cores();
+  policy.spins = crowded ? 0 : kSpins;
+  policy.yields = crowded ? kCrowdedYields : 0;
+  if (config.spins >= 0) policy.spins = static_cast<std::uint32_t>(config.spins);
+  return policy;
+}
+
+HostGroup find_host(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options) {
+  HostGroupRequest request;
+  request.id = id;
+  request.rank = rank;
+  request.size = size;
+  request.secret = options.config.secret;
+  request.host_id = options.config.host_id;
+  if (const Arena* arena = process_arena(options.config.arena_bytes); arena != nullptr) {
+    request.arena_fd = arena->fd();
+    request.arena_id = arena->id();
+    request.arena_bytes = arena->bytes();
+  }
+  request.segment_bytes = [&](int n) { return SegmentLayout(segment_shape(n, options.config)).total_bytes(); };
+  request.timeout = options.timeout;
+  return form_host_group(store, request);
+}
+
+void add_shm(Topology& topology, int index) {
+  ShmTransportOptions shm;
+  shm.index = index;
+  shm.rank_of_index = topology.host_ranks;
+  shm.ring_capacity = SegmentShape{}.ring_capacity;
+  HostChannel* host = topology.host.get();
+  shm.ring_memory = [host](int src, int dst) { return host->ring(src, dst); };
+  topology.owned.push_back(std::make_unique<ShmTransport>(std::move(shm)));
+  for (const int r : topology.host_ranks) {
+    topology.transport_of_peer[static_cast<std::size_t>(r)] = topology.owned.back().get();
+  }
+}
+
+void add_tcp(Topology& topology, Store& store, int rank, int size, const std::string& secret,
+             const CommunicatorOptions& options) {
+  tcp::TcpOptions tcp;
+  tcp.rank = rank;
+  tcp.size = size;
+  tcp.communicator = topology.id;
+  tcp.secret = secret;
+  tcp.interface = options.config.interface;
+  tcp.master_address = options.config.master_address;
+  tcp.heartbeat = options.config.heartbeat;
+  tcp.logger = Logger(parse_log_level(options.config.log_level), rank);
+  auto transport = tcp::TcpTransport::create(tcp);
+  std::vector<std::string> addresses =
+      exchange(store, topology.id, "tcp", rank, size, transport->address(), options.timeout);
+  for (const int r : topology.host_ranks) addresses[static_cast<std::size_t>(r)].clear();
+  transport->set_peer_addresses(addresses);
+  for (int r = 0; r < size; ++r) {
+    Transport*& of_peer = topology.transport_of_peer[static_cast<std::size_t>(r)];
+    if (of_peer == nullptr && r != rank) of_peer = transport.get();
+  }
+  topology.owned.push_back(std::move(transport));
+}
+
+}  // namespace
+
+Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options) {
+  Topology topology;
+  topology.id = id;
+  topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
+  topology.host_ranks = {rank};
+  if (size == 1) return topology;
+  HostGroup group = find_host(store, id, rank, size, options);
+  const std::string secret = group.secret;
+  topology.hosts = static_cast<int>(std::set<int>(group.host_of.begin(), group.host_of.end()).size());
+  topology.host_ranks.clear();
+  for (const HostMember& member : group.members) topology.host_ranks.push_back(member.rank);
+  const auto here = static_cast<int>(topology.host_ranks.size());
+  const WaitPolicy policy = wait_policy(here, options.config);
+  topology.spins = policy.spins;
+  if (here > 1) {
+    const int index = group.index;
+    const SegmentLayout layout(segment_shape(here, options.config));
+    if (group.segment_bytes != layout.total_bytes()) {
+      throw_error(ErrorKind::kInvalidArgument, "the host segment has " + std::to_string(group.segment_bytes) +
+                                                   " bytes where rank " + std::to_string(rank) + " expects " +
+                                                   std::to_string(layout.total_bytes()) +
+                                                   ": TUTTI_STAGE_BYTES must be the same on all ranks");
+    }
+    topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
+    Deadline deadline = Deadline::after(options.timeout);
+    if (const Outcome outcome = topology.host->join(deadline); !outcome.ok()) {
+      throw_error(outcome.status == Status::kTimeout ? ErrorKind::kTimeout : ErrorKind::kPeerLost,
+                  "rank " + std::to_string(topology.host_ranks[static_cast<std::size_t>(std::max(0, outcome.peer))]) +
+                      " did not finish joining group '" + options.name + "'");
+    }
+    add_shm(topology, index);
+  }
+  if (topology.hosts > 1) add_tcp(topology, store, rank, size, secret, options);
+  return topology;
+}
+
+}  // namespace tutti

@@ -1,0 +1,27 @@
+// How a communicator forms: who shares a host, and the transports between all ranks.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "channel/host_channel.h"
+#include "transport/link.h"
+#include "tutti/communicator.h"
+#include "tutti/store.h"
+
+namespace tutti {
+
+struct Topology {
+  std::string id;
+  int hosts = 1;
+  std::vector<int> host_ranks;        // on this rank's host, ascending
+  std::unique_ptr<HostChannel> host;  // null when alone on its host
+  std::vector<std::unique_ptr<Transport>> owned;
+  std::vector<Transport*> transport_of_peer;  // null for this rank itself
+  std::uint32_t spins = 0;                    // polls before a wait sleeps
+};
+
+// Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kExhausted), Error(kPeerLost).
+Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options);
+
+}  // namespace tutti

@@ -1,0 +1,349 @@
+// The arena of mapped tensors: one memfd, two range allocators, one lock.
+//
+// Blocks from 64 KiB up are whole pages of the file. Smaller ones are cut, in steps of 64 bytes, from chunks of
+// 2 MiB, so that they never share the page bookkeeping; chunks stay with the small blocks, which bounds them by the
+// most small bytes ever in use. Freed memory stays resident, as a cache, up to `cached_limit_`; then the units that
+// have been free for longest are punched out of the file. Punching happens under the lock: a unit that another thread
+// could take meanwhile would lose what was written to it.
+#include "device/cpu/arena.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "device/cpu/mapped_memory.h"
+#include "device/cpu/range_allocator.h"
+#include "device/cpu/resident_units.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kSmallGranule = 64;
+constexpr std::size_t kSmallLimit = std::size_t{64} << 10;  // blocks from here up have pages of their own
+constexpr std::size_t kChunkBytes = ResidentUnits::kUnitBytes;
+constexpr std::uint32_t kCallsASweep = 64;
+constexpr std::size_t kMostChosenBytes = std::size_t{256} << 30;
+constexpr std::size_t kLeastCachedLimit = std::size_t{256} << 20;
+
+std::size_t round_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step * step; }
+
+using Block = RangeAllocator::Block;
+
+class MemfdArena final : public Arena, private ForkHandler {
+ public:
+  MemfdArena(UniqueFd fd, Mapping mapping, std::size_t cached_limit);
+  ~MemfdArena() override { table_.remove_arena(*this); }
+
+  int fd() const noexcept override { return fd_.get(); }
+  std::size_t bytes() const noexcept override { return mapping_.bytes(); }
+  std::uint64_t id() const noexcept override { return id_; }
+  void* allocate(std::size_t bytes) noexcept override;
+  void deallocate(void* data) noexcept override;
+  bool contains(const void* data) const noexcept override;
+  std::uint64_t offset_of(const void* data, std::size_t bytes) const noexcept override;
+  void quarantine(const void* data) noexcept override;
+  std::size_t bytes_in_use() const noexcept override;
+  std::size_t bytes_cached() const noexcept override;
+  std::size_t bytes_quarantined() const noexcept override;
+
+ private:
+  struct HeldBlock {
+    std::size_t offset;
+    std::uint32_t born;  // children of forks numbered in (born, freed] may own it
+    std::uint32_t freed;
+  };
+
+  void before_fork() noexcept override { mutex_.lock(); }
+  void after_fork_in_parent() noexcept override { mutex_.unlock(); }
+  void after_fork_in_child() noexcept override;
+
+  std::size_t offset(const void* data) const noexcept {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(data) - mapping_.data());
+  }
+  const Block* find(const void* data) const noexcept;
+  Block* find(const void* data) noexcept { return const_cast<Block*>(std::as_const(*this).find(data)); }
+  Block* take(std::size_t bytes);
+  Block* take_pages(std::size_t bytes);
+  Block* take_small(std::size_t bytes);
+  void recycle(Block* block) noexcept;
+  void retire(Block* block) noexcept;
+  void release_held() noexcept;
+  void sweep_held() noexcept;
+  void trim() noexcept;
+  bool give_back(std::size_t offset, std::size_t bytes) noexcept;
+  void forget_inherited();
+
+  MappedMemory& table_;
+  UniqueFd fd_;  // closed in a forked child, so that nothing there can reach the parent's file
+  Mapping mapping_;
+  const std::uint64_t id_;
+  const std::size_t cached_limit_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  RangeAllocator pages_;
+  RangeAllocator small_{kSmallGranule};
+  ResidentUnits units_;
+  std::vector<HeldBlock> held_;
+  std::uint32_t calls_with_held_ = 0;
+  std::size_t in_use_ = 0;
+  std::size_t quarantined_ = 0;
+  bool can_punch_ = true;
+
+  // In a forked child: everything is private, and only memory from inherited_end_ up is given out.
+  bool private_ = false;
+  bool forgot_inherited_ = false;
+  std::size_t inherited_end_ = 0;
+};
+
+std::uint64_t random_id() {
+  std::random_device random;
+  const std::uint64_t high = random();
+  return (high << 32) | random();
+}
+
+MemfdArena::MemfdArena(UniqueFd fd, Mapping mapping, std::size_t cached_limit)
+    : table_(MappedMemory::instance()),
+      fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      id_(random_id()),
+      cached_limit_(cached_limit),
+      pages_(std::max<std::size_t>(4096, page_bytes())) {
+  advise_huge_pages(mapping_.data(), mapping_.bytes());
+  exclude_from_core_dump(mapping_.data(), mapping_.bytes());
+  pages_.add(0, mapping_.bytes());
+  table_.add_arena(*this);
+}
+
+void* MemfdArena::allocate(std::size_t bytes) noexcept {
+  if (bytes > mapping_.bytes()) return nullptr;  // also keeps the rounding from overflowing
+  const std::lock_guard lock(mutex_);
+  try {
+    if (private_ && !forgot_inherited_) forget_inherited();
+    sweep_held();
+    Block* block = take(bytes);
+    if (block == nullptr && !held_.empty()) {
+      release_held();
+      block = take(bytes);
+    }
+    if (block == nullptr) return nullptr;
+    block->born = table_.children().forks();
+    in_use_ += block->bytes;
+    return mapping_.data() + block->offset;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// By the rounded size, so that the size of a block tells which allocator it came from.
+Block* MemfdArena::take(std::size_t bytes) {
+  return small_.rounded(bytes) < kSmallLimit ? take_small(bytes) : take_pages(bytes);
+}
+
+Block* MemfdArena::take_pages(std::size_t bytes) {
+  Block* const block = pages_.take(bytes);
+  if (block == nullptr) return nullptr;
+  try {
+    units_.cover(block->offset + block->bytes);
+  } catch (const std::bad_alloc&) {
+    pages_.give(block);
+    throw;
+  }
+  units_.use(block->offset, block->bytes);
+  return block;
+}
+
+Block* MemfdArena::take_small(std::size_t bytes) {
+  if (Block* const block = small_.take(bytes)) return block;
+  Block* const chunk = take_pages(std::min(kChunkBytes, mapping_.bytes()));
+  if (chunk == nullptr) return nullptr;
+  try {
+    small_.add(chunk->offset, chunk->bytes);
+  } catch (const std::bad_alloc&) {
+    recycle(chunk);
+    throw;
+  }
+  chunk->state = BlockState::kChunk;
+  return small_.take(bytes);
+}
+
+const Block* MemfdArena::find(const void* data) const noexcept {
+  if (!contains(data)) return nullptr;
+  const Block* const block = pages_.find(offset(data));
+  return block != nullptr && block->state == BlockState::kChunk ? small_.find(offset(data)) : block;
+}
+
+void MemfdArena::deallocate(void* data) noexcept {
+  if (data == nullptr) return;
+  const std::lock_guard lock(mutex_);
+  Block* const block = find(data);
+  if (block == nullptr || block->state != BlockState::kUsed || block->offset != offset(data)) {
+    Logger().error("arena: freed a pointer that is not the start of a block in use; ignored");
+    return;
+  }
+  in_use_ -= block->bytes;
+  ForkedChildren& children = table_.children();
+  if (block->quarantined || (private_ && block->offset < inherited_end_)) {
+    retire(block);
+  } else if (!private_ && block->born != children.forks() && children.may_live(block->born, children.forks())) {
+    block->state = BlockState::kHeld;
+    try {
+      held_.push_back({block->offset, block->born, children.forks()});
+    } catch (const std::bad_alloc&) {
+      // Unlisted, it stays held for ever: a leak in place of a child's garbage.
+    }
+  } else {
+    recycle(block);
+  }
+  sweep_held();
+}
+
+// Makes a block available again.
+void MemfdArena::recycle(Block* block) noexcept {
+  if (block->bytes < kSmallLimit) {
+    small_.give(block);
+    return;
+  }
+  const std::size_t offset = block->offset;
+  const std::size_t bytes = block->bytes;
+  pages_.give(block);
+  units_.release(offset, bytes);
+  if (units_.cached_bytes() > cached_limit_) trim();
+}
+
+// Keeps a block's addresses for ever and gives its memory back: a stopped peer that resumes and writes there finds
+// an empty page of nobody's.
+void MemfdArena::retire(Block* block) noexcept {
+  block->state = BlockState::kRetired;
+  if (block->bytes >= kSmallLimit) give_back(block->offset, block->bytes);
+}
+
+// Recycles the blocks whose last possible reader among the forked children has ended.
+void MemfdArena::release_held() noexcept {
+  if (private_) {
+    held_.clear();  // the parent's business: inherited, and so never given out here
+    return;
+  }
+  table_.children().refresh();
+  std::erase_if(held_, [this](const HeldBlock& held) {
+    if (table_.children().may_live(held.born, held.freed)) return false;
+    recycle(find(mapping_.data() + held.offset));
+    return true;
+  });
+}
+
+// The same, but only now and then: asking costs a system call a child.
+void MemfdArena::sweep_held() noexcept {
+  if (!held_.empty() && ++calls_with_held_ % kCallsASweep == 0) release_held();
+}
+
+// A little below the limit, so that not every later free comes here.
+void MemfdArena::trim() noexcept {
+  const std::size_t wanted = cached_limit_ - cached_limit_ / 16;
+  while (can_punch_ && units_.cached_bytes() > wanted) {
+    const auto run = units_.oldest_free(units_.cached_bytes() - wanted);
+    if (!run) return;
+    can_punch_ = give_back(run->first, run->second);
+    if (can_punch_) units_.given_back(run->first, run->second);
+  }
+}
+
+bool MemfdArena::give_back(std::size_t offset, std::size_t bytes) noexcept {
+  if (!private_) return punch_hole(fd_.get(), offset, bytes);
+  drop_private_pages(mapping_.data() + offset, bytes);
+  return true;
+}
+
+bool MemfdArena::contains(const void* data) const noexcept {
+  return std::less_equal<>{}(static_cast<const void*>(mapping_.data()), data) &&
+         std::less<>{}(data, static_cast<const void*>(mapping_.data() + mapping_.bytes()));
+}
+
+std::uint64_t MemfdArena::offset_of(const void* data, std::size_t bytes) const noexcept {
+  if (!contains(data)) return kNotMapped;
+  const std::lock_guard lock(mutex_);
+  const Block* const block = find(data);
+  if (private_ || block == nullptr || block->state != BlockState::kUsed) return kNotMapped;
+  const std::size_t begin = offset(data);
+  return bytes <= block->offset + block->bytes - begin ? begin : kNotMapped;
+}
+
+void MemfdArena::quarantine(const void* data) noexcept {
+  const std::lock_guard lock(mutex_);
+  Block* const block = find(data);
+  if (block == nullptr || block->quarantined || block->state == BlockState::kRetired) return;
+  block->quarantined = true;
+  quarantined_ += block->bytes;
+  if (block->state != BlockState::kHeld) return;
+  std::erase_if(held_, [block](const HeldBlock& held) { return held.offset == block->offset; });
+  retire(block);
+}
+
+std::size_t MemfdArena::bytes_in_use() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return in_use_;
+}
+
+std::size_t MemfdArena::bytes_cached() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return units_.cached_bytes() + small_.free_bytes();
+}
+
+std::size_t MemfdArena::bytes_quarantined() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return quarantined_;
+}
+
+// What the parent ever gave out becomes a private copy. The rest becomes plain memory: touching a hole of a private
+// view would allocate the page in the parent's file first.
+void MemfdArena::after_fork_in_child() noexcept {
+  if (!private_) {
+    private_ = true;
+    inherited_end_ = std::min(round_up(pages_.high_water(), ResidentUnits::kUnitBytes), mapping_.bytes());
+    replace_by_private_copy(mapping_.data(), inherited_end_, fd_.get(), 0);
+    if (!replace_by_private_memory(mapping_.data() + inherited_end_, mapping_.bytes() - inherited_end_)) {
+      inherited_end_ = mapping_.bytes();  // nothing to give out
+    }
+    advise_huge_pages(mapping_.data() + inherited_end_, mapping_.bytes() - inherited_end_);
+    exclude_from_core_dump(mapping_.data(), mapping_.bytes());
+    fd_.reset();
+  }
+  mutex_.unlock();
+}
+
+// The part of becoming a child that allocates: done at the first allocation, outside the fork handler.
+void MemfdArena::forget_inherited() {
+  pages_.retire_free_below(inherited_end_);
+  small_.retire_free_below(inherited_end_);
+  units_.restart_at(inherited_end_);
+  held_.clear();
+  forgot_inherited_ = true;
+}
+
+}  // namespace
+
+std::unique_ptr<Arena> Arena::create(std::size_t bytes, std::size_t cached_limit) {
+  const std::size_t memory = physical_memory_bytes();
+  if (bytes == 0) bytes = std::min(2 * memory, kMostChosenBytes);
+  if (cached_limit == 0) cached_limit = std::max(kLeastCachedLimit, memory / 8);
+  const std::size_t most = std::size_t{1} << 46;  // more than any address space; keeps the rounding from overflowing
+  bytes = round_up(std::min(bytes, most), ResidentUnits::kUnitBytes);
+  // Limits on address space or file sizes are met by a smaller arena; one that could hold nothing large is of no use.
+  const std::size_t least = std::min(bytes, std::size_t{64} << 20);
+  while (true) {
+    try {
+      UniqueFd fd = create_memfd("tutti-arena", bytes);
+      Mapping mapping = Mapping::shared(fd.get(), bytes);
+      return std::make_unique<MemfdArena>(std::move(fd), std::move(mapping), cached_limit);
+    } catch (const Error&) {
+      if (bytes / 2 < least) throw;
+      bytes = round_up(bytes / 2, ResidentUnits::kUnitBytes);
+    }
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,144 @@
+// The Python module tutti._core: what the package offers without torch.
+//
+// Errors become ValueError (kInvalidArgument), NotImplementedError (kUnsupported), TimeoutError (kTimeout) and
+// RuntimeError. Thread rule: functions that wait release the interpreter.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/process.h"
+#include "bootstrap/launch.h"
+#include "device/cpu/kernels.h"
+#include "python/explain.h"
+#include "python/probes.h"
+#include "tutti/config.h"
+#include "tutti/error.h"
+#include "tutti/types.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace tutti {
+namespace {
+
+// The value of an enumeration that prints as `text`. Throws Error(kInvalidArgument) naming all there are.
+template <typename Enum>
+Enum from_name(const std::string& text, const char* what, int count) {
+  std::string names;
+  for (int i = 0; i < count; ++i) {
+    const auto value = static_cast<Enum>(i);
+    if (to_string(value) == text) return value;
+    names += (i > 0 ? ", " : "") + std::string(to_string(value));
+  }
+  throw_error(ErrorKind::kInvalidArgument, "\"" + text + "\" is no " + what + "; there are " + names);
+}
+
+template <typename Enum>
+std::vector<std::string> names_of(int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.emplace_back(to_string(static_cast<Enum>(i)));
+  return names;
+}
+
+std::string explain_by_name(const std::string& collective, std::size_t bytes, int ranks, const std::string& dtype,
+                            const std::string& op, bool mapped) {
+  ExplainRequest request;
+  request.collective = from_name<Collective>(collective, "collective", kCollectiveCount);
+  request.bytes = bytes;
+  request.ranks = ranks;
+  request.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
+  request.op = from_name<ReduceOp>(op, "reduce operation", kReduceOpCount);
+  request.mapped = mapped;
+  const nb::gil_scoped_release released;
+  return explain(request);
+}
+
+LaunchInfo launch_info_of(const std::optional<std::map<std::string, std::string>>& environment) {
+  if (!environment) return launch_info(process_environment());
+  return launch_info([&](const char* name) -> const char* {
+    const auto found = environment->find(name);
+    return found == environment->end() ? nullptr : found->second.c_str();
+  });
+}
+
+void translate(const std::exception_ptr& thrown, void* /*unused*/) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    PyObject* type = PyExc_RuntimeError;
+    if (error.kind() == ErrorKind::kInvalidArgument) type = PyExc_ValueError;
+    if (error.kind() == ErrorKind::kUnsupported) type = PyExc_NotImplementedError;
+    if (error.kind() == ErrorKind::kTimeout) type = PyExc_TimeoutError;
+    PyErr_SetString(type, error.what());
+  }
+}
+
+void bind_values(nb::module_& m) {
+  nb::class_<ConfigVariable>(m, "ConfigVariable")
+      .def_ro("name", &ConfigVariable::name)
+      .def_ro("value", &ConfigVariable::value)
+      .def_ro("help", &ConfigVariable::help);
+  nb::class_<LaunchInfo>(m, "LaunchInfo")
+      .def_ro("launcher", &LaunchInfo::launcher)
+      .def_ro("rank", &LaunchInfo::rank)
+      .def_ro("size", &LaunchInfo::size)
+      .def_ro("local_rank", &LaunchInfo::local_rank);
+  nb::class_<Probe>(m, "Probe")
+      .def_ro("works", &Probe::works)
+      .def_ro("detail", &Probe::detail)
+      .def_ro("value", &Probe::value)
+      .def_ro("unit", &Probe::unit);
+  nb::class_<InterfaceProbe>(m, "InterfaceProbe")
+      .def_ro("name", &InterfaceProbe::name)
+      .def_ro("address", &InterfaceProbe::address)
+      .def_ro("loopback", &InterfaceProbe::loopback)
+      .def_ro("transfer", &InterfaceProbe::transfer);
+}
+
+void bind_probes(nb::module_& m) {
+  m.def("usable_cores", &usable_cores, "Cores this process may use: affinity bounded by the cgroup's quota.");
+  m.def("simd_target", &cpu::target_name, "The instruction set that the arithmetic kernels run on.");
+  m.def("probe_process_vm", &probe_process_vm, "Reads 8 MB of a sibling process's memory.");
+  m.def("probe_memfd", &probe_memfd, "Passes a memfd to another process, which writes into it.");
+  m.def("probe_futex", &probe_futex, "Two processes wake each other through shared memory.");
+  m.def("probe_membarrier", &probe_membarrier, "The asymmetric memory barrier.");
+  m.def("probe_pidfd", &probe_pidfd, "Sees the death of another process.");
+  m.def("probe_memory_lock", &probe_memory_lock, "Locks a page of memory.");
+  m.def("probe_huge_pages", &probe_huge_pages, "Asks for a huge page of anonymous memory.");
+  m.def("probe_shared_huge_pages", &probe_shared_huge_pages, "Asks for a huge page of shared memory.");
+  m.def("probe_arena", &probe_arena, "Makes the arena of mapped tensors.");
+  m.def("probe_descriptors", &probe_descriptors, "The limit of open files.");
+  m.def("probe_interfaces", &probe_interfaces, "Sends 16 MB through every network interface.");
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "The core of Tutti without torch: settings, checks of the machine, explanations.";
+  nb::register_exception_translator(&translate);
+  bind_values(m);
+  bind_probes(m);
+  m.attr("__version__") = TUTTI_VERSION;
+  m.attr("build_type") = TUTTI_BUILD_TYPE;
+  m.attr("compiler") = TUTTI_COMPILER;
+  m.def(
+      "collectives", [] { return names_of<Collective>(kCollectiveCount); }, "Names of the collectives.");
+  m.def(
+      "dtypes", [] { return names_of<DataType>(kDataTypeCount); }, "Short names of the element types.");
+  m.def(
+      "reduce_ops", [] { return names_of<ReduceOp>(kReduceOpCount); }, "Names of the reduce operations.");
+  m.def(
+      "config", [] { return describe(config_from_environment()); }, "The settings in force.");
+  m.def("launch_info", &launch_info_of, "environment"_a = nb::none(),
+        "How this process was launched, from the environment or from a given one.");
+  m.def("explain", &explain_by_name, "collective"_a, "bytes"_a, "ranks"_a = 2, "dtype"_a = "f32", "op"_a = "sum",
+        "mapped"_a = false, "Which algorithm a call takes, and why.");
+}
+
+}  // namespace tutti

@@ -1,0 +1,192 @@
+// The probes that take two processes.
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/futex.h"
+#include "base/process.h"
+#include "bootstrap/local_socket.h"
+#include "python/probe_child.h"
+#include "python/probes.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kTransferBytes = std::size_t{8} << 20;
+
+Probe refused(int error_number) { return {false, std::strerror(error_number), 0, ""}; }
+Probe no_answer() { return {false, "no answer within 5 s", 0, ""}; }
+
+// A byte of the pattern that a transfer must bring over unharmed.
+std::byte pattern(std::size_t i) noexcept { return static_cast<std::byte>((i * 131) >> 3); }
+
+void fill(std::byte* data, std::size_t bytes) noexcept {
+  for (std::size_t i = 0; i < bytes; ++i) data[i] = pattern(i);
+}
+
+std::uint32_t count_wrong(const std::byte* data, std::size_t bytes) noexcept {
+  std::uint32_t wrong = 0;
+  for (std::size_t i = 0; i < bytes; ++i) wrong += data[i] != pattern(i) ? 1 : 0;
+  return wrong;
+}
+
+// Reads [data, data + bytes) of `pid` to `into`; 0 or errno.
+int read_memory(pid_t pid, std::byte* into, std::byte* data, std::size_t bytes) noexcept {
+  std::size_t done = 0;
+  while (done < bytes) {
+    const iovec local{into + done, bytes - done};
+    const iovec remote{data + done, bytes - done};
+    const ssize_t n = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    if (n <= 0) return n < 0 ? errno : EIO;
+    done += static_cast<std::size_t>(n);
+  }
+  return 0;
+}
+
+struct AnonymousMemory {
+  explicit AnonymousMemory(std::size_t size) : bytes(size) {
+    void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) throw_system_error(ErrorKind::kExhausted, "mmap", errno);
+    data = static_cast<std::byte*>(mapped);
+  }
+  ~AnonymousMemory() { ::munmap(data, bytes); }
+  AnonymousMemory(const AnonymousMemory&) = delete;
+
+  std::byte* data;
+  std::size_t bytes;
+};
+
+// The child of probe_memfd: receives the memory, maps it, writes the pattern.
+void map_and_fill(int socket, ProbePage& page) {
+  pollfd ready{socket, POLLIN, 0};
+  LocalMessage message;
+  if (::poll(&ready, 1, static_cast<int>(kProbeNs / 1'000'000)) != 1 ||
+      receive_message(socket, message) != SocketStatus::kOk || message.fds.size() != 1) {
+    page.error_number = EBADF;
+    return reach_stage(page, 1);
+  }
+  void* mapped = ::mmap(nullptr, kTransferBytes, PROT_READ | PROT_WRITE, MAP_SHARED, message.fds[0].get(), 0);
+  if (mapped == MAP_FAILED) {
+    page.error_number = errno;
+  } else {
+    fill(static_cast<std::byte*>(mapped), kTransferBytes);
+  }
+  reach_stage(page, 1);
+}
+
+}  // namespace
+
+Probe probe_process_vm() try {
+  ProbeMemory memory;
+  ProbePage& page = memory.page();
+  AnonymousMemory source(kTransferBytes);
+  AnonymousMemory target(kTransferBytes);
+  std::memset(target.data, 0, target.bytes);
+
+  // Siblings, as two ranks are: some systems let only a parent read its child.
+  const Child owner([&] {
+    fill(source.data, source.bytes);
+    reach_stage(page, 1);
+    await_stage(page, 2);
+  });
+  if (owner.pid() < 0) return refused(errno);
+  if (!await_stage(page, 1)) return no_answer();
+  const Child reader([&] {
+    std::int64_t best = 0;
+    for (int round = 0; round < 3 && page.error_number == 0; ++round) {
+      const std::int64_t start = now_ns();
+      page.error_number = read_memory(owner.pid(), target.data, source.data, source.bytes);
+      const std::int64_t elapsed = now_ns() - start;
+      if (best == 0 || elapsed < best) best = elapsed;
+    }
+    page.elapsed_ns = best;
+    page.wrong = count_wrong(target.data, target.bytes);
+    reach_stage(page, 2);
+  });
+  if (!await_stage(page, 2)) return no_answer();
+  if (page.error_number != 0) return refused(page.error_number);
+  if (page.wrong != 0) return {false, std::to_string(page.wrong) + " bytes arrived damaged", 0, ""};
+  return {true, "8 MB read from a sibling process",
+          static_cast<double>(kTransferBytes) / static_cast<double>(page.elapsed_ns), "GB/s"};
+} catch (const Error& error) {
+  return {false, error.what(), 0, ""};
+}
+
+Probe probe_memfd() try {
+  ProbeMemory memory;
+  const UniqueFd file = create_memfd("tutti-probe", kTransferBytes);
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0) return refused(errno);
+  const UniqueFd ours(ends[0]);
+  const UniqueFd theirs(ends[1]);
+  const Child child([&] { map_and_fill(theirs.get(), memory.page()); });
+  if (child.pid() < 0) return refused(errno);
+  const int passed = file.get();
+  if (send_message(ours.get(), "memory", {&passed, 1}) != SocketStatus::kOk) {
+    return {false, "the socket takes no descriptor", 0, ""};
+  }
+  if (!await_stage(memory.page(), 1)) return no_answer();
+  if (memory.page().error_number != 0) return refused(memory.page().error_number);
+  const Mapping mapped = Mapping::shared(file.get(), kTransferBytes);
+  const std::uint32_t wrong = count_wrong(mapped.data(), kTransferBytes);
+  if (wrong != 0) return {false, std::to_string(wrong) + " bytes arrived damaged", 0, ""};
+  return {true, "8 MB written by another process", 0, ""};
+} catch (const Error& error) {
+  return {false, error.what(), 0, ""};
+}
+
+Probe probe_futex() try {
+  constexpr std::uint32_t kRounds = 201;
+  ProbeMemory memory;
+  ProbePage& page = memory.page();
+  const Child child([&] {
+    for (std::uint32_t round = 0; round < kRounds; ++round) {
+      if (!await_stage(page, 2 * round + 1)) return;
+      reach_stage(page, 2 * round + 2);
+    }
+  });
+  if (child.pid() < 0) return refused(errno);
+  std::array<std::int64_t, kRounds> times{};
+  for (std::uint32_t round = 0; round < kRounds; ++round) {
+    const std::int64_t start = now_ns();
+    reach_stage(page, 2 * round + 1);
+    if (!await_stage(page, 2 * round + 2)) return no_answer();
+    times[round] = now_ns() - start;
+  }
+  std::nth_element(times.begin(), times.begin() + kRounds / 2, times.end());
+  const double microseconds = static_cast<double>(times[kRounds / 2]) / 1e3;
+  // A wake that never comes is made up for by the 100 ms slices of await_stage.
+  if (microseconds > 50'000) return {false, "wakes do not reach the other process", microseconds, "us"};
+  return {true, "round trip of two sleeping processes", microseconds, "us"};
+} catch (const Error& error) {
+  return {false, error.what(), 0, ""};
+}
+
+Probe probe_pidfd() {
+  const Child child([] {
+    for (;;) ::pause();
+  });
+  if (child.pid() < 0) return refused(errno);
+  const UniqueFd pidfd = open_pidfd(child.pid());
+  if (!pidfd) return {false, "pidfd_open is refused", 0, ""};
+  if (pidfd_ended(pidfd.get())) return {false, "a living process is reported dead", 0, ""};
+  const std::int64_t start = now_ns();
+  ::kill(child.pid(), SIGKILL);
+  pollfd ready{pidfd.get(), POLLIN, 0};
+  if (::poll(&ready, 1, static_cast<int>(kProbeNs / 1'000'000)) != 1) return no_answer();
+  const double microseconds = static_cast<double>(now_ns() - start) / 1e3;
+  if (!pidfd_ended(pidfd.get())) return {false, "a dead process is reported alive", 0, ""};
+  return {true, "a killed process was seen", microseconds, "us"};
+}
+
+}  // namespace tutti

@@ -1,0 +1,176 @@
+// The Python module tutti._torch: the backend class, its creation, the arena's tensors.
+//
+// Everything that may wait or take long releases the GIL. Uses PyTorch's own pybind11, so that the class is a
+// torch.distributed Backend to Python.
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "torch/allocator.h"
+#include "torch/errors.h"
+#include "torch/process_group.h"
+#include "torch/tensors.h"
+#include "tutti/config.h"
+
+namespace py = pybind11;
+
+namespace tutti::face {
+namespace {
+
+using Release = py::call_guard<py::gil_scoped_release>;
+using Milliseconds = std::chrono::milliseconds;
+
+py::dict to_dict(const Metrics& metrics) {
+  py::list rows;
+  for (const auto& row : metrics.rows) {
+    py::dict entry;
+    entry["collective"] = row.collective;
+    entry["size_class"] = row.size_class;
+    entry["algorithm"] = row.algorithm;
+    entry["calls"] = row.calls;
+    entry["bytes"] = row.bytes;
+    entry["timed_calls"] = row.timed_calls;
+    entry["total_ns"] = row.total_ns;
+    entry["wait_ns"] = row.wait_ns;
+    entry["p50_ns"] = row.p50_ns;
+    rows.append(entry);
+  }
+  py::dict result;
+  result["rows"] = rows;
+  result["mapped_calls"] = metrics.mapped_calls;
+  result["errors"] = metrics.errors;
+  return result;
+}
+
+Collective collective_named(const std::string& name) {
+  for (int i = 0; i < kCollectiveCount; ++i) {
+    const auto collective = static_cast<Collective>(i);
+    if (to_string(collective) == name) return collective;
+  }
+  refuse("no collective is called '" + name + "'");
+}
+
+std::string explain(const ProcessGroupTutti& group, const std::string& name, std::size_t count, at::ScalarType dtype) {
+  Call call;
+  call.collective = collective_named(name);
+  call.dtype = to_dtype(dtype);
+  call.count = count;
+  const bool rooted = call.collective == Collective::kReduce || call.collective == Collective::kBroadcast ||
+                      call.collective == Collective::kGather || call.collective == Collective::kScatter;
+  if (rooted) call.root = 0;
+  const std::size_t bytes = count * at::elementSize(dtype);
+  const std::byte place{};  // calls are checked for memory, none is touched
+  call.input = call.output = Blocks::single(&place, bytes);
+  return translated([&] { return group.communicator().explain(call); });
+}
+
+void bind_options(py::module_& module) {
+  py::class_<GroupOptions, c10d::Backend::Options, c10::intrusive_ptr<GroupOptions>>(
+      module, "Options", "pg_options of init_process_group and new_group.")
+      .def(py::init([](const std::string& algorithm, bool overlap_futures, Milliseconds timeout) {
+             auto options = c10::make_intrusive<GroupOptions>(timeout);
+             options->algorithm = algorithm;
+             options->overlap_futures = overlap_futures;
+             return options;
+           }),
+           py::arg("algorithm") = "", py::arg("overlap_futures") = false, py::arg("timeout") = kBackendDefaultTimeout)
+      .def_readwrite("algorithm", &GroupOptions::algorithm)
+      .def_readwrite("overlap_futures", &GroupOptions::overlap_futures)
+      .def("__copy__", [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
+      .def("__deepcopy__",
+           [](const GroupOptions& self, const py::dict&) { return c10::make_intrusive<GroupOptions>(self); });
+}
+
+using GroupClass = py::class_<ProcessGroupTutti, c10d::Backend, c10::intrusive_ptr<ProcessGroupTutti>>;
+
+// What describes and measures a group.
+void bind_inspection(GroupClass& group) {
+  group.def_property_readonly("group_name", [](const ProcessGroupTutti& self) { return self.communicator().name(); })
+      .def_property_readonly("options", [](ProcessGroupTutti& self) { return self.getBackendOptions(); })
+      .def_property_readonly("host_ranks",
+                             [](const ProcessGroupTutti& self) { return self.communicator().host_ranks(); })
+      .def_property_readonly("host_count",
+                             [](const ProcessGroupTutti& self) { return self.communicator().host_count(); })
+      .def_property_readonly("sequence", [](const ProcessGroupTutti& self) { return self.communicator().sequence(); })
+      .def("metrics", [](const ProcessGroupTutti& self) { return to_dict(self.communicator().metrics()); })
+      .def("reset_metrics", [](const ProcessGroupTutti& self) { self.communicator().reset_metrics(); })
+      .def(
+          "flight_record", [](const ProcessGroupTutti& self) { return self.communicator().flight_record(); }, Release())
+      .def("explain", &explain, py::arg("collective"), py::arg("count"), py::arg("dtype") = at::kFloat)
+      .def("failure",
+           [](const ProcessGroupTutti& self) -> std::optional<std::string> {
+             const auto failure = self.communicator().failure();
+             if (!failure.has_value()) return std::nullopt;
+             return std::string(failure->what());
+           })
+      .def("error_kind", [](ProcessGroupTutti& self) { return static_cast<int>(self.getError()); })
+      .def_property_readonly("timeout", [](const ProcessGroupTutti& self) { return self.communicator().timeout(); });
+}
+
+// What Backend's own Python class has no method for.
+void bind_life(GroupClass& group) {
+  group.def("abort_because", &ProcessGroupTutti::abort_because, py::arg("reason"), Release())
+      .def(
+          "split_ranks",
+          [](ProcessGroupTutti& self, const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+             const c10::intrusive_ptr<c10d::Backend::Options>& options) { return self.split(store, ranks, options); },
+          py::arg("store"), py::arg("ranks"), py::arg("options") = c10::intrusive_ptr<c10d::Backend::Options>(),
+          Release())
+      .def(
+          "merge_ranks",
+          [](ProcessGroupTutti& self, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+             const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+            return self.merge(store, options, rank, size);
+          },
+          py::arg("store"), py::arg("rank"), py::arg("size"),
+          py::arg("options") = c10::intrusive_ptr<c10d::Backend::Options>(), Release())
+      .def("shrink_to_survivors", &ProcessGroupTutti::shrink_to_survivors, py::arg("timeout"), Release());
+}
+
+void bind_arena(py::module_& module) {
+  module.def(
+      "empty",
+      [](const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+        return translated([&] { return empty_in_arena(sizes, dtype); });
+      },
+      py::arg("sizes"), py::arg("dtype"), Release());
+  module.def(
+      "use_shared_allocator",
+      [](bool enabled, std::optional<std::size_t> threshold) {
+        translated([&] {
+          use_shared_allocator(enabled, threshold.value_or(config_from_environment().shared_threshold_bytes));
+        });
+      },
+      py::arg("enabled"), py::arg("threshold"));
+  module.def("shared_allocator_enabled", &shared_allocator_enabled);
+  module.def("shared_allocator_wanted",
+             [] { return translated([] { return config_from_environment().shared_allocator; }); });
+  module.def("is_mapped", [](const at::Tensor& tensor) {
+    return tensor.device().is_cpu() && tensor.layout() == at::kStrided && in_arena(tensor.storage().data());
+  });
+  module.def("arena_stats", [] {
+    const ArenaStats stats = arena_stats();
+    py::dict result;
+    result["bytes"] = stats.bytes;
+    result["in_use"] = stats.in_use;
+    result["cached"] = stats.cached;
+    result["quarantined"] = stats.quarantined;
+    return result;
+  });
+}
+
+}  // namespace
+}  // namespace tutti::face
+
+PYBIND11_MODULE(_torch, module) {
+  using namespace tutti::face;
+  py::module_::import("torch.distributed");
+  module.doc() = "Tutti's torch.distributed backend.";
+  bind_options(module);
+  GroupClass group(module, "ProcessGroupTutti", "A torch.distributed Backend over a tutti communicator.");
+  group.def(py::init<const c10::intrusive_ptr<c10d::Store>&, int, int, const std::string&,
+                     const c10::intrusive_ptr<GroupOptions>&>(),
+            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("id"), py::arg("options"), Release());
+  bind_inspection(group);
+  bind_life(group);
+  bind_arena(module);
+}

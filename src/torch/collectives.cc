@@ -1,0 +1,158 @@
+// Reductions, broadcast and barriers.
+#include <algorithm>
+
+#include "torch/issue.h"
+#include "torch/sparse.h"
+
+namespace tutti::face {
+namespace {
+
+using c10d::OpType;
+
+// Coalesced tensors below this go through one flat buffer; larger ones gain nothing from a copy.
+constexpr std::size_t kFlattenBelowBytes = 64 << 10;
+
+const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* call) {
+  if (tensors.size() != 1) {
+    refuse(std::string(call) + " takes one tensor a rank, got " + std::to_string(tensors.size()));
+  }
+  return tensors.front();
+}
+
+void build_all_reduce(Prepared& prepared, const at::Tensor& tensor, const Reduction& reduction) {
+  prepared.describe(Collective::kAllReduce, tensor);
+  prepared.call.op = reduction.op;
+  prepared.call.factor = reduction.factor;
+  prepared.call.input = Blocks::single(prepared.output(tensor, /*read=*/true), Prepared::bytes_of(tensor));
+  prepared.call.output = prepared.call.input;
+}
+
+// Which of the coalesced tensors are reduced together: the small ones of one dtype, in order of appearance.
+using Plan = std::vector<std::vector<at::Tensor>>;
+
+Plan plan_coalesced(const std::vector<at::Tensor>& tensors) {
+  Plan plan;
+  std::vector<std::pair<at::ScalarType, std::size_t>> flat;  // dtype -> index in the plan
+  for (const auto& tensor : tensors) {
+    require_dense(tensor, "all_reduce_coalesced");
+    if (Prepared::bytes_of(tensor) >= kFlattenBelowBytes) {
+      plan.push_back({tensor});
+      continue;
+    }
+    auto found = std::find_if(flat.begin(), flat.end(), [&](const auto& f) { return f.first == tensor.scalar_type(); });
+    if (found == flat.end()) {
+      flat.emplace_back(tensor.scalar_type(), plan.size());
+      plan.push_back({tensor});
+    } else {
+      plan[found->second].push_back(tensor);
+    }
+  }
+  return plan;
+}
+
+void build_flat_all_reduce(Prepared& prepared, const std::vector<at::Tensor>& tensors, const Reduction& reduction) {
+  prepared.describe(Collective::kAllReduce, tensors.front());
+  prepared.call.op = reduction.op;
+  prepared.call.factor = reduction.factor;
+  prepared.call.input = prepared.call.output = prepared.flatten(tensors);
+}
+
+}  // namespace
+
+int ProcessGroupTutti::checked_root(int64_t root, const char* call) const {
+  if (root >= 0 && root < size_) return static_cast<int>(root);
+  refuse(std::string(call) + ": root " + std::to_string(root) + " is not in [0, " + std::to_string(size_) + ")");
+}
+
+C10dWorkPtr ProcessGroupTutti::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = only(tensors, "all_reduce");
+  if (tensor.is_sparse()) return run_sparse(tensor, options);
+  require_dense(tensor, "all_reduce");
+  const Reduction reduction = to_reduction(options.reduceOp);
+  return issue({"tutti:all_reduce", OpType::ALLREDUCE}, tensors, tensors, options.asyncOp, options.timeout,
+               [&](Prepared& prepared) { build_all_reduce(prepared, tensor, reduction); });
+}
+
+C10dWorkPtr ProcessGroupTutti::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return run_sparse(only(tensors, "all_reduce"), options);
+}
+
+// The sizes of the later exchanges depend on the first one's result, so all of it runs here, also when it was asked
+// for asynchronously.
+C10dWorkPtr ProcessGroupTutti::run_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+  SparseReduction reduction(tensor, options.reduceOp, rank_, size_);
+  const Event event{"tutti:sparse_all_reduce", OpType::_ALLREDUCE_SPARSE};
+  for (bool first = true; reduction.next(); first = false) {
+    if (first) {
+      run_reported(event, tensor, reduction.call(), options.timeout);
+    } else {
+      translated([&] { communicator_->run(reduction.call(), call_timeout(options.timeout)); });
+    }
+  }
+  reduction.finish();
+  return c10::make_intrusive<CompletedWork>(rank_, event.op, tensor);
+}
+
+C10dWorkPtr ProcessGroupTutti::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  if (tensors.empty()) refuse("all_reduce_coalesced takes at least one tensor");
+  const Reduction reduction = to_reduction(options.reduceOp);
+  const Plan plan = plan_coalesced(tensors);
+  return issue_many({"tutti:all_reduce", OpType::ALLREDUCE_COALESCED}, tensors, tensors, options.asyncOp,
+                    options.timeout, plan.size(), [&](std::size_t i, Prepared& prepared) {
+                      if (plan[i].size() == 1) {
+                        build_all_reduce(prepared, plan[i].front(), reduction);
+                      } else {
+                        build_flat_all_reduce(prepared, plan[i], reduction);
+                      }
+                    });
+}
+
+C10dWorkPtr ProcessGroupTutti::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const at::Tensor& tensor = only(tensors, "reduce");
+  require_dense(tensor, "reduce");
+  const int root = checked_root(options.rootRank, "reduce");
+  const Reduction reduction = to_reduction(options.reduceOp);
+  return issue(
+      {"tutti:reduce", OpType::REDUCE}, tensors, tensors, options.asyncOp, options.timeout, [&](Prepared& prepared) {
+        prepared.describe(Collective::kReduce, tensor);
+        prepared.call.op = reduction.op;
+        prepared.call.factor = reduction.factor;
+        prepared.call.root = root;
+        if (rank_ == root) {
+          prepared.call.input = Blocks::single(prepared.output(tensor, /*read=*/true), Prepared::bytes_of(tensor));
+          prepared.call.output = prepared.call.input;
+        } else {
+          prepared.call.input = prepared.single_input(tensor);
+        }
+      });
+}
+
+C10dWorkPtr ProcessGroupTutti::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const at::Tensor& tensor = only(tensors, "broadcast");
+  require_dense(tensor, "broadcast");
+  const int root = checked_root(options.rootRank, "broadcast");
+  return issue({"tutti:broadcast", OpType::BROADCAST}, tensors, tensors, options.asyncOp, options.timeout,
+               [&](Prepared& prepared) {
+                 prepared.describe(Collective::kBroadcast, tensor);
+                 prepared.call.root = root;
+                 prepared.call.input = rank_ == root ? prepared.single_input(tensor) : prepared.single_output(tensor);
+                 prepared.call.output = prepared.call.input;
+               });
+}
+
+C10dWorkPtr ProcessGroupTutti::barrier(const c10d::BarrierOptions& options) {
+  return issue({"tutti:barrier", OpType::BARRIER}, {}, {}, options.asyncOp, options.timeout,
+               [](Prepared& prepared) { prepared.call.collective = Collective::kBarrier; });
+}
+
+void ProcessGroupTutti::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const bool unset = options.timeout == c10d::kUnsetTimeout;
+  if (!unset && options.timeout.count() <= 0) {
+    throw_backend_error("Rank " + std::to_string(rank_) + " timed out in monitoredBarrier after " +
+                        std::to_string(options.timeout.count()) + " ms.");
+  }
+  const auto timeout = unset ? communicator_->timeout() : options.timeout;
+  translated([&] { communicator_->monitored_barrier(timeout, wait_all_ranks); });
+}
+
+}  // namespace tutti::face

@@ -1,0 +1,49 @@
+// How a prepared call becomes a Work; included by the files that define collectives.
+#pragma once
+
+#include <ATen/record_function.h>
+
+#include "torch/errors.h"
+#include "torch/process_group.h"
+#include "torch/tensors.h"
+
+namespace tutti::face {
+
+inline std::chrono::milliseconds call_timeout(std::chrono::milliseconds timeout) noexcept {
+  return timeout.count() > 0 ? timeout : std::chrono::milliseconds{};
+}
+
+inline bool profiling() { return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value(); }
+
+template <typename Build>
+C10dWorkPtr ProcessGroupTutti::issue(const Event& event, at::ArrayRef<at::Tensor> inputs,
+                                     at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout,
+                                     Build&& build) {
+  if (!async) {
+    Prepared prepared(/*keep=*/false);
+    build(prepared);
+    run_reported(event, inputs, prepared.call, timeout);
+    if (prepared.has_write_backs()) prepared.write_back();
+    return c10::make_intrusive<CompletedWork>(rank_, event.op, outputs);
+  }
+  Batch batch;
+  batch.push_back(std::make_unique<Prepared>(/*keep=*/true));
+  build(*batch.back());
+  return submit_batch(event, inputs, outputs, std::move(batch), timeout);
+}
+
+template <typename Build>
+C10dWorkPtr ProcessGroupTutti::issue_many(const Event& event, at::ArrayRef<at::Tensor> inputs,
+                                          at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout,
+                                          std::size_t count, Build&& build) {
+  Batch batch;
+  batch.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    batch.push_back(std::make_unique<Prepared>(async));
+    build(i, *batch.back());
+  }
+  return async ? submit_batch(event, inputs, outputs, std::move(batch), timeout)
+               : run_batch(event, inputs, outputs, std::move(batch), timeout);
+}
+
+}  // namespace tutti::face

@@ -1,0 +1,167 @@
+#include "torch/process_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "torch/allocator.h"
+#include "torch/errors.h"
+#include "torch/store_adapter.h"
+#include "torch/tensors.h"
+#include "tutti/config.h"
+
+namespace tutti::face {
+namespace {
+
+// torch.distributed.SHRINK_ABORT
+constexpr int kShrinkAbort = 1;
+
+CommunicatorOptions communicator_options(const GroupOptions& options, const std::string& id) {
+  CommunicatorOptions result;
+  result.config = config_from_environment();
+  if (!options.algorithm.empty()) result.config.algorithm = options.algorithm;
+  if (options.timeout.count() > 0) result.timeout = options.timeout;
+  result.name = options.group_name.empty() ? id : options.group_name;
+  return result;
+}
+
+std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::Store>& store, const std::string& id,
+                                                int rank, int size, const GroupOptions& options) {
+  return translated([&] {
+    StoreAdapter adapter(store);
+    return Communicator::create(adapter, id, rank, size, communicator_options(options, id));
+  });
+}
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                     const std::string& id, const c10::intrusive_ptr<GroupOptions>& options)
+    : ProcessGroupTutti(store, make_communicator(store, id, rank, size, *options), id, options) {}
+
+ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& store,
+                                     std::shared_ptr<Communicator> communicator, const std::string& id,
+                                     const c10::intrusive_ptr<GroupOptions>& options)
+    : c10d::Backend(communicator->rank(), communicator->size()),
+      store_(store),
+      id_(id),
+      options_(options),
+      communicator_(std::move(communicator)) {}
+
+ProcessGroupTutti::~ProcessGroupTutti() = default;
+
+c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupTutti::getBackendOptions() {
+  // A copy: torch writes the child's name and timeout into what it gets here.
+  auto copy = c10::make_intrusive<GroupOptions>(*options_);
+  copy->timeout = communicator_->timeout();
+  return copy;
+}
+
+void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
+  if (timeout.count() <= 0) refuse("the timeout must be positive");
+  communicator_->set_timeout(timeout);
+}
+
+c10d::ErrorType ProcessGroupTutti::getError() {
+  const auto failure = communicator_->failure();
+  if (!failure.has_value()) return c10d::ErrorType::SUCCESS;
+  switch (failure->kind()) {
+    case ErrorKind::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case ErrorKind::kPeerLost:
+    case ErrorKind::kMismatch:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void ProcessGroupTutti::abort_because(const std::string& reason) noexcept { communicator_->abort(reason); }
+
+void ProcessGroupTutti::shutdown() { communicator_->shutdown(); }
+
+std::string ProcessGroupTutti::next_id(const std::string& kind) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return id_ + "/" + kind + "/" + std::to_string(generations_[kind]++);
+}
+
+c10::intrusive_ptr<GroupOptions> ProcessGroupTutti::options_for(
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) const {
+  auto copy = c10::make_intrusive<GroupOptions>(*options_);
+  copy->timeout = communicator_->timeout();
+  if (options == nullptr) return copy;
+  if (const auto* own = dynamic_cast<const GroupOptions*>(options.get())) {
+    copy->algorithm = own->algorithm;
+    copy->overlap_futures = own->overlap_futures;
+  }
+  copy->timeout = options->timeout;
+  copy->group_name = options->group_name;
+  copy->group_desc = options->group_desc;
+  copy->global_ranks_in_group = options->global_ranks_in_group;
+  return copy;
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                                           const std::vector<int>& ranks,
+                                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= size_) refuse("split: rank " + std::to_string(rank) + " is not in the group");
+  }
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) return nullptr;
+  // Counted by members: ranks that are in no part of a split do not take part in it.
+  const std::string id = next_id("split:" + join(ranks));
+  return c10::make_intrusive<ProcessGroupTutti>(store, static_cast<int>(own - ranks.begin()),
+                                                static_cast<int>(ranks.size()), id, options_for(options));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                                           const c10::intrusive_ptr<c10d::Backend::Options>& options,
+                                                           const int& rank, const int& size) {
+  // The groups that merge share nothing but the store, which is the merged group's own.
+  return c10::make_intrusive<ProcessGroupTutti>(store, rank, size, "merge", options_for(options));
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                                            const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  std::vector<int> members;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) == ranks_to_exclude.end()) {
+      members.push_back(rank);
+    }
+  }
+  const auto own = std::find(members.begin(), members.end(), rank_);
+  if (own == members.end()) refuse("shrink: rank " + std::to_string(rank_) + " excludes itself");
+  if (flags & kShrinkAbort) abort_because("shrink with SHRINK_ABORT");
+  const std::string id = next_id("shrink:" + join(members));
+  return c10::make_intrusive<ProcessGroupTutti>(store_, static_cast<int>(own - members.begin()),
+                                                static_cast<int>(members.size()), id, options_for(options));
+}
+
+std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> ProcessGroupTutti::shrink_to_survivors(
+    Milliseconds timeout) {
+  const std::string id = next_id("survivors");
+  std::vector<int> members;
+  auto smaller = translated([&] {
+    StoreAdapter adapter(store_);
+    return communicator_->shrink(adapter, id, timeout, &members);
+  });
+  return {c10::make_intrusive<ProcessGroupTutti>(store_, std::move(smaller), id, options_for(nullptr)), members};
+}
+
+std::shared_ptr<c10::Allocator> ProcessGroupTutti::getMemAllocator() {
+  // Never freed: tensors may outlive the group.
+  return std::shared_ptr<c10::Allocator>(std::shared_ptr<void>(), &arena_allocator());
+}
+
+at::Tensor ProcessGroupTutti::allocateTensor(long size, at::TensorOptions options) {
+  if (options.device().type() != at::kCPU) refuse("allocate_tensor: tutti allocates CPU tensors");
+  return translated([&] { return empty_in_arena({size}, options.dtype().toScalarType()); });
+}
+
+}  // namespace tutti::face

@@ -1,0 +1,152 @@
+// Tutti as a c10d backend: what `torch.distributed` calls for every process group named "tutti".
+//
+// The collectives of c10d::Backend are described as tutti::Call and given to the group's Communicator: a synchronous
+// one runs on the calling thread (the Python bindings have released the GIL by then), an asynchronous one is queued
+// with its tensors kept alive. Argument errors are raised before anything is sent.
+//
+// Ownership: held by torch's ProcessGroup. Thread rule: all members from any thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <unordered_map>
+
+#include "torch/work.h"
+#include "tutti/communicator.h"
+
+namespace tutti::face {
+
+class Prepared;
+
+inline constexpr const char* kBackendName = "tutti";
+
+struct GroupOptions final : c10d::Backend::Options {
+  explicit GroupOptions(std::chrono::milliseconds group_timeout = kBackendDefaultTimeout)
+      : c10d::Backend::Options(kBackendName, group_timeout) {}
+  std::string algorithm;         // as TUTTI_ALGORITHM, for this group; empty: the environment's
+  bool overlap_futures = false;  // see work.h
+};
+
+// What a call is to torch: its profiler title and kind.
+struct Event {
+  const char* title;
+  c10d::OpType op;
+};
+
+class ProcessGroupTutti final : public c10d::Backend {
+ public:
+  using WorkList = std::vector<C10dWorkPtr>;
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+  using Milliseconds = std::chrono::milliseconds;
+
+  // Collective over the ranks of the group; `id` is unique in the store for the life of the job.
+  ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, const std::string& id,
+                    const c10::intrusive_ptr<GroupOptions>& options);
+  // Over a communicator that exists.
+  ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& store, std::shared_ptr<Communicator> communicator,
+                    const std::string& id, const c10::intrusive_ptr<GroupOptions>& options);
+  ~ProcessGroupTutti() override;
+
+  const std::string getBackendName() const override { return kBackendName; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
+  Communicator& communicator() const noexcept { return *communicator_; }
+
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsShrinking() const override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+
+  // Collectives (collectives.cc, gathering.cc).
+  C10dWorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  C10dWorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  C10dWorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  C10dWorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  C10dWorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  C10dWorkPtr allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override;
+  C10dWorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  C10dWorkPtr allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override;
+  C10dWorkPtr allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override;
+  C10dWorkPtr gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) override;
+  C10dWorkPtr scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) override;
+  C10dWorkPtr reduce_scatter(Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) override;
+  C10dWorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override;
+  C10dWorkPtr reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override;
+  C10dWorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& output_splits,
+                            std::vector<int64_t>& input_splits, const c10d::AllToAllOptions& options) override;
+  C10dWorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& options) override;
+  C10dWorkPtr barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Point-to-point (point_to_point.cc).
+  C10dWorkPtr send(Tensors& tensors, int destination, int tag) override;
+  C10dWorkPtr recv(Tensors& tensors, int source, int tag) override;
+  C10dWorkPtr recvAnysource(Tensors& tensors, int tag) override;
+  void startCoalescing() override;
+  C10dWorkPtr endCoalescing() override;
+
+  // Life of the group (process_group.cc).
+  void setSequenceNumberForGroup() override {}  // the communicator counts from its creation
+  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(); }
+  void setTimeout(Milliseconds timeout) override;
+  c10d::ErrorType getError() override;
+  void abort() override { abort_because("ProcessGroup.abort()"); }
+  void abort_because(const std::string& reason) noexcept;
+  void shutdown() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank,
+                                          const int& size) override;
+  c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
+                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  // A group of the ranks that answer within `timeout`, and their ranks in this one.
+  std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> shrink_to_survivors(Milliseconds timeout);
+
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
+ private:
+  using Batch = std::vector<std::unique_ptr<Prepared>>;
+
+  // Issues one call that `build(Prepared&)` describes; `outputs` are what Work and Future give back.
+  template <typename Build>
+  C10dWorkPtr issue(const Event& event, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs, bool async,
+                    Milliseconds timeout, Build&& build);
+  // Issues `count` calls as one work; `build(i, Prepared&)` describes each.
+  template <typename Build>
+  C10dWorkPtr issue_many(const Event& event, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs,
+                         bool async, Milliseconds timeout, std::size_t count, Build&& build);
+  C10dWorkPtr run_batch(const Event& event, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs,
+                        Batch batch, Milliseconds timeout);
+  C10dWorkPtr submit_batch(const Event& event, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs,
+                           Batch batch, Milliseconds timeout);
+  C10dWorkPtr run_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
+  void run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call, Milliseconds timeout);
+
+  C10dWorkPtr transfer(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
+  void captured(const C10dWorkPtr& work);
+  int checked_root(int64_t root, const char* call) const;
+  std::string next_id(const std::string& kind);
+  c10::intrusive_ptr<GroupOptions> options_for(const c10::intrusive_ptr<c10d::Backend::Options>& options) const;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string id_;
+  const c10::intrusive_ptr<GroupOptions> options_;
+  const std::shared_ptr<Communicator> communicator_;
+
+  std::mutex mutex_;                        // guards the members below
+  std::map<std::string, int> generations_;  // children made so far, by kind
+  std::unordered_map<std::thread::id, WorkList> coalescing_;
+  std::atomic<int> coalescing_threads_{0};  // relaxed: a thread only looks for what it wrote itself
+};
+
+}  // namespace tutti::face

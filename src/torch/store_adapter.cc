@@ -1,0 +1,78 @@
+#include "torch/store_adapter.h"
+
+#include <c10/util/Exception.h>
+
+#include "tutti/error.h"
+
+namespace tutti::face {
+namespace {
+
+std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
+
+// c10d stores tell a timeout from a lost connection by their text only.
+[[noreturn]] void throw_store_error(const std::string& what, std::chrono::milliseconds timeout,
+                                    const std::exception& error) {
+  const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
+  const bool late = text.find("imeout") != std::string::npos || text.find("imed out") != std::string::npos;
+  throw Error(late ? ErrorKind::kTimeout : ErrorKind::kPeerLost,
+              "the store did not give " + what + " within " + std::to_string(timeout.count()) + " ms: " + text);
+}
+
+}  // namespace
+
+StoreAdapter::StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store) : store_(store) {}
+
+template <typename Operation>
+auto StoreAdapter::waiting(const std::string& what, std::chrono::milliseconds timeout, Operation operation) {
+  try {
+    const c10d::StoreTimeoutGuard guard(*store_, timeout);
+    return operation();
+  } catch (const std::exception& error) {
+    throw_store_error(what, timeout, error);
+  }
+}
+
+void StoreAdapter::set(std::string_view key, std::string_view value) {
+  try {
+    store_->set(std::string(key), std::vector<uint8_t>(value.begin(), value.end()));
+  } catch (const std::exception& error) {
+    throw_store_error("a place to '" + std::string(key) + "'", store_->getTimeout(), error);
+  }
+}
+
+std::string StoreAdapter::get(std::string_view key, std::chrono::milliseconds timeout) {
+  const std::string name(key);
+  return waiting("'" + name + "'", timeout, [&] { return to_string(store_->get(name)); });
+}
+
+std::int64_t StoreAdapter::add(std::string_view key, std::int64_t amount) {
+  try {
+    return store_->add(std::string(key), amount);
+  } catch (const std::exception& error) {
+    throw_store_error("the counter '" + std::string(key) + "'", store_->getTimeout(), error);
+  }
+}
+
+std::vector<std::string> StoreAdapter::multi_get(const std::vector<std::string>& keys,
+                                                 std::chrono::milliseconds timeout) {
+  if (keys.empty()) return {};
+  if (!store_->hasExtendedApi()) return Store::multi_get(keys, timeout);
+  const std::string what = std::to_string(keys.size()) + " keys from '" + keys.front() + "' on";
+  return waiting(what, timeout, [&] {
+    std::vector<std::string> values;
+    values.reserve(keys.size());
+    for (const auto& value : store_->multiGet(keys)) values.push_back(to_string(value));
+    return values;
+  });
+}
+
+void StoreAdapter::erase(std::string_view key) noexcept {
+  try {
+    store_->deleteKey(std::string(key));
+  } catch (const std::exception&) {
+    // A store that cannot forget keeps a few bytes.
+  }
+}
+
+}  // namespace tutti::face

@@ -1,0 +1,238 @@
+#include "torch/tensors.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <cstring>
+
+#include "torch/compat.h"
+#include "torch/errors.h"
+
+namespace tutti::face {
+namespace {
+
+// In-place use needs the bytes in order and no pending conjugation, negation or implied zero.
+bool usable_in_place(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
+                                      c10::DispatchKey::ZeroTensor};
+  return tensor.is_contiguous() && !tensor.key_set().has_any(kLazy);
+}
+
+// data_ptr() of a tensor with no elements may be null or refuse; nobody reads it.
+void* memory_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.data_ptr(); }
+
+at::Tensor contiguous_like(const at::Tensor& tensor) {
+  return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
+}
+
+std::int64_t row_elements(const at::Tensor& tensor) {
+  std::int64_t elements = 1;
+  for (std::int64_t i = 1; i < tensor.dim(); ++i) elements *= tensor.size(i);
+  return elements;
+}
+
+}  // namespace
+
+DataType to_dtype(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::ScalarType::Bool:
+      return DataType::kBool;
+    case at::ScalarType::Byte:
+      return DataType::kUint8;
+    case at::ScalarType::Char:
+      return DataType::kInt8;
+    case at::ScalarType::UInt16:
+      return DataType::kUint16;
+    case at::ScalarType::Short:
+      return DataType::kInt16;
+    case at::ScalarType::UInt32:
+      return DataType::kUint32;
+    case at::ScalarType::Int:
+      return DataType::kInt32;
+    case at::ScalarType::UInt64:
+      return DataType::kUint64;
+    case at::ScalarType::Long:
+      return DataType::kInt64;
+    case at::ScalarType::Float8_e4m3fn:
+      return DataType::kFloat8E4M3fn;
+    case at::ScalarType::Float8_e5m2:
+      return DataType::kFloat8E5M2;
+    case at::ScalarType::Float8_e4m3fnuz:
+      return DataType::kFloat8E4M3fnuz;
+    case at::ScalarType::Float8_e5m2fnuz:
+      return DataType::kFloat8E5M2fnuz;
+    case at::ScalarType::Float8_e8m0fnu:
+      return DataType::kFloat8E8M0fnu;
+    case at::ScalarType::BFloat16:
+      return DataType::kBfloat16;
+    case at::ScalarType::Half:
+      return DataType::kFloat16;
+    case at::ScalarType::Float:
+      return DataType::kFloat32;
+    case at::ScalarType::Double:
+      return DataType::kFloat64;
+    case at::ScalarType::ComplexHalf:
+      return DataType::kComplex32;
+    case at::ScalarType::ComplexFloat:
+      return DataType::kComplex64;
+    case at::ScalarType::ComplexDouble:
+      return DataType::kComplex128;
+    default:
+      return DataType::kByte;
+  }
+}
+
+Reduction to_reduction(const c10d::ReduceOp& op) {
+  switch (op.op_) {
+    case c10d::ReduceOp::SUM:
+      return {ReduceOp::kSum};
+    case c10d::ReduceOp::AVG:
+      return {ReduceOp::kAvg};
+    case c10d::ReduceOp::PRODUCT:
+      return {ReduceOp::kProduct};
+    case c10d::ReduceOp::MIN:
+      return {ReduceOp::kMin};
+    case c10d::ReduceOp::MAX:
+      return {ReduceOp::kMax};
+    case c10d::ReduceOp::BAND:
+      return {ReduceOp::kBand};
+    case c10d::ReduceOp::BOR:
+      return {ReduceOp::kBor};
+    case c10d::ReduceOp::BXOR:
+      return {ReduceOp::kBxor};
+    case c10d::ReduceOp::PREMUL_SUM: {
+      const auto* premul = dynamic_cast<const PremulSumSupplement*>(op.supplement_.get());
+      if (premul == nullptr) refuse("tutti: PREMUL_SUM without a factor");
+      const auto& tensor = premul->tensor_factor;
+      return {ReduceOp::kPremulSum, tensor.defined() ? tensor.item().toDouble() : premul->double_factor};
+    }
+    case c10d::ReduceOp::UNUSED:
+      break;
+  }
+  refuse("tutti: unknown reduce operation " + std::to_string(static_cast<int>(op.op_)));
+}
+
+void require_dense(const at::Tensor& tensor, const char* call) {
+  if (!tensor.defined()) refuse(std::string(call) + ": undefined tensor");
+  if (!tensor.device().is_cpu()) refuse(std::string(call) + ": tutti takes CPU tensors, got " + tensor.device().str());
+  if (tensor.layout() != at::kStrided) refuse(std::string(call) + ": only all_reduce takes sparse tensors");
+}
+
+void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call) {
+  require_dense(tensor, call);
+  if (tensor.scalar_type() == like.scalar_type()) return;
+  refuse_type(std::string(call) + ": all tensors must have one dtype, got " + at::toString(tensor.scalar_type()) +
+              " and " + at::toString(like.scalar_type()));
+}
+
+void* Prepared::input(const at::Tensor& tensor) {
+  if (usable_in_place(tensor)) {
+    if (keep_) kept_.push_back(tensor);
+    return memory_of(tensor);
+  }
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  kept_.push_back(contiguous_like(tensor).copy_(tensor));
+  return memory_of(kept_.back());
+}
+
+void* Prepared::output(const at::Tensor& tensor, bool read) {
+  if (usable_in_place(tensor)) {
+    if (keep_) kept_.push_back(tensor);
+    return memory_of(tensor);
+  }
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  targets_.emplace_back(tensor, contiguous_like(tensor));
+  at::Tensor& temporary = targets_.back().second;
+  if (read) temporary.copy_(tensor);
+  return memory_of(temporary);
+}
+
+Blocks Prepared::input_list(at::ArrayRef<at::Tensor> tensors) {
+  for (const auto& tensor : tensors) {
+    input_pointers_.push_back(input(tensor));
+    input_sizes_.push_back(bytes_of(tensor));
+  }
+  return Blocks::list(input_pointers_.data(), input_sizes_.data());
+}
+
+Blocks Prepared::output_list(at::ArrayRef<at::Tensor> tensors) {
+  for (const auto& tensor : tensors) {
+    output_pointers_.push_back(output(tensor));
+    output_sizes_.push_back(bytes_of(tensor));
+  }
+  return Blocks::list(output_pointers_.data(), output_sizes_.data());
+}
+
+namespace {
+
+// Splits `bytes` at `base` by rows; an empty list of splits means equal parts.
+template <typename Pointers, typename Sizes>
+void split_rows(std::byte* base, const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size, Pointers& pointers,
+                Sizes& sizes) {
+  const std::size_t row = static_cast<std::size_t>(row_elements(tensor)) * tensor.itemsize();
+  const std::size_t equal = tensor.dim() == 0 ? 0 : static_cast<std::size_t>(tensor.size(0) / size);
+  for (int r = 0; r < size; ++r) {
+    const std::size_t bytes = row * (splits.empty() ? equal : static_cast<std::size_t>(splits[r]));
+    pointers.push_back(base);
+    sizes.push_back(bytes);
+    if (base != nullptr) base += bytes;
+  }
+}
+
+}  // namespace
+
+Blocks Prepared::input_rows(const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size) {
+  split_rows(static_cast<std::byte*>(input(tensor)), tensor, splits, size, input_pointers_, input_sizes_);
+  return Blocks::list(input_pointers_.data(), input_sizes_.data());
+}
+
+Blocks Prepared::output_rows(const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size) {
+  split_rows(static_cast<std::byte*>(output(tensor)), tensor, splits, size, output_pointers_, output_sizes_);
+  return Blocks::list(output_pointers_.data(), output_sizes_.data());
+}
+
+Blocks Prepared::flatten(at::ArrayRef<at::Tensor> tensors) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  std::int64_t elements = 0;
+  for (const auto& tensor : tensors) elements += tensor.numel();
+  const at::Tensor flat = at::empty({elements}, tensors.front().options());
+  kept_.push_back(flat);
+  call.count = static_cast<std::size_t>(elements);
+  auto* next = static_cast<std::byte*>(memory_of(flat));
+  std::int64_t done = 0;
+  for (const auto& tensor : tensors) {
+    const std::size_t bytes = bytes_of(tensor);
+    if (bytes == 0) continue;
+    if (usable_in_place(tensor)) {
+      // Not through copy_: its dispatch takes longer than moving a small tensor.
+      if (keep_) kept_.push_back(tensor);
+      segments_.push_back({memory_of(tensor), next, bytes});
+      std::memcpy(next, segments_.back().target, bytes);
+    } else {
+      targets_.emplace_back(tensor, flat.narrow(0, done, tensor.numel()).view(tensor.sizes()));
+      targets_.back().second.copy_(tensor);
+    }
+    next += bytes;
+    done += tensor.numel();
+  }
+  return Blocks::single(memory_of(flat), bytes_of(flat));
+}
+
+std::size_t Prepared::count_of(const at::Tensor& tensor) noexcept {
+  return to_dtype(tensor.scalar_type()) == DataType::kByte ? bytes_of(tensor)
+                                                           : static_cast<std::size_t>(tensor.numel());
+}
+
+void Prepared::describe(Collective collective, const at::Tensor& tensor) noexcept {
+  call.collective = collective;
+  call.dtype = to_dtype(tensor.scalar_type());
+  call.count = count_of(tensor);
+}
+
+void Prepared::write_back() {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  for (const Segment& segment : segments_) std::memcpy(segment.target, segment.source, segment.bytes);
+  for (auto& [target, temporary] : targets_) target.copy_(temporary);
+}
+
+}  // namespace tutti::face

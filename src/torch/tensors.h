@@ -1,0 +1,86 @@
+// Tensors as the memory that a Call points at: dtypes, reduce operations, layouts.
+//
+// A tensor that is contiguous is used in place. Any other layout (strides, conjugate or negative views) is gathered
+// into a contiguous temporary, and outputs are written back after the call.
+//
+// Ownership: a Prepared owns the temporaries, the pointer lists and, when asked to, the caller's tensors; it stays
+// where it is while its call runs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "tutti/call.h"
+
+namespace tutti::face {
+
+// kByte for what Tutti only moves (quantised, sub-byte and shell types).
+DataType to_dtype(at::ScalarType type) noexcept;
+
+struct Reduction {
+  ReduceOp op = ReduceOp::kSum;
+  double factor = 1.0;  // of kPremulSum
+};
+// ValueError for an operation that does not exist.
+Reduction to_reduction(const c10d::ReduceOp& op);
+
+// Refuses what has no CPU memory of its own (ValueError naming the call).
+void require_dense(const at::Tensor& tensor, const char* call);
+void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call);
+
+class Prepared {
+ public:
+  explicit Prepared(bool keep) noexcept : keep_(keep) {}
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+
+  // Memory with the tensor's elements.
+  void* input(const at::Tensor& tensor);
+  // Memory whose elements become the tensor's; holds its present ones when `read` is set.
+  void* output(const at::Tensor& tensor, bool read = false);
+
+  Blocks single_input(const at::Tensor& tensor) { return Blocks::single(input(tensor), bytes_of(tensor)); }
+  Blocks single_output(const at::Tensor& tensor) { return Blocks::single(output(tensor), bytes_of(tensor)); }
+  // One block a tensor; each list at most once a call.
+  Blocks input_list(at::ArrayRef<at::Tensor> tensors);
+  Blocks output_list(at::ArrayRef<at::Tensor> tensors);
+  // Rows of one tensor as blocks of splits[r] rows.
+  Blocks input_rows(const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size);
+  Blocks output_rows(const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size);
+
+  // The elements of `tensor`, as the call counts them.
+  void describe(Collective collective, const at::Tensor& tensor) noexcept;
+  static std::size_t bytes_of(const at::Tensor& tensor) noexcept {
+    return static_cast<std::size_t>(tensor.numel()) * tensor.itemsize();
+  }
+  static std::size_t count_of(const at::Tensor& tensor) noexcept;
+
+  // The elements of several tensors of one dtype in one temporary, which write_back() takes apart again.
+  Blocks flatten(at::ArrayRef<at::Tensor> tensors);
+
+  bool has_write_backs() const noexcept { return !targets_.empty() || !segments_.empty(); }
+  void write_back();
+
+  Call call;
+
+ private:
+  using Pointers = c10::SmallVector<void*, 8>;
+  using Sizes = c10::SmallVector<std::size_t, 8>;
+  struct Segment {
+    void* target;
+    const void* source;
+    std::size_t bytes;
+  };
+
+  const bool keep_;
+  Pointers input_pointers_, output_pointers_;
+  Sizes input_sizes_, output_sizes_;
+  c10::SmallVector<at::Tensor, 2> kept_;
+  c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 1> targets_;  // (target, temporary)
+  std::vector<Segment> segments_;                                   // parts of a flat temporary
+};
+
+}  // namespace tutti::face

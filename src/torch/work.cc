@@ -1,0 +1,205 @@
+#include "torch/work.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/ivalue_inl.h>
+#include <ATen/record_function.h>
+#include <Python.h>
+
+#include <utility>
+
+#include "torch/errors.h"
+#include "tutti/error.h"
+
+namespace tutti::face {
+namespace {
+
+FuturePtr new_future() { return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors()); }
+
+// Completes `future` with `outputs` or `error`, running its callbacks on this thread.
+void complete(c10::ivalue::Future& future, const Outputs& outputs, const std::exception_ptr& error) {
+  if (error != nullptr) {
+    future.setError(error);
+  } else {
+    future.markCompleted(c10::IValue(std::vector<at::Tensor>(outputs.begin(), outputs.end())));
+  }
+}
+
+std::chrono::milliseconds to_tutti(std::chrono::milliseconds timeout) noexcept {
+  return timeout == kNoTimeout ? std::chrono::milliseconds::max() : timeout;
+}
+
+}  // namespace
+
+CompletedWork::CompletedWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs)
+    : c10d::Work(rank, op), outputs_(outputs.begin(), outputs.end()) {
+  completed_ = true;
+}
+
+FuturePtr CompletedWork::getFuture() {
+  auto future = new_future();
+  future->markCompleted(c10::IValue(result()));
+  return future;
+}
+
+AsyncWork::AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs, std::uint64_t sequence,
+                     bool overlap_future)
+    : c10d::Work(rank, op),
+      sequence_(sequence),
+      overlap_future_(overlap_future),
+      outputs_(outputs.begin(), outputs.end()) {}
+
+void AsyncWork::profile(const char* title, at::ArrayRef<at::Tensor> inputs) {
+  auto event = std::make_shared<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+  if (!event->isActive()) return;
+  event->_setAsync();  // begins and ends on different threads
+  const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
+  event->before(title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
+  recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
+}
+
+bool AsyncWork::isCompleted() {
+  if (!staged_) return call_->done();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return completed_;
+}
+
+bool AsyncWork::isSuccess() const {
+  if (!staged_) return call_->done() && call_->error() == nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return completed_ && exception_ == nullptr;
+}
+
+std::exception_ptr AsyncWork::exception() const {
+  if (!staged_) return as_torch(call_->error());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return exception_;
+}
+
+int AsyncWork::sourceRank() const { return call_->source(); }
+
+bool AsyncWork::wait(std::chrono::milliseconds timeout) {
+  if (staged_) return wait_staged(timeout);
+  translated([&] { call_->wait(to_tutti(timeout)); });
+  return true;
+}
+
+bool AsyncWork::wait_staged(std::chrono::milliseconds timeout) {
+  // The call first: its own deadline and its message of who is missing. What is left then is local and short.
+  try {
+    call_->wait(to_tutti(timeout));
+  } catch (const Error& error) {
+    if (!call_->done()) throw_as_torch(error);  // `timeout` passed; the call goes on
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  cv_.wait(lock, [this] { return completed_; });
+  if (exception_ != nullptr) std::rethrow_exception(exception_);
+  return true;
+}
+
+void AsyncWork::complete_staged(std::exception_ptr error) {
+  error = as_torch(error);
+  FuturePtr future;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    future = future_;
+    future_settled_ = true;
+    exception_ = error;
+  }
+  finish(error);
+  if (future != nullptr) complete(*future, outputs_, error);
+}
+
+void AsyncWork::wait_if_python_asks() {
+  if (overlap_future_ || PyGILState_Check() == 0) return;
+  PyThreadState* const state = PyEval_SaveThread();
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // The future carries it.
+  }
+  PyEval_RestoreThread(state);
+}
+
+std::vector<at::Tensor> AsyncWork::result() {
+  TORCH_CHECK(isCompleted(), "Work.result() of a call that has not completed: wait() first");
+  return {outputs_.begin(), outputs_.end()};
+}
+
+FuturePtr AsyncWork::getFuture() {
+  wait_if_python_asks();
+  FuturePtr future;
+  bool over = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (future_ != nullptr) return future_;
+    future = future_ = new_future();
+    over = future_settled_;
+  }
+  if (staged_) {
+    // complete_staged finds future_ unless it has already looked.
+    if (over) complete(*future, outputs_, exception_);
+  } else {
+    call_->on_done(
+        [future, outputs = outputs_](tutti::Work& done) { complete(*future, outputs, as_torch(done.error())); });
+  }
+  return future;
+}
+
+GroupWork::GroupWork(int rank, std::vector<C10dWorkPtr> works)
+    : c10d::Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+bool GroupWork::isCompleted() {
+  for (const auto& work : works_) {
+    if (!work->isCompleted()) return false;
+  }
+  return true;
+}
+
+bool GroupWork::isSuccess() const {
+  for (const auto& work : works_) {
+    if (!work->isSuccess()) return false;
+  }
+  return true;
+}
+
+std::exception_ptr GroupWork::exception() const {
+  for (const auto& work : works_) {
+    if (auto error = work->exception()) return error;
+  }
+  return nullptr;
+}
+
+bool GroupWork::wait(std::chrono::milliseconds timeout) {
+  for (const auto& work : works_) work->wait(timeout);
+  return true;
+}
+
+std::vector<at::Tensor> GroupWork::result() {
+  std::vector<at::Tensor> all;
+  for (const auto& work : works_) {
+    for (auto& tensor : work->result()) all.push_back(std::move(tensor));
+  }
+  return all;
+}
+
+FuturePtr GroupWork::getFuture() {
+  auto future = new_future();
+  if (works_.empty()) {
+    complete(*future, {}, nullptr);
+    return future;
+  }
+  // acq_rel: the last one to count down sees what the others' calls wrote.
+  auto remaining = std::make_shared<std::atomic<std::size_t>>(works_.size());
+  const auto self = c10::intrusive_ptr<GroupWork>::unsafe_reclaim_from_nonowning(this);
+  for (const auto& work : works_) {
+    work->getFuture()->addCallback([self, future, remaining](c10::ivalue::Future&) {
+      if (remaining->fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+      const auto error = self->exception();
+      const auto outputs = error == nullptr ? self->result() : std::vector<at::Tensor>();
+      complete(*future, Outputs(outputs.begin(), outputs.end()), error);
+    });
+  }
+  return future;
+}
+
+}  // namespace tutti::face

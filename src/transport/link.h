@@ -1,0 +1,63 @@
+// What every transport gives: an ordered, reliable, non-blocking stream of bytes to one peer.
+//
+// A transport never sees a collective or a message boundary; framing and matching are channel/message_port.h's.
+// Thread rule: one thread at a time uses a link (the message port's lock sees to it).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "base/outcome.h"
+
+namespace tutti {
+
+using ConstBytes = std::span<const std::byte>;
+using MutableBytes = std::span<std::byte>;
+
+// A link without a descriptor takes at least this much before it says "no room"; its reader rings the doorbell of a
+// writer that may wait for room after every so many bytes.
+inline constexpr std::size_t kLinkSlack = 4096;
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  // Takes a prefix of `head` followed by `body` and returns how many bytes: 0 means "no room now", not an error.
+  virtual std::size_t write_some(ConstBytes head, ConstBytes body) noexcept = 0;
+
+  // Gives up to `into.size()` bytes and returns how many: 0 means "nothing now".
+  virtual std::size_t read_some(MutableBytes into) noexcept = 0;
+
+  // kOk, or why the link is dead. Bytes that arrived before the end can still be read. Asked seldom, not every pass.
+  virtual Status status() const noexcept = 0;
+
+  // A descriptor that poll() finds readable when read_some() has something (and writable, when `write_some` returned
+  // 0 and there is room again); -1 for links that ring the host's doorbell instead.
+  virtual int poll_fd() const noexcept { return -1; }
+};
+
+// One transport, as one communicator sees it: a folder under transport/ each.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::string_view name() const noexcept = 0;  // "shm", "tcp", "sim"
+
+  // The link to `peer`; made when first asked for. Never blocks: a link that is still connecting accepts nothing
+  // yet. Null if the transport cannot reach that rank.
+  virtual Link* link(int peer) noexcept = 0;
+
+  // Links that peers opened towards this rank since the last call; the port must read from them.
+  // Returns how many were added to `peers` (ranks).
+  virtual int accept_new(std::span<int> peers) noexcept = 0;
+
+  // A descriptor that becomes readable when accept_new() has something; -1 if links need no accepting.
+  virtual int accept_fd() const noexcept { return -1; }
+
+  // This rank has failed or left: nothing more is written or accepted. Peers read what has been written, then their
+  // links die. Never blocks. Transports whose peers learn of it by other means need not do anything.
+  virtual void close() noexcept {}
+};
+
+}  // namespace tutti

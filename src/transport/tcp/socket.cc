@@ -1,0 +1,97 @@
+#include "transport/tcp/socket.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstddef>
+
+#include "tutti/error.h"
+
+namespace tutti::tcp {
+namespace {
+
+// Bounds the pauses between retransmissions and window probes, which otherwise grow to two minutes, and with them the
+// time until a cut is seen. Linux 6.15; older kernels ignore it. Not in glibc's header yet.
+constexpr int kTcpRtoMaxMs = 44;
+constexpr int kLongestPauseMs = 1000;
+
+constexpr std::uint32_t kTickMs = 20;  // the kernel's times are that coarse
+
+void set_option(int fd, int level, int name, int value) noexcept {
+  ::setsockopt(fd, level, name, &value, sizeof(value));  // a kernel without it is slower, not wrong
+}
+
+}  // namespace
+
+UniqueFd listen_at(const SocketAddress& address) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) throw_system_error(ErrorKind::kExhausted, "socket", errno);
+  if (::bind(fd.get(), address.raw(), address.length()) != 0) {
+    throw_system_error(ErrorKind::kExhausted, "bind to " + address.text(), errno);
+  }
+  if (::listen(fd.get(), SOMAXCONN) != 0) throw_system_error(ErrorKind::kExhausted, "listen", errno);
+  return fd;
+}
+
+SocketAddress local_address(int fd) noexcept {
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) != 0) return {};
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
+}
+
+UniqueFd begin_connect(const SocketAddress& address) noexcept {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return fd;
+  tune(fd.get());
+  if (::connect(fd.get(), address.raw(), address.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    const int error = errno;
+    fd.reset();
+    errno = error;
+  }
+  return fd;
+}
+
+UniqueFd accept_from(int listener) noexcept {
+  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd) tune(fd.get());
+  return fd;
+}
+
+void tune(int fd) noexcept {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, kLongestPauseMs);
+}
+
+void close_gently(UniqueFd fd) noexcept {
+  if (!fd) return;
+  ::shutdown(fd.get(), SHUT_WR);
+  std::array<std::byte, 16384> sink;
+  constexpr int kMostReads = 256;  // 4 MB: what a receive buffer holds; a peer that sends on gets its reset
+  for (int i = 0; i<kMostReads&& ::recv(fd.get(), sink.data(), sink.size(), MSG_DONTWAIT)> 0; ++i) {
+  }
+}
+
+bool PeerWatch::silent(int fd, std::chrono::milliseconds silence, std::uint32_t interval_ms) noexcept {
+  tcp_info info{};
+  socklen_t length = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
+  // tcpi_last_ack_recv: milliseconds since anything came from the peer's kernel, window updates and answers to probes
+  // included. An acknowledgment within the last interval makes all transmissions before it count as answered.
+  if (info.tcpi_last_ack_recv <= interval_ms + kTickMs) retransmissions_when_heard_ = info.tcpi_total_retrans;
+  if (info.tcpi_last_ack_recv < silence.count()) return false;
+  const bool unanswered_data =
+      info.tcpi_unacked > 0 && info.tcpi_total_retrans - retransmissions_when_heard_ >= kUnanswered;
+  const bool unanswered_probes = info.tcpi_probes >= kUnanswered;  // the kernel resets it at each answer
+  return unanswered_data || unanswered_probes;
+}
+
+}  // namespace tutti::tcp

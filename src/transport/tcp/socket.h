@@ -1,0 +1,54 @@
+// The system calls on TCP sockets that the transport needs, and how it tells that a peer's host is out of reach.
+//
+// Silence is judged by the kernel wherever it can:
+// - An idle connection by keepalive: probes after 1 s of silence, 1 s apart, dead after three unanswered ones.
+// - Outstanding bytes by PeerWatch below. TCP_USER_TIMEOUT would be the kernel's means, but it also ends connections
+//   whose peer keeps answering with a closed window, that is, a peer that is merely stopped or busy computing; and
+//   keepalive sends no probes while bytes are outstanding.
+// A stopped process is no dead one: its kernel goes on answering, and only a call's deadline decides over it.
+// No heartbeat of our own is sent: a thread that sends them can starve while its process is well, and the other way
+// round.
+//
+// Ownership: descriptors come back owned. Thread rule: free functions without state; a PeerWatch has one user.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+
+#include "base/unique_fd.h"
+#include "transport/tcp/address.h"
+
+namespace tutti::tcp {
+
+// A listening, non-blocking socket at `address` (port 0: any). Throws Error(kExhausted).
+UniqueFd listen_at(const SocketAddress& address);
+SocketAddress local_address(int fd) noexcept;
+
+// A non-blocking socket that has begun to connect. On failure empty, and errno says why.
+UniqueFd begin_connect(const SocketAddress& address) noexcept;
+
+// The next connection, non-blocking; empty, with errno, when there is none.
+UniqueFd accept_from(int listener) noexcept;
+
+// No delay for small frames, and keepalive.
+void tune(int fd) noexcept;
+
+// Ends a connection so that bytes on their way still arrive: a close with unread bytes would send a reset, and that
+// overtakes them.
+void close_gently(UniqueFd fd) noexcept;
+
+// Sees that a peer's host no longer answers although bytes are outstanding.
+class PeerWatch {
+ public:
+  // True once at least kUnanswered transmissions in a row, over at least `silence`, have not been acknowledged in any
+  // way. Asked about every half second; `interval_ms` is the time since it was asked last.
+  bool silent(int fd, std::chrono::milliseconds silence, std::uint32_t interval_ms) noexcept;
+
+ private:
+  static constexpr std::uint32_t kUnanswered = 3;
+
+  std::uint32_t retransmissions_when_heard_ = 0;
+};
+
+}  // namespace tutti::tcp

@@ -1,0 +1,73 @@
+// Transport between hosts: one TCP connection a pair of ranks, made when first needed by whoever needs it first.
+//
+// A thread of the transport accepts, dials and authenticates (handshake.h), and watches that peers' hosts answer
+// (socket.h). Once a connection stands its socket is used by the link's callers only.
+//
+// Both ranks may dial at once. Then the lower rank's connection is kept, and only the lower rank decides: it answers
+// the other's dial with kYield while its own has reached the peer, and otherwise gives up its own, which cannot have
+// been accepted yet, and accepts. The higher rank accepts whatever the lower one dials. So the two ends never keep
+// different connections, and payload flows only after that.
+//
+// A stranger's bytes on the port change nothing: a connection is a handful of bytes and a deadline until it has proved
+// the secret, and only so many may be in that state; more wait in the kernel's backlog, where the oldest make room
+// after a while.
+//
+// Ownership: owns its links, which live as long as it does. Thread rule: any thread may call any member; the links
+// follow link.h. One mutex guards the requests and the news between callers and the thread; it is a leaf.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "transport/link.h"
+
+namespace tutti::tcp {
+
+struct TcpOptions {
+  int rank = 0;
+  int size = 1;
+  std::string communicator;                  // its id: a connection belongs to one communicator
+  std::string secret;                        // equal on all ranks
+  std::string interface;                     // TUTTI_SOCKET_IFNAME; empty: chosen by the route to `master_address`
+  std::string master_address;                // MASTER_ADDR, may be empty
+  std::chrono::milliseconds heartbeat{500};  // a host that is silent for six of these is out of reach
+  std::chrono::milliseconds handshake_timeout{5'000};  // for a connection to prove itself
+  std::chrono::milliseconds connect_timeout{10'000};   // for a peer's host to answer at all
+  int most_strangers = 64;                             // connections that have not proved themselves
+  Logger logger;
+};
+
+class TcpTransport final : public Transport {
+ public:
+  // Listens. Throws Error(kInvalidArgument) for an unknown interface, Error(kExhausted) when the system refuses.
+  static std::unique_ptr<TcpTransport> create(const TcpOptions& options);
+  ~TcpTransport() override;
+
+  // Where this rank listens, as an opaque blob that the communicator gives to all ranks.
+  const std::string& address() const noexcept { return address_; }
+
+  // What all ranks gave, in rank order; an empty blob is a rank that this transport does not serve. Dialing begins
+  // only after it; connections are accepted before. Throws Error(kInvalidArgument) for what is no address.
+  void set_peer_addresses(const std::vector<std::string>& addresses);
+
+  std::string_view name() const noexcept override { return "tcp"; }
+  Link* link(int peer) noexcept override;
+  // Also reports the links of this rank's own making when they stand, and those that failed: a port that slept without
+  // their descriptor looks again.
+  int accept_new(std::span<int> peers) noexcept override;
+  int accept_fd() const noexcept override;
+  void close() noexcept override;
+
+ private:
+  class Connector;
+
+  explicit TcpTransport(const TcpOptions& options);
+
+  std::string address_;
+  std::unique_ptr<Connector> connector_;
+};
+
+}  // namespace tutti::tcp

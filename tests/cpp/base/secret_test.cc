@@ -1,0 +1,72 @@
+#include "base/secret.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "base/bytes.h"
+
+namespace tutti {
+namespace {
+
+// RFC 4231: key, data, HMAC-SHA-256.
+struct Known {
+  std::string key;
+  std::string data;
+  std::string digest;
+};
+
+TEST(Secret, GivesTheDigestsOfRfc4231) {
+  std::string counting;
+  for (char c = 1; c <= 25; ++c) counting.push_back(c);
+  const std::vector<Known> cases = {
+      {std::string(20, '\x0b'), "Hi There", "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"},
+      {"Jefe", "what do ya want for nothing?", "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"},
+      {std::string(20, '\xaa'), std::string(50, '\xdd'),
+       "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"},
+      {counting, std::string(50, '\xcd'), "82558a389a443c0ea4cc819899f2083a85f0faa3e578f8077a2e3ff46729665b"},
+      {std::string(131, '\xaa'), "Test Using Larger Than Block-Size Key - Hash Key First",
+       "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54"},
+  };
+  for (const Known& c : cases) EXPECT_EQ(hexadecimal(hmac_sha256(c.key, c.data)), c.digest) << c.data;
+}
+
+TEST(Secret, EveryPartIsPrecededByItsLength) {
+  const std::array<std::string_view, 2> parts = {"ab", "c"};
+  const std::string message = ByteWriter().u64(2).raw("ab").u64(1).raw("c").str();
+  EXPECT_EQ(hmac("key", parts), hmac_sha256("key", message));
+  const std::array<std::string_view, 2> shifted = {"a", "bc"};
+  EXPECT_NE(hmac("key", parts), hmac("key", shifted));
+}
+
+TEST(Secret, AnotherSecretOrNoneGivesAnotherProof) {
+  const std::array<std::string_view, 1> parts = {"text"};
+  EXPECT_NE(hmac("key", parts), hmac("kez", parts));
+  EXPECT_NE(hmac("key", parts), hmac({}, parts));
+  EXPECT_TRUE(equal(hmac({}, parts), hmac("", parts)));
+  EXPECT_FALSE(equal(hmac("key", parts), hmac("kez", parts)));
+}
+
+TEST(Secret, RandomOnesDiffer) {
+  EXPECT_NE(random_nonce(), random_nonce());
+  EXPECT_EQ(random_secret().size(), 64u);
+  EXPECT_NE(random_secret(), random_secret());
+}
+
+TEST(Bytes, AReaderNeverReadsPastItsInput) {
+  const std::string whole = ByteWriter().u8(1).u32(2).u64(3).text("four").str();
+  for (std::size_t length = 0; length < whole.size(); ++length) {
+    ByteReader in(std::string_view(whole).substr(0, length));
+    in.u8(), in.u32(), in.u64(), in.text();
+    EXPECT_FALSE(in.ok()) << length;
+  }
+  ByteReader in(whole);
+  EXPECT_EQ(in.u8(), 1u);
+  EXPECT_EQ(in.u32(), 2u);
+  EXPECT_EQ(in.u64(), 3u);
+  EXPECT_EQ(in.text(), "four");
+  EXPECT_TRUE(in.done());
+}
+
+}  // namespace
+}  // namespace tutti

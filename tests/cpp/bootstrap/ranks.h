@@ -1,0 +1,75 @@
+// Ranks for the bootstrap tests: threads of this process, or forked processes.
+//
+// Thread rule: run_threads and run_processes are called from the test's own thread and return when all ranks ended.
+#pragma once
+
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tutti::test {
+
+// What each rank threw; empty where it returned.
+inline std::vector<std::string> run_threads(int size, const std::function<void(int)>& rank_main) {
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        rank_main(r);
+      } catch (const std::exception& e) {
+        errors[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return errors;
+}
+
+// Forks a process a rank; false where its function returned false, threw, or the process was killed. The caller must
+// have no other thread that holds a lock.
+inline pid_t fork_rank(const std::function<bool()>& rank_main) {
+  std::fflush(nullptr);
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  bool good = false;
+  try {
+    good = rank_main();
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank process %d: %s\n", static_cast<int>(::getpid()), e.what());
+  }
+  std::fflush(nullptr);
+  ::_exit(good ? 0 : 1);
+}
+
+inline bool wait_for(pid_t pid) {
+  int status = 0;
+  return ::waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+inline std::vector<bool> run_processes(int size, const std::function<bool(int)>& rank_main) {
+  std::vector<pid_t> pids;
+  for (int r = 0; r < size; ++r) pids.push_back(fork_rank([&] { return rank_main(r); }));
+  std::vector<bool> good;
+  for (const pid_t pid : pids) good.push_back(wait_for(pid));
+  return good;
+}
+
+inline int open_descriptors() {
+  int count = 0;
+  DIR* directory = ::opendir("/proc/self/fd");
+  if (directory == nullptr) return -1;
+  while (::readdir(directory) != nullptr) ++count;
+  ::closedir(directory);
+  return count;
+}
+
+}  // namespace tutti::test

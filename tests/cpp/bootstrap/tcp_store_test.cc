@@ -1,0 +1,260 @@
+// The TCP store against strangers, wrong secrets and the ends of processes.
+#include "bootstrap/tcp_store.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <random>
+
+#include "bootstrap/ranks.h"
+#include "bootstrap/store_process.h"
+#include "bootstrap/tcp_socket.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr milliseconds kLong{20'000};
+
+TcpStoreOptions options_for(std::uint16_t port, std::string secret) {
+  TcpStoreOptions options;
+  options.port = port;
+  options.secret = std::move(secret);
+  options.timeout = kLong;
+  return options;
+}
+
+// A connection of someone who is none of the job's ranks.
+class Stranger {
+ public:
+  explicit Stranger(std::uint16_t port) {
+    std::string why;
+    socket_ = connect_tcp("127.0.0.1", port, deadline_, why);
+    EXPECT_TRUE(socket_) << why;
+  }
+  void say(std::string_view bytes) { ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  std::string hear(std::size_t bytes) {
+    std::string text;
+    while (text.size() < bytes && wait_ready(socket_.get(), POLLIN, deadline_)) {
+      char c = 0;
+      if (::recv(socket_.get(), &c, 1, 0) != 1) break;
+      text.push_back(c);
+    }
+    return text;
+  }
+  // True once the server has closed the connection, whatever it said before.
+  bool dropped() {
+    while (wait_ready(socket_.get(), POLLIN, deadline_)) {
+      char buffer[256];
+      const ssize_t got = ::recv(socket_.get(), buffer, sizeof(buffer), 0);
+      if (got == 0 || (got < 0 && errno != EAGAIN)) return true;
+    }
+    return false;
+  }
+
+ private:
+  Deadline deadline_ = Deadline::after(kLong);
+  UniqueFd socket_;
+};
+
+TEST(TcpStore, StrangersChangeNothing) {
+  TcpStoreServer server("127.0.0.1", 0, "secret");
+  TcpStore store(options_for(server.port(), "secret"));
+  store.set("key", "value");
+
+  Stranger silent(server.port());
+  Stranger half(server.port());
+  half.say(std::string("\x44\0\0", 3));
+  Stranger in_frame(server.port());
+  in_frame.say(std::string("\x44\0\0\0half a respo", 16));
+
+  Stranger http(server.port());
+  http.say("GET / HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(http.dropped()) << "a length beyond what a stranger may send";
+  Stranger huge(server.port());
+  huge.say(std::string("\xff\xff\xff\xff", 4));
+  EXPECT_TRUE(huge.dropped());
+  Stranger no_proof(server.port());
+  no_proof.say(framed(ByteWriter().u32(kStoreMagic).digest(random_nonce()).digest(random_nonce()).str()));
+  EXPECT_TRUE(no_proof.dropped());
+  Stranger hasty(server.port());  // a request instead of a proof
+  hasty.say(framed(ByteWriter().u8(1).text("key").text("changed").str()));
+  EXPECT_TRUE(hasty.dropped());
+
+  EXPECT_EQ(store.get("key", kLong), "value");
+  TcpStore late(options_for(server.port(), "secret"));
+  EXPECT_EQ(late.get("key", kLong), "value");
+}
+
+TEST(TcpStore, AProofCannotBeReplayedOrReflected) {
+  TcpStoreServer server("127.0.0.1", 0, "secret");
+  const Nonce nonce = random_nonce();
+  const auto challenge_of = [](Stranger& s) {
+    const std::string frame = s.hear(40);
+    ByteReader in(frame);
+    in.u32(), in.u32();
+    return in.digest();
+  };
+  Stranger honest(server.port());
+  const Digest proof = store_proof("secret", "client", challenge_of(honest), nonce);
+  const std::string response = framed(ByteWriter().u32(kStoreMagic).digest(nonce).digest(proof).str());
+  honest.say(response);
+  EXPECT_EQ(honest.hear(36).size(), 36u) << "the server's own proof";
+
+  Stranger replaying(server.port());
+  challenge_of(replaying);
+  replaying.say(response);
+  EXPECT_TRUE(replaying.dropped());
+  Stranger reflecting(server.port());
+  const Digest wrong_role = store_proof("secret", "server", challenge_of(reflecting), nonce);
+  reflecting.say(framed(ByteWriter().u32(kStoreMagic).digest(nonce).digest(wrong_role).str()));
+  EXPECT_TRUE(reflecting.dropped());
+}
+
+// Past the proof too: garbage ends its own connection only.
+TEST(TcpStore, MalformedRequestsEndTheirConnection) {
+  TcpStoreServer server("127.0.0.1", 0, "");
+  TcpStore store(options_for(server.port(), ""));
+  store.set("key", "value");
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    Stranger s(server.port());
+    const std::string hello = s.hear(40);
+    ByteReader in(hello);
+    in.u32(), in.u32();
+    const Nonce nonce = random_nonce();
+    const Digest proof = store_proof("", "client", in.digest(), nonce);
+    s.say(framed(ByteWriter().u32(kStoreMagic).digest(nonce).digest(proof).str()));
+    ASSERT_EQ(s.hear(36).size(), 36u);
+    // A request of one of the kinds, cut or continued at random, with counts and lengths that may lie.
+    std::string payload(1, static_cast<char>(round % 4 == 0 ? 0 : 2));
+    const std::size_t length = random() % 40;
+    for (std::size_t i = 0; i < length; ++i) payload.push_back(static_cast<char>(random() % 3 == 0 ? random() : 0));
+    payload += "\xff\xff\xff\xff";  // never a whole one
+    s.say(framed(payload));
+    EXPECT_TRUE(s.dropped()) << round;
+  }
+  EXPECT_EQ(store.get("key", kLong), "value");
+}
+
+TEST(TcpStore, AWrongSecretIsRefusedAtOnce) {
+  TcpStoreServer server("127.0.0.1", 0, "secret");
+  for (const char* secret : {"another", ""}) {
+    try {
+      TcpStore store(options_for(server.port(), secret));
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(e.what()).find("TUTTI_SECRET"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(TcpStore, NoServerIsATimeoutThatSaysWhere) {
+  std::uint16_t port = 0;
+  {
+    const UniqueFd listener = listen_tcp("127.0.0.1", 0);
+    port = port_of(listener.get());
+  }
+  TcpStoreOptions options = options_for(port, "");
+  options.timeout = milliseconds(50);
+  try {
+    TcpStore store(options);
+    ADD_FAILURE() << "reached";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kTimeout);
+    EXPECT_NE(std::string(e.what()).find("port " + std::to_string(port)), std::string::npos) << e.what();
+  }
+}
+
+TEST(TcpStore, AForeignServerIsATimeoutWithARemedy) {
+  const UniqueFd listener = listen_tcp("127.0.0.1", 0);  // never says a word
+  TcpStoreOptions options = options_for(port_of(listener.get()), "");
+  options.timeout = milliseconds(50);
+  try {
+    TcpStore store(options);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kTimeout);
+    EXPECT_NE(std::string(e.what()).find("TUTTI_MASTER_PORT"), std::string::npos) << e.what();
+  }
+}
+
+TEST(TcpStore, ATakenPortSaysWhatToDo) {
+  TcpStoreServer server("127.0.0.1", 0, "");
+  try {
+    TcpStoreServer second("127.0.0.1", server.port(), "");
+    ADD_FAILURE() << "two servers on a port";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kExhausted);
+    EXPECT_NE(std::string(e.what()).find("TUTTI_MASTER_PORT"), std::string::npos) << e.what();
+  }
+}
+
+TEST(TcpStore, TheServersEndIsAnErrorToAWaitingRank) {
+  auto server = std::make_unique<TcpStoreServer>("127.0.0.1", 0, "");
+  TcpStore store(options_for(server->port(), ""));
+  const auto errors = test::run_threads(2, [&](int rank) {
+    if (rank == 0) store.get("never set", kLong);
+    // Whether the get was already waiting or not: it must end.
+    if (rank == 1) server.reset();
+  });
+  EXPECT_NE(errors[0].find("is gone"), std::string::npos) << errors[0];
+  EXPECT_EQ(errors[1], "");
+  try {
+    store.add("count", 1);
+    ADD_FAILURE() << "no error after the end";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kPeerLost);
+  }
+}
+
+TEST(TcpStore, AWaitingRankThatDiesIsForgotten) {
+  test::StoreProcess process;
+  const pid_t waiting = test::fork_rank([&] {
+    process.connect()->get("late", kLong);
+    return true;
+  });
+  ::kill(waiting, SIGKILL);
+  EXPECT_FALSE(test::wait_for(waiting));
+  const auto store = process.connect_here();
+  store->set("late", "1");
+  EXPECT_EQ(store->get("late", kLong), "1");
+}
+
+TEST(TcpStore, ServesManyRanksThroughOneWait) {
+  TcpStoreServer server("127.0.0.1", 0, "secret");
+  constexpr int kSize = 48;
+  std::vector<std::string> keys;
+  for (int r = 0; r < kSize; ++r) keys.push_back("key " + std::to_string(r));
+  const auto errors = test::run_threads(kSize, [&](int rank) {
+    TcpStore store(options_for(server.port(), "secret"));
+    store.set(keys[static_cast<std::size_t>(rank)], std::to_string(rank));
+    const auto values = store.multi_get(keys, kLong);
+    for (int r = 0; r < kSize; ++r) EXPECT_EQ(values[static_cast<std::size_t>(r)], std::to_string(r));
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(kSize));
+}
+
+TEST(TcpStore, LeavesNoDescriptor) {
+  const auto round = [] {
+    TcpStoreOptions options = options_for(0, "secret");
+    options.serve = true;
+    TcpStore first(options);
+    TcpStore second(options_for(first.port(), "secret"));
+    second.set("key", "value");
+    EXPECT_EQ(first.get("key", kLong), "value");
+  };
+  round();  // the first opens what the process keeps: OpenSSL's and the resolver's files
+  const int before = test::open_descriptors();
+  for (int i = 0; i < 50; ++i) round();
+  EXPECT_EQ(test::open_descriptors(), before);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,128 @@
+// Nobody may sleep on: who must be woken is, at once, and not by the end of a slice.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "channel/sim_ports.h"
+#include "transport/shm_world.h"
+
+namespace tutti::test {
+namespace {
+
+// Sleeps until nudged, whatever the port asked for; counts who was rung.
+class StrictWaker final : public PortWaker {
+ public:
+  void sleep(const std::vector<pollfd>&, std::int64_t, const std::function<bool()>& still_idle) noexcept override {
+    std::unique_lock lock(mutex_);
+    const int seen = nudges_;
+    lock.unlock();
+    if (!still_idle()) return;
+    lock.lock();
+    asleep_ = true;
+    changed_.notify_all();
+    if (!changed_.wait_for(lock, std::chrono::seconds(20), [&] { return nudges_ != seen; })) missed_ = true;
+    asleep_ = false;
+  }
+  void nudge() noexcept override {
+    const std::lock_guard lock(mutex_);
+    ++nudges_;
+    changed_.notify_all();
+  }
+  void ring(int peer) noexcept override { ++rung[peer]; }
+  Outcome check(int) noexcept override { return kOkOutcome; }
+
+  void await_sleeper() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(20), [&] { return asleep_; }));
+  }
+  bool missed() {
+    const std::lock_guard lock(mutex_);
+    return missed_;
+  }
+
+  int rung[2] = {};  // under the port's lock
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int nudges_ = 0;
+  bool asleep_ = false;
+  bool missed_ = false;
+};
+
+struct TwoRanks {
+  TwoRanks() : rings(2, 65536), shm0(rings.options(0)), shm1(rings.options(1)) {}
+
+  SharedRings rings;
+  ShmTransport shm0, shm1;
+  StrictWaker waker0, waker1;
+  MessagePort zero{0, 2, {nullptr, &shm0}, &waker0, 0};
+  MessagePort one{1, 2, {&shm1, nullptr}, &waker1, 0};
+};
+
+// One thread sleeps in wait(), another drives and completes its op.
+TEST(MessageWake, WhoCompletesAnothersOpWakesItsWaiter) {
+  for (const bool with_callback : {false, true}) {
+    TwoRanks ranks;
+    Parcel in(8), out(pattern(1, 8));
+    if (with_callback) in.op.on_done = [](MessageOp&) {};
+    in.recv(ranks.zero, 1, 1);
+    std::thread waiter([&] {
+      Deadline never = Deadline::never();
+      EXPECT_TRUE(ranks.zero.wait(in.op, never).ok());
+    });
+    ranks.waker0.await_sleeper();
+    out.send(ranks.one, 0, 1);
+    while (ranks.zero.progress()) {
+    }
+    waiter.join();
+    EXPECT_FALSE(ranks.waker0.missed());
+  }
+}
+
+TEST(MessageWake, FailAndCancelWakeTheWaiter) {
+  for (const bool fail : {false, true}) {
+    TwoRanks ranks;
+    Parcel in(8);
+    in.recv(ranks.zero, 1, 1);
+    std::thread waiter([&] {
+      Deadline never = Deadline::never();
+      EXPECT_EQ(ranks.zero.wait(in.op, never).status, Status::kAborted);
+    });
+    ranks.waker0.await_sleeper();
+    fail ? ranks.zero.fail({Status::kAborted, -1}) : ranks.zero.cancel(in.op);
+    waiter.join();
+    EXPECT_FALSE(ranks.waker0.missed());
+  }
+}
+
+TEST(MessageWake, WriterRingsTheReader) {
+  TwoRanks ranks;
+  Parcel out(8);
+  out.send(ranks.zero, 1, 1);
+  EXPECT_EQ(ranks.waker0.rung[1], 1);
+}
+
+// A writer that found the link full sleeps: whoever makes room rings although it writes nothing.
+TEST(MessageWake, ReaderRingsTheWriterThatWaitsForRoom) {
+  TwoRanks ranks;
+  Parcel out(pattern(1, 1 << 20)), in(1 << 20);
+  in.recv(ranks.one, 0, 1);
+  out.send(ranks.zero, 1, 1);
+  while (in.op.phase != MessagePhase::kIncoming) ranks.one.progress();
+  while (!in.op.done()) {
+    while (ranks.zero.progress()) {  // until the ring is full or all is written
+    }
+    const int before = ranks.waker1.rung[0];
+    ASSERT_TRUE(ranks.one.progress());
+    if (!out.op.done()) {
+      ASSERT_GT(ranks.waker1.rung[0], before);
+    }
+  }
+  EXPECT_EQ(in.data, out.data);
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,230 @@
+// What happens when ranks disagree, do not come, leave, abort or hand over nonsense.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "communicator/thread_ranks.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+Call all_reduce(std::vector<float>& x, ReduceOp op = ReduceOp::kSum) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DataType::kFloat32;
+  call.op = op;
+  call.count = x.size();
+  call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
+  return call;
+}
+
+Call broadcast(std::vector<float>& x, int root) {
+  Call call = all_reduce(x);
+  call.collective = Collective::kBroadcast;
+  call.op = ReduceOp::kSum;
+  call.root = root;
+  return call;
+}
+
+bool contains(const Error& error, const std::string& text) {
+  return std::string(error.what()).find(text) != std::string::npos;
+}
+
+// Ranks 0 ... n-2 make one call, the last another; all must raise, naming both, with outputs as they were.
+void expect_mismatch(int n, std::size_t count, const std::function<Call(std::vector<float>&)>& one,
+                     const std::function<Call(std::vector<float>&)>& other, const std::string& one_text,
+                     const std::string& other_text) {
+  World world;
+  world.size = n;
+  run_ranks(world, [&](Communicator& c) {
+    std::vector<float> x(count + 8, 3.5F);
+    const bool odd = c.rank() == n - 1;
+    const Call call = odd ? other(x) : one(x);
+    const Error error = error_of([&] { c.run(call); });
+    EXPECT_EQ(x, std::vector<float>(count + 8, 3.5F)) << "output was written on rank " << c.rank();
+    if (error.kind() == ErrorKind::kPeerLost) return;  // learnt it from a peer that was faster to compare
+    ASSERT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
+    EXPECT_TRUE(contains(error, one_text)) << error.what();
+    EXPECT_TRUE(contains(error, other_text)) << error.what();
+    // It stays broken, and says so.
+    EXPECT_EQ(error_of([&] { c.run(call); }).kind(), ErrorKind::kMismatch);
+  });
+}
+
+TEST(Failure, MismatchedCountOpAndCollectiveRaiseEverywhere) {
+  for (const std::size_t count : {4UL, 1000UL, 100'000UL}) {
+    const auto reduce = [count](std::vector<float>& x) {
+      Call call = all_reduce(x);
+      call.count = count;
+      call.input.bytes = call.output.bytes = count * 4;
+      return call;
+    };
+    for (const int n : {2, 3}) {
+      expect_mismatch(
+          n, count, reduce,
+          [&](std::vector<float>& x) {
+            Call call = reduce(x);
+            call.count = count + 1;
+            call.input.bytes = call.output.bytes = (count + 1) * 4;
+            return call;
+          },
+          "[" + std::to_string(count) + "]", "[" + std::to_string(count + 1) + "]");
+      expect_mismatch(
+          n, count, reduce,
+          [&](std::vector<float>& x) {
+            Call call = reduce(x);
+            call.op = ReduceOp::kMax;
+            return call;
+          },
+          "sum", "max");
+      expect_mismatch(
+          n, count, reduce,
+          [&](std::vector<float>& x) {
+            Call call = reduce(x);
+            call.dtype = DataType::kInt32;
+            return call;
+          },
+          "f32", "i32");
+    }
+  }
+}
+
+TEST(Failure, TwoRootsAreFoundAtTheNextCall) {
+  run_ranks({}, [](Communicator& c) {
+    std::vector<float> x(4, static_cast<float>(c.rank()));
+    // Each believes to be the root, so neither has anything to wait for.
+    c.run(broadcast(x, c.rank()));
+    std::vector<float> y(4, 1);
+    const Error error = error_of([&] { c.run(all_reduce(y)); });
+    ASSERT_TRUE(error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kPeerLost) << error.what();
+    EXPECT_EQ(y, std::vector<float>(4, 1));
+    if (error.kind() == ErrorKind::kMismatch) {
+      EXPECT_TRUE(contains(error, "broadcast #1")) << error.what();
+    }
+  });
+}
+
+TEST(Failure, AMissingRankIsNamedAtTheDeadline) {
+  World world;
+  world.size = 3;
+  world.timeout = milliseconds(300);
+  std::atomic<int> raised{0};
+  run_ranks(world, [&](Communicator& c) {
+    if (c.rank() == 2) {
+      // Stays in the group, makes no call, until the others have raised.
+      while (raised.load() < 2) std::this_thread::yield();
+      return;
+    }
+    std::vector<float> x(10, 1);
+    const Error error = error_of([&] { c.run(all_reduce(x)); });
+    EXPECT_TRUE(error.kind() == ErrorKind::kTimeout || error.kind() == ErrorKind::kPeerLost) << error.what();
+    EXPECT_TRUE(contains(error, "rank 2")) << error.what();
+    EXPECT_TRUE(contains(error, "all_reduce #1 f32[10] sum")) << error.what();
+    EXPECT_EQ(x, std::vector<float>(10, 1));
+    ++raised;
+  });
+}
+
+TEST(Failure, ARankThatLeavesIsNamed) {
+  World world;
+  world.size = 3;
+  run_ranks(world, [](Communicator& c) {
+    std::vector<float> x(10, 1);
+    c.run(all_reduce(x));
+    if (c.rank() == 1) return;  // its communicator is destroyed
+    const Error error = error_of([&] { c.run(all_reduce(x)); });
+    ASSERT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+    EXPECT_TRUE(contains(error, "rank 1")) << error.what();
+  });
+}
+
+TEST(Failure, AbortEndsAWaitAndIsToldToThePeers) {
+  std::atomic<bool> aborted{false};
+  run_ranks({}, [&](Communicator& c) {
+    std::vector<float> x(10, 1);
+    if (c.rank() == 0) {
+      const WorkPtr work = c.submit(all_reduce(x));
+      c.abort("enough");
+      aborted.store(true, std::memory_order_release);  // release: pairs with the acquire of rank 1
+      const Error error = error_of([&] { work->wait(); });
+      EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+      EXPECT_TRUE(contains(error, "enough")) << error.what();
+    } else {
+      // Not before: the call would complete.
+      while (!aborted.load(std::memory_order_acquire)) std::this_thread::yield();
+      const Error error = error_of([&] {
+        for (int i = 0; i < 2; ++i) c.run(all_reduce(x));
+      });
+      EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+    }
+  });
+}
+
+TEST(Failure, RefusedCallsLeaveTheGroupUsable) {
+  run_ranks({}, [](Communicator& c) {
+    std::vector<float> x(10, 1);
+    const std::uint64_t before = c.sequence();
+    EXPECT_EQ(error_of([&] { c.run(broadcast(x, 7)); }).kind(), ErrorKind::kInvalidArgument);
+    EXPECT_EQ(error_of([&] { c.run(all_reduce(x, ReduceOp::kBand)); }).kind(), ErrorKind::kInvalidArgument);
+    Call integers = all_reduce(x, ReduceOp::kAvg);
+    integers.dtype = DataType::kInt32;
+    EXPECT_EQ(error_of([&] { c.run(integers); }).kind(), ErrorKind::kInvalidArgument);
+    Call null = all_reduce(x);
+    null.input.base = nullptr;
+    EXPECT_EQ(error_of([&] { c.run(null); }).kind(), ErrorKind::kInvalidArgument);
+    EXPECT_EQ(error_of([&] { c.send(x.data(), 1, DataType::kFloat32, 9, 0); }).kind(), ErrorKind::kInvalidArgument);
+    EXPECT_EQ(c.sequence(), before);
+    c.run(all_reduce(x));
+    EXPECT_EQ(x, std::vector<float>(10, 2));
+  });
+}
+
+TEST(Failure, SurvivorsShrink) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  std::vector<int> sizes(4, 0);
+  for (int r = 0; r < 4; ++r) {
+    threads.emplace_back([&, r] {
+      CommunicatorOptions options;
+      options.timeout = milliseconds(5000);
+      options.config.log_level = "error";
+      auto c = Communicator::create(store, "whole", r, 4, options);
+      std::vector<float> x(10, 1);
+      c->run(all_reduce(x));
+      if (r == 2) return;
+      EXPECT_NE(std::string(error_of([&] { c->run(all_reduce(x)); }).what()), "");
+      std::vector<int> members;
+      auto smaller = c->shrink(store, "smaller", milliseconds(500), &members);
+      EXPECT_EQ(members, (std::vector<int>{0, 1, 3}));
+      std::vector<float> y(10, 1);
+      smaller->run(all_reduce(y));
+      EXPECT_EQ(y, std::vector<float>(10, 3));
+      sizes[static_cast<std::size_t>(r)] = smaller->size();
+    });
+  }
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(sizes, (std::vector<int>{3, 3, 0, 3}));
+}
+
+TEST(Failure, MonitoredBarrierNamesWhoIsMissingAndLeavesTheGroupUsable) {
+  World world;
+  world.size = 3;
+  run_ranks(world, [](Communicator& c) {
+    c.monitored_barrier(milliseconds(5000), false);
+    if (c.rank() != 1) {
+      const Error error = error_of([&] { c.monitored_barrier(milliseconds(200), true); });
+      EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+      if (c.rank() == 0) {
+        EXPECT_TRUE(contains(error, "Rank 1 failed to pass monitoredBarrier")) << error.what();
+      }
+    }
+    std::vector<float> x(10, 1);
+    c.run(all_reduce(x));
+    EXPECT_EQ(x, std::vector<float>(10, 3));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

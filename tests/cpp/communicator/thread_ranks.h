@@ -1,0 +1,62 @@
+// Ranks as threads of the test's process, over an in-memory store: the whole library but for process boundaries.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/memory_store.h"
+#include "tutti/communicator.h"
+
+namespace tutti::test {
+
+struct World {
+  int size = 2;
+  std::chrono::milliseconds timeout{20'000};
+  // Host of a rank; all on one when empty.
+  std::function<std::string(int)> host_of;
+  std::string algorithm;
+};
+
+// Runs `body` on every rank, each with its communicator; fails the test with what a rank has thrown.
+inline void run_ranks(const World& world, const std::function<void(Communicator&)>& body) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  std::vector<std::string> errors(static_cast<std::size_t>(world.size));
+  for (int r = 0; r < world.size; ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        CommunicatorOptions options;
+        options.timeout = world.timeout;
+        options.config.algorithm = world.algorithm;
+        options.config.log_level = "error";
+        if (world.host_of) options.config.host_id = world.host_of(r);
+        const auto comm = Communicator::create(store, "test", r, world.size, options);
+        body(*comm);
+      } catch (const std::exception& e) {
+        errors[static_cast<std::size_t>(r)] = e.what();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (int r = 0; r < world.size; ++r) {
+    EXPECT_EQ(errors[static_cast<std::size_t>(r)], "") << "on rank " << r;
+  }
+}
+
+// What a call throws, or an Error of kind kInternal without text if it throws nothing.
+inline Error error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e;
+  }
+  return Error(ErrorKind::kInternal, "");
+}
+
+}  // namespace tutti::test

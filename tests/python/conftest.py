@@ -1,0 +1,113 @@
+"""Options, the store of the test run, and the fixtures that hand out pools of ranks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+
+import hypothesis
+import pytest
+import rank_pool
+import torch.distributed as dist
+from rank_pool import RankPool
+
+MAX_POOLS = 3  # idle ranks cost memory
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--backend", default="tutti", help="backend under test; gloo validates the tests themselves")
+    parser.addoption("--seed", type=int, default=20240, help="seed of every random choice of the tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "tutti_only: a promise that other backends do not make")
+    hypothesis.settings.register_profile(
+        "ranks", deadline=None, derandomize=True, print_blob=True, suppress_health_check=list(hypothesis.HealthCheck)
+    )
+    hypothesis.settings.load_profile("ranks")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    backend = config.getoption("--backend")
+    for item in items:
+        if backend != "tutti" and item.get_closest_marker("tutti_only"):
+            item.add_marker(pytest.mark.skip(reason=f"a promise of tutti that {backend} does not make"))
+    if any(item.path.name in ("test_training.py", "test_calls.py") for item in items):
+        rank_pool.PRELOAD += rank_pool.PRELOAD_FOR_TRAINING
+
+
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> str:
+    name = str(request.config.getoption("--backend"))
+    if name == "tutti":
+        try:
+            importlib.import_module("tutti._torch")
+        except ImportError as error:  # every test would fail alike
+            pytest.exit(f"the backend cannot be loaded: {error}", returncode=3)
+    return name
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture(scope="session")
+def store_port() -> Iterator[int]:
+    """The port of a store in this process, which outlives every rank."""
+    store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    yield int(store.port)
+
+
+@pytest.fixture(scope="session")
+def shared_pools() -> Iterator[dict[Any, RankPool]]:
+    pools: dict[Any, RankPool] = {}
+    yield pools
+    for pool in pools.values():
+        pool.close()
+
+
+@pytest.fixture
+def world(
+    request: pytest.FixtureRequest, backend: str, store_port: int, shared_pools: dict[Any, RankPool]
+) -> Iterator[Callable[..., RankPool]]:
+    """world(n, **env) gives a pool of n ranks with a healthy default group, kept for later tests."""
+    used: list[RankPool] = []
+
+    def give(size: int, **env: str) -> RankPool:
+        key = (size, tuple(sorted(env.items())))
+        pool = shared_pools.pop(key, None)
+        if pool is None or not pool.alive:
+            while len(shared_pools) >= MAX_POOLS:
+                shared_pools.pop(next(iter(shared_pools))).close()
+            pool = RankPool(size, backend, store_port, env=env)
+        shared_pools[key] = pool  # the most recently used is last
+        used.append(pool)
+        return pool
+
+    before = request.session.testsfailed
+    yield give
+    if request.session.testsfailed > before:
+        for pool in used:
+            pool.kill()
+
+
+@pytest.fixture
+def fresh_world(backend: str, store_port: int) -> Iterator[Callable[..., RankPool]]:
+    """fresh_world(n, ...) gives a pool of this test alone, for tests that break their ranks."""
+    pools: list[RankPool] = []
+
+    def give(size: int, **options: Any) -> RankPool:
+        pools.append(RankPool(size, backend, store_port, **options))
+        return pools[-1]
+
+    yield give
+    for pool in pools:
+        pool.kill()

@@ -1,0 +1,320 @@
+"""Ways to call: asynchronous work, coalescing, messages in any order, objects, sparse tensors, tracing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+
+World = Callable[..., RankPool]
+
+LARGE = 2_000_000  # far more than any buffer between two ranks
+
+
+def use_work(ctx: Context) -> list[bool]:
+    tensor = torch.full((1000,), float(ctx.rank + 1))
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future()
+    doubled = future.then(lambda done: done.value()[0] * 2)
+    waited = work.wait()
+    return [
+        waited,
+        work.is_completed(),
+        work.exception() is None,
+        torch.equal(work.result()[0] if isinstance(work.result(), list) else work.result(), tensor),
+        float(tensor[0]) == 3.0,
+        float(doubled.wait()[0]) == 6.0,
+        float(future.value()[0][0]) == 3.0,
+    ]
+
+
+def test_work(world: World) -> None:
+    for answer in world(2).call(use_work):
+        assert answer == [True] * 7
+
+
+def overlap(ctx: Context) -> bool:
+    """Many asynchronous calls of mixed kinds and sizes, waited for against the order of issue."""
+    works, tensors = [], []
+    for number in range(200):
+        tensor = torch.full((1 + number * 37 % 5000,), float(number + ctx.rank))
+        if number % 3 == 2:
+            works.append(dist.broadcast(tensor, number % ctx.size, async_op=True))
+        else:
+            works.append(dist.all_reduce(tensor, async_op=True))
+        tensors.append(tensor)
+    for work in reversed(works):
+        work.wait()
+    total = sum(range(ctx.size))
+    wanted = [
+        float(number + number % ctx.size) if number % 3 == 2 else float(number * ctx.size + total)
+        for number in range(200)
+    ]
+    return all(bool((tensor == want).all()) for tensor, want in zip(tensors, wanted, strict=True))
+
+
+def test_many_outstanding_calls(world: World) -> None:
+    assert world(3).call(overlap) == [True] * 3
+
+
+def receive_around_a_collective(ctx: Context) -> bool:
+    """irecv; all_reduce; isend: the receive must not hold up the collective."""
+    other = 1 - ctx.rank
+    received = torch.zeros(LARGE)
+    receive = dist.irecv(received, other)
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    send = dist.isend(torch.full((LARGE,), float(ctx.rank)), other)
+    send.wait()
+    receive.wait()
+    return bool((received == other).all()) and bool((tensor == 2).all())
+
+
+def send_before_receive(ctx: Context) -> bool:
+    """Both ranks send first, more than fits anywhere, then receive."""
+    other = 1 - ctx.rank
+    sent, received = torch.full((LARGE,), float(ctx.rank)), torch.zeros(LARGE)
+    send = dist.isend(sent, other)
+    receive = dist.irecv(received, other)
+    receive.wait()
+    send.wait()
+    return bool((received == other).all())
+
+
+def collective_between_messages(ctx: Context) -> bool:
+    """An asynchronous collective is outstanding on both sides of every message."""
+    other = 1 - ctx.rank
+    tensors = [torch.full((LARGE // 10,), 1.0) for _ in range(4)]
+    received = [torch.zeros(LARGE // 4) for _ in range(4)]
+    works = []
+    for number in range(4):
+        works.append(dist.isend(torch.full((LARGE // 4,), float(number)), other, tag=number))
+        works.append(dist.all_reduce(tensors[number], async_op=True))
+    for number in (3, 1, 2, 0):
+        works.append(dist.irecv(received[number], other, tag=number))
+    for work in works:
+        work.wait()
+    return all(bool((received[n] == n).all()) and bool((tensors[n] == 2).all()) for n in range(4))
+
+
+def crossed_tags(ctx: Context) -> bool:
+    """Receives asked for in another order than the sends come; those of one tag keep their order."""
+    if ctx.rank == 0:
+        works = [dist.isend(torch.full((3,), value), 1, tag=tag) for value, tag in ((1, 5), (2, 6), (3, 5), (4, 7))]
+        for work in works:
+            work.wait()
+        return True
+    tensors = [torch.zeros(3, dtype=torch.int64) for _ in range(4)]
+    works = [dist.irecv(tensor, 0, tag=tag) for tensor, tag in zip(tensors, (7, 5, 6, 5), strict=True)]
+    for work in works:
+        work.wait()
+    return [int(tensor[0]) for tensor in tensors] == [4, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        receive_around_a_collective,
+        send_before_receive,
+        collective_between_messages,
+        crossed_tags,
+    ],
+)
+def test_orders_that_must_not_deadlock(world: World, order: Callable[[Context], bool]) -> None:
+    assert world(2).call(order, timeout_s=40) == [True, True]
+
+
+def any_source(ctx: Context) -> list[int]:
+    if ctx.rank:
+        dist.send(torch.full((4,), float(ctx.rank)), 0, tag=9)
+        return []
+    seen = []
+    for _ in range(ctx.size - 1):
+        tensor = torch.zeros(4)
+        source = dist.recv(tensor, tag=9)
+        assert float(tensor[3]) == source
+        seen.append(source)
+    return sorted(seen)
+
+
+def test_receive_from_any_source(world: World) -> None:
+    assert world(4).call(any_source)[0] == [1, 2, 3]
+
+
+def coalesce(ctx: Context) -> list[bool]:
+    """The coalescing manager and batches of messages."""
+    reduced = [torch.full((n,), float(n)) for n in (1, 10, 20_000, 0, 300_000)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in reduced:
+            dist.all_reduce(tensor)
+    manager.wait()
+    gathered = [torch.zeros(n * ctx.size) for n in (1, 10)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in gathered:
+            dist.all_gather_into_tensor(tensor, torch.full((tensor.numel() // ctx.size,), float(ctx.rank)))
+    manager.wait()
+    scattered = [torch.zeros(n) for n in (1, 10)]
+    with dist._coalescing_manager(async_ops=False):
+        for tensor in scattered:
+            dist.reduce_scatter_tensor(tensor, torch.ones(tensor.numel() * ctx.size))
+    right, left = (ctx.rank + 1) % ctx.size, (ctx.rank - 1) % ctx.size
+    received = [torch.zeros(LARGE // 4), torch.zeros(3)]
+    operations = [dist.P2POp(dist.isend, torch.full_like(tensor, float(ctx.rank)), right) for tensor in received]
+    operations += [dist.P2POp(dist.irecv, tensor, left) for tensor in received]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return [
+        all(bool((tensor == tensor.numel() * ctx.size).all()) for tensor in reduced),
+        all(torch.equal(t.view(ctx.size, -1)[:, 0], torch.arange(ctx.size).float()) for t in gathered),
+        all(bool((tensor == ctx.size).all()) for tensor in scattered),
+        all(bool((tensor == left).all()) for tensor in received),
+    ]
+
+
+@pytest.mark.tutti_only
+def test_coalescing(world: World) -> None:
+    assert world(3).call(coalesce) == [[True] * 4] * 3
+
+
+def send_objects(ctx: Context) -> list[Any]:
+    thing = {"rank": ctx.rank, "list": list(range(ctx.rank * 1000))}
+    gathered: list[Any] = [None] * ctx.size
+    dist.all_gather_object(gathered, thing)
+    broadcast = [thing if ctx.rank == 1 else None, "x" if ctx.rank == 1 else None]
+    dist.broadcast_object_list(broadcast, src=1)
+    at_root: list[Any] | None = [None] * ctx.size if ctx.rank == 0 else None
+    dist.gather_object(thing, at_root, dst=0)
+    mine: list[Any] = [None]
+    dist.scatter_object_list(mine, [f"for {rank}" for rank in range(ctx.size)] if ctx.rank == 0 else None, src=0)
+    passed = ["", None]
+    if ctx.rank == 0:
+        dist.send_object_list(["hello", thing], dst=1)
+    elif ctx.rank == 1:
+        dist.recv_object_list(passed, src=0)
+    return [
+        [len(item["list"]) for item in gathered],
+        broadcast[0]["rank"],  # type: ignore[index]
+        None if at_root is None else [item["rank"] for item in at_root],
+        mine[0],
+        passed[0],
+    ]
+
+
+def test_objects(world: World) -> None:
+    answers = world(3).call(send_objects)
+    assert answers[0] == [[0, 1000, 2000], 1, [0, 1, 2], "for 0", ""]
+    assert answers[1] == [[0, 1000, 2000], 1, None, "for 1", "hello"]
+
+
+def reduce_sparse(ctx: Context) -> bool:
+    indices = torch.tensor([[ctx.rank, 3], [0, 1]])
+    sparse = torch.sparse_coo_tensor(indices, torch.tensor([1.0, float(ctx.rank)]), (4, 2))
+    dense = torch.zeros(4, 2)
+    for rank in range(ctx.size):
+        dense[rank, 0] += 1
+        dense[3, 1] += rank
+    dist.all_reduce(sparse)
+    return torch.equal(sparse.to_dense(), dense)
+
+
+def test_sparse(world: World) -> None:
+    assert world(3).call(reduce_sparse) == [True] * 3
+
+
+def functional(ctx: Context, compiled: bool) -> list[Any]:
+    """Functional collectives, also traced into one graph without a break."""
+    import torch.distributed._functional_collectives as fc
+
+    group = dist.group.WORLD
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = fc.all_reduce(x * 2, "sum", group)
+        y = fc.all_gather_tensor(y, 0, group)
+        y = fc.reduce_scatter_tensor(y, "sum", 0, group)
+        y = fc.all_to_all_single(y, None, None, group)
+        return fc.broadcast(y + 1, 0, group)
+
+    function = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
+    result = function(torch.full((ctx.size * 2,), float(ctx.rank + 1)))
+    return result.tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_functional_collectives(world: World, compiled: bool) -> None:
+    size = 2
+    summed = 2.0 * (1 + 2)  # all_reduce
+    assert world(size).call(functional, compiled, timeout_s=100) == [[summed * size + 1] * (size * 2)] * size
+
+
+def large_message(ctx: Context) -> bool:
+    """More elements than an int holds."""
+    count = 2**31 + 5
+    tensor = torch.zeros(count, dtype=torch.uint8)
+    if ctx.rank == 0:
+        tensor[-1] = 9
+        tensor[0] = 3
+    dist.broadcast(tensor, 0)
+    return int(tensor[-1]) == 9 and int(tensor[0]) == 3 and int(tensor[2**31 - 1]) == 0
+
+
+def available_bytes() -> int:
+    with open("/proc/meminfo") as info:
+        line = next(line for line in info if line.startswith("MemAvailable"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.tutti_only
+def test_more_than_two_to_the_31_elements(fresh_world: World) -> None:
+    needed = 7 << 30
+    if available_bytes() < needed:
+        pytest.skip(f"needs {needed >> 30} GiB of memory")
+    assert fresh_world(2).call(large_message, timeout_s=100) == [True, True]
+
+
+def mapped_tensors(ctx: Context) -> list[Any]:
+    """Calls on mapped tensors are right and counted; a mixture of mapped and plain ranks is right too."""
+    import tutti
+
+    answers: list[Any] = []
+    tutti.reset_metrics()
+    for mine in (True, ctx.rank == 0):
+        tensor = tutti.empty(500_000) if mine else torch.empty(500_000)
+        tensor.fill_(float(ctx.rank + 1))
+        dist.all_reduce(tensor)
+        answers.append(bool((tensor == 3).all()))
+    part = tutti.zeros(1000, dtype=torch.float64)[3:998:5]
+    part += ctx.rank
+    dist.all_reduce(part)
+    answers.append(bool((part == 1).all()))
+    answers.append(tutti.get_metrics()["mapped_calls"] >= 1)
+    with contextlib.suppress(ValueError):
+        dist.all_reduce(tutti.zeros(0))
+    return answers
+
+
+@pytest.mark.tutti_only
+def test_mapped_tensors(world: World) -> None:
+    assert world(2).call(mapped_tensors) == [[True] * 4] * 2
+
+
+def allocate(ctx: Context) -> bool:
+    """Backend.allocate_tensor gives mapped tensors."""
+    import tutti
+    from tutti._backend import is_mapped
+
+    backend = tutti.get_communicator()
+    tensor = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
+    tensor.fill_(1)
+    dist.all_reduce(tensor)
+    return is_mapped(tensor) and bool((tensor == ctx.size).all())
+
+
+@pytest.mark.tutti_only
+def test_allocate_tensor(world: World) -> None:
+    assert world(2).call(allocate) == [True, True]

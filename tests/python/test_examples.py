@@ -1,0 +1,114 @@
+"""Every example runs and finds itself right; the demo's pieces do what its table says."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rank_pool import RankPool
+from rank_worker import Context
+
+pytestmark = pytest.mark.tutti_only
+World = Callable[..., RankPool]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def run_example(ctx: Context, name: str, port: int, arguments: list[str]) -> None:
+    """Runs an example as torchrun would: by environment, in a process of its own."""
+    os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size), LOCAL_RANK=str(ctx.rank))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+    sys.path.insert(0, str(EXAMPLES))
+    sys.argv = [str(EXAMPLES / name), *arguments]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def launch(fresh_world: World, store_name: str, ranks: int, *arguments: str) -> None:
+    import torch.distributed as dist
+
+    # A store of this run alone: the ranks' keys have no prefix.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    pool = fresh_world(ranks, open_group=False)
+    pool.call(run_example, store_name, store.port, list(arguments), timeout_s=120)
+
+
+@pytest.mark.parametrize("name", ["minimal_ddp.py", "fsdp2.py", "comm_hooks.py", "zero_redundancy.py", "checkpoint.py"])
+def test_example(fresh_world: World, name: str) -> None:
+    launch(fresh_world, name, 2)
+
+
+def test_device_mesh(fresh_world: World) -> None:
+    launch(fresh_world, "device_mesh.py", 4)
+
+
+def train(fresh_world: World, backend: str, *options: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        stats = Path(folder) / "stats.json"
+        arguments = ("--backend", backend, "--params", "0.1", "--epochs", "2", "--save-stats", str(stats))
+        launch(fresh_world, "ddp_train.py", 2, *arguments, *options)
+        result: dict[str, Any] = json.loads(stats.read_text())
+        return result
+
+
+def test_training_is_the_same_on_every_backend(fresh_world: World) -> None:
+    tutti = train(fresh_world, "tutti")
+    gloo = train(fresh_world, "gloo")
+    shared = train(fresh_world, "tutti", "--shared-allocator", "--gradient-as-bucket-view")
+    losses = [epoch["loss"] for epoch in gloo["epochs"]]
+    assert [epoch["loss"] for epoch in tutti["epochs"]] == pytest.approx(losses, rel=1e-6)
+    assert [epoch["loss"] for epoch in shared["epochs"]] == pytest.approx(losses, rel=1e-6)
+    assert tutti["epochs"][-1]["accuracy"] > 0.5
+    assert tutti["metrics"]["mapped_calls"] == 0
+    assert shared["metrics"]["mapped_calls"] > 0
+    for stats in (tutti, gloo, shared):
+        assert stats["communication"]["all_reduces"] > 0
+        assert 0 < stats["communication"]["share_of_time"] <= 1
+
+
+def test_throughput_plot(tmp_path: Path) -> None:
+    stats = {
+        "backend": "tutti",
+        "ranks": 2,
+        "parameters": 1000000,
+        "samples_per_s": 100.0,
+        "epochs": [{"loss": 1.0}, {"loss": 0.5}],
+        "communication": {"all_reduce_p50_us": 10.0},
+    }
+    single = {key: value for key, value in stats.items() if key != "communication"} | {"samples_per_s": 80.0}
+    (tmp_path / "ddp.json").write_text(json.dumps(stats))
+    (tmp_path / "one.json").write_text(json.dumps(single))
+    finished = subprocess.run(
+        [
+            *(sys.executable, str(EXAMPLES / "benchmark_throughput.py")),
+            *("--baseline", "one.json", "--ddp", "mine=ddp.json", "-o", "bench"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "1.25x of one process" in finished.stdout
+    assert (tmp_path / "bench_throughput.png").stat().st_size > 0
+
+
+def test_faults_tell_the_story() -> None:
+    """Under Tutti no scene hangs, passes in silence or gives a wrong result; the exit code says so."""
+    finished = subprocess.run(
+        [sys.executable, str(EXAMPLES / "faults.py"), "--backends", "tutti", "--timeout", "2"],
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "rank 1" in finished.stdout

@@ -1,0 +1,408 @@
+"""A rank that dies, stops, leaves or never calls: the others raise in time, say why, and can go on."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conformance import COLLECTIVES, Case, Run
+from rank_pool import Outcome, Pending, RankPool, unique_name
+from rank_worker import Context, Leave
+
+pytestmark = pytest.mark.tutti_only
+World = Callable[..., RankPool]
+
+DEATH_S = 1.0  # the promise: every other rank raises within it
+SLACK_S = 1.0  # for a busy machine of two cores
+DEADLINE_S = 1.0  # group timeout of tests that run into it
+
+
+def call_until_error(
+    ctx: Context, collective: str, count: int, seed: int, kill_after_s: float | None
+) -> dict[str, Any]:
+    """Calls a collective over and over, checking each result, until it raises."""
+    if kill_after_s is not None:
+        threading.Timer(kill_after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    chooser = random.Random(seed)
+    members = list(range(ctx.size))
+    done = 0
+    while True:
+        case = Case(
+            collective,
+            torch.float32,
+            "SUM",
+            count,
+            "contiguous",
+            chooser.random() < 0.3 and collective != "send_recv",
+            chooser.randrange(ctx.size),
+            True,
+            seed,
+        )
+        try:
+            run = Run(case, ctx.rank, members)
+            run.start()
+            problem = run.finish()
+        except dist.DistBackendError as error:
+            return {"message": str(error), "done": done}
+        if problem:
+            raise AssertionError(f"call {done}: {problem}")
+        done += 1
+
+
+def go_on(ctx: Context, name: str, members: list[int]) -> float:
+    """A new group of those that are left works."""
+    ctx.init(name, 20, rank=members.index(ctx.rank), size=len(members))
+    tensor = torch.full((1000,), float(ctx.rank))
+    dist.all_reduce(tensor)
+    dist.barrier()
+    return float(tensor[0])
+
+
+def check_survivors(pool: RankPool, survivors: list[int]) -> None:
+    results = pool.call(go_on, unique_name("survivors"), survivors, ranks=survivors)
+    assert results == [float(sum(survivors))] * len(survivors)
+
+
+def check_message(message: str, culprit: int, call: str) -> None:
+    """It names the rank, the call and its number."""
+    assert re.search(rf"\brank {culprit}\b", message), f"rank {culprit} is not named: {message}"
+    if call == "send_recv":
+        assert re.search(r"\b(send|recv) f32\[", message), message
+    else:
+        name = {"all_gather_uneven": "all_gather", "all_gather_into_tensor": "all_gather"}.get(call, call)
+        name = {"reduce_scatter_tensor": "reduce_scatter", "all_to_all_single": "all_to_all"}.get(name, name)
+        assert re.search(rf"\b{name} #\d+", message), f"{name} with its number is not named: {message}"
+
+
+def raised_in_time(outcomes: dict[int, Outcome], since_s: float, limit_s: float, pool: RankPool) -> dict[int, str]:
+    """Messages of ranks that returned what they caught, no later than `limit_s` after `since_s` of the call's time."""
+    if any(outcome.kind != "ok" for outcome in outcomes.values()):
+        raise AssertionError(pool.explain(outcomes))
+    late = {rank: outcome.seconds - since_s for rank, outcome in outcomes.items()}
+    assert max(late.values()) < limit_s, f"seconds until ranks raised: {late}"
+    return {rank: outcome.value["message"] for rank, outcome in outcomes.items()}
+
+
+@pytest.mark.parametrize("count", [2, 3000, 1_500_000])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_killed_rank(fresh_world: World, seed: int, collective: str, count: int) -> None:
+    """SIGKILL at a random moment in every collective."""
+    chooser = random.Random(f"{collective} {count} {seed}")
+    size = 3
+    victim = chooser.randrange(size)
+    delay_s = chooser.uniform(0.001, 0.08)
+    pool = fresh_world(size)
+    survivors = [rank for rank in range(size) if rank != victim]
+    pending = pool.begin(
+        call_until_error, collective, count, seed, each=lambda rank: (delay_s if rank == victim else None,)
+    )
+    death = pending.wait(20, [victim])[victim]
+    assert death.kind == "died", f"seed {seed}: {pool.explain({victim: death})}"
+    messages = raised_in_time(pending.wait(10, survivors), death.seconds, DEATH_S + SLACK_S, pool)
+    for message in messages.values():
+        check_message(message, victim, collective)
+    check_survivors(pool, survivors)
+
+
+def call_or_stay_away(ctx: Context, collective: str, count: int, absent: int) -> dict[str, Any]:
+    if ctx.rank == absent:
+        return {"message": "", "done": 0}
+    return call_until_error(ctx, collective, count, 1, None)
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter_tensor", "all_to_all_single"])
+def test_rank_that_never_calls(fresh_world: World, collective: str) -> None:
+    pool = fresh_world(3)
+    pool.open_group(DEADLINE_S)
+    outcomes = pool.begin(call_or_stay_away, collective, 1000, 1).wait(20)
+    messages = raised_in_time({rank: outcomes[rank] for rank in (0, 2)}, DEADLINE_S, SLACK_S, pool)
+    assert min(outcomes[rank].seconds for rank in (0, 2)) >= DEADLINE_S * 0.9
+    for message in messages.values():
+        check_message(message, 1, collective)
+        assert "timed out" in message
+    check_survivors(pool, [0, 1, 2])  # the third is well: it only did not call
+
+
+def await_file(path: str, present: bool = True) -> None:
+    """Polls, bounded, for a file that another process makes."""
+    deadline = time.monotonic() + 20
+    while os.path.exists(path) is not present:
+        if time.monotonic() > deadline:
+            raise TimeoutError(path)
+        threading.Event().wait(0.002)
+
+
+def call_marked(ctx: Context, collective: str, count: int, marker: str) -> dict[str, Any]:
+    """As call_until_error; leaves a file once the first call has been made."""
+    first = Run(
+        Case(collective, torch.float32, "SUM", count, "contiguous", False, 0, True, 1), ctx.rank, list(range(ctx.size))
+    )
+    first.start()
+    first.finish()
+    with open(f"{marker}.{ctx.rank}", "w"):
+        pass
+    return call_until_error(ctx, collective, count, 1, None)
+
+
+def stop_while_calling(pool: RankPool, victim: int, collective: str, count: int, folder: str) -> tuple[Pending, float]:
+    """Starts calls and stops the victim in the middle of them; returns the time of the stop."""
+    marker = os.path.join(folder, "running")
+    pending = pool.begin(call_marked, collective, count, marker)
+    await_file(f"{marker}.{victim}")
+    pool.send_signal(victim, signal.SIGSTOP)
+    return pending, time.monotonic() - pending.start
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast", "all_to_all_single", "send_recv"])
+def test_stopped_rank(fresh_world: World, tmp_path: Any, collective: str) -> None:
+    """The others raise at the deadline; the one that resumes learns of it too, and all can go on."""
+    # In a ring of messages a rank waits for its neighbours only, who may be well themselves.
+    size = 2 if collective == "send_recv" else 3
+    others = [rank for rank in range(size) if rank != 1]
+    pool = fresh_world(size)
+    pool.open_group(DEADLINE_S)
+    pending, stopped = stop_while_calling(pool, 1, collective, 1000, str(tmp_path))
+    outcomes = pending.wait(20, others)
+    messages = raised_in_time(outcomes, stopped, 2 * DEADLINE_S + SLACK_S, pool)
+    assert any(re.search(r"\brank 1\b", message) for message in messages.values()), messages
+    pool.send_signal(1, signal.SIGCONT)
+    resumed = pending.wait(10, [1])
+    assert resumed[1].kind == "ok", pool.explain(resumed)
+    check_survivors(pool, list(range(size)))
+
+
+def leave_or_call(ctx: Context, how: str) -> dict[str, Any]:
+    """Rank 1 leaves the group in good order after one call."""
+    dist.all_reduce(torch.ones(4))
+    if ctx.rank == 1:
+        if how == "exit":
+            raise Leave
+        if how == "return without destroying":
+            os._exit(0)
+        dist.destroy_process_group()
+        return {"message": "", "done": 1}
+    return call_until_error(ctx, "all_reduce", 1000, 1, None)
+
+
+@pytest.mark.parametrize("how", ["exit", "return without destroying", "destroy"])
+def test_rank_that_leaves(fresh_world: World, how: str) -> None:
+    pool = fresh_world(3)
+    outcomes = pool.begin(leave_or_call, how).wait(20)
+    assert outcomes[1].kind in ("ok", "died") and outcomes[1].value in (0, {"message": "", "done": 1})
+    messages = raised_in_time({rank: outcomes[rank] for rank in (0, 2)}, outcomes[1].seconds, DEATH_S + SLACK_S, pool)
+    for message in messages.values():
+        check_message(message, 1, "all_reduce")
+    check_survivors(pool, [0, 2])
+
+
+def wait_asynchronously(ctx: Context) -> dict[str, Any]:
+    """An outstanding receive learns of the death, too; exceptions come through every way to ask."""
+    if ctx.rank == 1:
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    receive = dist.irecv(torch.empty(4), 1)
+    dist.barrier()
+    reduction = dist.all_reduce(torch.ones(1000), async_op=True)
+    told = []
+    for work in (receive, reduction):
+        try:
+            work.wait()
+        except dist.DistBackendError as error:
+            told.append(str(error))
+    return {"message": " | ".join(told), "told": len(told), "exception": reduction.exception() is not None}
+
+
+def test_outstanding_calls_learn_of_a_death(fresh_world: World) -> None:
+    pool = fresh_world(2)
+    outcome = pool.begin(wait_asynchronously).wait(20)[0]
+    raised_in_time({0: outcome}, 0, DEATH_S + SLACK_S, pool)
+    assert outcome.value["told"] == 2 and outcome.value["exception"], outcome.value
+    assert re.search(r"\brank 1\b", outcome.value["message"])
+
+
+def abort_while_waiting(ctx: Context) -> dict[str, Any]:
+    """abort() from another thread unblocks a wait; the peer learns of it."""
+    group = dist.distributed_c10d._get_default_group()
+    if ctx.rank == 0:
+        threading.Timer(0.2, group.abort).start()
+    try:
+        dist.all_reduce(torch.ones(4)) if ctx.rank == 0 else dist.recv(torch.ones(4), 0)
+    except dist.DistBackendError as error:
+        return {"message": str(error)}
+    return {"message": ""}
+
+
+def test_abort_unblocks(fresh_world: World) -> None:
+    pool = fresh_world(2)
+    outcomes = pool.begin(abort_while_waiting).wait(20)
+    messages = raised_in_time(outcomes, 0.2, DEATH_S + SLACK_S, pool)
+    assert "abort" in messages[0] and re.search(r"\brank 0\b", messages[1]), messages
+    check_survivors(pool, [0, 1])
+
+
+def log_of_timeout(ctx: Context, path: str) -> str:
+    """What this rank writes to its standard error while a call times out."""
+    if ctx.rank == 2:
+        return ""
+    saved = os.dup(2)
+    with open(f"{path}.{ctx.rank}", "w+") as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            dist.all_reduce(torch.ones(4))
+        except dist.DistBackendError:
+            pass
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+        log.seek(0)
+        return log.read()
+
+
+def test_survivors_log_who_is_missing(fresh_world: World, tmp_path: Any) -> None:
+    """One line a surviving rank: who has not arrived in which call."""
+    pool = fresh_world(3)
+    pool.open_group(DEADLINE_S)
+    logs = pool.call(log_of_timeout, str(tmp_path / "log"))
+    for rank in (0, 1):
+        lines = [line for line in logs[rank].splitlines() if line.strip()]
+        assert len(lines) == 1, lines
+        assert re.search(r"all_reduce #\d+", lines[0]) and re.search(r"\brank 2\b", lines[0]), lines
+
+
+def shared_or_plain(mapped: bool, count: int, value: float) -> torch.Tensor:
+    if not mapped:
+        return torch.full((count,), value)
+    import tutti
+
+    tensor = tutti.empty(count)
+    tensor.fill_(value)
+    return tensor
+
+
+COMPARED = 2_000_000
+
+
+def reduce_then_reuse(ctx: Context, mapped: bool, marker: str) -> dict[str, Any]:
+    """Reduces until an error; then ends the group and takes memory of the same size for something else."""
+    tensor = shared_or_plain(mapped, COMPARED, 1.0)
+    started = False
+    try:
+        while True:
+            dist.all_reduce(tensor)
+            if not started:
+                with open(f"{marker}.{ctx.rank}", "w"):
+                    started = True
+    except dist.DistBackendError as error:
+        message = str(error)
+    if ctx.rank == 0:
+        dist.destroy_process_group()
+        del tensor
+        ctx.kept["precious"] = [shared_or_plain(mapped, COMPARED, 42.0 + k) for k in range(4)]
+    return {"message": message}
+
+
+def still_precious(ctx: Context) -> bool:
+    return all(bool((tensor == 42.0 + k).all()) for k, tensor in enumerate(ctx.kept["precious"]))
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["staged", "mapped"])
+def test_stopped_rank_that_resumes_corrupts_nothing(fresh_world: World, tmp_path: Any, mapped: bool) -> None:
+    """Stop it at several moments of its calls; let the other time out and reuse its memory; resume; compare."""
+    for attempt in range(3):
+        pool = fresh_world(2)
+        pool.open_group(0.4)
+        marker = str(tmp_path / f"running{attempt}")
+        pending = pool.begin(reduce_then_reuse, mapped, marker)
+        await_file(f"{marker}.1")
+        pool.send_signal(1, signal.SIGSTOP)
+        raised_in_time(pending.wait(20, [0]), 0, 15, pool)
+        pool.send_signal(1, signal.SIGCONT)
+        assert pending.wait(20, [1])[1].kind == "ok"
+        assert pool.call(still_precious, ranks=[0]) == [True]
+        check_survivors(pool, [0, 1])
+        assert pool.call(still_precious, ranks=[0]) == [True]
+        pool.kill()
+
+
+class Scribbler(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """A data set whose worker process changes a tensor of its parent in place."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        for tensor in self.tensors:
+            tensor.fill_(-1.0)
+        return index
+
+
+def load_with_workers(ctx: Context) -> tuple[bool, float]:
+    import multiprocessing
+
+    import tutti
+
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have children
+    tutti.use_shared_allocator()
+    tensors = [tutti.zeros(100_000), torch.zeros(1_000_000)]
+    loader = torch.utils.data.DataLoader(Scribbler(tensors), num_workers=2, multiprocessing_context="fork")
+    seen = sorted(int(item) for item in loader)
+    untouched = seen == [0, 1, 2, 3] and all(not bool(tensor.any()) for tensor in tensors)
+    for tensor in tensors:  # the parent is still in the group, and its tensors still mapped
+        tensor.fill_(1.0)
+        dist.all_reduce(tensor)
+    return untouched, float(tensors[0][0] + tensors[1][-1])
+
+
+def test_forked_data_loader_leaves_its_parent_alone(fresh_world: World) -> None:
+    assert fresh_world(2).call(load_with_workers) == [(True, 4.0)] * 2
+
+
+def wait_long(ctx: Context, wait_s: float, call: str) -> float:
+    """The share of a core that rank 0 uses while it waits for rank 1."""
+    import resource
+
+    dist.all_reduce(torch.ones(4))
+    if ctx.rank == 1:
+        threading.Event().wait(wait_s)  # the work that makes this rank late
+    before, start = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    if call == "async":
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        work.wait()
+    elif call == "recv" and ctx.rank == 0:
+        dist.recv(torch.ones(4), 1)
+    elif call == "recv":
+        dist.send(torch.ones(4), 0)
+    else:
+        dist.all_reduce(torch.ones(4))
+    after, elapsed = resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used / elapsed if ctx.rank == 0 and elapsed > 1.0 else 0.0
+
+
+@pytest.mark.parametrize("call", ["sync", "async", "recv"])
+def test_waiting_rank_leaves_the_core_to_others(fresh_world: World, call: str) -> None:
+    """Under 5 % of a core after 10 ms: here over more than a second, those 10 ms included."""
+    assert fresh_world(2).call(wait_long, 1.3, call)[0] < 0.05
+
+
+def test_nothing_is_left_in_dev_shm(fresh_world: World) -> None:
+    before = set(os.listdir("/dev/shm"))
+    pool = fresh_world(2)
+    pending = pool.begin(call_until_error, "all_reduce", 100_000, 1, each=lambda rank: (0.05 if rank else None,))
+    during = set(os.listdir("/dev/shm")) - before
+    pending.wait(20)
+    pool.kill()
+    left = {name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.mp-")}
+    assert not left and not {name for name in during if not name.startswith("sem.mp-")}

@@ -1,0 +1,295 @@
+"""Groups: several backends, subgroups, threads, split, merge, shrink, timeouts, numbering."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool, unique_name
+from rank_worker import Context
+
+World = Callable[..., RankPool]
+
+
+def reduce_ones(group: Any = None) -> float:
+    tensor = torch.ones(100)
+    dist.all_reduce(tensor, group=group)
+    return float(tensor[-1])
+
+
+def several_backends(ctx: Context, name: str) -> list[Any]:
+    # A wheel for CPUs has no NCCL; gloo stands in for the other device's backend there.
+    other = "nccl" if dist.is_nccl_available() else "gloo"
+    ctx.init(name, backend=f"cpu:{ctx.backend},cuda:{other}")
+    group = dist.distributed_c10d._get_default_group()
+    config = dist.distributed_c10d.BackendConfig(dist.Backend(f"cpu:{ctx.backend},cuda:nccl"))
+    return [
+        reduce_ones(),
+        reduce_ones(dist.new_group([0, 1])),
+        group._get_backend(torch.device("cpu")).name(),
+        config.get_device_backend_map(),
+    ]
+
+
+def test_one_backend_a_device(fresh_world: World, backend: str) -> None:
+    for answer in fresh_world(2, open_group=False).call(several_backends, unique_name("mixed")):
+        assert answer == [2.0, 2.0, backend, {"cpu": backend, "cuda": "nccl"}]
+
+
+def use_subgroups(ctx: Context) -> list[float]:
+    """Overlapping groups, one of them of one rank, created in one order and used in another."""
+    members = [[0, 1], [1, 2, 3], [0, 2], [3], [0, 1, 2, 3]]
+    groups = [dist.new_group(ranks) for ranks in members]
+    sums = []
+    for ranks, group in reversed(list(zip(members, groups, strict=True))):
+        if ctx.rank in ranks:
+            tensor = torch.full((10,), float(ctx.rank))
+            dist.all_reduce(tensor, group=group)
+            assert float(tensor[0]) == sum(ranks), ranks
+            sums.append(float(tensor[0]))
+    with_enumeration, _ = dist.new_subgroups(2)
+    sums.append(reduce_ones(with_enumeration))
+    return sums
+
+
+def test_subgroups(world: World) -> None:
+    answers = world(4).call(use_subgroups)
+    assert [len(answer) for answer in answers] == [4, 4, 4, 4]
+    assert all(answer[-1] == 2.0 for answer in answers)
+
+
+def use_from_threads(ctx: Context, threads: int, rounds: int) -> list[str]:
+    """Every thread has a group of its own; they run at the same time."""
+    groups = [dist.new_group(list(range(ctx.size))) for _ in range(threads)]
+    problems: list[str] = []
+
+    def work(index: int) -> None:
+        try:
+            for number in range(rounds):
+                tensor = torch.full((number % 300 + 1,), float(index + ctx.rank))
+                dist.all_reduce(tensor, group=groups[index], async_op=False)
+                expected = ctx.size * index + sum(range(ctx.size))
+                if not bool((tensor == expected).all()):
+                    problems.append(f"thread {index} round {number}: {tensor[0]} is not {expected}")
+        except Exception as error:
+            problems.append(f"thread {index}: {error}")
+
+    started = [threading.Thread(target=work, args=(index,)) for index in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    return problems
+
+
+def test_groups_of_several_threads(world: World) -> None:
+    assert world(2).call(use_from_threads, 4, 100) == [[], []]
+
+
+def split_world(ctx: Context) -> list[Any]:
+    import tutti
+
+    part = tutti.split_group([[0, 2], [1]])
+    answer: list[Any] = []
+    if part is not None:
+        tensor = torch.full((5,), float(ctx.rank))
+        dist.all_reduce(tensor, group=part)
+        answer = [float(tensor[0]), dist.get_rank(part), dist.get_process_group_ranks(part)]
+    answer.append(reduce_ones())  # the parent goes on
+    return answer
+
+
+@pytest.mark.tutti_only
+def test_split(world: World) -> None:
+    assert world(4).call(split_world) == [[2.0, 0, [0, 2], 4.0], [1.0, 0, [1], 4.0], [2.0, 1, [0, 2], 4.0], [4.0]]
+
+
+def split_by_process_group(ctx: Context) -> Any:
+    """The route of C++: ProcessGroup::splitGroup, which torch.distributed.split_group calls for its own backends."""
+    parent = dist.distributed_c10d._get_default_group()
+    ranks = [0, 1] if ctx.rank < 2 else [2, 3]
+    child = parent.split_group(ranks, timedelta(seconds=20), None, f"half{ranks[0]}", "a half")
+    tensor = torch.full((5,), float(ctx.rank))
+    child.allreduce([tensor]).wait()
+    return float(tensor[0]), child.size()
+
+
+@pytest.mark.tutti_only
+def test_split_through_process_group(world: World) -> None:
+    assert world(4).call(split_by_process_group) == [(1.0, 2), (1.0, 2), (5.0, 2), (5.0, 2)]
+
+
+def merge_halves(ctx: Context, name: str) -> Any:
+    """Two groups that never met become one."""
+    import tutti
+
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    backend = tutti.get_communicator(halves[ctx.rank // 2])
+    merged = backend.merge_ranks(ctx.store(name), ctx.rank, 4)
+    tensor = torch.full((5,), float(ctx.rank))
+    options = dist.AllreduceOptions()
+    merged.allreduce([tensor], options).wait()
+    return float(tensor[0])
+
+
+@pytest.mark.tutti_only
+def test_merge(world: World) -> None:
+    assert world(4).call(merge_halves, unique_name("merge")) == [6.0] * 4
+
+
+def shrink_by_list(ctx: Context) -> Any:
+    """Backend.shrink without the ranks that are named."""
+    import tutti
+
+    backend = tutti.get_communicator()
+    if ctx.rank == 1:
+        return None
+    smaller = backend.shrink([1], 0)
+    tensor = torch.full((5,), float(ctx.rank))
+    smaller.allreduce([tensor], dist.AllreduceOptions()).wait()
+    return float(tensor[0]), smaller.size(), smaller.rank()
+
+
+@pytest.mark.tutti_only
+def test_shrink_by_list(fresh_world: World) -> None:
+    assert fresh_world(3).call(shrink_by_list) == [(2.0, 2, 0), None, (2.0, 2, 1)]
+
+
+def die_and_shrink(ctx: Context) -> Any:
+    import os
+    import signal
+
+    import tutti
+
+    dist.barrier()
+    if ctx.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            dist.all_reduce(torch.ones(10))
+    except dist.DistBackendError:
+        kind, text = tutti.get_error()
+    group, members = tutti.shrink(timeout=10)
+    tensor = torch.full((5,), float(ctx.rank))
+    dist.all_reduce(tensor, group=group)
+    return float(tensor[0]), members, kind, text is not None
+
+
+@pytest.mark.tutti_only
+def test_shrink_after_a_death(fresh_world: World) -> None:
+    pool = fresh_world(4)
+    outcomes = pool.begin(die_and_shrink).wait(30)
+    assert outcomes[1].kind == "died"
+    for rank in (0, 2, 3):
+        assert outcomes[rank].kind == "ok", pool.explain(outcomes)
+        total, members, kind, has_text = outcomes[rank].value
+        assert (total, members, has_text) == (5.0, [0, 2, 3], True)
+        assert kind in ("comm_error", "remote_error")
+
+
+def timeouts(ctx: Context) -> list[Any]:
+    """set_timeout and a call's own timeout shorten waits; Work.wait(timeout) gives up, the call does not."""
+    group = dist.distributed_c10d._get_default_group()
+    answers: list[Any] = []
+    if ctx.rank == 0:
+        receive = dist.irecv(torch.empty(3), 1)
+        start = time.monotonic()
+        try:
+            receive.wait(timedelta(milliseconds=200))
+        except RuntimeError:
+            answers.append(0.15 < time.monotonic() - start < 5)
+        ctx.signal("waited")
+        receive.wait()
+        answers.append(receive.is_completed())
+    else:
+        ctx.await_signal("waited", [0])
+        dist.send(torch.ones(3), 0)
+    group.set_timeout(timedelta(milliseconds=300))
+    start = time.monotonic()
+    try:
+        if ctx.rank == 0:
+            dist.all_reduce(torch.ones(3))
+    except dist.DistBackendError as error:
+        answers.append("300 ms" in str(error) and time.monotonic() - start < 10)
+    return answers
+
+
+@pytest.mark.tutti_only
+def test_timeouts(fresh_world: World) -> None:
+    assert fresh_world(2).call(timeouts)[0] == [True, True, True]
+
+
+def monitored(ctx: Context, absent: list[int], wait_all: bool) -> Any:
+    group = dist.distributed_c10d._get_default_group()
+    if ctx.rank in absent:
+        return None
+    try:
+        group.monitored_barrier(timedelta(seconds=1), wait_all_ranks=wait_all)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_monitored_barrier_passes(world: World) -> None:
+    assert world(3).call(monitored, [], False) == ["", "", ""]
+
+
+@pytest.mark.parametrize("wait_all", [False, True])
+def test_monitored_barrier_names_who_is_missing(fresh_world: World, wait_all: bool) -> None:
+    texts = fresh_world(4).call(monitored, [1, 3], wait_all)
+    assert "1" in texts[0]
+    if wait_all:
+        assert "3" in texts[0], texts[0]
+    assert texts[2], "rank 2 did not raise"
+
+
+def count_calls(ctx: Context) -> list[int]:
+    import tutti
+
+    group = dist.distributed_c10d._get_default_group()
+    numbers = [tutti.sequence_number()]
+    dist.all_reduce(torch.ones(3))
+    dist.barrier()
+    numbers.append(tutti.sequence_number())
+    try:
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.AVG)
+    except ValueError:
+        numbers.append(tutti.sequence_number())
+    other = (ctx.rank + 1) % 2
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, torch.ones(2), other), dist.P2POp(dist.irecv, torch.ones(2), other)]
+    ):
+        work.wait()
+    # ProcessGroup's own method refuses every backend that torch does not know.
+    numbers.append(group._get_backend(torch.device("cpu"))._get_sequence_number_for_group())
+    return [number - numbers[0] for number in numbers]
+
+
+@pytest.mark.tutti_only
+def test_sequence_numbers_count_collectives(world: World) -> None:
+    """A refused call and messages do not count."""
+    assert world(2).call(count_calls) == [[0, 2, 2, 2]] * 2
+
+
+def say_error(ctx: Context) -> Any:
+    import tutti
+
+    before = tutti.get_error()
+    tutti.abort(reason="the test says so")
+    try:
+        dist.all_reduce(torch.ones(3))
+    except dist.DistBackendError as error:
+        return before, tutti.get_error()[0], "the test says so" in str(error)
+    return None
+
+
+@pytest.mark.tutti_only
+def test_get_error(fresh_world: World) -> None:
+    for before, after, said in fresh_world(1).call(say_error):
+        assert before == ("success", None) and after != "success" and said

@@ -1,0 +1,265 @@
+"""Several hosts: shared memory inside each, authenticated TCP between them; same conformance, same fault rules."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conformance import COLLECTIVES, NOT_IN_GLOO
+from rank_pool import RankPool, unique_name
+from rank_worker import Context
+from test_conformance import run_sweep
+from test_faults import call_until_error, check_message, check_survivors, raised_in_time
+
+World = Callable[..., RankPool]
+
+SIZE = 4
+EVERY = 25
+ROUNDINGS = 2  # a narrow type may be rounded once inside a host and once between them
+DEATH_S = 2.0
+PARTITION_S = 6.0  # heartbeats of half a second, on a busy machine
+CUT_S = 15.0  # missing heartbeats tell one side of a cut, unanswered probes the other
+SUBNET = "10.213.77"
+
+
+def host_id(rank: int) -> dict[str, str]:
+    return {"TUTTI_HOST_ID": f"host{rank // 2}"}
+
+
+def host_ranks(ctx: Context) -> tuple[list[int], int]:
+    import tutti
+
+    communicator = tutti.get_communicator()
+    return sorted(communicator.host_ranks), communicator.host_count
+
+
+@pytest.fixture(scope="module")
+def split_pool(backend: str, store_port: int) -> Iterator[list[RankPool]]:
+    """Two hosts of two ranks on this machine, told apart by TUTTI_HOST_ID; made anew after a failure."""
+    made: list[RankPool] = []
+    yield made
+    for pool in made:
+        pool.kill()
+
+
+def current(made: list[RankPool], make: Callable[[], RankPool]) -> RankPool:
+    if not made or not made[-1].alive:
+        made.append(make())
+    return made[-1]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_conformance_of_two_hosts(
+    split_pool: list[RankPool], backend: str, store_port: int, seed: int, collective: str
+) -> None:
+    if backend == "gloo" and collective in NOT_IN_GLOO:
+        pytest.skip(f"gloo has no {collective}")
+    pool = current(split_pool, lambda: RankPool(SIZE, backend, store_port, env_of=host_id))
+    run_sweep(pool, collective, seed, EVERY, ROUNDINGS)
+
+
+@pytest.mark.tutti_only
+def test_host_id_splits_the_machine(fresh_world: World) -> None:
+    pool = fresh_world(SIZE, env_of=host_id)
+    assert pool.call(host_ranks) == [([0, 1], 2), ([0, 1], 2), ([2, 3], 2), ([2, 3], 2)]
+
+
+@pytest.mark.tutti_only
+def test_every_rank_a_host(fresh_world: World, seed: int) -> None:
+    pool = fresh_world(3, env_of=lambda rank: {"TUTTI_HOST_ID": str(rank)})
+    for collective in COLLECTIVES:
+        run_sweep(pool, collective, seed, 4 * EVERY, 3)
+
+
+def check_death(messages: dict[int, str], victim: int, collective: str) -> None:
+    """Across hosts the first survivors name the dead rank; one that hears of it late may name the rank that told it."""
+    assert any(re.search(rf"\brank {victim}\b", message) for message in messages.values()), messages
+    for rank, message in messages.items():
+        blamed = re.search(r"\brank (\d+) (?:\(pid \d+\) )?(?:died|gave up|has left)", message)
+        assert blamed and int(blamed[1]) != rank, message
+        check_message(message, int(blamed[1]), collective)
+
+
+def connect_all(ctx: Context) -> None:
+    """Lets every pair of ranks talk: a rank that is refused a first connection can only blame who refuses it."""
+    dist.all_to_all_single(torch.empty(ctx.size), torch.ones(ctx.size))
+
+
+@pytest.mark.tutti_only
+@pytest.mark.parametrize("victim", [0, 3])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all_single", "send_recv"])
+def test_killed_rank_of_two_hosts(fresh_world: World, collective: str, victim: int) -> None:
+    pool = fresh_world(SIZE, env_of=host_id)
+    survivors = [rank for rank in range(SIZE) if rank != victim]
+    pool.call(connect_all)
+    pending = pool.begin(
+        call_until_error, collective, 30_000, victim, each=lambda rank: (0.04 if rank == victim else None,)
+    )
+    death = pending.wait(20, [victim])[victim]
+    messages = raised_in_time(pending.wait(15, survivors), death.seconds, DEATH_S, pool)
+    check_death(messages, victim, collective)
+    check_survivors(pool, survivors)
+
+
+@pytest.mark.tutti_only
+def test_wrong_secret_is_refused(fresh_world: World) -> None:
+    """A rank without the secret is no member: it fails, and what it sends changes nothing for the others."""
+    pool = fresh_world(
+        2,
+        env_of=lambda rank: {"TUTTI_HOST_ID": str(rank), "TUTTI_SECRET": f"secret {rank}"},
+        open_group=False,
+    )
+    outcomes = pool.begin(open_and_reduce, unique_name("secret")).wait(30)
+    assert all(outcome.kind == "raised" for outcome in outcomes.values()), outcomes
+
+
+def open_and_reduce(ctx: Context, name: str) -> None:
+    import torch
+
+    ctx.init(name, 3)
+    dist.all_reduce(torch.ones(3))
+
+
+class Hosts:
+    """Two network namespaces joined by a bridge; the test process is reachable from both."""
+
+    def __init__(self) -> None:
+        self.tag = f"tt{os.getpid() % 100000}"
+        self.names = [f"{self.tag}a", f"{self.tag}b"]
+
+    def run(self, *command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)
+
+    def build(self) -> None:
+        bridge = f"{self.tag}br"
+        self.run("ip", "link", "add", bridge, "type", "bridge")
+        self.run("ip", "addr", "add", f"{SUBNET}.1/24", "dev", bridge)
+        self.run("ip", "link", "set", bridge, "up")
+        for index, name in enumerate(self.names):
+            outside = f"{name}v"
+            self.run("ip", "netns", "add", name)
+            self.run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+            self.run("ip", "link", "set", outside, "master", bridge, "up")
+            inside = ["ip", "-n", name]
+            self.run(*inside, "addr", "add", f"{SUBNET}.{index + 2}/24", "dev", "eth0")
+            self.run(*inside, "link", "set", "eth0", "up")
+            self.run(*inside, "link", "set", "lo", "up")
+
+    def cut(self, index: int, up: bool = False) -> None:
+        self.run("ip", "link", "set", f"{self.names[index]}v", "up" if up else "down")
+
+    def remove(self) -> None:
+        for name in self.names:
+            with suppress(subprocess.SubprocessError):
+                self.run("ip", "link", "del", f"{name}v")
+            with suppress(subprocess.SubprocessError):
+                self.run("ip", "netns", "del", name)
+        with suppress(subprocess.SubprocessError):
+            self.run("ip", "link", "del", f"{self.tag}br")
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    made = Hosts()
+    try:
+        try:
+            made.build()
+        except FileNotFoundError:
+            pytest.skip("no ip command (Debian: iproute2)")
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this machine makes no network namespaces: {error.cmd}: {error.stderr.strip()}")
+        yield made
+    finally:
+        made.remove()
+
+
+@pytest.fixture(scope="module")
+def host_pools() -> Iterator[list[RankPool]]:
+    made: list[RankPool] = []
+    yield made
+    for pool in made:
+        pool.kill()
+
+
+def namespace_pool(hosts: Hosts, backend: str, store_port: int, **options: Any) -> RankPool:
+    return RankPool(
+        SIZE,
+        backend,
+        store_port,
+        store_host=f"{SUBNET}.1",
+        env={"GLOO_SOCKET_IFNAME": "eth0", "MASTER_ADDR": f"{SUBNET}.1"},  # as a launcher on several hosts would
+        netns_of=lambda rank: hosts.names[rank // 2],
+        **options,
+    )
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_conformance_of_namespaces(
+    hosts: Hosts, host_pools: list[RankPool], backend: str, store_port: int, seed: int, collective: str
+) -> None:
+    """2 hosts of 2 ranks: an unchanged program, only the network between them is real."""
+    if backend == "gloo" and collective in NOT_IN_GLOO:
+        pytest.skip(f"gloo has no {collective}")
+    pool = current(host_pools, lambda: namespace_pool(hosts, backend, store_port))
+    run_sweep(pool, collective, seed + 1, EVERY, ROUNDINGS)
+
+
+@pytest.mark.tutti_only
+def test_namespaces_are_hosts(hosts: Hosts, host_pools: list[RankPool], backend: str, store_port: int) -> None:
+    pool = current(host_pools, lambda: namespace_pool(hosts, backend, store_port))
+    assert pool.call(host_ranks) == [([0, 1], 2), ([0, 1], 2), ([2, 3], 2), ([2, 3], 2)]
+
+
+@pytest.mark.tutti_only
+def test_killed_rank_across_namespaces(hosts: Hosts, backend: str, store_port: int) -> None:
+    pool = namespace_pool(hosts, backend, store_port)
+    try:
+        pool.call(connect_all)
+        pending = pool.begin(
+            call_until_error, "all_reduce", 30_000, 5, each=lambda rank: (0.04 if rank == 2 else None,)
+        )
+        death = pending.wait(20, [2])[2]
+        messages = raised_in_time(pending.wait(15, [0, 1, 3]), death.seconds, DEATH_S, pool)
+        check_death(messages, 2, "all_reduce")
+        check_survivors(pool, [0, 1, 3])
+    finally:
+        pool.kill()
+
+
+@pytest.mark.tutti_only
+def test_stopped_rank_across_namespaces(hosts: Hosts, backend: str, store_port: int) -> None:
+    """A stopped process keeps its connections: the deadline tells, and names it."""
+    pool = namespace_pool(hosts, backend, store_port, group_timeout_s=2.0)
+    try:
+        pending = pool.begin(call_until_error, "all_reduce", 30_000, 5, None)
+        assert pending.wait(0.1, [3])[3].kind == "hung"  # it is busy calling
+        pool.send_signal(3, signal.SIGSTOP)
+        messages = raised_in_time(pending.wait(20, [0, 1, 2]), 0.1, 2.0 + PARTITION_S, pool)
+        assert any(re.search(r"\brank 3\b", message) for message in messages.values()), messages
+    finally:
+        pool.kill()
+
+
+@pytest.mark.tutti_only
+def test_cut_link(hosts: Hosts, backend: str, store_port: int) -> None:
+    """No packet arrives any more and no connection closes: heartbeats tell, on both sides."""
+    pool = namespace_pool(hosts, backend, store_port)
+    try:
+        pending = pool.begin(call_until_error, "all_reduce", 30_000, 5, None)
+        assert pending.wait(0.1, [0])[0].kind == "hung"  # it is busy calling
+        hosts.cut(1)
+        messages = raised_in_time(pending.wait(30), 0.1, CUT_S, pool)
+        assert all(re.search(r"\brank [0-3]\b", message) for message in messages.values()), messages
+    finally:
+        hosts.cut(1, up=True)
+        pool.kill()

@@ -1,0 +1,259 @@
+"""Ranks that make different calls all raise, the message names both calls, and nobody's output has been written."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+
+pytestmark = pytest.mark.tutti_only
+World = Callable[..., RankPool]
+
+FILL = 7  # what outputs hold before the call
+FOUND_WITHIN_S = 5  # far below the group's timeout: found by comparing, not by waiting
+
+
+@dataclass(frozen=True)
+class Intent:
+    """What one rank calls."""
+
+    name: str
+    count: int = 1000
+    dtype: torch.dtype = torch.float32
+    op: str = "SUM"
+    root: int = 0
+    asynchronous: bool = False
+
+
+class Tensors:
+    """What a call of this intent reads and writes, made before the call so that it can be looked at after an error."""
+
+    def __init__(self, intent: Intent, size: int) -> None:
+        self.full = torch.full((intent.count,), FILL).to(intent.dtype)
+        self.wide = torch.full((intent.count * size,), FILL).to(intent.dtype)
+
+    def untouched(self) -> bool:
+        return bool((self.full == FILL).all()) and bool((self.wide == FILL).all())
+
+
+def make_call(intent: Intent, tensors: Tensors, rank: int, size: int) -> Any:
+    full, wide = tensors.full, tensors.wide
+    op = getattr(dist.ReduceOp, intent.op)
+    blocks = list(wide.chunk(size)) if rank == intent.root else None
+    calls: dict[str, Callable[..., Any]] = {
+        "all_reduce": lambda **later: dist.all_reduce(full, op=op, **later),
+        "reduce": lambda **later: dist.reduce(full, intent.root, op=op, **later),
+        "broadcast": lambda **later: dist.broadcast(full, intent.root, **later),
+        "all_gather": lambda **later: dist.all_gather_into_tensor(wide, full, **later),
+        "reduce_scatter": lambda **later: dist.reduce_scatter_tensor(full, wide, op=op, **later),
+        "all_to_all": lambda **later: dist.all_to_all_single(wide, wide.clone(), **later),
+        "gather": lambda **later: dist.gather(full, blocks, dst=intent.root, **later),
+        "scatter": lambda **later: dist.scatter(full, blocks, src=intent.root, **later),
+        "barrier": lambda **later: dist.barrier(**later),
+    }
+    return calls[intent.name](async_op=intent.asynchronous)
+
+
+def differ(ctx: Context, intents: list[Intent]) -> dict[str, Any]:
+    """Makes this rank's call; if it returns, the next call must raise instead."""
+    intent = intents[ctx.rank]
+    tensors = Tensors(intent, ctx.size)
+    start = time.monotonic()
+    where = "call"
+    try:
+        work = make_call(intent, tensors, ctx.rank, ctx.size)
+        if work is not None:
+            work.wait()
+        where = "next call"
+        dist.barrier()
+    except dist.DistBackendError as error:
+        seconds = time.monotonic() - start
+        return {"where": where, "message": str(error), "untouched": tensors.untouched(), "seconds": seconds}
+    return {"where": "nowhere", "message": "", "untouched": False, "seconds": 0.0}
+
+
+def answers_of(pool: RankPool, intents: list[Intent]) -> list[dict[str, Any]]:
+    answers = pool.call(differ, intents, timeout_s=60)
+    pool.open_group()  # the ranks go on in a new group
+    return answers
+
+
+NAMES = {torch.float32: "f32", torch.int32: "i32", torch.float64: "f64", torch.bfloat16: "bf16"}
+
+
+def named(rank: int, intent: Intent) -> str:
+    """How the message must name a rank's call."""
+    text = rf"rank {rank} calls {intent.name} #\d+"
+    if intent.name != "barrier":
+        text += rf" {NAMES[intent.dtype]}\[{intent.count}\]"
+    if intent.name in ("all_reduce", "reduce", "reduce_scatter"):
+        text += f" {intent.op.lower()}"
+    if intent.name in ("reduce", "broadcast", "gather", "scatter"):
+        text += f" root {intent.root}"
+    return text
+
+
+def check_named(answers: list[dict[str, Any]], intents: list[Intent]) -> None:
+    """Every rank raised in time, and every message names the odd call and another."""
+    for rank, answer in enumerate(answers):
+        assert answer["where"] != "nowhere", f"rank {rank} raised nothing"
+        assert answer["seconds"] < FOUND_WITHIN_S, f"rank {rank}: found after {answer['seconds']} s"
+        if answer["where"] == "next call" and re.search(r"rank \d+ .*differs from that of rank \d+", answer["message"]):
+            continue  # its own part was done: it learns between whom the difference is
+        told = [other for other, intent in enumerate(intents) if re.search(named(other, intent), answer["message"])]
+        calls = {intents[other] for other in told}
+        assert len(calls) >= 2, f"rank {rank} does not name two calls: {answer['message']}"
+
+
+BASE = Intent("all_reduce")
+DIFFERENCES = {
+    "collective": Intent("all_gather"),
+    "reduce_scatter": Intent("reduce_scatter"),
+    "all_to_all": Intent("all_to_all"),
+    "barrier": Intent("barrier"),
+    "dtype": replace(BASE, dtype=torch.int32),
+    "count": replace(BASE, count=1001),
+    "op": replace(BASE, op="MAX"),
+}
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("count", [1, 1000, 300_000])
+@pytest.mark.parametrize("what", DIFFERENCES)
+def test_all_ranks_raise_before_any_output(world: World, what: str, count: int, asynchronous: bool) -> None:
+    """Collectives in which everyone needs everyone."""
+    size = 3
+    odd = DIFFERENCES[what]
+    scaled = replace(odd, count=count + (odd.count - BASE.count), asynchronous=asynchronous)
+    intents = [replace(BASE, count=count, asynchronous=asynchronous)] * (size - 1) + [scaled]
+    answers = answers_of(world(size), intents)
+    check_named(answers, intents)
+    assert all(answer["where"] == "call" for answer in answers)
+    assert [answer["untouched"] for answer in answers] == [True] * size
+
+
+@pytest.mark.parametrize("odd_rank", [0, 1, 3])
+def test_any_rank_can_be_the_odd_one(world: World, odd_rank: int) -> None:
+    intents = [BASE] * 4
+    intents[odd_rank] = DIFFERENCES["count"]
+    answers = answers_of(world(4), intents)
+    check_named(answers, intents)
+    assert [answer["untouched"] for answer in answers] == [True] * 4
+
+
+ROOTED = ["reduce", "broadcast", "gather", "scatter"]
+
+
+@pytest.mark.parametrize("count", [1, 1000, 300_000])
+@pytest.mark.parametrize("name", ROOTED)
+def test_different_roots(world: World, name: str, count: int) -> None:
+    """A sender may have returned already: then its next call raises."""
+    intents = [Intent(name, count=count, root=0), Intent(name, count=count, root=1)]
+    check_named(answers_of(world(2), intents), intents)
+
+
+@pytest.mark.parametrize("name", ROOTED)
+def test_rooted_against_another_collective(world: World, name: str) -> None:
+    intents = [Intent(name), Intent(name), BASE]
+    answers = answers_of(world(3), intents)
+    check_named(answers, intents)
+    assert answers[2]["untouched"]
+
+
+@pytest.mark.parametrize("name", ROOTED)
+def test_receivers_detect_before_they_write(world: World, name: str) -> None:
+    """The count differs: nobody who receives has been written."""
+    intents = [Intent(name, count=1000), Intent(name, count=999)]
+    answers = answers_of(world(2), intents)
+    check_named(answers, intents)
+    assert [answer["untouched"] for answer in answers] == [True, True]
+
+
+def one_more(ctx: Context) -> str:
+    """Rank 0 makes a call that nobody else makes, then all make the same."""
+    try:
+        if ctx.rank == 0:
+            dist.all_reduce(torch.ones(8))
+        dist.broadcast(torch.ones(8), 0)
+        dist.barrier()
+    except dist.DistBackendError as error:
+        return str(error)
+    return ""
+
+
+def test_an_extra_call_is_found(world: World) -> None:
+    pool = world(2)
+    messages = pool.call(one_more)
+    pool.open_group()
+    assert all("rank 0 calls all_reduce #" in m and "rank 1 calls broadcast #" in m for m in messages), messages
+
+
+def refused(ctx: Context) -> list[str]:
+    """Calls that cannot work are refused before anything is sent; the group and its numbering go on."""
+    tensor = torch.ones(4)
+    tries: list[tuple[str, Callable[[], Any]]] = [
+        ("average of integers", lambda: dist.all_reduce(tensor.int(), op=dist.ReduceOp.AVG)),
+        ("bits of floats", lambda: dist.all_reduce(tensor, op=dist.ReduceOp.BAND)),
+        ("order of complex", lambda: dist.all_reduce(tensor.to(torch.complex64), op=dist.ReduceOp.MAX)),
+        ("too small an output", lambda: dist.all_gather_into_tensor(torch.ones(3), tensor)),
+        ("uneven input", lambda: dist.reduce_scatter_tensor(torch.ones(3), torch.ones(4 * ctx.size))),
+        ("types differ", lambda: dist.all_gather([tensor.int()] * ctx.size, tensor)),
+        ("splits of another size", lambda: dist.all_to_all_single(tensor, tensor, [1] * ctx.size, [9] * ctx.size)),
+    ]
+    wrong = []
+    # Only rank 0 tries: what is refused must not need the others.
+    for what, attempt in tries if ctx.rank == 0 else []:
+        try:
+            attempt()
+            wrong.append(f"{what}: accepted")
+        except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+            if isinstance(error, dist.DistBackendError) or not str(error):
+                wrong.append(f"{what}: {type(error).__name__}: {error}")
+    dist.all_reduce(tensor)
+    if not torch.equal(tensor, torch.full((4,), float(ctx.size))):
+        wrong.append("the group is not usable afterwards")
+    return wrong
+
+
+def test_refused_calls_leave_the_group_usable(world: World) -> None:
+    assert world(2).call(refused) == [[], []]
+
+
+def mismatched_message(ctx: Context, counts: list[int], dtypes: list[torch.dtype]) -> tuple[str, bool]:
+    """Rank 0 sends to rank 1 what rank 1 does not expect."""
+    tensor = torch.full((counts[ctx.rank],), FILL).to(dtypes[ctx.rank])
+    try:
+        if ctx.rank == 0:
+            dist.send(tensor, 1)
+            dist.barrier()
+        else:
+            dist.recv(tensor, 0)
+    except (RuntimeError, ValueError) as error:
+        return str(error), bool((tensor == FILL).all())
+    return "", False
+
+
+@pytest.mark.parametrize("counts", [(5, 6), (6, 5), (300_000, 5)])
+def test_message_of_another_size(world: World, counts: tuple[int, int]) -> None:
+    pool = world(2)
+    answers = pool.call(mismatched_message, list(counts), [torch.float32] * 2)
+    pool.open_group()
+    assert f"f32[{counts[0]}]" in answers[1][0] and f"f32[{counts[1]}]" in answers[1][0], answers
+    assert answers[1][1], "the receiver's tensor was written"
+    assert answers[0][0], "the sender's next call did not raise"
+
+
+def test_message_of_another_type(world: World) -> None:
+    pool = world(2)
+    answers = pool.call(mismatched_message, [5, 5], [torch.float32, torch.int32])
+    pool.open_group()
+    assert "f32[5]" in answers[1][0] and "i32[5]" in answers[1][0], answers
+    assert answers[1][1], "the receiver's tensor was written"

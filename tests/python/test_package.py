@@ -1,0 +1,127 @@
+"""The package as users import it: light, complete, typed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rank_pool import RankPool
+from rank_worker import Context
+
+import tutti
+from tutti import _core
+
+pytestmark = pytest.mark.tutti_only
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "python" / "tutti"
+
+LIGHT = """
+import sys
+import tutti
+assert "torch" not in sys.modules, "torch was imported"
+assert not [name for name in sys.modules if name.startswith(("tutti._core", "tutti._torch", "tutti._backend"))]
+print("light")
+"""
+
+
+def test_importing_costs_nothing_where_torch_registers_the_backend() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", LIGHT], env=os.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "light" in finished.stdout, finished.stderr
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in tutti.__all__:
+        value = getattr(tutti, name)
+        assert name == "__version__" or (value.__doc__ or "").strip(), f"tutti.{name} has no docstring"
+    assert dir(tutti) == sorted(tutti.__all__)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        tutti.no_such_thing  # noqa: B018
+
+
+def test_versions_agree() -> None:
+    said = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert said is not None
+    assert tutti.__version__ == said[1] == _core.__version__
+
+
+def stub_names(path: Path) -> set[str]:
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def public_names(module: ModuleType) -> set[str]:
+    return {name for name in dir(module) if not name.startswith("_") or name == "__version__"}
+
+
+def test_the_stub_names_what_the_module_has() -> None:
+    assert stub_names(PACKAGE / "_core.pyi") == public_names(_core)
+    for probe in ("Probe", "InterfaceProbe", "LaunchInfo", "ConfigVariable"):
+        stub = next(n for n in ast.parse((PACKAGE / "_core.pyi").read_text()).body if getattr(n, "name", "") == probe)
+        assert isinstance(stub, ast.ClassDef)
+        members = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
+        assert members == {name for name in dir(getattr(_core, probe)) if not name.startswith("_")}
+
+
+def test_the_package_says_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def use_reports(ctx: Context, folder: str) -> None:
+    """Rank's part of the next test."""
+    import torch
+    import torch.distributed as dist
+
+    tutti.reset_metrics()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1000))
+    info = tutti.group_info()
+    assert (info.rank, info.size, info.host_ranks, info.failure) == (ctx.rank, ctx.size, tuple(range(ctx.size)), None)
+    assert info.sequence >= 3
+    assert info.timeout.total_seconds() > 0
+
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tutti")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    tutti.log_metrics()
+    logger.removeHandler(handler)
+    assert len(records) == 1
+    row = next(line for line in records[0].splitlines() if line.startswith("all_reduce"))
+    assert " 3 " in row, records[0]
+
+    path = tutti.dump_flight_record(f"{folder}/record.{{rank}}.json")
+    assert path.name == f"record.{ctx.rank}.json"
+    assert json.loads(path.read_text())["entries"]
+
+
+def test_reports(fresh_world: Callable[..., RankPool], tmp_path: Path) -> None:
+    fresh_world(2).call(use_reports, str(tmp_path))
+
+
+def test_groups_of_other_backends_are_refused() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="tutti"):
+            tutti.group_info()
+    finally:
+        dist.destroy_process_group()
