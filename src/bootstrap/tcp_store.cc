@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "bootstrap/tcp_socket.h"
 #include "tutti/error.h"
 
@@ -17,12 +18,6 @@ namespace {
 // What a server may take longer to answer than was asked for, before it counts as gone.
 constexpr std::chrono::milliseconds kGrace{10'000};
 constexpr int kMostRetryMs = 100;
-
-ByteWriter request(StoreOp op) {
-  ByteWriter out;
-  out.u8(static_cast<std::uint8_t>(op));
-  return out;
-}
 
 }  // namespace
 
@@ -68,13 +63,10 @@ bool TcpStore::greet(Deadline& deadline) {
   Nonce server{};
   const Nonce client = random_nonce();
   try {
-    const std::string challenge = receive(deadline);
-    ByteReader in(challenge);
-    const std::uint32_t magic = in.u32();
-    server = in.digest();
-    if (!in.done() || magic != kStoreMagic) return false;
-    const Digest proof = store_proof(options_.secret, "client", server, client);
-    send(ByteWriter().u32(kStoreMagic).digest(client).digest(proof).str(), deadline);
+    const std::optional<Nonce> challenge = decode_challenge(receive(deadline));
+    if (!challenge) return false;
+    server = *challenge;
+    send(encode(StoreResponse{client, store_proof(options_.secret, "client", server, client)}), deadline);
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::kInternal) throw;
     return false;
@@ -135,7 +127,11 @@ std::string TcpStore::receive(Deadline& deadline) {
 
 void TcpStore::set(std::string_view key, std::string_view value) {
   Deadline deadline = Deadline::after(options_.timeout);
-  send(request(StoreOp::kSet).text(key).text(value).str(), deadline);
+  StoreRequest request;
+  request.op = StoreOp::kSet;
+  request.key = key;
+  request.value = value;
+  send(encode(request), deadline);
 }
 
 std::string TcpStore::get(std::string_view key, std::chrono::milliseconds timeout) {
@@ -146,42 +142,44 @@ std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& key
   const std::int64_t timeout_ms = std::max<std::int64_t>(0, timeout.count());
   const bool forever = timeout == std::chrono::milliseconds::max();
   Deadline deadline = forever ? Deadline::never() : Deadline::after(timeout + kGrace);
-  ByteWriter out = request(StoreOp::kGet);
-  out.u64(static_cast<std::uint64_t>(timeout_ms)).u32(static_cast<std::uint32_t>(keys.size()));
-  for (const std::string& key : keys) out.text(key);
-  send(out.str(), deadline);
+  StoreRequest request;
+  request.op = StoreOp::kGet;
+  request.timeout_ms = static_cast<std::uint64_t>(timeout_ms);
+  request.keys.assign(keys.begin(), keys.end());
+  send(encode(request), deadline);
 
   const std::string answer = receive(deadline);
-  ByteReader in(answer);
-  const auto status = static_cast<StoreReply>(in.u8());
-  if (status == StoreReply::kMissing) {
-    throw_error(ErrorKind::kTimeout, "no rank has set the store's key \"" + std::string(in.text()) + "\" within " +
-                                         std::to_string(timeout_ms) + " ms");
+  const std::optional<StoreValues> values = decode_values(answer, keys.size());
+  if (!values) lost("its answer is malformed");
+  if (values->status == StoreReply::kMissing) {
+    throw_error(ErrorKind::kTimeout, "no rank has set the store's key \"" + std::string(values->texts.front()) +
+                                         "\" within " + std::to_string(timeout_ms) + " ms");
   }
-  std::vector<std::string> values;
-  values.reserve(keys.size());
-  for (std::size_t i = 0; i < keys.size(); ++i) values.emplace_back(in.text());
-  if (status != StoreReply::kDone || !in.done()) lost("its answer is malformed");
-  return values;
+  return {values->texts.begin(), values->texts.end()};
 }
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
   Deadline deadline = Deadline::after(options_.timeout);
-  send(request(StoreOp::kAdd).text(key).u64(static_cast<std::uint64_t>(amount)).str(), deadline);
-  const std::string answer = receive(deadline);
-  ByteReader in(answer);
-  if (static_cast<StoreReply>(in.u8()) == StoreReply::kNoNumber) {
+  StoreRequest request;
+  request.op = StoreOp::kAdd;
+  request.key = key;
+  request.amount = static_cast<std::uint64_t>(amount);
+  send(encode(request), deadline);
+  const std::optional<StoreSum> answer = decode_sum(receive(deadline));
+  if (!answer) lost("its answer is malformed");
+  if (answer->status == StoreReply::kNoNumber) {
     throw_error(ErrorKind::kInvalidArgument, "the store's key \"" + std::string(key) + "\" holds no number");
   }
-  const auto sum = static_cast<std::int64_t>(in.u64());
-  if (!in.done()) lost("its answer is malformed");
-  return sum;
+  return static_cast<std::int64_t>(answer->sum);
 }
 
 void TcpStore::erase(std::string_view key) noexcept {
   try {
     Deadline deadline = Deadline::after(options_.timeout);
-    send(request(StoreOp::kErase).text(key).str(), deadline);
+    StoreRequest request;
+    request.op = StoreOp::kErase;
+    request.key = key;
+    send(encode(request), deadline);
   } catch (const std::exception&) {
     // A key that stays is never an error; a lost server shows at the next operation.
   }

@@ -1,10 +1,22 @@
 #include "bootstrap/tcp_store_protocol.h"
 
 #include <array>
+#include <utility>
 
 #include "base/bytes.h"
 
 namespace tutti {
+namespace {
+
+// False if `in` cannot hold so many texts: nothing is allocated for what is only announced.
+bool read_texts(ByteReader& in, std::size_t count, std::vector<std::string_view>& texts) {
+  if (count > in.left() / 4) return false;  // each has a length at least
+  texts.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) texts.push_back(in.text());
+  return in.ok();
+}
+
+}  // namespace
 
 std::string framed(std::string_view payload) { return std::move(ByteWriter().text(payload)).str(); }
 
@@ -26,6 +38,101 @@ void FrameBuffer::drop_taken() {
   taken_ = 0;
   // A rare large value does not hold its memory for good.
   if (bytes_.empty() && bytes_.capacity() > (std::size_t{1} << 16)) bytes_.shrink_to_fit();
+}
+
+std::string encode(const StoreRequest& request) {
+  ByteWriter out;
+  out.u8(static_cast<std::uint8_t>(request.op));
+  switch (request.op) {
+    case StoreOp::kSet:
+      out.text(request.key).text(request.value);
+      break;
+    case StoreOp::kGet:
+      out.u64(request.timeout_ms).u32(static_cast<std::uint32_t>(request.keys.size()));
+      for (const std::string_view key : request.keys) out.text(key);
+      break;
+    case StoreOp::kAdd:
+      out.text(request.key).u64(request.amount);
+      break;
+    case StoreOp::kErase:
+      out.text(request.key);
+      break;
+  }
+  return std::move(out).str();
+}
+
+std::optional<StoreRequest> decode_request(std::string_view payload) {
+  ByteReader in(payload);
+  StoreRequest request;
+  request.op = static_cast<StoreOp>(in.u8());
+  switch (request.op) {
+    case StoreOp::kSet:
+      request.key = in.text();
+      request.value = in.text();
+      break;
+    case StoreOp::kGet: {
+      request.timeout_ms = in.u64();
+      const std::uint32_t count = in.u32();
+      if (!read_texts(in, count, request.keys)) return std::nullopt;
+      break;
+    }
+    case StoreOp::kAdd:
+      request.key = in.text();
+      request.amount = in.u64();
+      break;
+    case StoreOp::kErase:
+      request.key = in.text();
+      break;
+    default:
+      return std::nullopt;
+  }
+  if (!in.done()) return std::nullopt;
+  return request;
+}
+
+std::optional<StoreValues> decode_values(std::string_view payload, std::size_t keys) {
+  ByteReader in(payload);
+  StoreValues values;
+  values.status = static_cast<StoreReply>(in.u8());
+  const bool done = values.status == StoreReply::kDone;
+  if (!done && values.status != StoreReply::kMissing) return std::nullopt;
+  if (!read_texts(in, done ? keys : 1, values.texts) || !in.done()) return std::nullopt;
+  return values;
+}
+
+std::optional<StoreSum> decode_sum(std::string_view payload) {
+  ByteReader in(payload);
+  StoreSum sum;
+  sum.status = static_cast<StoreReply>(in.u8());
+  const bool done = sum.status == StoreReply::kDone;
+  if (!done && sum.status != StoreReply::kNoNumber) return std::nullopt;
+  if (done) sum.sum = in.u64();
+  if (!in.done()) return std::nullopt;
+  return sum;
+}
+
+std::string encode_challenge(const Nonce& nonce) { return ByteWriter().u32(kStoreMagic).digest(nonce).str(); }
+
+std::optional<Nonce> decode_challenge(std::string_view payload) {
+  ByteReader in(payload);
+  const std::uint32_t magic = in.u32();
+  const Nonce nonce = in.digest();
+  if (!in.done() || magic != kStoreMagic) return std::nullopt;
+  return nonce;
+}
+
+std::string encode(const StoreResponse& response) {
+  return ByteWriter().u32(kStoreMagic).digest(response.nonce).digest(response.proof).str();
+}
+
+std::optional<StoreResponse> decode_response(std::string_view payload) {
+  ByteReader in(payload);
+  const std::uint32_t magic = in.u32();
+  StoreResponse response;
+  response.nonce = in.digest();
+  response.proof = in.digest();
+  if (!in.done() || magic != kStoreMagic) return std::nullopt;
+  return response;
 }
 
 Digest store_proof(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client) {

@@ -9,6 +9,9 @@
 //   server  Welcome    proof                           client  Add    key, amount      -> sum
 //                                                      client  Erase  key
 //
+// What is read here was sent by somebody who need not be honest: a decoder takes exactly what an encoder makes, and
+// gives nothing for any other bytes. What it gives borrows them.
+//
 // Thread rule: values of one thread.
 #pragma once
 
@@ -16,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/secret.h"
 
@@ -47,6 +51,40 @@ class FrameBuffer {
   std::size_t taken_ = 0;
   bool broken_ = false;
 };
+
+struct StoreRequest {
+  StoreOp op = StoreOp::kSet;
+  std::string_view key;                // all but kGet
+  std::string_view value;              // kSet
+  std::uint64_t amount = 0;            // kAdd, in two's complement
+  std::uint64_t timeout_ms = 0;        // kGet; as it came: any number
+  std::vector<std::string_view> keys;  // kGet
+};
+std::string encode(const StoreRequest& request);
+std::optional<StoreRequest> decode_request(std::string_view payload);
+
+// The answer to a kGet: with kDone a value for each of the keys asked for, with kMissing one key that is not there.
+struct StoreValues {
+  StoreReply status = StoreReply::kDone;
+  std::vector<std::string_view> texts;
+};
+std::optional<StoreValues> decode_values(std::string_view payload, std::size_t keys);
+
+// The answer to a kAdd: the sum with kDone, else kNoNumber.
+struct StoreSum {
+  StoreReply status = StoreReply::kDone;
+  std::uint64_t sum = 0;
+};
+std::optional<StoreSum> decode_sum(std::string_view payload);
+
+struct StoreResponse {
+  Nonce nonce{};
+  Digest proof{};
+};
+std::string encode_challenge(const Nonce& nonce);
+std::optional<Nonce> decode_challenge(std::string_view payload);
+std::string encode(const StoreResponse& response);
+std::optional<StoreResponse> decode_response(std::string_view payload);
 
 // What each side proves: that it knows the secret, now, in this role.
 Digest store_proof(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client);

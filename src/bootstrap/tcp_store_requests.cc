@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "bootstrap/tcp_store_server.h"
 
@@ -15,39 +16,34 @@ std::string reply(StoreReply status) { return ByteWriter().u8(static_cast<std::u
 }  // namespace
 
 bool TcpStoreServer::prove(Client& client, std::string_view frame) {
-  ByteReader in(frame);
-  const std::uint32_t magic = in.u32();
-  const Nonce nonce = in.digest();
-  const Digest proof = in.digest();
-  if (!in.done() || magic != kStoreMagic) return false;
-  if (!equal(proof, store_proof(secret_, "client", client.nonce, nonce))) return false;
+  const std::optional<StoreResponse> response = decode_response(frame);
+  if (!response) return false;
+  if (!equal(response->proof, store_proof(secret_, "client", client.nonce, response->nonce))) return false;
   client.proven = true;
   --strangers_;
-  send(client, ByteWriter().digest(store_proof(secret_, "server", client.nonce, nonce)).str());
+  send(client, ByteWriter().digest(store_proof(secret_, "server", client.nonce, response->nonce)).str());
   return true;
 }
 
 // False when the request is malformed: that ends its connection.
 bool TcpStoreServer::handle(ClientId id, Client& client, std::string_view frame) {
-  ByteReader in(frame);
-  switch (static_cast<StoreOp>(in.u8())) {
-    case StoreOp::kSet: {
-      const std::string_view key = in.text();
-      const std::string_view value = in.text();
-      if (in.done()) set(key, value);
-      return in.done();
-    }
+  const std::optional<StoreRequest> request = decode_request(frame);
+  if (!request) return false;
+  switch (request->op) {
+    case StoreOp::kSet:
+      set(request->key, request->value);
+      break;
     case StoreOp::kGet:
-      return get(id, client, in);
+      get(id, client, *request);
+      break;
     case StoreOp::kAdd:
-      return add(client, in);
-    case StoreOp::kErase: {
-      const std::string_view key = in.text();
-      if (in.done()) values_.erase(std::string(key));
-      return in.done();
-    }
+      add(client, *request);
+      break;
+    case StoreOp::kErase:
+      values_.erase(std::string(request->key));
+      break;
   }
-  return false;
+  return true;
 }
 
 void TcpStoreServer::set(std::string_view key, std::string_view value) {
@@ -65,37 +61,30 @@ void TcpStoreServer::set(std::string_view key, std::string_view value) {
   }
 }
 
-bool TcpStoreServer::add(Client& client, ByteReader& in) {
-  const std::string_view key = in.text();
-  const std::uint64_t amount = in.u64();
-  if (!in.done()) return false;
+void TcpStoreServer::add(Client& client, const StoreRequest& request) {
   std::int64_t old = 0;
-  if (const auto found = values_.find(std::string(key)); found != values_.end()) {
+  if (const auto found = values_.find(std::string(request.key)); found != values_.end()) {
     const std::string& text = found->second;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), old);
     if (error != std::errc{} || end != text.data() + text.size()) {
       send(client, reply(StoreReply::kNoNumber));
-      return true;
+      return;
     }
   }
   // Unsigned, so that a hostile sum wraps instead of overflowing.
-  const std::uint64_t sum = static_cast<std::uint64_t>(old) + amount;
-  set(key, std::to_string(static_cast<std::int64_t>(sum)));
+  const std::uint64_t sum = static_cast<std::uint64_t>(old) + request.amount;
+  set(request.key, std::to_string(static_cast<std::int64_t>(sum)));
   send(client, ByteWriter().u8(static_cast<std::uint8_t>(StoreReply::kDone)).u64(sum).str());
-  return true;
 }
 
-bool TcpStoreServer::get(ClientId id, Client& client, ByteReader& in) {
-  const std::int64_t timeout_ms = std::clamp<std::int64_t>(static_cast<std::int64_t>(in.u64()), 0, kLongestWaitMs);
-  const std::uint32_t count = in.u32();
-  if (count > in.left() / 4) return false;  // each has a length at least
+void TcpStoreServer::get(ClientId id, Client& client, const StoreRequest& request) {
+  const std::int64_t timeout_ms =
+      std::clamp<std::int64_t>(static_cast<std::int64_t>(request.timeout_ms), 0, kLongestWaitMs);
   Waiting waiting;
-  for (std::uint32_t i = 0; i < count; ++i) waiting.keys.emplace_back(in.text());
-  if (!in.done()) return false;
+  waiting.keys.assign(request.keys.begin(), request.keys.end());
   waiting.until_ns = now_ns() + timeout_ms * 1'000'000;
   client.waiting = std::move(waiting);
   answer_or_wait(id, client);
-  return true;
 }
 
 // Answers if all keys are there, else enters the client for those that are not. A key may have been erased since it

@@ -112,7 +112,7 @@ void TcpStoreServer::accept_all() {
     client.socket = std::move(socket);
     client.nonce = random_nonce();
     client.until_ns = now_ns() + kStrangerNs;
-    send(client, ByteWriter().u32(kStoreMagic).digest(client.nonce).str());
+    send(client, encode_challenge(client.nonce));
   }
 }
 

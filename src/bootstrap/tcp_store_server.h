@@ -17,7 +17,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/bytes.h"
 #include "base/unique_fd.h"
 #include "bootstrap/tcp_store_protocol.h"
 
@@ -62,8 +61,8 @@ class TcpStoreServer {
   bool prove(Client& client, std::string_view frame);
   bool handle(ClientId id, Client& client, std::string_view frame);
   void set(std::string_view key, std::string_view value);
-  bool add(Client& client, ByteReader& in);
-  bool get(ClientId id, Client& client, ByteReader& in);
+  void add(Client& client, const StoreRequest& request);
+  void get(ClientId id, Client& client, const StoreRequest& request);
   void answer_or_wait(ClientId id, Client& client);
   void stop_waiting(ClientId id, Client& client);
   void answer_missing(ClientId id, Client& client);

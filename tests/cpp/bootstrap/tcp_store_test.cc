@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 
+#include "base/bytes.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
 #include "bootstrap/tcp_socket.h"
