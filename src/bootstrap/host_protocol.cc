@@ -99,6 +99,41 @@ HostEntry own_entry(const HostGroupRequest& request) {
   return e;
 }
 
+std::string encode(const HostEntry& entry) {
+  ByteWriter out;
+  write_entry(out, entry);
+  return std::move(out).str();
+}
+
+std::optional<HostEntry> decode_entry(std::string_view body) {
+  ByteReader in(body);
+  const HostEntry entry = read_entry(in);
+  if (!in.done()) return std::nullopt;
+  return entry;
+}
+
+std::string encode(const HostWelcome& welcome) {
+  ByteWriter out;
+  out.u32(welcome.batch).u32(welcome.batches).u64(welcome.segment_bytes).digest(welcome.challenge);
+  out.u32(static_cast<std::uint32_t>(welcome.entries.size()));
+  for (const HostEntry& e : welcome.entries) write_entry(out, e);
+  return std::move(out).str();
+}
+
+std::optional<HostWelcome> decode_welcome(std::string_view body) {
+  ByteReader in(body);
+  HostWelcome welcome;
+  welcome.batch = in.u32();
+  welcome.batches = in.u32();
+  welcome.segment_bytes = in.u64();
+  welcome.challenge = in.digest();
+  const std::uint32_t count = in.u32();
+  if (count > kEntriesPerBatch) return std::nullopt;
+  for (std::uint32_t i = 0; i < count; ++i) welcome.entries.push_back(read_entry(in));
+  if (!in.done()) return std::nullopt;
+  return welcome;
+}
+
 Digest HostPair::proof(std::string_view name, std::string_view body) const {
   const HostGroupRequest& request = context_.request;
   const std::string ranks = std::to_string(context_.leader) + " " + std::to_string(member_);
@@ -127,11 +162,7 @@ std::optional<std::string_view> HostPair::opened(std::string_view name, std::str
   return body;
 }
 
-std::string HostPair::hello(const HostEntry& self) const {
-  ByteWriter out;
-  write_entry(out, self);
-  return sealed(kHello, std::move(out).str());
-}
+std::string HostPair::hello(const HostEntry& self) const { return sealed(kHello, encode(self)); }
 
 int claimed_rank(std::string_view bytes) noexcept {
   ByteReader in(bytes);
@@ -141,35 +172,15 @@ int claimed_rank(std::string_view bytes) noexcept {
 
 std::optional<HostEntry> HostPair::read_hello(std::string_view bytes) const {
   const auto body = opened(kHello, bytes);
-  if (!body) return std::nullopt;
-  ByteReader in(*body);
-  const HostEntry entry = read_entry(in);
-  if (!in.done() || entry.rank != member_) return std::nullopt;
-  return entry;
+  std::optional<HostEntry> entry = body ? decode_entry(*body) : std::nullopt;
+  return entry && entry->rank == member_ ? entry : std::nullopt;
 }
 
-std::string HostPair::welcome(const HostWelcome& welcome) const {
-  ByteWriter out;
-  out.u32(welcome.batch).u32(welcome.batches).u64(welcome.segment_bytes).digest(welcome.challenge);
-  out.u32(static_cast<std::uint32_t>(welcome.entries.size()));
-  for (const HostEntry& e : welcome.entries) write_entry(out, e);
-  return sealed(kWelcome, std::move(out).str());
-}
+std::string HostPair::welcome(const HostWelcome& welcome) const { return sealed(kWelcome, encode(welcome)); }
 
 std::optional<HostWelcome> HostPair::read_welcome(std::string_view bytes) const {
   const auto body = opened(kWelcome, bytes);
-  if (!body) return std::nullopt;
-  ByteReader in(*body);
-  HostWelcome welcome;
-  welcome.batch = in.u32();
-  welcome.batches = in.u32();
-  welcome.segment_bytes = in.u64();
-  welcome.challenge = in.digest();
-  const std::uint32_t count = in.u32();
-  if (count > kEntriesPerBatch) return std::nullopt;
-  for (std::uint32_t i = 0; i < count; ++i) welcome.entries.push_back(read_entry(in));
-  if (!in.done()) return std::nullopt;
-  return welcome;
+  return body ? decode_welcome(*body) : std::nullopt;
 }
 
 std::string HostPair::ack(const Nonce& challenge) const { return sealed(kAck, std::string(text_of(challenge))); }

@@ -77,6 +77,8 @@ struct HostEntry {
   bool same_process(const HostEntry& o) const noexcept { return pid == o.pid && pid_ns == o.pid_ns; }
 };
 HostEntry own_entry(const HostGroupRequest& request);
+std::string encode(const HostEntry& entry);
+std::optional<HostEntry> decode_entry(std::string_view body);
 
 struct HostWelcome {
   std::uint32_t batch = 0;
@@ -87,6 +89,8 @@ struct HostWelcome {
 };
 // Two descriptors an entry and the segment fit into one message.
 inline constexpr std::size_t kEntriesPerBatch = 120;
+std::string encode(const HostWelcome& welcome);
+std::optional<HostWelcome> decode_welcome(std::string_view body);
 
 // The proofs of one pair: a member and its leader.
 class HostPair {

@@ -145,10 +145,29 @@ TEST(HostProtocol, MalformedBytesAreRefused) {
   const std::string list = encode(verdict);
   ASSERT_TRUE(decode_verdict(list));
   EXPECT_EQ(decode_verdict(list)->ranks, verdict.ranks);
-  for (std::size_t n = 0; n < card.size(); ++n) EXPECT_FALSE(decode_card(std::string_view(card).substr(0, n)));
-  for (std::size_t n = 0; n < list.size(); ++n) EXPECT_FALSE(decode_verdict(std::string_view(list).substr(0, n)));
-  EXPECT_FALSE(decode_card(card + "x"));
-  EXPECT_FALSE(decode_verdict(list + "x"));
+  HostEntry entry;
+  entry.rank = 2;
+  entry.pid = 77;
+  entry.has_arena = true;
+  entry.arena_bytes = 4096;
+  const std::string hello = encode(entry);
+  ASSERT_TRUE(decode_entry(hello));
+  EXPECT_TRUE(decode_entry(hello)->same_process(entry));
+  EXPECT_EQ(decode_entry(hello)->arena_bytes, 4096U);
+  const std::string welcome = encode(HostWelcome{0, 2, 8192, random_nonce(), {entry, entry}});
+  ASSERT_TRUE(decode_welcome(welcome));
+  EXPECT_EQ(decode_welcome(welcome)->entries.size(), 2U);
+  const HostWelcome crowd{0, 1, 0, Nonce{}, std::vector<HostEntry>(kEntriesPerBatch + 1)};
+  EXPECT_FALSE(decode_welcome(encode(crowd))) << "more than one message can carry the descriptors of";
+
+  const auto refused = [](const std::string& whole, const auto& decode) {
+    for (std::size_t n = 0; n < whole.size(); ++n) EXPECT_FALSE(decode(std::string_view(whole).substr(0, n))) << n;
+    EXPECT_FALSE(decode(whole + "x"));
+  };
+  refused(card, [](std::string_view bytes) { return decode_card(bytes).has_value(); });
+  refused(list, [](std::string_view bytes) { return decode_verdict(bytes).has_value(); });
+  refused(hello, [](std::string_view bytes) { return decode_entry(bytes).has_value(); });
+  refused(welcome, [](std::string_view bytes) { return decode_welcome(bytes).has_value(); });
 }
 
 }  // namespace
