@@ -4,28 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <exception>
 #include <string_view>
 
 namespace tutti::tcp {
 namespace {
-
-// Name and version of the protocol.
-constexpr std::array<char, 8> kMagic = {'T', 'U', 'T', 'T', 'I', 'T', 'C', '1'};
-constexpr std::size_t kHelloBytes = kMagic.size() + 4 + 4 + sizeof(Nonce);
-constexpr std::size_t kReplyBytes = sizeof(Nonce) + sizeof(Digest);
-constexpr std::size_t kProofBytes = sizeof(Digest);
-
-void put_u32(std::byte* to, std::uint32_t value) noexcept {
-  for (int i = 0; i < 4; ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-std::uint32_t get_u32(const std::byte* from) noexcept {
-  std::uint32_t value = 0;
-  for (int i = 0; i < 4; ++i) value |= std::to_integer<std::uint32_t>(from[i]) << (8 * i);
-  return value;
-}
 
 template <class Array>
 std::string_view view(const Array& bytes) noexcept {
@@ -87,13 +70,8 @@ void Handshake::finish_connect() noexcept {
   sockaddr_storage remote{};
   length = sizeof(remote);
   if (::getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&remote), &length) != 0) return;  // still on its way
-  std::array<std::byte, kHelloBytes> hello;
-  std::memcpy(hello.data(), kMagic.data(), kMagic.size());
-  put_u32(hello.data() + kMagic.size(), static_cast<std::uint32_t>(self_->rank));
-  put_u32(hello.data() + kMagic.size() + 4, static_cast<std::uint32_t>(peer_));
-  std::memcpy(hello.data() + kMagic.size() + 8, dial_nonce_.data(), sizeof(Nonce));
   state_ = State::kTalking;
-  send(hello.data(), hello.size());
+  send(encode(Hello{static_cast<std::uint32_t>(self_->rank), static_cast<std::uint32_t>(peer_), dial_nonce_}));
   expect(kReplyBytes);
 }
 
@@ -107,59 +85,45 @@ void Handshake::on_message() {
 }
 
 void Handshake::on_hello() {
-  const std::uint32_t from = get_u32(buffer_.data() + kMagic.size());
-  const std::uint32_t to = get_u32(buffer_.data() + kMagic.size() + 4);
-  const bool sane = std::memcmp(buffer_.data(), kMagic.data(), kMagic.size()) == 0 &&
-                    from < static_cast<std::uint32_t>(self_->size) && from != static_cast<std::uint32_t>(self_->rank) &&
-                    to == static_cast<std::uint32_t>(self_->rank);
-  if (!sane) {
+  const std::optional<Hello> hello = decode_hello(message());
+  const auto rank = static_cast<std::uint32_t>(self_->rank);
+  if (!hello || hello->from >= static_cast<std::uint32_t>(self_->size) || hello->from == rank || hello->to != rank) {
     state_ = State::kForged;
     return;
   }
-  peer_ = static_cast<int>(from);
-  std::memcpy(dial_nonce_.data(), buffer_.data() + kMagic.size() + 8, sizeof(Nonce));
-  const Digest digest = proof("tutti tcp listen");
-  std::array<std::byte, kReplyBytes> reply;
-  std::memcpy(reply.data(), listen_nonce_.data(), sizeof(Nonce));
-  std::memcpy(reply.data() + sizeof(Nonce), digest.data(), sizeof(Digest));
-  send(reply.data(), reply.size());
+  peer_ = static_cast<int>(hello->from);
+  dial_nonce_ = hello->nonce;
+  send(encode(Reply{listen_nonce_, proof("tutti tcp listen")}));
   expect(kProofBytes);
 }
 
 void Handshake::on_reply() {
-  Digest digest;
-  std::memcpy(listen_nonce_.data(), buffer_.data(), sizeof(Nonce));
-  std::memcpy(digest.data(), buffer_.data() + sizeof(Nonce), sizeof(Digest));
-  if (!equal(digest, proof("tutti tcp listen"))) {
+  const std::optional<Reply> reply = decode_reply(message());
+  if (reply) listen_nonce_ = reply->nonce;
+  if (!reply || !equal(reply->proof, proof("tutti tcp listen"))) {
     state_ = State::kForged;
     return;
   }
-  const Digest mine = proof("tutti tcp dial");
-  send(mine.data(), mine.size());
-  expect(1);
+  send(proof("tutti tcp dial"));
+  expect(kVerdictBytes);
 }
 
 void Handshake::on_proof() {
-  Digest digest;
-  std::memcpy(digest.data(), buffer_.data(), sizeof(Digest));
-  state_ = equal(digest, proof("tutti tcp dial")) ? State::kProven : State::kForged;
+  const std::optional<Digest> digest = decode_proof(message());
+  state_ = digest && equal(*digest, proof("tutti tcp dial")) ? State::kProven : State::kForged;
 }
 
 void Handshake::on_verdict() noexcept {
-  const int value = std::to_integer<int>(buffer_[0]);
-  if (value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kRefuse)) {
-    state_ = State::kForged;
-    return;
-  }
-  verdict_ = static_cast<Verdict>(value);
-  state_ = State::kDone;
+  const std::optional<Verdict> verdict = decode_verdict(message());
+  verdict_ = verdict.value_or(Verdict::kRefuse);
+  state_ = verdict ? State::kDone : State::kForged;
 }
 
 Handshake::State Handshake::answer(Verdict verdict) noexcept {
   const std::byte value{static_cast<std::uint8_t>(verdict)};
   verdict_ = verdict;
   state_ = State::kDone;
-  send(&value, 1);
+  send({&value, 1});
   return state_;
 }
 
@@ -169,12 +133,12 @@ void Handshake::expect(std::size_t bytes) noexcept {
 }
 
 // Some dozen bytes always fit into the empty buffer of a fresh socket: if they do not, something is wrong with it.
-void Handshake::send(const std::byte* data, std::size_t bytes) noexcept {
+void Handshake::send(std::span<const std::byte> bytes) noexcept {
   ssize_t sent = 0;
   do {
-    sent = ::send(fd_.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
-  if (sent != static_cast<ssize_t>(bytes)) state_ = State::kBroken;
+  if (sent != static_cast<ssize_t>(bytes.size())) state_ = State::kBroken;
 }
 
 Digest Handshake::proof(const char* label) const {

@@ -19,10 +19,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/secret.h"
 #include "base/unique_fd.h"
+#include "transport/tcp/handshake_messages.h"
 
 namespace tutti::tcp {
 
@@ -31,12 +33,6 @@ struct Identity {
   std::string communicator;
   int rank = 0;
   int size = 1;
-};
-
-enum class Verdict : std::uint8_t {
-  kAccept = 1,  // the connection stands
-  kYield = 2,   // the listener, being the lower rank, is dialing itself: wait for that
-  kRefuse = 3,  // the listener has, or had, a connection to this rank already
 };
 
 class Handshake {
@@ -78,10 +74,10 @@ class Handshake {
   void on_proof();
   void on_verdict() noexcept;
   void expect(std::size_t bytes) noexcept;
-  void send(const std::byte* data, std::size_t bytes) noexcept;
+  void send(std::span<const std::byte> bytes) noexcept;
   Digest proof(const char* label) const;
 
-  static constexpr std::size_t kLongest = 64;
+  std::span<const std::byte> message() const noexcept { return std::span(buffer_).first(expected_); }
 
   UniqueFd fd_;
   const Identity* self_;
@@ -92,7 +88,7 @@ class Handshake {
   int messages_ = 0;  // received so far
   std::size_t expected_ = 0;
   std::size_t received_ = 0;
-  std::array<std::byte, kLongest> buffer_{};
+  std::array<std::byte, kLongestMessage> buffer_{};
   Nonce dial_nonce_{};
   Nonce listen_nonce_{};
 };

@@ -119,6 +119,32 @@ TEST(TcpHandshake, ReplayedConversationIsForged) {
   EXPECT_EQ(again.advance(), State::kForged);
 }
 
+TEST(TcpHandshake, MessagesArriveAsTheyWereSentAndNothingElseIsOne) {
+  const Hello hello{3, 0x80000001, random_nonce()};
+  const auto hello_bytes = encode(hello);
+  const auto got = decode_hello(hello_bytes);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->from, hello.from);
+  EXPECT_EQ(got->to, hello.to);
+  EXPECT_EQ(got->nonce, hello.nonce);
+  const Reply reply{random_nonce(), random_nonce()};
+  const auto reply_bytes = encode(reply);
+  ASSERT_TRUE(decode_reply(reply_bytes));
+  EXPECT_EQ(decode_reply(reply_bytes)->nonce, reply.nonce);
+  EXPECT_EQ(decode_reply(reply_bytes)->proof, reply.proof);
+  for (std::size_t n = 0; n < hello_bytes.size(); ++n) EXPECT_FALSE(decode_hello(std::span(hello_bytes).first(n)));
+  for (std::size_t n = 0; n < reply_bytes.size(); ++n) EXPECT_FALSE(decode_reply(std::span(reply_bytes).first(n)));
+  auto other_version = hello_bytes;
+  other_version[7] = std::byte{'2'};
+  EXPECT_FALSE(decode_hello(other_version));
+  EXPECT_FALSE(decode_proof(reply_bytes));
+  for (int value = 0; value < 256; ++value) {
+    const std::byte byte{static_cast<std::uint8_t>(value)};
+    EXPECT_EQ(decode_verdict({&byte, 1}).has_value(), value >= 1 && value <= 3) << value;
+  }
+  EXPECT_FALSE(decode_verdict({}));
+}
+
 TEST(TcpHandshake, GarbageAndSilenceAndEnd) {
   auto [a, b] = socket_pair();
   Handshake listener = Handshake::listen(std::move(b), kListener);
