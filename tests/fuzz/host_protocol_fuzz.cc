@@ -1,0 +1,61 @@
+// What the ranks of a forming host say to each other, before and behind the proof.
+#include "bootstrap/host_protocol.h"
+#include "bootstrap/memory_store.h"
+#include "fuzz_main.h"
+
+namespace tutti::fuzz {
+namespace {
+
+// Decoding and encoding again gives bytes that mean the same, and that are their own encoding.
+template <class Value>
+void settles(const std::optional<Value>& value, std::optional<Value> (*decode)(std::string_view), const char* what) {
+  if (!value) return;
+  const std::string once = encode(*value);
+  const std::optional<Value> again = decode(once);
+  require(again.has_value(), what);
+  require(encode(*again) == once, what);
+}
+
+// Without the secret no bytes are a message.
+void read_sealed(std::string_view bytes) {
+  static MemoryStore store;
+  static HostGroupRequest request;
+  static const std::vector<HostCard> cards(2);
+  static Deadline deadline = Deadline::never();
+  static const HostContext context{store, request, cards, {0, 1}, 0, deadline, random_secret(), true};
+  const HostPair pair(context, 1);
+  require(!pair.read_hello(bytes) && !pair.read_welcome(bytes) && !pair.read_verdict(bytes), "no proof, no message");
+  require(!pair.read_ack(bytes, Nonce{}), "no proof, no ack");
+}
+
+HostEntry entry() {
+  HostEntry e;
+  e.rank = 1;
+  e.pid = 4321;
+  e.has_pidfd = true;
+  return e;
+}
+
+}  // namespace
+
+void run(std::string_view bytes) {
+  settles(decode_card(bytes), decode_card, "a card settles");
+  settles(decode_verdict(bytes), decode_verdict, "a verdict settles");
+  settles(decode_entry(bytes), decode_entry, "an entry settles");
+  const auto welcome = decode_welcome(bytes);
+  settles(welcome, decode_welcome, "a welcome settles");
+  require(!welcome || welcome->entries.size() <= kEntriesPerBatch, "as many entries as a message has descriptors for");
+  claimed_rank(bytes);
+  read_sealed(bytes);
+}
+
+std::vector<std::string> seeds() {
+  HostVerdict good;
+  good.ranks = {0, 1, 5};
+  HostVerdict bad;
+  bad.failure = "rank 1 died";
+  return {encode(HostCard{"host", "socket", Nonce{}, 4096, "secret"}), encode(good), encode(bad), encode(entry()),
+          encode(HostWelcome{0, 1, 1 << 20, Nonce{}, {entry(), entry()}})};
+}
+
+}  // namespace tutti::fuzz

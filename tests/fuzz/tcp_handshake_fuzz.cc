@@ -1,0 +1,69 @@
+// The first bytes of a connection between hosts: each end of a handshake against a stranger that says anything.
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "fuzz_main.h"
+#include "transport/tcp/handshake.h"
+
+namespace tutti::fuzz {
+namespace {
+
+using tcp::Handshake;
+
+std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span<const char>(text.data(), text.size()));
+}
+
+template <class Array>
+std::string text(const Array& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void decode_all(std::string_view bytes) {
+  if (const auto hello = tcp::decode_hello(as_bytes(bytes))) {
+    require(text(tcp::encode(*hello)) == bytes, "a hello is what its encoder writes");
+  }
+  if (const auto reply = tcp::decode_reply(as_bytes(bytes))) {
+    require(text(tcp::encode(*reply)) == bytes, "a reply is what its encoder writes");
+  }
+  if (const auto proof = tcp::decode_proof(as_bytes(bytes))) require(text(*proof) == bytes, "a proof is its bytes");
+  const auto verdict = tcp::decode_verdict(as_bytes(bytes));
+  require(!verdict || static_cast<unsigned char>(bytes[0]) == static_cast<unsigned char>(*verdict), "a verdict too");
+}
+
+// What the stranger sends comes in two pieces, then the connection ends.
+Handshake::State meet(std::string_view bytes, std::size_t first, bool dialer) {
+  static const tcp::Identity self{random_secret(), "group", 1, 4};
+  int fds[2] = {-1, -1};
+  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0, "there are sockets");
+  UniqueFd stranger(fds[0]);
+  Handshake handshake = dialer ? Handshake::dial(UniqueFd(fds[1]), self, 2) : Handshake::listen(UniqueFd(fds[1]), self);
+  handshake.advance();
+  for (const std::string_view piece : {bytes.substr(0, first), bytes.substr(first)}) {
+    if (::send(stranger.get(), piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;
+    handshake.advance();
+  }
+  stranger.reset();
+  return handshake.advance();
+}
+
+}  // namespace
+
+void run(std::string_view bytes) {
+  decode_all(bytes);
+  if (bytes.empty()) return;
+  const std::size_t first = std::min<std::size_t>(static_cast<unsigned char>(bytes.back()), bytes.size());
+  for (const bool dialer : {false, true}) {
+    const Handshake::State state = meet(bytes, first, dialer);
+    require(state == Handshake::State::kBroken || state == Handshake::State::kForged, "a stranger gets nowhere");
+  }
+}
+
+std::vector<std::string> seeds() {
+  const std::string hello = text(tcp::encode(tcp::Hello{2, 1, Nonce{}}));
+  const std::string reply = text(tcp::encode(tcp::Reply{}));
+  return {hello, reply, hello + text(Digest{}), reply + "\1", text(Digest{}), "\1", "\2", "\3"};
+}
+
+}  // namespace tutti::fuzz
