@@ -22,7 +22,7 @@ class FlightRecorder {
   // Remembers the last `entries` calls (0: none).
   explicit FlightRecorder(int entries);
 
-  // A new entry; returns its id for update(). `in_bytes` and `out_bytes` are what this rank gives and gets.
+  // A new entry; returns its id for update(). `peer` is the other end of a message, -1 for collectives.
   std::uint64_t add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms) noexcept;
   void update(std::uint64_t id, State state) noexcept;
 

@@ -22,7 +22,7 @@ class MetricsTable {
  public:
   static constexpr int kCalls = kCollectiveCount + 2;  // and send, recv
   static constexpr int kSizeClasses = 8;
-  // Histogram buckets grow by 1.2: 100 of them span 1 ns to 80 s.
+  // Histogram buckets grow by 1.2: 144 of them span 1 ns to 4 minutes.
   static constexpr int kBuckets = 144;
 
   // Whether the next call of so many bytes is to be timed: all from 8 KB up, of smaller ones a sample.
