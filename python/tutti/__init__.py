@@ -7,7 +7,7 @@ Tensors that all ranks of a machine map, so that collectives on them need no cop
 :func:`empty`, :func:`zeros`, :func:`use_shared_allocator`, :func:`is_mapped`, :func:`arena_stats`.
 
 What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
-:func:`dump_flight_record`, :func:`group_info`.
+:func:`dump_flight_record`, :func:`dump_flight_trace`, :func:`group_info`.
 
 What ``torch.distributed`` offers to its own backends only: :func:`split_group`, :func:`shrink`,
 :func:`monitored_barrier`, :func:`set_timeout`, :func:`sequence_number`, :func:`get_error`, :func:`abort`.
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         zeros,
     )
     from tutti._metrics import Metrics, MetricsRow
-    from tutti._report import GroupInfo, dump_flight_record, group_info, log_metrics
+    from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
 
 __version__ = "0.1.0"
 
@@ -58,6 +58,7 @@ __all__ = [
     "abort",
     "arena_stats",
     "dump_flight_record",
+    "dump_flight_trace",
     "empty",
     "flight_record",
     "get_communicator",
@@ -84,6 +85,7 @@ _HOMES = {
     "Metrics": "tutti._metrics",
     "MetricsRow": "tutti._metrics",
     "dump_flight_record": "tutti._report",
+    "dump_flight_trace": "tutti._report",
     "group_info": "tutti._report",
     "log_metrics": "tutti._report",
 }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import pickle
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tutti import _backend
 from tutti._units import format_bytes, format_us
@@ -101,4 +103,33 @@ def dump_flight_record(path: str | Path, group: ProcessGroup | None = None) -> P
     info = group_info(group)
     target = Path(str(path).replace("{rank}", str(info.rank)))
     target.write_text(_backend.flight_record(group))
+    return target
+
+
+def dump_flight_trace(folder: str | Path, group: ProcessGroup | None = None) -> Path:
+    """Writes the last collectives of ``group`` on this rank to ``folder/trace_<rank>``; returns where.
+
+    The file is what PyTorch's analyser reads: when there is one of each rank of the group, ``torchfrtrace FOLDER`` says
+    which rank differs from the others, or is missing, in which call. Each group takes a folder of its own, made where
+    it is missing. Sends and receives are left out: the analyser takes each call for one of the whole group. Raises
+    OSError if the file cannot be written.
+    """
+    import torch.distributed as dist
+
+    group = dist.distributed_c10d._get_default_group() if group is None else group
+    record: dict[str, Any] = json.loads(_backend.flight_record(group))
+    name, description = group.group_name, group.group_desc
+    # A record knows the ranks of its group; the analyser goes by those of the job.
+    ranks = sorted(dist.get_process_group_ranks(group))
+    (status,) = record["pg_status"].values()
+    record["pg_status"] = {name: status}
+    record["pg_config"] = {name: {"name": name, "desc": description, "ranks": str(ranks)}}
+    record["entries"] = [entry for entry in record["entries"] if not entry["is_p2p"]]
+    for entry in record["entries"]:
+        entry["process_group"] = (name, description)
+        # By these the analyser drops what some rank has forgotten already, so they must count alike on all ranks.
+        entry["record_id"] = entry["collective_seq_id"]
+    target = Path(folder, f"trace_{dist.get_rank()}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(pickle.dumps(record))
     return target

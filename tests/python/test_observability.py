@@ -119,48 +119,130 @@ def record_flight(ctx: Context, folder: str) -> dict[str, Any]:
     dist.broadcast(torch.ones(10, dtype=torch.int64), 1)
     dist.barrier()
     record: dict[str, Any] = json.loads(tutti.flight_record())
-    with Path(folder, f"trace_{ctx.rank}").open("wb") as out:  # torch's analyser reads pickles
-        pickle.dump(record, out)
     path = tutti.dump_flight_record(Path(folder, "flight.{rank}.json"))
     assert json.loads(path.read_text())["entries"]
     return record
 
 
-def test_flight_recorder_has_torchs_schema(fresh_world: World, tmp_path: Path, capsys: Any) -> None:
-    from torch.distributed.flight_recorder import fr_trace
-
-    records = fresh_world(2).call(record_flight, str(tmp_path))
-    for record in records:
+def test_flight_recorder_has_torchs_schema(fresh_world: World, tmp_path: Path) -> None:
+    for record in fresh_world(2).call(record_flight, str(tmp_path)):
         assert {"version", "entries", "pg_config"} <= set(record)
         assert len(record["entries"]) == 5
         for entry in record["entries"]:
             assert entry["state"] == "completed", entry
             wanted = {"profiling_name", "collective_seq_id", "pg_id", "process_group", "input_sizes", "input_dtypes"}
             assert wanted <= set(entry), set(entry)
-    for path in tmp_path.glob("flight.*"):
-        path.unlink()
-    fr_trace.main([str(tmp_path), "-p", "trace_", "-o", str(tmp_path / "database")])
-    _, database = pickle.loads((tmp_path / "database").read_bytes())
-    names = [collective.collective_name for collective in database.collectives]
-    assert len(names) == 5 and any("all_reduce" in name for name in names), names
 
 
-def mismatched_flight(ctx: Context, folder: str) -> None:
+def analyse(folder: Path) -> list[Any]:
+    """What `torchfrtrace` makes of the traces in a folder."""
+    from torch.distributed.flight_recorder import fr_trace
+
+    output = folder.parent / "database"
+    fr_trace.main([str(folder), "-o", str(output)])
+    _, database = pickle.loads(output.read_bytes())
+    return list(database.collectives)
+
+
+def trace_groups(ctx: Context, folder: str) -> None:
+    """Calls of two groups, and messages, of which the ranks have different numbers."""
+    import tutti
+
+    pair = dist.new_group([1, 2])
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1000))
+    if ctx.rank == 1:
+        for _ in range(4):
+            dist.send(torch.ones(3), 2)
+    elif ctx.rank == 2:
+        for _ in range(4):
+            dist.recv(torch.ones(3), 1)
+    if ctx.rank != 0:
+        dist.broadcast(torch.ones(10, dtype=torch.int64), 2, group=pair)
+        dist.all_gather_into_tensor(torch.empty(8), torch.ones(4), group=pair)
+        tutti.dump_flight_trace(Path(folder, "pair"), pair)
+    dist.all_to_all_single(torch.empty(6), torch.ones(6))
+    dist.barrier()
+    assert tutti.dump_flight_trace(Path(folder, "world")) == Path(folder, "world", f"trace_{ctx.rank}")
+
+
+def test_analyser_reads_a_groups_traces(fresh_world: World, tmp_path: Path) -> None:
+    fresh_world(3).call(trace_groups, str(tmp_path))
+    ranks_and_calls = {
+        "world": ({0, 1, 2}, ["all_reduce"] * 3 + ["all_to_all", "all_reduce_barrier"]),
+        "pair": ({1, 2}, ["broadcast", "all_gather"]),
+    }
+    for folder, (ranks, calls) in ranks_and_calls.items():
+        collectives = analyse(tmp_path / folder)
+        assert [call.collective_name.removeprefix("gloo:") for call in collectives][-len(calls) :] == calls
+        assert all(call.pass_check and not call.missing_ranks for call in collectives), collectives
+        assert all(call.expected_ranks == ranks for call in collectives), "a group's ranks are those of the job"
+
+
+def trace_what_is_kept(ctx: Context, folder: str) -> None:
+    """More calls than a record keeps, after messages that one of the ranks had no part in."""
+    import tutti
+
+    for _ in range(40):
+        if ctx.rank == 0:
+            dist.send(torch.ones(1), 2)
+        elif ctx.rank == 2:
+            dist.recv(torch.ones(1), 0)
+    for _ in range(2100):
+        dist.all_reduce(torch.ones(1))
+    tutti.dump_flight_trace(folder)
+
+
+def test_analyser_leaves_out_what_a_rank_has_forgotten(fresh_world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    fresh_world(3).call(trace_what_is_kept, str(folder))
+    collectives = analyse(folder)
+    assert len(collectives) == 2000
+    assert all(call.pass_check and not call.missing_ranks for call in collectives), collectives[0]
+
+
+def trace_mismatch(ctx: Context, folder: str, kind: str) -> None:
     import tutti
 
     dist.all_reduce(torch.ones(10))
     try:
-        dist.all_reduce(torch.ones(10 + ctx.rank))
+        if kind == "size":
+            dist.all_reduce(torch.ones(10 + ctx.rank))
+        elif ctx.rank == 0:
+            dist.all_reduce(torch.ones(10))
+        else:
+            dist.broadcast(torch.ones(10), 0)
     except dist.DistBackendError:
-        with Path(folder, f"trace_{ctx.rank}").open("wb") as out:
-            pickle.dump(json.loads(tutti.flight_record()), out)
+        tutti.dump_flight_trace(folder)
 
 
-def test_analyser_finds_the_mismatch(fresh_world: World, tmp_path: Path) -> None:
-    from torch.distributed.flight_recorder import fr_trace
+@pytest.mark.parametrize(("kind", "state"), [("size", "SIZE_OR_SYNTAX"), ("call", "COLLECTIVE_TYPE")])
+def test_analyser_finds_the_mismatch(fresh_world: World, tmp_path: Path, kind: str, state: str) -> None:
+    folder = tmp_path / "traces"
+    fresh_world(2).call(trace_mismatch, str(folder), kind)
+    first, second = sorted(analyse(folder), key=lambda call: int(call.collective_seq_id))
+    assert first.pass_check and not second.pass_check, (first, second)
+    assert set(second.mismatch_collectives) == {1}, second
+    other = second.mismatch_collectives[1]
+    assert f"{state}_MISMATCH" in str(other.type_of_mismatch), other
+    assert other.input_sizes == [[11]] if kind == "size" else other.collective_name == "gloo:broadcast"
 
-    fresh_world(2).call(mismatched_flight, str(tmp_path))
-    fr_trace.main([str(tmp_path), "-p", "trace_", "-o", str(tmp_path / "database")])
-    _, database = pickle.loads((tmp_path / "database").read_bytes())
-    states = [entry for entry in database.ncclcalls if "all_reduce" in str(entry)]
-    assert states or database.collectives
+
+def explain_every_collective(ctx: Context) -> dict[str, str]:
+    import tutti
+    from tutti import _core
+
+    communicator = tutti.get_communicator()
+    answers = {name: communicator.explain(name, 16_384) for name in _core.collectives()}
+    answers["empty"] = communicator.explain("all_reduce", 0, torch.bfloat16)
+    with pytest.raises(ValueError, match="all_reduc"):
+        communicator.explain("all_reduc", 8)
+    return answers
+
+
+def test_a_group_explains_its_choices(world: World) -> None:
+    answers = world(2).call(explain_every_collective)
+    assert answers[0] == answers[1]
+    for name, answer in answers[0].items():
+        chosen = [line for line in answer.splitlines() if line.startswith("-> ")]
+        assert len(chosen) == 1, (name, answer)
