@@ -84,7 +84,7 @@ class DirectReduce {
     for (int i = 1; i < n_; ++i) sources_[static_cast<std::size_t>(net_.left(i))] = slot(k, i);
     void* dst = result + begin(k, me);
     cpu::reduce(&dst, 1, sources_.data(), n_, size(k, me) / tutti::size_of(call_.dtype), call_.dtype, call_.op,
-                final_divisor(call_, n_));
+                divisor_of(call_, n_));
   }
 
   NetCall& net_;
@@ -109,7 +109,7 @@ class DirectAllReduce final : public NetAlgorithm {
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
-    const EvenChunks chunks(call.input.size(0), context.size);
+    const Partition chunks(call.input.size(0), context.size);
     NetCall net(context, std::max(direct_ops(context.size), kRingOps));
     const std::byte* input = call.input.data(0);
     std::byte* output = call.output.data(0);

@@ -58,7 +58,7 @@ class DisseminationAllReduce final : public NetAlgorithm {
     const std::size_t bytes = call.input.size(0);
     const std::size_t stride = (bytes + 63) / 64 * 64;
     std::byte* blocks = net.scratch(stride * static_cast<std::size_t>(net.size()));
-    copy_block(blocks, call.input.data(0), bytes);
+    copy_unless_same(blocks, call.input.data(0), bytes);
     std::size_t op = 0;
     for (int distance = 1; distance < net.size(); distance *= 2, op += 2) {
       const std::size_t part = stride * static_cast<std::size_t>(std::min(distance, net.size() - distance));
@@ -72,7 +72,7 @@ class DisseminationAllReduce final : public NetAlgorithm {
     }
     void* dst = call.output.data(0);
     cpu::reduce(&dst, 1, sources.data(), net.size(), bytes / size_of(call.dtype), call.dtype, call.op,
-                final_divisor(call, net.size()));
+                divisor_of(call, net.size()));
     return net.finish();
   }
 };

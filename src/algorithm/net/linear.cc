@@ -2,9 +2,8 @@
 //
 // With n ranks, latency a:
 //   all_to_all      in step i rank r sends to r + i and receives from r - i, kPairs steps at a time; every rank sends
-//   all
-//                   of its blocks but its own; (n - 1) / kPairs a. Source: pairwise exchange, Thakur, Rabenseifner and
-//                   Gropp, IJHPCA 2005.
+//                   all of its blocks but its own; (n - 1) / kPairs a. Source: pairwise exchange, Thakur, Rabenseifner
+//                   and Gropp, IJHPCA 2005.
 //   gather, scatter the root receives, or sends, n - 1 blocks; a
 // The receiver compares the size of each block with its own idea of it, even or uneven.
 #include "algorithm/net/families.h"
@@ -34,50 +33,38 @@ class PairwiseAllToAll final : public NetAlgorithm {
       net.recv(op, net.left(i), out.data(net.left(i)), out.size(net.left(i)));
       net.send(kPairs + op, net.right(i), in.data(net.right(i)), in.size(net.right(i)));
     }
-    copy_block(out.data(net.rank()), in.data(net.rank()), in.size(net.rank()));
+    copy_unless_same(out.data(net.rank()), in.data(net.rank()), in.size(net.rank()));
     return net.finish();
   }
 };
 
-class LinearGather final : public NetAlgorithm {
+class LinearRooted final : public NetAlgorithm {
  public:
-  LinearGather() noexcept : NetAlgorithm(Collective::kGather, "linear", "every rank sends its block to the root") {}
+  LinearRooted(Collective collective, std::string_view summary) noexcept
+      : NetAlgorithm(collective, "linear", summary) {}
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
+    const bool gathers = collective() == Collective::kGather;
     const bool root = context.rank == call.root;
+    const Blocks& own = gathers ? call.input : call.output;
     NetCall net(context, root ? static_cast<std::size_t>(context.size) : 1);
     net.greet();
+    const auto move = [&, sends = gathers != root](std::size_t op, int peer, const Blocks& blocks, int block) {
+      sends ? net.send(op, peer, blocks.data(block), blocks.size(block))
+            : net.recv(op, peer, blocks.data(block), blocks.size(block));
+    };
     if (!root) {
-      net.send(0, call.root, call.input.data(0), call.input.size(0));
+      move(0, call.root, own, 0);
       return net.finish();
     }
-    for (int r = 0; r < net.size(); ++r) {
-      if (r != call.root) net.recv(static_cast<std::size_t>(r), r, call.output.data(r), call.output.size(r));
+    const Blocks& all = gathers ? call.output : call.input;
+    for (int i = 1; i < net.size(); ++i) move(static_cast<std::size_t>(net.right(i)), net.right(i), all, net.right(i));
+    if (gathers) {
+      copy_unless_same(all.data(call.root), own.data(0), own.size(0));
+    } else {
+      copy_unless_same(own.data(0), all.data(call.root), own.size(0));
     }
-    copy_block(call.output.data(call.root), call.input.data(0), call.input.size(0));
-    return net.finish();
-  }
-};
-
-class LinearScatter final : public NetAlgorithm {
- public:
-  LinearScatter() noexcept : NetAlgorithm(Collective::kScatter, "linear", "the root sends every rank its block") {}
-
- private:
-  Outcome execute(const Call& call, CallContext& context) const override {
-    const bool root = context.rank == call.root;
-    NetCall net(context, root ? static_cast<std::size_t>(context.size) : 1);
-    net.greet();
-    if (!root) {
-      net.recv(0, call.root, call.output.data(0), call.output.size(0));
-      return net.finish();
-    }
-    for (int i = 1; i < net.size(); ++i) {
-      const int r = net.right(i);
-      net.send(static_cast<std::size_t>(r), r, call.input.data(r), call.input.size(r));
-    }
-    copy_block(call.output.data(0), call.input.data(call.root), call.output.size(0));
     return net.finish();
   }
 };
@@ -85,7 +72,9 @@ class LinearScatter final : public NetAlgorithm {
 }  // namespace
 
 AlgorithmList linear_algorithms() {
-  return {std::make_shared<PairwiseAllToAll>(), std::make_shared<LinearGather>(), std::make_shared<LinearScatter>()};
+  return {std::make_shared<PairwiseAllToAll>(),
+          std::make_shared<LinearRooted>(Collective::kGather, "every rank sends its block to the root"),
+          std::make_shared<LinearRooted>(Collective::kScatter, "the root sends every rank its block")};
 }
 
 }  // namespace tutti

@@ -4,21 +4,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
-#include <string_view>
 
-#include "algorithm/algorithm.h"
+#include "algorithm/native_algorithm.h"
 #include "algorithm/net/net_call.h"
 #include "device/cpu/kernels.h"
 
 namespace tutti {
 
-class NetAlgorithm : public Algorithm {
+class NetAlgorithm : public NativeAlgorithm {
  public:
-  NetAlgorithm(Collective collective, std::string_view name, std::string_view summary) noexcept
-      : collective_(collective), name_(name), summary_(summary) {}
-  std::string_view name() const noexcept final { return name_; }
-  Collective collective() const noexcept final { return collective_; }
-  std::string_view summary() const noexcept final { return summary_; }
+  using NativeAlgorithm::NativeAlgorithm;
   const char* refusal(const CallShape&) const noexcept override { return nullptr; }
 
   Outcome run(const Call& call, CallContext& context) const noexcept final {
@@ -32,11 +27,6 @@ class NetAlgorithm : public Algorithm {
  protected:
   // Returns with no op of the call posted. May throw std::bad_alloc.
   virtual Outcome execute(const Call& call, CallContext& context) const = 0;
-
- private:
-  Collective collective_;
-  std::string_view name_;
-  std::string_view summary_;
 };
 
 // True if a partial result cannot be sent without rounding it: then an algorithm must bring all inputs together and
@@ -48,17 +38,11 @@ inline bool rounds_partials(DataType dtype, ReduceOp op) noexcept {
   return arithmetic && narrow;
 }
 
-inline int final_divisor(const Call& call, int ranks) noexcept { return call.op == ReduceOp::kAvg ? ranks : 1; }
-
 // dst = a op b, in this order; divided at the end of an average only.
 inline void combine(const Call& call, void* dst, const void* a, const void* b, std::size_t bytes,
                     int divisor) noexcept {
   const void* const sources[2] = {a, b};
   cpu::reduce(&dst, 1, sources, 2, bytes / size_of(call.dtype), call.dtype, call.op, divisor);
-}
-
-inline void copy_block(void* dst, const void* src, std::size_t bytes) noexcept {
-  if (dst != src && bytes != 0) cpu::copy(dst, src, bytes);
 }
 
 // A message travels along a tree in segments, so that one is received while the one before is sent on. An empty message
@@ -72,21 +56,6 @@ struct Segments {
   std::size_t count() const noexcept { return std::max<std::size_t>(1, (bytes + kSegmentBytes - 1) / kSegmentBytes); }
   std::size_t begin(std::size_t k) const noexcept { return std::min(bytes, k * kSegmentBytes); }
   std::size_t size(std::size_t k) const noexcept { return begin(k + 1) - begin(k); }
-};
-
-// A message cut into one chunk a rank, at multiples of 64 bytes so that no element is cut.
-class EvenChunks {
- public:
-  EvenChunks(std::size_t total, int ranks) noexcept
-      : total_(total),
-        part_((total / 64 + (total % 64 != 0 ? 1 : 0) + static_cast<std::size_t>(ranks) - 1) /
-              static_cast<std::size_t>(ranks) * 64) {}
-  std::size_t begin(int rank) const noexcept { return std::min(total_, part_ * static_cast<std::size_t>(rank)); }
-  std::size_t size(int rank) const noexcept { return begin(rank + 1) - begin(rank); }
-
- private:
-  std::size_t total_;
-  std::size_t part_;
 };
 
 }  // namespace tutti

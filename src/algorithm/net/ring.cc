@@ -27,7 +27,7 @@ Outcome ring_reduce_scatter(NetCall& net, const Call& call, const SizeOf& size_o
   const auto take = [&](const RingItem& item, std::byte* partial) {
     const bool last = item.step == n - 2;
     combine(call, last ? result + item.offset : partial, partial, own(item.chunk) + item.offset, item.bytes,
-            last ? final_divisor(call, n) : 1);
+            last ? divisor_of(call, n) : 1);
   };
   return ring_pass(net, net.left(), size_of_chunk, own(net.left()), land, take);
 }
@@ -44,12 +44,12 @@ class RingAllReduce final : public NetAlgorithm {
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
-    const EvenChunks chunks(call.input.size(0), context.size);
+    const Partition chunks(call.input.size(0), context.size);
     NetCall net(context, kRingOps);
     const auto size_of_chunk = [&](int c) { return chunks.size(c); };
     const std::byte* input = call.input.data(0);
     std::byte* output = call.output.data(0);
-    if (net.size() == 1) return copy_block(output, input, call.input.size(0)), kOkOutcome;
+    if (net.size() == 1) return copy_unless_same(output, input, call.input.size(0)), kOkOutcome;
     const auto own = [&](int c) { return input + chunks.begin(c); };
     const Outcome outcome = ring_reduce_scatter(net, call, size_of_chunk, own, output + chunks.begin(net.rank()));
     return outcome.ok() ? ring_all_gather(net, size_of_chunk, [&](int c) { return output + chunks.begin(c); })
@@ -69,7 +69,8 @@ class RingReduceScatter final : public NetAlgorithm {
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
     NetCall net(context, kRingOps);
-    if (net.size() == 1) return copy_block(call.output.data(0), call.input.data(0), call.output.size(0)), kOkOutcome;
+    if (net.size() == 1)
+      return copy_unless_same(call.output.data(0), call.input.data(0), call.output.size(0)), kOkOutcome;
     return ring_reduce_scatter(
         net, call, [&](int c) { return call.input.size(c); },
         [&](int c) -> const std::byte* { return call.input.data(c); }, call.output.data(0));
@@ -83,7 +84,7 @@ class RingAllGather final : public NetAlgorithm {
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
     NetCall net(context, kRingOps);
-    copy_block(call.output.data(net.rank()), call.input.data(0), call.input.size(0));
+    copy_unless_same(call.output.data(net.rank()), call.input.data(0), call.input.size(0));
     return ring_all_gather(
         net, [&](int c) { return call.output.size(c); }, [&](int c) { return call.output.data(c); });
   }

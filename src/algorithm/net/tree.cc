@@ -109,7 +109,7 @@ Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, 
     }
     void* dst = place.parent < 0 ? result + segments.begin(k) : slot(children, k);
     cpu::reduce(&dst, 1, sources.data(), static_cast<int>(sources.size()), segments.size(k) / size_of(call.dtype),
-                call.dtype, call.op, place.parent < 0 ? final_divisor(call, net.size()) : 1);
+                call.dtype, call.op, place.parent < 0 ? divisor_of(call, net.size()) : 1);
     if (place.parent >= 0) net.send(parent_op(first_op, k), place.parent, dst, segments.size(k));
     receive(k + window);
   }
@@ -137,7 +137,7 @@ class TreeBroadcast final : public NetAlgorithm {
     NetCall net(context, tree_ops(place));
     net.greet();
     std::byte* data = call.output.data(0);
-    if (net.rank() == call.root) copy_block(data, call.input.data(0), call.input.size(0));
+    if (net.rank() == call.root) copy_unless_same(data, call.input.data(0), call.input.size(0));
     return tree_broadcast(net, 0, place, data, call.input.size(0));
   }
 

@@ -1,0 +1,51 @@
+// What the algorithms written in C++ have in common, over shared memory or over messages.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+#include "algorithm/algorithm.h"
+#include "device/cpu/kernels.h"
+
+namespace tutti {
+
+class NativeAlgorithm : public Algorithm {
+ public:
+  NativeAlgorithm(Collective collective, std::string_view name, std::string_view summary) noexcept
+      : collective_(collective), name_(name), summary_(summary) {}
+  std::string_view name() const noexcept final { return name_; }
+  Collective collective() const noexcept final { return collective_; }
+  std::string_view summary() const noexcept final { return summary_; }
+
+ private:
+  Collective collective_;
+  std::string_view name_;
+  std::string_view summary_;
+};
+
+inline int divisor_of(const Call& call, int ranks) noexcept { return call.op == ReduceOp::kAvg ? ranks : 1; }
+
+// Copies unless the block is already where it belongs (in-place calls).
+inline void copy_unless_same(void* dst, const void* src, std::size_t bytes) noexcept {
+  if (dst != src && bytes != 0) cpu::copy(dst, src, bytes);
+}
+
+// A part of `total` bytes for each of n ranks, in units of a cache line: no two ranks write one line, and no element is
+// cut.
+class Partition {
+ public:
+  Partition(std::size_t total, int ranks) noexcept : total_(total) {
+    constexpr std::size_t kLine = 64;  // a multiple of every element size
+    const auto n = static_cast<std::size_t>(ranks);
+    part_ = ((total + n - 1) / n + kLine - 1) / kLine * kLine;
+  }
+  std::size_t begin(int rank) const noexcept { return std::min(total_, part_ * static_cast<std::size_t>(rank)); }
+  std::size_t size(int rank) const noexcept { return begin(rank + 1) - begin(rank); }
+
+ private:
+  std::size_t total_;
+  std::size_t part_;
+};
+
+}  // namespace tutti
