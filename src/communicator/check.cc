@@ -61,27 +61,18 @@ void CommunicatorImpl::check(const Call& call) const {
       refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size_));
     }
   }
+  if (c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter) check_reduction(call);
   switch (c) {
     case Collective::kBarrier:
       return;
     case Collective::kAllReduce:
-      check_reduction(call);
-      check_blocks(call, call.input, 1, "the input");
-      check_blocks(call, call.output, 1, "the output");
-      check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
-      return;
     case Collective::kReduce:
-      check_reduction(call);
-      check_blocks(call, call.input, 1, "the input");
-      if (at_root) {
-        check_blocks(call, call.output, 1, "the output");
+    case Collective::kBroadcast:
+      check_blocks(call, call.input, 1, c == Collective::kBroadcast ? "the buffer" : "the input");
+      if (c != Collective::kReduce || at_root) {
+        check_blocks(call, call.output, 1, c == Collective::kBroadcast ? "the buffer" : "the output");
         check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
       }
-      return;
-    case Collective::kBroadcast:
-      check_blocks(call, call.input, 1, "the buffer");
-      check_blocks(call, call.output, 1, "the buffer");
-      check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
       return;
     case Collective::kAllGather:
     case Collective::kGather:
@@ -95,8 +86,6 @@ void CommunicatorImpl::check(const Call& call) const {
       }
       return;
     case Collective::kReduceScatter:
-      check_reduction(call);
-      [[fallthrough]];
     case Collective::kScatter:
       check_blocks(call, call.output, 1, "the output");
       if (c == Collective::kReduceScatter || at_root) {
