@@ -10,6 +10,8 @@
 //   decline   id                              to the sender: the granted receive has been cancelled
 //   farewell  id: Status, tag: rank to blame  the last frame: this side has failed or left
 //
+// A message past the window is announced whatever its size: an empty one then has one empty fragment.
+//
 // `id` is always the number that the message's sender gave it. Between the fragments of one message any other frames
 // may stand, so a large payload delays others by one fragment only.
 //

@@ -156,11 +156,11 @@ bool MessageEngine::begin_body(int peer, Peer& p) {
     case FrameKind::kBlank:
       return begin_message(peer, p);
     case FrameKind::kData:
-      if (h.bytes == 0 || h.bytes > kFragmentBytes) return false;
+      if (h.bytes > kFragmentBytes) return false;
       in.body_left = h.bytes;
       for (MessageOp* op = p.incoming.front(); op != nullptr; op = op->next) {
         if (op->id != h.id) continue;
-        if (h.bytes > op->bytes - op->moved) return false;
+        if (h.bytes > op->bytes - op->moved || (h.bytes == 0 && op->bytes != 0)) return false;
         in.op = op;
         in.into = op->data + op->moved;
         break;

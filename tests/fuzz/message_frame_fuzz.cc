@@ -153,6 +153,7 @@ std::vector<std::string> seeds() {
           receive_large + frame(FrameKind::kAnnounce, 1, 3 * kFragmentBytes / 2, 0) +
               frame(FrameKind::kData, 1, 64, 64) + frame(FrameKind::kWithdraw, 1, 0, 0),
           "\2\7\40"s + frame(FrameKind::kAnnounce, 1, 3 * kFragmentBytes / 2, 0) + frame(FrameKind::kData, 1, 64, 64),
+          "\1\4"s + frame(FrameKind::kAnnounce, 1, 0, 0) + frame(FrameKind::kData, 1, 0, 0),
           send_large + frame(FrameKind::kGrant, 1, 0, 0) + frame(FrameKind::kDecline, 1, 0, 0),
           send_large + frame(FrameKind::kRefuse, 1, sizeof(CallRecord), sizeof(CallRecord)),
           receive_small + frame(FrameKind::kFarewell, 3, 0, 0)};

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 
+#include "channel/message_frame.h"
 #include "channel/sim_ports.h"
 
 namespace tutti::test {
@@ -244,6 +246,24 @@ TEST(MessagePort, PeerThatDoesNotSpeakTheProtocolIsInternal) {
   }
   ASSERT_TRUE(ports.run_until([&] { return in.op.done(); }));
   EXPECT_TRUE(in.ended(Status::kInternal, 1));
+}
+
+// Past the window even messages without a payload are announced.
+TEST(MessagePort, EmptyMessagesPastTheWindowArrive) {
+  constexpr std::size_t kCount = kEagerWindow / eager_cost(0) + 3;
+  SimPorts ports(2);
+  std::deque<Parcel> sent;
+  std::deque<Parcel> got;
+  for (std::size_t i = 0; i < kCount; ++i) sent.emplace_back(0).send(ports[0], 1, 7);
+  ports.settle();
+  EXPECT_FALSE(sent.back().op.done()) << "the window bounds empty messages too";
+  for (std::size_t i = 0; i < kCount; ++i) got.emplace_back(0).recv(ports[1], 0, 7);
+  const auto all_done = [](const Parcel& p) { return p.op.done(); };
+  ASSERT_TRUE(ports.run_until([&] {
+    return std::all_of(sent.rbegin(), sent.rend(), all_done) && std::all_of(got.rbegin(), got.rend(), all_done);
+  }));
+  for (const Parcel& p : got) ASSERT_TRUE(p.ok());
+  for (const Parcel& p : sent) ASSERT_TRUE(p.ok());
 }
 
 }  // namespace
