@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cmath>
 #include <fstream>
@@ -39,25 +40,43 @@ std::optional<std::string> read_file(const std::string& path) {
   return text.str();
 }
 
-int affinity_cores() {
+using CoreMask = std::vector<unsigned char>;
+
+// The cores that a process may run on (0: this one); empty when the system does not say.
+CoreMask affinity_of(pid_t process) {
   // The kernel refuses a mask that is smaller than its own; machines with more than 1024 cores exist.
   for (int cores = 1024; cores <= (1 << 20); cores *= 2) {
-    std::vector<unsigned char> mask(CPU_ALLOC_SIZE(static_cast<std::size_t>(cores)));
-    auto* const set = reinterpret_cast<cpu_set_t*>(mask.data());
-    if (::sched_getaffinity(0, mask.size(), set) == 0) return std::max(1, CPU_COUNT_S(mask.size(), set));
+    CoreMask mask(CPU_ALLOC_SIZE(static_cast<std::size_t>(cores)));
+    if (::sched_getaffinity(process, mask.size(), reinterpret_cast<cpu_set_t*>(mask.data())) == 0) return mask;
     if (errno != EINVAL) break;
   }
-  return online_cores();
+  return {};
+}
+
+int affinity_cores(std::span<const pid_t> others) {
+  CoreMask all = affinity_of(0);
+  if (all.empty()) return online_cores();
+  for (const pid_t process : others) {
+    if (process <= 0) continue;
+    const CoreMask mask = affinity_of(process);
+    if (mask.size() > all.size()) all.resize(mask.size());
+    for (std::size_t i = 0; i < mask.size(); ++i) all[i] |= mask[i];
+  }
+  int cores = 0;
+  for (const unsigned char byte : all) cores += std::popcount(byte);
+  return std::max(1, cores);
 }
 
 #endif
 
 }  // namespace
 
-int usable_cores() noexcept {
+int usable_cores() noexcept { return usable_cores({}); }
+
+int usable_cores([[maybe_unused]] std::span<const pid_t> others) noexcept {
 #if defined(__linux__)
   try {
-    int cores = affinity_cores();
+    int cores = affinity_cores(others);
     if (const std::optional<double> quota = cgroup_cpu_quota(read_file)) {
       cores = static_cast<int>(std::min(static_cast<double>(cores), std::ceil(*quota)));
     }
@@ -68,6 +87,22 @@ int usable_cores() noexcept {
 #else
   return online_cores();
 #endif
+}
+
+std::size_t last_cache_bytes() noexcept {
+  constexpr std::size_t kCommon = std::size_t{16} << 20;
+#if defined(__linux__)
+  try {
+    // Not sysconf: on processors with several last caches it gives their sum.
+    for (const char* index : {"3", "2"}) {
+      const auto text = read_file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + index + "/size");
+      if (text) return std::stoul(*text) << (text->find('M') != std::string::npos ? 20 : 10);  // "32768K"
+    }
+  } catch (const std::exception&) {
+    return kCommon;  // no memory to look, or no number
+  }
+#endif
+  return kCommon;
 }
 
 UniqueFd open_pidfd([[maybe_unused]] pid_t pid) noexcept {

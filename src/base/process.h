@@ -3,7 +3,9 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/unique_fd.h"
@@ -12,6 +14,13 @@ namespace tutti {
 
 // Cores this process may use: affinity, bounded by the cgroup's CPU quota (rounded up), at least 1.
 int usable_cores() noexcept;
+
+// Cores that this process and `others` may use together: launchers often bind each rank to a core of its own. Ids that
+// are not visible (0 or gone) count for nothing.
+int usable_cores(std::span<const pid_t> others) noexcept;
+
+// Bytes of the largest cache of this machine's cores, shared or not; a common size where the system does not say.
+std::size_t last_cache_bytes() noexcept;
 
 // A descriptor that becomes readable when the process ends; empty if the kernel or a filter refuses.
 UniqueFd open_pidfd(pid_t pid) noexcept;

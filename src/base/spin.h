@@ -22,6 +22,7 @@ inline void cpu_relax() noexcept {
 struct WaitPolicy {
   std::uint32_t spins = 4000;  // polls with cpu_relax between them
   std::uint32_t yields = 0;    // then polls with sched_yield between them
+  bool crowded = false;        // more ranks than cores
 };
 
 }  // namespace tutti

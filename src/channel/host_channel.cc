@@ -31,6 +31,7 @@ std::uint64_t segment_id(int fd) {
 
 HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolicy policy)
     : group_(std::move(group)), layout_(layout), index_(group_.index), policy_(policy) {
+  cache_share_ = last_cache_bytes() / 2 / static_cast<std::size_t>(ranks());
   const auto n = static_cast<std::size_t>(ranks());
   segment_ = PeerArena::open(group_.segment.get(), segment_id(group_.segment.get()), layout_.total_bytes());
   if (!segment_)
@@ -60,8 +61,8 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
 HostChannel::~HostChannel() { leave(); }
 
 Outcome HostChannel::join(Deadline& deadline) noexcept {
-  const std::uint32_t mine =
-      kJoinedBit | (register_light_barrier() ? kLightBarrierBit : 0) | (arenas_mapped_ ? kArenasBit : 0);
+  const std::uint32_t mine = kJoinedBit | (register_light_barrier() ? kLightBarrierBit : 0) |
+                             (arenas_mapped_ ? kArenasBit : 0) | (policy_.crowded ? 0 : kRoomyBit);
   // release: this rank's mapping is complete; pairs with the acquire below in the other ranks.
   control(index_).joined.store(mine, std::memory_order_release);
   std::uint32_t common = mine;
@@ -81,6 +82,7 @@ Outcome HostChannel::join(Deadline& deadline) noexcept {
   }
   light_barrier_ = (common & kLightBarrierBit) != 0;
   arenas_mapped_ = (common & kArenasBit) != 0;
+  crowded_ = (common & kRoomyBit) == 0;
   return kOkOutcome;
 }
 

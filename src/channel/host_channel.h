@@ -102,6 +102,12 @@ class HostChannel {
   std::byte* arena(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]; }
   bool arenas_mapped() const noexcept { return arenas_mapped_; }
 
+  // Half of what each rank may take of the last cache: an output beyond it is not there any more when it is read.
+  std::size_t cache_share() const noexcept { return cache_share_; }
+
+  // Some rank shares its core with another, so a wait costs a switch of threads. All ranks give the same answer.
+  bool crowded() const noexcept { return crowded_; }
+
   // ---- rings, doorbells, life
   // ----------------------------------------------------------------------------------------
   std::byte* ring(int src, int dst) noexcept { return layout_.ring(base_, src, dst); }
@@ -151,6 +157,8 @@ class HostChannel {
   std::vector<std::shared_ptr<PeerArena>> peer_arenas_;
   std::vector<std::byte*> arenas_;
   bool arenas_mapped_ = false;
+  bool crowded_ = false;
+  std::size_t cache_share_ = 0;
 
   std::uint64_t sequence_ = 0;  // of the current call
   std::uint64_t step_base_ = 0;

@@ -1,5 +1,7 @@
 #include "channel/host_segment.h"
 
+#include <algorithm>
+
 #include "transport/shm/ring.h"
 
 namespace tutti {
@@ -16,7 +18,8 @@ constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
 SegmentLayout::SegmentLayout(const SegmentShape& shape) noexcept : shape_(shape) {
   const auto n = static_cast<std::size_t>(shape.ranks);
   shape_.slot_bytes = round_up(shape.slot_bytes, 128);
-  shape_.stage_bytes = round_up(shape.stage_bytes, kPage);
+  // The pipelines take at least eight places with a cache line for each rank.
+  shape_.stage_bytes = round_up(std::max(shape.stage_bytes, 8 * 64 * n), kPage);
   control_ = round_up(sizeof(SegmentHeader), kPage);
   sizes_ = round_up(sizeof(RankControl), 128);
   control_stride_ = round_up(sizes_ + 2 * n * sizeof(std::uint64_t), kPage);

@@ -60,6 +60,7 @@ struct alignas(128) Doorbell {
 inline constexpr std::uint32_t kJoinedBit = 1;
 inline constexpr std::uint32_t kLightBarrierBit = 2;  // registered for heavy_barrier()
 inline constexpr std::uint32_t kArenasBit = 4;        // has mapped every rank's arena
+inline constexpr std::uint32_t kRoomyBit = 8;         // sees a core for every rank of the host
 
 enum class RankState : std::uint32_t { kJoined = 0, kLeft = 1, kFailed = 2 };
 

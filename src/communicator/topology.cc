@@ -23,15 +23,26 @@ constexpr std::uint32_t kCrowdedYields = 200;
 SegmentShape segment_shape(int ranks, const Config& config) {
   SegmentShape shape;
   shape.ranks = ranks;
+  // All ranks' areas together stay in the last cache. More than the default gains nothing; less than a megabyte is soon
+  // filled again, while the peers' caches still hold it.
+  constexpr std::size_t kLeastStage = std::size_t{1} << 20;
+  shape.stage_bytes = std::clamp(last_cache_bytes() / static_cast<std::size_t>(ranks), kLeastStage, shape.stage_bytes);
   if (config.stage_bytes != 0) shape.stage_bytes = config.stage_bytes;
   return shape;
 }
 
-WaitPolicy wait_policy(int ranks_here, const Config& config) {
+WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& config) {
   WaitPolicy policy;
-  const bool crowded = std::max(ranks_here, config.local_world_size) > usable_cores();
-  policy.spins = crowded ? 0 : kSpins;
-  policy.yields = crowded ? kCrowdedYields : 0;
+  std::vector<pid_t> processes;
+  for (const HostMember& member : members) processes.push_back(member.pid);
+  const auto ranks_here = static_cast<int>(members.size());
+  const int cores = usable_cores(processes);
+  // The launcher may have started more ranks here than this communicator has. They share our cores unless it has bound
+  // each rank to its own.
+  const bool bound = cores > usable_cores();
+  policy.crowded = (bound ? ranks_here : std::max(ranks_here, config.local_world_size)) > cores;
+  policy.spins = policy.crowded ? 0 : kSpins;
+  policy.yields = policy.crowded ? kCrowdedYields : 0;
   if (config.spins >= 0) policy.spins = static_cast<std::uint32_t>(config.spins);
   return policy;
 }
@@ -103,7 +114,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   topology.host_ranks.clear();
   for (const HostMember& member : group.members) topology.host_ranks.push_back(member.rank);
   const auto here = static_cast<int>(topology.host_ranks.size());
-  const WaitPolicy policy = wait_policy(here, options.config);
+  const WaitPolicy policy = wait_policy(group.members, options.config);
   topology.spins = policy.spins;
   if (here > 1) {
     const int index = group.index;

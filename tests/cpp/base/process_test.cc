@@ -5,6 +5,10 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "support/child_process.h"
 
@@ -24,6 +28,33 @@ TEST(Process, UsableCoresFollowTheAffinity) {
   ASSERT_EQ(::sched_setaffinity(0, sizeof(one), &one), 0);
   EXPECT_EQ(usable_cores(), 1);
   ::sched_setaffinity(0, sizeof(before), &before);
+}
+
+TEST(Process, ProcessesThatAreBoundApartUseTheirCoresTogether) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof(before), &before), 0);
+  if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "needs two cores";
+  std::vector<cpu_set_t> single;
+  for (int core = 0; core < CPU_SETSIZE && single.size() < 2; ++core) {
+    if (!CPU_ISSET(core, &before)) continue;
+    CPU_ZERO(&single.emplace_back());
+    CPU_SET(core, &single.back());
+  }
+  test::Gate gate;
+  test::ChildProcess child([&gate] { return gate.wait() ? 0 : 1; });
+  ASSERT_EQ(::sched_setaffinity(child.pid(), sizeof(cpu_set_t), &single[1]), 0);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(cpu_set_t), &single[0]), 0);
+  const pid_t others[] = {0, ::getpid(), child.pid()};
+  EXPECT_EQ(usable_cores(), 1);
+  const int together = usable_cores(others);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof(before), &before), 0);
+  EXPECT_EQ(together, std::min(2, usable_cores()));  // the quota may allow less than the affinity
+  gate.open();
+}
+
+TEST(Process, TheLastCacheHasASize) {
+  EXPECT_GE(last_cache_bytes(), std::size_t{64} << 10);
+  EXPECT_LE(last_cache_bytes(), std::size_t{4} << 30);
 }
 
 TEST(Process, APidfdTellsTheEndOfAProcess) {
