@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "algorithm/host/shared_writer.h"
 #include "base/clock.h"
 #include "base/outcome.h"
 #include "channel/call_record.h"
@@ -28,6 +29,7 @@ struct CallShape {
   int ranks = 1;
   int hosts = 1;
   bool uneven = false;
+  bool crowded = false;       // more ranks on the host than cores
   bool mapped_input = false;  // all ranks said so; known only once announced
   bool mapped_output = false;
   bool announced = false;  // all ranks' announcements of this call have been verified
@@ -51,6 +53,7 @@ struct CallContext {
   HostChannel* host = nullptr;  // when all ranks are on one host and there is more than one
   MessagePort* port = nullptr;
   Scratch* scratch = nullptr;
+  SharedWriter slot_writer, stage_writer;  // apart: sizes and reuse differ, and with them the better way to store
   Deadline deadline;
   CallRecord record;      // this rank's own, complete
   CallRecord mismatched;  // set by algorithms over messages when they return kMismatch: what the peer said

@@ -64,6 +64,7 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
   shape.ranks = size_;
   shape.hosts = topology_.hosts;
   shape.uneven = call.uneven;
+  shape.crowded = topology_.host != nullptr && topology_.host->crowded();
   return shape;
 }
 

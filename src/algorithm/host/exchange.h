@@ -2,9 +2,9 @@
 //
 // A call moves in rounds of at most one chunk. In a round a filler copies its chunk into its staging area and publishes
 // the round in lane kFilled; a drainer takes what it needs from the fillers' areas and publishes the round in lane
-// kDrained. Areas hold kDepth rounds, so a filler runs ahead of the drainers; before it overwrites round t - kDepth it
-// awaits that all drainers have published it. Every rank drains the round before the one it fills, so while it works
-// on one, its peers' counters arrive: with balanced ranks no wait ever blocks.
+// kDrained. Areas hold several rounds, so a filler runs ahead of the drainers; before it overwrites a round it awaits
+// that all drainers have published it. Every rank drains the round before the one it fills, so while it works on one,
+// its peers' counters arrive: with balanced ranks no wait ever blocks.
 //
 // On entry all ranks' announcements have been verified, so nobody still reads the areas of an earlier call.
 #pragma once
@@ -13,15 +13,37 @@
 
 namespace tutti {
 
-inline constexpr std::uint64_t kDepth = 4;
+// Places that the pipelines need at least.
+inline constexpr std::uint64_t kLeastDepth = 4;
+
+// `bytes` of every rank's staging area, from `offset`, as a ring of places for one chunk each.
+//
+// Rounds take all places in turn and a call goes on where the last one ended: by the time a place is filled again the
+// peers' caches have lost it, so the stores need not wait for them (see SharedWriter). Ranks agree on the places,
+// because they agree on the channel's steps.
+class StageRing {
+ public:
+  StageRing(HostChannel& host, std::size_t chunk, std::size_t offset, std::size_t bytes) noexcept
+      : host_(&host), chunk_(chunk), offset_(offset), depth_(bytes / chunk), start_(host.step_base() % depth_) {}
+  std::uint64_t depth() const noexcept { return depth_; }
+  std::byte* at(int rank, std::uint64_t round) const noexcept {
+    return host_->stage(rank) + offset_ + (start_ + round) % depth_ * chunk_;
+  }
+
+ private:
+  HostChannel* host_;
+  std::size_t chunk_, offset_;
+  std::uint64_t depth_, start_;
+};
 
 // Bytes of one chunk of a rank's staging area, for a message of `bytes` that fills `share` of it at a time. Small
-// enough for several rounds, so that filling and draining overlap; never more than the area holds.
+// enough for several rounds, so that filling and draining overlap, unless ranks share cores and cannot overlap anyway;
+// never more than the area holds.
 inline std::size_t chunk_bytes(const HostChannel& host, std::size_t bytes) noexcept {
   constexpr std::size_t kLeast = 8192;
-  constexpr std::size_t kRounds = 4;
-  const std::size_t most = host.stage_bytes() / kDepth;
-  const std::size_t wanted = (bytes / kRounds + 4095) / 4096 * 4096;
+  const std::size_t rounds = host.crowded() ? 1 : 4;
+  const std::size_t most = host.stage_bytes() / kLeastDepth;
+  const std::size_t wanted = (bytes / rounds + 4095) / 4096 * 4096;
   return std::min(most, std::max(kLeast, wanted));
 }
 
@@ -45,6 +67,7 @@ Outcome exchange(CallContext& c, std::size_t chunk, std::uint64_t rounds, Side f
                  const Drain& drain) noexcept {
   HostChannel& host = *c.host;
   const std::uint64_t base = host.step_base();
+  const StageRing ring(host, chunk, 0, host.stage_bytes());
   const bool fills = fillers.has(c.rank);
   const bool drains = drainers.has(c.rank);
   const auto await_side = [&](Side side, StepLane lane, std::uint64_t value) noexcept {
@@ -57,22 +80,31 @@ Outcome exchange(CallContext& c, std::size_t chunk, std::uint64_t rounds, Side f
   };
   for (std::uint64_t t = 0; t <= rounds; ++t) {
     if (fills && t < rounds) {
-      if (t >= kDepth) {
-        if (Outcome outcome = await_side(drainers, StepLane::kDrained, base + t - kDepth + 1); !outcome.ok())
+      if (t >= ring.depth()) {
+        const std::uint64_t before = t - ring.depth();
+        if (Outcome outcome = await_side(drainers, StepLane::kDrained, base + before + 1); !outcome.ok()) {
           return outcome;
+        }
       }
-      fill(t, host.stage(c.rank) + t % kDepth * chunk);
+      fill(t, ring.at(c.rank, t));
       host.publish(StepLane::kFilled, base + t + 1);
     }
     if (drains && t > 0) {
       const std::uint64_t u = t - 1;
       if (Outcome outcome = await_side(fillers, StepLane::kFilled, base + u + 1); !outcome.ok()) return outcome;
-      drain(u, [&](int peer) noexcept -> const std::byte* { return host.stage(peer) + u % kDepth * chunk; });
+      drain(u, [&](int peer) noexcept -> const std::byte* { return ring.at(peer, u); });
       host.publish(StepLane::kDrained, base + u + 1);
     }
   }
   host.advance_steps(rounds);
   return kOkOutcome;
+}
+
+// How a drainer writes what it takes into an output of `bytes` in all: past the caches when they cannot hold it, which
+// saves reading every line before it is overwritten.
+using Delivery = void (*)(void* dst, const void* src, std::size_t bytes) noexcept;
+inline Delivery delivery_of(const HostChannel& host, std::size_t bytes) noexcept {
+  return bytes > host.cache_share() ? cpu::copy_streaming : cpu::copy_from_peer;
 }
 
 // The part of a block of `bytes` that round `t` of `chunk` moves.

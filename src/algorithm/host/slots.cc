@@ -10,8 +10,10 @@
 namespace tutti {
 namespace {
 
-// Largest payload of a slot: the size from which staging in a pipeline is faster.
-constexpr std::size_t kSlotLimit = 32768;
+// Largest payload of a rank: from there on the pipeline through staging is faster, unless ranks share cores, where
+// every further round costs a switch of threads.
+constexpr std::size_t kSlotLimit = 2048;
+constexpr std::size_t kCrowdedSlotLimit = 32768;
 
 class SlotAlgorithm : public HostAlgorithm {
  public:
@@ -24,7 +26,10 @@ class SlotAlgorithm : public HostAlgorithm {
     if (shape.announced) return "announces the call itself";
     if (shape.uneven) return "needs blocks of equal size";
     const std::size_t blocks = sends_a_block_to_each(shape.collective) ? static_cast<std::size_t>(shape.ranks) : 1;
-    return shape.bytes > kSlotLimit / blocks ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
+    if (shape.crowded) {
+      return shape.bytes > kCrowdedSlotLimit / blocks ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
+    }
+    return shape.bytes > kSlotLimit / blocks ? "a rank's payload is larger than the 2 KB of one round" : nullptr;
   }
   bool announces() const noexcept override { return true; }
 
@@ -32,7 +37,7 @@ class SlotAlgorithm : public HostAlgorithm {
   // Announces with `bytes` of payload, if any.
   static Outcome announce(CallContext& c, const void* payload, std::size_t bytes) noexcept {
     if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
-    if (bytes != 0) cpu::copy(c.host->payload_area(bytes), payload, bytes);
+    c.slot_writer.copy(c.host->payload_area(bytes), payload, bytes);
     c.host->announce();
     return kOkOutcome;
   }
@@ -89,7 +94,7 @@ class SlotReduceScatter final : public SlotAlgorithm {
     const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
     if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
     std::byte* area = c.host->payload_area(payload);
-    for (int r = 0; r < c.size; ++r) cpu::copy(area + r * bytes, call.input.data(r), bytes);
+    for (int r = 0; r < c.size; ++r) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
     c.host->announce();
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     reduce_payloads(call, c, payload, bytes * static_cast<std::size_t>(c.rank), bytes);
@@ -159,7 +164,7 @@ class SlotScatter final : public SlotAlgorithm {
     if (c.rank == call.root) {
       std::byte* area = c.host->payload_area(payload);
       for (int r = 0; r < c.size; ++r) {
-        if (r != c.rank) cpu::copy(area + r * bytes, call.input.data(r), bytes);
+        if (r != c.rank) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
       }
       c.host->announce();
       copy_unless_same(call.output.data(0), call.input.data(c.rank), bytes);
@@ -181,7 +186,7 @@ class SlotAllToAll final : public SlotAlgorithm {
     if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
     std::byte* area = c.host->payload_area(payload);
     for (int r = 0; r < c.size; ++r) {
-      if (r != c.rank) cpu::copy(area + r * bytes, call.input.data(r), bytes);
+      if (r != c.rank) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
     }
     c.host->announce();
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;

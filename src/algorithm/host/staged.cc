@@ -42,15 +42,16 @@ class StagedBroadcast final : public StagedAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.output.size(0);
     const std::size_t chunk = chunk_bytes(*c.host, bytes);
+    const Delivery deliver = delivery_of(*c.host, bytes);
     return exchange(
         c, chunk, rounds_of(bytes, chunk), Side::root(call.root), Side::others(call.root),
         [&](std::uint64_t t, std::byte* area) noexcept {
           const Window w(bytes, chunk, t);
-          cpu::copy(area, call.input.data(0) + w.begin, w.size);
+          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size);
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {
           const Window w(bytes, chunk, t);
-          cpu::copy_from_peer(call.output.data(0) + w.begin, area_of(call.root), w.size);
+          deliver(call.output.data(0) + w.begin, area_of(call.root), w.size);
         });
   }
 };
@@ -66,7 +67,7 @@ class StagedReduce final : public StagedAlgorithm {
         c, chunk, rounds_of(bytes, chunk), Side::others(call.root), Side::root(call.root),
         [&](std::uint64_t t, std::byte* area) noexcept {
           const Window w(bytes, chunk, t);
-          cpu::copy(area, call.input.data(0) + w.begin, w.size);
+          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size);
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {
           const Window w(bytes, chunk, t);
@@ -92,18 +93,22 @@ class StagedGather final : public StagedAlgorithm {
     const std::size_t chunk = chunk_bytes(*c.host, most);
     const Side fillers = rooted ? Side::others(call.root) : Side::all();
     const Side drainers = rooted ? Side::root(call.root) : Side::all();
-    if (drainers.has(c.rank)) copy_unless_same(call.output.data(c.rank), call.input.data(0), own);
+    const Delivery deliver = delivery_of(*c.host, most * static_cast<std::size_t>(c.size));
+    // Our own block goes chunk by chunk too: for the second copy the chunk still lies in our cache.
+    const bool keeps = drainers.has(c.rank) && call.output.data(c.rank) != call.input.data(0);
+    if (keeps && !fillers.has(c.rank)) deliver(call.output.data(c.rank), call.input.data(0), own);
     return exchange(
         c, chunk, rounds_of(most, chunk), fillers, drainers,
         [&](std::uint64_t t, std::byte* area) noexcept {
           const Window w(own, chunk, t);
-          if (w.size != 0) cpu::copy(area, call.input.data(0) + w.begin, w.size);
+          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size);
+          if (keeps) deliver(call.output.data(c.rank) + w.begin, call.input.data(0) + w.begin, w.size);
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {
           for (int i = 1; i < c.size; ++i) {
             const int r = (c.rank + i) % c.size;
             const Window w(call.output.size(r), chunk, t);
-            cpu::copy_from_peer(call.output.data(r) + w.begin, area_of(r), w.size);
+            deliver(call.output.data(r) + w.begin, area_of(r), w.size);
           }
         });
   }
@@ -121,9 +126,12 @@ class StagedScatter final : public StagedAlgorithm {
     const std::size_t chunk = part * static_cast<std::size_t>(c.size);
     const Side fillers = rooted ? Side::root(call.root) : Side::all();
     const Side drainers = rooted ? Side::others(call.root) : Side::all();
+    const Delivery deliver = delivery_of(*c.host, rooted ? most : most * static_cast<std::size_t>(c.size));
     if (fillers.has(c.rank)) {
       const int own = rooted ? 0 : c.rank;
-      copy_unless_same(call.output.data(own), call.input.data(c.rank), call.input.size(c.rank));
+      if (call.output.data(own) != call.input.data(c.rank)) {
+        deliver(call.output.data(own), call.input.data(c.rank), call.input.size(c.rank));
+      }
     }
     return exchange(
         c, chunk, rounds_of(most, part), fillers, drainers,
@@ -131,7 +139,7 @@ class StagedScatter final : public StagedAlgorithm {
           for (int i = 1; i < c.size; ++i) {
             const int r = (c.rank + i) % c.size;
             const Window w(call.input.size(r), part, t);
-            if (w.size != 0) cpu::copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
+            c.stage_writer.copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
           }
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {
@@ -141,7 +149,7 @@ class StagedScatter final : public StagedAlgorithm {
             const int own = rooted ? 0 : r;
             const Window w(call.output.size(own), part, t);
             const std::byte* from = area_of(r) + static_cast<std::size_t>(c.rank) * part;
-            cpu::copy_from_peer(call.output.data(own) + w.begin, from, w.size);
+            deliver(call.output.data(own) + w.begin, from, w.size);
           }
         });
   }
@@ -161,7 +169,7 @@ class StagedReduceScatter final : public StagedAlgorithm {
           for (int i = 1; i < c.size; ++i) {
             const int r = (c.rank + i) % c.size;
             const Window w(call.input.size(r), part, t);
-            if (w.size != 0) cpu::copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
+            c.stage_writer.copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
           }
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {

@@ -8,7 +8,7 @@
 // Bytes a rank, for n ranks and a tensor of B: stages B(n-1)/n, reads B of n sources, stages B/n, copies B(n-1)/n.
 // Latency: two line transfers a round, hidden from the third round on.
 //
-// Why four buffers are enough, with two counters and no third for "copied out": a rank refills round t-4's area after
+// Why four places are enough, with two counters and no third for "copied out": a rank refills round t-4's place after
 // it has copied out t-3, for which it awaited that all peers have reduced t-3. It overwrites the result of u-4 after it
 // has awaited that all peers have filled u, which they do after having copied out u-3.
 #include "algorithm/host/exchange.h"
@@ -59,47 +59,48 @@ class StagedAllReduce final : public HostAlgorithm {
   struct Pass {
     const Call& call;
     CallContext& c;
-    std::size_t bytes, area, chunk;
+    std::size_t bytes, chunk;
     std::uint64_t rounds;
+    StageRing inputs, results;
 
-    Pass(const Call& call_, CallContext& c_) noexcept : call(call_), c(c_), bytes(call_.input.size(0)) {
-      // An area holds kDepth chunks of input and as many results.
-      chunk = std::min(chunk_bytes(*c.host, bytes), c.host->stage_bytes() / (2 * kDepth));
-      area = chunk * kDepth;
-      rounds = rounds_of(bytes, chunk);
-    }
-    std::byte* result(int rank, std::uint64_t t) const noexcept {
-      return c.host->stage(rank) + area + t % kDepth * chunk;
-    }
-    void fill(std::uint64_t t) const noexcept {
+    Pass(const Call& call_, CallContext& c_) noexcept
+        : call(call_),
+          c(c_),
+          bytes(call_.input.size(0)),
+          chunk(std::min(chunk_bytes(*c.host, bytes), c.host->stage_bytes() / 2 / kLeastDepth)),
+          rounds(rounds_of(bytes, chunk)),
+          inputs(*c.host, chunk, 0, c.host->stage_bytes() / 2),
+          results(*c.host, chunk, c.host->stage_bytes() / 2, c.host->stage_bytes() / 2) {}
+    void fill(std::uint64_t t) noexcept {
       const Window w(bytes, chunk, t);
       const Partition parts(w.size, c.size);
-      std::byte* to = c.host->stage(c.rank) + t % kDepth * chunk;
+      std::byte* to = inputs.at(c.rank, t);
       const std::byte* from = call.input.data(0) + w.begin;
       // Two copies: everything before our part and everything after it.
       const std::size_t begin = parts.begin(c.rank);
       const std::size_t end = begin + parts.size(c.rank);
-      if (begin != 0) cpu::copy(to, from, begin);
-      if (end != w.size) cpu::copy(to + end, from + end, w.size - end);
+      c.stage_writer.copy(to, from, begin);
+      c.stage_writer.copy(to + end, from + end, w.size - end);
     }
-    void reduce(std::uint64_t u) const noexcept {
+    void reduce(std::uint64_t u) noexcept {
       const Window w(bytes, chunk, u);
       const Partition parts(w.size, c.size);
       const std::size_t begin = parts.begin(c.rank);
       SourceList sources;
       for (int r = 0; r < c.size; ++r) {
         sources[static_cast<std::size_t>(r)] =
-            r == c.rank ? call.input.data(0) + w.begin + begin : c.host->stage(r) + u % kDepth * chunk + begin;
+            r == c.rank ? call.input.data(0) + w.begin + begin : inputs.at(r, u) + begin;
       }
-      void* targets[2] = {call.output.data(0) + w.begin + begin, result(c.rank, u)};
-      cpu::reduce(targets, 2, sources.data(), c.size, parts.size(c.rank) / size_of(call.dtype), call.dtype, call.op,
+      void* target = call.output.data(0) + w.begin + begin;
+      cpu::reduce(&target, 1, sources.data(), c.size, parts.size(c.rank) / size_of(call.dtype), call.dtype, call.op,
                   divisor_of(call, c.size));
+      c.stage_writer.copy(results.at(c.rank, u), target, parts.size(c.rank));
     }
     void copy_out(std::uint64_t v, int peer) const noexcept {
       const Window w(bytes, chunk, v);
       const Partition parts(w.size, c.size);
       const std::size_t size = parts.size(peer);
-      cpu::copy_from_peer(call.output.data(0) + w.begin + parts.begin(peer), result(peer, v), size);
+      cpu::copy_from_peer(call.output.data(0) + w.begin + parts.begin(peer), results.at(peer, v), size);
     }
   };
 };
