@@ -23,6 +23,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 
+Medians = dict[tuple[str, int], dict[str, float]]  # (collective, bytes) -> implementation -> us a call
+
 
 def build_mpi(out: pathlib.Path) -> list[str] | None:
     if not shutil.which("mpicxx") or not shutil.which("mpirun"):
@@ -74,6 +76,8 @@ def main() -> None:
     parser.add_argument("--max", default=str(64 << 20))
     parser.add_argument("--seconds", default="0.2")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--png", type=pathlib.Path, help="a plot of all collectives (needs matplotlib)")
+    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     args = parser.parse_args()
 
     out = pathlib.Path(tempfile.mkdtemp(prefix="tutti-bench."))
@@ -113,13 +117,7 @@ def main() -> None:
                 key = (str(row["collective"]), int(str(row["bytes"])))
                 rows.setdefault(key, {}).setdefault(name, []).append(float(str(row["p50_us"])))
     medians = {key: {name: statistics.median(times) for name, times in value.items()} for key, value in rows.items()}
-    names = list(programs)
-    print(f"{'collective':15}{'bytes':>10}" + "".join(f"{name:>14}" for name in names) + f"{'tutti/best peer':>17}")
-    for (collective, size), times in medians.items():
-        peers = [times[p] for p in ("openmpi", "oneccl") if p in times]
-        ratio = f"{times['tutti'] / min(peers):.2f}" if peers else "-"
-        cells = "".join(f"{times[name]:14.2f}" if name in times else f"{'-':>14}" for name in names)
-        print(f"{collective:15}{size:10}{cells}{ratio:>17}")
+    print_table(medians, list(programs), args.markdown)
     if args.json:
         record = {
             "machine": platform.processor() or platform.machine(),
@@ -131,7 +129,53 @@ def main() -> None:
             "rows": [{"collective": c, "bytes": b, **t} for (c, b), t in medians.items()],
         }
         args.json.write_text(json.dumps(record, indent=1) + "\n")
+    if args.png:
+        plot(medians, list(programs), args.ranks, args.png)
     shutil.rmtree(out, ignore_errors=True)
+
+
+def ratio(times: dict[str, float]) -> str:
+    peers = [times[p] for p in ("openmpi", "oneccl") if p in times]
+    return f"{times['tutti'] / min(peers):.2f}" if peers else "-"
+
+
+def print_table(medians: Medians, names: list[str], markdown: bool) -> None:
+    if markdown:
+        print("| collective | bytes | " + " | ".join(names) + " | tutti / best peer |")
+        print("| --- " * (len(names) + 3) + "|")
+    else:
+        print(f"{'collective':15}{'bytes':>10}" + "".join(f"{name:>14}" for name in names) + f"{'tutti/best peer':>17}")
+    for (collective, size), times in medians.items():
+        cells = [f"{times[name]:.2f}" if name in times else "-" for name in names]
+        if markdown:
+            print("| " + " | ".join([collective, str(size), *cells, ratio(times)]) + " |")
+        else:
+            print(f"{collective:15}{size:10}" + "".join(f"{cell:>14}" for cell in cells) + f"{ratio(times):>17}")
+
+
+def plot(medians: Medians, names: list[str], ranks: int, path: pathlib.Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    collectives = [c for c in dict.fromkeys(c for c, _ in medians) if c != "barrier"]
+    columns = min(4, len(collectives))
+    lines = -(-len(collectives) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(4 * columns, 3.2 * lines), squeeze=False)
+    for axis in axes.flat[len(collectives) :]:
+        axis.set_visible(False)
+    for axis, collective in zip(axes.flat, collectives, strict=False):
+        for name in names:
+            points = [(size, times[name]) for (c, size), times in medians.items() if c == collective and name in times]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker=".", label=name)
+        axis.set(xscale="log", yscale="log", title=collective, xlabel="bytes", ylabel="us a call")
+        axis.grid(True, which="major", alpha=0.3)
+    axes.flat[0].legend(fontsize="small")
+    figure.suptitle(f"{ranks} ranks, median time of a call; lower is better")
+    figure.tight_layout()
+    figure.savefig(path, dpi=80)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,14 @@ class Raised:
         return Raised(type(error).__name__, bases, str(error), "".join(traceback.format_exception(error)))
 
 
+def raised(work: Any) -> bool:
+    """Whether a Work holds an exception. torch 2.11 cannot hand it to Python, and says so by a TypeError."""
+    try:
+        return work.exception() is not None
+    except TypeError:
+        return not work.is_success()
+
+
 class Leave(BaseException):
     """Raised by a test function to let its process exit cleanly."""
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from rank_pool import RankPool
-from rank_worker import Context
+from rank_worker import Context, raised
 
 World = Callable[..., RankPool]
 
@@ -26,7 +26,7 @@ def use_work(ctx: Context) -> list[bool]:
     return [
         waited,
         work.is_completed(),
-        work.exception() is None,
+        not raised(work),
         torch.equal(work.result()[0] if isinstance(work.result(), list) else work.result(), tensor),
         float(tensor[0]) == 3.0,
         float(doubled.wait()[0]) == 6.0,

@@ -41,6 +41,10 @@ def launch(fresh_world: World, store_name: str, ranks: int, *arguments: str) -> 
 
 @pytest.mark.parametrize("name", ["minimal_ddp.py", "fsdp2.py", "comm_hooks.py", "zero_redundancy.py", "checkpoint.py"])
 def test_example(fresh_world: World, name: str) -> None:
+    import torch
+
+    if name == "comm_hooks.py" and torch.cuda.is_available():
+        pytest.skip("this torch's PowerSGD synchronises a CUDA device whatever the gradients' device")
     launch(fresh_world, name, 2)
 
 

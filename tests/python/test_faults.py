@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from conformance import COLLECTIVES, Case, Run
 from rank_pool import Outcome, Pending, RankPool, unique_name
-from rank_worker import Context, Leave
+from rank_worker import Context, Leave, raised
 
 pytestmark = pytest.mark.tutti_only
 World = Callable[..., RankPool]
@@ -218,7 +218,7 @@ def wait_asynchronously(ctx: Context) -> dict[str, Any]:
             work.wait()
         except dist.DistBackendError as error:
             told.append(str(error))
-    return {"message": " | ".join(told), "told": len(told), "exception": reduction.exception() is not None}
+    return {"message": " | ".join(told), "told": len(told), "exception": raised(reduction)}
 
 
 def test_outstanding_calls_learn_of_a_death(fresh_world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -170,6 +171,8 @@ class Hosts:
 def hosts() -> Iterator[Hosts]:
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root")
+    if shutil.which("ip") is None:
+        pytest.skip("network namespaces need the command ip (iproute2)")
     made = Hosts()
     try:
         try:

@@ -139,7 +139,12 @@ def analyse(folder: Path) -> list[Any]:
     from torch.distributed.flight_recorder import fr_trace
 
     output = folder.parent / "database"
-    fr_trace.main([str(folder), "-o", str(output)])
+    try:
+        fr_trace.main([str(folder), "-o", str(output)])
+    except AssertionError as error:
+        if "gloo != 'nccl' or 'xccl'" in str(error):
+            pytest.skip("this torch's analyser reads the traces of NCCL and XCCL only")
+        raise
     _, database = pickle.loads(output.read_bytes())
     return list(database.collectives)
 

@@ -68,6 +68,8 @@ def train_ddp(ctx: Context, hook: str, view: bool) -> float:
 @pytest.mark.parametrize("view", [False, True], ids=["copied", "bucket_view"])
 @pytest.mark.parametrize("hook", ["none", "fp16", "powersgd"])
 def test_ddp(world: World, hook: str, view: bool) -> None:
+    if hook == "powersgd" and torch.cuda.is_available():
+        pytest.skip("this torch's PowerSGD synchronises a CUDA device whatever the gradients' device")
     limits = {"none": 1e-6, "fp16": 1e-3, "powersgd": 0.2}
     for difference in world(2).call(train_ddp, hook, view):
         assert difference < limits[hook]

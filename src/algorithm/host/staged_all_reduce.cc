@@ -86,15 +86,20 @@ class StagedAllReduce final : public HostAlgorithm {
       const Window w(bytes, chunk, u);
       const Partition parts(w.size, c.size);
       const std::size_t begin = parts.begin(c.rank);
-      SourceList sources;
-      for (int r = 0; r < c.size; ++r) {
-        sources[static_cast<std::size_t>(r)] =
-            r == c.rank ? call.input.data(0) + w.begin + begin : inputs.at(r, u) + begin;
+      // In blocks that the first-level cache holds, because each is read again to be staged.
+      constexpr std::size_t kBlock = 16384;
+      for (std::size_t done = 0; done < parts.size(c.rank); done += kBlock) {
+        const std::size_t at = begin + done;
+        const std::size_t size = std::min(kBlock, parts.size(c.rank) - done);
+        SourceList sources;
+        for (int r = 0; r < c.size; ++r) {
+          sources[static_cast<std::size_t>(r)] = r == c.rank ? call.input.data(0) + w.begin + at : inputs.at(r, u) + at;
+        }
+        void* target = call.output.data(0) + w.begin + at;
+        cpu::reduce(&target, 1, sources.data(), c.size, size / size_of(call.dtype), call.dtype, call.op,
+                    divisor_of(call, c.size));
+        c.stage_writer.copy(results.at(c.rank, u) + done, target, size);
       }
-      void* target = call.output.data(0) + w.begin + begin;
-      cpu::reduce(&target, 1, sources.data(), c.size, parts.size(c.rank) / size_of(call.dtype), call.dtype, call.op,
-                  divisor_of(call, c.size));
-      c.stage_writer.copy(results.at(c.rank, u), target, parts.size(c.rank));
     }
     void copy_out(std::uint64_t v, int peer) const noexcept {
       const Window w(bytes, chunk, v);
