@@ -9,6 +9,9 @@ Tensors that all ranks of a machine map, so that collectives on them need no cop
 What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
 :func:`dump_flight_record`, :func:`dump_flight_trace`, :func:`group_info`.
 
+Collectives of one's own, written as programs: :mod:`tutti.language`, which needs neither torch nor the library, and
+:class:`AlgoSpec`.
+
 What ``torch.distributed`` offers to its own backends only: :func:`split_group`, :func:`shrink`,
 :func:`monitored_barrier`, :func:`set_timeout`, :func:`sequence_number`, :func:`get_error`, :func:`abort`.
 """
@@ -46,10 +49,12 @@ if TYPE_CHECKING:
     )
     from tutti._metrics import Metrics, MetricsRow
     from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
+    from tutti.language.utils import AlgoSpec
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlgoSpec",
     "GroupInfo",
     "Metrics",
     "MetricsRow",
@@ -81,6 +86,7 @@ __all__ = [
 
 # Where the names are that are not in _backend.
 _HOMES = {
+    "AlgoSpec": "tutti.language.utils",
     "GroupInfo": "tutti._report",
     "Metrics": "tutti._metrics",
     "MetricsRow": "tutti._metrics",

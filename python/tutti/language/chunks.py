@@ -1,0 +1,67 @@
+"""Buffers and the ranges of chunks that programs name by slicing them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tutti.language.checks import checked_rank, whole
+from tutti.language.context import get_program
+from tutti.language.errors import fail
+from tutti.language.vocabulary import BufferType
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Neighbouring chunks of one buffer of one rank."""
+
+    rank: int
+    buffer: BufferType
+    index: int
+    size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The chunk as plans write it where its rank must be said."""
+        return {"rank": self.rank, "type": self.buffer.value, "index": self.index, "size": self.size}
+
+
+class BaseBuffer:
+    """A rank's memory: slicing it gives chunks."""
+
+    def __init__(self, rank: int, buffer_type: BufferType, offset: int, size: int) -> None:
+        self.rank = rank
+        self.buffer_type = buffer_type
+        self.offset = offset
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, key: slice) -> Chunk:
+        """``buffer[start:stop]``: chunks, counted from the start of this buffer."""
+        what = f"the {self.buffer_type.name} buffer"
+        if not isinstance(key, slice):
+            fail(f"{what} is indexed by a slice such as [2:3], not by {key!r}", rank=self.rank)
+        if key.step not in (None, 1):
+            fail(f"{what} is sliced in steps of 1, not {key.step}", rank=self.rank)
+        start = 0 if key.start is None else whole(key.start, "the start of a slice", rank=self.rank)
+        stop = self.size if key.stop is None else whole(key.stop, "the end of a slice", rank=self.rank)
+        if start < 0 or stop < 0:
+            fail(f"{what} has no negative chunks: [{start}:{stop}]", rank=self.rank)
+        if start >= stop:
+            fail(f"[{start}:{stop}] of {what} has no chunk", rank=self.rank)
+        if stop > self.size:
+            fail(f"[{start}:{stop}] is beyond the {self.size} chunks of {what}", rank=self.rank)
+        return Chunk(self.rank, self.buffer_type, self.offset + start, stop - start)
+
+
+class Buffer(BaseBuffer):
+    """Scratch memory of a rank, taken from it when this is made."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        program = get_program()
+        rank = checked_rank(program, rank, "Buffer")
+        size = whole(size, "the size of a buffer", rank=rank)
+        if size < 1:
+            fail(f"a scratch buffer needs at least one chunk, not {size}", rank=rank)
+        super().__init__(rank, BufferType.scratch, program.recorder.allocate(rank, size), size)

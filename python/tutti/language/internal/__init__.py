@@ -1,0 +1,1 @@
+"""Modules that programs for MSCCL++ import by these names."""

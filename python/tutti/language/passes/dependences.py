@@ -1,0 +1,119 @@
+"""Joins the lanes of a thread block between operations that depend on each other.
+
+Lanes run on their own between two joints, so an operation must not touch what another one since the last joint has
+written, nor write what it has read. Packets carry flags that order them, so what is read or written as packets does not
+count; and what other ranks do needs signals, which are the program's business.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tutti.language.operations import Barrier, Group, Local, Loop, Nop, Operation, Place, Transfer
+from tutti.language.vocabulary import BufferType, Instruction
+
+_SOURCES_ARE_PACKETS = {
+    Instruction.unpack_packet,
+    Instruction.read_put_packet,
+    Instruction.group_store_packet,
+}
+_DESTINATIONS_ARE_PACKETS = {Instruction.copy_packet, Instruction.group_store_packet}
+_REDUCES_PACKETS = {  # all sources but the first are packets, all destinations but the first too
+    Instruction.reduce_packet,
+    Instruction.reduce_copy_packet,
+    Instruction.reduce_send_packet,
+    Instruction.reduce_copy_send_packet,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Chunks of the executing rank that an operation reads or writes."""
+
+    buffer: BufferType
+    start: int
+    end: int
+    writes: bool
+
+
+class _Intervals:
+    """Disjoint intervals in order; neighbours that overlap are merged."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def overlap(self, start: int, end: int) -> bool:
+        at = bisect_right(self._ends, start)
+        return at < len(self._starts) and self._starts[at] < end
+
+    def add(self, start: int, end: int) -> None:
+        first = bisect_left(self._ends, start)
+        last = bisect_right(self._starts, end)
+        if first < last:
+            start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
+        self._starts[first:last] = [start]
+        self._ends[first:last] = [end]
+
+
+class _Touched:
+    """What was read and written since the last joint."""
+
+    def __init__(self) -> None:
+        self._read: dict[BufferType, _Intervals] = {}
+        self._written: dict[BufferType, _Intervals] = {}
+
+    def conflicts(self, access: Access) -> bool:
+        before = [self._written, self._read] if access.writes else [self._written]
+        return any(kind[access.buffer].overlap(access.start, access.end) for kind in before if access.buffer in kind)
+
+    def add(self, access: Access) -> None:
+        kind = self._written if access.writes else self._read
+        kind.setdefault(access.buffer, _Intervals()).add(access.start, access.end)
+
+
+def join_dependent(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """The operations with a nop before each that depends on one since the last joint.
+
+    Iterations of a loop work on different units, so a loop's body depends on itself within an iteration only.
+    """
+    joined: list[Operation] = []
+    touched = _Touched()
+    for operation in operations:
+        if isinstance(operation, Loop):
+            operation = replace(operation, body=join_dependent(operation.body))
+        if isinstance(operation, Nop | Barrier):
+            touched = _Touched()
+        accesses = list(accesses_of(operation))
+        if any(touched.conflicts(access) for access in accesses):
+            joined.append(Nop(origins=operation.origins))
+            touched = _Touched()
+        for access in accesses:
+            touched.add(access)
+        joined.append(operation)
+    return tuple(joined)
+
+
+def accesses_of(operation: Operation) -> Iterator[Access]:
+    """What an operation reads and writes of its own rank's memory, packets aside."""
+    if isinstance(operation, Loop):
+        for inner in operation.body:
+            yield from accesses_of(inner)
+    if not isinstance(operation, Transfer):
+        return
+    sources, destinations = operation.sources, operation.destinations
+    if operation.name in _REDUCES_PACKETS:
+        sources, destinations = sources[:1], destinations[:1]
+    if operation.name not in _SOURCES_ARE_PACKETS:
+        yield from _at_home(sources, writes=False)
+    if operation.name not in _DESTINATIONS_ARE_PACKETS:
+        yield from _at_home(destinations, writes=True)
+
+
+def _at_home(places: tuple[Place, ...], *, writes: bool) -> Iterator[Access]:
+    """The places on this rank: a switch reaches the executing rank's memory as well."""
+    for place in places:
+        if isinstance(place, Local | Group):
+            yield Access(place.buffer, place.index, place.index + place.size, writes)

@@ -1,0 +1,140 @@
+"""Last pass: the instances of a program.
+
+Instance i of n has its own thread blocks, channels, semaphores and barriers: number k becomes k n + i.
+
+``interleaved`` divides every chunk into n, so a range of s chunks from c becomes, for instance i, s chunks from
+c n + i s. Together the instances cover exactly what one covered.
+
+``none`` leaves the chunks. The n thread blocks that stand for one then act as one that is n times as wide: they share
+every transfer as a group of thread blocks does, and where it joins its lanes they meet at a barrier. What cannot be
+shared (switches, ports) the first of them does alone; the others only give the signals that belong to it, since the
+far side's instances wait for theirs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tutti.language.operations import Barrier, Loop, Nop, Notice, Operation, Place, SemaphoreUse, Share, Transfer
+from tutti.language.passes.draft import Block, RankDraft
+from tutti.language.vocabulary import ChannelType, Instruction, ReplicationPolicy
+
+
+def replicate(draft: RankDraft, instances: int, policy: ReplicationPolicy) -> RankDraft:
+    """The rank with all instances of its thread blocks."""
+    if instances == 1:
+        return draft
+    divided = instances if policy == ReplicationPolicy.interleaved else 1
+    meeting = draft.barriers  # the numbers after those of the program's own barriers
+    blocks = []
+    for block in draft.blocks:
+        for instance in range(instances):
+            copy: _Divided | _Shared
+            if policy == ReplicationPolicy.interleaved:
+                copy = _Divided(instance, instances)
+            else:
+                copy = _Shared(instance, instances, meeting + block.id)
+            blocks.append(_copy_block(block, copy))
+    return replace(
+        draft,
+        input_chunks=draft.input_chunks * divided,
+        output_chunks=draft.output_chunks * divided,
+        scratch_chunks=draft.scratch_chunks * divided,
+        blocks=tuple(blocks),
+        pair_channels={
+            kind: tuple(channel for channel in channels for _ in range(instances))
+            for kind, channels in draft.pair_channels.items()
+        },
+        group_channels=tuple(channel for channel in draft.group_channels for _ in range(instances)),
+        semaphores=tuple(initial for initial in draft.semaphores for _ in range(instances)),
+    )
+
+
+def _copy_block(block: Block, copy: _Divided | _Shared) -> Block:
+    return Block(
+        id=copy.number(block.id),
+        operations=tuple(made for operation in block.operations for made in copy.operations(operation)),
+        channels={kind: tuple(map(copy.number, numbers)) for kind, numbers in block.channels.items()},
+        remotes=block.remotes,
+    )
+
+
+class _Instance(ABC):
+    """What an instance does to operations under either policy: it has its own numbers."""
+
+    def __init__(self, instance: int, instances: int) -> None:
+        self.instance = instance
+        self.instances = instances
+
+    def number(self, number: int) -> int:
+        return number * self.instances + self.instance
+
+    def operations(self, operation: Operation) -> Iterator[Operation]:
+        if isinstance(operation, Loop):
+            yield replace(operation, body=tuple(made for one in operation.body for made in self.operations(one)))
+        elif isinstance(operation, Barrier):
+            yield replace(operation, id=self.number(operation.id))
+        elif isinstance(operation, SemaphoreUse):
+            yield replace(operation, semaphores=tuple(map(self.number, operation.semaphores)))
+        elif isinstance(operation, Notice):
+            yield replace(operation, channels=tuple(map(self.number, operation.channels)))
+        elif isinstance(operation, Transfer):
+            yield from self.transfer(replace(operation, channels=tuple(map(self.number, operation.channels))))
+        else:
+            yield operation
+
+    @abstractmethod
+    def transfer(self, operation: Transfer) -> Iterator[Operation]:
+        """What this instance does of a transfer."""
+
+
+class _Divided(_Instance):
+    """Its part of every chunk is a chunk of its own."""
+
+    def transfer(self, operation: Transfer) -> Iterator[Operation]:
+        sources = tuple(map(self.part, operation.sources))
+        yield replace(operation, sources=sources, destinations=tuple(map(self.part, operation.destinations)))
+
+    def part(self, place: Place) -> Place:
+        return replace(place, index=place.index * self.instances + self.instance * place.size)
+
+
+class _Shared(_Instance):
+    """It does its share of every operation. ``meeting`` is the barrier of the blocks that stand for one."""
+
+    def __init__(self, instance: int, instances: int, meeting: int) -> None:
+        super().__init__(instance, instances)
+        self.meeting = meeting
+
+    def operations(self, operation: Operation) -> Iterator[Operation]:
+        if isinstance(operation, Nop):
+            yield Barrier(origins=operation.origins, id=self.meeting, blocks=self.instances)
+        elif isinstance(operation, Barrier):
+            # All instances of all its blocks: an instance alone may lag behind the others of its block.
+            yield replace(operation, blocks=operation.blocks * self.instances)
+        else:
+            yield from super().operations(operation)
+
+    def transfer(self, operation: Transfer) -> Iterator[Operation]:
+        if operation.channel_type in (ChannelType.port, ChannelType.switch):
+            yield from [operation] if self.instance == 0 else self.signals_of(operation)
+            return
+        share = operation.share or Share(0, 1)
+        parts = Share(share.part * self.instances + self.instance, share.parts * self.instances)
+        yield replace(operation, share=parts)
+
+    def signals_of(self, operation: Transfer) -> Iterator[Operation]:
+        """The signals within an operation that another instance does."""
+        if operation.name not in (Instruction.put_with_signal, Instruction.put_with_signal_and_flush):
+            return
+        signal = Notice(
+            name=Instruction.signal,
+            origins=operation.origins,
+            channel_type=operation.channel_type,
+            channels=operation.channels,
+        )
+        yield signal
+        if operation.name == Instruction.put_with_signal_and_flush:
+            yield replace(signal, name=Instruction.flush)

@@ -1,0 +1,212 @@
+"""A program: what the ranks of one collective do, written within ``with CollectiveProgram(...):``."""
+
+from __future__ import annotations
+
+import json
+from contextvars import Token
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tutti.language.channel import MemoryChannel, PortChannel, SwitchChannel
+from tutti.language.chunks import BaseBuffer
+from tutti.language.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    SendRecv,
+    TestCollective,
+)
+from tutti.language.context import enter, get_program, leave
+from tutti.language.errors import fail
+from tutti.language.operations import Operation
+from tutti.language.passes import Settings, compile_record
+from tutti.language.passes.emit import plan_of
+from tutti.language.rank import Buffer, Rank, Semaphore
+from tutti.language.recorder import Recorder
+from tutti.language.thread_block_group import ThreadBlockGroup
+from tutti.language.utils import AlgoSpec
+from tutti.language.vocabulary import (
+    BufferType,
+    ChannelType,
+    Instruction,
+    ReduceOperationType,
+    ReplicationPolicy,
+    SyncType,
+)
+
+if TYPE_CHECKING:
+    from tutti.language.passes.draft import RankDraft
+
+__all__ = [
+    "AlgoSpec",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "BaseBuffer",
+    "Broadcast",
+    "Buffer",
+    "BufferType",
+    "ChannelType",
+    "Collective",
+    "CollectiveProgram",
+    "Gather",
+    "MSCCLPPProgram",
+    "MemoryChannel",
+    "PortChannel",
+    "Rank",
+    "Reduce",
+    "ReduceOperationType",
+    "ReduceScatter",
+    "ReplicationPolicy",
+    "Scatter",
+    "Semaphore",
+    "SendRecv",
+    "SwitchChannel",
+    "SyncType",
+    "TestCollective",
+    "ThreadBlockGroup",
+    "get_program",
+]
+
+_PROTOCOLS = ("Simple", "LL")
+_PACKETS = {name for name in Instruction if "packet" in name.name}
+
+
+class CollectiveProgram:
+    """The program of one collective, and the settings of its plan.
+
+    ``instances`` copies of the program share the work as ``replication_policy`` says. ``instr_fusion`` merges
+    operations of a thread block where the result is the same, ``auto_sync`` joins its lanes where operations depend on
+    each other. The rest goes into the plan as it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        collective: Collective,
+        num_ranks: int,
+        instances: int = 1,
+        protocol: str = "Simple",
+        instr_fusion: bool = True,
+        auto_sync: bool = True,
+        replication_policy: ReplicationPolicy = ReplicationPolicy.interleaved,
+        reuse_resources: bool = False,
+        num_threads_per_block: int = 1024,
+        use_double_scratch_buffer: bool = False,
+        buffer_alignment: int = 16,
+        min_message_size: int = 0,
+        max_message_size: int = 2**64 - 1,
+    ) -> None:
+        if protocol not in _PROTOCOLS:
+            fail(f"the protocol is one of {', '.join(_PROTOCOLS)}, not {protocol!r}", operation="CollectiveProgram")
+        if instances < 1:
+            fail(f"a program has at least one instance, not {instances}", operation="CollectiveProgram")
+        if num_ranks != collective.num_ranks:
+            reason = f"{num_ranks} ranks, but the collective is made for {collective.num_ranks}"
+            fail(reason, operation="CollectiveProgram")
+        self.name = name
+        self.collective = collective
+        self.num_ranks = num_ranks
+        self.instances = instances
+        self.protocol = protocol
+        self.instr_fusion = instr_fusion
+        self.auto_sync = auto_sync
+        self.replication_policy = replication_policy
+        self.reuse_resources = reuse_resources
+        self.num_threads_per_block = num_threads_per_block
+        self.use_double_scratch_buffer = use_double_scratch_buffer
+        self.buffer_alignment = buffer_alignment
+        self.min_message_size = min_message_size
+        self.max_message_size = max_message_size
+        self.buffers: list[dict[BufferType, BaseBuffer]] = collective.init_buffers()
+        self.recorder = Recorder(num_ranks)
+        self._tokens: list[Token[CollectiveProgram | None]] = []
+
+    @classmethod
+    def from_spec(cls, spec: AlgoSpec) -> CollectiveProgram:
+        """The program that ``spec`` asks for, still empty."""
+        return cls(
+            spec.name,
+            spec.collective,
+            spec.world_size,
+            instances=spec.instances,
+            protocol=spec.protocol,
+            instr_fusion=spec.instr_fusion,
+            auto_sync=spec.auto_sync,
+            replication_policy=spec.replication_policy,
+            reuse_resources=spec.reuse_resources,
+            num_threads_per_block=spec.num_threads_per_block,
+            use_double_scratch_buffer=spec.use_double_scratch_buffer,
+            buffer_alignment=spec.buffer_alignment,
+            min_message_size=spec.min_message_size,
+            max_message_size=spec.max_message_size,
+        )
+
+    def __enter__(self) -> CollectiveProgram:
+        self._tokens.append(enter(self))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave(self._tokens.pop())
+
+    def record(self, rank: int, block: int, operation: Operation) -> None:
+        """Appends an operation to what a thread block does; the objects of the language call this."""
+        if get_program() is not self:
+            reason = f"it uses a rank or channel of program '{self.name}', which is not the one being written"
+            fail(reason, rank=rank, thread_block=block, operation=operation.name.name)
+        if self.recorder.loop is not None and operation.name in _PACKETS:
+            reason = "packets in a loop: their flags belong to a call, not to an iteration"
+            fail(reason, rank=rank, thread_block=block, operation=operation.name.name)
+        self.recorder.add(rank, block, operation)
+
+    def buffer_size(self, rank: int, buffer: BufferType) -> int:
+        """How many chunks a buffer of a rank has; of scratch, how many have been taken so far."""
+        if buffer == BufferType.scratch:
+            return self.recorder.resources[rank].scratch
+        return len(self.buffers[rank][buffer])
+
+    def post_process_operations(self) -> tuple[RankDraft, ...]:
+        """The compiled program. It changes nothing, so it may be called as often as one likes."""
+        self.collective.check(self)
+        sizes = [(len(buffers[BufferType.input]), len(buffers[BufferType.output])) for buffers in self.buffers]
+        settings = Settings(
+            fuse=self.instr_fusion,
+            join_dependent=self.auto_sync,
+            instances=self.instances,
+            policy=self.replication_policy,
+        )
+        return compile_record(self.recorder, sizes, settings)
+
+    def to_dict(self, *, origin: bool = True) -> dict[str, Any]:
+        """The plan; ``origin`` says whether its operations name the lines they come from."""
+        root = {} if self.collective.root is None else {"root": self.collective.root}
+        return {
+            "version": 1,
+            "name": self.name,
+            "collective": self.collective.name,
+            **root,
+            "protocol": self.protocol,
+            "inplace": self.collective.inplace,
+            "reuse_resources": self.reuse_resources,
+            "gpus": [plan_of(draft, origin=origin) for draft in self.post_process_operations()],
+            "num_threads_per_block": self.num_threads_per_block,
+            "use_double_scratch_buffer": self.use_double_scratch_buffer,
+            "buffer_alignment": self.buffer_alignment,
+            "min_message_size": self.min_message_size,
+            "max_message_size": self.max_message_size,
+        }
+
+    def to_json(self, indent: int | None = 2, *, origin: bool = True, **kwargs: Any) -> str:
+        """The plan as text; ``kwargs`` are those of :func:`json.dumps`. Each call gives the same text."""
+        return json.dumps(self.to_dict(origin=origin), indent=indent, **kwargs)
+
+
+MSCCLPPProgram = CollectiveProgram  # the older name

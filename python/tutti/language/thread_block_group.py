@@ -1,0 +1,36 @@
+"""Thread blocks that share an operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tutti.language.errors import fail
+
+__all__ = ["ThreadBlockGroup"]
+
+
+class ThreadBlockGroup:
+    """Thread blocks that each do an equal part of an operation, in the order of the list."""
+
+    def __init__(self, tb_list: Iterable[int]) -> None:
+        self.tb_list: list[int] = list(tb_list)
+        if not self.tb_list:
+            fail("a group needs at least one thread block", operation="ThreadBlockGroup")
+        self._parts: dict[Any, int] = {}
+        for part, block in enumerate(self.tb_list):
+            if not isinstance(block, int) or block < 0:
+                fail(f"thread blocks are counted from 0: {block!r}", operation="ThreadBlockGroup")
+            if block in self._parts:
+                fail(f"thread block {block} is in the group twice", operation="ThreadBlockGroup")
+            self._parts[block] = part
+
+    def get_internal_id(self, tb: int) -> int:
+        """Which part thread block ``tb`` does."""
+        if tb not in self._parts:
+            fail(f"the group has {self.tb_list} only", thread_block=tb, operation="ThreadBlockGroup")
+        return self._parts[tb]
+
+    def numtb(self) -> int:
+        """How many thread blocks there are."""
+        return len(self.tb_list)

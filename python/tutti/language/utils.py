@@ -1,0 +1,47 @@
+"""What an algorithm is made for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tutti.language.collectives import Collective
+from tutti.language.errors import fail
+from tutti.language.vocabulary import ReplicationPolicy
+
+__all__ = ["AlgoSpec", "ReplicationPolicy"]
+
+
+@dataclass(frozen=True)
+class AlgoSpec:
+    """All that a function needs to write the program of an algorithm.
+
+    Where the numbers of ranks are 0 they are the collective's, all on one host, and ``in_place`` is as it says.
+    """
+
+    name: str
+    collective: Collective
+    nranks_per_node: int = 0
+    world_size: int = 0
+    in_place: bool | None = None
+    instances: int = 1
+    protocol: str = "Simple"
+    instr_fusion: bool = True
+    auto_sync: bool = True
+    replication_policy: ReplicationPolicy = ReplicationPolicy.interleaved
+    reuse_resources: bool = False
+    num_threads_per_block: int = 1024
+    use_double_scratch_buffer: bool = False
+    buffer_alignment: int = 16
+    min_message_size: int = 0
+    max_message_size: int = 2**64 - 1
+    tags: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        size = self.world_size or self.collective.num_ranks
+        object.__setattr__(self, "world_size", size)
+        object.__setattr__(self, "nranks_per_node", self.nranks_per_node or size)
+        if self.in_place is None:
+            object.__setattr__(self, "in_place", self.collective.inplace)
+        if size != self.collective.num_ranks:
+            fail(f"{size} ranks, but the collective is made for {self.collective.num_ranks}", operation="AlgoSpec")
