@@ -13,6 +13,7 @@ from typing import NoReturn
 
 _PACKAGE = __name__.rpartition(".")[0]
 _PROGRAMS = _PACKAGE + ".builtins"  # programs like any other, although they ship with the language
+_SHARED = _PROGRAMS + ".common"  # what they share is as little a place in a program as the language itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,9 @@ def caller() -> Origin:
 
 
 def _is_ours(module: str) -> bool:
-    return (module == _PACKAGE or module.startswith(_PACKAGE + ".")) and not module.startswith(_PROGRAMS)
+    if module.startswith(_PROGRAMS):
+        return module == _SHARED
+    return module == _PACKAGE or module.startswith(_PACKAGE + ".")
 
 
 def fail(

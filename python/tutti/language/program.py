@@ -182,6 +182,7 @@ class CollectiveProgram:
             join_dependent=self.auto_sync,
             instances=self.instances,
             policy=self.replication_policy,
+            inplace=self.collective.inplace,
         )
         return compile_record(self.recorder, sizes, settings)
 

@@ -4,6 +4,7 @@
     fuse        operations of a thread block that one operation does
     state_sync  the joints that the program asked for, as operations
     join        the joints that dependences ask for
+    partition   transfers cut so that instances can divide them
     replicate   the instances
 
 The order matters: fusing first leaves fewer dependences to join, and instances repeat what is finished.
@@ -20,6 +21,7 @@ from tutti.language.passes.draft import RankDraft
 from tutti.language.passes.fusion import fuse
 from tutti.language.passes.layout import lay_out
 from tutti.language.passes.pairing import check_pairs
+from tutti.language.passes.partition import partition
 from tutti.language.passes.replication import replicate
 from tutti.language.passes.synchronisation import state_sync
 from tutti.language.recorder import Recorder
@@ -36,6 +38,7 @@ class Settings:
     join_dependent: bool
     instances: int
     policy: ReplicationPolicy
+    inplace: bool
 
 
 def compile_record(recorder: Recorder, sizes: Sequence[tuple[int, int]], settings: Settings) -> tuple[RankDraft, ...]:
@@ -45,7 +48,9 @@ def compile_record(recorder: Recorder, sizes: Sequence[tuple[int, int]], setting
     passes.append(state_sync)
     if settings.join_dependent:
         passes.append(join_dependent)
-    drafts = (_apply(passes, draft) for draft in lay_out(recorder, sizes))
+    drafts = tuple(_apply(passes, draft) for draft in lay_out(recorder, sizes))
+    if settings.instances > 1 and settings.policy == ReplicationPolicy.interleaved:
+        drafts = partition(drafts, inplace=settings.inplace)
     return tuple(replicate(draft, settings.instances, settings.policy) for draft in drafts)
 
 
