@@ -289,6 +289,14 @@ def test_two_signals_of_a_channel_stay_two() -> None:
     assert names(built, rank=1) == ["wait", "wait"]
 
 
+def test_a_semaphore_taken_twice_is_taken_twice() -> None:
+    with program() as built:
+        one, other = Semaphore(0, 2), Semaphore(0, 0)
+        for semaphore in (one, other, one):
+            semaphore.acquire(tb=0, data_sync=SyncType.none)
+    assert [operation["semaphore_ids"] for operation in operations(built)] == [[0, 1], [0]]
+
+
 # Joints.
 
 
@@ -321,6 +329,20 @@ def test_a_switch_reads_and_writes_this_rank_too() -> None:
         channel.at_rank(0).reduce(buffer_offset=0, size=1, dst_chunk=target[1:2], tb=0)
         Rank(0).copy(source[1:2], target[1:2], tb=0)
     assert names(built) == ["copy", "nop", "glre", "nop", "copy"]
+
+
+def test_in_place_input_and_output_are_the_same_memory() -> None:
+    for collective, source, depends in (
+        (AllReduce(2, 1, True), 0, True),
+        (AllReduce(2, 1, True), 1, False),
+        (AllReduce(2, 1, False), 0, False),
+        (AllGather(2, 1, True), 0, False),  # output 0 is the input of rank 0, and this is rank 1
+    ):
+        with program(collective) as built:
+            slots = Buffer(1, 2)
+            Rank(1).copy(slots[0:1], chunks(1)[0][source : source + 1], tb=0)
+            Rank(1).copy(chunks(1)[1][0:1], slots[1:2], tb=0)
+        assert ("nop" in names(built, rank=1)) == depends
 
 
 def test_what_packets_are_added_to_must_be_there() -> None:

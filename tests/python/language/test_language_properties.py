@@ -162,6 +162,33 @@ def test_replication_covers_every_chunk_once(
     assert expected == total * instances
 
 
+ranges = st.tuples(st.sampled_from("ios"), st.integers(0, 5), st.integers(1, 3))
+
+
+@QUICK
+@given(st.lists(st.tuples(ranges, ranges), min_size=1, max_size=12), st.booleans())
+def test_between_two_joints_nothing_depends_on_anything(drawn: list[Any], inplace: bool) -> None:
+    with CollectiveProgram("joints", AllReduce(1, 8, inplace), 1, instr_fusion=False) as program:
+        buffers = {"i": Rank(0).get_input_buffer(), "o": Rank(0).get_output_buffer(), "s": Buffer(0, 8)}
+        for (source, a, size), (target, b, _) in drawn:
+            Rank(0).copy(buffers[target][b : b + size], buffers[source][a : a + size], tb=0)
+    machine = Machine(plan := program.to_dict())
+    gpu, block = plan["gpus"][0], plan["gpus"][0]["threadblocks"][0]
+    read: set[Any] = set()
+    written: set[Any] = set()
+    needed = True
+    for operation in block["ops"]:
+        if operation["name"] == "nop":
+            assert not needed, "two joints without anything between them"
+            read, written, needed = set(), set(), True
+            continue
+        ((source,),), ((target,),) = machine.operands(gpu, block, operation)
+        assert not written & {*source, *target}
+        assert not read & set(target)
+        read, written, needed = read | set(source), written | set(target), False
+    assert sum(operation["name"] == "copy" for operation in block["ops"]) == len(drawn)
+
+
 @QUICK
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=1, max_size=10))
 def test_scratch_and_identifiers_follow_the_order_in_which_they_are_made(made: list[tuple[int, int]]) -> None:

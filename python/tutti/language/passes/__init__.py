@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tutti.language.operations import Operation
 from tutti.language.passes.dependences import join_dependent
@@ -44,17 +45,18 @@ class Settings:
 def compile_record(recorder: Recorder, sizes: Sequence[tuple[int, int]], settings: Settings) -> tuple[RankDraft, ...]:
     """The finished draft of every rank. ``sizes`` are the chunks of each rank's input and output."""
     check_pairs(recorder)
-    passes: list[BlockPass] = [fuse] if settings.fuse else []
-    passes.append(state_sync)
-    if settings.join_dependent:
-        passes.append(join_dependent)
-    drafts = tuple(_apply(passes, draft) for draft in lay_out(recorder, sizes))
+    drafts = tuple(_compile_blocks(draft, settings) for draft in lay_out(recorder, sizes))
     if settings.instances > 1 and settings.policy == ReplicationPolicy.interleaved:
         drafts = partition(drafts, inplace=settings.inplace)
     return tuple(replicate(draft, settings.instances, settings.policy) for draft in drafts)
 
 
-def _apply(passes: Sequence[BlockPass], draft: RankDraft) -> RankDraft:
+def _compile_blocks(draft: RankDraft, settings: Settings) -> RankDraft:
+    """The passes that see one thread block at a time."""
+    passes: list[BlockPass] = [fuse] if settings.fuse else []
+    passes.append(state_sync)
+    if settings.join_dependent:
+        passes.append(partial(join_dependent, home=partial(draft.home, inplace=settings.inplace)))
     blocks = []
     for block in draft.blocks:
         operations = block.operations

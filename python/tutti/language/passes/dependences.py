@@ -8,11 +8,13 @@ count; and what other ranks do needs signals, which are the program's business.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tutti.language.operations import Barrier, Group, Local, Loop, Nop, Operation, Place, Transfer
 from tutti.language.vocabulary import BufferType, Instruction
+
+Home = Callable[[BufferType, int], tuple[BufferType, int]]
 
 _SOURCES_ARE_PACKETS = {
     Instruction.unpack_packet,
@@ -74,19 +76,20 @@ class _Touched:
         kind.setdefault(access.buffer, _Intervals()).add(access.start, access.end)
 
 
-def join_dependent(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
+def join_dependent(operations: tuple[Operation, ...], home: Home) -> tuple[Operation, ...]:
     """The operations with a nop before each that depends on one since the last joint.
 
-    Iterations of a loop work on different units, so a loop's body depends on itself within an iteration only.
+    ``home`` says where a chunk of a buffer is, since buffers may share memory. Iterations of a loop work on different
+    units, so a loop's body depends on itself within an iteration only.
     """
     joined: list[Operation] = []
     touched = _Touched()
     for operation in operations:
         if isinstance(operation, Loop):
-            operation = replace(operation, body=join_dependent(operation.body))
+            operation = replace(operation, body=join_dependent(operation.body, home))
         if isinstance(operation, Nop | Barrier):
             touched = _Touched()
-        accesses = list(accesses_of(operation))
+        accesses = list(accesses_of(operation, home))
         if any(touched.conflicts(access) for access in accesses):
             joined.append(Nop(origins=operation.origins))
             touched = _Touched()
@@ -96,24 +99,25 @@ def join_dependent(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     return tuple(joined)
 
 
-def accesses_of(operation: Operation) -> Iterator[Access]:
+def accesses_of(operation: Operation, home: Home) -> Iterator[Access]:
     """What an operation reads and writes of its own rank's memory, packets aside."""
     if isinstance(operation, Loop):
         for inner in operation.body:
-            yield from accesses_of(inner)
+            yield from accesses_of(inner, home)
     if not isinstance(operation, Transfer):
         return
     sources, destinations = operation.sources, operation.destinations
     if operation.name in _REDUCES_PACKETS:
         sources, destinations = sources[:1], destinations[:1]
     if operation.name not in _SOURCES_ARE_PACKETS:
-        yield from _at_home(sources, writes=False)
+        yield from _at_home(sources, home, writes=False)
     if operation.name not in _DESTINATIONS_ARE_PACKETS:
-        yield from _at_home(destinations, writes=True)
+        yield from _at_home(destinations, home, writes=True)
 
 
-def _at_home(places: tuple[Place, ...], *, writes: bool) -> Iterator[Access]:
+def _at_home(places: tuple[Place, ...], home: Home, *, writes: bool) -> Iterator[Access]:
     """The places on this rank: a switch reaches the executing rank's memory as well."""
     for place in places:
         if isinstance(place, Local | Group):
-            yield Access(place.buffer, place.index, place.index + place.size, writes)
+            buffer, start = home(place.buffer, place.index)
+            yield Access(buffer, start, start + place.size, writes)

@@ -42,3 +42,12 @@ class RankDraft:
     remote_buffers: tuple[RemoteBuffer, ...]
     semaphores: tuple[int, ...]
     barriers: int
+
+    def home(self, buffer: BufferType, index: int, *, inplace: bool) -> tuple[BufferType, int]:
+        """Where a chunk is. In place, the smaller of input and output is a part of the larger one."""
+        sizes = {BufferType.input: self.input_chunks, BufferType.output: self.output_chunks}
+        if buffer == BufferType.scratch or not inplace or 0 in sizes.values():
+            return buffer, index
+        larger = max(sizes, key=lambda kind: sizes[kind])
+        whole = sizes[BufferType.input] == sizes[BufferType.output] or buffer == larger
+        return larger, index if whole else index + self.id * sizes[buffer]

@@ -101,14 +101,7 @@ class _Cuts:
         return sorted(offsets)
 
     def _spot(self, rank: int, place: Place) -> Spot:
-        """In place, the smaller of input and output is a part of the larger one, and so is what lies in it."""
-        draft = self._drafts[rank]
-        sizes = {BufferType.input: draft.input_chunks, BufferType.output: draft.output_chunks}
-        if place.buffer == BufferType.scratch or not self._inplace or 0 in sizes.values():
-            return rank, place.buffer, place.index
-        larger = max(sizes, key=lambda kind: sizes[kind])
-        same = sizes[BufferType.input] == sizes[BufferType.output] or place.buffer == larger
-        return rank, larger, place.index + (0 if same else rank * sizes[place.buffer])
+        return rank, *self._drafts[rank].home(place.buffer, place.index, inplace=self._inplace)
 
 
 def _transfers(operations: Sequence[Operation]) -> Iterator[Transfer]:
