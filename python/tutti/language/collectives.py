@@ -140,13 +140,12 @@ class _Rooted(Collective):
 
 
 class Broadcast(_Rooted):
-    """Every rank gets the root's input. Other ranks have no input."""
+    """Every rank gets the root's input; what other ranks' inputs hold means nothing.
+
+    The data is as long as all shares together, so that programs may scatter and gather it.
+    """
 
     name = "broadcast"
-
-    def sizes(self, rank: int) -> tuple[int, int]:
-        """As long as all shares together, so that programs may scatter and gather them."""
-        return self.at_root(rank, self.total), self.total
 
 
 class Reduce(_Rooted):

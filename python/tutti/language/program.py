@@ -24,7 +24,7 @@ from tutti.language.collectives import (
 )
 from tutti.language.context import enter, get_program, leave
 from tutti.language.errors import fail
-from tutti.language.operations import Operation
+from tutti.language.operations import Operation, Transfer
 from tutti.language.passes import Settings, compile_record
 from tutti.language.passes.emit import plan_of
 from tutti.language.rank import Buffer, Rank, Semaphore
@@ -76,6 +76,17 @@ __all__ = [
 
 _PROTOCOLS = ("Simple", "LL")
 _PACKETS = {name for name in Instruction if "packet" in name.name}
+
+
+def _refused_in_loop(operation: Transfer, chunks: int) -> str | None:
+    if operation.name in _PACKETS:
+        return "packets in a loop: their flags belong to a call, not to an iteration"
+    if operation.share is not None:
+        return "a group of thread blocks in a loop: its parts would be parts of a unit, which may be empty"
+    size = operation.sources[0].size
+    if size > chunks:
+        return f"an operand of {size} chunks in a loop over {chunks}: its end would be lost"
+    return None
 
 
 class CollectiveProgram:
@@ -162,9 +173,10 @@ class CollectiveProgram:
         if get_program() is not self:
             reason = f"it uses a rank or channel of program '{self.name}', which is not the one being written"
             fail(reason, rank=rank, thread_block=block, operation=operation.name.name)
-        if self.recorder.loop is not None and operation.name in _PACKETS:
-            reason = "packets in a loop: their flags belong to a call, not to an iteration"
-            fail(reason, rank=rank, thread_block=block, operation=operation.name.name)
+        if self.recorder.loop is not None and isinstance(operation, Transfer):
+            refused = _refused_in_loop(operation, self.recorder.loop.chunks)
+            if refused is not None:
+                fail(refused, rank=rank, thread_block=block, operation=operation.name.name)
         self.recorder.add(rank, block, operation)
 
     def buffer_size(self, rank: int, buffer: BufferType) -> int:

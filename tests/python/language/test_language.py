@@ -106,7 +106,7 @@ def test_the_plan_has_the_settings() -> None:
         "min_message_size": 16,
         "max_message_size": 2**40,
     }
-    assert [(gpu["input_chunks"], gpu["output_chunks"]) for gpu in gpus] == [(0, 2), (2, 2)]
+    assert [(gpu["input_chunks"], gpu["output_chunks"]) for gpu in gpus] == [(2, 2), (2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_the_plan_has_the_settings() -> None:
         (AllToAll(3, 2), [(6, 6)] * 3),
         (SendRecv(3, 2), [(2, 2)] * 3),
         (TestCollective(3, 5, 7), [(5, 7)] * 3),
-        (Broadcast(3, 2, root=1), [(0, 6), (6, 6), (0, 6)]),
+        (Broadcast(3, 2, root=1), [(6, 6)] * 3),
         (Reduce(3, 2, root=1), [(6, 0), (6, 6), (6, 0)]),
         (Gather(3, 2, root=1), [(2, 0), (2, 6), (2, 0)]),
         (Scatter(3, 2, root=1), [(0, 2), (6, 2), (0, 2)]),
@@ -421,6 +421,22 @@ def test_instances_without_replication_share_every_operation() -> None:
     results(built.to_dict())
 
 
+def test_what_is_in_a_loop_is_done_by_one_of_the_instances_that_share() -> None:
+    with program(instances=2, replication_policy=ReplicationPolicy.none) as built:
+        source, target = chunks(0)
+        done = Semaphore(0, 0)
+        with LoopIterationContext(unit=1024, num_chunks=1):
+            Rank(0).copy(target[0:1], source[0:1], tb=0)
+            done.release(tb=0)
+            done.acquire(tb=1)
+        Rank(0).copy(target[1:2], source[1:2], tb=0)
+    blocks = built.to_dict()["gpus"][0]["threadblocks"]
+    bodies = [[one["name"] for one in block["ops"][0]["ops"]] for block in blocks]
+    assert bodies[0] == ["copy", *bodies[1]] == ["copy", "barrier", "sem_release", "barrier"]
+    assert [block["ops"][0]["ops"][-2]["semaphore_ids"] for block in blocks] == [[0], [1], [0], [1]]
+    assert [block["ops"][1]["tbg_info"]["tb_id"] for block in blocks[:2]] == [0, 1]
+
+
 def test_ranges_that_differ_are_cut_before_they_are_divided() -> None:
     with program(TestCollective(1, 4, 4), instances=2) as built:
         source, target = chunks(0)
@@ -530,6 +546,16 @@ def packets_in_loop() -> None:
         Rank(0).unpack_packets(chunks(0)[1][0:1], slots[:], tb=1)
 
 
+def group_in_loop() -> None:
+    with LoopIterationContext(16, 1):
+        Rank(0).copy(chunks(0)[1][0:1], chunks(0)[0][0:1], tb_group=ThreadBlockGroup([1, 2]))
+
+
+def more_than_the_loop_has() -> None:
+    with LoopIterationContext(16, 1):
+        Rank(0).copy(chunks(0)[1][0:2], chunks(0)[0][0:2], tb=1)
+
+
 def group_twice() -> None:
     ThreadBlockGroup([1, 2, 1])
 
@@ -571,6 +597,8 @@ def negative_semaphore() -> None:
         (loop_in_loop, "loops do not nest", None, None, "loop"),
         (odd_unit, "a multiple of 16 bytes", None, None, "loop"),
         (packets_in_loop, "packets in a loop", 0, 1, "unpack_packet"),
+        (group_in_loop, "a group of thread blocks in a loop", 0, 1, "copy"),
+        (more_than_the_loop_has, "2 chunks in a loop over 1", 0, 1, "copy"),
         (group_twice, "in the group twice", None, None, "ThreadBlockGroup"),
         (not_in_switch, "among ranks [0] only", 1, None, "at_rank"),
         (beyond_switch, "beyond the 4 chunks of rank 0's input", 0, 1, "group_store"),

@@ -7,8 +7,8 @@ c n + i s. Together the instances cover exactly what one covered.
 
 ``none`` leaves the chunks. The n thread blocks that stand for one then act as one that is n times as wide: they share
 every transfer as a group of thread blocks does, and where it joins its lanes they meet at a barrier. What cannot be
-shared (switches, ports) the first of them does alone; the others only give the signals that belong to it, since the
-far side's instances wait for theirs.
+shared (by switches, by ports, in loops) the first of them does alone; the others only give the signals that belong to
+it, since the far side's instances wait for theirs.
 """
 
 from __future__ import annotations
@@ -107,9 +107,14 @@ class _Shared(_Instance):
     def __init__(self, instance: int, instances: int, meeting: int) -> None:
         super().__init__(instance, instances)
         self.meeting = meeting
+        self.in_loop = False
 
     def operations(self, operation: Operation) -> Iterator[Operation]:
-        if isinstance(operation, Nop):
+        if isinstance(operation, Loop):
+            self.in_loop = True
+            yield from super().operations(operation)
+            self.in_loop = False
+        elif isinstance(operation, Nop):
             yield Barrier(origins=operation.origins, id=self.meeting, blocks=self.instances)
         elif isinstance(operation, Barrier):
             # All instances of all its blocks: an instance alone may lag behind the others of its block.
@@ -118,7 +123,7 @@ class _Shared(_Instance):
             yield from super().operations(operation)
 
     def transfer(self, operation: Transfer) -> Iterator[Operation]:
-        if operation.channel_type in (ChannelType.port, ChannelType.switch):
+        if self.in_loop or operation.channel_type in (ChannelType.port, ChannelType.switch):
             yield from [operation] if self.instance == 0 else self.signals_of(operation)
             return
         share = operation.share or Share(0, 1)
