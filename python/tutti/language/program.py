@@ -24,7 +24,7 @@ from tutti.language.collectives import (
 )
 from tutti.language.context import enter, get_program, leave
 from tutti.language.errors import fail
-from tutti.language.operations import Operation, Transfer
+from tutti.language.operations import Joining, Operation, Transfer
 from tutti.language.passes import Settings, compile_record
 from tutti.language.passes.emit import plan_of
 from tutti.language.rank import Buffer, Rank, Semaphore
@@ -76,6 +76,14 @@ __all__ = [
 
 _PROTOCOLS = ("Simple", "LL")
 _PACKETS = {name for name in Instruction if "packet" in name.name}
+
+
+def _wrong_word(operation: Operation) -> str | None:
+    if isinstance(operation, Joining) and not isinstance(operation.sync, SyncType):
+        return f"data_sync is a SyncType, not {operation.sync!r}"
+    if isinstance(operation, Transfer) and not isinstance(operation.reduce_op, ReduceOperationType | None):
+        return f"reduce_op is a ReduceOperationType, not {operation.reduce_op!r}"
+    return None
 
 
 def _refused_in_loop(operation: Transfer, chunks: int) -> str | None:
@@ -173,6 +181,9 @@ class CollectiveProgram:
         if get_program() is not self:
             reason = f"it uses a rank or channel of program '{self.name}', which is not the one being written"
             fail(reason, rank=rank, thread_block=block, operation=operation.name.name)
+        wrong = _wrong_word(operation)
+        if wrong is not None:
+            fail(wrong, rank=rank, thread_block=block, operation=operation.name.name)
         if self.recorder.loop is not None and isinstance(operation, Transfer):
             refused = _refused_in_loop(operation, self.recorder.loop.chunks)
             if refused is not None:

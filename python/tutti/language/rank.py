@@ -55,16 +55,12 @@ class Rank:
         self, dst_chunk: Chunk, src_chunk: Chunk, tb: int | None = None, tb_group: ThreadBlockGroup | None = None
     ) -> None:
         """Copies chunks into scratch as packets."""
-        if dst_chunk.buffer != BufferType.scratch:
-            fail("packets are written to scratch only", rank=self.rank, thread_block=tb, operation="copy_packets")
         self._copy(Instruction.copy_packet, dst_chunk, src_chunk, tb, tb_group)
 
     def unpack_packets(
         self, dst_chunk: Chunk, src_chunk: Chunk, tb: int | None = None, tb_group: ThreadBlockGroup | None = None
     ) -> None:
         """Waits for packets in scratch and copies what they carry."""
-        if src_chunk.buffer != BufferType.scratch:
-            fail("packets are in scratch only", rank=self.rank, thread_block=tb, operation="unpack_packets")
         self._copy(Instruction.unpack_packet, dst_chunk, src_chunk, tb, tb_group)
 
     def _copy(
@@ -74,6 +70,9 @@ class Rank:
             self._check_ours(target, name.name, block)
             self._check_ours(source, name.name, block)
             self._check_size(target, source, name.name, block)
+            packets = {Instruction.copy_packet: target, Instruction.unpack_packet: source}.get(name)
+            if packets is not None and packets.buffer != BufferType.scratch:
+                fail("packets are in scratch only", rank=self.rank, thread_block=block, operation=name.name)
             operation = Transfer(
                 name=name,
                 origins=(caller(),),

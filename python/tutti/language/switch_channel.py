@@ -31,6 +31,8 @@ class SwitchChannel:
             fail("a switch channel needs at least one rank", operation="SwitchChannel")
         if len(set(ranks)) < len(ranks):
             fail(f"a rank is listed twice: {ranks}", operation="SwitchChannel")
+        if not isinstance(buffer_type, BufferType):
+            fail(f"buffer_type is a BufferType, not {buffer_type!r}", operation="SwitchChannel")
         self.channel_type = ChannelType.switch
         self.buffer_type = buffer_type
         self.rank_group = RankGroup(len(ranks), ranks)

@@ -519,6 +519,26 @@ def get_sizes_differ() -> None:
     MemoryChannel(1, 0).get(chunks(0)[1][0:1], chunks(1)[0][0:2], tb=2)
 
 
+def packets_copied_outside_scratch() -> None:
+    Rank(0).copy_packets(chunks(0)[1][0:1], chunks(0)[0][0:1], tb=2)
+
+
+def no_chunk() -> None:
+    Rank(0).unpack_packets(chunks(0)[1], chunks(0)[0][0:1], tb=2)  # type: ignore[arg-type]
+
+
+def wrong_sync() -> None:
+    MemoryChannel(1, 0).signal(tb=1, data_sync="before")  # type: ignore[arg-type]
+
+
+def wrong_reduction() -> None:
+    Rank(0).reduce(chunks(0)[0][0:1], [chunks(0)[0][1:2]], tb=1, reduce_op="sum")  # type: ignore[arg-type]
+
+
+def wrong_buffer() -> None:
+    SwitchChannel([0, 1], "i")  # type: ignore[arg-type]
+
+
 def packets_outside_scratch() -> None:
     MemoryChannel(1, 0).put_packets(chunks(1)[1][0:1], chunks(0)[0][0:1], tb=2)
 
@@ -592,6 +612,11 @@ def negative_semaphore() -> None:
         (wrong_end, "far end is rank 1's, not 0's", 0, 2, "put"),
         (get_sizes_differ, "operands of 1 and 2 chunks", 0, 2, "get"),
         (packets_outside_scratch, "written to scratch only", 0, 2, "put_packet"),
+        (packets_copied_outside_scratch, "in scratch only", 0, 2, "copy_packet"),
+        (no_chunk, "a chunk is written buffer[start:stop]", 0, 2, "unpack_packet"),
+        (wrong_sync, "a SyncType, not 'before'", 0, 1, "signal"),
+        (wrong_reduction, "a ReduceOperationType, not 'sum'", 0, 1, "reduce"),
+        (wrong_buffer, "a BufferType, not 'i'", None, None, "SwitchChannel"),
         (nothing_to_reduce, "nothing to reduce with", 0, 1, "reduce"),
         (block_twice, "listed twice", 0, None, "barrier"),
         (loop_in_loop, "loops do not nest", None, None, "loop"),
