@@ -23,11 +23,16 @@ class SyncType(Flag):
 
 
 class ReduceOperationType(_Word):
-    """How elements are combined. A plan of ``sum`` also serves averages."""
+    """How elements are combined. A plan of ``sum`` also serves averages, one of ``any`` all reductions."""
 
     sum = "sum"
+    product = "product"
     min = "min"
     max = "max"
+    band = "band"
+    bor = "bor"
+    bxor = "bxor"
+    any = "any"
 
 
 class BufferType(_Word):

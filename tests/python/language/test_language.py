@@ -32,6 +32,7 @@ from tutti.language import (
     ProgramError,
     Rank,
     Reduce,
+    ReduceOperationType,
     ReduceScatter,
     ReplicationPolicy,
     Scatter,
@@ -276,6 +277,14 @@ def test_what_is_read_into_overlapping_chunks_is_not_fused() -> None:
         channel.get(source[1:3], far[0:2], tb=0)
         channel.get(source[3:4], far[3:4], tb=0)
     assert names(built) == ["get", "nop", "get", "get"]
+
+
+def test_reductions_of_different_kinds_stay_apart() -> None:
+    with program() as built:
+        source, _ = chunks(0)
+        for other, kind in enumerate((ReduceOperationType.max, ReduceOperationType.any), 1):
+            Rank(0).reduce(source[0:1], [source[other : other + 1]], tb=0, reduce_op=kind)
+    assert [operation.get("reduce_op") for operation in operations(built)] == ["max", None, "any"]
 
 
 def test_two_signals_of_a_channel_stay_two() -> None:
