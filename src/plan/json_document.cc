@@ -1,0 +1,191 @@
+// Builds JSON values from the parser's events, with the path of each at hand.
+#include "plan/json_document.h"
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "tutti/error.h"
+
+namespace tutti::plan {
+namespace {
+
+std::string escape(std::string_view key) {
+  std::string out;
+  for (const char c : key.substr(0, 60)) {
+    if (c == '~') {
+      out += "~0";
+    } else if (c == '/') {
+      out += "~1";
+    } else {
+      out += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    }
+  }
+  return out;
+}
+
+// Events of nlohmann's parser. Its own builder neither knows the path nor lets go of what it has built.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  Builder(std::string_view streamed, const std::function<void(std::size_t, Json&&)>& take)
+      : streamed_(streamed), take_(take) {}
+
+  Json take_root() { return std::move(root_); }
+
+  bool null() override { return put(Json(nullptr)); }
+  bool boolean(bool value) override { return put(Json(value)); }
+  bool number_integer(number_integer_t value) override { return put(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) override { return put(Json(value)); }
+  bool number_float(number_float_t value, const string_t&) override { return put(Json(value)); }
+  bool string(string_t& value) override { return put(Json(std::move(value))); }
+  bool binary(binary_t&) override { return false; }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& value) override {
+    Level& level = levels_.back();
+    level.key = std::move(value);
+    if (level.value.contains(level.key)) throw_at(path(), "the key is there twice");
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    (void)error;
+    throw_at(path(), "not JSON at byte " + std::to_string(position));
+  }
+
+ private:
+  struct Level {
+    Json value;
+    std::string key;        // of the value that comes next, in an object
+    std::size_t index = 0;  // … in an array
+  };
+
+  std::string path() const {
+    std::string out;
+    for (const Level& level : levels_) {
+      out += '/';
+      out += level.value.is_object() ? escape(level.key) : std::to_string(level.index);
+    }
+    return out;
+  }
+
+  bool open(Json container) {
+    if (levels_.size() >= kMaxJsonDepth) throw_at(path(), "nested too deeply");
+    levels_.push_back({std::move(container), {}, 0});
+    return true;
+  }
+
+  bool close() {
+    Json value = std::move(levels_.back().value);
+    levels_.pop_back();
+    return put(std::move(value));
+  }
+
+  bool put(Json value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return true;
+    }
+    Level& level = levels_.back();
+    if (level.value.is_object()) {
+      level.value[level.key] = std::move(value);
+      return true;
+    }
+    if (levels_.size() == 2 && levels_[0].key == streamed_) {
+      take_(level.index, std::move(value));
+    } else {
+      level.value.push_back(std::move(value));
+    }
+    ++level.index;
+    return true;
+  }
+
+  std::string_view streamed_;
+  const std::function<void(std::size_t, Json&&)>& take_;
+  std::vector<Level> levels_;
+  Json root_;
+};
+
+}  // namespace
+
+void throw_at(const std::string& path, const std::string& what) {
+  throw Error(ErrorKind::kInvalidArgument, "plan: " + (path.empty() ? std::string("/") : path) + ": " + what);
+}
+
+Json read_document(std::string_view text, std::string_view streamed,
+                   const std::function<void(std::size_t, Json&&)>& take) {
+  Builder builder(streamed, take);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  Json root = builder.take_root();
+  if (!root.is_object()) throw_at("", "a plan is a JSON object");
+  return root;
+}
+
+std::string Cursor::path() const {
+  if (parent_ == nullptr) return root_;
+  return parent_->path() + "/" + (key_.empty() ? std::to_string(index_) : escape(key_));
+}
+
+bool Cursor::has(std::string_view key) const { return value_->contains(key); }
+
+Cursor Cursor::at(std::string_view key) const {
+  const auto found = value_->find(key);
+  if (found == value_->end()) fail("\"" + std::string(key) + "\" is missing");
+  return {*found, this, key, 0};
+}
+
+Cursor Cursor::at(std::size_t index) const { return {value_->at(index), this, {}, index}; }
+
+void Cursor::allow_only(std::initializer_list<std::string_view> known) const {
+  expect_object();
+  for (const auto& item : value_->items()) {
+    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
+      throw_at(path() + "/" + escape(item.key()), "unknown key");
+    }
+  }
+}
+
+void Cursor::expect_object() const {
+  if (!value_->is_object()) fail("an object is expected");
+}
+
+std::size_t Cursor::array_size(std::size_t most) const {
+  if (!value_->is_array()) fail("an array is expected");
+  if (value_->size() > most) {
+    fail(std::to_string(value_->size()) + " elements; at most " + std::to_string(most) + " are allowed");
+  }
+  return value_->size();
+}
+
+std::int64_t Cursor::integer(std::int64_t least, std::int64_t most) const {
+  if (!value_->is_number_integer()) fail("an integer is expected");
+  const bool huge =
+      value_->is_number_unsigned() && value_->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
+  const std::int64_t number = huge ? INT64_MAX : value_->get<std::int64_t>();
+  if (huge || number < least || number > most) {
+    fail(value_->dump() + " is outside " + std::to_string(least) + " to " + std::to_string(most));
+  }
+  return number;
+}
+
+std::uint64_t Cursor::unsigned_integer() const {
+  if (!value_->is_number_unsigned()) fail("an integer of at least 0 is expected");
+  return value_->get<std::uint64_t>();
+}
+
+bool Cursor::boolean() const {
+  if (!value_->is_boolean()) fail("true or false is expected");
+  return value_->get<bool>();
+}
+
+std::string Cursor::text(std::size_t longest) const {
+  if (!value_->is_string()) fail("a string is expected");
+  const auto& held = value_->get_ref<const std::string&>();
+  if (held.size() > longest) fail("longer than " + std::to_string(longest) + " bytes");
+  return held;
+}
+
+}  // namespace tutti::plan

@@ -1,0 +1,157 @@
+// Chunks to bytes.
+#include "plan/sizes.h"
+
+#include <algorithm>
+#include <string>
+
+#include "plan/operations.h"
+#include "tutti/error.h"
+
+namespace tutti::plan {
+namespace {
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+constexpr int index_of(BufferKind buffer) { return static_cast<int>(buffer); }
+
+}  // namespace
+
+// An operand as the cutter sees it.
+struct Sizes::View {
+  bool scratch = false;
+  std::int64_t scale = 1;         // 2 for packets
+  std::int64_t base = 0;          // bytes in the buffer before chunk 0 of its region
+  std::int64_t index = 0;         // first chunk
+  std::int64_t block_chunks = 1;  // input and output
+  std::int64_t block_bytes = 0;
+};
+
+Sizes::Sizes(const Plan& plan, std::int64_t input_block_bytes, std::int64_t output_block_bytes)
+    : plan_(plan), links_(plan), shape_(shape_of(plan)), use_(scratch_use(plan)) {
+  block_bytes_ = {input_block_bytes, output_block_bytes};
+  for (std::size_t i = 0; i < block_bytes_.size(); ++i) {
+    if (block_bytes_[i] < 0) throw_error(ErrorKind::kInvalidArgument, "plan: a negative size");
+    if (shape_.block_chunks[i] == 0) continue;
+    chunk_bytes_ = std::max(chunk_bytes_, round_up(ceil_div(block_bytes_[i], shape_.block_chunks[i]), kChunkAlignment));
+  }
+  scratch_stride_ = chunk_bytes_;
+  if (!plan.reuse_resources || use_.packets) return;
+  std::int64_t most = 0;
+  for (const Rank& rank : plan.ranks) most = std::max<std::int64_t>(most, rank.chunks_of(BufferKind::kScratch));
+  const std::int64_t halves = plan.double_scratch ? 2 : 1;
+  if (most == 0 || most * chunk_bytes_ * halves <= kReusedScratchBytes) return;
+  const std::int64_t unit = ring_unit(plan);
+  scratch_stride_ = unit == 0 ? 0 : kReusedScratchBytes / halves / most / unit * unit;
+  if (scratch_stride_ == 0) {
+    throw_error(ErrorKind::kUnsupported, "plan \"" + plan.name + "\": its reused scratch of " +
+                                             std::to_string(kReusedScratchBytes) + " bytes cannot hold " +
+                                             std::to_string(most) + " chunks of " + std::to_string(chunk_bytes_) +
+                                             "; only pipelines of one unit_size wrap in it, a chunk at a time");
+  }
+}
+
+std::int64_t Sizes::buffer_bytes(BufferKind buffer) const {
+  return shape_.blocks[index_of(buffer)] * block_bytes_[index_of(buffer)];
+}
+
+std::int64_t Sizes::scratch_bytes(std::int32_t rank) const {
+  const std::int64_t region = plan_.ranks[rank].chunks_of(BufferKind::kScratch) * scratch_stride_;
+  return (use_.plain ? region : 0) + (use_.packets ? 2 * region : 0);
+}
+
+std::int64_t Sizes::iterations(const IterationContext& context) const {
+  return ceil_div(context.chunks * chunk_bytes_, context.unit_bytes);
+}
+
+std::int64_t Sizes::part_begin(std::int64_t chunks, std::int64_t index, std::int64_t size) const {
+  const std::int64_t whole = index * chunks / size;
+  const std::int64_t rest = index * chunks % size;
+  return whole * chunk_bytes_ + rest * (chunk_bytes_ / kChunkAlignment) / size * kChunkAlignment;
+}
+
+std::vector<Move> Sizes::moves_of(std::int32_t rank, const ThreadBlock& block, const Operation& op) const {
+  if (op.sources.empty()) return {};
+  const std::int64_t chunks = op.sources[0].size;
+  const GroupPart part = op.part.value_or(GroupPart{});
+  return moves_in(rank, block, op,
+                  {part_begin(chunks, part.index, part.size), part_begin(chunks, part.index + 1, part.size), 0});
+}
+
+std::vector<Move> Sizes::moves_of(std::int32_t rank, const ThreadBlock& block, const Operation& op,
+                                  const IterationContext& context, std::int64_t iteration) const {
+  if (op.sources.empty()) return {};
+  const std::int64_t length = op.sources[0].size * chunk_bytes_;
+  const std::int64_t begin = std::min(iteration * context.unit_bytes, length);
+  const std::int64_t end = std::min(begin + context.unit_bytes, length);
+  const bool wraps = scratch_stride_ < chunk_bytes_;
+  return moves_in(rank, block, op, {begin, end, wraps ? begin / scratch_stride_ * scratch_stride_ : 0});
+}
+
+Sizes::View Sizes::view_of(std::int32_t rank, const ThreadBlock& block, const Operation& op, const Operand& operand,
+                           bool packets) const {
+  Place place;
+  if (operand.place == Operand::Place::kGroup) {
+    const std::int32_t channel = block.channels_of(ChannelKind::kSwitch)[operand.id];
+    // Every member has the same chunks (check_shape), so this rank stands for all.
+    place = {rank, links_.groups()[links_.group_of(rank, channel)].buffer};
+  } else {
+    place = place_of(plan_, rank, block, op, operand);
+  }
+  View view;
+  view.index = operand.index;
+  view.scratch = place.buffer == BufferKind::kScratch;
+  if (view.scratch) {
+    view.scale = packets ? 2 : 1;
+    const std::int64_t region = plan_.ranks[place.rank].chunks_of(BufferKind::kScratch) * scratch_stride_;
+    view.base = packets && use_.plain ? region : 0;
+  } else {
+    view.block_chunks = shape_.block_chunks[index_of(place.buffer)];
+    view.block_bytes = block_bytes_[index_of(place.buffer)];
+  }
+  return view;
+}
+
+// The end of the piece that begins at `begin` and stays in one rank block of the operand.
+std::int64_t Sizes::cut_after(const View& view, std::int64_t begin, std::int64_t end) const {
+  if (view.scratch) return end;
+  const std::int64_t chunk = view.index + begin / chunk_bytes_;
+  const std::int64_t next_block = (chunk / view.block_chunks + 1) * view.block_chunks;
+  return std::min(end, (next_block - view.index) * chunk_bytes_);
+}
+
+std::vector<Move> Sizes::moves_in(std::int32_t rank, const ThreadBlock& block, const Operation& op,
+                                  Window window) const {
+  std::vector<View> views;
+  views.reserve(op.sources.size() + op.destinations.size());
+  for (std::size_t i = 0; i < op.sources.size(); ++i) {
+    views.push_back(view_of(rank, block, op, op.sources[i], source_rule(op, i).format == Format::kPackets));
+  }
+  for (std::size_t i = 0; i < op.destinations.size(); ++i) {
+    views.push_back(view_of(rank, block, op, op.destinations[i], destination_rule(op, i).format == Format::kPackets));
+  }
+  std::vector<Move> moves;
+  for (std::int64_t begin = window.begin; begin < window.end;) {
+    std::int64_t end = window.end;
+    for (const View& view : views) end = cut_after(view, begin, end);
+    Move move;
+    move.bytes = end - begin;
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      const View& view = views[i];
+      std::int64_t offset = 0;
+      if (view.scratch) {
+        offset = view.base + view.scale * (view.index * scratch_stride_ + begin - window.shift);
+      } else {
+        const std::int64_t chunk = view.index + begin / chunk_bytes_;
+        const std::int64_t in_block = chunk % view.block_chunks * chunk_bytes_ + begin % chunk_bytes_;
+        move.bytes = std::min(move.bytes, std::max<std::int64_t>(0, view.block_bytes - in_block));
+        offset = chunk / view.block_chunks * view.block_bytes + std::min(in_block, view.block_bytes);
+      }
+      (i < op.sources.size() ? move.sources : move.destinations).push_back(offset);
+    }
+    if (move.bytes > 0) moves.push_back(std::move(move));
+    begin = end;
+  }
+  return moves;
+}
+
+}  // namespace tutti::plan
