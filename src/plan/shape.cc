@@ -101,6 +101,12 @@ Shape shape_of(const Plan& plan) {
     for (const Rank& rank : plan.ranks) most = std::max(most, rank.chunks[buffer]);
     shape.block_chunks[buffer] = most / shape.blocks[buffer];
   }
+  // In place one buffer is (part of) the other, so a plan may leave one of them out.
+  if (plan.in_place && !free_form(plan.collective)) {
+    for (const int buffer : {kIn, kOut}) {
+      if (shape.block_chunks[buffer] == 0) shape.block_chunks[buffer] = shape.block_chunks[1 - buffer];
+    }
+  }
   return shape;
 }
 
@@ -116,7 +122,7 @@ void check_shape(const Plan& plan) {
     for (const int buffer : {kIn, kOut}) {
       const std::int32_t expected = shape.blocks[buffer] * shape.block_chunks[buffer];
       const std::int32_t chunks = plan.ranks[rank].chunks[buffer];
-      if (chunks == expected || (chunks == 0 && !needs(plan, rank, buffer))) continue;
+      if (chunks == expected || (chunks == 0 && (plan.in_place || !needs(plan, rank, buffer)))) continue;
       throw_at(
           "/gpus/" + std::to_string(rank) + std::string(kKeys[buffer]),
           std::to_string(chunks) + "; \"" + plan.collective_name + "\" needs " + std::to_string(expected) + " here");
