@@ -27,6 +27,7 @@ void limit(bool fits, const std::string& path, const std::string& what) {
 
 void check_operation(const Operation& op, const std::string& path) {
   limit(op.kind != OpKind::kGroupLoadReduce, path, "has no \"glre\"; follow it by a \"gstore\" of the same range");
+  limit(!op.fence, path + "/fence", "orders packets only");
   limit(!reduces(op.kind) || op.reduce == ReduceKind::kSum || op.reduce == ReduceKind::kAny, path + "/reduce_op",
         "always sums");
   const std::size_t operands = std::max(op.sources.size(), op.destinations.size());

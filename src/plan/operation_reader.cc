@@ -193,8 +193,8 @@ void read_pipeline(const Cursor& from, std::int32_t rank, Operation& op) {
 
 Operation read_operation(const Cursor& from, std::int32_t rank, bool in_pipeline) {
   from.allow_only({"name", "src_buff", "dst_buff", "channel_ids", "channel_type", "reduce_op", "tbg_info", "barrier_id",
-                   "num_threadblocks", "semaphore_ids", "iter_context", "ops", "origin", "buffer_type", "buffer_offset",
-                   "size", "dst_chunk"});
+                   "num_threadblocks", "semaphore_ids", "iter_context", "ops", "origin", "fence", "buffer_type",
+                   "buffer_offset", "size", "dst_chunk"});
   Operation op;
   const Cursor name = from.at("name");
   const auto kind = op_kind_of(name.text(kMaxNameBytes));
@@ -223,6 +223,12 @@ Operation read_operation(const Cursor& from, std::int32_t rank, bool in_pipeline
     const auto found = reduce_of(reduce.text(kMaxNameBytes));
     if (!found) reduce.fail("unknown reduction");
     if (reduces(op.kind)) op.reduce = *found;
+  }
+  if (from.has("fence")) {
+    op.fence = from.at("fence").boolean();
+    if (op.fence && (!uses_packets(op) || op.channel == ChannelKind::kPort)) {
+      from.at("fence").fail("only operations on packets through memory can order plain data");
+    }
   }
   if (from.has("origin")) op.origin = from.at("origin").text(kMaxNameBytes);
   // Operations that move data through memory name their channels only in MSCCL++'s "get"; nothing follows from it.

@@ -122,6 +122,7 @@ struct Operation {
   std::int32_t barrier_id = 0;              // kBarrier
   std::int32_t barrier_blocks = 0;          // kBarrier: how many thread blocks meet
   std::optional<GroupPart> part;
+  bool fence = false;           // operations on packets: they also order plain data, written before and read after
   IterationContext iteration;   // kPipeline
   std::vector<Operation> body;  // kPipeline; holds no pipeline
   std::string origin;           // "program.py:42", or empty

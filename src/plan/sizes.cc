@@ -121,37 +121,44 @@ std::int64_t Sizes::cut_after(const View& view, std::int64_t begin, std::int64_t
 
 std::vector<Move> Sizes::moves_in(std::int32_t rank, const ThreadBlock& block, const Operation& op,
                                   Window window) const {
-  std::vector<View> views;
-  views.reserve(op.sources.size() + op.destinations.size());
+  std::vector<View> from;
+  std::vector<View> to;
   for (std::size_t i = 0; i < op.sources.size(); ++i) {
-    views.push_back(view_of(rank, block, op, op.sources[i], source_rule(op, i).format == Format::kPackets));
+    from.push_back(view_of(rank, block, op, op.sources[i], source_rule(op, i).format == Format::kPackets));
   }
   for (std::size_t i = 0; i < op.destinations.size(); ++i) {
-    views.push_back(view_of(rank, block, op, op.destinations[i], destination_rule(op, i).format == Format::kPackets));
+    to.push_back(view_of(rank, block, op, op.destinations[i], destination_rule(op, i).format == Format::kPackets));
   }
   std::vector<Move> moves;
+  if (!rules_of(op.kind).pairwise) {
+    cut(from, to, window, 0, moves);
+    return moves;
+  }
+  for (std::size_t i = 0; i < from.size(); ++i) cut({from[i]}, {to[i]}, window, static_cast<std::int32_t>(i), moves);
+  return moves;
+}
+
+void Sizes::cut(const std::vector<View>& from, const std::vector<View>& to, Window window, std::int32_t pair,
+                std::vector<Move>& moves) const {
   for (std::int64_t begin = window.begin; begin < window.end;) {
     std::int64_t end = window.end;
-    for (const View& view : views) end = cut_after(view, begin, end);
+    for (const View& view : from) end = cut_after(view, begin, end);
+    for (const View& view : to) end = cut_after(view, begin, end);
     Move move;
     move.bytes = end - begin;
-    for (std::size_t i = 0; i < views.size(); ++i) {
-      const View& view = views[i];
-      std::int64_t offset = 0;
-      if (view.scratch) {
-        offset = view.base + view.scale * (view.index * scratch_stride_ + begin - window.shift);
-      } else {
-        const std::int64_t chunk = view.index + begin / chunk_bytes_;
-        const std::int64_t in_block = chunk % view.block_chunks * chunk_bytes_ + begin % chunk_bytes_;
-        move.bytes = std::min(move.bytes, std::max<std::int64_t>(0, view.block_bytes - in_block));
-        offset = chunk / view.block_chunks * view.block_bytes + std::min(in_block, view.block_bytes);
-      }
-      (i < op.sources.size() ? move.sources : move.destinations).push_back(offset);
-    }
+    move.pair = pair;
+    const auto offset_of = [&](const View& view) {
+      if (view.scratch) return view.base + view.scale * (view.index * scratch_stride_ + begin - window.shift);
+      const std::int64_t chunk = view.index + begin / chunk_bytes_;
+      const std::int64_t in_block = chunk % view.block_chunks * chunk_bytes_ + begin % chunk_bytes_;
+      move.bytes = std::min(move.bytes, std::max<std::int64_t>(0, view.block_bytes - in_block));
+      return chunk / view.block_chunks * view.block_bytes + std::min(in_block, view.block_bytes);
+    };
+    for (const View& view : from) move.sources.push_back(offset_of(view));
+    for (const View& view : to) move.destinations.push_back(offset_of(view));
     if (move.bytes > 0) moves.push_back(std::move(move));
     begin = end;
   }
-  return moves;
 }
 
 }  // namespace tutti::plan

@@ -54,7 +54,8 @@ std::int64_t ring_unit(const Plan& plan);
 // One contiguous piece of an operation.
 struct Move {
   std::int64_t bytes = 0;                  // of payload, also where an operand holds packets
-  std::vector<std::int64_t> sources;       // byte offset in each source's buffer
+  std::int32_t pair = 0;                   // pairwise operations: which source goes to which destination
+  std::vector<std::int64_t> sources;       // byte offset in each source's buffer; in a pair of the one source
   std::vector<std::int64_t> destinations;  // … and in each destination's
 };
 
@@ -94,6 +95,8 @@ class Sizes {
     std::int64_t shift = 0;  // of scratch operands: where the ring has wrapped
   };
   std::vector<Move> moves_in(std::int32_t rank, const ThreadBlock& block, const Operation& op, Window window) const;
+  void cut(const std::vector<View>& from, const std::vector<View>& to, Window window, std::int32_t pair,
+           std::vector<Move>& moves) const;
   View view_of(std::int32_t rank, const ThreadBlock& block, const Operation& op, const Operand& operand,
                bool packets) const;
   std::int64_t cut_after(const View& view, std::int64_t begin, std::int64_t end) const;

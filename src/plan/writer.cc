@@ -164,6 +164,7 @@ class Writer {
       out["ops"] = Out::array();
       for (const Operation& inner : op.body) out["ops"].push_back(operation_of(inner));
     }
+    if (extended_ && op.fence) out["fence"] = true;
     if (extended_ && !op.origin.empty()) out["origin"] = op.origin;
     return out;
   }

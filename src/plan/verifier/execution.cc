@@ -1,0 +1,373 @@
+// Runs the blocks until all calls are over: what synchronises, and what happens between calls.
+#include "plan/verifier/execution.h"
+
+#include <algorithm>
+#include <string>
+
+#include "plan/operations.h"
+
+namespace tutti::plan {
+namespace {
+
+constexpr int kIn = static_cast<int>(BufferKind::kInput);
+constexpr int kOut = static_cast<int>(BufferKind::kOutput);
+
+}  // namespace
+
+Execution::Execution(const Plan& plan, const Cut& cut, std::int32_t invocations)
+    : plan_(plan),
+      links_(plan),
+      layout_(plan, cut),
+      invocations_(invocations),
+      sites_(plan),
+      values_(plan.ranks.size()),
+      memory_(layout_, sites_),
+      expected_(plan, layout_, values_) {
+  number_components();
+}
+
+void Execution::number_components() {
+  ranks_.resize(plan_.ranks.size());
+  ports_.resize(plan_.ranks.size());
+  semaphores_.resize(plan_.ranks.size());
+  barriers_.resize(plan_.ranks.size());
+  for (const ChannelKind kind : {ChannelKind::kMemory, ChannelKind::kPort}) {
+    auto& counters = counters_[static_cast<int>(kind)];
+    counters.resize(plan_.ranks.size());
+    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) counters[r].resize(plan_.ranks[r].channels_of(kind).size());
+  }
+  std::uint32_t next = 0;
+  for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
+    const Rank& rank = plan_.ranks[r];
+    ranks_[r].user = next++;
+    first_block_.push_back(blocks_.size());
+    for (std::size_t b = 0; b < rank.blocks.size(); ++b) {
+      Block block;
+      block.rank = static_cast<std::int32_t>(r);
+      block.index = static_cast<std::int32_t>(b);
+      block.component = next++;
+      block.number = sites_.first_of(block.rank, b);
+      blocks_.push_back(std::move(block));
+    }
+    ports_[r].resize(rank.channels_of(ChannelKind::kPort).size());
+    for (Port& port : ports_[r]) {
+      port.reads = next++;
+      port.writes = next++;
+    }
+    for (const std::int32_t initial : rank.semaphores) {
+      Counter counter;
+      counter.initial = static_cast<std::size_t>(initial);
+      counter.tokens.resize(counter.initial);
+      semaphores_[r].push_back(std::move(counter));
+    }
+  }
+  components_ = next;
+}
+
+void Execution::run() {
+  for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
+    fill_inputs(static_cast<std::int32_t>(r), 0, nullptr);
+    // A rank without thread blocks returns at once.
+    for (std::int32_t i = 0; plan_.ranks[r].blocks.empty() && i < invocations_; ++i)
+      end_call(static_cast<std::int32_t>(r));
+  }
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (Block& block : blocks_) {
+      while (!block.finished && advance(block)) moved = true;
+    }
+  }
+  if (std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return !block.finished; })) {
+    report_deadlock();
+  }
+  check_left_over();
+}
+
+// Between calls the caller reads the output and writes both buffers; without a writer, what they hold at first.
+void Execution::fill_inputs(std::int32_t rank, std::int32_t invocation, const Actor* writer) {
+  const Shape& shape = layout_.shape();
+  const auto fill = [&](BufferKind buffer, int index, bool defined) {
+    const std::int64_t chunks = shape.blocks[index] * std::int64_t{shape.block_chunks[index]};
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      for (std::int64_t unit = 0; unit < layout_.cut().units; ++unit) {
+        const Layout::Cell cell = layout_.cell_of(rank, buffer, chunk, unit);
+        const ValueId value =
+            defined ? values_.input(rank, chunk * layout_.cut().units + unit, invocation) : kUndefined;
+        const std::int32_t position = defined ? static_cast<std::int32_t>(layout_.position(buffer, chunk)) : -1;
+        if (writer == nullptr) {
+          memory_.set_initial(cell, value, position);
+        } else {
+          memory_.write(cell, *writer, 0, value, position);
+        }
+      }
+    }
+  };
+  fill(BufferKind::kOutput, kOut, false);
+  fill(BufferKind::kInput, kIn, true);
+}
+
+void Execution::end_call(std::int32_t rank) {
+  RankState& state = ranks_[rank];
+  Clock all;
+  for (std::size_t b = 0; b < plan_.ranks[rank].blocks.size(); ++b) {
+    all.join_data(blocks_[first_block_[rank] + b].base);
+  }
+  const auto tick = static_cast<std::uint32_t>(state.invocation) + 1;
+  Actor user{state.user, tick, tick, &all, {sites_.caller(rank), -1, state.invocation}};
+  const Shape& shape = layout_.shape();
+  const std::int64_t chunks = expected_.defined(rank) ? shape.blocks[kOut] * std::int64_t{shape.block_chunks[kOut]} : 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (std::int64_t unit = 0; unit < layout_.cut().units; ++unit) {
+      const Layout::Cell cell = layout_.cell_of(rank, BufferKind::kOutput, chunk, unit);
+      Moment writer;
+      const bool written = memory_.last_writer(cell, writer);
+      const std::string fault = expected_.fault_of(rank, chunk, unit, memory_.value(cell), state.invocation);
+      if (!fault.empty()) {
+        Fault wrong{FaultKind::kWrongResult, layout_.name_of(cell) + " is wrong after the call: " + fault, {}};
+        if (written) {
+          wrong.sites.push_back(sites_.site(writer));
+          wrong.message += "; " + describe(wrong.sites[0]) + " wrote it";
+        }
+        throw FaultFound{std::move(wrong)};
+      }
+      memory_.read(cell, user, 0);
+      const std::int64_t position = layout_.position(BufferKind::kOutput, chunk);
+      if (memory_.shortest(cell) > position) {
+        Fault lost{FaultKind::kLostData,
+                   layout_.name_of(cell) + " passes through chunk " + std::to_string(memory_.shortest(cell)) +
+                       " of a rank's block, which is shorter in a message that does not fill all chunks",
+                   {}};
+        if (written) lost.sites.push_back(sites_.site(writer));
+        throw FaultFound{std::move(lost)};
+      }
+    }
+  }
+  fill_inputs(rank, state.invocation + 1, &user);
+  all.happened.set(state.user, tick, components_);
+  all.visible.set(state.user, tick, components_);
+  all.published = all.visible;
+  ++state.invocation;
+  state.ended = 0;
+  for (std::size_t b = 0; b < plan_.ranks[rank].blocks.size(); ++b) {
+    Block& block = blocks_[first_block_[rank] + b];
+    block.base = all;
+    block.ended = false;
+    block.op = 0;
+    block.number = sites_.first_of(rank, b);
+    block.invocation = state.invocation;
+    block.finished = state.invocation == invocations_;
+  }
+}
+
+void Execution::check_left_over() const {
+  const auto fail = [&](std::int32_t rank, const std::string& what, std::size_t left, std::size_t initial) {
+    Site site;
+    site.rank = rank;
+    throw FaultFound{{FaultKind::kLeftover,
+                      "rank " + std::to_string(rank) + "'s " + what + " stands at " + std::to_string(left) + " after " +
+                          std::to_string(invocations_) + " calls and stood at " + std::to_string(initial) +
+                          " before: a later call would take what this one left",
+                      {site}}};
+  };
+  for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
+    for (const ChannelKind kind : {ChannelKind::kMemory, ChannelKind::kPort}) {
+      const auto& counters = counters_[static_cast<int>(kind)][r];
+      for (std::size_t i = 0; i < counters.size(); ++i) {
+        if (counters[i].tokens.empty()) continue;
+        fail(static_cast<std::int32_t>(r),
+             std::string(to_string(kind)) + " channel " + std::to_string(i) + " from rank " +
+                 std::to_string(plan_.ranks[r].channels_of(kind)[i]),
+             counters[i].tokens.size(), 0);
+      }
+    }
+    for (std::size_t i = 0; i < semaphores_[r].size(); ++i) {
+      const Counter& counter = semaphores_[r][i];
+      if (counter.tokens.size() == counter.initial) continue;
+      fail(static_cast<std::int32_t>(r), "semaphore " + std::to_string(i), counter.tokens.size(), counter.initial);
+    }
+  }
+}
+
+Execution::Step Execution::step_of(const Block& block) const {
+  Step step;
+  step.own = &plan_.ranks[block.rank].blocks[block.index];
+  const auto& operations = step.own->operations;
+  step.op = &operations[block.op];
+  step.moment = {block.number, -1, block.invocation};
+  if (step.op->kind == OpKind::kPipeline && !step.op->body.empty()) {
+    step.loop = step.op;
+    step.op = &step.loop->body[block.inner];
+    step.moment.op += 1 + static_cast<std::uint32_t>(block.inner);
+    step.moment.iteration = block.iteration;
+  }
+  return step;
+}
+
+void Execution::next(Block& block) const {
+  const auto& operations = plan_.ranks[block.rank].blocks[block.index].operations;
+  const Operation& op = operations[block.op];
+  block.arrived = false;
+  if (op.kind == OpKind::kPipeline && !op.body.empty()) {
+    if (++block.inner < op.body.size()) return;
+    block.inner = 0;
+    const std::int64_t unit = op.iteration.unit_bytes / layout_.cut().tick_bytes;
+    const std::int64_t iterations = (op.iteration.chunks * layout_.cut().units + unit - 1) / unit;
+    if (++block.iteration < iterations) return;
+    block.iteration = 0;
+  }
+  block.number += 1 + static_cast<std::uint32_t>(op.body.size());
+  ++block.op;
+}
+
+bool Execution::advance(Block& block) {
+  const auto& operations = plan_.ranks[block.rank].blocks[block.index].operations;
+  if (block.op == operations.size()) {
+    if (block.ended) return false;
+    join(block);
+    block.ended = true;
+    if (++ranks_[block.rank].ended == plan_.ranks[block.rank].blocks.size()) end_call(block.rank);
+    return true;
+  }
+  return perform(block, step_of(block));
+}
+
+// False if the block has to wait.
+bool Execution::perform(Block& block, const Step& step) {
+  switch (rules_of(step.op->kind).sync) {
+    case SyncKind::kNop:
+      join(block);
+      break;
+    case SyncKind::kBarrier:
+      return barrier(block, step);
+    case SyncKind::kSignal:
+    case SyncKind::kRelaxedSignal:
+      signal(block, step, step.op->kind == OpKind::kSignal);
+      break;
+    case SyncKind::kWait:
+    case SyncKind::kRelaxedWait:
+      if (!wait(block, step, step.op->kind == OpKind::kWait)) return false;
+      break;
+    case SyncKind::kSemaphoreAcquire:
+    case SyncKind::kSemaphoreRelease:
+      if (!semaphore(block, step, step.op->kind == OpKind::kSemAcquire)) return false;
+      break;
+    case SyncKind::kFlush:
+      flush(block, step);
+      break;
+    case SyncKind::kNone:
+      if (!moves_data(step.op->kind)) break;  // a pipeline without operations
+      if (!move(block, step)) return false;
+  }
+  next(block);
+  return true;
+}
+
+void Execution::join(Block& block) {
+  for (const auto& [index, clock] : block.lanes) block.base.join_data(clock);
+  block.lanes.clear();
+  if (block.has_told) block.base.join_data(block.told);
+  block.told = {};
+  block.has_told = false;
+  if (block.joined == block.tick) return;
+  block.joined = block.tick;
+  block.base.happened.set(block.component, block.tick, components_);
+  block.base.visible.set(block.component, block.tick, components_);
+}
+
+Clock& Execution::lane(Block& block, std::size_t index) {
+  return block.lanes.try_emplace(index, block.base).first->second;
+}
+
+Actor Execution::actor(const Block& block, const Step& step, const Clock& clock) const {
+  return {block.component, block.tick, block.joined, &clock, step.moment};
+}
+
+// Which counter the k-th channel of an operation means: of this rank, or the one that it raises at the peer.
+std::pair<std::int32_t, std::int32_t> Execution::counter_of(const Block& block, const Step& step, std::size_t k,
+                                                            bool own) const {
+  const ChannelKind kind = step.op->channel;
+  const std::int32_t channel = step.own->channels_of(kind)[step.op->channel_ids[k]];
+  if (own) return {block.rank, channel};
+  return {plan_.ranks[block.rank].channels_of(kind)[channel], links_.partner(kind, block.rank, channel)};
+}
+
+void Execution::signal(Block& block, const Step& step, bool releases) {
+  for (std::size_t k = 0; k < step.op->channel_ids.size(); ++k) {
+    const auto [rank, channel] = counter_of(block, step, k, false);
+    const Clock& knows = lane(block, k);
+    Token token{knows, releases};
+    if (step.op->channel == ChannelKind::kPort) {
+      // The proxy's signal follows the channel's puts, and publishes nothing else.
+      const auto [own_rank, own_channel] = counter_of(block, step, k, true);
+      token.clock = ports_[own_rank][own_channel].passed;
+      token.clock.join_order(knows);
+    }
+    counters_[static_cast<int>(step.op->channel)][rank][channel].tokens.push_back(std::move(token));
+  }
+}
+
+bool Execution::wait(Block& block, const Step& step, bool acquires) {
+  auto& counters = counters_[static_cast<int>(step.op->channel)];
+  const std::size_t count = step.op->channel_ids.size();
+  for (std::size_t k = 0; k < count; ++k) {
+    const auto [rank, channel] = counter_of(block, step, k, true);
+    if (counters[rank][channel].tokens.empty()) return false;
+  }
+  for (std::size_t k = 0; k < count; ++k) {
+    const auto [rank, channel] = counter_of(block, step, k, true);
+    Counter& counter = counters[rank][channel];
+    const Token& token = counter.tokens.front();
+    if (acquires && token.releases) {
+      lane(block, k).join_data(token.clock);
+    } else {
+      lane(block, k).join_order(token.clock);
+    }
+    counter.tokens.pop_front();
+  }
+  return true;
+}
+
+bool Execution::barrier(Block& block, const Step& step) {
+  if (block.arrived) return false;  // the last to come moves all on
+  join(block);
+  block.arrived = true;
+  auto& come = barriers_[block.rank][step.op->barrier_id];
+  come.push_back(&block);
+  if (come.size() < static_cast<std::size_t>(step.op->barrier_blocks)) return true;
+  Clock all;
+  for (const Block* member : come) all.join_data(member->base);
+  for (Block* member : come) {
+    member->base = all;
+    next(*member);
+  }
+  come.clear();
+  return true;
+}
+
+bool Execution::semaphore(Block& block, const Step& step, bool acquire) {
+  auto& counters = semaphores_[block.rank];
+  const auto& ids = step.op->semaphore_ids;
+  const bool ready = std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return !counters[id].tokens.empty(); });
+  if (acquire && !ready) return false;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    auto& tokens = counters[ids[k]].tokens;
+    if (acquire) {
+      lane(block, k).join_data(tokens.front().clock);
+      tokens.pop_front();
+    } else {
+      tokens.push_back({lane(block, k), true});
+    }
+  }
+  return true;
+}
+
+void Execution::flush(Block& block, const Step& step) {
+  for (std::size_t k = 0; k < step.op->channel_ids.size(); ++k) drain(block, step, k);
+}
+
+void Execution::drain(Block& block, const Step& step, std::size_t k) {
+  const auto [rank, channel] = counter_of(block, step, k, true);
+  lane(block, k).join_order(ports_[rank][channel].drained);
+}
+
+}  // namespace tutti::plan

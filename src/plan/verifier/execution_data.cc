@@ -1,0 +1,246 @@
+// Operations that move data, unit by unit.
+#include <algorithm>
+#include <string>
+
+#include "plan/operations.h"
+#include "plan/verifier/execution.h"
+
+namespace tutti::plan {
+namespace {
+
+// How an operation spreads its elements over lanes.
+enum class Spread : std::uint64_t { kWords, kPackets, kMulticast };
+
+Spread spread_of(const Operation& op) {
+  if (op.channel == ChannelKind::kSwitch && op.kind != OpKind::kGroupStorePackets) return Spread::kMulticast;
+  return uses_packets(op) ? Spread::kPackets : Spread::kWords;
+}
+
+}  // namespace
+
+Execution::Runs Execution::runs_of(const Block& block, const Step& step, const Operand& operand,
+                                   OperandRule rule) const {
+  Layout::Run run;
+  run.packets = rule.format == Format::kPackets;
+  run.half = block.invocation % layout_.halves();
+  run.first_chunk = operand.index;
+  if (operand.place != Operand::Place::kGroup) {
+    const Place place = place_of(plan_, block.rank, *step.own, *step.op, operand);
+    run.rank = place.rank;
+    run.buffer = place.buffer;
+    return {run};
+  }
+  const std::int32_t channel = step.own->channels_of(ChannelKind::kSwitch)[operand.id];
+  const Links::Group& group = links_.groups()[links_.group_of(block.rank, channel)];
+  run.buffer = group.buffer;
+  Runs runs;
+  for (const std::int32_t member : group.ranks) {
+    run.rank = member;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
+std::pair<std::int64_t, std::int64_t> Execution::window_of(const Step& step) const {
+  const std::int64_t length = step.op->sources[0].size * layout_.cut().units;
+  if (step.loop != nullptr) {
+    const std::int64_t unit = step.loop->iteration.unit_bytes / layout_.cut().tick_bytes;
+    const std::int64_t begin = std::min(length, step.moment.iteration * unit);
+    return {begin, std::min(length, begin + unit)};
+  }
+  const GroupPart part = step.op->part.value_or(GroupPart{});
+  return {length * part.index / part.size, length * (part.index + 1) / part.size};
+}
+
+std::uint64_t Execution::lane_key(const Step& step, const Layout::Run& run, std::int64_t begin) const {
+  // Two operations that begin at the same cell and spread alike put each element on the same lane.
+  return static_cast<std::uint64_t>(spread_of(*step.op)) << 56 |
+         (static_cast<std::uint64_t>(layout_.cell(run, begin)) + 1);
+}
+
+bool Execution::packets_arrived(const Step& step, const std::vector<Runs>& from, std::int64_t begin,
+                                std::int64_t end) const {
+  // A proxy takes slots as bytes.
+  if (step.op->kind == OpKind::kPutPackets && step.op->channel == ChannelKind::kPort) return true;
+  for (const Runs& runs : from) {
+    for (const Layout::Run& run : runs) {
+      if (!run.packets) continue;
+      for (std::int64_t unit = begin; unit < end; ++unit) {
+        if (!memory_.arrived(layout_.cell(run, unit), step.moment.invocation)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+bool Execution::move(Block& block, const Step& step) {
+  const Operation& op = *step.op;
+  const auto [begin, end] = window_of(step);
+  std::vector<Runs> from;
+  std::vector<Runs> to;
+  for (std::size_t i = 0; i < op.sources.size(); ++i) {
+    from.push_back(runs_of(block, step, op.sources[i], source_rule(op, i)));
+  }
+  for (std::size_t i = 0; i < op.destinations.size(); ++i) {
+    to.push_back(runs_of(block, step, op.destinations[i], destination_rule(op, i)));
+  }
+  if (!packets_arrived(step, from, begin, end)) return false;
+  if (op.channel == ChannelKind::kPort) {
+    move_by_port(block, step, from, to, begin, end);
+    return true;
+  }
+  for (std::int64_t unit = begin; unit < end; ++unit) {
+    ++block.tick;
+    if (!rules_of(op.kind).pairwise) {
+      move_unit(block, step, from, to, unit, begin);
+      continue;
+    }
+    for (std::size_t i = 0; i < from.size(); ++i) move_unit(block, step, {from[i]}, {to[i]}, unit, begin);
+  }
+  return true;
+}
+
+// What the packets of one unit tell their reader.
+void Execution::learn_packets(Block& block, const Step& step, const std::vector<Runs>& from, std::int64_t unit,
+                              Clock& clock) {
+  for (const Runs& runs : from) {
+    for (const Layout::Run& run : runs) {
+      if (!run.packets) continue;
+      const Layout::Cell slot = layout_.cell(run, unit);
+      if (step.op->fence && memory_.fenced(slot)) {
+        clock.join_data(memory_.passed(slot));
+      } else {
+        clock.join_order(memory_.passed(slot));
+      }
+      block.told.join_data(clock);
+      block.has_told = true;
+    }
+  }
+}
+
+ValueId Execution::fold(const Step& step, const std::vector<ValueId>& parts) {
+  const Fold how = rules_of(step.op->kind).fold;
+  if (how == Fold::kNone) return parts[0];
+  if (how == Fold::kGroup) return values_.reduce_group(step.op->reduce, parts);
+  ValueId value = how == Fold::kFirstThenRest ? parts[0] : parts[1];
+  for (std::size_t i = how == Fold::kFirstThenRest ? 1 : 2; i < parts.size(); ++i) {
+    value = values_.reduce(step.op->reduce, value, parts[i]);
+  }
+  return how == Fold::kFirstThenRest ? value : values_.reduce(step.op->reduce, value, parts[0]);
+}
+
+std::int32_t Execution::shortest_of(const std::vector<Runs>& runs, std::int64_t unit) const {
+  std::int64_t shortest = -1;
+  for (const Runs& members : runs) {
+    const Layout::Run& run = members[0];
+    shortest = std::max(shortest, layout_.position(run.buffer, run.first_chunk + unit / layout_.cut().units));
+  }
+  return static_cast<std::int32_t>(shortest);
+}
+
+void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to,
+                          std::int64_t unit, std::int64_t begin) {
+  Clock clock = block.base;
+  learn_packets(block, step, from, unit, clock);
+  const Actor self = actor(block, step, clock);
+  const auto enter = [&](const Layout::Run& run) {
+    if (run.buffer == BufferKind::kScratch) {
+      memory_.enter_scratch(run, run.first_chunk + unit / layout_.cut().units, self);
+    }
+  };
+  std::int32_t shortest = std::max(shortest_of(from, unit), shortest_of(to, unit));
+  std::vector<ValueId> parts;
+  for (const Runs& runs : from) {
+    for (const Layout::Run& run : runs) {
+      const Layout::Cell cell = layout_.cell(run, unit);
+      enter(run);
+      if (run.packets) {
+        memory_.read_slot(cell, self, lane_key(step, run, begin));
+      } else {
+        memory_.read(cell, self, lane_key(step, run, begin));
+      }
+      parts.push_back(memory_.value(cell));
+      shortest = std::max(shortest, memory_.shortest(cell));
+    }
+  }
+  const ValueId value = fold(step, parts);
+  // A packet is written after what its lane has read for it.
+  Clock passed = clock;
+  passed.happened.add_dot(block.component, block.tick);
+  if (step.op->fence) passed.visible.add_dot(block.component, block.tick);
+  for (const Runs& runs : to) {
+    for (const Layout::Run& run : runs) {
+      const Layout::Cell cell = layout_.cell(run, unit);
+      enter(run);
+      if (run.packets) {
+        memory_.write_slot(cell, self, lane_key(step, run, begin), value, shortest, passed, step.op->fence);
+      } else {
+        memory_.write(cell, self, lane_key(step, run, begin), value, shortest);
+      }
+    }
+  }
+}
+
+// Each pair is enqueued by its lane; the proxy reads the source and writes the destination later, in the order of the
+// channel. What the transfer itself must come after is what the lane knew when it enqueued.
+void Execution::move_by_port(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to,
+                             std::int64_t begin, std::int64_t end) {
+  const Operation& op = *step.op;
+  if (op.kind == OpKind::kReadPutPackets) {
+    // It looks at the flags first, then joins its lanes.
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      ++block.tick;
+      Clock clock = block.base;
+      learn_packets(block, step, from, unit, clock);
+      for (const Layout::Run& run : from[0]) memory_.read_slot(layout_.cell(run, unit), actor(block, step, clock), 1);
+    }
+    join(block);
+  }
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const auto [rank, channel] = counter_of(block, step, i, true);
+    Port& port = ports_[rank][channel];
+    const Runs& source = from.size() == to.size() ? from[i] : from[0];
+    ++port.tick;
+    Clock before = lane(block, i);
+    before.happened.join(port.passed.happened);
+    Clock reading = before;
+    // Writes of one channel land in order.
+    before.visible.join(port.passed.visible);
+    const Actor reader{port.reads, port.tick, port.tick - 1, &reading, step.moment};
+    const Actor writer{port.writes, port.tick, port.tick - 1, &before, step.moment};
+    port.drained.join_order(before);
+    port.drained.happened.set(port.reads, port.tick, components_);
+    Clock passed = port.passed;
+    passed.join_order(before);
+    passed.happened.set(port.reads, port.tick, components_);
+    passed.happened.set(port.writes, port.tick, components_);
+    passed.visible.set(port.writes, port.tick, components_);
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      const Layout::Run& in = source[0];
+      const Layout::Run& out = to[i][0];
+      const Layout::Cell source_cell = layout_.cell(in, unit);
+      const std::int64_t chunk = unit / layout_.cut().units;
+      if (in.buffer == BufferKind::kScratch) memory_.enter_scratch(in, in.first_chunk + chunk, reader);
+      if (out.buffer == BufferKind::kScratch) memory_.enter_scratch(out, out.first_chunk + chunk, writer);
+      const std::int32_t shortest =
+          std::max({shortest_of({source}, unit), shortest_of({to[i]}, unit), memory_.shortest(source_cell)});
+      if (in.packets) {
+        memory_.read_slot_raw(source_cell, reader);
+      } else {
+        memory_.read(source_cell, reader, 0);
+      }
+      const ValueId value = memory_.value(source_cell);
+      if (out.packets) {
+        memory_.write_slot(layout_.cell(out, unit), writer, 0, value, shortest, passed, false);
+      } else {
+        memory_.write(layout_.cell(out, unit), writer, 0, value, shortest);
+      }
+    }
+    port.passed = passed;
+  }
+  const OperationRules& rules = rules_of(op.kind);
+  if (rules.signals) signal(block, step, true);
+  for (std::size_t k = 0; rules.flushes && k < op.channel_ids.size(); ++k) drain(block, step, k);
+}
+
+}  // namespace tutti::plan

@@ -1,0 +1,237 @@
+// Race detection on cells.
+#include "plan/verifier/memory.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "plan/operations.h"
+
+namespace tutti::plan {
+
+Sites::Sites(const Plan& plan) {
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r)
+    entries_.push_back({static_cast<std::int32_t>(r), -1, -1, -1, nullptr});
+  first_.resize(plan.ranks.size());
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    for (std::size_t b = 0; b < plan.ranks[r].blocks.size(); ++b) {
+      first_[r].push_back(static_cast<std::uint32_t>(entries_.size()));
+      const auto& operations = plan.ranks[r].blocks[b].operations;
+      for (std::size_t i = 0; i < operations.size(); ++i) {
+        Entry entry{static_cast<std::int32_t>(r), static_cast<std::int32_t>(b), static_cast<std::int32_t>(i), -1,
+                    &operations[i]};
+        entries_.push_back(entry);
+        for (std::size_t k = 0; k < operations[i].body.size(); ++k) {
+          entry.inner = static_cast<std::int32_t>(k);
+          entry.operation = &operations[i].body[k];
+          entries_.push_back(entry);
+        }
+      }
+    }
+  }
+}
+
+Site Sites::site(const Moment& moment) const {
+  const Entry& entry = entries_[moment.op];
+  Site site{entry.rank, entry.block, entry.op, entry.inner, moment.iteration, moment.invocation, "the caller", ""};
+  if (entry.operation != nullptr) {
+    site.name = to_string(entry.operation->kind);
+    site.origin = entry.operation->origin;
+  }
+  return site;
+}
+
+Memory::Memory(const Layout& layout, const Sites& sites)
+    : layout_(layout),
+      sites_(sites),
+      cells_(static_cast<std::size_t>(layout.cells())),
+      slots_(static_cast<std::size_t>(layout.cells() - layout.first_packet_cell())) {}
+
+bool Memory::happened_before(const Access& access, const Actor& actor, std::uint64_t lane) {
+  if (access.component == actor.component && access.tick > actor.joined) return access.lane == lane;
+  return access.component == actor.component || actor.clock->happened.covers(access.component, access.tick);
+}
+
+bool Memory::visible_to(const Access& access, const Actor& actor, std::uint64_t lane) {
+  if (access.component == actor.component && access.tick > actor.joined) return access.lane == lane;
+  return access.component == actor.component || actor.clock->visible.covers(access.component, access.tick);
+}
+
+void Memory::race(Cell cell, const Actor& actor, const char* does, const Access& other, const char* did,
+                  const char* missing) const {
+  const Site now = sites_.site(actor.moment);
+  const Site then = sites_.site(other.moment);
+  Fault fault;
+  fault.kind = FaultKind::kRace;
+  fault.sites = {now, then};
+  fault.message = describe(now) + " " + does + " " + layout_.name_of(cell) + ", which " + describe(then) + " " + did +
+                  ": " + missing;
+  throw FaultFound{std::move(fault)};
+}
+
+void Memory::add_reader(State& state, const Actor& actor, std::uint64_t lane) {
+  const Access access{actor.component, actor.tick, lane, actor.moment};
+  for (Access& reader : state.readers) {
+    if (reader.component == actor.component && (reader.tick <= actor.joined || reader.lane == lane)) {
+      reader = access;
+      return;
+    }
+  }
+  state.readers.push_back(access);
+}
+
+void Memory::read(Cell cell, const Actor& actor, std::uint64_t lane) {
+  State& state = cells_[cell];
+  if (!state.writers.empty()) {
+    const bool seen = std::any_of(state.writers.begin(), state.writers.end(),
+                                  [&](const Access& writer) { return visible_to(writer, actor, lane); });
+    if (!seen) {
+      const Access& writer = state.writers.front();
+      race(cell, actor, "reads", writer, "writes",
+           happened_before(writer, actor, lane)
+               ? "the write comes first, but nothing makes its data visible to the read"
+               : "nothing orders the write before the read");
+    }
+  }
+  add_reader(state, actor, lane);
+}
+
+void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest) {
+  State& state = cells_[cell];
+  const bool same = value != kUndefined && value == state.value;
+  const auto unordered_write = std::find_if(state.writers.begin(), state.writers.end(),
+                                            [&](const Access& writer) { return !visible_to(writer, actor, lane); });
+  if (unordered_write != state.writers.end() && !same) {
+    race(cell, actor, "overwrites", *unordered_write, "writes",
+         happened_before(*unordered_write, actor, lane)
+             ? "the first write comes first, but nothing makes it visible before the second"
+             : "nothing orders the two writes");
+  }
+  const auto unordered_read = std::find_if(state.readers.begin(), state.readers.end(),
+                                           [&](const Access& reader) { return !happened_before(reader, actor, lane); });
+  if (unordered_read != state.readers.end() && !same) {
+    race(cell, actor, "overwrites", *unordered_read, "reads", "nothing orders the read before the write");
+  }
+  const Access access{actor.component, actor.tick, lane, actor.moment};
+  if (unordered_write == state.writers.end()) state.writers.clear();
+  state.writers.push_back(access);
+  if (unordered_read == state.readers.end()) state.readers.clear();
+  state.value = value;
+  state.shortest = same ? std::max(state.shortest, shortest) : shortest;
+}
+
+bool Memory::arrived(Cell slot, std::int32_t invocation) const {
+  return slots_[slot - layout_.first_packet_cell()].invocation == invocation;
+}
+
+void Memory::read_slot(Cell slot, const Actor& actor, std::uint64_t lane) { add_reader(cells_[slot], actor, lane); }
+
+void Memory::read_slot_raw(Cell slot, const Actor& actor) {
+  State& state = cells_[slot];
+  const Access* writer = state.writers.empty() ? nullptr : &state.writers.front();
+  if (writer == nullptr || !arrived(slot, actor.moment.invocation)) {
+    Fault fault{FaultKind::kPackets,
+                describe(sites_.site(actor.moment)) + " sends " + layout_.name_of(slot) +
+                    ", into which nothing has put packets in this call",
+                {sites_.site(actor.moment)}};
+    throw FaultFound{std::move(fault)};
+  }
+  // Whoever has read the packets knows that they are whole.
+  const bool known = std::any_of(state.readers.begin(), state.readers.end(),
+                                 [&](const Access& reader) { return happened_before(reader, actor, 0); });
+  if (!known && !visible_to(*writer, actor, 0)) {
+    race(slot, actor, "sends", *writer, "writes", "nothing orders the write before the transfer");
+  }
+  add_reader(state, actor, 0);
+}
+
+void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest,
+                        const Clock& passed, bool fenced) {
+  State& state = cells_[cell];
+  Slot& slot = slots_[cell - layout_.first_packet_cell()];
+  if (slot.invocation == actor.moment.invocation) {
+    if (value == state.value) return;
+    Fault fault;
+    fault.kind = FaultKind::kPackets;
+    fault.sites = {sites_.site(actor.moment), sites_.site(state.writers.front().moment)};
+    fault.message = describe(fault.sites[0]) + " writes " + layout_.name_of(cell) + ", which " +
+                    describe(fault.sites[1]) + " has filled in the same call: a reader takes either";
+    throw FaultFound{std::move(fault)};
+  }
+  bool read_before = false;
+  for (const Access& reader : state.readers) {
+    if (!happened_before(reader, actor, lane)) {
+      race(cell, actor, "overwrites", reader, "reads", "nothing orders the read before the write");
+    }
+    read_before = true;
+  }
+  // Its reader has seen the flag, so the earlier write is over.
+  for (const Access& writer : state.writers) {
+    if (!read_before && !visible_to(writer, actor, lane)) {
+      race(cell, actor, "overwrites", writer, "writes", "nothing orders the two writes");
+    }
+  }
+  state.writers.assign(1, Access{actor.component, actor.tick, lane, actor.moment});
+  state.readers.clear();
+  state.value = value;
+  state.shortest = shortest;
+  slot.invocation = actor.moment.invocation;
+  slot.passed = passed;
+  slot.fenced = fenced;
+}
+
+void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor) {
+  const auto rank = static_cast<std::size_t>(run.rank);
+  if (formats_.size() <= rank) formats_.resize(rank + 1);
+  if (formats_[rank].size() <= static_cast<std::size_t>(chunk))
+    formats_[rank].resize(static_cast<std::size_t>(chunk) + 1);
+  formats_[rank][chunk] |= run.packets ? 2 : 1;
+  if (formats_[rank][chunk] == 3) {
+    const Site site = sites_.site(actor.moment);
+    throw FaultFound{{FaultKind::kPackets,
+                      describe(site) + " uses chunk " + std::to_string(chunk) + " of rank " + std::to_string(run.rank) +
+                          "'s scratch as " + (run.packets ? "packets" : "plain data") +
+                          ", while other operations use it as " + (run.packets ? "plain data" : "packets"),
+                      {site}}};
+  }
+  if (halves_.size() <= rank) halves_.resize(rank + 1);
+  if (halves_[rank].empty()) halves_[rank].resize(static_cast<std::size_t>(layout_.halves()));
+  Half& half = halves_[rank][run.half];
+  const std::int32_t use = actor.moment.invocation / layout_.halves();
+  const Access access{actor.component, actor.tick, 0, actor.moment};
+  const auto conflict = [&](const Access& other) {
+    const Site now = sites_.site(actor.moment);
+    const Site then = sites_.site(other.moment);
+    throw FaultFound{{FaultKind::kRace,
+                      describe(now) + " uses rank " + std::to_string(run.rank) + "'s scratch, and " + describe(then) +
+                          " uses it in another call: nothing orders the two",
+                      {now, then}}};
+  };
+  if (use > half.use) {
+    half.before = std::exchange(half.now, {});
+    half.checked.clear();
+    half.use = use;
+  }
+  if (use < half.use && !half.now.empty()) conflict(half.now.front());
+  if (half.checked.insert(actor.component).second) {
+    for (const Access& other : half.before) {
+      if (!happened_before(other, actor, 0)) conflict(other);
+    }
+  }
+  if (half.now.empty() || half.now.back().component != access.component || half.now.back().tick != access.tick) {
+    half.now.push_back(access);
+  }
+}
+
+void Memory::set_initial(Cell cell, ValueId value, std::int32_t position) {
+  cells_[cell].value = value;
+  cells_[cell].shortest = position;
+}
+
+bool Memory::last_writer(Cell cell, Moment& writer) const {
+  if (cells_[cell].writers.empty()) return false;
+  writer = cells_[cell].writers.front().moment;
+  return true;
+}
+
+}  // namespace tutti::plan

@@ -1,0 +1,130 @@
+// The abstract memory: what every cell holds, who wrote and read it last, and whether the next access is ordered after.
+//
+// Read after write and write after write need D, write after read needs X; rewriting the same value needs nothing.
+// Scratch is ordered as a whole too: since offsets change with the size of a call, every access to a rank's half of
+// scratch comes after every access at that half's previous use.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "plan/verifier/clock.h"
+#include "plan/verifier/layout.h"
+#include "plan/verifier/values.h"
+#include "plan/verifier/verdict.h"
+
+namespace tutti::plan {
+
+// Ends an abstract execution.
+struct FaultFound {
+  Fault fault;
+};
+
+// An operation at one moment, by number; Sites turns it into words.
+struct Moment {
+  std::uint32_t op = 0;
+  std::int32_t iteration = -1;
+  std::int32_t invocation = 0;
+};
+
+// The numbered operations of a plan. Number 0 + rank is "the caller" of that rank.
+class Sites {
+ public:
+  explicit Sites(const Plan& plan);
+
+  std::uint32_t caller(std::int32_t rank) const { return static_cast<std::uint32_t>(rank); }
+  std::uint32_t first_of(std::int32_t rank, std::size_t block) const { return first_[rank][block]; }
+  Site site(const Moment& moment) const;
+
+ private:
+  struct Entry {
+    std::int32_t rank, block, op, inner;
+    const Operation* operation;
+  };
+  std::vector<Entry> entries_;
+  std::vector<std::vector<std::uint32_t>> first_;  // [rank][block]: of operation 0; bodies follow their pipeline
+};
+
+// Who accesses memory, and what it knows.
+struct Actor {
+  std::uint32_t component = 0;  // of the clocks
+  std::uint32_t tick = 0;       // of the unit that it accesses
+  std::uint32_t joined = 0;  // own ticks up to this one are ordered before
+  const Clock* clock = nullptr;
+  Moment moment;
+};
+
+class Memory {
+ public:
+  Memory(const Layout& layout, const Sites& sites);
+
+  using Cell = Layout::Cell;
+
+  // `lane` says how the operation spreads elements over lanes: within one component two accesses between two joins
+  // are ordered if and only if it is the same.
+  void read(Cell cell, const Actor& actor, std::uint64_t lane);
+  void write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest);
+
+  // Packet slots.
+  bool arrived(Cell slot, std::int32_t invocation) const;
+  void read_slot(Cell slot, const Actor& actor, std::uint64_t lane);
+  // Read as bytes, by a proxy that does not look at flags.
+  void read_slot_raw(Cell slot, const Actor& actor);
+  // `passed`: what a reader of the packet learns. `fenced`: plain data too.
+  void write_slot(Cell slot, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest,
+                  const Clock& passed, bool fenced);
+  const Clock& passed(Cell slot) const { return slots_[slot - layout_.first_packet_cell()].passed; }
+  bool fenced(Cell slot) const { return slots_[slot - layout_.first_packet_cell()].fenced; }
+
+  // Before every access to scratch.
+  void enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor);
+
+  ValueId value(Cell cell) const { return cells_[cell].value; }
+  // The shortest chunk that the value has passed through, as a position in a rank block; -1 if none cuts.
+  std::int32_t shortest(Cell cell) const { return cells_[cell].shortest; }
+  void set_initial(Cell cell, ValueId value, std::int32_t position);
+
+  // The last writer, for messages; false if there is none.
+  bool last_writer(Cell cell, Moment& writer) const;
+
+ private:
+  struct Access {
+    std::uint32_t component;
+    std::uint32_t tick;
+    std::uint64_t lane;
+    Moment moment;
+  };
+  struct State {
+    ValueId value = kUndefined;
+    std::int32_t shortest = -1;
+    std::vector<Access> writers;  // more than one only if all wrote the same unordered
+    std::vector<Access> readers;  // since
+  };
+  struct Slot {
+    std::int32_t invocation = -1;  // whose flag it carries
+    bool fenced = false;
+    Clock passed;
+  };
+  struct Half {
+    std::int32_t use = 0;
+    std::vector<Access> now;
+    std::vector<Access> before;
+    std::set<std::uint32_t> checked;  // components known to come after `before`
+  };
+
+  static bool happened_before(const Access& access, const Actor& actor, std::uint64_t lane);
+  static bool visible_to(const Access& access, const Actor& actor, std::uint64_t lane);
+  void add_reader(State& state, const Actor& actor, std::uint64_t lane);
+  [[noreturn]] void race(Cell cell, const Actor& actor, const char* does, const Access& other, const char* did,
+                         const char* missing) const;
+
+  const Layout& layout_;
+  const Sites& sites_;
+  std::vector<State> cells_;
+  std::vector<Slot> slots_;
+  std::vector<std::vector<Half>> halves_;           // [rank][half]
+  std::vector<std::vector<std::uint8_t>> formats_;  // [rank][scratch chunk]: 1 plain, 2 packets
+};
+
+}  // namespace tutti::plan

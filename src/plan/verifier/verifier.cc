@@ -1,0 +1,86 @@
+// Which executions decide, and the search for repairs.
+#include "plan/verifier/verifier.h"
+
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "plan/structure.h"
+#include "plan/verifier/execution.h"
+#include "plan/verifier/repair.h"
+#include "tutti/error.h"
+
+namespace tutti::plan {
+namespace {
+
+using Kinds = std::vector<Repair::Kind>;
+
+// Tried in this order: few kinds before many, cheap ones first.
+std::vector<Kinds> combinations() {
+  constexpr auto kFlush = Repair::Kind::kFlush;
+  constexpr auto kRelaxed = Repair::Kind::kSignal;
+  constexpr auto kFence = Repair::Kind::kFence;
+  return {{kFlush},
+          {kRelaxed},
+          {kFence},
+          {kFlush, kRelaxed},
+          {kFlush, kFence},
+          {kRelaxed, kFence},
+          {kFlush, kRelaxed, kFence}};
+}
+
+}  // namespace
+
+Verdict verify_strictly(const Plan& plan) {
+  Verdict verdict;
+  verdict.invocations = plan.double_scratch ? 3 : 2;
+  try {
+    verdict.same_bits = true;
+    const std::int64_t most = deciding_iterations(plan);
+    for (std::int64_t iterations = 1;; iterations = most) {
+      Execution execution(plan, cut_for(plan, iterations), verdict.invocations);
+      execution.run();
+      verdict.same_bits = verdict.same_bits && execution.same_bits();
+      if (iterations == most) break;
+    }
+    verdict.outcome = Outcome::kProven;
+  } catch (FaultFound& found) {
+    verdict.outcome = Outcome::kRejected;
+    verdict.same_bits = false;
+    verdict.fault = std::move(found.fault);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    verdict.outcome = Outcome::kRejected;
+    verdict.same_bits = false;
+    verdict.fault = {FaultKind::kTooLarge, error.what(), {}};
+  }
+  return verdict;
+}
+
+Verdict verify(const Plan& plan) {
+  Verdict strict = verify_strictly(plan);
+  // Only order can be repaired.
+  if (strict.outcome == Outcome::kProven || strict.fault.kind != FaultKind::kRace) return strict;
+  const auto proves = [&plan](const std::vector<Repair>& repairs) {
+    return verify_strictly(repaired(plan, repairs)).outcome == Outcome::kProven;
+  };
+  for (const Kinds& kinds : combinations()) {
+    std::vector<Repair> repairs;
+    bool room = true;
+    for (const Repair::Kind kind : kinds) {
+      const std::vector<Repair> of_kind = possible_repairs(plan, kind);
+      room = room && !of_kind.empty();
+      repairs.insert(repairs.end(), of_kind.begin(), of_kind.end());
+    }
+    if (!room) continue;
+    Verdict better = verify_strictly(repaired(plan, repairs));
+    if (better.outcome != Outcome::kProven) continue;
+    better.outcome = Outcome::kProvenAfterRepair;
+    better.fault = std::move(strict.fault);
+    better.repairs = necessary_repairs(std::move(repairs), proves);
+    return better;
+  }
+  return strict;
+}
+
+}  // namespace tutti::plan
