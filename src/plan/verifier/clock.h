@@ -3,8 +3,8 @@
 // A third, "published", is the part of D that even an X edge passes on: what was written before a call began is visible
 // system-wide, because the start of a call orders this rank's earlier work. published ⊆ D ⊆ X.
 //
-// A packet tells that one unit of one operation is done, not what its thread block did before it. Such single events are
-// kept beside the ticks as dots, until the ticks cover them.
+// A packet tells that one unit of one operation is done, not what its thread block did before it. Such single events
+// are kept beside the ticks as dots, until the ticks cover them.
 //
 // Clocks share their vectors: most joins change nothing.
 #pragma once

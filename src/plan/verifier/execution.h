@@ -87,6 +87,7 @@ class Execution {
   void end_call(std::int32_t rank);
   void check_left_over() const;
 
+  bool advance_all(bool oldest_call_only);
   bool advance(Block& block);
   bool perform(Block& block, const Step& step);
   Step step_of(const Block& block) const;

@@ -50,7 +50,7 @@ class Sites {
 struct Actor {
   std::uint32_t component = 0;  // of the clocks
   std::uint32_t tick = 0;       // of the unit that it accesses
-  std::uint32_t joined = 0;  // own ticks up to this one are ordered before
+  std::uint32_t joined = 0;     // own ticks up to this one are ordered before
   const Clock* clock = nullptr;
   Moment moment;
 };

@@ -1,0 +1,140 @@
+// The verifier accepts what is right, rejects every class of what is wrong, and says why.
+#include "plan/verifier/verifier.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <set>
+#include <string>
+
+#include "plan/cases.h"
+#include "plan/plan_builder.h"
+#include "plan/reader.h"
+#include "plan/structure.h"
+#include "plan/writer.h"
+
+namespace tutti::plan {
+namespace {
+
+// As a plan comes from a file.
+Plan loaded(const Plan& plan) { return read_plan(write_plan(plan, -1)); }
+
+TEST(Verifier, AcceptsWhatIsRight) {
+  for (const Case& c : right_cases()) {
+    const Verdict verdict = verify(loaded(c.plan));
+    EXPECT_EQ(verdict.outcome, Outcome::kProven) << c.name << ": " << verdict.fault.message;
+    EXPECT_TRUE(verdict.repairs.empty()) << c.name;
+  }
+}
+
+TEST(Verifier, RejectsWhatIsWrongAndSaysWhy) {
+  for (const Case& c : wrong_cases()) {
+    const Verdict verdict = verify(loaded(c.plan));
+    EXPECT_EQ(verdict.outcome, Outcome::kRejected) << c.name;
+    EXPECT_EQ(verdict.fault.kind, c.fault) << c.name << ": " << verdict.fault.message;
+    EXPECT_NE(verdict.fault.message.find(c.says), std::string::npos) << c.name << ": " << verdict.fault.message;
+  }
+}
+
+TEST(Verifier, RepairsOrderAndOnlyThat) {
+  for (const Case& c : repairable_cases()) {
+    const Plan plan = loaded(c.plan);
+    const Verdict strict = verify_strictly(plan);
+    EXPECT_EQ(strict.outcome, Outcome::kRejected) << c.name;
+    EXPECT_EQ(strict.fault.kind, c.fault) << c.name;
+    EXPECT_NE(strict.fault.message.find(c.says), std::string::npos) << c.name << ": " << strict.fault.message;
+    const Verdict verdict = verify(plan);
+    EXPECT_EQ(verdict.outcome, c.outcome) << c.name << ": " << verdict.fault.message;
+    EXPECT_FALSE(verdict.repairs.empty()) << c.name;
+    EXPECT_EQ(verify_strictly(repaired(plan, verdict.repairs)).outcome, Outcome::kProven) << c.name;
+  }
+}
+
+// The pair that says "you may write" stays relaxed; only the pair that publishes data changes.
+TEST(Verifier, RepairsNoMoreThanItMust) {
+  for (const Case& c : repairable_cases()) {
+    if (c.name != "relaxed") continue;
+    const Verdict verdict = verify(c.plan);
+    ASSERT_EQ(verdict.repairs.size(), 2u);
+    std::set<Repair::Kind> kinds;
+    for (const Repair& repair : verdict.repairs) kinds.insert(repair.kind);
+    EXPECT_EQ(kinds, (std::set<Repair::Kind>{Repair::Kind::kSignal, Repair::Kind::kWait}));
+    EXPECT_EQ(repaired(c.plan, verdict.repairs).ranks[1].blocks[0].operations[0].kind, OpKind::kRelaxedSignal);
+  }
+}
+
+TEST(Verifier, NamesTheProgramLine) {
+  Plan plan = ring_all_reduce(3);
+  for (Rank& rank : plan.ranks) {
+    auto& operations = rank.blocks[0].operations;
+    for (std::size_t i = 0; i < operations.size(); ++i) operations[i].origin = "ring.py:" + std::to_string(i);
+  }
+  // Rank 1's first data signal goes before its put.
+  auto& operations = plan.ranks[1].blocks[0].operations;
+  std::swap(operations[3], operations[5]);
+  const Verdict verdict = verify(plan);
+  EXPECT_EQ(verdict.outcome, Outcome::kRejected);
+  ASSERT_EQ(verdict.fault.sites.size(), 2u) << verdict.fault.message;
+  EXPECT_NE(verdict.fault.message.find("ring.py:3"), std::string::npos) << verdict.fault.message;
+}
+
+TEST(Verifier, ReportsTheCycleOfADeadlock) {
+  PlanBuilder builder(PlanCollective::kCustom, 3, 1, 1, 0);
+  for (int r = 0; r < 3; ++r) builder.at(r).wait((r + 1) % 3).signal((r + 2) % 3);
+  const Verdict verdict = verify(builder.plan);
+  EXPECT_EQ(verdict.fault.kind, FaultKind::kDeadlock);
+  std::set<std::int32_t> ranks;
+  for (const Site& site : verdict.fault.sites) ranks.insert(site.rank);
+  EXPECT_EQ(ranks.size(), 3u);
+}
+
+TEST(Verifier, ReportsTokensLeftOver) {
+  PlanBuilder builder(PlanCollective::kCustom, 2, 1, 1, 0);
+  builder.at(0).signal(1).signal(1);
+  builder.at(1).wait(0);
+  const Verdict verdict = verify(builder.plan);
+  EXPECT_EQ(verdict.fault.kind, FaultKind::kLeftover);
+  EXPECT_NE(verdict.fault.message.find("memory channel 0 from rank 0"), std::string::npos) << verdict.fault.message;
+}
+
+TEST(Verifier, TellsWhetherRanksGetTheSameBits) {
+  EXPECT_TRUE(verify(ring_all_reduce(5)).same_bits);
+  EXPECT_TRUE(verify(doubling_all_reduce(8)).same_bits);
+  // Every rank begins with its own input: three ranks, three orders.
+  EXPECT_FALSE(verify(packet_all_reduce(3)).same_bits);
+  EXPECT_TRUE(verify(packet_all_reduce(2)).same_bits);
+}
+
+TEST(Verifier, KnowsTheReductionsApart) {
+  Plan plan = ring_all_reduce(3);
+  for (Operation& op : plan.ranks[2].blocks[0].operations) {
+    if (op.kind == OpKind::kReduce) op.reduce = ReduceKind::kMax;
+  }
+  EXPECT_EQ(verify(plan).fault.kind, FaultKind::kWrongResult);
+}
+
+double seconds_to_verify(const Plan& plan) {
+  const auto start = std::chrono::steady_clock::now();
+  const Verdict verdict = verify_strictly(plan);
+  EXPECT_EQ(verdict.outcome, Outcome::kProven) << verdict.fault.message;
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ::testing::Test::RecordProperty("seconds", std::to_string(seconds));
+  std::printf("%zu ranks: %.2f s\n", plan.ranks.size(), seconds);
+  return seconds;
+}
+
+#if !defined(TUTTI_ONE_TARGET)  // not under sanitizers
+TEST(VerifierScale, Takes256RanksInTenSeconds) {
+  EXPECT_LT(seconds_to_verify(ring_all_reduce(256)), 10);
+  EXPECT_LT(seconds_to_verify(tree_all_reduce(256)), 10);
+  EXPECT_LT(seconds_to_verify(doubling_all_reduce(256)), 10);
+}
+
+TEST(VerifierScale, TakesAllPairsOf64) {
+  EXPECT_LT(seconds_to_verify(all_pairs_all_gather(64)), 10);
+  EXPECT_LT(seconds_to_verify(packet_all_reduce(64)), 10);
+}
+#endif
+
+}  // namespace
+}  // namespace tutti::plan
