@@ -1,6 +1,7 @@
 """The core of Tutti without torch: settings, checks of the machine, explanations."""
 
 from collections.abc import Mapping
+from typing import Any
 
 __version__: str
 build_type: str
@@ -76,3 +77,12 @@ def probe_shared_huge_pages() -> Probe: ...
 def probe_arena() -> Probe: ...
 def probe_descriptors() -> Probe: ...
 def probe_interfaces() -> list[InterfaceProbe]: ...
+def check_plan(text: str, strict: bool = False) -> dict[str, Any]:
+    """Proves a plan, or says what is wrong.
+
+    Keys: ``outcome`` ("proven", "proven after repair", "rejected"), ``fault`` (None, or ``kind``, ``message``,
+    ``sites``), ``repairs``, ``repaired`` (the plan with them, or None), ``same_bits``, ``calls``.
+    """
+
+def plan_info(text: str) -> dict[str, Any]: ...
+def export_mscclpp(text: str) -> str: ...

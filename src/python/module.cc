@@ -16,6 +16,7 @@
 #include "bootstrap/launch.h"
 #include "device/cpu/kernels.h"
 #include "python/explain.h"
+#include "python/plan_bindings.h"
 #include "python/probes.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
@@ -126,6 +127,7 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator(&translate);
   bind_values(m);
   bind_probes(m);
+  bind_plans(m);
   m.attr("__version__") = TUTTI_VERSION;
   m.attr("build_type") = TUTTI_BUILD_TYPE;
   m.attr("compiler") = TUTTI_COMPILER;

@@ -6,6 +6,7 @@
 
 #include "plan/reader.h"
 #include "plan/sizes.h"
+#include "plan/verifier/verifier.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
 
@@ -14,6 +15,21 @@ namespace {
 [[noreturn]] void stop(const char* what) {
   std::fprintf(stderr, "%s\n", what);
   std::abort();
+}
+
+// Whatever the reader lets through, the verifier comes to a verdict on it. Only small ones, for speed.
+void prove(const tutti::plan::Plan& plan) {
+  std::size_t operations = 0;
+  for (const auto& rank : plan.ranks) {
+    for (const std::int32_t chunks : rank.chunks) {
+      if (chunks > 256) return;
+    }
+    for (const auto& block : rank.blocks) operations += block.operations.size();
+  }
+  if (operations > 500 || plan.ranks.size() > 16) return;
+  const auto verdict = tutti::plan::verify(plan);
+  if (verdict.outcome != tutti::plan::Outcome::kRejected) return;
+  if (verdict.fault.message.empty()) stop("rejected without a reason");
 }
 
 // Cutting into bytes must hold for every plan that the reader lets through.
@@ -48,5 +64,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const tutti::plan::Plan again = tutti::plan::read_plan(tutti::plan::write_plan(plan, -1));
   if (!(again == plan)) stop("the plan came back different");
   cut(plan, 1000);
+  prove(plan);
   return 0;
 }

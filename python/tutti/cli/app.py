@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tutti.cli.plan import app as plan_app
+
 app = typer.Typer(
     name="tutti",
     help="Tutti: collective communication for PyTorch.",
@@ -15,6 +17,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(plan_app, name="plan")
 
 
 def _show_version(wanted: bool) -> None:

@@ -40,7 +40,8 @@ Execution::Waiting Execution::waiting_of(const Block& block) const {
   if (rules.sync == SyncKind::kBarrier) {
     return {"waits at barrier " + std::to_string(op.barrier_id), find(block.rank, [&](const Block& other) {
               const ThreadBlock& own = plan_.ranks[block.rank].blocks[other.index];
-              return !other.arrived && any_operation(own, [&](const Operation& o) {
+              const bool here = other.arrived && step_of(other).op->barrier_id == op.barrier_id;
+              return !here && any_operation(own, [&](const Operation& o) {
                 return o.kind == OpKind::kBarrier && o.barrier_id == op.barrier_id;
               });
             })};

@@ -4,9 +4,13 @@
 
 #include "plan/operations.h"
 #include "plan/verifier/execution.h"
+#include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
+
+// Operands times units; some minutes.
+constexpr std::int64_t kMostWork = std::int64_t{1} << 31;
 
 // How an operation spreads its elements over lanes.
 enum class Spread : std::uint64_t { kWords, kPackets, kMulticast };
@@ -76,6 +80,8 @@ bool Execution::packets_arrived(const Step& step, const std::vector<Runs>& from,
 bool Execution::move(Block& block, const Step& step) {
   const Operation& op = *step.op;
   const auto [begin, end] = window_of(step);
+  work_ += (end - begin) * static_cast<std::int64_t>(op.sources.size() + op.destinations.size());
+  if (work_ > kMostWork) throw_error(ErrorKind::kUnsupported, "plan: it moves too many chunks to verify");
   std::vector<Runs> from;
   std::vector<Runs> to;
   for (std::size_t i = 0; i < op.sources.size(); ++i) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int kIn = static_cast<int>(BufferKind::kInput);
 constexpr int kOut = static_cast<int>(BufferKind::kOutput);
 constexpr std::int64_t kMaxUnits = 4096;
-constexpr std::int64_t kMaxCells = std::int64_t{1} << 27;
+constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;
 
 template <typename Visit>
 void for_each_operation(const Plan& plan, const Visit& visit) {

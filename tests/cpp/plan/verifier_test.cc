@@ -4,6 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
@@ -111,6 +115,26 @@ TEST(Verifier, KnowsTheReductionsApart) {
     if (op.kind == OpKind::kReduce) op.reduce = ReduceKind::kMax;
   }
   EXPECT_EQ(verify(plan).fault.kind, FaultKind::kWrongResult);
+}
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  EXPECT_TRUE(in.good()) << file;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Plans in files, each with its verdict in verdicts.json.
+TEST(Verifier, AgreesWithTheTableOfVerdicts) {
+  const std::filesystem::path folder = TUTTI_TEST_PLANS;
+  const auto table = nlohmann::json::parse(text_of(folder / "verdicts.json"));
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files += entry.path().extension() == ".json";
+  EXPECT_EQ(files, table.size() + 1) << "every plan needs a verdict";
+  for (const auto& [name, expected] : table.items()) {
+    const Verdict verdict = verify(read_plan(text_of(folder / (name + ".json"))));
+    EXPECT_EQ(to_string(verdict.outcome), expected["outcome"].get<std::string>()) << name << verdict.fault.message;
+    EXPECT_EQ(to_string(verdict.fault.kind), expected["fault"].get<std::string>()) << name << verdict.fault.message;
+  }
 }
 
 double seconds_to_verify(const Plan& plan) {

@@ -1,0 +1,133 @@
+"""``tutti plan``: proves, shows and exports execution plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Execution plans: prove, show, export.", no_args_is_help=True)
+
+PlanFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON.")]
+
+# Exit statuses of `check`.
+PROVEN, REJECTED, NO_PLAN = 0, 1, 2
+
+
+def _read(file: Path) -> str:
+    # The reader names the byte at which a text stops being JSON, so bad UTF-8 goes on to it, marked.
+    return file.read_bytes().decode(errors="replace")
+
+
+def _fail(file: Path, error: Exception) -> typer.Exit:
+    typer.echo(f"{file}: {error}", err=True)
+    return typer.Exit(NO_PLAN)
+
+
+def _site_line(site: dict[str, Any]) -> str:
+    where = f"rank {site['rank']}"
+    if site["block"] >= 0:
+        where += f", thread block {site['block']}, operation {site['op']}"
+        if site["inner"] >= 0:
+            where += f".{site['inner']}"
+    origin = f"  {site['origin']}" if site["origin"] else ""
+    return f"  {site['name']}: {where}{origin}"
+
+
+def _print_verdict(file: Path, verdict: dict[str, Any]) -> None:
+    typer.echo(f"{file}: {verdict['outcome']}, over {verdict['calls']} calls back to back")
+    fault = verdict["fault"]
+    if fault is not None:
+        typer.echo(f"{fault['kind']}: {fault['message']}")
+        for site in fault["sites"]:
+            typer.echo(_site_line(site))
+    for repair in verdict["repairs"]:
+        typer.echo(f"repair: {repair['text']}")
+    if fault is None and not verdict["same_bits"]:
+        typer.echo("note: ranks reduce in different orders, so their results may differ in the last bits")
+
+
+@app.command()
+def check(
+    file: PlanFile,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse plans that need a repair.")] = False,
+    json_out: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
+) -> None:
+    """Proves that a plan computes its collective, cannot deadlock, has no race and stays in bounds.
+
+    Leaves 0 if it does, 1 if not, 2 if the file is no plan.
+    """
+    from tutti import _core
+
+    try:
+        verdict = _core.check_plan(_read(file), strict)
+    except (ValueError, NotImplementedError) as error:
+        raise _fail(file, error) from None
+    if json_out:
+        import json
+
+        typer.echo(json.dumps(verdict, indent=2))
+    else:
+        _print_verdict(file, verdict)
+    raise typer.Exit(REJECTED if verdict["outcome"] == "rejected" else PROVEN)
+
+
+@app.command()
+def show(file: PlanFile) -> None:
+    """Shows what a plan consists of: buffers, channels, and the operations of every thread block."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tutti import _core
+
+    try:
+        info = _core.plan_info(_read(file))
+    except (ValueError, NotImplementedError) as error:
+        raise _fail(file, error) from None
+    console = Console()
+    traits = [name for name in ("in_place", "reuse_resources", "double_scratch") if info[name]]
+    console.print(
+        f"{info['name']}: {info['collective']} among {len(info['ranks'])} ranks, protocol {info['protocol']}"
+        + (f", {info['reduce']}" if info["reduce"] else "")
+        + "".join(f", {trait.replace('_', ' ')}" for trait in traits),
+        markup=False,
+        highlight=False,
+    )
+    if info["source"]:
+        console.print(f"made by {info['source']}", markup=False, highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("rank", "input", "output", "scratch", "channels", "block", "operations"):
+        table.add_column(column, justify="left" if column == "operations" else "right", overflow="fold")
+    for rank, entry in enumerate(info["ranks"]):
+        channels = "/".join(str(entry[f"{kind}_channels"]) for kind in ("memory", "port", "switch"))
+        chunks = [str(entry[f"{buffer}_chunks"]) for buffer in ("input", "output", "scratch")]
+        head = [str(rank), *chunks, channels]
+        for block, counts in enumerate(entry["blocks"]):
+            operations = ", ".join(f"{count} {name}" for name, count in counts.items())
+            table.add_row(*(head if block == 0 else [""] * len(head)), str(block), operations)
+        if not entry["blocks"]:
+            table.add_row(*head, "", "")
+    console.print(table)
+    console.print("chunks of each buffer; channels: memory/port/switch", style="dim")
+
+
+@app.command()
+def export(
+    file: PlanFile,
+    mscclpp: Annotated[bool, typer.Option("--mscclpp", help="For MSCCL++'s executor.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of printing.")] = None,
+) -> None:
+    """Writes a plan in another system's format, with that system's limits checked."""
+    from tutti import _core
+
+    if not mscclpp:
+        raise typer.BadParameter("say for whom: --mscclpp")
+    try:
+        text = _core.export_mscclpp(_read(file))
+    except (ValueError, NotImplementedError) as error:
+        raise _fail(file, error) from None
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,85 @@
+"""`tutti plan`: verdicts, what is printed, how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tutti import _core
+from tutti.cli.app import app
+
+pytestmark = pytest.mark.tutti_only
+
+PLANS = Path(__file__).resolve().parent.parent / "cpp" / "plan" / "plans"
+VERDICTS = json.loads((PLANS / "verdicts.json").read_text())
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", *arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_check_gives_the_expected_verdict(name: str) -> None:
+    outcome = VERDICTS[name]["outcome"]
+    code, output = invoke("check", str(PLANS / f"{name}.json"))
+    assert f": {outcome}, over" in output
+    assert code == (1 if outcome == "rejected" else 0)
+    strict, _ = invoke("check", "--strict", str(PLANS / f"{name}.json"))
+    assert strict == (0 if outcome == "proven" else 1)
+
+
+def test_a_repaired_plan_is_proven() -> None:
+    verdict = _core.check_plan((PLANS / "relaxed_signal_publishes.json").read_text())
+    assert verdict["outcome"] == "proven after repair"
+    assert {repair["kind"] for repair in verdict["repairs"]} == {"signal", "wait"}
+    assert _core.check_plan(verdict["repaired"], strict=True)["outcome"] == "proven"
+
+
+def test_a_fault_names_its_operations() -> None:
+    text = json.loads((PLANS / "lanes_not_joined.json").read_text())
+    text["gpus"][0]["threadblocks"][0]["ops"][2]["origin"] = "bcast.py:7"
+    fault = _core.check_plan(json.dumps(text))["fault"]
+    assert fault["kind"] == "race"
+    assert any(site["origin"] == "bcast.py:7" for site in fault["sites"])
+    assert "bcast.py:7" in fault["message"]
+
+
+def test_check_prints_json() -> None:
+    code, output = invoke("check", "--json", str(PLANS / "both_wait_first.json"))
+    verdict = json.loads(output)
+    assert code == 1
+    assert verdict["fault"]["kind"] == "deadlock"
+    assert {site["rank"] for site in verdict["fault"]["sites"]} == {0, 1}
+
+
+def test_what_is_no_plan_is_refused_with_its_path(tmp_path: Path) -> None:
+    plan = json.loads((PLANS / "ring_all_reduce_3.json").read_text())
+    plan["gpus"][1]["threadblocks"][0]["ops"][3]["src_buff"][0]["index"] = 99
+    file = tmp_path / "bad.json"
+    file.write_text(json.dumps(plan))
+    for command in (("check",), ("show",), ("export", "--mscclpp")):
+        code, output = invoke(*command, str(file))
+        assert code == 2
+        assert "/gpus/1/threadblocks/0/ops/3/src_buff/0/index" in output
+
+
+def test_show_lists_the_blocks() -> None:
+    code, output = invoke("show", str(PLANS / "ring_all_reduce_3.json"))
+    assert code == 0
+    assert "allreduce among 3 ranks" in output
+    assert "4 put" in output
+
+
+def test_export_is_a_plan_that_mscclpp_reads(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    code, _ = invoke("export", "--mscclpp", str(PLANS / "packet_all_reduce_3.json"), "-o", str(target))
+    plan = json.loads(target.read_text())
+    assert code == 0
+    assert "version" not in plan
+    assert _core.check_plan(target.read_text(), strict=True)["outcome"] == "proven"
