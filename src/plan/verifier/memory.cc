@@ -113,7 +113,16 @@ void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId va
     race(cell, actor, "overwrites", *unordered_read, "reads", "nothing orders the read before the write");
   }
   const Access access{actor.component, actor.tick, lane, actor.moment};
-  if (unordered_write == state.writers.end()) state.writers.clear();
+  if (same) {
+    // A reader that has seen an earlier write of the value is served; one such write is enough.
+    bool kept = false;
+    std::erase_if(state.writers, [&](const Access& writer) {
+      if (!visible_to(writer, actor, lane)) return false;
+      return std::exchange(kept, true);
+    });
+  } else {
+    state.writers.clear();
+  }
   state.writers.push_back(access);
   if (unordered_read == state.readers.end()) state.readers.clear();
   state.value = value;
