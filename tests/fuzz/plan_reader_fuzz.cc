@@ -1,69 +1,109 @@
-// Plans from arbitrary bytes: an Error of kind InvalidArgument, or a plan that comes back equal when written and read.
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <string_view>
-
+// Plans from arbitrary bytes: an Error of kind InvalidArgument, or a plan that comes back equal when written and read,
+// that can be cut into bytes, and on which the verifier comes to a verdict.
+#include "fuzz_main.h"
 #include "plan/reader.h"
 #include "plan/sizes.h"
 #include "plan/verifier/verifier.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
 
+namespace tutti::fuzz {
 namespace {
 
-[[noreturn]] void stop(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
+// Two ranks, with an operation of every shape but multicast; placeholders are filled in by seeds().
+constexpr const char* kRank = R"({"id": @R, "input_chunks": 2, "output_chunks": 2, "scratch_chunks": 3,
+ "threadblocks": [
+  {"id": 0, "ops": [
+    {"name": "rlxsignal", "channel_ids": [0], "channel_type": "memory"},
+    {"name": "rlxwait", "channel_ids": [0], "channel_type": "memory"}, {"name": "nop"},
+    {"name": "put", "src_buff": [{"type": "i", "index": 0, "size": 1}], "dst_buff": [{"buffer_id": 0, "index": 2,
+     "size": 1}], "channel_type": "memory"},
+    {"name": "copy", "src_buff": [{"type": "i", "index": 0, "size": 2}], "dst_buff": [{"type": "o", "index": 0,
+     "size": 2}], "tbg_info": {"tb_id": 0, "tbg_size": 1}},
+    {"name": "nop"}, {"name": "signal", "channel_ids": [0], "channel_type": "memory"},
+    {"name": "wait", "channel_ids": [0], "channel_type": "memory"}, {"name": "nop"},
+    {"name": "re", "src_buff": [{"type": "o", "index": 0, "size": 1}, {"type": "s", "index": 2, "size": 1}],
+     "dst_buff": [{"type": "o", "index": 0, "size": 1}], "reduce_op": "sum", "origin": "a.py:1"},
+    {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}],
+   "channels": [{"channel_type": "memory", "channel_ids": [0]}],
+   "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": [0]}]},
+  {"id": 1, "ops": [
+    {"name": "ppkt", "src_buff": [{"type": "i", "index": 1, "size": 1}], "dst_buff": [{"buffer_id": 0, "index": @R,
+     "size": 1}], "channel_type": "memory"},
+    {"name": "repkt", "src_buff": [{"type": "i", "index": 1, "size": 1}, {"type": "s", "index": @P, "size": 1}],
+     "dst_buff": [{"type": "o", "index": 1, "size": 1}], "reduce_op": "sum"},
+    {"name": "sem_acquire", "semaphore_ids": [0]}, {"name": "sem_release", "semaphore_ids": [0]},
+    {"name": "pipeline", "iter_context": {"unit_size": 1024, "num_chunks": 1}, "ops": [{"name": "nop"}]},
+    {"name": "pwsf", "src_buff": [{"type": "i", "index": 1, "size": 1}], "dst_buff": [{"buffer_id": 0, "index": 2,
+     "size": 1}], "channel_type": "port", "channel_ids": [0]},
+    {"name": "wait", "channel_ids": [0], "channel_type": "port"},
+    {"name": "flush", "channel_ids": [0], "channel_type": "port"},
+    {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}],
+   "channels": [{"channel_type": "port", "channel_ids": [0]}],
+   "remote_buffer_refs": [{"access_channel_type": "memory", "remote_buffer_ids": [0]},
+    {"access_channel_type": "port", "remote_buffer_ids": [0]}]}],
+ "channels": [{"channel_type": "memory", "connected_to": [@P]}, {"channel_type": "port", "connected_to": [@P]}],
+ "remote_buffers": [{"rank": @P, "type": "s", "access_channel_types": ["memory", "port"]}],
+ "semaphores": [{"init_value": 1}]})";
+
+std::string rank_text(int rank) {
+  std::string text = kRank;
+  for (std::size_t at = text.find('@'); at != std::string::npos; at = text.find('@')) {
+    text.replace(at, 2, std::to_string(text[at + 1] == 'R' ? rank : 1 - rank));
+  }
+  return text;
 }
 
-// Whatever the reader lets through, the verifier comes to a verdict on it. Only small ones, for speed.
-void prove(const tutti::plan::Plan& plan) {
+// Only small plans, for speed.
+bool is_small(const plan::Plan& plan) {
   std::size_t operations = 0;
   for (const auto& rank : plan.ranks) {
     for (const std::int32_t chunks : rank.chunks) {
-      if (chunks > 256) return;
+      if (chunks > 256) return false;
     }
     for (const auto& block : rank.blocks) operations += block.operations.size();
   }
-  if (operations > 500 || plan.ranks.size() > 16) return;
-  const auto verdict = tutti::plan::verify(plan);
-  if (verdict.outcome != tutti::plan::Outcome::kRejected) return;
-  if (verdict.fault.message.empty()) stop("rejected without a reason");
+  return operations <= 500 && plan.ranks.size() <= 16;
 }
 
-// Cutting into bytes must hold for every plan that the reader lets through.
-void cut(const tutti::plan::Plan& plan, std::int64_t bytes) {
+void cut(const plan::Plan& plan, std::int64_t bytes) {
   try {
-    const tutti::plan::Sizes sizes(plan, bytes);
+    const plan::Sizes sizes(plan, bytes);
     for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
       for (const auto& block : plan.ranks[rank].blocks) {
         for (const auto& op : block.operations) {
-          if (!op.sources.empty() && op.sources[0].size > 64) continue;  // only slow
           for (const auto& move : sizes.moves_of(static_cast<std::int32_t>(rank), block, op)) {
-            if (move.bytes <= 0) stop("an empty move");
+            require(move.bytes > 0, "a move moves something");
           }
         }
       }
     }
-  } catch (const tutti::Error& error) {
-    if (error.kind() != tutti::ErrorKind::kUnsupported) stop(error.what());
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::kUnsupported, "only reused scratch is too small for a size");
   }
 }
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tutti::plan::Plan plan;
+void run(std::string_view bytes) {
+  plan::Plan plan;
   try {
-    plan = tutti::plan::read_plan(std::string_view(reinterpret_cast<const char*>(data), size));
-  } catch (const tutti::Error& error) {
-    if (error.kind() != tutti::ErrorKind::kInvalidArgument) stop(error.what());
-    return 0;
+    plan = plan::read_plan(bytes);
+  } catch (const Error& error) {
+    require(error.kind() == ErrorKind::kInvalidArgument, "a text that is no plan is an invalid argument");
+    return;
   }
-  const tutti::plan::Plan again = tutti::plan::read_plan(tutti::plan::write_plan(plan, -1));
-  if (!(again == plan)) stop("the plan came back different");
+  require(plan::read_plan(plan::write_plan(plan, -1)) == plan, "a plan comes back equal");
+  if (!is_small(plan)) return;
   cut(plan, 1000);
-  prove(plan);
-  return 0;
+  const plan::Verdict verdict = plan::verify(plan);
+  require(verdict.outcome != plan::Outcome::kRejected || !verdict.fault.message.empty(), "a rejection has a reason");
 }
+
+std::vector<std::string> seeds() {
+  const std::string head = R"({"version": 1, "name": "seed", "collective": "custom", "protocol": "LL", "inplace": false,
+ "use_double_scratch_buffer": true, "gpus": [)";
+  return {head + rank_text(0) + ", " + rank_text(1) + "]}"};
+}
+
+}  // namespace tutti::fuzz
