@@ -9,6 +9,8 @@ Tensors that all ranks of a machine map, so that collectives on them need no cop
 What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
 :func:`dump_flight_record`, :func:`dump_flight_trace`, :func:`group_info`.
 
+Without torch, on NumPy arrays: :class:`Communicator`.
+
 Collectives of one's own, written as programs: :mod:`tutti.language`, which needs neither torch nor the library, and
 :class:`AlgoSpec`.
 
@@ -49,12 +51,14 @@ if TYPE_CHECKING:
     )
     from tutti._metrics import Metrics, MetricsRow
     from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
+    from tutti.communicator import Communicator
     from tutti.language.utils import AlgoSpec
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlgoSpec",
+    "Communicator",
     "GroupInfo",
     "Metrics",
     "MetricsRow",
@@ -87,6 +91,7 @@ __all__ = [
 # Where the names are that are not in _backend.
 _HOMES = {
     "AlgoSpec": "tutti.language.utils",
+    "Communicator": "tutti.communicator",
     "GroupInfo": "tutti._report",
     "Metrics": "tutti._metrics",
     "MetricsRow": "tutti._metrics",

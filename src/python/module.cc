@@ -15,7 +15,9 @@
 #include "base/process.h"
 #include "bootstrap/launch.h"
 #include "device/cpu/kernels.h"
+#include "python/communicator_bindings.h"
 #include "python/explain.h"
+#include "python/names.h"
 #include "python/plan_bindings.h"
 #include "python/probes.h"
 #include "tutti/config.h"
@@ -27,25 +29,6 @@ using nb::literals::operator""_a;
 
 namespace tutti {
 namespace {
-
-// The value of an enumeration that prints as `text`. Throws Error(kInvalidArgument) naming all there are.
-template <typename Enum>
-Enum from_name(const std::string& text, const char* what, int count) {
-  std::string names;
-  for (int i = 0; i < count; ++i) {
-    const auto value = static_cast<Enum>(i);
-    if (to_string(value) == text) return value;
-    names += (i > 0 ? ", " : "") + std::string(to_string(value));
-  }
-  throw_error(ErrorKind::kInvalidArgument, "\"" + text + "\" is no " + what + "; there are " + names);
-}
-
-template <typename Enum>
-std::vector<std::string> names_of(int count) {
-  std::vector<std::string> names;
-  for (int i = 0; i < count; ++i) names.emplace_back(to_string(static_cast<Enum>(i)));
-  return names;
-}
 
 std::string explain_by_name(const std::string& collective, std::size_t bytes, int ranks, const std::string& dtype,
                             const std::string& op, bool mapped) {
@@ -128,6 +111,7 @@ NB_MODULE(_core, m) {
   bind_values(m);
   bind_probes(m);
   bind_plans(m);
+  bind_communicator(m);
   m.attr("__version__") = TUTTI_VERSION;
   m.attr("build_type") = TUTTI_BUILD_TYPE;
   m.attr("compiler") = TUTTI_COMPILER;

@@ -1,0 +1,159 @@
+"""A group of ranks without torch: collectives on NumPy arrays and whatever else offers its memory by DLPack.
+
+The communicator of :mod:`torch.distributed`'s backend is the same one underneath; here it stands by itself::
+
+    comm = tutti.Communicator()  # as torchrun, mpirun or SLURM started this process
+    total = numpy.empty_like(part)
+    comm.all_reduce(part, total)
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tutti import _core
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["Communicator"]
+
+DEFAULT_TIMEOUT = 1800.0  # seconds
+
+
+class Communicator:
+    """A group of ranks and the collectives among them.
+
+    Arrays are C-contiguous and in main memory: NumPy arrays, torch CPU tensors, anything with ``__dlpack__``. Element
+    types are bool, the integers, float16 to float64, bfloat16 and complex. ``op`` is one of ``sum avg product min max
+    band bor bxor``. A ``timeout`` is in seconds; 0 means the communicator's own. Several threads may use one
+    communicator; all ranks make the same collective calls in the same order.
+
+    Raises ``ValueError`` and ``NotImplementedError`` for arguments, before anything is sent and with nothing lost;
+    ``TimeoutError`` when a rank does not come in time, ``RuntimeError`` when one has died or called something else:
+    after these the communicator is of no more use.
+    """
+
+    def __init__(
+        self,
+        store: Any = None,
+        rank: int | None = None,
+        size: int | None = None,
+        *,
+        name: str = "tutti",
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> None:
+        """Joins the group ``name``; all its ranks do. ``name`` is used once in a store.
+
+        Without ``rank`` and ``size`` they are those that the launcher gave to this process. ``store`` is where the
+        ranks find each other: another communicator's ``store``, torch's, or any object with ``set``, ``get``, ``add``
+        and ``wait`` like torch's; without it rank 0 serves one at ``TUTTI_MASTER_ADDR`` and ``TUTTI_MASTER_PORT``
+        (or ``MASTER_ADDR`` and ``MASTER_PORT``).
+        """
+        if (rank is None) != (size is None):
+            raise ValueError("rank and size are given together, or neither")
+        if rank is None or size is None:
+            launch = _core.launch_info()
+            rank, size = launch.rank, launch.size
+        self.store: Any = _core.environment_store(rank, size, timeout) if store is None and size > 1 else store
+        if self.store is None:  # a rank on its own needs none
+            self.store = _Alone()
+        self._core = _core.create_communicator(self.store, rank, size, name, timeout)
+
+    @classmethod
+    def from_group(cls, group: ProcessGroup | None = None, *, name: str = "tutti", timeout: float = 0) -> Communicator:
+        """A communicator of the ranks of a torch.distributed group, whatever its backend."""
+        import torch.distributed as dist
+
+        parent = dist.distributed_c10d._get_default_group() if group is None else group
+        store = dist.PrefixStore(f"tutti.Communicator/{name}", dist.distributed_c10d._world.pg_map[parent][1])
+        return cls(store, parent.rank(), parent.size(), name=name, timeout=timeout or DEFAULT_TIMEOUT)
+
+    @property
+    def rank(self) -> int:
+        """This process's place in the group, from 0."""
+        return self._core.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return self._core.size
+
+    @property
+    def host_ranks(self) -> list[int]:
+        """The ranks that share memory with this one, itself included."""
+        return self._core.host_ranks
+
+    def all_reduce(self, input: Any, output: Any = None, op: str = "sum", *, timeout: float = 0) -> Any:
+        """Reduces the arrays of all ranks, elementwise, for all ranks. In place without ``output``."""
+        return self._run("all_reduce", input, input if output is None else output, op, timeout=timeout)
+
+    def reduce(self, input: Any, output: Any = None, root: int = 0, op: str = "sum", *, timeout: float = 0) -> Any:
+        """Reduces the arrays of all ranks at ``root``; only there ``output`` is written. In place without it."""
+        return self._run("reduce", input, input if output is None else output, op, root, timeout)
+
+    def broadcast(self, array: Any, root: int = 0, *, timeout: float = 0) -> Any:
+        """Gives the array of ``root`` to all."""
+        return self._run("broadcast", array, array, root=root, timeout=timeout)
+
+    def all_gather(self, input: Any, output: Any, *, timeout: float = 0) -> Any:
+        """Writes the arrays of all ranks into ``output``, one after the other, on all ranks."""
+        return self._run("all_gather", input, output, timeout=timeout)
+
+    def gather(self, input: Any, output: Any = None, root: int = 0, *, timeout: float = 0) -> Any:
+        """Like :meth:`all_gather`, but only ``root`` has an ``output``."""
+        return self._run("gather", input, output, root=root, timeout=timeout)
+
+    def scatter(self, input: Any, output: Any, root: int = 0, *, timeout: float = 0) -> Any:
+        """Gives block r of the ``input`` of ``root``, which the others leave out (``None``), to rank r."""
+        return self._run("scatter", input, output, root=root, timeout=timeout)
+
+    def reduce_scatter(self, input: Any, output: Any, op: str = "sum", *, timeout: float = 0) -> Any:
+        """Reduces the arrays of all ranks; rank r gets block r of the result."""
+        return self._run("reduce_scatter", input, output, op, timeout=timeout)
+
+    def all_to_all(self, input: Any, output: Any, *, timeout: float = 0) -> Any:
+        """Gives block s of the ``input`` of rank r to rank s, as block r of its ``output``."""
+        return self._run("all_to_all", input, output, timeout=timeout)
+
+    def barrier(self, *, timeout: float = 0) -> None:
+        """Returns when all ranks have called it."""
+        self._core.run("barrier", None, None, timeout=timeout)
+
+    def send(self, array: Any, peer: int, tag: int = 0, *, timeout: float = 0) -> None:
+        """Sends to ``peer``; returns when the array may be changed. Matched by peer, tag and order."""
+        self._core.send(array, peer, tag, timeout)
+
+    def recv(self, array: Any, peer: int = -1, tag: int = 0, *, timeout: float = 0) -> int:
+        """Receives from ``peer``, or from whoever sends first (-1); returns the sender."""
+        return self._core.recv(array, peer, tag, timeout)
+
+    def abort(self, reason: str = "aborted by the caller") -> None:
+        """Makes every waiting and later call raise, on this rank and by it on the others."""
+        self._core.abort(reason)
+
+    def close(self) -> None:
+        """Leaves the group in good order. Later calls raise."""
+        self._core.shutdown()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self, collective: str, input: Any, output: Any, op: str = "sum", root: int = -1, timeout: float = 0
+    ) -> Any:
+        self._core.run(collective, input, output, op, root, timeout)
+        return output
+
+
+class _Alone:
+    """The store of a group of one, which nobody asks."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Forgets it."""

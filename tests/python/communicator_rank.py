@@ -1,0 +1,128 @@
+"""One rank of the communicator's tests: a process without torch. Its arguments name what it does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+
+import tutti
+
+
+def data(rank: int, count: int, dtype: Any) -> Any:
+    """What a rank gives: small whole numbers, so that sums are exact in every type."""
+    return ((np.arange(count) + 3 * rank) % 5 + 1).astype(dtype)
+
+
+def every_collective(comm: tutti.Communicator) -> None:
+    """Against NumPy, in several types and sizes, in place and not."""
+    n, me = comm.size, comm.rank
+    for dtype in (np.float32, np.float64, np.float16, np.int32, np.uint8, np.complex64):
+        for count in (0, 1, 7, 5000):
+            parts = [data(r, count, dtype) for r in range(n)]
+            whole = np.concatenate(parts)
+            total = np.sum(parts, axis=0, dtype=dtype)
+            check(comm.all_reduce(parts[me].copy()), total)
+            check(comm.all_reduce(parts[me], np.empty(count, dtype)), total)
+            check(comm.broadcast(parts[me].copy(), root=n - 1), parts[n - 1])
+            check(comm.all_gather(parts[me], np.empty(count * n, dtype)), whole)
+            gathered = comm.gather(parts[me], np.empty(count * n, dtype) if me == 0 else None, root=0)
+            reduced = comm.reduce(parts[me].copy(), root=n - 1)
+            if me == 0:
+                check(gathered, whole)
+            if me == n - 1:
+                check(reduced, total)
+            check(comm.scatter(whole if me == 0 else None, np.empty(count, dtype)), parts[me])
+            blocks = np.concatenate([data(me + r, count, dtype) for r in range(n)])
+            check(
+                comm.reduce_scatter(blocks, np.empty(count, dtype)),
+                np.sum([data(r + me, count, dtype) for r in range(n)], axis=0, dtype=dtype),
+            )
+            expected = np.concatenate([data(r + me, count, dtype) for r in range(n)])
+            check(comm.all_to_all(blocks, np.empty(count * n, dtype)), expected)
+    check(comm.all_reduce(np.full(3, me), op="max"), np.full(3, n - 1))
+    comm.barrier()
+
+
+def check(got: Any, wanted: Any) -> None:
+    np.testing.assert_array_equal(got, wanted)
+
+
+def messages(comm: tutti.Communicator) -> None:
+    """Around the ring, and from anybody."""
+    n, me = comm.size, comm.rank
+    sent, got = data(me, 1000, np.int64), np.empty(1000, np.int64)
+    if me == 0:
+        comm.send(sent, 1 % n, tag=7)
+    assert comm.recv(got, (me - 1) % n, tag=7) == (me - 1) % n
+    if me != 0:
+        comm.send(sent, (me + 1) % n, tag=7)
+    check(got, data((me - 1) % n, 1000, np.int64))
+    if me == 0:
+        assert sorted(comm.recv(np.empty(2)) for _ in range(n - 1)) == list(range(1, n))
+    else:
+        comm.send(np.empty(2), 0)
+
+
+def refusals(comm: tutti.Communicator) -> None:
+    """What is refused leaves the group usable."""
+    for bad, error in (
+        (lambda: comm.all_reduce(np.ones((4, 4))[:, 1]), ValueError),
+        (lambda: comm.all_reduce(np.ones(4), np.empty(5)), ValueError),
+        (lambda: comm.all_reduce(np.ones(4), np.empty(4, np.float32)), ValueError),
+        (lambda: comm.all_reduce(np.ones(4), op="median"), ValueError),
+        (lambda: comm.all_reduce(np.ones(4, np.int32), op="avg"), ValueError),
+        (lambda: comm.broadcast(np.ones(4), root=comm.size), ValueError),
+        (lambda: comm.scatter(np.ones(comm.size + 1), np.empty(1), root=comm.rank), ValueError),
+        (lambda: comm.send(np.ones(1), comm.size), ValueError),
+        (lambda: comm.all_reduce(np.ones(1), timeout=-1), ValueError),
+        (lambda: comm.all_reduce("text"), TypeError),
+    ):
+        try:
+            bad()
+        except error:
+            continue
+        raise AssertionError("not refused")
+    check(comm.all_reduce(np.ones(4)), np.full(4, comm.size))
+
+
+def several(comm: tutti.Communicator) -> None:
+    """A second group over the first one's store."""
+    with tutti.Communicator(comm.store, comm.size - 1 - comm.rank, comm.size, name="reversed") as other:
+        check(other.broadcast(np.full(2, other.rank), root=0), np.zeros(2))
+    comm.barrier()
+
+
+def loss(comm: tutti.Communicator) -> None:
+    """A rank dies; the others learn which."""
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            comm.all_reduce(np.ones(100))
+    except RuntimeError as error:
+        assert "rank 1" in str(error) and "all_reduce" in str(error), error
+
+
+def mismatch(comm: tutti.Communicator) -> None:
+    """Different calls name each other."""
+    try:
+        if comm.rank == 0:
+            comm.all_reduce(np.ones(8))
+        else:
+            comm.broadcast(np.ones(8))
+        raise AssertionError("not seen")
+    except RuntimeError as error:
+        assert "all_reduce" in str(error) and "broadcast" in str(error), error
+
+
+if __name__ == "__main__":
+    with tutti.Communicator(timeout=20) as communicator:
+        for task in sys.argv[1:]:
+            globals()[task](communicator)
+    assert "torch" not in sys.modules, "torch was loaded"
+    print("done")

@@ -1,0 +1,102 @@
+"""tutti.Communicator: ranks that are processes without torch, started as a launcher does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+
+import tutti
+
+RANK = Path(__file__).with_name("communicator_rank.py")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def launch(ranks: int, *tasks: str, dies: int = -1, hosts: int = 1) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "MASTER", "TUTTI_"))}
+    environment |= {"WORLD_SIZE": str(ranks), "TUTTI_MASTER_ADDR": "127.0.0.1", "TUTTI_MASTER_PORT": str(free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(RANK), *tasks],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "TUTTI_HOST_ID": f"host{rank % hosts}"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        outputs = [process.communicate(timeout=60)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
+        if rank != dies:
+            assert process.returncode == 0 and output.endswith("done\n"), f"rank {rank}: {output}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_every_collective(ranks: int) -> None:
+    launch(ranks, "every_collective", "refusals")
+
+
+def test_across_hosts() -> None:
+    launch(4, "every_collective", "messages", hosts=2)
+
+
+def test_messages_and_several_groups() -> None:
+    launch(3, "messages", "several")
+
+
+def test_a_death_and_a_mismatch() -> None:
+    launch(3, "loss", dies=1)
+    launch(2, "mismatch")
+
+
+def use_beside_torch(ctx: Context) -> tuple[list[float], list[float], list[str]]:
+    """On the ranks of a torch group, on torch's tensors; bfloat16 is none of NumPy's types."""
+    with tutti.Communicator.from_group(timeout=20) as comm:
+        tensor = torch.full((3,), float(ctx.rank + 1), dtype=torch.bfloat16)
+        comm.all_reduce(tensor)
+        array = np.full(2, ctx.rank + 1.0)
+        comm.all_reduce(array)
+        refused = []
+        for bad in (torch.ones(4, 4).t(), torch.ones(4)[::2]):
+            try:
+                comm.all_reduce(bad)
+            except (ValueError, RuntimeError, TypeError) as error:
+                refused.append(type(error).__name__)
+    dist.barrier()
+    return tensor.tolist(), array.tolist(), refused
+
+
+@pytest.mark.tutti_only
+def test_beside_torch(fresh_world: Any) -> None:
+    pool: RankPool = fresh_world(2)
+    for tensor, array, refused in pool.call(use_beside_torch):
+        assert (tensor, array, len(refused)) == ([3.0] * 3, [3.0] * 2, 2)
+
+
+def test_rank_and_size_come_together() -> None:
+    with pytest.raises(ValueError, match="together"):
+        tutti.Communicator(rank=1)
+
+
+def test_alone_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tutti.Communicator(rank=0, size=1) as comm:
+        assert comm.all_reduce(np.arange(3)).tolist() == [0, 1, 2]
+        assert (comm.rank, comm.size, comm.host_ranks) == (0, 1, [0])
