@@ -1,6 +1,7 @@
 #include "communicator/topology.h"
 
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "base/process.h"
@@ -28,6 +29,11 @@ SegmentShape segment_shape(int ranks, const Config& config) {
   constexpr std::size_t kLeastStage = std::size_t{1} << 20;
   shape.stage_bytes = std::clamp(last_cache_bytes() / static_cast<std::size_t>(ranks), kLeastStage, shape.stage_bytes);
   if (config.stage_bytes != 0) shape.stage_bytes = config.stage_bytes;
+  // A ring for each ordered pair: long where there are few, so that its places, too, have left the reader's cache when
+  // they are written again.
+  constexpr std::size_t kMostRing = std::size_t{2} << 20, kAllRings = std::size_t{8} << 20;
+  const std::size_t pairs = static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks);
+  shape.ring_capacity = std::bit_floor(std::clamp(kAllRings / pairs, shape.ring_capacity, kMostRing));
   return shape;
 }
 
@@ -64,11 +70,11 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
   return form_host_group(store, request);
 }
 
-void add_shm(Topology& topology, int index) {
+void add_shm(Topology& topology, int index, std::size_t ring_capacity) {
   ShmTransportOptions shm;
   shm.index = index;
   shm.rank_of_index = topology.host_ranks;
-  shm.ring_capacity = SegmentShape{}.ring_capacity;
+  shm.ring_capacity = ring_capacity;
   HostChannel* host = topology.host.get();
   shm.ring_memory = [host](int src, int dst) { return host->ring(src, dst); };
   topology.owned.push_back(std::make_unique<ShmTransport>(std::move(shm)));
@@ -132,7 +138,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
                   "rank " + std::to_string(topology.host_ranks[static_cast<std::size_t>(std::max(0, outcome.peer))]) +
                       " did not finish joining group '" + options.name + "'");
     }
-    add_shm(topology, index);
+    add_shm(topology, index, layout.shape().ring_capacity);
   }
   if (topology.hosts > 1) add_tcp(topology, store, rank, size, secret, options);
   return topology;
