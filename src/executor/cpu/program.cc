@@ -1,0 +1,347 @@
+// Plans to programs.
+#include "executor/cpu/program.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "executor/cpu/packet_operations.h"
+#include "plan/operations.h"
+#include "tutti/error.h"
+
+namespace tutti::executor {
+
+using plan::ChannelKind;
+using plan::Format;
+using plan::Operand;
+using plan::Operation;
+using plan::OpKind;
+
+namespace {
+
+// A loop is unrolled: past this a plan's unit_size does not suit the message.
+constexpr std::size_t kMostInstructions = std::size_t{1} << 24;
+
+}  // namespace
+
+class Decoder {
+ public:
+  Decoder(const Tables& tables, std::int64_t input_bytes, std::int64_t output_bytes, Program& program)
+      : tables_(tables),
+        plan_(tables.plan()),
+        own_(plan_.ranks[program.rank_]),
+        rank_(program.rank_),
+        sizes_(plan_, input_bytes, output_bytes),
+        block_bytes_{input_bytes, output_bytes},
+        program_(program) {}
+
+  void decode() {
+    program_.agents_ = static_cast<std::uint32_t>(own_.channels_of(ChannelKind::kPort).size());
+    posts_.assign(program_.agents_, 0);
+    for (std::size_t b = 0; b < own_.blocks.size(); ++b) {
+      block_ = &own_.blocks[b];
+      list_ = &program_.blocks_.emplace_back();
+      for (std::size_t i = 0; i < block_->operations.size(); ++i) {
+        const Operation& op = block_->operations[i];
+        const Position position{static_cast<std::int32_t>(b), static_cast<std::int32_t>(i), -1};
+        if (op.kind == OpKind::kPipeline) {
+          unroll(op, position);
+        } else {
+          at(position);
+          decode(op, [&] { return sizes_.moves_of(rank_, *block_, op); });
+        }
+      }
+    }
+    for (const std::uint32_t posts : posts_) program_.most_posts_ = std::max(program_.most_posts_, posts);
+  }
+
+ private:
+  void at(const Position& position) { program_.positions_.push_back(position); }
+
+  void unroll(const Operation& op, Position position) {
+    const auto first = static_cast<std::uint32_t>(program_.positions_.size());
+    for (std::size_t k = 0; k < op.body.size(); ++k) {
+      position.inner = static_cast<std::int32_t>(k);
+      at(position);
+    }
+    const std::int64_t iterations = sizes_.iterations(op.iteration);
+    for (std::int64_t i = 0; i < iterations; ++i) {
+      for (std::size_t k = 0; k < op.body.size(); ++k) {
+        position_ = first + static_cast<std::uint32_t>(k);
+        decode_at(op.body[k], [&] { return sizes_.moves_of(rank_, *block_, op.body[k], op.iteration, i); });
+      }
+    }
+  }
+
+  template <class Moves>
+  void decode(const Operation& op, const Moves& moves) {
+    position_ = static_cast<std::uint32_t>(program_.positions_.size()) - 1;
+    decode_at(op, moves);
+  }
+
+  template <class Moves>
+  void decode_at(const Operation& op, const Moves& moves) {
+    using plan::SyncKind;
+    const plan::OperationRules& rules = plan::rules_of(op.kind);
+    switch (rules.sync) {
+      case SyncKind::kNop:
+        return;  // a thread block has one lane here: nothing to join
+      case SyncKind::kBarrier:
+        return emit_barrier(op);
+      case SyncKind::kSemaphoreRelease:
+      case SyncKind::kSemaphoreAcquire:
+        for (const std::int32_t id : op.semaphore_ids) {
+          emit_counter(rules.sync == SyncKind::kSemaphoreRelease ? Code::kRelease : Code::kAcquire,
+                       static_cast<std::uint32_t>(id));
+        }
+        return;
+      case SyncKind::kSignal:
+      case SyncKind::kRelaxedSignal:
+        for (const std::int32_t id : op.channel_ids) emit_signal(op.channel, id);
+        return;
+      case SyncKind::kWait:
+      case SyncKind::kRelaxedWait:
+        for (const std::int32_t id : op.channel_ids) emit_wait(op.channel, id);
+        return;
+      case SyncKind::kFlush:
+        for (const std::int32_t id : op.channel_ids) emit_flush(id);
+        return;
+      case SyncKind::kNone:
+        break;
+    }
+    const std::vector<plan::Move> pieces = moves();
+    for (const plan::Move& move : pieces) emit_move(op, move);
+    emit_padding(op, pieces);
+    if (rules.signals) {
+      for (const std::int32_t id : op.channel_ids) emit_signal(ChannelKind::kPort, id);
+    }
+    if (rules.flushes) {
+      for (const std::int32_t id : op.channel_ids) emit_flush(id);
+    }
+  }
+
+  Instruction make(Code code) const {
+    Instruction instruction;
+    instruction.code = code;
+    instruction.position = position_;
+    return instruction;
+  }
+
+  void emit(const Instruction& instruction) {
+    if (++count_ > kMostInstructions) {
+      throw_error(ErrorKind::kUnsupported, "plan \"" + plan_.name + "\": more than " +
+                                               std::to_string(kMostInstructions) +
+                                               " steps for this message: its pipelines need a larger unit_size");
+    }
+    program_.most_operands_ = std::max({program_.most_operands_, instruction.sources, instruction.targets});
+    list_->push_back(instruction);
+  }
+
+  void emit_counter(Code code, std::uint32_t counter) {
+    Instruction instruction = make(code);
+    instruction.counter = counter;
+    emit(instruction);
+  }
+
+  void emit_barrier(const Operation& op) {
+    const auto id = barriers_.try_emplace(op.barrier_id, static_cast<std::uint32_t>(barriers_.size())).first->second;
+    program_.barriers_ = static_cast<std::uint32_t>(barriers_.size());
+    Instruction instruction = make(Code::kBarrier);
+    instruction.counter = id;
+    instruction.agent = static_cast<std::uint32_t>(op.barrier_blocks);
+    emit(instruction);
+  }
+
+  std::int32_t channel_of(ChannelKind kind, std::int32_t id) const { return block_->channels_of(kind)[id]; }
+
+  void emit_signal(ChannelKind kind, std::int32_t id) {
+    const std::int32_t channel = channel_of(kind, id);
+    Instruction instruction = make(kind == ChannelKind::kPort ? Code::kPostSignal : Code::kSignal);
+    instruction.peer = own_.channels_of(kind)[channel];
+    instruction.counter = tables_.counter(kind, instruction.peer, tables_.links().partner(kind, rank_, channel));
+    instruction.agent = static_cast<std::uint32_t>(channel);
+    if (kind == ChannelKind::kPort) ++posts_[instruction.agent];
+    emit(instruction);
+  }
+
+  void emit_wait(ChannelKind kind, std::int32_t id) {
+    const std::int32_t channel = channel_of(kind, id);
+    Instruction instruction = make(Code::kWait);
+    instruction.peer = own_.channels_of(kind)[channel];
+    instruction.counter = tables_.counter(kind, rank_, channel);
+    emit(instruction);
+  }
+
+  void emit_flush(std::int32_t id) {
+    Instruction instruction = make(Code::kFlush);
+    instruction.agent = static_cast<std::uint32_t>(channel_of(ChannelKind::kPort, id));
+    emit(instruction);
+  }
+
+  void emit_move(const Operation& op, const plan::Move& move) {
+    const plan::OperationRules& rules = plan::rules_of(op.kind);
+    if (op.channel == ChannelKind::kPort) return emit_posts(op, move);
+    if (rules.pairwise) {
+      for (std::size_t i = 0; i < op.sources.size(); ++i) emit_one(op, move, i, i + 1, i, i + 1);
+      return;
+    }
+    emit_one(op, move, 0, op.sources.size(), 0, op.destinations.size());
+  }
+
+  // Sources [s, s_end) to destinations [d, d_end) of one move.
+  void emit_one(const Operation& op, const plan::Move& move, std::size_t s, std::size_t s_end, std::size_t d,
+                std::size_t d_end) {
+    Instruction instruction = make(code_of(op));
+    instruction.reduce = op.reduce;
+    instruction.bytes = move.bytes;
+    begin_pointers(instruction);
+    // A fold of packets takes the plain operand last.
+    const bool plain_last = plan::rules_of(op.kind).fold == plan::Fold::kRestThenFirst;
+    for (std::size_t i = s + (plain_last ? 1 : 0); i < s_end; ++i) add_source(op, move, i);
+    if (plain_last) add_source(op, move, s);
+    instruction.sources = pointers_since(instruction);
+    for (std::size_t i = d; i < d_end; ++i) {
+      add_pointers(op, op.destinations[i], plan::destination_rule(op, i).format, move.destinations[i]);
+    }
+    instruction.targets = pointers_since(instruction) - instruction.sources;
+    emit(instruction);
+  }
+
+  void emit_posts(const Operation& op, const plan::Move& move) {
+    const bool pairwise = plan::rules_of(op.kind).pairwise;
+    const bool packets = plan::source_rule(op, 0).format == Format::kPackets;
+    if (op.kind == OpKind::kReadPutPackets) emit_one_source(Code::kAwaitPackets, op, move);
+    for (std::size_t i = 0; i < op.destinations.size(); ++i) {
+      const std::int32_t channel = channel_of(ChannelKind::kPort, op.channel_ids[i]);
+      Instruction instruction = make(Code::kPost);
+      instruction.packets = packets;
+      instruction.agent = static_cast<std::uint32_t>(channel);
+      instruction.peer = own_.channels_of(ChannelKind::kPort)[channel];
+      instruction.bytes = move.bytes;
+      begin_pointers(instruction);
+      add_source(op, move, pairwise ? i : 0);
+      add_pointers(op, op.destinations[i], plan::destination_rule(op, i).format, move.destinations[i]);
+      instruction.sources = instruction.targets = 1;
+      ++posts_[instruction.agent];
+      emit(instruction);
+    }
+  }
+
+  // Input and output end where the message ends, scratch at a whole chunk. Who passes packets on from scratch to
+  // scratch waits for whole chunks, so whoever packs a shorter piece fills the chunk up with packets of zeros.
+  void emit_padding(const Operation& op, const std::vector<plan::Move>& pieces) {
+    for (std::size_t i = 0; i < op.destinations.size(); ++i) {
+      if (op.channel == ChannelKind::kPort || plan::destination_rule(op, i).format != Format::kPackets) continue;
+      Operation whole;
+      whole.kind = OpKind::kReadPutPackets;
+      whole.channel = op.channel;
+      whole.part = op.part;
+      whole.sources = whole.destinations = {op.destinations[i]};
+      for (const plan::Move& full : sizes_.moves_of(rank_, *block_, whole)) {
+        std::int64_t done = 0;  // of the payload of `full`
+        for (const plan::Move& piece : pieces) {
+          const std::int64_t begin = (piece.destinations[i] - full.destinations[0]) / 2;
+          pad(op, op.destinations[i], full.destinations[0] + 2 * done, begin - done);
+          done = begin + packets_of(piece.bytes) * kPayload;
+        }
+        pad(op, op.destinations[i], full.destinations[0] + 2 * done, full.bytes - done);
+      }
+    }
+  }
+
+  void pad(const Operation& op, const Operand& operand, std::int64_t offset, std::int64_t bytes) {
+    if (bytes <= 0) return;
+    Instruction instruction = make(Code::kPad);
+    instruction.bytes = bytes;
+    begin_pointers(instruction);
+    add_pointers(op, operand, Format::kPackets, offset);
+    instruction.targets = pointers_since(instruction);
+    emit(instruction);
+  }
+
+  void emit_one_source(Code code, const Operation& op, const plan::Move& move) {
+    Instruction instruction = make(code);
+    instruction.bytes = move.bytes;
+    begin_pointers(instruction);
+    add_source(op, move, 0);
+    instruction.sources = 1;
+    emit(instruction);
+  }
+
+  static Code code_of(const Operation& op) {
+    switch (op.kind) {
+      case OpKind::kCopyPackets:
+      case OpKind::kPutPackets:
+        return Code::kPack;
+      case OpKind::kReadPutPackets:
+      case OpKind::kGroupStorePackets:
+        return Code::kForward;
+      case OpKind::kUnpackPackets:
+        return Code::kUnpack;
+      default:
+        if (plan::rules_of(op.kind).fold == plan::Fold::kRestThenFirst) return Code::kFold;
+        return plan::reduces(op.kind) ? Code::kReduce : Code::kCopy;
+    }
+  }
+
+  void begin_pointers(Instruction& instruction) const {
+    instruction.pointers = static_cast<std::uint32_t>(program_.pointers_.size());
+  }
+  std::uint32_t pointers_since(const Instruction& instruction) const {
+    return static_cast<std::uint32_t>(program_.pointers_.size()) - instruction.pointers;
+  }
+
+  void add_source(const Operation& op, const plan::Move& move, std::size_t index) {
+    add_pointers(op, op.sources[index], plan::source_rule(op, index).format, move.sources[index]);
+  }
+
+  // One pointer, or one for each rank of a group.
+  void add_pointers(const Operation& op, const Operand& operand, Format format, std::int64_t offset) {
+    if (operand.place != Operand::Place::kGroup) {
+      const plan::Place place = plan::place_of(plan_, rank_, *block_, op, operand);
+      return add_pointer(place.rank, place.buffer, format, offset);
+    }
+    const std::int32_t channel = channel_of(ChannelKind::kSwitch, operand.id);
+    const plan::Links::Group& group = tables_.links().groups()[tables_.links().group_of(rank_, channel)];
+    for (const std::int32_t member : group.ranks) add_pointer(member, group.buffer, format, offset);
+  }
+
+  void add_pointer(std::int32_t rank, plan::BufferKind buffer, Format format, std::int64_t offset) {
+    BaseRef ref{rank, Area::kPlain, 0};
+    if (buffer != plan::BufferKind::kScratch) {
+      const std::int64_t bytes = block_bytes_[static_cast<std::size_t>(buffer)];
+      ref.area = buffer == plan::BufferKind::kInput ? Area::kInput : Area::kOutput;
+      ref.block = static_cast<std::int32_t>(offset / bytes);
+      offset %= bytes;
+    } else if (format == Format::kPackets) {
+      ref.area = Area::kPackets;
+      offset -= tables_.plain_bytes(sizes_, rank);
+    }
+    const auto [found, added] =
+        known_.try_emplace({ref.rank, ref.area, ref.block}, static_cast<std::uint32_t>(program_.bases_.size()));
+    if (added) program_.bases_.push_back(ref);
+    program_.pointers_.push_back({found->second, offset});
+  }
+
+  const Tables& tables_;
+  const plan::Plan& plan_;
+  const plan::Rank& own_;
+  std::int32_t rank_;
+  plan::Sizes sizes_;
+  std::array<std::int64_t, 2> block_bytes_;
+  Program& program_;
+  const plan::ThreadBlock* block_ = nullptr;
+  std::vector<Instruction>* list_ = nullptr;
+  std::uint32_t position_ = 0;
+  std::size_t count_ = 0;
+  std::vector<std::uint32_t> posts_;                // by agent
+  std::map<std::int32_t, std::uint32_t> barriers_;  // ids of the plan to dense ones
+  std::map<std::tuple<std::int32_t, Area, std::int32_t>, std::uint32_t> known_;
+};
+
+Program::Program(const Tables& tables, std::int32_t rank, std::int64_t input_bytes, std::int64_t output_bytes)
+    : rank_(rank) {
+  Decoder(tables, input_bytes, output_bytes, *this).decode();
+}
+
+}  // namespace tutti::executor

@@ -1,0 +1,59 @@
+#include "executor/cpu/serves.h"
+
+#include <algorithm>
+
+#include "device/cpu/kernels.h"
+#include "plan/operations.h"
+
+namespace tutti::executor {
+namespace {
+
+bool agrees(plan::ReduceKind kind, ReduceOp op) noexcept {
+  switch (kind) {
+    case plan::ReduceKind::kSum:
+      return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
+    case plan::ReduceKind::kProduct:
+      return op == ReduceOp::kProduct;
+    case plan::ReduceKind::kMin:
+      return op == ReduceOp::kMin;
+    case plan::ReduceKind::kMax:
+      return op == ReduceOp::kMax;
+    case plan::ReduceKind::kBand:
+      return op == ReduceOp::kBand;
+    case plan::ReduceKind::kBor:
+      return op == ReduceOp::kBor;
+    case plan::ReduceKind::kBxor:
+      return op == ReduceOp::kBxor;
+    case plan::ReduceKind::kAny:
+      return true;
+  }
+  return false;
+}
+
+bool reduces(const plan::Plan& plan) noexcept {
+  const auto one = [](const plan::Operation& op) {
+    return plan::reduces(op.kind) || std::any_of(op.body.begin(), op.body.end(), [](const plan::Operation& inner) {
+             return plan::reduces(inner.kind);
+           });
+  };
+  return std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const plan::Rank& rank) {
+    return std::any_of(rank.blocks.begin(), rank.blocks.end(), [&](const plan::ThreadBlock& block) {
+      return std::any_of(block.operations.begin(), block.operations.end(), one);
+    });
+  });
+}
+
+}  // namespace
+
+const char* refusal(const plan::Plan& plan, DataType dtype, ReduceOp op) noexcept {
+  const bool needs_op = plan.collective == plan::PlanCollective::kAllReduce ||
+                        plan.collective == plan::PlanCollective::kReduceScatter ||
+                        plan.collective == plan::PlanCollective::kReduce;
+  if (plan.reduce && !agrees(*plan.reduce, op)) return "is for another reduction";
+  if (!plan.reduce && reduces(plan)) return "mixes reductions, so it serves no reduction of the caller's";
+  if ((plan.reduce || needs_op) && !cpu::supports(dtype, op))
+    return "reduces, and this element type has no such reduction";
+  return nullptr;
+}
+
+}  // namespace tutti::executor

@@ -1,0 +1,218 @@
+#include "executor/executor_plans.h"
+
+#include "plan/structure.h"
+
+namespace tutti::plan {
+namespace {
+
+constexpr ChannelKind kMemory = ChannelKind::kMemory;
+
+Plan finished(PlanBuilder& builder) {
+  builder.plan.reduce = common_reduction(builder.plan);
+  return builder.plan;
+}
+
+template <class Visit>
+void for_peers(std::int32_t rank, std::int32_t ranks, const Visit& visit) {
+  for (std::int32_t i = 1; i < ranks; ++i) visit((rank + i) % ranks);
+}
+
+}  // namespace
+
+void meet_all(const PlanBuilder::Block& block, std::int32_t rank, std::int32_t ranks, int nth, OpKind signal,
+              OpKind wait) {
+  for_peers(rank, ranks, [&](std::int32_t peer) { block.signal(peer, nth, signal); });
+  for_peers(rank, ranks, [&](std::int32_t peer) { block.wait(peer, nth, wait); });
+  block.nop();
+}
+
+Operation through_switch(OpKind kind, std::vector<Operand> sources, std::vector<Operand> destinations) {
+  Operation op;
+  op.kind = kind;
+  op.channel = ChannelKind::kSwitch;
+  op.sources = std::move(sources);
+  op.destinations = std::move(destinations);
+  return op;
+}
+
+Plan two_step_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, ranks);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    builder.plan.ranks[r].semaphores = {0};
+    const auto sender = builder.at(r, 0);
+    const auto reducer = builder.at(r, 1);
+    const auto gatherer = builder.at(r, 2);
+    meet_all(sender, r, ranks, 0, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
+    std::vector<Operand> sources{local(kI, r)};
+    for_peers(r, ranks, [&](std::int32_t peer) { sender.put(peer, local(kI, peer), kS, r).nop().signal(peer, 1); });
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      reducer.wait(peer, 1);
+      sources.push_back(local(kS, peer));
+    });
+    reducer.nop();
+    if (ranks == 1) {
+      reducer.copy(local(kI, r), local(kO, r));
+    } else {
+      reducer.move(OpKind::kReduce, sources, {local(kO, r)});
+    }
+    reducer.nop().release(0);
+    gatherer.acquire(0).nop();
+    for_peers(r, ranks, [&](std::int32_t peer) { gatherer.put(peer, local(kO, r), kO, r).nop().signal(peer, 2); });
+    for_peers(r, ranks, [&](std::int32_t peer) { gatherer.wait(peer, 2); });
+    for (const auto& block : {sender, reducer, gatherer}) block.barrier(7, 3);
+  }
+  return finished(builder);
+}
+
+Plan packet_two_step_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 2 * ranks);
+  builder.plan.protocol = Protocol::kLL;
+  builder.plan.double_scratch = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (ranks == 1) {
+      block.copy(local(kI, 0), local(kO, 0));
+      continue;
+    }
+    std::vector<Operand> sources{local(kI, r)};
+    std::vector<Operand> targets{local(kO, r)};
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.move_memory(OpKind::kPutPackets, {local(kI, peer)}, {block.remote(kMemory, peer, kS, r)});
+      sources.push_back(local(kS, peer));
+      targets.push_back(block.remote(kMemory, peer, kS, ranks + r));
+    });
+    block.move_memory(OpKind::kReduceSendPackets, sources, targets);
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.move(OpKind::kUnpackPackets, {local(kS, ranks + peer)}, {local(kO, peer)});
+    });
+  }
+  return finished(builder);
+}
+
+Plan switch_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0);
+    block.add(through_switch(OpKind::kGroupLoadReduceStore, {block.group(kI, r)}, {block.group(kO, r)}));
+    block.nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan port_all_gather(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllGather, ranks, 1, ranks, 1);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
+    block.copy(local(kI, 0), local(kS, 0)).copy(local(kI, 0), local(kO, r)).nop();
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      if (peer % 2 == 0) {
+        block.put_port(OpKind::kPut, peer, local(kS, 0), kO, r).port_signal(peer).flush(peer);
+      } else {
+        block.put_port(OpKind::kPutWithSignal, peer, local(kS, 0), kO, r);
+      }
+    });
+    for_peers(r, ranks, [&](std::int32_t peer) { block.port_wait(peer); });
+    for_peers(r, ranks, [&](std::int32_t peer) { block.flush(peer); });
+  }
+  return finished(builder);
+}
+
+Plan split_all_to_all(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllToAll, ranks, ranks, ranks, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    for (std::int32_t part = 0; part < 2; ++part) {
+      const auto block = builder.at(r, part);
+      meet_all(block, r, ranks, part);
+      for_peers(r, ranks, [&](std::int32_t peer) {
+        block.move_memory(OpKind::kGet, {block.remote(kMemory, peer, kI, r)}, {local(kO, peer)});
+        builder.plan.ranks[r].blocks[part].operations.back().part = GroupPart{part, 2};
+      });
+      block.copy(local(kI, r), local(kO, r));
+      builder.plan.ranks[r].blocks[part].operations.back().part = GroupPart{part, 2};
+      block.nop();
+      meet_all(block, r, ranks, part);
+    }
+  }
+  return finished(builder);
+}
+
+Plan read_reduce_scatter(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kReduceScatter, ranks, ranks, 1, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (ranks == 1) {
+      block.copy(local(kI, 0), local(kO, 0));
+      continue;
+    }
+    meet_all(block, r, ranks, 0);
+    std::vector<Operand> sources{local(kI, r)};
+    for_peers(r, ranks, [&](std::int32_t peer) { sources.push_back(block.remote(kMemory, peer, kI, r)); });
+    block.move_memory(OpKind::kReadReduce, sources, {local(kO, 0)}).nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan looped_all_reduce(std::int32_t ranks, std::int64_t unit) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, 1, 1, ranks);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (ranks == 1) {
+      block.copy(local(kI, 0), local(kO, 0));
+      continue;
+    }
+    meet_all(block, r, ranks, 0, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
+    Operation loop;
+    loop.kind = OpKind::kPipeline;
+    loop.iteration = {unit, 1};
+    std::vector<Operand> sources{local(kI, 0)};
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.put(peer, local(kI, 0), kS, r).nop().signal(peer, 1);
+      sources.push_back(local(kS, peer));
+    });
+    for_peers(r, ranks, [&](std::int32_t peer) { block.wait(peer, 1); });
+    block.nop().move(OpKind::kReduce, sources, {local(kO, 0)});
+    // What has been added since the meeting becomes the body.
+    auto& operations = builder.plan.ranks[r].blocks[0].operations;
+    const auto begin = operations.begin() + 2 * (ranks - 1) + 1;
+    loop.body.assign(begin, operations.end());
+    operations.erase(begin, operations.end());
+    block.add(loop);
+  }
+  return finished(builder);
+}
+
+Plan in_place_all_gather(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllGather, ranks, 1, ranks, 0);
+  builder.plan.in_place = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
+    for_peers(r, ranks, [&](std::int32_t peer) { block.put(peer, local(kO, r), kO, r); });
+    block.nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan put_broadcast(std::int32_t ranks, std::int32_t root) {
+  PlanBuilder builder(PlanCollective::kBroadcast, ranks, 1, 1, 0);
+  builder.plan.root = root;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (r != root) {
+      block.signal(root, 0, OpKind::kRelaxedSignal).wait(root);
+      continue;
+    }
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.wait(peer, 0, OpKind::kRelaxedWait).nop().put(peer, local(kI, 0), kO, 0).nop().signal(peer);
+    });
+    block.copy(local(kI, 0), local(kO, 0));
+  }
+  return finished(builder);
+}
+
+}  // namespace tutti::plan

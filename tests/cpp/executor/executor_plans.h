@@ -1,0 +1,33 @@
+// Plans that exercise the executor, beside those of plan_builder.h. All are right at any number of ranks.
+#pragma once
+
+#include "plan/plan_builder.h"
+
+namespace tutti::plan {
+
+// Everybody tells everybody that it has come, and hears the same: channel `nth` of every pair.
+void meet_all(const PlanBuilder::Block& block, std::int32_t rank, std::int32_t ranks, int nth,
+              OpKind signal = OpKind::kSignal, OpKind wait = OpKind::kWait);
+
+// An operation through a switch channel.
+Operation through_switch(OpKind kind, std::vector<Operand> sources, std::vector<Operand> destinations);
+
+// Two steps by put over three thread blocks that are joined by semaphores and a barrier.
+Plan two_step_all_reduce(std::int32_t ranks);
+// Two steps by packets with double scratch: reduce-scatter, then all-gather.
+Plan packet_two_step_all_reduce(std::int32_t ranks);
+// Each rank reduces a chunk of all and stores it to all.
+Plan switch_all_reduce(std::int32_t ranks);
+// All-pairs through port channels, from scratch that a copy has just filled.
+Plan port_all_gather(std::int32_t ranks);
+// All-pairs by get, two thread blocks a peer, each a part of the group.
+Plan split_all_to_all(std::int32_t ranks);
+// Direct reduce-scatter by reading from all inputs.
+Plan read_reduce_scatter(std::int32_t ranks);
+// One chunk in a loop of `unit` bytes through scratch.
+Plan looped_all_reduce(std::int32_t ranks, std::int64_t unit);
+// In place: the input is the own block of the output.
+Plan in_place_all_gather(std::int32_t ranks);
+Plan put_broadcast(std::int32_t ranks, std::int32_t root);
+
+}  // namespace tutti::plan
