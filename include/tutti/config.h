@@ -23,6 +23,7 @@ struct Config {
   int local_world_size = 0;            // LOCAL_WORLD_SIZE, set by launchers: ranks of the job on this host; 0 = unknown
   int flight_recorder_entries = 2000;  // TUTTI_FLIGHT_RECORDER_ENTRIES: calls remembered a communicator
   std::string algorithm;               // TUTTI_ALGORITHM: "all_reduce=ring,all_gather=staged" forces choices
+  std::string plan_path;               // TUTTI_PLAN_PATH: a plan, or a folder of plans, that come before the built-in
   std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: between hosts
 };
 

@@ -32,6 +32,7 @@ struct CallShape {
   bool crowded = false;       // more ranks on the host than cores
   bool mapped_input = false;  // all ranks said so; known only once announced
   bool mapped_output = false;
+  int root = -1;
   bool announced = false;  // all ranks' announcements of this call have been verified
 };
 
@@ -56,6 +57,7 @@ struct CallContext {
   SharedWriter slot_writer, stage_writer;  // apart: sizes and reuse differ, and with them the better way to store
   Deadline deadline;
   CallRecord record;      // this rank's own, complete
+  std::string detail;     // set by plans that time out: who waits where
   CallRecord mismatched;  // set by algorithms over messages when they return kMismatch: what the peer said
 };
 

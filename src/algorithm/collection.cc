@@ -20,6 +20,13 @@ void AlgorithmCollection::add(std::shared_ptr<const Algorithm> algorithm) {
   by_collective_[static_cast<std::size_t>(algorithm->collective())].push_back(std::move(algorithm));
 }
 
+void AlgorithmCollection::prefer(std::vector<std::shared_ptr<const Algorithm>> algorithms) {
+  for (auto next = algorithms.rbegin(); next != algorithms.rend(); ++next) {
+    auto& list = by_collective_[static_cast<std::size_t>((*next)->collective())];
+    list.insert(list.begin(), std::move(*next));
+  }
+}
+
 Selector::Selector(std::shared_ptr<const AlgorithmCollection> collection, std::vector<TuningRule> rules,
                    std::string_view forced)
     : collection_(std::move(collection)) {

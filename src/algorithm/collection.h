@@ -25,8 +25,9 @@ class AlgorithmCollection {
   // The library's own, in order of preference.
   static std::shared_ptr<const AlgorithmCollection> defaults();
 
-  // Adds to the end of the preference.
+  // Adds to the end of the preference, or to its front.
   void add(std::shared_ptr<const Algorithm> algorithm);
+  void prefer(std::vector<std::shared_ptr<const Algorithm>> algorithms);
 
   const std::vector<std::shared_ptr<const Algorithm>>& of(Collective collective) const noexcept {
     return by_collective_[static_cast<std::size_t>(collective)];

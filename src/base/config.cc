@@ -145,7 +145,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 12> kVariables{{
+constexpr std::array<Variable, 13> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -189,6 +189,12 @@ constexpr std::array<Variable, 12> kVariables{{
      [](const Config& c) { return std::to_string(c.flight_recorder_entries); }},
     {"TUTTI_ALGORITHM", "a list such as all_reduce=ring,all_gather=staged", "forces the algorithm of a collective",
      parse_algorithm, [](const Config& c) { return show_text(c.algorithm); }},
+    {"TUTTI_PLAN_PATH", "a file or a folder", "plans that are used before the built-in algorithms",
+     [](std::string_view t, Config& c) {
+       c.plan_path = t;
+       return true;
+     },
+     [](const Config& c) { return show_text(c.plan_path); }},
     {"TUTTI_HEARTBEAT_MS", "10 to 60000", "milliseconds between signs of life among hosts", parse_heartbeat,
      [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
 }};

@@ -32,6 +32,12 @@ std::string name_of_dtype(std::uint8_t dtype) {
   return "dtype " + std::to_string(dtype);
 }
 
+std::string hexadecimal(std::uint32_t value) {
+  std::string text;
+  for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15];
+  return text;
+}
+
 }  // namespace
 
 std::uint32_t fingerprint(const CallRecord& record) noexcept {
@@ -41,6 +47,7 @@ std::uint32_t fingerprint(const CallRecord& record) noexcept {
                  (record.uneven != 0 ? std::uint64_t{1} : 0) << 24 |
                  static_cast<std::uint64_t>(static_cast<std::uint32_t>(record.root)) << 32);
   h = mix(h, record.uneven != 0 ? 0 : record.count);
+  if (record.plans != 0) h = mix(h, record.plans);
   h = mix(h, h >> 32);
   const auto folded = static_cast<std::uint32_t>(h ^ (h >> 32));
   return folded != 0 ? folded : 1;
@@ -61,6 +68,10 @@ std::string describe(const CallRecord& record) {
     if (record.root >= 0) text += " root " + std::to_string(record.root);
   } else {
     text += " tag " + std::to_string(record.tag);
+  }
+  if (record.plans != 0) {
+    text += " with the plans ";
+    text += hexadecimal(record.plans);
   }
   return text;
 }

@@ -26,11 +26,11 @@ struct CallRecord {
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t uneven = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t plans = 0;  // identity of the plans that the group has loaded; 0 without
 };
 static_assert(sizeof(CallRecord) == 64);
 
-// Hash of what all ranks must agree on: call, dtype, op where it reduces, root, uneven, count unless uneven.
+// Hash of what all ranks must agree on: call, dtype, op where it reduces, root, uneven, count unless uneven, plans.
 // Never 0. The sequence number is compared apart.
 std::uint32_t fingerprint(const CallRecord& record) noexcept;
 

@@ -237,6 +237,15 @@ Outcome HostChannel::await_step_all(StepLane lane, std::uint64_t value, Deadline
   return kOkOutcome;
 }
 
+std::uint64_t HostChannel::stepped(int peer, StepLane lane) const noexcept {
+  // acquire: pairs with the release in publish().
+  return control(peer).steps[static_cast<int>(lane)].value.load(std::memory_order_acquire);
+}
+
+Outcome HostChannel::await_condition(int peer, Condition& condition, Deadline& deadline) noexcept {
+  return wait(peer, deadline, [&condition]() noexcept { return condition.holds(); });
+}
+
 void HostChannel::wake_sleepers(WaitLane lane) noexcept {
   // Without the asymmetric barrier the store before this must be visible before the flags are read.
   if (!light_barrier_) std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -96,6 +96,20 @@ class HostChannel {
   void publish(StepLane lane, std::uint64_t value) noexcept;
   Outcome await_step(int peer, StepLane lane, std::uint64_t value, Deadline& deadline) noexcept;
   Outcome await_step_all(StepLane lane, std::uint64_t value, Deadline& deadline) noexcept;
+  // How far a peer is.
+  std::uint64_t stepped(int peer, StepLane lane) const noexcept;
+
+  // ---- anything else -----------------------------------------------------------------------------------------------
+  // Waits until `condition` holds; it is asked again and again, and whoever may have made it true rings this rank's
+  // doorbell of the collective lane. `peer`: who is awaited, or -1.
+  class Condition {
+   public:
+    virtual bool holds() noexcept = 0;
+
+   protected:
+    ~Condition() = default;
+  };
+  Outcome await_condition(int peer, Condition& condition, Deadline& deadline) noexcept;
 
   // ---- mapped tensors ----------------------------------------------------------------------------------------------
   // Address here of a peer's arena; null when it is not mapped. Own arena included.

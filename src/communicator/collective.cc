@@ -51,6 +51,7 @@ CallRecord CommunicatorImpl::make_record(const Call& call) const noexcept {
   record.uneven = call.uneven ? 1 : 0;
   record.count = call.count;
   record.mapped_input = record.mapped_output = kNotMapped;
+  record.plans = plans_;
   record.hash = fingerprint(record);
   return record;
 }
@@ -64,6 +65,7 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
   shape.ranks = size_;
   shape.hosts = topology_.hosts;
   shape.uneven = call.uneven;
+  shape.root = has_root(call.collective) ? call.root : -1;
   shape.crowded = topology_.host != nullptr && topology_.host->crowded();
   return shape;
 }
@@ -116,6 +118,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     FailureContext context;
     context.mine = context.ours = context_.record;
     context.timeout = context_.deadline.timeout();
+    context.detail = context_.detail;
     if (context_.host != nullptr) {
       if (outcome.status == Status::kPeerFailed) {
         // A peer found the difference first. Both calls are to be named on every rank.

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "algorithm/collection.h"
+#include "algorithm/plan/plan_files.h"
 #include "base/log.h"
 #include "base/registry.h"
 #include "channel/group_waker.h"
@@ -33,7 +34,7 @@ namespace tutti {
 
 class CommunicatorImpl final : public Communicator, private MessageOwner, private CallRunner {
  public:
-  CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options);
+  CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans);
   ~CommunicatorImpl() override;
 
   int rank() const noexcept override { return rank_; }
@@ -124,6 +125,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   Topology topology_;
   std::unique_ptr<GroupWaker> waker_;
   std::unique_ptr<MessagePort> port_;
+  const std::uint32_t plans_;  // identity of the plans loaded
   const Selector selector_;
   std::atomic<std::int64_t> timeout_ms_;
 

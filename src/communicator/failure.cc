@@ -18,6 +18,7 @@ std::string timeout_text(int peer, const FailureContext& c) {
   } else if (peer >= 0) {
     text += " waiting for " + who(peer, c.peer_pid);
   }
+  if (!c.detail.empty()) text += " (" + c.detail + ")";
   return text + ". It may be stuck, stopped, slow or past this call; a longer timeout is set when the group is made";
 }
 

@@ -21,6 +21,7 @@ struct FailureContext {
   CallRecord ours;                      // ... and what this rank had called there
   std::chrono::milliseconds timeout{};  // kTimeout: how long was waited
   std::vector<int> missing;             // kTimeout: ranks that have not arrived
+  std::string detail;                   // kTimeout: where in a plan was waited
   int peer_pid = 0;
   Outcome reported;    // kPeerFailed: what the peer reported
   std::string reason;  // kAborted: why

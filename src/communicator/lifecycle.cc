@@ -1,6 +1,7 @@
 // How a communicator is made, fails and ends.
 #include <algorithm>
 
+#include "algorithm/plan/plan_algorithm.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 
@@ -16,16 +17,32 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
     throw_error(ErrorKind::kUnsupported,
                 "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
   }
-  return std::make_shared<CommunicatorImpl>(form_topology(store, id, rank, size, options), rank, size, options);
+  // First, so that a bad file is an error of its own and not a group that never forms.
+  const PlanFiles plans = load_plans(options.config.plan_path);
+  return std::make_shared<CommunicatorImpl>(form_topology(store, id, rank, size, options), rank, size, options, plans);
 }
 
-CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options)
+namespace {
+
+// A user's plans first, then the library's own algorithms.
+std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, const PlanFiles& plans) {
+  if (plans.files.empty() || topology.hosts > 1 || topology.host == nullptr) return AlgorithmCollection::defaults();
+  auto collection = std::make_shared<AlgorithmCollection>(*AlgorithmCollection::defaults());
+  collection->prefer(plan_algorithms(plans, *topology.host));
+  return collection;
+}
+
+}  // namespace
+
+CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
+                                   const PlanFiles& plans)
     : rank_(rank),
       size_(size),
       options_(options),
       logger_(parse_log_level(options.config.log_level), rank),
       topology_(std::move(topology)),
-      selector_(AlgorithmCollection::defaults(), {}, options.config.algorithm),
+      plans_(plans.identity),
+      selector_(collect(topology_, plans), {}, options.config.algorithm),
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {

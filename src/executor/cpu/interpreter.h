@@ -53,6 +53,8 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
+  std::int32_t rank() const noexcept { return rank_; }
+
   // Makes room for a program. To be called once before the first begin() with it.
   void prepare(const Program& program);
 

@@ -21,6 +21,8 @@ struct World {
   // Host of a rank; all on one when empty.
   std::function<std::string(int)> host_of;
   std::string algorithm;
+  // TUTTI_PLAN_PATH of a rank; none when empty.
+  std::function<std::string(int)> plan_path_of;
 };
 
 // Runs `body` on every rank, each with its communicator; fails the test with what a rank has thrown.
@@ -35,6 +37,7 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
         options.timeout = world.timeout;
         options.config.algorithm = world.algorithm;
         options.config.log_level = "error";
+        if (world.plan_path_of) options.config.plan_path = world.plan_path_of(r);
         if (world.host_of) options.config.host_id = world.host_of(r);
         const auto comm = Communicator::create(store, "test", r, world.size, options);
         body(*comm);

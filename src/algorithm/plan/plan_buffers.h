@@ -1,0 +1,78 @@
+// Where the input and output of one call lie for a plan: in the tensors, or a segment at a time in shadows of them.
+//
+// A buffer that other ranks reach into must be where they can: in the tensor if all ranks' tensors are mapped, else in
+// the shadows of all ranks. Ranks decide alike, from the announcements. A buffer that only its own rank touches is the
+// tensor. Two cases more take a shadow: a buffer that this rank's call does not have (a root's alone), and an input
+// that lies in the output when the plan is not made for that.
+//
+// A plan that is in place has one buffer, the larger one, and the other is a block of it (or it). Where that is the
+// input, it is a shadow always: the caller's input is not ours to write.
+//
+// Thread rule: lives in one call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "algorithm/algorithm.h"
+#include "algorithm/plan/plan_memory.h"
+#include "executor/cpu/tables.h"
+
+namespace tutti {
+
+// What of this a plan decides once.
+struct PlanGeometry {
+  const executor::Tables* tables = nullptr;
+  std::size_t segment_bytes = 0;  // of a rank block: the room in shadows
+
+  std::size_t blocks(int side) const noexcept {
+    return static_cast<std::size_t>(tables->shape().blocks[static_cast<std::size_t>(side)]);
+  }
+  std::size_t shadow_bytes() const noexcept { return (blocks(0) + blocks(1)) * segment_bytes; }
+};
+
+class PlanBuffers {
+ public:
+  PlanBuffers(const PlanGeometry& geometry, const PlanMemory& memory, const Call& call, CallContext& context) noexcept;
+
+  // Bytes of a rank block.
+  std::size_t block_bytes() const noexcept { return block_bytes_; }
+  // No shadow is in use, so a message need not be cut for its sake.
+  bool direct() const noexcept { return !shadow_all_[0] && !shadow_all_[1] && !shadow_mine_[0] && !shadow_mine_[1]; }
+
+  // Before and after the invocation on bytes [begin, begin + bytes) of each rank block.
+  void load(std::size_t begin, std::size_t bytes) noexcept;
+  void store(std::size_t begin, std::size_t bytes) noexcept;
+
+  // Of the segment at hand.
+  std::byte* address(const executor::BaseRef& ref, std::size_t begin) const noexcept;
+
+ private:
+  static constexpr int kIn = 0;
+  static constexpr int kOut = 1;
+
+  bool has(int side) const noexcept;
+  bool mapped_everywhere(int side) const noexcept;
+  bool overlaps_anywhere() const noexcept;
+  bool overlaps_here() const noexcept;
+  std::uint64_t place(int side, int rank) const noexcept;
+  std::byte* at(int side, int rank, int block, std::size_t begin) const noexcept;
+  std::byte* user(int side, int block, std::size_t begin) const noexcept {
+    return (side == kIn ? call_.input : call_.output).data(block) + begin;
+  }
+  void place_one_buffer() noexcept;
+  void place_two_buffers() noexcept;
+
+  const PlanGeometry& geometry_;
+  const PlanMemory& memory_;
+  const Call& call_;
+  CallContext& context_;
+  const bool in_place_;
+  std::size_t block_bytes_ = 0;
+  int whole_ = kOut;                   // in place: the side that holds both
+  std::array<bool, 2> shadow_all_{};   // of all ranks
+  std::array<bool, 2> shadow_mine_{};  // of this rank's own; nobody else reaches into it
+};
+
+}  // namespace tutti

@@ -1,0 +1,63 @@
+#include "algorithm/plan/plan_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "plan/reader.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> files_at(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return {path};
+  std::vector<std::string> names;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == ".json") names.push_back(entry->path().string());
+  }
+  if (error) throw_error(ErrorKind::kInvalidArgument, path + ": cannot be read: " + error.message());
+  if (names.empty()) throw_error(ErrorKind::kInvalidArgument, path + ": no *.json in this folder (TUTTI_PLAN_PATH)");
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file) throw_error(ErrorKind::kInvalidArgument, path + ": cannot be read (TUTTI_PLAN_PATH)");
+  return text;
+}
+
+// FNV-1a, with the length between texts.
+std::uint64_t hash(std::uint64_t state, const std::string& text) {
+  for (const char c : text) state = (state ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return (state ^ text.size()) * 0x100000001b3ULL;
+}
+
+}  // namespace
+
+PlanFiles load_plans(const std::string& path) {
+  PlanFiles plans;
+  if (path.empty()) return plans;
+  std::uint64_t state = 0xcbf29ce484222325ULL;
+  for (const std::string& name : files_at(path)) {
+    const std::string text = text_of(name);
+    try {
+      plans.files.push_back({name, std::make_shared<const plan::Plan>(plan::read_plan(text))});
+    } catch (const Error& error) {
+      throw_error(error.kind(), name + ": " + error.what());
+    }
+    state = hash(state, text);
+  }
+  plans.identity = static_cast<std::uint32_t>(state ^ (state >> 32));
+  if (plans.identity == 0) plans.identity = 1;
+  return plans;
+}
+
+}  // namespace tutti

@@ -1,0 +1,31 @@
+// The plans that a user names: TUTTI_PLAN_PATH, a file or a folder.
+//
+// Thread rule: a value; load_plans() may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace tutti {
+
+struct PlanFile {
+  std::string path;
+  std::shared_ptr<const plan::Plan> plan;
+};
+
+struct PlanFiles {
+  std::vector<PlanFile> files;  // of a folder: its *.json in the order of their names
+  // Of what the files hold and in which order; 0 without files. Ranks of one group must agree on it, because the choice
+  // of an algorithm follows from it.
+  std::uint32_t identity = 0;
+};
+
+// Nothing for an empty path. Throws Error(kInvalidArgument) that begins with the file's path and, for what is wrong in
+// a file, goes on with the JSON path.
+PlanFiles load_plans(const std::string& path);
+
+}  // namespace tutti

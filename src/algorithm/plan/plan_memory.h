@@ -1,0 +1,49 @@
+// The mapped memory of one plan in one communicator: this rank's block and where its peers' blocks lie here.
+//
+// Ownership: the block belongs to this rank's arena. It is given back when no peer can touch it any more, else kept for
+// the life of the process. Thread rule: under the communicator's lock.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/outcome.h"
+#include "channel/host_channel.h"
+#include "executor/cpu/interpreter.h"
+
+namespace tutti {
+
+class PlanMemory {
+ public:
+  // `layouts` by rank; `shadow_bytes` lie behind each.
+  PlanMemory(HostChannel& host, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes);
+  ~PlanMemory();
+  PlanMemory(const PlanMemory&) = delete;
+  PlanMemory& operator=(const PlanMemory&) = delete;
+
+  // Takes the block and exchanges places. All ranks of the host call it in the same call, once; kInternal on all of
+  // them if an arena has no room.
+  Outcome join(Deadline& deadline) noexcept;
+
+  // By rank; valid after join().
+  const std::vector<executor::RankMemory>& ranks() const noexcept { return ranks_; }
+  std::byte* shadow(int rank) const noexcept {
+    const executor::RankMemory& memory = ranks_[static_cast<std::size_t>(rank)];
+    return memory.base + memory.layout.total;
+  }
+
+  // This rank has ended a call; peers may still be in it.
+  void end_call() noexcept;
+  void fail() noexcept { failed_ = true; }
+
+ private:
+  HostChannel& host_;
+  std::vector<executor::RankMemory> ranks_;
+  std::size_t shadow_bytes_;
+  void* own_ = nullptr;
+  std::uint64_t ended_ = 0;  // the step that says that a rank has ended its last call
+  bool failed_ = false;
+};
+
+}  // namespace tutti

@@ -1,0 +1,287 @@
+// Plans from files as algorithms of a communicator.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "communicator/thread_ranks.h"
+#include "device/cpu/arena.h"
+#include "executor/executor_plans.h"
+#include "plan/plan_builder.h"
+#include "plan/structure.h"
+#include "plan/writer.h"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PlanFolder {
+ public:
+  PlanFolder() : path_(fs::temp_directory_path() / ("tutti_plans_" + std::to_string(std::random_device{}()))) {
+    fs::create_directory(path_);
+  }
+  ~PlanFolder() { fs::remove_all(path_); }
+
+  std::string add(const std::string& name, plan::Plan made) {
+    made.name = name;
+    return add_text(name, plan::write_plan(made));
+  }
+  std::string add_text(const std::string& name, const std::string& text) {
+    const fs::path file = path_ / (name + ".json");
+    std::ofstream(file) << text;
+    return file.string();
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+// Floats in the arena or in private memory.
+class Floats {
+ public:
+  Floats(std::size_t count, bool mapped) : private_(mapped ? 0 : count + 1) {
+    data_ = mapped ? static_cast<float*>(process_arena()->allocate((count + 1) * sizeof(float))) : private_.data();
+    if (mapped) mapped_ = data_;
+  }
+  ~Floats() {
+    if (mapped_ != nullptr) process_arena()->deallocate(mapped_);
+  }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+  float* data() { return data_; }
+
+ private:
+  std::vector<float> private_;
+  float* data_ = nullptr;
+  float* mapped_ = nullptr;
+};
+
+float value(int rank, std::size_t block, std::size_t i, int salt) {
+  return static_cast<float>(static_cast<int>((i * 7 + block * 5 + static_cast<std::size_t>(rank * 13 + salt)) % 31) -
+                            15);
+}
+
+std::size_t blocks_in(Collective c, int n) {
+  return c == Collective::kReduceScatter || c == Collective::kAllToAll ? static_cast<std::size_t>(n) : 1;
+}
+std::size_t blocks_out(Collective c, int n) {
+  return c == Collective::kAllGather || c == Collective::kAllToAll ? static_cast<std::size_t>(n) : 1;
+}
+
+float expected(Collective c, ReduceOp op, int rank, int n, int root, std::size_t block, std::size_t i, int salt) {
+  const auto from = static_cast<int>(block);
+  switch (c) {
+    case Collective::kAllGather:
+      return value(from, 0, i, salt);
+    case Collective::kAllToAll:
+      return value(from, static_cast<std::size_t>(rank), i, salt);
+    case Collective::kBroadcast:
+      return value(root, 0, i, salt);
+    default: {
+      float sum = 0;
+      const std::size_t own = c == Collective::kReduceScatter ? static_cast<std::size_t>(rank) : 0;
+      for (int r = 0; r < n; ++r) sum += value(r, own, i, salt);
+      return op == ReduceOp::kAvg ? sum / static_cast<float>(n) : sum;
+    }
+  }
+}
+
+struct Variant {
+  bool mapped = false;
+  bool in_place = false;
+  ReduceOp op = ReduceOp::kSum;
+  int root = -1;
+};
+
+// One call on one rank, checked; the input must stay as it was.
+void run_once(Communicator& c, Collective collective, std::size_t count, const Variant& v, int salt) {
+  const int n = c.size();
+  const std::size_t ins = blocks_in(collective, n);
+  const std::size_t outs = blocks_out(collective, n);
+  Floats input(ins * count, v.mapped);
+  Floats output(outs * count, v.mapped);
+  float* out = output.data();
+  float* in = input.data();
+  if (v.in_place && outs >= ins) in = out + (outs > ins ? static_cast<std::size_t>(c.rank()) * count : 0);
+  if (v.in_place && outs < ins) out = in + static_cast<std::size_t>(c.rank()) * count;
+  std::fill_n(output.data(), outs * count + 1, -1000.0F);
+  for (std::size_t b = 0; b < ins; ++b) {
+    for (std::size_t i = 0; i < count; ++i) in[b * count + i] = value(c.rank(), b, i, salt);
+  }
+  Call call;
+  call.collective = collective;
+  call.dtype = DataType::kFloat32;
+  call.op = v.op;
+  call.root = v.root;
+  call.count = count;
+  call.input = Blocks::single(in, count * sizeof(float));
+  call.output = Blocks::single(out, count * sizeof(float));
+  c.run(call);
+  for (std::size_t b = 0; b < outs; ++b) {
+    for (std::size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(out[b * count + i], expected(collective, v.op, c.rank(), n, v.root, b, i, salt))
+          << "rank " << c.rank() << " block " << b << " element " << i << " of " << count << " mapped " << v.mapped
+          << " in place " << v.in_place;
+    }
+  }
+  ASSERT_EQ(output.data()[outs * count], -1000.0F);
+  if (v.in_place) return;
+  for (std::size_t b = 0; b < ins; ++b) {
+    for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(in[b * count + i], value(c.rank(), b, i, salt));
+  }
+}
+
+bool ran(Communicator& c, const std::string& algorithm) {
+  for (const MetricsRow& row : c.metrics().rows) {
+    if (row.algorithm == algorithm) return true;
+  }
+  return false;
+}
+
+struct Subject {
+  const char* name;
+  Collective collective;
+  plan::Plan (*make)(std::int32_t ranks);
+  int root = -1;
+};
+
+plan::Plan loop(std::int32_t ranks) { return plan::looped_all_reduce(ranks, 4096); }
+plan::Plan broadcast(std::int32_t ranks) { return plan::put_broadcast(ranks, ranks - 1); }
+
+plan::Plan in_place_ring(std::int32_t ranks) {
+  plan::Plan made = plan::ring_all_reduce(ranks);
+  made.in_place = true;
+  return made;
+}
+
+const Subject kSubjects[] = {
+    {"two_step", Collective::kAllReduce, plan::two_step_all_reduce},
+    {"packets", Collective::kAllReduce, plan::packet_two_step_all_reduce},
+    {"switch", Collective::kAllReduce, plan::switch_all_reduce},
+    {"ring", Collective::kAllReduce, plan::ring_all_reduce},
+    {"ring_in_place", Collective::kAllReduce, in_place_ring},
+    {"loop", Collective::kAllReduce, loop},
+    {"port", Collective::kAllGather, plan::port_all_gather},
+    {"gather_in_place", Collective::kAllGather, plan::in_place_all_gather},
+    {"split", Collective::kAllToAll, plan::split_all_to_all},
+    {"read", Collective::kReduceScatter, plan::read_reduce_scatter},
+    {"broadcast", Collective::kBroadcast, broadcast},
+};
+
+class FromFile : public testing::TestWithParam<std::tuple<int, Subject>> {};
+
+TEST_P(FromFile, ComputesItsCollective) {
+  const auto& [ranks, subject] = GetParam();
+  PlanFolder folder;
+  const std::string file = folder.add(subject.name, subject.make(ranks));
+  World world;
+  world.size = ranks;
+  world.plan_path_of = [&](int) { return file; };
+  const bool broadcasts = subject.collective == Collective::kBroadcast;
+  run_ranks(world, [&](Communicator& c) {
+    int salt = 0;
+    // Zero, one, odd, around a chunk, around one and several segments.
+    for (const std::size_t count : {0, 1, 3, 15, 16, 17, 1001, 65'535, 65'600, 300'007}) {
+      for (const bool mapped : {false, true}) {
+        for (const bool in_place : {false, true}) {
+          Variant v{mapped, in_place || broadcasts, ReduceOp::kSum, broadcasts ? c.size() - 1 : -1};
+          if (subject.collective == Collective::kAllToAll) v.in_place = false;
+          if (broadcasts && c.rank() != v.root && count > 0) v.in_place = true;
+          run_once(c, subject.collective, count, v, ++salt);
+        }
+      }
+    }
+    if (subject.collective == Collective::kAllReduce || subject.collective == Collective::kReduceScatter) {
+      run_once(c, subject.collective, 70'001, {false, false, ReduceOp::kAvg, -1}, ++salt);
+      run_once(c, subject.collective, 70'001, {true, true, ReduceOp::kAvg, -1}, ++salt);
+      ASSERT_FALSE(testing::Test::HasFailure());
+    }
+    EXPECT_TRUE(ran(c, std::string("plan:") + subject.name));
+    for (const MetricsRow& row : c.metrics().rows) EXPECT_EQ(row.algorithm, std::string("plan:") + subject.name);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, FromFile, testing::Combine(testing::Values(2, 3, 4), testing::ValuesIn(kSubjects)),
+                         [](const auto& test) {
+                           return std::string(std::get<1>(test.param).name) + "_" +
+                                  std::to_string(std::get<0>(test.param));
+                         });
+
+// Ranks of a call that a plan does not serve go on with the library's own algorithms.
+TEST(Plans, WhatTheyDoNotServeIsServedOtherwise) {
+  PlanFolder folder;
+  plan::Plan small = plan::two_step_all_reduce(2);
+  small.max_message_bytes = 1024;
+  folder.add("a_small", small);
+  folder.add("b_other_world", plan::switch_all_reduce(3));
+  World world;
+  world.plan_path_of = [&](int) { return folder.path(); };
+  run_ranks(world, [](Communicator& c) {
+    run_once(c, Collective::kAllReduce, 5000, {}, 1);
+    run_once(c, Collective::kAllGather, 10, {}, 1);
+    EXPECT_FALSE(ran(c, "plan:a_small"));
+    run_once(c, Collective::kAllReduce, 10, {}, 2);
+    EXPECT_TRUE(ran(c, "plan:a_small"));
+    EXPECT_FALSE(ran(c, "plan:b_other_world"));
+  });
+}
+
+TEST(Plans, RanksWithDifferentPlansAreToldSo) {
+  PlanFolder folder;
+  const std::string file = folder.add("one", plan::two_step_all_reduce(2));
+  World world;
+  world.plan_path_of = [&](int rank) { return rank == 0 ? file : std::string(); };
+  run_ranks(world, [](Communicator& c) {
+    const Error error = error_of([&] { run_once(c, Collective::kAllReduce, 10, {}, 1); });
+    EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
+    EXPECT_NE(std::string(error.what()).find("with the plans"), std::string::npos) << error.what();
+  });
+}
+
+TEST(Plans, ABadFileIsNamed) {
+  PlanFolder folder;
+  plan::Plan bad = plan::two_step_all_reduce(2);
+  bad.ranks[1].blocks[0].operations[3].sources[0].index = 99;
+  const std::string file = folder.add("bad", bad);
+  World world;
+  world.plan_path_of = [&](int) { return folder.path(); };
+  MemoryStore store;
+  CommunicatorOptions options;
+  options.config.plan_path = folder.path();
+  const Error error = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
+  EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(std::string(error.what()).rfind(file + ": plan: /gpus/1/threadblocks/0/ops/3/src_buff/0", 0), 0U)
+      << error.what();
+  options.config.plan_path = "/nowhere/at/all.json";
+  const Error missing = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
+  EXPECT_EQ(std::string(missing.what()).rfind("/nowhere/at/all.json: ", 0), 0U) << missing.what();
+}
+
+TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
+  PlanFolder folder;
+  plan::Plan stuck = plan::two_step_all_reduce(2);
+  auto& operations = stuck.ranks[1].blocks[0].operations;
+  const auto signal = std::find_if(operations.begin(), operations.end(),
+                                   [](const plan::Operation& op) { return op.kind == plan::OpKind::kSignal; });
+  operations.erase(signal);
+  const std::string file = folder.add("stuck", stuck);
+  World world;
+  world.timeout = std::chrono::milliseconds(300);
+  world.plan_path_of = [&](int) { return file; };
+  std::atomic<int> named{0};
+  run_ranks(world, [&](Communicator& c) {
+    const Error error = error_of([&] { run_once(c, Collective::kAllReduce, 10, {}, 1); });
+    // Rank 0 lacks the signal; rank 1 waits in turn, and learns of either its own end of time or of rank 0's.
+    EXPECT_TRUE(error.kind() == ErrorKind::kTimeout || error.kind() == ErrorKind::kPeerLost) << error.what();
+    const std::string text = error.what();
+    if (text.find("plan \"stuck\": rank ") != std::string::npos && text.find("(wait)") != std::string::npos) ++named;
+  });
+  EXPECT_GE(named.load(), 1);
+}
+
+}  // namespace
+}  // namespace tutti::test
