@@ -18,7 +18,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
                 "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
   }
   // First, so that a bad file is an error of its own and not a group that never forms.
-  const PlanFiles plans = load_plans(options.config.plan_path);
+  const PlanFiles plans = load_plans(options.config.plan_path, size);
   return std::make_shared<CommunicatorImpl>(form_topology(store, id, rank, size, options), rank, size, options, plans);
 }
 

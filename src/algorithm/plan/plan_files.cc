@@ -5,8 +5,10 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "plan/reader.h"
+#include "plan/verifier/verifier.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -40,21 +42,34 @@ std::uint64_t hash(std::uint64_t state, const std::string& text) {
   return (state ^ text.size()) * 0x100000001b3ULL;
 }
 
+plan::Plan proven(plan::Plan plan) {
+  const plan::Verdict verdict = plan::verify(plan);
+  if (verdict.outcome == plan::Outcome::kRejected) {
+    std::string text = std::string(plan::to_string(verdict.fault.kind)) + ": " + verdict.fault.message;
+    for (const plan::Site& site : verdict.fault.sites) text += "; " + plan::describe(site);
+    throw_error(ErrorKind::kInvalidArgument, text + " (see `tutti plan check`)");
+  }
+  return verdict.repairs.empty() ? plan : plan::repaired(std::move(plan), verdict.repairs);
+}
+
 }  // namespace
 
-PlanFiles load_plans(const std::string& path) {
+PlanFiles load_plans(const std::string& path, int ranks) {
   PlanFiles plans;
   if (path.empty()) return plans;
   std::uint64_t state = 0xcbf29ce484222325ULL;
   for (const std::string& name : files_at(path)) {
     const std::string text = text_of(name);
     try {
-      plans.files.push_back({name, std::make_shared<const plan::Plan>(plan::read_plan(text))});
+      plan::Plan plan = plan::read_plan(text);
+      if (plan.ranks.size() != static_cast<std::size_t>(ranks)) continue;
+      plans.files.push_back({name, std::make_shared<const plan::Plan>(proven(std::move(plan)))});
     } catch (const Error& error) {
       throw_error(error.kind(), name + ": " + error.what());
     }
     state = hash(state, text);
   }
+  if (plans.files.empty()) return plans;
   plans.identity = static_cast<std::uint32_t>(state ^ (state >> 32));
   if (plans.identity == 0) plans.identity = 1;
   return plans;

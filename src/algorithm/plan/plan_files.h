@@ -1,4 +1,4 @@
-// The plans that a user names: TUTTI_PLAN_PATH, a file or a folder.
+// The plans that a user names: TUTTI_PLAN_PATH, a file or a folder. No plan gets past here unproven.
 //
 // Thread rule: a value; load_plans() may be called from any thread.
 #pragma once
@@ -14,7 +14,7 @@ namespace tutti {
 
 struct PlanFile {
   std::string path;
-  std::shared_ptr<const plan::Plan> plan;
+  std::shared_ptr<const plan::Plan> plan;  // with its repairs
 };
 
 struct PlanFiles {
@@ -24,8 +24,8 @@ struct PlanFiles {
   std::uint32_t identity = 0;
 };
 
-// Nothing for an empty path. Throws Error(kInvalidArgument) that begins with the file's path and, for what is wrong in
-// a file, goes on with the JSON path.
-PlanFiles load_plans(const std::string& path);
+// Those for `ranks` ranks; nothing for an empty path. Throws Error(kInvalidArgument) that begins with the file's path
+// and goes on with the JSON path of what is wrong in a file, or with what the verifier has found.
+PlanFiles load_plans(const std::string& path, int ranks);
 
 }  // namespace tutti

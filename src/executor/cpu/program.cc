@@ -179,13 +179,12 @@ class Decoder {
   }
 
   void emit_move(const Operation& op, const plan::Move& move) {
-    const plan::OperationRules& rules = plan::rules_of(op.kind);
     if (op.channel == ChannelKind::kPort) return emit_posts(op, move);
-    if (rules.pairwise) {
-      for (std::size_t i = 0; i < op.sources.size(); ++i) emit_one(op, move, i, i + 1, i, i + 1);
-      return;
+    if (!plan::rules_of(op.kind).pairwise) {
+      return emit_one(op, move, 0, op.sources.size(), 0, op.destinations.size());
     }
-    emit_one(op, move, 0, op.sources.size(), 0, op.destinations.size());
+    const auto pair = static_cast<std::size_t>(move.pair);
+    emit_one(op, move, pair, pair + 1, pair, pair + 1);
   }
 
   // Sources [s, s_end) to destinations [d, d_end) of one move.
@@ -201,35 +200,41 @@ class Decoder {
     if (plain_last) add_source(op, move, s);
     instruction.sources = pointers_since(instruction);
     for (std::size_t i = d; i < d_end; ++i) {
-      add_pointers(op, op.destinations[i], plan::destination_rule(op, i).format, move.destinations[i]);
+      add_pointers(op, op.destinations[i], plan::destination_rule(op, i).format, move.destinations[nth(op, i)]);
     }
     instruction.targets = pointers_since(instruction) - instruction.sources;
     emit(instruction);
   }
 
   void emit_posts(const Operation& op, const plan::Move& move) {
-    const bool pairwise = plan::rules_of(op.kind).pairwise;
-    const bool packets = plan::source_rule(op, 0).format == Format::kPackets;
     if (op.kind == OpKind::kReadPutPackets) emit_one_source(Code::kAwaitPackets, op, move);
-    for (std::size_t i = 0; i < op.destinations.size(); ++i) {
-      const std::int32_t channel = channel_of(ChannelKind::kPort, op.channel_ids[i]);
-      Instruction instruction = make(Code::kPost);
-      instruction.packets = packets;
-      instruction.agent = static_cast<std::uint32_t>(channel);
-      instruction.peer = own_.channels_of(ChannelKind::kPort)[channel];
-      instruction.bytes = move.bytes;
-      begin_pointers(instruction);
-      add_source(op, move, pairwise ? i : 0);
-      add_pointers(op, op.destinations[i], plan::destination_rule(op, i).format, move.destinations[i]);
-      instruction.sources = instruction.targets = 1;
-      ++posts_[instruction.agent];
-      emit(instruction);
+    if (plan::rules_of(op.kind).pairwise) {
+      const auto pair = static_cast<std::size_t>(move.pair);
+      return emit_post(op, move, pair, pair);
     }
+    for (std::size_t i = 0; i < op.destinations.size(); ++i) emit_post(op, move, 0, i);
+  }
+
+  void emit_post(const Operation& op, const plan::Move& move, std::size_t source, std::size_t destination) {
+    const std::int32_t channel = channel_of(ChannelKind::kPort, op.channel_ids[destination]);
+    Instruction instruction = make(Code::kPost);
+    instruction.packets = plan::source_rule(op, source).format == Format::kPackets;
+    instruction.agent = static_cast<std::uint32_t>(channel);
+    instruction.peer = own_.channels_of(ChannelKind::kPort)[channel];
+    instruction.bytes = move.bytes;
+    begin_pointers(instruction);
+    add_source(op, move, source);
+    add_pointers(op, op.destinations[destination], plan::destination_rule(op, destination).format,
+                 move.destinations[nth(op, destination)]);
+    instruction.sources = instruction.targets = 1;
+    ++posts_[instruction.agent];
+    emit(instruction);
   }
 
   // Input and output end where the message ends, scratch at a whole chunk. Who passes packets on from scratch to
   // scratch waits for whole chunks, so whoever packs a shorter piece fills the chunk up with packets of zeros.
   void emit_padding(const Operation& op, const std::vector<plan::Move>& pieces) {
+    const bool pairwise = plan::rules_of(op.kind).pairwise;
     for (std::size_t i = 0; i < op.destinations.size(); ++i) {
       if (op.channel == ChannelKind::kPort || plan::destination_rule(op, i).format != Format::kPackets) continue;
       Operation whole;
@@ -240,7 +245,8 @@ class Decoder {
       for (const plan::Move& full : sizes_.moves_of(rank_, *block_, whole)) {
         std::int64_t done = 0;  // of the payload of `full`
         for (const plan::Move& piece : pieces) {
-          const std::int64_t begin = (piece.destinations[i] - full.destinations[0]) / 2;
+          if (pairwise && static_cast<std::size_t>(piece.pair) != i) continue;
+          const std::int64_t begin = (piece.destinations[nth(op, i)] - full.destinations[0]) / 2;
           pad(op, op.destinations[i], full.destinations[0] + 2 * done, begin - done);
           done = begin + packets_of(piece.bytes) * kPayload;
         }
@@ -291,8 +297,13 @@ class Decoder {
     return static_cast<std::uint32_t>(program_.pointers_.size()) - instruction.pointers;
   }
 
+  // Where a move keeps the offset of operand `index`: that of a pair has one on each side.
+  static std::size_t nth(const Operation& op, std::size_t index) {
+    return plan::rules_of(op.kind).pairwise ? 0 : index;
+  }
+
   void add_source(const Operation& op, const plan::Move& move, std::size_t index) {
-    add_pointers(op, op.sources[index], plan::source_rule(op, index).format, move.sources[index]);
+    add_pointers(op, op.sources[index], plan::source_rule(op, index).format, move.sources[nth(op, index)]);
   }
 
   // One pointer, or one for each rank of a group.

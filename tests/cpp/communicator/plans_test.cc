@@ -1,12 +1,14 @@
 // Plans from files as algorithms of a communicator.
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "algorithm/plan/plan_algorithm.h"
 #include "communicator/thread_ranks.h"
+#include "communicator/topology.h"
 #include "device/cpu/arena.h"
 #include "executor/executor_plans.h"
 #include "plan/plan_builder.h"
@@ -261,26 +263,70 @@ TEST(Plans, ABadFileIsNamed) {
   EXPECT_EQ(std::string(missing.what()).rfind("/nowhere/at/all.json: ", 0), 0U) << missing.what();
 }
 
-TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
+TEST(Plans, ARacyFileIsRefused) {
   PlanFolder folder;
-  plan::Plan stuck = plan::two_step_all_reduce(2);
-  auto& operations = stuck.ranks[1].blocks[0].operations;
-  const auto signal = std::find_if(operations.begin(), operations.end(),
-                                   [](const plan::Operation& op) { return op.kind == plan::OpKind::kSignal; });
-  operations.erase(signal);
-  const std::string file = folder.add("stuck", stuck);
-  World world;
-  world.timeout = std::chrono::milliseconds(300);
-  world.plan_path_of = [&](int) { return file; };
-  std::atomic<int> named{0};
-  run_ranks(world, [&](Communicator& c) {
-    const Error error = error_of([&] { run_once(c, Collective::kAllReduce, 10, {}, 1); });
-    // Rank 0 lacks the signal; rank 1 waits in turn, and learns of either its own end of time or of rank 0's.
-    EXPECT_TRUE(error.kind() == ErrorKind::kTimeout || error.kind() == ErrorKind::kPeerLost) << error.what();
-    const std::string text = error.what();
-    if (text.find("plan \"stuck\": rank ") != std::string::npos && text.find("(wait)") != std::string::npos) ++named;
-  });
-  EXPECT_GE(named.load(), 1);
+  plan::Plan racy = plan::two_step_all_reduce(2);
+  std::erase_if(racy.ranks[1].blocks[2].operations,
+                [](const plan::Operation& op) { return op.kind == plan::OpKind::kSemAcquire; });
+  std::erase_if(racy.ranks[1].blocks[1].operations,
+                [](const plan::Operation& op) { return op.kind == plan::OpKind::kSemRelease; });
+  const std::string file = folder.add("racy", racy);
+  MemoryStore store;
+  CommunicatorOptions options;
+  options.config.plan_path = file;
+  const Error error = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
+  EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(std::string(error.what()).rfind(file + ": race: ", 0), 0U) << error.what();
+}
+
+// No such plan gets through load_plans(), so the ranks meet without a communicator.
+TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
+  auto stuck = std::make_shared<plan::Plan>(plan::two_step_all_reduce(2));
+  stuck->name = "stuck";
+  auto& operations = stuck->ranks[1].blocks[0].operations;
+  operations.erase(std::find_if(operations.begin(), operations.end(),
+                                [](const plan::Operation& op) { return op.kind == plan::OpKind::kSignal; }));
+  MemoryStore store;
+  std::barrier both_have_waited(2);  // who leaves first would be all that the other sees
+  const auto body = [&](int rank) {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::milliseconds(20'000);
+    const Topology topology = form_topology(store, "stuck", rank, 2, options);
+    PlanFiles files;
+    files.files.push_back({"stuck.json", stuck});
+    const auto algorithms = plan_algorithms(files, *topology.host);
+    ASSERT_EQ(algorithms.size(), 1U);
+    float data[4] = {1, 2, 3, 4};
+    Call call;
+    call.collective = Collective::kAllReduce;
+    call.dtype = DataType::kFloat32;
+    call.count = 4;
+    call.input = call.output = Blocks::single(data, sizeof data);
+    CallContext context;
+    context.rank = rank;
+    context.size = 2;
+    context.host = topology.host.get();
+    context.deadline = Deadline::after(std::chrono::milliseconds(200));
+    context.record.sequence = 1;
+    context.record.mapped_input = context.record.mapped_output = kNotMapped;
+    context.record.hash = fingerprint(context.record);
+    Deadline enough = Deadline::after(std::chrono::milliseconds(10'000));
+    ASSERT_TRUE(topology.host->begin_and_announce(context.record, enough).ok());
+    ASSERT_TRUE(topology.host->await_all(enough).ok());
+    const Outcome outcome = algorithms[0]->run(call, context);
+    EXPECT_EQ(outcome.status, Status::kTimeout);
+    EXPECT_NE(context.detail.find("plan \"stuck\": rank " + std::to_string(rank) + " waits in thread block"),
+              std::string::npos)
+        << context.detail;
+    if (rank == 0) {
+      EXPECT_NE(context.detail.find("(wait) for a signal of rank 1"), std::string::npos) << context.detail;
+      EXPECT_EQ(outcome.peer, 1);
+    }
+    both_have_waited.arrive_and_wait();
+  };
+  std::thread other(body, 1);
+  body(0);
+  other.join();
 }
 
 }  // namespace

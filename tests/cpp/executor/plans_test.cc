@@ -9,6 +9,7 @@
 #include "executor/executor_plans.h"
 #include "plan/plan_builder.h"
 #include "plan/structure.h"
+#include "plan/verifier/verifier.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
 
@@ -56,6 +57,16 @@ TrialRequest request_of(std::int64_t bytes, DataType dtype = DataType::kInt32, R
   request.rounds = 3;
   request.options.invocations = 0;
   return request;
+}
+
+// What these tests run must be right, or they would show nothing.
+TEST(PlansOfTheseTests, AreProven) {
+  for (const std::int32_t ranks : {1, 2, 3, 4}) {
+    for (const auto& [name, plan] : plans_for(ranks)) {
+      const plan::Verdict verdict = plan::verify_strictly(*plan);
+      EXPECT_EQ(verdict.outcome, plan::Outcome::kProven) << name << " " << ranks << ": " << verdict.fault.message;
+    }
+  }
 }
 
 class Worlds : public testing::TestWithParam<std::int32_t> {};
