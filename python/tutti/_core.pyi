@@ -113,5 +113,21 @@ def check_plan(text: str, strict: bool = False) -> dict[str, Any]:
     ``sites``), ``repairs``, ``repaired`` (the plan with them, or None), ``same_bits``, ``calls``.
     """
 
+def run_plan(
+    text: str,
+    bytes: int,
+    dtype: str = "f32",
+    op: str = "sum",
+    threads: bool = False,
+    invocations: int = 1,
+    seed: int | None = None,
+    timeout_ms: int = 10_000,
+) -> dict[str, Any]:
+    """Runs all ranks of a plan in this process, on made-up data.
+
+    ``checked`` (the collective has a definition to check against), ``fault`` (None if all is right), ``nanoseconds``
+    of each of the invocations, which are back to back.
+    """
+
 def plan_info(text: str) -> dict[str, Any]: ...
 def export_mscclpp(text: str) -> str: ...

@@ -3,14 +3,20 @@
 
 #include <nanobind/stl/string.h>
 
+#include <chrono>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "executor/cpu/trial.h"
 #include "plan/operations.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 #include "plan/writer.h"
+#include "python/names.h"
+#include "tutti/types.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -139,12 +145,41 @@ std::string export_mscclpp(const std::string& text) {
   return plan::export_mscclpp(plan::read_plan(text));
 }
 
+// How a trial is to be run, and by what names.
+nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string& dtype, const std::string& op,
+                  bool threads, int invocations, const nb::object& seed, std::int64_t timeout_ms) {
+  executor::TrialRequest request;
+  request.block_bytes = bytes;
+  request.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
+  request.op = from_name<ReduceOp>(op, "reduce operation", kReduceOpCount);
+  request.rounds = 3;  // the two halves of double scratch, and the first again
+  request.options.thread_per_rank = threads;
+  request.options.invocations = invocations;
+  request.options.timeout = std::chrono::milliseconds(timeout_ms);
+  if (!seed.is_none()) request.options.seed = nb::cast<std::uint64_t>(seed);
+  executor::TrialReport report;
+  {
+    const nb::gil_scoped_release released;
+    report = executor::try_plan(std::make_shared<const plan::Plan>(plan::read_plan(text)), request);
+  }
+  nb::dict out;
+  out["checked"] = report.checked;
+  out["fault"] = optional_text(report.fault);
+  nb::list nanoseconds;
+  for (const std::int64_t time : report.nanoseconds) nanoseconds.append(time);
+  out["nanoseconds"] = nanoseconds;
+  return out;
+}
+
 }  // namespace
 
 void bind_plans(nb::module_& m) {
   m.def("check_plan", &check_plan, "text"_a, "strict"_a = false,
         "Proves a plan, or says what is wrong. Raises ValueError if the text is no plan.");
   m.def("plan_info", &plan_info, "text"_a, "What a plan consists of.");
+  m.def("run_plan", &run_plan, "text"_a, "bytes"_a, "dtype"_a = "f32", "op"_a = "sum", "threads"_a = false,
+        "invocations"_a = 1, "seed"_a = nb::none(), "timeout_ms"_a = 10'000,
+        "Runs all ranks of a plan in this process and checks what comes of it.");
   m.def("export_mscclpp", &export_mscclpp, "text"_a,
         "A plan as MSCCL++'s executor takes it. Raises NotImplementedError past that executor's limits.");
 }

@@ -1,4 +1,4 @@
-"""``tutti plan``: proves, shows and exports execution plans."""
+"""``tutti plan``: proves, runs, shows and exports execution plans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Execution plans: prove, show, export.", no_args_is_help=True)
+app = typer.Typer(help="Execution plans: prove, run, show, export.", no_args_is_help=True)
 
 PlanFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON.")]
 
@@ -110,6 +110,46 @@ def show(file: PlanFile) -> None:
             table.add_row(*head, "", "")
     console.print(table)
     console.print("chunks of each buffer; channels: memory/port/switch", style="dim")
+
+
+@app.command()
+def run(
+    file: PlanFile,
+    size: Annotated[str, typer.Option("--size", "-s", help="Of one rank's block, like 64KB.")] = "64KB",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Refuse a plan for another number of ranks.")] = 0,
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32, bf16, f16, f64, i32, ...")] = "f32",
+    op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed calls, back to back.")] = 20,
+    threads: Annotated[bool, typer.Option("--threads", help="A thread for each rank, not one for all.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Run in this random order; one thread.")] = None,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds until a call counts as stuck.")] = 10,
+) -> None:
+    """Runs all ranks of a plan in this process, checks the result, says how long it took.
+
+    Leaves 0 if all is right, 1 if not, 2 if the plan cannot run this.
+    """
+    from tutti import _core
+    from tutti._units import format_bytes, format_us, parse_bytes
+
+    if threads and seed is not None:
+        raise typer.BadParameter("a random order is for one thread: leave out --threads or --seed")
+    try:
+        text = _read(file)
+        made_for = len(_core.plan_info(text)["ranks"])
+        if ranks not in (0, made_for):
+            raise ValueError(f"it is for {made_for} ranks, not {ranks}")
+        block = parse_bytes(size)
+        report = _core.run_plan(text, block, dtype, op, threads, repeat, seed, round(timeout * 1000))
+    except (ValueError, NotImplementedError) as error:
+        raise _fail(file, error) from None
+    if report["fault"] is not None:
+        typer.echo(f"{file}: wrong: {report['fault']}")
+        raise typer.Exit(REJECTED)
+    times = sorted(time / 1000 for time in report["nanoseconds"])
+    how = "a thread each" if threads else "one thread"
+    result = "right" if report["checked"] else "it ended; its result has no definition to check against"
+    typer.echo(f"{file}: {result}; {made_for} ranks, {how}, {format_bytes(block)} of {dtype} a rank")
+    typer.echo(f"a call: {format_us(times[0])} at least, {format_us(times[len(times) // 2])} in the median")
 
 
 @app.command()
