@@ -14,91 +14,50 @@ from tutti.language.builtins.common import (
     start,
     wrapped,
 )
+from tutti.language.builtins.rooted import RootedTree, broadcast_down, reduce_up
 from tutti.language.chunks import BaseBuffer, Buffer, Chunk
 from tutti.language.collectives import Broadcast, Gather, Reduce, Scatter
 from tutti.language.program import CollectiveProgram
-from tutti.language.rank import Rank
 from tutti.language.utils import AlgoSpec
 
-__all__ = ["binomial_broadcast", "binomial_gather", "binomial_reduce", "binomial_scatter"]
+__all__ = ["BinomialTree", "binomial_broadcast", "binomial_gather", "binomial_reduce", "binomial_scatter"]
 
 
-class _Tree:
-    """The tree, in numbers counted from the root."""
-
-    def __init__(self, program: CollectiveProgram) -> None:
-        self.size = program.num_ranks
-        self.root = program.collective.root or 0
-        self.factor = program.collective.chunk_factor
-
-    def rank(self, v: int) -> int:
-        """The rank of v."""
-        return (v + self.root) % self.size
+class BinomialTree(RootedTree):
+    """The parent of v is v without its lowest set bit."""
 
     def span(self, v: int) -> int:
         """How many ranks v and those below it are."""
         return min(v & -v, self.size - v) if v else self.size
 
     def parent(self, v: int) -> int:
-        """The parent of v, which is not the root."""
+        """v without its lowest set bit."""
         return v & (v - 1)
 
     def children(self, v: int) -> list[int]:
-        """The children of v, those with most below them first."""
+        """v with a bit set that is lower than all of its own."""
         bits = [1 << step for step in range(self.size.bit_length()) if 1 << step < self.span(v)]
         return [v + bit for bit in reversed(bits)]
-
-    def top_down(self) -> list[int]:
-        """All, parents before their children."""
-        order = [0]
-        for v in order:
-            order += self.children(v)
-        return order
 
 
 def binomial_broadcast(spec: AlgoSpec) -> CollectiveProgram:
     """Everyone who has the data gives it to those below: log n steps, the whole data in each."""
     with start(spec, "binomial broadcast", Broadcast) as program:
-        tree, mesh = _Tree(program), Mesh()
-        mesh.enter((tree.rank(tree.parent(v)), tree.rank(v)) for v in range(1, tree.size))
-        copy_unless_same(program, tree.root, output_of(tree.root)[:], input_of(tree.root)[:])
-        for v in tree.top_down():
-            here = tree.rank(v)
-            if v:
-                mesh.receive(here, tree.rank(tree.parent(v)))
-            for child in tree.children(v):
-                there = tree.rank(child)
-                mesh.send(here, there, [(output_of(there)[:], output_of(here)[:])])
+        broadcast_down(program, BinomialTree(program))
     return program
 
 
 def binomial_reduce(spec: AlgoSpec) -> CollectiveProgram:
     """Everyone adds what those below have and passes it up: log n steps, the whole data in each."""
     with start(spec, "binomial reduce", Reduce) as program:
-        tree, mesh = _Tree(program), Mesh()
-        length = len(input_of(0))
-        slots = {child: Buffer(tree.rank(tree.parent(child)), length) for child in range(1, tree.size)}
-        sums: dict[int, BaseBuffer] = {0: output_of(tree.root)}
-        for v in range(1, tree.size):
-            sums[v] = Buffer(tree.rank(v), length) if tree.children(v) else input_of(tree.rank(v))
-        mesh.enter((tree.rank(v), tree.rank(tree.parent(v))) for v in range(1, tree.size))
-        for v in reversed(tree.top_down()):
-            here, so_far = tree.rank(v), input_of(tree.rank(v))
-            for child in reversed(tree.children(v)):
-                mesh.receive(here, tree.rank(child))
-                Rank(here).reduce(so_far[:], [slots[child][:]], tb=0, dst_chunk=sums[v][:])
-                so_far = sums[v]
-            if v:
-                mesh.send(here, tree.rank(tree.parent(v)), [(slots[v][:], sums[v][:])])
-        if tree.size == 1:
-            copy_unless_same(program, 0, output_of(0)[:], input_of(0)[:])
+        reduce_up(program, BinomialTree(program))
     return program
 
 
 class _Blocks:
     """Where blocks lie that are on their way up or down: at the root where they belong, elsewhere in scratch."""
 
-    def __init__(self, tree: _Tree, at_root: BaseBuffer) -> None:
+    def __init__(self, tree: BinomialTree, at_root: BaseBuffer) -> None:
         self._tree = tree
         self._at_root = at_root
         self._scratch = {
@@ -125,7 +84,7 @@ class _Blocks:
 def binomial_gather(spec: AlgoSpec) -> CollectiveProgram:
     """Everyone collects what those below have and passes it up: log n steps, at the root (n-1)/n of the result."""
     with start(spec, "binomial gather", Gather) as program:
-        tree, mesh = _Tree(program), Mesh()
+        tree, mesh = BinomialTree(program), Mesh()
         at_root = output_of(tree.root)
         blocks = _Blocks(tree, at_root)
         mesh.enter((tree.rank(v), tree.rank(tree.parent(v))) for v in range(1, tree.size))
@@ -148,7 +107,7 @@ def binomial_gather(spec: AlgoSpec) -> CollectiveProgram:
 def binomial_scatter(spec: AlgoSpec) -> CollectiveProgram:
     """Everyone gives those below what is theirs: log n steps, at the root (n-1)/n of the data."""
     with start(spec, "binomial scatter", Scatter) as program:
-        tree, mesh = _Tree(program), Mesh()
+        tree, mesh = BinomialTree(program), Mesh()
         at_root = input_of(tree.root)
         blocks = _Blocks(tree, at_root)
         mesh.enter((tree.rank(tree.parent(v)), tree.rank(v)) for v in range(1, tree.size))

@@ -1,7 +1,8 @@
 """All-reduce in a logarithmic number of exchanges, folded where the ranks are not a power of two.
 
-With n = p + e ranks, p the largest power of two, the last e ranks first give their input to one of the first each, and
-get the result from it at the end. Both partners of an exchange add the same two numbers, so all get the same bits.
+With n = p + e ranks, p the largest power of two (or of another number that suits the algorithm), the last e ranks first
+give their input to one of the first each, and get the result from it at the end. Both partners of an exchange add the
+same two numbers, so all get the same bits.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from tutti.language.program import CollectiveProgram
 from tutti.language.rank import Rank
 from tutti.language.utils import AlgoSpec
 
-__all__ = ["rabenseifner_all_reduce", "recursive_doubling_all_reduce"]
+__all__ = ["Fold", "rabenseifner_all_reduce", "recursive_doubling_all_reduce"]
 
 
-class _Fold:
+class Fold:
     """The ranks that take part, and those that a partner stands for."""
 
-    def __init__(self, program: CollectiveProgram) -> None:
-        self.size = 1 << (program.num_ranks.bit_length() - 1)
+    def __init__(self, program: CollectiveProgram, size: int | None = None) -> None:
+        self.size = size or 1 << (program.num_ranks.bit_length() - 1)
         self.mesh = Mesh()
         self._program = program
         self._extra = [(rank, rank - self.size) for rank in range(self.size, program.num_ranks)]
         self._slots = {partner: Buffer(partner, len(input_of(partner))) for _, partner in self._extra}
 
-    def enter(self) -> None:
-        """Begins the call and lets the partners take in the input of those they stand for."""
-        exchanges = [(rank, rank ^ bit) for bit in self.bits() for rank in range(self.size)]
+    def enter(self, exchanges: list[tuple[int, int]] | None = None) -> None:
+        """Begins the call and lets the partners take in the input of those they stand for.
+
+        The exchanges are pairs (writer, target), by default those at the distances of :meth:`bits`.
+        """
+        if exchanges is None:
+            exchanges = [(rank, rank ^ bit) for bit in self.bits() for rank in range(self.size)]
         folds = [pair for rank, partner in self._extra for pair in ((rank, partner), (partner, rank))]
         self.mesh.enter(exchanges + folds)
         for rank, partner in self._extra:
@@ -64,7 +69,7 @@ def recursive_doubling_all_reduce(spec: AlgoSpec) -> CollectiveProgram:
     Least steps, for short messages.
     """
     with start(spec, "recursive doubling", AllReduce) as program:
-        fold = _Fold(program)
+        fold = Fold(program)
         length = len(input_of(0))
         slots = {(rank, bit): Buffer(rank, length) for bit in fold.bits() for rank in range(fold.size)}
         fold.enter()
@@ -86,7 +91,7 @@ def rabenseifner_all_reduce(spec: AlgoSpec) -> CollectiveProgram:
     R. Rabenseifner, Optimization of Collective Reduction Operations, ICCS 2004.
     """
     with start(spec, "Rabenseifner's algorithm", AllReduce) as program:
-        fold = _Fold(program)
+        fold = Fold(program)
         total, blocks = len(input_of(0)), fold.size
 
         def part(rank: int, bit: int) -> slice:

@@ -1,15 +1,41 @@
-"""All-reduce along a ring."""
+"""All-reduce, all-gather and reduce-scatter along a ring."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
+from tutti.language.builtins.block_trees import BlockTrees, Edge
 from tutti.language.builtins.common import Mesh, copy_unless_same, input_of, output_of, ranks_of, start
 from tutti.language.chunks import Buffer
-from tutti.language.collectives import AllReduce
+from tutti.language.collectives import AllGather, AllReduce, ReduceScatter
 from tutti.language.program import CollectiveProgram
 from tutti.language.rank import Rank
 from tutti.language.utils import AlgoSpec
 
-__all__ = ["ring_all_reduce"]
+__all__ = ["ring_all_gather", "ring_all_reduce", "ring_reduce_scatter"]
+
+
+def _edges(ranks: int) -> Callable[[int], Iterator[Edge]]:
+    def edges(block: int) -> Iterator[Edge]:
+        """The sum sets out behind the block's owner and goes round to it."""
+        for step in range(ranks - 1):
+            yield step, (block + 1 + step) % ranks, (block + 2 + step) % ranks
+
+    return edges
+
+
+def ring_all_gather(spec: AlgoSpec) -> CollectiveProgram:
+    """Every block goes round, from neighbour to neighbour: n-1 steps, n-1 blocks a rank."""
+    with start(spec, "ring all-gather", AllGather) as program:
+        BlockTrees(program, _edges(program.num_ranks)).run()
+    return program
+
+
+def ring_reduce_scatter(spec: AlgoSpec) -> CollectiveProgram:
+    """Every block's sum goes round and ends at its owner: n-1 steps, n-1 blocks a rank."""
+    with start(spec, "ring reduce-scatter", ReduceScatter) as program:
+        BlockTrees(program, _edges(program.num_ranks)).run()
+    return program
 
 
 def ring_all_reduce(spec: AlgoSpec) -> CollectiveProgram:
