@@ -20,6 +20,7 @@
 #include "python/names.h"
 #include "python/plan_bindings.h"
 #include "python/probes.h"
+#include "python/simulator_bindings.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
@@ -112,6 +113,7 @@ NB_MODULE(_core, m) {
   bind_probes(m);
   bind_plans(m);
   bind_communicator(m);
+  bind_simulator(m);
   m.attr("__version__") = TUTTI_VERSION;
   m.attr("build_type") = TUTTI_BUILD_TYPE;
   m.attr("compiler") = TUTTI_COMPILER;

@@ -1,0 +1,187 @@
+// Topologies from JSON.
+#include "plan/simulator/topology.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "tutti/error.h"
+
+namespace tutti::plan {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxNodes = 1 << 17;
+constexpr std::size_t kMaxLinks = 1 << 20;
+constexpr double kBytesPerPicosecond = 1e-3;  // of one GB/s
+constexpr double kMaxLatencyUs = 1e9;
+
+[[noreturn]] void fail(const std::string& path, const std::string& what) {
+  throw_error(ErrorKind::kInvalidArgument, "topology: " + path + ": " + what);
+}
+
+class Reader {
+ public:
+  explicit Reader(const Json& root) : root_(root) {}
+
+  Topology read() {
+    if (!root_.is_object()) fail("/", "must be an object");
+    Topology out;
+    out.name = root_.contains("name") ? text(root_["name"], "/name") : "unnamed";
+    read_nodes(out);
+    read_links(out);
+    read_local(out);
+    read_routes(out);
+    const Json& groups = list("groups", kMaxNodes);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      out.groups.push_back(node_list(groups[i], "/groups/" + std::to_string(i)));
+    }
+    if (root_.contains("multicast")) {
+      if (!root_["multicast"].is_boolean()) fail("/multicast", "must be true or false");
+      out.multicast = root_["multicast"].get<bool>();
+    }
+    return out;
+  }
+
+ private:
+  void read_nodes(Topology& out) {
+    const Json& nodes = list("nodes", kMaxNodes);
+    if (nodes.empty()) fail("/nodes", "must name at least one node");
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const std::string path = "/nodes/" + std::to_string(i);
+      out.nodes.push_back(text(nodes[i], path));
+      if (!ids_.emplace(out.nodes.back(), static_cast<std::int32_t>(i)).second) fail(path, "is there twice");
+    }
+    if (!root_.contains("ranks")) fail("/ranks", "is missing");
+    out.ranks = node_list(root_["ranks"], "/ranks");
+  }
+
+  void read_links(Topology& out) {
+    const Json& links = list("links", kMaxLinks);
+    for (std::size_t i = 0; i < links.size(); ++i) {
+      const std::string path = "/links/" + std::to_string(i);
+      const Json& entry = links[i];
+      Link link;
+      link.from = node(member(entry, "from", path), path + "/from");
+      link.to = node(member(entry, "to", path), path + "/to");
+      if (link.from == link.to) fail(path, "joins a node with itself");
+      link.latency = latency(entry, path);
+      const double gbs = number(member(entry, "bandwidth_gbs", path), path + "/bandwidth_gbs");
+      if (gbs <= 0) fail(path + "/bandwidth_gbs", "must be above 0");
+      link.bandwidth = gbs * kBytesPerPicosecond;
+      bool both = true;
+      if (entry.contains("both")) {
+        if (!entry["both"].is_boolean()) fail(path + "/both", "must be true or false");
+        both = entry["both"].get<bool>();
+      }
+      add(out, link);
+      if (!both) continue;
+      std::swap(link.from, link.to);
+      add(out, std::move(link));
+    }
+  }
+
+  void add(Topology& out, Link link) {
+    link.name = out.nodes[link.from] + "->" + out.nodes[link.to];
+    between_.emplace(key(link.from, link.to), static_cast<std::int32_t>(out.links.size()));
+    out.links.push_back(std::move(link));
+  }
+
+  void read_local(Topology& out) const {
+    if (!root_.contains("local")) return;
+    const Json& local = root_["local"];
+    out.local_latency = latency(local, "/local");
+    if (!local.contains("bandwidth_gbs")) return;
+    const double gbs = number(local["bandwidth_gbs"], "/local/bandwidth_gbs");
+    if (gbs <= 0) fail("/local/bandwidth_gbs", "must be above 0; leave it out for no limit");
+    out.local_bandwidth = gbs * kBytesPerPicosecond;
+  }
+
+  void read_routes(Topology& out) const {
+    const Json& routes = list("routes", kMaxLinks);
+    for (std::size_t i = 0; i < routes.size(); ++i) {
+      const std::string path = "/routes/" + std::to_string(i);
+      const std::vector<std::int32_t> along = node_list(member(routes[i], "nodes", path), path + "/nodes");
+      if (along.size() < 2) fail(path + "/nodes", "must name at least two nodes");
+      GivenRoute route{along.front(), along.back(), {}};
+      for (std::size_t k = 0; k + 1 < along.size(); ++k) {
+        const auto found = between_.find(key(along[k], along[k + 1]));
+        if (found == between_.end()) {
+          fail(path + "/nodes/" + std::to_string(k + 1), "no link leads here from \"" + out.nodes[along[k]] + "\"");
+        }
+        route.links.push_back(found->second);
+      }
+      out.routes.push_back(std::move(route));
+    }
+  }
+
+  static std::uint64_t key(std::int32_t from, std::int32_t to) {
+    return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
+  }
+
+  const Json& list(const char* name, std::size_t most) const {
+    static const Json kNone = Json::array();
+    if (!root_.contains(name)) return kNone;
+    const Json& value = root_[name];
+    if (!value.is_array()) fail(std::string("/") + name, "must be a list");
+    if (value.size() > most) fail(std::string("/") + name, "is longer than " + std::to_string(most));
+    return value;
+  }
+
+  static const Json& member(const Json& entry, const char* name, const std::string& path) {
+    if (!entry.is_object()) fail(path, "must be an object");
+    if (!entry.contains(name)) fail(path + "/" + name, "is missing");
+    return entry[name];
+  }
+
+  static std::string text(const Json& value, const std::string& path) {
+    if (!value.is_string()) fail(path, "must be a text");
+    return value.get<std::string>();
+  }
+
+  static double number(const Json& value, const std::string& path) {
+    if (!value.is_number()) fail(path, "must be a number");
+    const double out = value.get<double>();
+    if (!std::isfinite(out) || out < 0) fail(path, "must be finite and not negative");
+    return out;
+  }
+
+  static Picoseconds latency(const Json& entry, const std::string& path) {
+    const double us = number(member(entry, "latency_us", path), path + "/latency_us");
+    if (us > kMaxLatencyUs) fail(path + "/latency_us", "is more than a thousand seconds");
+    return std::llround(us * kPicosecondsPerUs);
+  }
+
+  std::int32_t node(const Json& value, const std::string& path) const {
+    const auto found = ids_.find(text(value, path));
+    if (found == ids_.end()) fail(path, "there is no node \"" + value.get<std::string>() + "\"");
+    return found->second;
+  }
+
+  std::vector<std::int32_t> node_list(const Json& value, const std::string& path) const {
+    if (!value.is_array()) fail(path, "must be a list");
+    std::vector<std::int32_t> out;
+    for (std::size_t i = 0; i < value.size(); ++i) out.push_back(node(value[i], path + "/" + std::to_string(i)));
+    return out;
+  }
+
+  const Json& root_;
+  std::unordered_map<std::string, std::int32_t> ids_;
+  std::unordered_map<std::uint64_t, std::int32_t> between_;  // the first link from a node to another
+};
+
+}  // namespace
+
+Topology read_topology(std::string_view text) {
+  Json root;
+  try {
+    root = Json::parse(text);
+  } catch (const Json::exception& error) {
+    fail("/", std::string("is no JSON: ") + error.what());
+  }
+  return Reader(root).read();
+}
+
+}  // namespace tutti::plan

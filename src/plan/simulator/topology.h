@@ -1,0 +1,46 @@
+// What a plan is simulated on: nodes, directed links with latency and bandwidth, and which node each rank is.
+//
+// Thread rule: values, const after reading.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::plan {
+
+// Simulated time. Whole picoseconds, so that what happens together compares equal on every machine.
+using Picoseconds = std::int64_t;
+inline constexpr double kPicosecondsPerUs = 1e6;
+
+struct Link {
+  std::string name;  // "gpu0->switch0"
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  Picoseconds latency = 0;
+  double bandwidth = 0;  // bytes a picosecond
+};
+
+struct GivenRoute {
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+  std::vector<std::int32_t> links;
+};
+
+struct Topology {
+  std::string name;
+  std::vector<std::string> nodes;
+  std::vector<std::int32_t> ranks;  // the node of each rank
+  std::vector<Link> links;
+  std::vector<GivenRoute> routes;                 // all other pairs take a shortest path
+  std::vector<std::vector<std::int32_t>> groups;  // sets of nodes whose boundary may bound the bandwidth
+  Picoseconds local_latency = 0;                  // of an operation within a rank
+  double local_bandwidth = 0;                     // bytes a picosecond that a rank copies or reduces; 0: no limit
+  bool multicast = false;                         // switches copy and reduce, so a group's data cross a link once
+};
+
+// From JSON (docs/simulator.md). Throws InvalidArgument that begins with the JSON path of the fault.
+Topology read_topology(std::string_view text);
+
+}  // namespace tutti::plan

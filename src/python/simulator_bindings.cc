@@ -1,0 +1,97 @@
+// The simulator for Python: texts in, a plain dictionary out. It runs without the interpreter.
+#include "python/simulator_bindings.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <string>
+
+#include "plan/operations.h"
+#include "plan/reader.h"
+#include "plan/simulator/simulator.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace tutti {
+namespace {
+
+double us_of(plan::Picoseconds time) { return static_cast<double>(time) / plan::kPicosecondsPerUs; }
+
+const std::string& origin_of(const plan::Plan& plan, const plan::TimelineStep& step) {
+  const plan::Operation& op = plan.ranks[step.rank].blocks[step.block].operations[step.op];
+  return step.inner >= 0 ? op.body[step.inner].origin : op.origin;
+}
+
+nb::dict step_dict(const plan::Plan& plan, const plan::TimelineStep& step) {
+  const std::string_view name = to_string(step.kind);
+  nb::dict out;
+  out["rank"] = step.rank;
+  out["block"] = step.block;
+  out["port"] = step.port;
+  out["op"] = step.op;
+  out["inner"] = step.inner;
+  out["iteration"] = step.iteration;
+  out["name"] = nb::str(name.data(), name.size());
+  out["origin"] = origin_of(plan, step);
+  out["turn_us"] = us_of(step.turn);
+  out["begin_us"] = us_of(step.begin);
+  out["end_us"] = us_of(step.end);
+  out["seen_us"] = us_of(step.seen);
+  out["bytes"] = step.bytes;
+  return out;
+}
+
+nb::dict simulate_plan(const std::string& plan_text, const std::string& topology_text, std::int64_t block_bytes,
+                       std::optional<double> budget_s, bool timeline) {
+  plan::Plan plan;
+  plan::Topology topology;
+  plan::Simulation run;
+  {
+    const nb::gil_scoped_release released;
+    plan = plan::read_plan(plan_text);
+    topology = plan::read_topology(topology_text);
+    run = plan::simulate(plan, topology, block_bytes, budget_s);
+  }
+  nb::dict out;
+  out["plan"] = plan.name;
+  out["collective"] = plan.collective_name;
+  out["topology"] = topology.name;
+  out["ranks"] = plan.ranks.size();
+  out["block_bytes"] = block_bytes;
+  out["complete"] = run.complete;
+  out["done"] = run.done;
+  out["time_us"] = run.time_us;
+  out["algorithm_gbs"] = run.algorithm_gbs;
+  out["latency_bound_us"] = run.bounds.latency_us;
+  out["bandwidth_bound_us"] = run.bounds.bandwidth_us;
+  nb::list links;
+  for (const plan::LinkUse& use : run.links) {
+    nb::dict entry;
+    entry["name"] = topology.links[use.link].name;
+    entry["bytes"] = use.bytes;
+    entry["share"] = use.share;
+    links.append(entry);
+  }
+  out["links"] = links;
+  nb::list path;
+  for (const std::int32_t step : run.critical_path) path.append(step_dict(plan, run.steps[step]));
+  out["critical_path"] = path;
+  nb::list steps;
+  if (timeline) {
+    for (const plan::TimelineStep& step : run.steps) steps.append(step_dict(plan, step));
+  }
+  out["timeline"] = steps;
+  return out;
+}
+
+}  // namespace
+
+void bind_simulator(nb::module_& m) {
+  m.def("simulate_plan", &simulate_plan, "plan"_a, "topology"_a, "block_bytes"_a, "budget_s"_a = nb::none(),
+        "timeline"_a = false,
+        "How long a plan takes on a topology. Raises ValueError if it gets stuck or a text is wrong.");
+}
+
+}  // namespace tutti

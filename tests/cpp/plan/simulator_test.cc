@@ -1,0 +1,328 @@
+// The simulator against cases whose time can be worked out by hand, and against what must hold of every plan.
+#include "plan/simulator/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/cases.h"
+#include "plan/plan_builder.h"
+#include "tutti/error.h"
+
+namespace tutti::plan {
+namespace {
+
+constexpr double kLatencyUs = 2;
+constexpr double kGbs = 10;
+constexpr double kTolerance = 1e-5;  // a few roundings to whole picoseconds
+
+double us_of(std::int64_t bytes, double gbs = kGbs) { return static_cast<double>(bytes) / (gbs * 1e3); }
+
+void connect(Topology& topology, std::int32_t from, std::int32_t to, double latency_us, double gbs) {
+  const auto latency = static_cast<Picoseconds>(latency_us * kPicosecondsPerUs);
+  topology.links.push_back({std::to_string(from) + "->" + std::to_string(to), from, to, latency, gbs * 1e-3});
+}
+
+Topology nodes(std::int32_t count) {
+  Topology out;
+  out.name = "test";
+  for (std::int32_t i = 0; i < count; ++i) {
+    out.nodes.push_back(std::to_string(i));
+    out.ranks.push_back(i);
+  }
+  return out;
+}
+
+Topology ring(std::int32_t count, double latency_us = kLatencyUs, double gbs = kGbs) {
+  Topology out = nodes(count);
+  for (std::int32_t i = 0; i < count; ++i) {
+    connect(out, i, (i + 1) % count, latency_us, gbs);
+    if (count > 2) connect(out, (i + 1) % count, i, latency_us, gbs);
+  }
+  return out;
+}
+
+// Every rank has one link each way to a switch; half of the latency on each.
+Topology star(std::int32_t count, double latency_us = kLatencyUs, double gbs = kGbs) {
+  Topology out = nodes(count);
+  out.nodes.push_back("switch");
+  for (std::int32_t i = 0; i < count; ++i) {
+    connect(out, i, count, latency_us / 2, gbs);
+    connect(out, count, i, latency_us / 2, gbs);
+  }
+  return out;
+}
+
+PlanBuilder test_plan(std::int32_t ranks, std::int32_t chunks) {
+  return {PlanCollective::kTest, ranks, chunks, chunks, chunks};
+}
+
+Plan ring_all_gather(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllGather, ranks, 1, ranks, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const std::int32_t next = (r + 1) % ranks;
+    const std::int32_t before = (r + ranks - 1) % ranks;
+    const auto block = builder.at(r);
+    for (std::int32_t step = 0; step + 1 < ranks; ++step) {
+      const std::int32_t chunk = (r + ranks - step) % ranks;
+      block.put(next, step == 0 ? local(kI, 0) : local(kO, chunk), kO, chunk).nop().signal(next).wait(before).nop();
+    }
+  }
+  return builder.plan;
+}
+
+TEST(Simulator, OnePutTakesLatencyAndTransfer) {
+  for (const bool by_port : {false, true}) {
+    PlanBuilder builder = test_plan(2, 1);
+    const auto block = builder.at(0);
+    if (by_port) {
+      block.put_port(OpKind::kPut, 1, local(kI, 0), kO, 0);
+    } else {
+      block.put(1, local(kI, 0), kO, 0);
+    }
+    const Simulation run = simulate(builder.plan, ring(2), 1 << 20);
+    EXPECT_NEAR(run.time_us, kLatencyUs + us_of(1 << 20), kTolerance);
+    ASSERT_EQ(run.links.size(), 1u);
+    EXPECT_EQ(run.links[0].bytes, 1 << 20);
+    EXPECT_NEAR(run.links[0].share, us_of(1 << 20) / run.time_us, 1e-6);
+  }
+}
+
+TEST(Simulator, AGetTakesTheRequestToo) {
+  PlanBuilder builder = test_plan(2, 1);
+  const auto block = builder.at(0);
+  block.move_memory(OpKind::kGet, {block.remote(ChannelKind::kMemory, 1, kI, 0)}, {local(kO, 0)});
+  EXPECT_NEAR(simulate(builder.plan, ring(2), 1 << 20).time_us, 2 * kLatencyUs + us_of(1 << 20), kTolerance);
+}
+
+TEST(Simulator, ConcurrentPutsShareALink) {
+  PlanBuilder builder = test_plan(2, 2);
+  for (std::int32_t b = 0; b < 2; ++b) builder.at(0, b).put(1, local(kI, b), kO, b);
+  const std::int64_t chunk = 1 << 20;
+  const Simulation both = simulate(builder.plan, ring(2), 2 * chunk);
+  EXPECT_NEAR(both.time_us, kLatencyUs + us_of(2 * chunk), kTolerance);
+  for (const TimelineStep& step : both.steps) {
+    EXPECT_NEAR(static_cast<double>(step.end) / kPicosecondsPerUs, us_of(2 * chunk), kTolerance);
+  }
+}
+
+// When the short one is over, the long one has the link alone.
+TEST(Simulator, AShareGrowsWhenATransferEnds) {
+  PlanBuilder builder = test_plan(2, 4);
+  builder.at(0, 0).put(1, local(kI, 0, 1), kO, 0);
+  builder.at(0, 1).put(1, local(kI, 1, 3), kO, 1);
+  const std::int64_t chunk = 1 << 20;
+  const Simulation run = simulate(builder.plan, ring(2), 4 * chunk);
+  for (const TimelineStep& step : run.steps) {
+    EXPECT_NEAR(static_cast<double>(step.end) / kPicosecondsPerUs, us_of((step.block == 0 ? 2 : 4) * chunk),
+                kTolerance);
+  }
+}
+
+TEST(Simulator, APortChannelIsAQueue) {
+  PlanBuilder builder = test_plan(2, 2);
+  const auto block = builder.at(0);
+  for (std::int32_t k = 0; k < 2; ++k) block.put_port(OpKind::kPutWithSignal, 1, local(kI, k), kO, k);
+  block.flush(1);
+  builder.at(1).port_wait(0).port_wait(0);
+  const std::int64_t chunk = 1 << 20;
+  const Simulation run = simulate(builder.plan, ring(2), 2 * chunk);
+  EXPECT_NEAR(run.time_us, kLatencyUs + us_of(2 * chunk), kTolerance);
+  std::vector<double> waits;
+  for (const TimelineStep& step : run.steps) {
+    const double begin = static_cast<double>(step.begin) / kPicosecondsPerUs;
+    if (step.kind == OpKind::kWait) waits.push_back(begin);
+    if (step.kind == OpKind::kFlush) {
+      EXPECT_NEAR(begin, us_of(2 * chunk), kTolerance);
+    }
+  }
+  ASSERT_EQ(waits.size(), 2u);
+  EXPECT_NEAR(waits[0], kLatencyUs + us_of(chunk), kTolerance);
+}
+
+TEST(Simulator, AChainOfSignalsTakesALatencyEach) {
+  constexpr std::int32_t kRanks = 6;
+  PlanBuilder builder = test_plan(kRanks, 1);
+  for (std::int32_t r = 0; r < kRanks; ++r) {
+    if (r > 0) builder.at(r).wait(r - 1);
+    if (r + 1 < kRanks) builder.at(r).signal(r + 1);
+    if (r + 1 < kRanks) builder.at(r + 1).channel(ChannelKind::kMemory, r);
+  }
+  const Simulation run = simulate(builder.plan, ring(kRanks), 16);
+  EXPECT_NEAR(run.time_us, (kRanks - 1) * kLatencyUs, kTolerance);
+  ASSERT_EQ(run.critical_path.size(), 2u * (kRanks - 1));
+  for (std::size_t i = 0; i < run.critical_path.size(); ++i) {
+    EXPECT_EQ(run.steps[run.critical_path[i]].rank, static_cast<std::int32_t>(i + 1) / 2);
+  }
+}
+
+TEST(Simulator, ARingAllGatherTakesItsFormula) {
+  for (const std::int32_t ranks : {3, 4, 8, 17}) {
+    const std::int64_t chunk = 1 << 16;
+    const Simulation run = simulate(ring_all_gather(ranks), ring(ranks), chunk);
+    EXPECT_NEAR(run.time_us, (ranks - 1) * (kLatencyUs + us_of(chunk)), kTolerance) << ranks << " ranks";
+    EXPECT_NEAR(run.algorithm_gbs, static_cast<double>(ranks * chunk) / run.time_us / 1e3, 1e-6);
+  }
+}
+
+TEST(Simulator, APacketTakesTwiceItsPayload) {
+  const std::int64_t bytes = 1 << 16;
+  const Simulation run = simulate(packet_all_reduce(2), ring(2), bytes);
+  EXPECT_NEAR(run.time_us, kLatencyUs + us_of(2 * bytes), kTolerance);
+}
+
+TEST(Simulator, LocalWorkTakesItsTime) {
+  PlanBuilder builder = test_plan(1, 2);
+  builder.at(0).copy(local(kI, 0), local(kS, 0)).move(OpKind::kReduce, {local(kI, 0), local(kI, 1)}, {local(kO, 0)});
+  Topology topology = nodes(1);
+  topology.local_latency = 500'000;
+  topology.local_bandwidth = 20e-3;
+  EXPECT_NEAR(simulate(builder.plan, topology, 2 << 20).time_us, 2 * 0.5 + us_of(3 << 20, 20), kTolerance);
+}
+
+TEST(Simulator, BarriersAndSemaphoresOrderBlocks) {
+  PlanBuilder builder = test_plan(2, 2);
+  builder.plan.ranks[0].semaphores = {0};
+  builder.at(0, 0).put(1, local(kI, 0), kO, 0).release(0).barrier(0, 2);
+  builder.at(0, 1).acquire(0).put(1, local(kI, 1), kO, 1).barrier(0, 2);
+  builder.at(0, 0).put(1, local(kI, 0), kS, 0);
+  const std::int64_t chunk = 1 << 20;
+  EXPECT_NEAR(simulate(builder.plan, ring(2), 2 * chunk).time_us, kLatencyUs + us_of(3 * chunk), kTolerance);
+}
+
+TEST(Simulator, AMulticastTreeCrossesALinkOnce) {
+  constexpr std::int32_t kRanks = 4;
+  PlanBuilder builder = test_plan(kRanks, 1);
+  const auto block = builder.at(0);
+  for (std::int32_t r = 1; r < kRanks; ++r) builder.at(r).group(kO, 0);
+  Operation store;
+  store.kind = OpKind::kGroupStore;
+  store.channel = ChannelKind::kSwitch;
+  store.sources = {local(kI, 0)};
+  store.destinations = {block.group(kO, 0)};
+  block.add(store);
+  Topology topology = star(kRanks);
+  const std::int64_t bytes = 1 << 20;
+  EXPECT_NEAR(simulate(builder.plan, topology, bytes).time_us, kLatencyUs + us_of((kRanks - 1) * bytes), kTolerance);
+  topology.multicast = true;
+  EXPECT_NEAR(simulate(builder.plan, topology, bytes).time_us, kLatencyUs + us_of(bytes), kTolerance);
+}
+
+TEST(Simulator, AStuckPlanNamesWhoIsBlocked) {
+  PlanBuilder builder = test_plan(2, 1);
+  builder.at(0).wait(1).signal(1);
+  builder.at(1).wait(0).signal(0);
+  try {
+    simulate(builder.plan, ring(2), 16);
+    FAIL() << "it is stuck";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("rank 0, thread block 0, operation 0 (wait) waits for a signal from rank 1"), text.npos)
+        << text;
+    EXPECT_NE(text.find("rank 1, thread block 0, operation 0 (wait) waits for a signal from rank 0"), text.npos)
+        << text;
+  }
+}
+
+TEST(Simulator, BoundsAreThoseOfTheTopology) {
+  const std::int64_t bytes = 1 << 20;
+  const Simulation gather = simulate(all_pairs_all_gather(4), star(4), bytes);
+  EXPECT_NEAR(gather.bounds.latency_us, kLatencyUs, kTolerance);
+  EXPECT_NEAR(gather.bounds.bandwidth_us, us_of(3 * bytes), kTolerance);
+  EXPECT_NEAR(gather.time_us, 2 * kLatencyUs + us_of(3 * bytes), kTolerance);  // it first asks whether it may write
+  const Simulation reduce = simulate(ring_all_reduce(4), star(4), bytes);
+  EXPECT_NEAR(reduce.bounds.bandwidth_us, us_of(2 * 3 * bytes / 4), kTolerance);
+  Topology multicast = star(4);
+  multicast.multicast = true;
+  EXPECT_NEAR(simulate(ring_all_reduce(4), multicast, bytes).bounds.bandwidth_us, us_of(bytes), kTolerance);
+}
+
+TEST(Simulator, IsDeterministicMonotonicAndAboveItsBounds) {
+  std::vector<Plan> plans{ring_all_reduce(5), all_pairs_all_gather(6), packet_all_reduce(5),
+                          tree_all_reduce(7), doubling_all_reduce(8),  ring_all_gather(6)};
+  for (const Case& right : right_cases()) plans.push_back(right.plan);
+  for (const Plan& plan : plans) {
+    const auto ranks = static_cast<std::int32_t>(plan.ranks.size());
+    for (const bool is_star : {true, false}) {
+      const auto at = [&](std::int64_t bytes, double gbs) {
+        return simulate(plan, is_star ? star(ranks, kLatencyUs, gbs) : ring(std::max(ranks, 2), kLatencyUs, gbs),
+                        bytes);
+      };
+      double before = 0;
+      for (const std::int64_t bytes : {std::int64_t{16}, std::int64_t{1} << 12, std::int64_t{1} << 16}) {
+        const Simulation run = at(bytes, kGbs);
+        EXPECT_GE(run.time_us, before - kTolerance) << plan.name << ", " << bytes;
+        before = run.time_us;
+        EXPECT_LE(at(bytes, 2 * kGbs).time_us, run.time_us + kTolerance) << plan.name << ", " << bytes;
+        EXPECT_GE(run.time_us, run.bounds.latency_us - kTolerance) << plan.name << ", " << bytes;
+        EXPECT_GE(run.time_us, run.bounds.bandwidth_us - kTolerance) << plan.name << ", " << bytes;
+        const Simulation again = at(bytes, kGbs);
+        ASSERT_EQ(run.steps.size(), again.steps.size());
+        EXPECT_EQ(run.critical_path, again.critical_path);
+        for (std::size_t i = 0; i < run.steps.size(); ++i) {
+          ASSERT_EQ(run.steps[i].begin, again.steps[i].begin);
+          ASSERT_EQ(run.steps[i].end, again.steps[i].end);
+          ASSERT_LT(run.steps[i].cause, static_cast<std::int32_t>(i));
+        }
+      }
+    }
+  }
+}
+
+TEST(Simulator, StopsAtItsBudgetWithAnEstimate) {
+  const Plan plan = ring_all_gather(48);
+  const Simulation whole = simulate(plan, ring(48), 1 << 16);
+  EXPECT_TRUE(whole.complete);
+  const Simulation part = simulate(plan, ring(48), 1 << 16, 0.0);
+  EXPECT_FALSE(part.complete);
+  EXPECT_GT(part.done, 0);
+  EXPECT_LT(part.done, 1);
+  EXPECT_NEAR(part.time_us, whole.time_us, 0.5 * whole.time_us);
+}
+
+TEST(Simulator, RefusesATopologyThatDoesNotFit) {
+  EXPECT_THROW(simulate(ring_all_gather(4), ring(3), 16), Error);
+  EXPECT_THROW(simulate(ring_all_gather(4), nodes(4), 16), Error);  // no links
+}
+
+TEST(Topology, IsReadFromJson) {
+  const Topology read = read_topology(R"({"name": "two", "nodes": ["a", "b", "s"], "ranks": ["a", "b"],
+    "links": [{"from": "a", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
+              {"from": "b", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
+              {"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 1, "both": false}],
+    "routes": [{"nodes": ["a", "s", "b"]}], "local": {"latency_us": 0.25, "bandwidth_gbs": 100}})");
+  EXPECT_EQ(read.links.size(), 5u);
+  EXPECT_EQ(read.local_latency, 250'000);
+  Routes routes(read);
+  EXPECT_EQ(routes.between(0, 1).latency, 3'000'000);  // as given, though the direct link is nearer
+  EXPECT_EQ(routes.between(1, 0).latency, 3'000'000);
+  EXPECT_EQ(routes.latencies_from(0)[1], 1'000'000);
+}
+
+TEST(Topology, ErrorsNameTheirPlace) {
+  const std::vector<std::pair<std::string, std::string>> wrong{
+      {"{", "topology: /: is no JSON"},
+      {R"({"nodes": []})", "topology: /nodes: "},
+      {R"({"nodes": ["a", "a"]})", "topology: /nodes/1: is there twice"},
+      {R"({"nodes": ["a"], "ranks": ["b"]})", "topology: /ranks/0: there is no node \"b\""},
+      {R"({"nodes": ["a", "b"], "ranks": [], "links": [{"from": "a", "to": "b", "latency_us": -1, "bandwidth_gbs": 1}]})",
+       "topology: /links/0/latency_us: "},
+      {R"({"nodes": ["a", "b"], "ranks": [], "links": [{"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 0}]})",
+       "topology: /links/0/bandwidth_gbs: must be above 0"},
+      {R"({"nodes": ["a", "b"], "ranks": [], "routes": [{"nodes": ["a", "b"]}]})",
+       "topology: /routes/0/nodes/1: no link"}};
+  for (const auto& [text, says] : wrong) {
+    try {
+      read_topology(text);
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::plan
