@@ -1,8 +1,8 @@
 // Flows over links. A flow runs on all its links at once, at the least of its shares: a link gives each of its n flows
 // an n-th of its bandwidth. Fair shares, since links interleave the packets of concurrent transfers, and first come,
 // first served would let a large transfer hold up small ones. A flow that is slowed elsewhere leaves part of its share
-// unused (max-min sharing would hand that out, at the price of touching every flow at every change), so contention is
-// never underrated.
+// unused (max-min sharing would hand that out, at the price of touching every flow at every change), so no flow runs
+// faster than its max-min share.
 //
 // Thread rule: one thread.
 #pragma once

@@ -283,6 +283,18 @@ TEST(Simulator, StopsAtItsBudgetWithAnEstimate) {
   EXPECT_NEAR(part.time_us, whole.time_us, 0.5 * whole.time_us);
 }
 
+TEST(Simulator, HundredsOfRanksTakeSeconds) {
+  constexpr double kBudgetS = 60;  // far above what it takes, for slow machines and sanitizers
+  const std::vector<Plan> plans{doubling_all_reduce(512), tree_all_reduce(512), ring_all_reduce(128),
+                                all_pairs_all_gather(64)};
+  for (const Plan& plan : plans) {
+    const auto ranks = static_cast<std::int32_t>(plan.ranks.size());
+    const Simulation run = simulate(plan, star(ranks), 1 << 20, kBudgetS);
+    EXPECT_TRUE(run.complete) << ranks << " ranks";
+    EXPECT_GE(run.time_us, run.bounds.bandwidth_us) << ranks << " ranks";
+  }
+}
+
 TEST(Simulator, RefusesATopologyThatDoesNotFit) {
   EXPECT_THROW(simulate(ring_all_gather(4), ring(3), 16), Error);
   EXPECT_THROW(simulate(ring_all_gather(4), nodes(4), 16), Error);  // no links
