@@ -131,3 +131,11 @@ def run_plan(
 
 def plan_info(text: str) -> dict[str, Any]: ...
 def export_mscclpp(text: str) -> str: ...
+def simulate_plan(
+    plan: str, topology: str, block_bytes: int, budget_s: float | None = None, timeline: bool = False
+) -> dict[str, Any]:
+    """How long a plan takes on a topology (docs/simulator.md).
+
+    Keys: ``time_us``, ``algorithm_gbs``, ``latency_bound_us``, ``bandwidth_bound_us``, ``complete``, ``done``,
+    ``critical_path`` and ``timeline`` (steps, in order), ``links`` (``name``, ``bytes``, ``share``; the busiest first).
+    """

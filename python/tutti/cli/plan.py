@@ -1,4 +1,4 @@
-"""``tutti plan``: proves, runs, shows and exports execution plans."""
+"""``tutti plan``: proves, runs, simulates, shows and exports execution plans."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Execution plans: prove, run, show, export.", no_args_is_help=True)
+from tutti.cli.plan_simulate import simulate
+
+app = typer.Typer(help="Execution plans: prove, run, simulate, show, export.", no_args_is_help=True)
+app.command()(simulate)
 
 PlanFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON.")]
 

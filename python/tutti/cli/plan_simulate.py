@@ -1,0 +1,94 @@
+"""``tutti plan simulate``: how long a plan takes on a topology, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tutti._units import format_bytes, format_us, parse_bytes
+from tutti.cli.plan_timeline import where, write_html, write_png, write_trace
+from tutti.topology import PRESETS
+
+# Exit statuses.
+DONE, OVER_BUDGET, REFUSED = 0, 1, 2
+
+MOST_PRINTED = 20
+
+Output = Annotated[Path | None, typer.Option(dir_okay=False)]
+
+
+def _topology(name: str, plan: str) -> str:
+    """The JSON of a file, or of a preset for as many ranks as the plan has."""
+    from tutti import _core
+
+    if name in PRESETS:
+        return json.dumps(PRESETS[name](len(_core.plan_info(plan)["ranks"])))
+    path = Path(name)
+    if not path.is_file():
+        raise ValueError(f'"{name}" is neither a file nor one of {", ".join(PRESETS)}')
+    return path.read_bytes().decode(errors="replace")
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    typer.echo(
+        f"{result['plan']}: {result['collective']} of {format_bytes(result['block_bytes'])} a rank block, "
+        f"{result['ranks']} ranks on {result['topology']}"
+    )
+    if not result["complete"]:
+        typer.echo(f"over budget after {result['done']:.1%} of the operations; the time is an estimate")
+    typer.echo(f"time            {format_us(result['time_us'])}{'' if result['complete'] else ' (estimate)'}")
+    typer.echo(f"bandwidth       {result['algorithm_gbs']:.4g} GB/s")
+    typer.echo(f"latency bound   {format_us(result['latency_bound_us'])}")
+    typer.echo(f"bandwidth bound {format_us(result['bandwidth_bound_us'])}")
+    path = result["critical_path"]
+    typer.echo("critical path, until:")
+    head = path if len(path) <= MOST_PRINTED else path[: MOST_PRINTED // 2]
+    tail = [] if len(path) <= MOST_PRINTED else path[-MOST_PRINTED // 2 :]
+    for step in head:
+        typer.echo(f"  {format_us(step['end_us']):>9}  {where(step)}")
+    if tail:
+        typer.echo(f"             … {len(path) - len(head) - len(tail)} more …")
+    for step in tail:
+        typer.echo(f"  {format_us(step['end_us']):>9}  {where(step)}")
+    typer.echo("busiest links:")
+    for use in result["links"][:5]:
+        typer.echo(f"  {use['share']:>6.1%}  {use['name']}, {format_bytes(use['bytes'])}")
+
+
+def simulate(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON.")],
+    topology: Annotated[str, typer.Option(help=f"A topology file, or {', '.join(PRESETS)}.")],
+    size: Annotated[str, typer.Option(help="Of one rank's block, like 64KB.")],
+    budget: Annotated[float | None, typer.Option(min=0, help="Seconds, then stop with an estimate.")] = None,
+    html: Output = None,
+    png: Output = None,
+    trace: Output = None,
+    json_out: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Predicts a plan's time on a topology: bounds, critical path, use of links; draws its timeline.
+
+    Leaves 0, 1 if it went over budget, 2 if a file is wrong or the plan gets stuck.
+    """
+    from tutti import _core
+
+    plan = file.read_bytes().decode(errors="replace")
+    wants_timeline = any(path is not None for path in (html, png, trace))
+    try:
+        result = _core.simulate_plan(plan, _topology(topology, plan), parse_bytes(size), budget, wants_timeline)
+        if html is not None:
+            write_html(result, html)
+        if png is not None:
+            write_png(result, png)
+        if trace is not None:
+            write_trace(result, trace)
+    except (ValueError, NotImplementedError, ImportError) as error:
+        typer.echo(f"{file}: {error}", err=True)
+        raise typer.Exit(REFUSED) from None
+    if json_out:
+        typer.echo(json.dumps({key: value for key, value in result.items() if key != "timeline"}, indent=2))
+    else:
+        _print_result(result)
+    raise typer.Exit(DONE if result["complete"] else OVER_BUDGET)

@@ -1,0 +1,146 @@
+"""`tutti plan simulate`: presets, what is printed, drawn and refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tutti import _core
+from tutti.cli.app import app
+from tutti.topology import PRESETS, cpu_host, fat_tree, nvswitch, ring, torus
+
+pytestmark = pytest.mark.tutti_only
+
+PLANS = Path(__file__).resolve().parent.parent / "cpp" / "plan" / "plans"
+RING = PLANS / "ring_all_reduce_3.json"
+TREE = PLANS / "tree_all_reduce_7.json"
+STUCK = PLANS / "both_wait_first.json"
+
+
+def invoke(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", "simulate", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "thunderbolt"])
+@pytest.mark.parametrize("plan", [RING, TREE], ids=lambda path: path.stem)
+def test_every_preset_runs_a_plan_above_its_bounds(plan: Path, preset: str) -> None:
+    code, output = invoke(plan, "--topology", preset, "--size", "1MB", "--json")
+    assert code == 0
+    result = json.loads(output)
+    assert result["complete"]
+    assert result["time_us"] >= result["bandwidth_bound_us"] > 0
+    assert result["time_us"] >= result["latency_bound_us"] > 0
+    assert 0 < result["links"][0]["share"] <= 1
+    path = result["critical_path"]
+    assert path[0]["turn_us"] == 0
+    assert all(before["begin_us"] <= after["begin_us"] for before, after in itertools.pairwise(path))
+    assert path[-1]["seen_us"] == pytest.approx(result["time_us"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(small=st.integers(0, 1 << 20), more=st.integers(0, 1 << 20), gbs=st.floats(1, 400), factor=st.floats(1, 10))
+def test_time_grows_with_size_and_falls_with_bandwidth(small: int, more: int, gbs: float, factor: float) -> None:
+    plan = RING.read_text()
+
+    def time_of(size: int, bandwidth: float) -> float:
+        return _core.simulate_plan(plan, json.dumps(ring(3, 1.0, bandwidth)), size)["time_us"]
+
+    slack = 1e-4  # of rounding to picoseconds, in us
+    assert time_of(small, gbs) <= time_of(small + more, gbs) + slack
+    assert time_of(small, gbs * factor) <= time_of(small, gbs) + slack
+
+
+def test_presets_are_as_they_are_called() -> None:
+    assert [len(preset(2)["ranks"]) for preset in PRESETS.values()] == [2] * len(PRESETS)
+    assert len(nvswitch(8)["links"]) == 8
+    assert len(torus(12)["links"]) == 24
+    assert torus(12)["name"] == "torus 4 x 3"
+    assert len(torus(2)["links"]) == len(ring(2)["links"]) == 1
+    assert len(fat_tree(20, 8, spines=3)["groups"]) == 3
+    assert not any(link["both"] for link in cpu_host(4)["links"])
+    for wrong in (lambda: torus(7, 2), lambda: PRESETS["thunderbolt"](3), lambda: ring(0), lambda: fat_tree(4, 0)):
+        with pytest.raises(ValueError):
+            wrong()
+
+
+def test_topology_files_are_read_and_their_faults_named(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(ring(3)))
+    code, output = invoke(RING, "--topology", file, "--size", "64KB")
+    assert code == 0
+    for line in ("time ", "bandwidth bound", "latency bound", "critical path", "busiest links"):
+        assert line in output
+    broken = ring(3)
+    broken["links"][1]["to"] = "nowhere"
+    file.write_text(json.dumps(broken))
+    code, output = invoke(RING, "--topology", file, "--size", "64KB")
+    assert code == 2
+    assert '/links/1/to: there is no node "nowhere"' in output
+    assert invoke(RING, "--topology", "moebius", "--size", "64KB")[0] == 2
+    assert invoke(TREE, "--topology", "thunderbolt", "--size", "64KB")[0] == 2
+
+
+def test_a_stuck_plan_is_an_error_that_names_the_operations() -> None:
+    code, output = invoke(STUCK, "--topology", "ring", "--size", "4KB")
+    assert code == 2
+    assert "stuck after" in output
+    assert "(wait" in output
+
+
+def test_over_budget_states_an_estimate() -> None:
+    plan = json.loads(RING.read_text())
+    block = plan["gpus"][0]["threadblocks"][0]
+    block["ops"] = [{"name": "nop"}] + block["ops"]
+    # Enough events that the clock is looked at: copies of nothing but time.
+    copy = {"name": "copy", "src_buff": [{"type": "i", "index": 0, "size": 1}]}
+    copy["dst_buff"] = [{"type": "s", "index": 0, "size": 1}]
+    block["ops"] += [copy] * 2000
+    result = _core.simulate_plan(json.dumps(plan), json.dumps(nvswitch(3)), 1 << 16, 0.0)
+    assert not result["complete"]
+    assert 0 < result["done"] < 1
+    assert result["time_us"] > 0
+
+
+class Tags(HTMLParser):
+    """Counts the tags of a page and remembers what it would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, int] = {}
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.loads += [value for name, value in attrs if name in ("src", "href") and value]
+
+
+def test_the_timeline_is_drawn_and_traced(tmp_path: Path) -> None:
+    page, picture, trace = tmp_path / "t.html", tmp_path / "t.png", tmp_path / "t.json"
+    code, _ = invoke(
+        RING, "--topology", "ring", "--size", "1MB", "--html", page, "--png", picture, "--trace", trace, "--json"
+    )
+    assert code == 0
+    tags = Tags()
+    tags.feed(page.read_text())
+    assert tags.loads == []
+    assert tags.counts["rect"] > 10
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
+        "rank 0",
+        "rank 1",
+        "rank 2",
+    }
+    work = [event for event in events if event["ph"] == "X" and event["name"] == "put"]
+    assert len(work) == 3 * 4  # two steps of reduce-scatter, two of all-gather, on each rank
+    assert all(event["dur"] > 0 and event["ts"] >= 0 for event in work)
