@@ -116,7 +116,8 @@ def write_png(result: dict[str, Any], path: Path) -> None:
     axis.invert_yaxis()
     axis.set_xlabel("us")
     axis.set_title(_title(result), fontsize=9)
-    axis.legend(handles=[Patch(color=colour, label=kind) for kind, colour in COLOURS.items()], fontsize=7)
+    patches = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items()]
+    axis.legend(handles=patches, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -123,7 +123,8 @@ Bounds bounds_of(const Plan& plan, const Topology& topology, Routes& routes, std
   double most = total_bound(plan, topology, nodes, block);
   for (const std::int32_t node : nodes) most = std::max(most, boundary_bound(plan, topology, {node}, block));
   for (const auto& group : topology.groups) most = std::max(most, boundary_bound(plan, topology, group, block));
-  return {static_cast<double>(latency_bound(plan, topology, routes)) / kPicosecondsPerUs, most / kPicosecondsPerUs};
+  const Picoseconds latency = block_bytes > 0 ? latency_bound(plan, topology, routes) : 0;  // else nothing is needed
+  return {static_cast<double>(latency) / kPicosecondsPerUs, most / kPicosecondsPerUs};
 }
 
 double counted_bytes(const Plan& plan, std::int64_t block_bytes) {

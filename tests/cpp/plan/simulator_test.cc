@@ -252,7 +252,8 @@ TEST(Simulator, IsDeterministicMonotonicAndAboveItsBounds) {
                         bytes);
       };
       double before = 0;
-      for (const std::int64_t bytes : {std::int64_t{16}, std::int64_t{1} << 12, std::int64_t{1} << 16}) {
+      for (const std::int64_t bytes :
+           {std::int64_t{0}, std::int64_t{16}, std::int64_t{1} << 12, std::int64_t{1} << 16}) {
         const Simulation run = at(bytes, kGbs);
         EXPECT_GE(run.time_us, before - kTolerance) << plan.name << ", " << bytes;
         before = run.time_us;
