@@ -20,9 +20,12 @@ namespace {
 using plan::PlanCollective;
 
 // What one invocation works on, of all rank blocks of the larger buffer together: small enough to stay in a core's
-// cache between the steps of a plan, large enough that its signals cost little.
-constexpr std::size_t kSegmentBytes = std::size_t{1} << 20;
+// cache between the steps of a plan, large enough that its signals cost little. Where ranks share cores a signal costs
+// a switch of threads.
+constexpr std::size_t kSegmentBytes = std::size_t{256} << 10;
+constexpr std::size_t kCrowdedSegmentBytes = std::size_t{1} << 20;
 constexpr std::size_t kMostPrograms = 64;
+constexpr std::size_t kSegmentsInTurn = 4;  // shadows
 
 std::optional<Collective> collective_of(PlanCollective collective) {
   switch (collective) {
@@ -64,11 +67,11 @@ bool has_loops(const plan::Plan& plan) {
 }
 
 // Segments end where chunks end: so only the last one of a message has short chunks.
-std::size_t segment_of(const executor::Tables& tables) {
+std::size_t segment_of(const executor::Tables& tables, bool crowded) {
   const plan::Shape& shape = tables.shape();
   const auto unit = static_cast<std::size_t>(std::max(shape.block_chunks[0], shape.block_chunks[1])) * 64;
   const auto blocks = static_cast<std::size_t>(std::max(shape.blocks[0], shape.blocks[1]));
-  return std::max(unit, kSegmentBytes / blocks / unit * unit);
+  return std::max(unit, (crowded ? kCrowdedSegmentBytes : kSegmentBytes) / blocks / unit * unit);
 }
 
 // A doorbell that wakes ranks which sleep in the host channel.
@@ -86,10 +89,10 @@ class PlanRunner {
  public:
   PlanRunner(std::shared_ptr<const plan::Plan> plan, HostChannel& host)
       : tables_(std::move(plan)),
-        geometry_{&tables_, segment_of(tables_)},
+        geometry_{&tables_, segment_of(tables_, host.crowded())},
         uncut_(!tables_.scratch().plain && !tables_.scratch().packets && !has_loops(tables_.plan())),
         doorbell_(host),
-        memory_(host, layouts(), geometry_.shadow_bytes()),
+        memory_(host, layouts(), ring_bytes()),
         interpreter_(tables_, host.index(), memory_.ranks(), &doorbell_) {
     program(geometry_.segment_bytes);  // what cannot run is refused now
   }
@@ -117,6 +120,16 @@ class PlanRunner {
     const auto bytes = static_cast<std::int64_t>(geometry_.segment_bytes);
     for (std::int32_t rank = 0; rank < tables_.ranks(); ++rank) list.push_back(tables_.layout(rank, bytes, bytes));
     return list;
+  }
+
+  std::size_t ring_bytes() const noexcept { return kSegmentsInTurn * geometry_.shadow_bytes(geometry_.segment_bytes); }
+
+  // Where the shadows of the next piece lie. All ranks make the same invocations, so they agree.
+  std::size_t take_shadow(std::size_t piece) noexcept {
+    if (piece > geometry_.segment_bytes) return 0;  // a whole message that needs none
+    const std::size_t bytes = geometry_.shadow_bytes(piece);
+    if (next_shadow_ + bytes > ring_bytes()) next_shadow_ = 0;
+    return std::exchange(next_shadow_, next_shadow_ + bytes);
   }
 
   const executor::Program& program(std::size_t block_bytes) {
@@ -150,11 +163,11 @@ class PlanRunner {
       const std::size_t piece = std::min(step, bytes - begin);
       const executor::Program* ready = find_program(piece);
       if (ready == nullptr) return {Status::kInternal, -1};
-      buffers.load(begin, piece);
+      buffers.load(begin, piece, take_shadow(piece));
       interpreter_.begin(*ready, call.dtype, call.op,
-                         [&](const executor::BaseRef& ref) noexcept { return buffers.address(ref, begin); });
+                         [&](const executor::BaseRef& ref) noexcept { return buffers.address(ref); });
       if (Outcome outcome = finish_invocation(context); !outcome.ok()) return outcome;
-      buffers.store(begin, piece);
+      buffers.store();
     }
     memory_.end_call();
     return kOkOutcome;
@@ -188,6 +201,7 @@ class PlanRunner {
   PlanMemory memory_;
   executor::Interpreter interpreter_;
   std::map<std::size_t, std::unique_ptr<executor::Program>> programs_;  // by bytes of a rank block
+  std::size_t next_shadow_ = 0;
   bool joined_ = false;
 };
 

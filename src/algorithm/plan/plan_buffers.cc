@@ -85,7 +85,7 @@ bool PlanBuffers::overlaps_here() const noexcept {
   if (!has(kIn) || !has(kOut) || call_.collective == Collective::kAllToAll) return false;
   for (std::size_t i = 0; i < geometry_.blocks(kIn); ++i) {
     for (std::size_t o = 0; o < geometry_.blocks(kOut); ++o) {
-      if (overlap(user(kIn, static_cast<int>(i), 0), block_bytes_, user(kOut, static_cast<int>(o), 0), block_bytes_)) {
+      if (overlap(user(kIn, static_cast<int>(i)), block_bytes_, user(kOut, static_cast<int>(o)), block_bytes_)) {
         return true;
       }
     }
@@ -93,18 +93,18 @@ bool PlanBuffers::overlaps_here() const noexcept {
   return false;
 }
 
-std::byte* PlanBuffers::at(int side, int rank, int block, std::size_t begin) const noexcept {
+std::byte* PlanBuffers::at(int side, int rank, int block) const noexcept {
   const auto s = static_cast<std::size_t>(side);
   const bool own = rank == context_.rank;
   if (shadow_all_[s] || (own && shadow_mine_[s])) {
     const std::size_t before = side == kIn ? 0 : geometry_.blocks(kIn);
-    return memory_.shadow(rank) + (before + static_cast<std::size_t>(block)) * geometry_.segment_bytes;
+    return memory_.shadow(rank) + shadow_ + (before + static_cast<std::size_t>(block)) * PlanGeometry::stride(bytes_);
   }
-  if (own) return user(side, block, begin);
-  return context_.host->arena(rank) + place(side, rank) + static_cast<std::size_t>(block) * block_bytes_ + begin;
+  if (own) return user(side, block);
+  return context_.host->arena(rank) + place(side, rank) + static_cast<std::size_t>(block) * block_bytes_ + begin_;
 }
 
-std::byte* PlanBuffers::address(const executor::BaseRef& ref, std::size_t begin) const noexcept {
+std::byte* PlanBuffers::address(const executor::BaseRef& ref) const noexcept {
   int side = ref.area == executor::Area::kInput ? kIn : kOut;
   int block = ref.block;
   if (in_place_) {
@@ -112,20 +112,24 @@ std::byte* PlanBuffers::address(const executor::BaseRef& ref, std::size_t begin)
     if (geometry_.blocks(side) < geometry_.blocks(whole_)) block = ref.rank;
     side = whole_;
   }
-  return at(side, ref.rank, block, begin);
+  return at(side, ref.rank, block);
 }
 
-void PlanBuffers::load(std::size_t begin, std::size_t bytes) noexcept {
+void PlanBuffers::load(std::size_t begin, std::size_t bytes, std::size_t shadow) noexcept {
+  begin_ = begin;
+  bytes_ = bytes;
+  shadow_ = shadow;
   if (!has(kIn)) return;
   const int side = in_place_ ? whole_ : kIn;
   const bool one = in_place_ && geometry_.blocks(kIn) < geometry_.blocks(kOut);
   for (std::size_t b = 0; b < geometry_.blocks(kIn); ++b) {
     const int block = static_cast<int>(b);
-    copy_unless_same(at(side, context_.rank, one ? context_.rank : block, begin), user(kIn, block, begin), bytes);
+    std::byte* to = at(side, context_.rank, one ? context_.rank : block);
+    if (to != user(kIn, block)) context_.stage_writer.copy(to, user(kIn, block), bytes);
   }
 }
 
-void PlanBuffers::store(std::size_t begin, std::size_t bytes) noexcept {
+void PlanBuffers::store() noexcept {
   if (!has(kOut)) return;
   const int side = in_place_ ? whole_ : kOut;
   const bool one = in_place_ && whole_ == kIn;
@@ -134,13 +138,13 @@ void PlanBuffers::store(std::size_t begin, std::size_t bytes) noexcept {
                         call_.collective == Collective::kReduce);
   for (std::size_t b = 0; b < geometry_.blocks(kOut); ++b) {
     const int block = static_cast<int>(b);
-    const std::byte* from = at(side, context_.rank, one ? context_.rank : block, begin);
-    void* to = user(kOut, block, begin);
+    const std::byte* from = at(side, context_.rank, one ? context_.rank : block);
+    void* to = user(kOut, block);
     if (divides) {
       const void* source = from;
-      cpu::reduce(&to, 1, &source, 1, bytes / size_of(call_.dtype), call_.dtype, ReduceOp::kAvg, context_.size);
+      cpu::reduce(&to, 1, &source, 1, bytes_ / size_of(call_.dtype), call_.dtype, ReduceOp::kAvg, context_.size);
     } else {
-      copy_unless_same(to, from, bytes);
+      copy_unless_same(to, from, bytes_);
     }
   }
 }

@@ -5,6 +5,9 @@
 // tensor. Two cases more take a shadow: a buffer that this rank's call does not have (a root's alone), and an input
 // that lies in the output when the plan is not made for that.
 //
+// Segments take their shadows in turn from a ring of several: by the time a shadow is written again, the peers' caches
+// have lost it, so the stores need not wait for them (see SharedWriter).
+//
 // A plan that is in place has one buffer, the larger one, and the other is a block of it (or it). Where that is the
 // input, it is a shadow always: the caller's input is not ours to write.
 //
@@ -24,12 +27,14 @@ namespace tutti {
 // What of this a plan decides once.
 struct PlanGeometry {
   const executor::Tables* tables = nullptr;
-  std::size_t segment_bytes = 0;  // of a rank block: the room in shadows
+  std::size_t segment_bytes = 0;  // of a rank block: the most that one invocation works on through shadows
 
   std::size_t blocks(int side) const noexcept {
     return static_cast<std::size_t>(tables->shape().blocks[static_cast<std::size_t>(side)]);
   }
-  std::size_t shadow_bytes() const noexcept { return (blocks(0) + blocks(1)) * segment_bytes; }
+  // One rank's shadows of a piece of `bytes` of each rank block.
+  std::size_t shadow_bytes(std::size_t bytes) const noexcept { return (blocks(0) + blocks(1)) * stride(bytes); }
+  static std::size_t stride(std::size_t bytes) noexcept { return (bytes + 127) / 128 * 128; }
 };
 
 class PlanBuffers {
@@ -41,12 +46,13 @@ class PlanBuffers {
   // No shadow is in use, so a message need not be cut for its sake.
   bool direct() const noexcept { return !shadow_all_[0] && !shadow_all_[1] && !shadow_mine_[0] && !shadow_mine_[1]; }
 
-  // Before and after the invocation on bytes [begin, begin + bytes) of each rank block.
-  void load(std::size_t begin, std::size_t bytes) noexcept;
-  void store(std::size_t begin, std::size_t bytes) noexcept;
+  // Before the invocation on bytes [begin, begin + bytes) of each rank block, whose shadows lie `shadow` bytes from the
+  // first; and after it.
+  void load(std::size_t begin, std::size_t bytes, std::size_t shadow) noexcept;
+  void store() noexcept;
 
-  // Of the segment at hand.
-  std::byte* address(const executor::BaseRef& ref, std::size_t begin) const noexcept;
+  // Of the segment that was loaded.
+  std::byte* address(const executor::BaseRef& ref) const noexcept;
 
  private:
   static constexpr int kIn = 0;
@@ -57,9 +63,9 @@ class PlanBuffers {
   bool overlaps_anywhere() const noexcept;
   bool overlaps_here() const noexcept;
   std::uint64_t place(int side, int rank) const noexcept;
-  std::byte* at(int side, int rank, int block, std::size_t begin) const noexcept;
-  std::byte* user(int side, int block, std::size_t begin) const noexcept {
-    return (side == kIn ? call_.input : call_.output).data(block) + begin;
+  std::byte* at(int side, int rank, int block) const noexcept;
+  std::byte* user(int side, int block) const noexcept {
+    return (side == kIn ? call_.input : call_.output).data(block) + begin_;
   }
   void place_one_buffer() noexcept;
   void place_two_buffers() noexcept;
@@ -70,6 +76,9 @@ class PlanBuffers {
   CallContext& context_;
   const bool in_place_;
   std::size_t block_bytes_ = 0;
+  std::size_t begin_ = 0;  // the segment at hand
+  std::size_t bytes_ = 0;
+  std::size_t shadow_ = 0;
   int whole_ = kOut;                   // in place: the side that holds both
   std::array<bool, 2> shadow_all_{};   // of all ranks
   std::array<bool, 2> shadow_mine_{};  // of this rank's own; nobody else reaches into it

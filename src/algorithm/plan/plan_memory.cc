@@ -45,8 +45,9 @@ Outcome PlanMemory::join(Deadline& deadline) noexcept {
     std::uint64_t theirs = 0;
     std::memcpy(&theirs, host_.stage(rank), sizeof theirs);
     all = all && theirs != kNotMapped;
-    ranks_[static_cast<std::size_t>(rank)].base =
-        rank == host_.index() ? static_cast<std::byte*>(own_) : host_.arena(rank) + theirs;
+    // Our own block too: ranks that are threads of one process then see each counter at one address, as sanitizers
+    // must.
+    ranks_[static_cast<std::size_t>(rank)].base = host_.arena(rank) + theirs;
   }
   return all ? kOkOutcome : Outcome{Status::kInternal, -1};
 }
