@@ -35,6 +35,7 @@ void PlanBuffers::place_one_buffer() noexcept {
   const bool reached = tables.reached(plan::BufferKind::kInput) || tables.reached(plan::BufferKind::kOutput);
   const auto whole = static_cast<std::size_t>(whole_);
   shadow_all_[whole] = whole_ == kIn || (reached && !mapped_everywhere(kOut));
+  may_shadow_mine_ = !reached && rooted(whole_);
   shadow_mine_[whole] = !reached && !has(whole_);
 }
 
@@ -45,16 +46,17 @@ void PlanBuffers::place_two_buffers() noexcept {
     if (tables.reached(static_cast<plan::BufferKind>(side))) {
       shadow_all_[s] = !mapped_everywhere(side) || (side == kIn && overlaps_anywhere());
     } else {
+      may_shadow_mine_ = may_shadow_mine_ || side == kIn || rooted(side);
       shadow_mine_[s] = !has(side) || (side == kIn && overlaps_here());
     }
   }
 }
 
-bool PlanBuffers::has(int side) const noexcept {
+// Whether the root alone has this side.
+bool PlanBuffers::rooted(int side) const noexcept {
   const Collective c = call_.collective;
-  const bool rooted = side == kIn ? c == Collective::kBroadcast || c == Collective::kScatter
-                                  : c == Collective::kReduce || c == Collective::kGather;
-  return !rooted || context_.rank == call_.root;
+  return side == kIn ? c == Collective::kBroadcast || c == Collective::kScatter
+                     : c == Collective::kReduce || c == Collective::kGather;
 }
 
 std::uint64_t PlanBuffers::place(int side, int rank) const noexcept {

@@ -43,8 +43,9 @@ class PlanBuffers {
 
   // Bytes of a rank block.
   std::size_t block_bytes() const noexcept { return block_bytes_; }
-  // No shadow is in use, so a message need not be cut for its sake.
-  bool direct() const noexcept { return !shadow_all_[0] && !shadow_all_[1] && !shadow_mine_[0] && !shadow_mine_[1]; }
+  // No rank can be using a shadow, so a message need not be cut for its sake. All ranks say the same: whether a rank
+  // shadows a buffer that only it touches is not known to the others, so that it may is what counts.
+  bool direct() const noexcept { return !shadow_all_[0] && !shadow_all_[1] && !may_shadow_mine_; }
 
   // Before the invocation on bytes [begin, begin + bytes) of each rank block, whose shadows lie `shadow` bytes from the
   // first; and after it.
@@ -58,7 +59,8 @@ class PlanBuffers {
   static constexpr int kIn = 0;
   static constexpr int kOut = 1;
 
-  bool has(int side) const noexcept;
+  bool rooted(int side) const noexcept;
+  bool has(int side) const noexcept { return !rooted(side) || context_.rank == call_.root; }
   bool mapped_everywhere(int side) const noexcept;
   bool overlaps_anywhere() const noexcept;
   bool overlaps_here() const noexcept;
@@ -81,6 +83,7 @@ class PlanBuffers {
   std::size_t shadow_ = 0;
   int whole_ = kOut;                   // in place: the side that holds both
   std::array<bool, 2> shadow_all_{};   // of all ranks
+  bool may_shadow_mine_ = false;       // on any rank
   std::array<bool, 2> shadow_mine_{};  // of this rank's own; nobody else reaches into it
 };
 

@@ -68,17 +68,26 @@ float value(int rank, std::size_t block, std::size_t i, int salt) {
 }
 
 std::size_t blocks_in(Collective c, int n) {
-  return c == Collective::kReduceScatter || c == Collective::kAllToAll ? static_cast<std::size_t>(n) : 1;
+  const bool many = c == Collective::kReduceScatter || c == Collective::kAllToAll || c == Collective::kScatter;
+  return many ? static_cast<std::size_t>(n) : 1;
 }
 std::size_t blocks_out(Collective c, int n) {
-  return c == Collective::kAllGather || c == Collective::kAllToAll ? static_cast<std::size_t>(n) : 1;
+  const bool many = c == Collective::kAllGather || c == Collective::kAllToAll || c == Collective::kGather;
+  return many ? static_cast<std::size_t>(n) : 1;
+}
+bool is_rooted(Collective c) {
+  return c == Collective::kBroadcast || c == Collective::kGather || c == Collective::kScatter ||
+         c == Collective::kReduce;
 }
 
 float expected(Collective c, ReduceOp op, int rank, int n, int root, std::size_t block, std::size_t i, int salt) {
   const auto from = static_cast<int>(block);
   switch (c) {
     case Collective::kAllGather:
+    case Collective::kGather:
       return value(from, 0, i, salt);
+    case Collective::kScatter:
+      return value(root, static_cast<std::size_t>(rank), i, salt);
     case Collective::kAllToAll:
       return value(from, static_cast<std::size_t>(rank), i, salt);
     case Collective::kBroadcast:
@@ -122,7 +131,13 @@ void run_once(Communicator& c, Collective collective, std::size_t count, const V
   call.count = count;
   call.input = Blocks::single(in, count * sizeof(float));
   call.output = Blocks::single(out, count * sizeof(float));
+  // Who is not the root has no such tensor.
+  const bool gives = collective != Collective::kScatter || c.rank() == v.root;
+  const bool takes = (collective != Collective::kGather && collective != Collective::kReduce) || c.rank() == v.root;
+  if (!gives) call.input = {};
+  if (!takes) call.output = {};
   c.run(call);
+  if (!takes) return;
   for (std::size_t b = 0; b < outs; ++b) {
     for (std::size_t i = 0; i < count; ++i) {
       ASSERT_EQ(out[b * count + i], expected(collective, v.op, c.rank(), n, v.root, b, i, salt))
@@ -148,11 +163,14 @@ struct Subject {
   const char* name;
   Collective collective;
   plan::Plan (*make)(std::int32_t ranks);
-  int root = -1;
 };
 
 plan::Plan loop(std::int32_t ranks) { return plan::looped_all_reduce(ranks, 4096); }
 plan::Plan broadcast(std::int32_t ranks) { return plan::put_broadcast(ranks, ranks - 1); }
+
+plan::Plan gather(std::int32_t ranks) { return plan::put_gather(ranks, ranks - 1); }
+plan::Plan scatter(std::int32_t ranks) { return plan::get_scatter(ranks, ranks - 1); }
+plan::Plan reduce(std::int32_t ranks) { return plan::read_reduce(ranks, ranks - 1); }
 
 plan::Plan in_place_ring(std::int32_t ranks) {
   plan::Plan made = plan::ring_all_reduce(ranks);
@@ -172,6 +190,9 @@ const Subject kSubjects[] = {
     {"split", Collective::kAllToAll, plan::split_all_to_all},
     {"read", Collective::kReduceScatter, plan::read_reduce_scatter},
     {"broadcast", Collective::kBroadcast, broadcast},
+    {"gather", Collective::kGather, gather},
+    {"scatter", Collective::kScatter, scatter},
+    {"reduce", Collective::kReduce, reduce},
 };
 
 class FromFile : public testing::TestWithParam<std::tuple<int, Subject>> {};
@@ -184,15 +205,16 @@ TEST_P(FromFile, ComputesItsCollective) {
   world.size = ranks;
   world.plan_path_of = [&](int) { return file; };
   const bool broadcasts = subject.collective == Collective::kBroadcast;
+  const bool rooted = is_rooted(subject.collective);
   run_ranks(world, [&](Communicator& c) {
     int salt = 0;
     // Zero, one, odd, around a chunk, around one and several segments.
     for (const std::size_t count : {0, 1, 3, 15, 16, 17, 1001, 65'535, 65'600, 300'007}) {
       for (const bool mapped : {false, true}) {
         for (const bool in_place : {false, true}) {
-          Variant v{mapped, in_place || broadcasts, ReduceOp::kSum, broadcasts ? c.size() - 1 : -1};
-          if (subject.collective == Collective::kAllToAll) v.in_place = false;
-          if (broadcasts && c.rank() != v.root && count > 0) v.in_place = true;
+          Variant v{mapped, in_place || broadcasts, ReduceOp::kSum, rooted ? c.size() - 1 : -1};
+          // No call may say that it is in place in these.
+          if (subject.collective == Collective::kAllToAll || (rooted && !broadcasts)) v.in_place = false;
           run_once(c, subject.collective, count, v, ++salt);
         }
       }

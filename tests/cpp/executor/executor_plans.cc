@@ -215,4 +215,59 @@ Plan put_broadcast(std::int32_t ranks, std::int32_t root) {
   return finished(builder);
 }
 
+Plan put_gather(std::int32_t ranks, std::int32_t root) {
+  PlanBuilder builder(PlanCollective::kGather, ranks, 1, ranks, 0);
+  builder.plan.root = root;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (r == root) {
+      for_peers(r, ranks, [&](std::int32_t peer) { block.signal(peer, 0, OpKind::kRelaxedSignal); });
+      block.copy(local(kI, 0), local(kO, r));
+      for_peers(r, ranks, [&](std::int32_t peer) { block.wait(peer); });
+    } else {
+      block.wait(root, 0, OpKind::kRelaxedWait).nop().put(root, local(kI, 0), kO, r).nop().signal(root);
+    }
+  }
+  return finished(builder);
+}
+
+Plan get_scatter(std::int32_t ranks, std::int32_t root) {
+  PlanBuilder builder(PlanCollective::kScatter, ranks, ranks, 1, 0);
+  builder.plan.root = root;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (r == root) {
+      for_peers(r, ranks, [&](std::int32_t peer) { block.signal(peer); });
+      block.copy(local(kI, r), local(kO, 0));
+      for_peers(r, ranks, [&](std::int32_t peer) { block.wait(peer); });
+    } else {
+      block.wait(root).nop();
+      block.move_memory(OpKind::kGet, {block.remote(kMemory, root, kI, r)}, {local(kO, 0)}).nop().signal(root);
+    }
+  }
+  return finished(builder);
+}
+
+Plan read_reduce(std::int32_t ranks, std::int32_t root) {
+  PlanBuilder builder(PlanCollective::kReduce, ranks, 1, 1, 0);
+  builder.plan.root = root;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    if (ranks == 1) {
+      block.copy(local(kI, 0), local(kO, 0));
+    } else if (r == root) {
+      std::vector<Operand> sources{local(kI, 0)};
+      for_peers(r, ranks, [&](std::int32_t peer) {
+        block.wait(peer);
+        sources.push_back(block.remote(kMemory, peer, kI, 0));
+      });
+      block.nop().move_memory(OpKind::kReadReduce, sources, {local(kO, 0)}).nop();
+      for_peers(r, ranks, [&](std::int32_t peer) { block.signal(peer); });
+    } else {
+      block.signal(root).wait(root);
+    }
+  }
+  return finished(builder);
+}
+
 }  // namespace tutti::plan

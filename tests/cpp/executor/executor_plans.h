@@ -29,5 +29,9 @@ Plan looped_all_reduce(std::int32_t ranks, std::int64_t unit);
 // In place: the input is the own block of the output.
 Plan in_place_all_gather(std::int32_t ranks);
 Plan put_broadcast(std::int32_t ranks, std::int32_t root);
+Plan put_gather(std::int32_t ranks, std::int32_t root);
+Plan get_scatter(std::int32_t ranks, std::int32_t root);
+// The root reads from all.
+Plan read_reduce(std::int32_t ranks, std::int32_t root);
 
 }  // namespace tutti::plan

@@ -40,6 +40,9 @@ std::vector<NamedPlan> plans_for(std::int32_t ranks) {
   add("loop", plan::looped_all_reduce(ranks, 64));
   add("in_place", plan::in_place_all_gather(ranks));
   add("broadcast", plan::put_broadcast(ranks, ranks - 1));
+  add("gather", plan::put_gather(ranks, ranks - 1));
+  add("scatter", plan::get_scatter(ranks, 0));
+  add("reduce", plan::read_reduce(ranks, ranks - 1));
   if (ranks == 1) return list;
   add("ring", plan::ring_all_reduce(ranks));
   add("all_pairs", plan::all_pairs_all_gather(ranks));
