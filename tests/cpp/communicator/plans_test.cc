@@ -235,6 +235,25 @@ INSTANTIATE_TEST_SUITE_P(Plans, FromFile, testing::Combine(testing::Values(2, 3,
                                   std::to_string(std::get<0>(test.param));
                          });
 
+// Whether a rank's input is its output is that rank's own affair.
+TEST(Plans, RanksMayDifferInBeingInPlace) {
+  for (const auto make : {plan::two_step_all_reduce, plan::switch_all_reduce, in_place_ring}) {
+    PlanFolder folder;
+    const std::string file = folder.add("mixed", make(2));
+    World world;
+    world.plan_path_of = [&](int) { return file; };
+    run_ranks(world, [](Communicator& c) {
+      int salt = 0;
+      for (const bool mapped : {false, true}) {
+        for (int who = 0; who < c.size(); ++who) {
+          const Variant v{mapped, c.rank() == who, ReduceOp::kSum, -1};
+          for (const std::size_t count : {5, 300'007}) run_once(c, Collective::kAllReduce, count, v, ++salt);
+        }
+      }
+    });
+  }
+}
+
 // Ranks of a call that a plan does not serve go on with the library's own algorithms.
 TEST(Plans, WhatTheyDoNotServeIsServedOtherwise) {
   PlanFolder folder;
