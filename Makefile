@@ -10,7 +10,9 @@
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
-SOURCES := $(shell find include src cmake tests/cpp CMakeLists.txt CMakePresets.json pyproject.toml -type f 2>/dev/null)
+# Python files too: an editable installation knows those that were there when it was made.
+SOURCES := $(shell find include src cmake python tests/cpp CMakeLists.txt CMakePresets.json pyproject.toml -type f \
+  -not -name '*.pyc' 2>/dev/null)
 ACTIVATE := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 demo: build

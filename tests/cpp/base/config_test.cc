@@ -146,7 +146,7 @@ TEST(Config, DescribeShowsWhatIsInForce) {
     shown[row.name] = row.value;
     EXPECT_FALSE(row.help.empty());
   }
-  EXPECT_EQ(shown.size(), 12u);
+  EXPECT_EQ(shown.size(), 13u);
   EXPECT_EQ(shown["TUTTI_STAGE_BYTES"], "64K");
   EXPECT_EQ(shown["TUTTI_ARENA_BYTES"], "1536M");
   EXPECT_EQ(shown["TUTTI_SPINS"], "7");
