@@ -89,7 +89,9 @@ int usable_cores([[maybe_unused]] std::span<const pid_t> others) noexcept {
 #endif
 }
 
-std::size_t last_cache_bytes() noexcept {
+namespace {
+
+std::size_t find_last_cache() noexcept {
   constexpr std::size_t kCommon = std::size_t{16} << 20;
 #if defined(__linux__)
   try {
@@ -103,6 +105,13 @@ std::size_t last_cache_bytes() noexcept {
   }
 #endif
   return kCommon;
+}
+
+}  // namespace
+
+std::size_t last_cache_bytes() noexcept {
+  static const std::size_t bytes = find_last_cache();  // of the machine: asked once, not by every group
+  return bytes;
 }
 
 UniqueFd open_pidfd([[maybe_unused]] pid_t pid) noexcept {

@@ -36,9 +36,8 @@ class StageRing {
   std::uint64_t depth_, start_;
 };
 
-// Bytes of one chunk of a rank's staging area, for a message of `bytes` that fills `share` of it at a time. Small
-// enough for several rounds, so that filling and draining overlap, unless ranks share cores and cannot overlap anyway;
-// never more than the area holds.
+// Bytes of one chunk of a rank's staging area, for a message of `bytes`. Small enough for several rounds, so that
+// filling and draining overlap, unless ranks share cores and cannot overlap anyway; never more than the area holds.
 inline std::size_t chunk_bytes(const HostChannel& host, std::size_t bytes) noexcept {
   constexpr std::size_t kLeast = 8192;
   const std::size_t rounds = host.crowded() ? 1 : 4;
