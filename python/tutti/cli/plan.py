@@ -38,6 +38,32 @@ def _site_line(site: dict[str, Any]) -> str:
     return f"  {site['name']}: {where}{origin}"
 
 
+def _origin(plan: dict[str, Any], repair: dict[str, Any]) -> str:
+    """The program's line that made the repaired operation; nothing if the plan does not say."""
+    ops = plan["gpus"][repair["rank"]]["threadblocks"][repair["block"]]["ops"]
+    if repair["op"] < 0 or repair["op"] >= len(ops):
+        return ""
+    op = ops[repair["op"]]
+    return str((op if repair["inner"] < 0 else op["ops"][repair["inner"]]).get("origin", ""))
+
+
+def _repair_lines(repairs: list[dict[str, Any]], file: Path) -> list[str]:
+    """One line for all repairs of one kind that one line of the program makes necessary."""
+    import json
+
+    plan = json.loads(_read(file)) if repairs else {}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for repair in repairs:
+        place, _, change = repair["text"].partition(": ")
+        groups.setdefault((change, _origin(plan, repair)), []).append(place)
+    return [
+        f"{change}: {places[0]}"
+        + (f" and {len(places) - 1} more" if len(places) > 1 else "")
+        + (f"  {origin}" if origin else "")
+        for (change, origin), places in groups.items()
+    ]
+
+
 def _print_verdict(file: Path, verdict: dict[str, Any]) -> None:
     typer.echo(f"{file}: {verdict['outcome']}, over {verdict['calls']} calls back to back")
     fault = verdict["fault"]
@@ -45,8 +71,8 @@ def _print_verdict(file: Path, verdict: dict[str, Any]) -> None:
         typer.echo(f"{fault['kind']}: {fault['message']}")
         for site in fault["sites"]:
             typer.echo(_site_line(site))
-    for repair in verdict["repairs"]:
-        typer.echo(f"repair: {repair['text']}")
+    for line in _repair_lines(verdict["repairs"], file):
+        typer.echo(f"repair: {line}")
     if fault is None and not verdict["same_bits"]:
         typer.echo("note: ranks reduce in different orders, so their results may differ in the last bits")
 
