@@ -3,15 +3,20 @@
 // A third, "published", is the part of D that even an X edge passes on: what was written before a call began is visible
 // system-wide, because the start of a call orders this rank's earlier work. published ⊆ D ⊆ X.
 //
-// A packet tells that one unit of one operation is done, not what its thread block did before it. Such single events
-// are kept beside the ticks as dots, until the ticks cover them.
+// A clock is a set of events (component, tick). It holds most components as a watermark: all ticks up to it. A packet
+// tells that one unit of one operation is done, not what its thread block did before it; such events lie beyond the
+// watermark and are kept as spans of ticks. A thread block sends the units of one operation one after the other, so a
+// reader of all of them keeps one span, however long the message.
 //
-// Clocks share their vectors: most joins change nothing.
+// What clocks know grows by joining, and at thousands of ranks most of what two clocks know is the same. So a clock is
+// a table of pages, and pages and tables are shared until they differ: a join looks at no page that both have.
+//
+// Thread rule: one thread for all clocks that share pages.
 #pragma once
 
-#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -19,73 +24,42 @@ namespace tutti::plan {
 
 class ClockVector {
  public:
-  bool covers(std::uint32_t component, std::uint32_t tick) const {
-    return at(component) >= tick || (dots_ && std::binary_search(dots_->begin(), dots_->end(), dot(component, tick)));
-  }
+  bool covers(std::uint32_t component, std::uint32_t tick) const;
 
-  void join(const ClockVector& other) {
-    join_ticks(other);
-    if (!other.dots_ || other.dots_ == dots_) return;
-    std::vector<std::uint64_t> merged;
-    if (dots_) {
-      std::set_union(dots_->begin(), dots_->end(), other.dots_->begin(), other.dots_->end(),
-                     std::back_inserter(merged));
-    } else {
-      merged = *other.dots_;
-    }
-    keep(std::move(merged));
-  }
+  void join(const ClockVector& other);
 
-  void set(std::uint32_t component, std::uint32_t tick, std::size_t components) {
-    if (at(component) >= tick) return;
-    auto changed = ticks_ ? std::make_shared<Ticks>(*ticks_) : std::make_shared<Ticks>(components, 0);
-    (*changed)[component] = tick;
-    ticks_ = std::move(changed);
-  }
+  // All ticks of the component up to this one.
+  void set(std::uint32_t component, std::uint32_t tick);
 
-  void add_dot(std::uint32_t component, std::uint32_t tick) {
-    if (covers(component, tick)) return;
-    std::vector<std::uint64_t> more = dots_ ? *dots_ : std::vector<std::uint64_t>{};
-    more.insert(std::upper_bound(more.begin(), more.end(), dot(component, tick)), dot(component, tick));
-    keep(std::move(more));
-  }
+  // This one tick.
+  void add(std::uint32_t component, std::uint32_t tick);
 
  private:
-  using Ticks = std::vector<std::uint32_t>;
+  static constexpr std::uint32_t kPageComponents = 64;
+  // Ticks first to last of a component; at least one tick lies between any two spans, and before the first one.
+  struct Span {
+    std::uint32_t component = 0;  // within the page
+    std::uint32_t first = 0;
+    std::uint32_t last = 0;
 
-  static std::uint64_t dot(std::uint32_t component, std::uint32_t tick) {
-    return std::uint64_t{component} << 32 | tick;
-  }
+    bool operator==(const Span&) const = default;
+  };
+  struct Page {
+    std::array<std::uint32_t, kPageComponents> ticks{};
+    std::vector<Span> spans;  // ascending
+  };
+  using Pages = std::vector<std::shared_ptr<Page>>;  // may be null
 
-  std::uint32_t at(std::uint32_t component) const { return ticks_ ? (*ticks_)[component] : 0; }
+  static bool before(const Span& left, const Span& right);
+  static bool knows(const Page& page, const Span& span);
+  static std::shared_ptr<Page> joined(const std::shared_ptr<Page>& left, const std::shared_ptr<Page>& right);
+  static void normalise(Page& page);
 
-  void join_ticks(const ClockVector& other) {
-    if (ticks_ == other.ticks_ || !other.ticks_) return;
-    if (!ticks_ || other.includes(*this)) {
-      ticks_ = other.ticks_;
-    } else if (!includes(other)) {
-      auto joined = std::make_shared<Ticks>(*ticks_);
-      for (std::size_t i = 0; i < joined->size(); ++i) (*joined)[i] = std::max((*joined)[i], (*other.ticks_)[i]);
-      ticks_ = std::move(joined);
-    }
-  }
+  const Page* page_of(std::uint32_t component) const;
+  Page& writable_page_of(std::uint32_t component);
+  Pages& writable_pages(std::size_t count);
 
-  bool includes(const ClockVector& other) const {
-    for (std::size_t i = 0; i < ticks_->size(); ++i) {
-      if ((*ticks_)[i] < (*other.ticks_)[i]) return false;
-    }
-    return true;
-  }
-
-  void keep(std::vector<std::uint64_t> dots) {
-    std::erase_if(dots, [this](std::uint64_t d) {
-      return at(static_cast<std::uint32_t>(d >> 32)) >= static_cast<std::uint32_t>(d);
-    });
-    dots_ = dots.empty() ? nullptr : std::make_shared<const std::vector<std::uint64_t>>(std::move(dots));
-  }
-
-  std::shared_ptr<const Ticks> ticks_;                      // all of one length
-  std::shared_ptr<const std::vector<std::uint64_t>> dots_;  // ascending
+  std::shared_ptr<Pages> pages_;  // null: nothing
 };
 
 struct Clock {

@@ -61,7 +61,6 @@ void Execution::number_components() {
       semaphores_[r].push_back(std::move(counter));
     }
   }
-  components_ = next;
 }
 
 void Execution::run() {
@@ -151,8 +150,8 @@ void Execution::end_call(std::int32_t rank) {
     }
   }
   fill_inputs(rank, state.invocation + 1, &user);
-  all.happened.set(state.user, tick, components_);
-  all.visible.set(state.user, tick, components_);
+  all.happened.set(state.user, tick);
+  all.visible.set(state.user, tick);
   all.published = all.visible;
   ++state.invocation;
   state.ended = 0;
@@ -278,8 +277,8 @@ void Execution::join(Block& block) {
   block.has_told = false;
   if (block.joined == block.tick) return;
   block.joined = block.tick;
-  block.base.happened.set(block.component, block.tick, components_);
-  block.base.visible.set(block.component, block.tick, components_);
+  block.base.happened.set(block.component, block.tick);
+  block.base.visible.set(block.component, block.tick);
 }
 
 Clock& Execution::lane(Block& block, std::size_t index) {

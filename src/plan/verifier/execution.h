@@ -135,7 +135,6 @@ class Execution {
   Values values_;
   Memory memory_;
   Expected expected_;
-  std::size_t components_ = 0;
   std::int64_t work_ = 0;  // done so far
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_block_;  // by rank, into blocks_

@@ -109,19 +109,17 @@ bool Execution::move(Block& block, const Step& step) {
 // What the packets of one unit tell their reader.
 void Execution::learn_packets(Block& block, const Step& step, const std::vector<Runs>& from, std::int64_t unit,
                               Clock& clock) {
+  bool any = false;
   for (const Runs& runs : from) {
     for (const Layout::Run& run : runs) {
       if (!run.packets) continue;
-      const Layout::Cell slot = layout_.cell(run, unit);
-      if (step.op->fence && memory_.fenced(slot)) {
-        clock.join_data(memory_.passed(slot));
-      } else {
-        clock.join_order(memory_.passed(slot));
-      }
-      block.told.join_data(clock);
-      block.has_told = true;
+      memory_.learn(layout_.cell(run, unit), step.op->fence, clock);
+      any = true;
     }
   }
+  if (!any) return;
+  block.told.join_data(clock);
+  block.has_told = true;
 }
 
 ValueId Execution::fold(const Step& step, const std::vector<ValueId>& parts) {
@@ -170,16 +168,13 @@ void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs
     }
   }
   const ValueId value = fold(step, parts);
-  // A packet is written after what its lane has read for it.
-  Clock passed = clock;
-  passed.happened.add_dot(block.component, block.tick);
-  if (step.op->fence) passed.visible.add_dot(block.component, block.tick);
+  // A packet is written after what its lane has read for it: it passes `clock` on.
   for (const Runs& runs : to) {
     for (const Layout::Run& run : runs) {
       const Layout::Cell cell = layout_.cell(run, unit);
       enter(run);
       if (run.packets) {
-        memory_.write_slot(cell, self, lane_key(step, run, begin), value, shortest, passed, step.op->fence);
+        memory_.write_slot(cell, self, lane_key(step, run, begin), value, shortest, clock, step.op->fence);
       } else {
         memory_.write(cell, self, lane_key(step, run, begin), value, shortest);
       }
@@ -215,12 +210,12 @@ void Execution::move_by_port(Block& block, const Step& step, const std::vector<R
     const Actor reader{port.reads, port.tick, port.tick - 1, &reading, step.moment};
     const Actor writer{port.writes, port.tick, port.tick - 1, &before, step.moment};
     port.drained.join_order(before);
-    port.drained.happened.set(port.reads, port.tick, components_);
+    port.drained.happened.set(port.reads, port.tick);
     Clock passed = port.passed;
     passed.join_order(before);
-    passed.happened.set(port.reads, port.tick, components_);
-    passed.happened.set(port.writes, port.tick, components_);
-    passed.visible.set(port.writes, port.tick, components_);
+    passed.happened.set(port.reads, port.tick);
+    passed.happened.set(port.writes, port.tick);
+    passed.visible.set(port.writes, port.tick);
     for (std::int64_t unit = begin; unit < end; ++unit) {
       const Layout::Run& in = source[0];
       const Layout::Run& out = to[i][0];

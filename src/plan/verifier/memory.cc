@@ -185,8 +185,21 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
   state.value = value;
   state.shortest = shortest;
   slot.invocation = actor.moment.invocation;
+  slot.component = actor.component;
+  slot.tick = actor.tick;
   slot.passed = passed;
   slot.fenced = fenced;
+}
+
+void Memory::learn(Cell cell, bool fence, Clock& clock) const {
+  const Slot& slot = slots_[cell - layout_.first_packet_cell()];
+  clock.happened.add(slot.component, slot.tick);
+  if (fence && slot.fenced) {
+    clock.join_data(slot.passed);
+    clock.visible.add(slot.component, slot.tick);
+  } else {
+    clock.join_order(slot.passed);
+  }
 }
 
 void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor) {

@@ -71,11 +71,11 @@ class Memory {
   void read_slot(Cell slot, const Actor& actor, std::uint64_t lane);
   // Read as bytes, by a proxy that does not look at flags.
   void read_slot_raw(Cell slot, const Actor& actor);
-  // `passed`: what a reader of the packet learns. `fenced`: plain data too.
+  // `passed`: what a reader of the packet learns, beside that the packet was written. `fenced`: plain data too.
   void write_slot(Cell slot, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest,
                   const Clock& passed, bool fenced);
-  const Clock& passed(Cell slot) const { return slots_[slot - layout_.first_packet_cell()].passed; }
-  bool fenced(Cell slot) const { return slots_[slot - layout_.first_packet_cell()].fenced; }
+  // What a reader with or without a fence of its own learns from the packet.
+  void learn(Cell slot, bool fence, Clock& clock) const;
 
   // Before every access to scratch.
   void enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor);
@@ -104,6 +104,10 @@ class Memory {
   struct Slot {
     std::int32_t invocation = -1;  // whose flag it carries
     bool fenced = false;
+    // The one unit of its writer that the packet stands for. Apart from `passed`, so that all packets of an operation
+    // share one clock.
+    std::uint32_t component = 0;
+    std::uint32_t tick = 0;
     Clock passed;
   };
   struct Half {
