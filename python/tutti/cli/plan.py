@@ -1,4 +1,4 @@
-"""``tutti plan``: proves, runs, simulates, shows and exports execution plans."""
+"""``tutti plan``: proves, runs, simulates, shows, imports and exports execution plans."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from tutti.cli.plan_file import PlanFile, fail, read_plan
+from tutti.cli.plan_import import import_
 from tutti.cli.plan_simulate import simulate
 
-app = typer.Typer(help="Execution plans: prove, run, simulate, show, export.", no_args_is_help=True)
+app = typer.Typer(help="Execution plans: prove, run, simulate, show, import, export.", no_args_is_help=True)
 app.command()(simulate)
+app.command("import")(import_)
 
-PlanFile = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON.")]
-
-# Exit statuses of `check`.
-PROVEN, REJECTED, NO_PLAN = 0, 1, 2
-
-
-def _read(file: Path) -> str:
-    # The reader names the byte at which a text stops being JSON, so bad UTF-8 goes on to it, marked.
-    return file.read_bytes().decode(errors="replace")
-
-
-def _fail(file: Path, error: Exception) -> typer.Exit:
-    typer.echo(f"{file}: {error}", err=True)
-    return typer.Exit(NO_PLAN)
+# Exit statuses of `check`; 2 if the file is no plan.
+PROVEN, REJECTED = 0, 1
 
 
 def _site_line(site: dict[str, Any]) -> str:
@@ -90,9 +81,9 @@ def check(
     from tutti import _core
 
     try:
-        verdict = _core.check_plan(_read(file), strict)
+        verdict = _core.check_plan(read_plan(file), strict)
     except (ValueError, NotImplementedError) as error:
-        raise _fail(file, error) from None
+        raise fail(file, error) from None
     if json_out:
         import json
 
@@ -111,9 +102,9 @@ def show(file: PlanFile) -> None:
     from tutti import _core
 
     try:
-        info = _core.plan_info(_read(file))
+        info = _core.plan_info(read_plan(file))
     except (ValueError, NotImplementedError) as error:
-        raise _fail(file, error) from None
+        raise fail(file, error) from None
     console = Console()
     traits = [name for name in ("in_place", "reuse_resources", "double_scratch") if info[name]]
     console.print(
@@ -163,14 +154,14 @@ def run(
     if threads and seed is not None:
         raise typer.BadParameter("a random order is for one thread: leave out --threads or --seed")
     try:
-        text = _read(file)
+        text = read_plan(file)
         made_for = len(_core.plan_info(text)["ranks"])
         if ranks not in (0, made_for):
             raise ValueError(f"it is for {made_for} ranks, not {ranks}")
         block = parse_bytes(size)
         report = _core.run_plan(text, block, dtype, op, threads, repeat, seed, round(timeout * 1000))
     except (ValueError, NotImplementedError) as error:
-        raise _fail(file, error) from None
+        raise fail(file, error) from None
     if report["fault"] is not None:
         typer.echo(f"{file}: wrong: {report['fault']}")
         raise typer.Exit(REJECTED)
@@ -193,9 +184,9 @@ def export(
     if not mscclpp:
         raise typer.BadParameter("say for whom: --mscclpp")
     try:
-        text = _core.export_mscclpp(_read(file))
+        text = _core.export_mscclpp(read_plan(file))
     except (ValueError, NotImplementedError) as error:
-        raise _fail(file, error) from None
+        raise fail(file, error) from None
     if output is None:
         typer.echo(text)
     else:

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import format_bytes, format_us, parse_bytes
+from tutti.cli.plan_file import PlanFile, fail, read_plan
 from tutti.cli.plan_timeline import where, write_html, write_png, write_trace
 from tutti.topology import PRESETS
 
-# Exit statuses.
-DONE, OVER_BUDGET, REFUSED = 0, 1, 2
+# Exit statuses; 2 if a file is wrong.
+DONE, OVER_BUDGET = 0, 1
 
 MOST_PRINTED = 20
 
@@ -59,7 +60,7 @@ def _print_result(result: dict[str, Any]) -> None:
 
 
 def simulate(
-    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON.")],
+    file: PlanFile,
     topology: Annotated[str, typer.Option(help=f"A topology file, or {', '.join(PRESETS)}.")],
     size: Annotated[str, typer.Option(help="Of one rank's block, like 64KB.")],
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds, then stop with an estimate.")] = None,
@@ -74,9 +75,9 @@ def simulate(
     """
     from tutti import _core
 
-    plan = file.read_bytes().decode(errors="replace")
     wants_timeline = any(path is not None for path in (html, png, trace))
     try:
+        plan = read_plan(file)
         result = _core.simulate_plan(plan, _topology(topology, plan), parse_bytes(size), budget, wants_timeline)
         if html is not None:
             write_html(result, html)
@@ -85,8 +86,7 @@ def simulate(
         if trace is not None:
             write_trace(result, trace)
     except (ValueError, NotImplementedError, ImportError) as error:
-        typer.echo(f"{file}: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+        raise fail(file, error) from None
     if json_out:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "timeline"}, indent=2))
     else:

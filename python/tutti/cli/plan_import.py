@@ -1,0 +1,33 @@
+"""``tutti plan import``: plans of other systems."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutti.cli.plan_file import fail
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="An algorithm of MSCCL, in XML.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write here instead of printing.")] = None,
+) -> None:
+    """Converts an XML algorithm of MSCCL into a plan. It is not proven yet: `tutti plan check` does that.
+
+    Leaves 2 if the file is no such algorithm; the error names its line.
+    """
+    from tutti import _core
+    from tutti.msccl import import_plan
+
+    try:
+        text = json.dumps(import_plan(file.read_bytes(), file.name), indent=1)
+        _core.plan_info(text)
+    except (ValueError, NotImplementedError) as error:
+        raise fail(file, error) from None
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
