@@ -170,7 +170,7 @@ def test_commands_take_xml(tmp_path: Path) -> None:
     file, target = tmp_path / "ring.xml", tmp_path / "ring.json"
     file.write_bytes(ring_all_reduce(4).text())
     assert invoke("import", file, "-o", target)[0] == 0
-    assert json.loads(target.read_text()) == import_plan(file.read_bytes(), file.name)
+    assert invoke("diff", file, target)[0] == 0
     assert "proven" in invoke("check", "--strict", file)[1]
     assert "right; 4 ranks" in invoke("run", file, "--size", "4KB")[1]
     assert invoke("simulate", file, "--topology", "ring", "--size", "64KB")[0] == 0

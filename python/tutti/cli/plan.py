@@ -1,4 +1,4 @@
-"""``tutti plan``: proves, runs, simulates, shows, imports and exports execution plans."""
+"""``tutti plan``: proves, runs, simulates, shows, compares, imports and exports execution plans."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
+from tutti.cli.plan_diff import diff
 from tutti.cli.plan_file import PlanFile, fail, read_plan
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_simulate import simulate
 
-app = typer.Typer(help="Execution plans: prove, run, simulate, show, import, export.", no_args_is_help=True)
-app.command()(simulate)
+app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, import, export.", no_args_is_help=True)
+for command in (simulate, diff):
+    app.command()(command)
 app.command("import")(import_)
 
 # Exit statuses of `check`; 2 if the file is no plan.

@@ -1,0 +1,1 @@
+"""Tools over plans in JSON: comparing, minimising, drawing and stepping through them, and measuring what they cost."""
