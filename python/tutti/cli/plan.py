@@ -1,4 +1,4 @@
-"""``tutti plan``: proves, runs, simulates, shows, compares, imports and exports execution plans."""
+"""``tutti plan``: proves, runs, simulates, shows, compares, minimises, imports and exports execution plans."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import typer
 from tutti.cli.plan_diff import diff
 from tutti.cli.plan_file import PlanFile, fail, read_plan
 from tutti.cli.plan_import import import_
+from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
 
 app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, import, export.", no_args_is_help=True)
-for command in (simulate, diff):
+for command in (simulate, diff, shrink):
     app.command()(command)
 app.command("import")(import_)
 
