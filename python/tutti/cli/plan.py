@@ -45,7 +45,7 @@ def _repair_lines(repairs: list[dict[str, Any]], file: Path) -> list[str]:
     """One line for all repairs of one kind that one line of the program makes necessary."""
     import json
 
-    plan = json.loads(_read(file)) if repairs else {}
+    plan = json.loads(read_plan(file)) if repairs else {}
     groups: dict[tuple[str, str], list[str]] = {}
     for repair in repairs:
         place, _, change = repair["text"].partition(": ")
