@@ -139,3 +139,32 @@ def simulate_plan(
     Keys: ``time_us``, ``algorithm_gbs``, ``latency_bound_us``, ``bandwidth_bound_us``, ``complete``, ``done``,
     ``critical_path`` and ``timeline`` (steps, in order), ``links`` (``name``, ``bytes``, ``share``; the busiest first).
     """
+
+class PlanStepper:
+    """All ranks of a plan in this process, run an operation at a time; sums stand in for all reductions.
+
+    Inputs say where they come from, in cells of ``cell_bytes`` (src/executor/cpu/stepper.h). Tasks of a rank are its
+    thread blocks, then its port channels.
+    """
+
+    def __init__(self, text: str, cells: int = 1) -> None: ...
+    def begin(self) -> None:
+        """Begins the next call; the one before must be over."""
+
+    def step(self, rank: int, task: int) -> bool:
+        """Runs a task to the end of its operation or until it must wait. False if it could do nothing."""
+
+    def tasks(self, rank: int) -> list[dict[str, Any]]:
+        """``block`` or ``port`` (the other is -1), ``ended``.
+
+        Unless it has ended also ``of_block``, ``op``, ``inner``, ``ready``, ``done`` and ``bytes`` of the operation,
+        ``waits_for`` ("signal", "semaphore", "barrier", "flush", "packets" or ""), ``counter``, ``peer``.
+        """
+
+    def counters(self, rank: int) -> dict[str, Any]:
+        """``memory`` and ``port``: (raised, taken) of each channel; ``semaphores``: what they stand at."""
+
+    def chunk(self, rank: int, buffer: str, index: int, packets: bool = False) -> bytes: ...
+    def chunks_of(self, rank: int, buffer: str) -> int: ...
+    @property
+    def cell_bytes(self) -> int: ...

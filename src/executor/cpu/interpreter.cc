@@ -9,8 +9,6 @@
 namespace tutti::executor {
 namespace {
 
-// Payload of packets that is unpacked and reduced at a time: stays in the first cache for a few tens of sources.
-constexpr std::int64_t kPieceBytes = 1024;
 constexpr std::uint32_t kUnlimited = std::numeric_limits<std::uint32_t>::max();
 
 template <class Vector>

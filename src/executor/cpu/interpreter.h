@@ -78,6 +78,22 @@ class Interpreter {
   // The invocation is over: all blocks have ended and all agents have done all they were given.
   bool ended() const noexcept { return running_ == 0; }
 
+  // What a task is about to do, for who watches an invocation that has begun; nothing changes (interpreter_view.cc).
+  struct View {
+    const Instruction* at = nullptr;  // null: it has nothing to do (any more)
+    std::int64_t done = 0;            // bytes of the operation at hand
+    bool ready = false;               // a step would get somewhere
+  };
+  View view(std::size_t task) const noexcept;
+  const Program& program() const noexcept { return *program_; }
+  // Of own counter `index`, memory channels first: how often it was raised for this rank, and taken from by it.
+  std::uint64_t raised(std::size_t index) const noexcept;
+  std::uint64_t taken(std::size_t index) const noexcept { return taken_[index]; }
+  std::uint64_t semaphore(std::size_t index) const noexcept { return semaphores_[index]; }
+  std::uint32_t flag() const noexcept { return flag_; }
+  // This rank's half of plain scratch or of packets.
+  const std::byte* scratch(Area area) const noexcept { return scratch_of({rank_, area, 0}); }
+
   // For a blocked invocation: the rank it waits for (-1: none alone), and in words which thread blocks wait where.
   std::int32_t awaited() const noexcept;
   std::string describe_blocked() const;
@@ -111,6 +127,10 @@ class Interpreter {
         memory_[static_cast<std::size_t>(rank)].base)[index - tables_.first_counter(rank)];
   }
 
+  // Payload of packets that is unpacked and reduced at a time: stays in the first cache for a few tens of sources.
+  static constexpr std::int64_t kPieceBytes = 1024;
+
+  bool ready(const Instruction& instruction, const Task& task) const noexcept;
   Step run_block(Task& task, std::uint32_t budget) noexcept;
   Step run_agent(Agent& agent, std::uint32_t budget) noexcept;
   bool execute(const Instruction& instruction, Task& task) noexcept;

@@ -84,10 +84,20 @@ void LocalWorld::finish(std::int32_t rank, const LocalMessage& message) const no
   cpu::reduce(&output, 1, &source, 1, bytes / size_of(message.dtype), message.dtype, ReduceOp::kAvg, tables_.ranks());
 }
 
-LocalResult LocalWorld::run(const LocalMessage& message, const LocalOptions& options) {
+void LocalWorld::check(const LocalMessage& message) const {
   if (message.input_block_bytes > most_input_ || message.output_block_bytes > most_output_) {
     throw_error(ErrorKind::kInvalidArgument, "the message is larger than this world was made for");
   }
+}
+
+void LocalWorld::begin(const LocalMessage& message) {
+  check(message);
+  const std::vector<Program>& ready = programs(message.input_block_bytes, message.output_block_bytes);
+  for (std::int32_t rank = 0; rank < tables_.ranks(); ++rank) begin(rank, ready, message);
+}
+
+LocalResult LocalWorld::run(const LocalMessage& message, const LocalOptions& options) {
+  check(message);
   const std::vector<Program>& ready = programs(message.input_block_bytes, message.output_block_bytes);
   LocalResult result;
   if (options.thread_per_rank) {

@@ -57,11 +57,19 @@ class LocalWorld {
   // Throws InvalidArgument if the message is larger than was said. After a failure the world is of no more use.
   LocalResult run(const LocalMessage& message, const LocalOptions& options = {});
 
+  // For who runs the tasks himself: begins an invocation on all ranks. Throws as run() does.
+  void begin(const LocalMessage& message);
+  Interpreter& interpreter(std::int32_t rank) noexcept { return *interpreters_[static_cast<std::size_t>(rank)]; }
+  const Interpreter& interpreter(std::int32_t rank) const noexcept {
+    return *interpreters_[static_cast<std::size_t>(rank)];
+  }
+
  private:
   struct Free {
     void operator()(std::byte* memory) const noexcept;
   };
   const std::vector<Program>& programs(std::int64_t input_bytes, std::int64_t output_bytes);
+  void check(const LocalMessage& message) const;
   void begin(std::int32_t rank, const std::vector<Program>& programs, const LocalMessage& message) noexcept;
   void finish(std::int32_t rank, const LocalMessage& message) const noexcept;
   bool run_in_turn() noexcept;
