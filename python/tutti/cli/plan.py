@@ -12,9 +12,10 @@ from tutti.cli.plan_file import PlanFile, fail, read_plan
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
+from tutti.cli.plan_step import step
 
 app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, import, export.", no_args_is_help=True)
-for command in (simulate, diff, shrink):
+for command in (simulate, diff, shrink, step):
     app.command()(command)
 app.command("import")(import_)
 
