@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
 from tutti import _core
 from tutti.cli.app import app
+from tutti.plan_tools.graph import graph_of
 
 pytestmark = pytest.mark.tutti_only
 
@@ -83,3 +85,38 @@ def test_export_is_a_plan_that_mscclpp_reads(tmp_path: Path) -> None:
     assert code == 0
     assert "version" not in plan
     assert _core.check_plan(target.read_text(), strict=True)["outcome"] == "proven"
+
+
+def test_show_draws_what_orders_a_rank(tmp_path: Path) -> None:
+    plan = str(PLANS / "pipeline_without_credits.json")
+    code, output = invoke("show", plan, "--graph", "0")
+    assert code == 0
+    row = {
+        name: next(i for i, line in enumerate(output.splitlines()) if name in line) for name in ("sem_rel", "sem_acq")
+    }
+    assert row["sem_rel"] < row["sem_acq"]
+    assert "thread block 1" in output
+    target = tmp_path / "graph.svg"
+    assert invoke("show", plan, "--graph", "0", "--svg", str(target))[0] == 0
+    picture = ElementTree.fromstring(target.read_text())
+    boxes = list(picture.iter("{http://www.w3.org/2000/svg}rect"))
+    ops = [op for block in json.loads(Path(plan).read_text())["gpus"][0]["threadblocks"] for op in block["ops"]]
+    assert len(boxes) == 1 + sum(len(op.get("ops", [op])) for op in ops)
+    assert sum("url(#semaphore)" in path.get("marker-end", "") for path in picture.iter()) == 1
+    assert invoke("show", plan, "--graph", "1")[0] == 2
+
+
+def test_the_graph_joins_blocks_at_barriers_and_names_peers() -> None:
+    meet = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}
+    copy = {"name": "copy"}
+    operand = [{"type": "i", "index": 0, "size": 1}]
+    copy.update(src_buff=operand, dst_buff=[{"type": "o", "index": 0, "size": 1}])  # type: ignore[call-overload]
+    blocks = [{"ops": [copy, copy, meet, copy]}, {"ops": [meet, copy]}]
+    plan = {"gpus": [{"threadblocks": blocks, "channels": [], "semaphores": []}]}
+    graph = graph_of(plan, 0)
+    rows = {(where.block, where.op): node.row for where, node in graph.nodes.items()}
+    assert rows == {(0, 0): 0, (0, 1): 1, (0, 2): 2, (0, 3): 3, (1, 0): 2, (1, 1): 3}
+    ring = json.loads((PLANS / "ring_all_reduce_3.json").read_text())
+    node = graph_of(ring, 1).nodes
+    assert {peer for entry in node.values() for peer in entry.sends} == {0, 2}
+    assert {peer for entry in node.values() for peer in entry.receives} == {0, 2}

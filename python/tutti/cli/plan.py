@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tutti.cli.plan_diff import diff
-from tutti.cli.plan_file import PlanFile, fail, read_plan
+from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
@@ -98,8 +98,19 @@ def check(
 
 
 @app.command()
-def show(file: PlanFile) -> None:
-    """Shows what a plan consists of: buffers, channels, and the operations of every thread block."""
+def show(
+    file: PlanFile,
+    graph: Annotated[int | None, typer.Option("--graph", "-g", help="Draw what orders this rank's operations.")] = None,
+    svg: Annotated[Path | None, typer.Option(dir_okay=False, help="With --graph: as a picture into this file.")] = None,
+) -> None:
+    """Shows what a plan consists of: buffers, channels, and the operations of every thread block; or a rank's order."""
+    if graph is None:
+        _show_table(file)
+    else:
+        _show_graph(file, graph, svg)
+
+
+def _show_table(file: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -134,6 +145,25 @@ def show(file: PlanFile) -> None:
             table.add_row(*head, "", "")
     console.print(table)
     console.print("chunks of each buffer; channels: memory/port/switch", style="dim")
+
+
+def _show_graph(file: Path, rank: int, svg: Path | None) -> None:
+    from rich.console import Console
+
+    from tutti.cli.plan_graph import print_graph, svg_of
+    from tutti.plan_tools.graph import graph_of
+
+    try:
+        plan = load_plan(file)
+        if not 0 <= rank < len(plan["gpus"]):
+            raise ValueError(f"there is no rank {rank} among {len(plan['gpus'])}")
+    except (ValueError, NotImplementedError) as error:
+        raise fail(file, error) from None
+    drawn = graph_of(plan, rank)
+    if svg is None:
+        print_graph(drawn, Console(highlight=False))
+    else:
+        svg.write_text(svg_of(drawn), encoding="utf-8")
 
 
 @app.command()
