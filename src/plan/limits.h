@@ -18,5 +18,8 @@ inline constexpr std::size_t kMaxOperands = 65536;      // of one side of an ope
 inline constexpr std::int32_t kMaxCredit = 1 << 20;     // a semaphore's initial value
 inline constexpr std::int64_t kMaxUnitBytes = std::int64_t{1} << 40;
 inline constexpr std::size_t kMaxNameBytes = 4096;
+inline constexpr std::size_t kMaxDims = 17;  // of a template; 2^16 is kMaxRanks
+// What a template may become when it is written out, in operands and ids of all ranks; an operation counts as 8.
+inline constexpr std::int64_t kMaxWritten = std::int64_t{1} << 25;
 
 }  // namespace tutti::plan

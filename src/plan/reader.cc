@@ -1,8 +1,10 @@
 // The header of a plan from JSON, and the ranks one by one.
 #include "plan/reader.h"
 
+#include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "plan/json_document.h"
 #include "plan/limits.h"
@@ -56,14 +58,29 @@ void read_header(const Json& root, Plan& plan) {
   const Cursor from(root);
   from.allow_only({"version", "name", "collective", "protocol", "inplace", "reuse_resources", "gpus",
                    "num_threads_per_block", "use_double_scratch_buffer", "buffer_alignment", "min_message_size",
-                   "max_message_size", "root", "source"});
+                   "max_message_size", "root", "source", "template"});
   read_names(from, plan);
   read_settings(from, plan);
 }
 
+Symmetry read_symmetry(const Cursor& from) {
+  from.expect_object();
+  from.allow_only({"dims", "input_blocks", "output_blocks"});
+  const Cursor list = from.at("dims");
+  std::vector<std::int32_t> dims;
+  for (std::size_t i = 0; i < list.array_size(kMaxDims); ++i) {
+    dims.push_back(static_cast<std::int32_t>(list.at(i).integer(1, kMaxRanks)));
+  }
+  std::array<std::int32_t, 2> blocks{1, 1};
+  for (const auto& [key, buffer] : {std::pair{"input_blocks", 0}, std::pair{"output_blocks", 1}}) {
+    if (from.has(key)) blocks[buffer] = static_cast<std::int32_t>(from.at(key).integer(1, kMaxRanks));
+  }
+  return Symmetry(std::move(dims), blocks);
+}
+
 }  // namespace
 
-Plan read_plan(std::string_view text) {
+std::variant<Plan, Template> read_plan_or_template(std::string_view text) {
   if (text.size() > kMaxTextBytes) throw_at("", "longer than " + std::to_string(kMaxTextBytes) + " bytes");
   Plan plan;
   const auto take = [&](std::size_t index, Json&& element) {
@@ -76,9 +93,20 @@ Plan read_plan(std::string_view text) {
   if (!root.contains("gpus") || !root["gpus"].is_array()) throw_at("", "\"gpus\" is missing or no array");
   if (plan.ranks.empty()) throw_at("/gpus", "a plan has at least one rank");
   read_header(root, plan);
+  if (root.contains("template")) {
+    if (plan.ranks.size() != 1) throw_at("/gpus", "a template has rank 0 only");
+    plan.reduce = common_reduction(plan);
+    return Template{std::move(plan), read_symmetry(Cursor(root).at("template"))};
+  }
   check_structure(plan);
   plan.reduce = common_reduction(plan);
   return plan;
+}
+
+Plan read_plan(std::string_view text) {
+  auto read = read_plan_or_template(text);
+  if (auto* plan = std::get_if<Plan>(&read)) return std::move(*plan);
+  return written_out(std::get<Template>(read));
 }
 
 }  // namespace tutti::plan

@@ -5,11 +5,17 @@
 #pragma once
 
 #include <string_view>
+#include <variant>
 
 #include "plan/plan.h"
+#include "plan/template/template.h"
 
 namespace tutti::plan {
 
+// A template is written out (written_out), so it has passed check_structure too.
 Plan read_plan(std::string_view text);
+
+// A template as it stands; only its form and its rank 0 have been read.
+std::variant<Plan, Template> read_plan_or_template(std::string_view text);
 
 }  // namespace tutti::plan

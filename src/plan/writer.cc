@@ -15,7 +15,8 @@ using Out = nlohmann::ordered_json;
 class Writer {
  public:
   // `extended`: with the keys that MSCCL++ does not know.
-  Writer(const Plan& plan, bool extended) : plan_(plan), extended_(extended) {}
+  Writer(const Plan& plan, bool extended, const Symmetry* symmetry = nullptr)
+      : plan_(plan), extended_(extended), symmetry_(symmetry) {}
 
   std::string write(int indent) const {
     const std::string frame = frame_of().dump(indent);
@@ -54,6 +55,11 @@ class Writer {
     out["inplace"] = plan_.in_place;
     out["reuse_resources"] = plan_.reuse_resources;
     out["gpus"] = Out::array();
+    if (symmetry_ != nullptr) {
+      out["template"] = {{"dims", symmetry_->dims()},
+                         {"input_blocks", symmetry_->blocks()[0]},
+                         {"output_blocks", symmetry_->blocks()[1]}};
+    }
     out["num_threads_per_block"] = plan_.threads_per_block;
     out["use_double_scratch_buffer"] = plan_.double_scratch;
     out["buffer_alignment"] = plan_.buffer_alignment;
@@ -171,11 +177,16 @@ class Writer {
 
   const Plan& plan_;
   bool extended_;
+  const Symmetry* symmetry_;
 };
 
 }  // namespace
 
 std::string write_plan(const Plan& plan, int indent) { return Writer(plan, true).write(indent); }
+
+std::string write_template(const Template& folded, int indent) {
+  return Writer(folded.plan, true, &folded.symmetry).write(indent);
+}
 
 std::string export_mscclpp(const Plan& plan, int indent) {
   check_mscclpp_limits(plan);

@@ -103,7 +103,8 @@ void run(std::string_view bytes) {
 std::vector<std::string> seeds() {
   const std::string head = R"({"version": 1, "name": "seed", "collective": "custom", "protocol": "LL", "inplace": false,
  "use_double_scratch_buffer": true, "gpus": [)";
-  return {head + rank_text(0) + ", " + rank_text(1) + "]}"};
+  return {head + rank_text(0) + ", " + rank_text(1) + "]}",
+          head + rank_text(0) + R"(], "template": {"dims": [2], "input_blocks": 1, "output_blocks": 2}})"};
 }
 
 }  // namespace tutti::fuzz

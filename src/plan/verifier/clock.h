@@ -34,6 +34,9 @@ class ClockVector {
   // This one tick.
   void add(std::uint32_t component, std::uint32_t tick);
 
+  // True if both are one in memory; then what is done to both need be done once.
+  bool shares(const ClockVector& other) const { return pages_ == other.pages_; }
+
  private:
   static constexpr std::uint32_t kPageComponents = 64;
   // Ticks first to last of a component; at least one tick lies between any two spans, and before the first one.
@@ -67,10 +70,26 @@ struct Clock {
   ClockVector visible;
   ClockVector published;
 
+  // Signals and waits pass both orders on alike, so in most plans X and D stay one.
   void join_data(const Clock& other) {
+    const bool one = happened.shares(visible) && other.happened.shares(other.visible);
     happened.join(other.happened);
-    visible.join(other.visible);
+    if (one) {
+      visible = happened;
+    } else {
+      visible.join(other.visible);
+    }
     published.join(other.published);
+  }
+  void set_data(std::uint32_t component, std::uint32_t tick) {
+    const bool one = happened.shares(visible);
+    if (one) visible = {};  // so that the pages are written in place
+    happened.set(component, tick);
+    if (one) {
+      visible = happened;
+    } else {
+      visible.set(component, tick);
+    }
   }
   void join_order(const Clock& other) {
     happened.join(other.happened);

@@ -150,8 +150,7 @@ void Execution::end_call(std::int32_t rank) {
     }
   }
   fill_inputs(rank, state.invocation + 1, &user);
-  all.happened.set(state.user, tick);
-  all.visible.set(state.user, tick);
+  all.set_data(state.user, tick);
   all.published = all.visible;
   ++state.invocation;
   state.ended = 0;
@@ -277,8 +276,7 @@ void Execution::join(Block& block) {
   block.has_told = false;
   if (block.joined == block.tick) return;
   block.joined = block.tick;
-  block.base.happened.set(block.component, block.tick);
-  block.base.visible.set(block.component, block.tick);
+  block.base.set_data(block.component, block.tick);
 }
 
 Clock& Execution::lane(Block& block, std::size_t index) {
