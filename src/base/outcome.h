@@ -25,4 +25,23 @@ struct Outcome {
 
 inline constexpr Outcome kOkOutcome{};
 
+// Of several failures of one call the one that explains most has the largest weight: the first failure somewhere makes
+// others elsewhere, and all may come in one wait.
+inline int weight_of(Status status) noexcept {
+  switch (status) {
+    case Status::kOk:
+      return 0;
+    case Status::kPeerFailed:
+      return 2;
+    case Status::kPeerLeft:
+      return 3;
+    case Status::kPeerLost:
+      return 4;
+    case Status::kMismatch:
+      return 5;
+    default:
+      return 1;
+  }
+}
+
 }  // namespace tutti

@@ -25,10 +25,10 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
 namespace {
 
 // A user's plans first, then the library's own algorithms.
-std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, const PlanFiles& plans) {
-  if (plans.files.empty() || topology.hosts > 1 || topology.host == nullptr) return AlgorithmCollection::defaults();
+std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, int rank, const PlanFiles& plans) {
+  if (plans.files.empty() || !topology.arenas_mapped) return AlgorithmCollection::defaults();
   auto collection = std::make_shared<AlgorithmCollection>(*AlgorithmCollection::defaults());
-  collection->prefer(plan_algorithms(plans, *topology.host));
+  collection->prefer(plan_algorithms(plans, {rank, topology.host_of, topology.host_ranks, topology.host.get()}));
   return collection;
 }
 
@@ -42,7 +42,7 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       logger_(parse_log_level(options.config.log_level), rank),
       topology_(std::move(topology)),
       plans_(plans.identity),
-      selector_(collect(topology_, plans), {}, options.config.algorithm),
+      selector_(collect(topology_, rank, plans), {}, options.config.algorithm),
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {

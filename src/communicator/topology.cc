@@ -95,8 +95,14 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   tcp.heartbeat = options.config.heartbeat;
   tcp.logger = Logger(parse_log_level(options.config.log_level), rank);
   auto transport = tcp::TcpTransport::create(tcp);
+  // What all hosts must know of each other travels with the addresses.
+  const char mapped = topology.arenas_mapped ? '1' : '0';
   std::vector<std::string> addresses =
-      exchange(store, topology.id, "tcp", rank, size, transport->address(), options.timeout);
+      exchange(store, topology.id, "tcp", rank, size, mapped + transport->address(), options.timeout);
+  for (std::string& address : addresses) {
+    topology.arenas_mapped = topology.arenas_mapped && address.starts_with('1');
+    address.erase(0, 1);
+  }
   for (const int r : topology.host_ranks) addresses[static_cast<std::size_t>(r)].clear();
   transport->set_peer_addresses(addresses);
   for (int r = 0; r < size; ++r) {
@@ -113,10 +119,12 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
   topology.host_ranks = {rank};
+  topology.host_of = {rank};
   if (size == 1) return topology;
   HostGroup group = find_host(store, id, rank, size, options);
   const std::string secret = group.secret;
   topology.hosts = static_cast<int>(std::set<int>(group.host_of.begin(), group.host_of.end()).size());
+  topology.host_of = group.host_of;
   topology.host_ranks.clear();
   for (const HostMember& member : group.members) topology.host_ranks.push_back(member.rank);
   const auto here = static_cast<int>(topology.host_ranks.size());
@@ -138,8 +146,10 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
                   "rank " + std::to_string(topology.host_ranks[static_cast<std::size_t>(std::max(0, outcome.peer))]) +
                       " did not finish joining group '" + options.name + "'");
     }
+    topology.arenas_mapped = topology.host->arenas_mapped();
     add_shm(topology, index, layout.shape().ring_capacity);
   }
+  if (here == 1) topology.arenas_mapped = process_arena() != nullptr;
   if (topology.hosts > 1) add_tcp(topology, store, rank, size, secret, options);
   return topology;
 }

@@ -14,7 +14,9 @@ namespace tutti {
 struct Topology {
   std::string id;
   int hosts = 1;
+  std::vector<int> host_of;           // by rank: the lowest rank of its host
   std::vector<int> host_ranks;        // on this rank's host, ascending
+  bool arenas_mapped = false;         // on every host with several ranks, each has mapped the arenas of all
   std::unique_ptr<HostChannel> host;  // null when alone on its host
   std::vector<std::unique_ptr<Transport>> owned;
   std::vector<Transport*> transport_of_peer;  // null for this rank itself

@@ -11,7 +11,7 @@ constexpr std::chrono::milliseconds kSlice{50};
 
 constexpr std::size_t kGreetings = 2;
 
-// The step field of the tag stays zero: see the head of net_call.h.
+// The step field of the tag stays zero, but for plans: see the head of net_call.h.
 constexpr int kStepBits = 16;
 
 bool unused(const MessageOp& op) noexcept {
@@ -23,9 +23,13 @@ bool unused(const MessageOp& op) noexcept {
 
 NetCall::NetCall(CallContext& context, std::size_t ops)
     : context_(context),
-      tag_(kCollectiveTag | (context.record.sequence << kStepBits)),
+      tag_(tag_of(context.record)),
       count_(ops),
       ops_(std::make_unique<MessageOp[]>(ops + kGreetings)) {}
+
+std::uint64_t NetCall::tag_of(const CallRecord& record) noexcept {
+  return kCollectiveTag | (record.sequence << kStepBits);
+}
 
 NetCall::~NetCall() {
   for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
@@ -46,29 +50,11 @@ void NetCall::greet() noexcept {
   send(count_ + 1, right(), nullptr, 0);
 }
 
-// What became of the call: of several failures the one that explains most, for the first one somewhere makes others
-// elsewhere, and all may have come in one wait. kOk if no op has failed.
 Outcome NetCall::verdict() noexcept {
-  const auto weight = [](Status status) noexcept {
-    switch (status) {
-      case Status::kOk:
-        return 0;
-      case Status::kPeerFailed:
-        return 2;
-      case Status::kPeerLeft:
-        return 3;
-      case Status::kPeerLost:
-        return 4;
-      case Status::kMismatch:
-        return 5;
-      default:
-        return 1;
-    }
-  };
   Outcome worst;
   for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
     const MessageOp& op = ops_[i];
-    if (unused(op) || !op.done() || weight(op.outcome.status) <= weight(worst.status)) continue;
+    if (unused(op) || !op.done() || weight_of(op.outcome.status) <= weight_of(worst.status)) continue;
     worst = op.outcome;
     if (worst.status == Status::kMismatch) context_.mismatched = op.remote;
   }
@@ -86,6 +72,13 @@ Outcome NetCall::wait(std::size_t index) noexcept {
     if (context_.deadline.expired()) return {Status::kTimeout, op.peer};
   }
   return op.outcome.ok() ? kOkOutcome : verdict();
+}
+
+bool NetCall::finished() const noexcept {
+  for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
+    if (!unused(ops_[i]) && !ops_[i].done()) return false;
+  }
+  return true;
 }
 
 Outcome NetCall::finish() noexcept {

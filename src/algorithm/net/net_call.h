@@ -5,7 +5,8 @@
 // compares. From this follows the rule that all algorithms here keep: the first message of every rank r goes to its
 // right neighbour, r + 1, and every rank has received that of its left neighbour before it returns. If the calls of
 // any two ranks differ, those of two neighbours differ, so somebody finds out. An algorithm whose own messages do not
-// begin so calls greet() first.
+// begin so calls greet() first. Plans do so too; their own messages have a step each in the tag, so that those of
+// several channels between two ranks do not depend on each other's order (executor/cpu/inflow.h).
 //
 // Ownership: owns the ops; the memory they point at is the caller's. Thread rule: one thread, that of the call.
 #pragma once
@@ -25,6 +26,10 @@ class NetCall {
   NetCall(const NetCall&) = delete;
   NetCall& operator=(const NetCall&) = delete;
 
+  // Of all messages of a call; what is added for streams of its own must stay below 2^16.
+  static std::uint64_t tag_of(const CallRecord& record) noexcept;
+  std::uint64_t tag() const noexcept { return tag_; }
+
   int rank() const noexcept { return context_.rank; }
   int size() const noexcept { return context_.size; }
   int right(int steps = 1) const noexcept { return (context_.rank + steps) % context_.size; }
@@ -42,12 +47,15 @@ class NetCall {
   // Until all are done.
   Outcome finish() noexcept;
 
+  bool finished() const noexcept;
+
+  // What has become of the call so far: of the failed ops' outcomes the one that explains most, kOk if none has failed.
+  Outcome verdict() noexcept;
+
   // An empty message to the right and one from the left; finish() awaits them.
   void greet() noexcept;
 
  private:
-  Outcome verdict() noexcept;
-
   CallContext& context_;
   const std::uint64_t tag_;
   const std::size_t count_;

@@ -32,7 +32,8 @@ PlanBuffers::PlanBuffers(const PlanGeometry& geometry, const PlanMemory& memory,
 void PlanBuffers::place_one_buffer() noexcept {
   const executor::Tables& tables = *geometry_.tables;
   whole_ = geometry_.blocks(kOut) >= geometry_.blocks(kIn) ? kOut : kIn;
-  const bool reached = tables.reached(plan::BufferKind::kInput) || tables.reached(plan::BufferKind::kOutput);
+  const bool reached = tables.reached(plan::BufferKind::kInput, context_.rank) ||
+                       tables.reached(plan::BufferKind::kOutput, context_.rank);
   const auto whole = static_cast<std::size_t>(whole_);
   shadow_all_[whole] = whole_ == kIn || (reached && !mapped_everywhere(kOut));
   may_shadow_mine_ = !reached && rooted(whole_);
@@ -43,7 +44,7 @@ void PlanBuffers::place_two_buffers() noexcept {
   const executor::Tables& tables = *geometry_.tables;
   for (const int side : {kIn, kOut}) {
     const auto s = static_cast<std::size_t>(side);
-    if (tables.reached(static_cast<plan::BufferKind>(side))) {
+    if (tables.reached(static_cast<plan::BufferKind>(side), context_.rank)) {
       shadow_all_[s] = !mapped_everywhere(side) || (side == kIn && overlaps_anywhere());
     } else {
       may_shadow_mine_ = may_shadow_mine_ || side == kIn || rooted(side);
@@ -65,6 +66,7 @@ std::uint64_t PlanBuffers::place(int side, int rank) const noexcept {
 }
 
 bool PlanBuffers::mapped_everywhere(int side) const noexcept {
+  if (context_.host == nullptr) return false;  // several hosts: nobody has told
   for (int rank = 0; rank < context_.size; ++rank) {
     if (place(side, rank) == kNotMapped) return false;
   }

@@ -1,7 +1,8 @@
 // Where the input and output of one call lie for a plan: in the tensors, or a segment at a time in shadows of them.
 //
-// A buffer that other ranks reach into must be where they can: in the tensor if all ranks' tensors are mapped, else in
-// the shadows of all ranks. Ranks decide alike, from the announcements. A buffer that only its own rank touches is the
+// A buffer that other ranks of the host reach into must be where they can: in the tensor if all ranks' tensors are
+// mapped, else in the shadows of all ranks. Ranks decide alike, from the announcements; with several hosts there are
+// none, and such a buffer is a shadow always. A buffer that only its own rank touches is the
 // tensor. Two cases more take a shadow: a buffer that this rank's call does not have (a root's alone), and an input
 // that lies in the output when the plan is not made for that.
 //

@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-PlanMemory::PlanMemory(HostChannel& host, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes)
-    : host_(host), shadow_bytes_(shadow_bytes) {
+PlanMemory::PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes)
+    : world_(world), shadow_bytes_(shadow_bytes) {
   for (executor::RankLayout& layout : layouts) ranks_.push_back({nullptr, layout});
 }
 
@@ -16,15 +16,16 @@ PlanMemory::~PlanMemory() {
   Arena* arena = process_arena();
   if (own_ == nullptr || arena == nullptr) return;
   bool alone = !failed_;
-  for (int rank = 0; rank < host_.ranks() && alone; ++rank) {
-    alone = rank == host_.index() || host_.stepped(rank, StepLane::kDrained) >= ended_;
+  const HostChannel* host = world_.host;
+  for (int index = 0; host != nullptr && index < host->ranks() && alone; ++index) {
+    alone = index == host->index() || host->stepped(index, StepLane::kDrained) >= ended_;
   }
   if (!alone) arena->quarantine(own_);
   arena->deallocate(own_);
 }
 
 Outcome PlanMemory::join(Deadline& deadline) noexcept {
-  executor::RankMemory& own = ranks_[static_cast<std::size_t>(host_.index())];
+  executor::RankMemory& own = ranks_[static_cast<std::size_t>(world_.rank)];
   std::uint64_t place = kNotMapped;
   if (Arena* arena = process_arena(); arena != nullptr) {
     const std::size_t bytes = own.layout.total + shadow_bytes_;
@@ -34,28 +35,41 @@ Outcome PlanMemory::join(Deadline& deadline) noexcept {
       place = arena->offset_of(own_, bytes);
     }
   }
-  // All ranks' announcements of this call are verified, so nobody reads our staging area any more.
-  std::memcpy(host_.stage(host_.index()), &place, sizeof place);
-  ended_ = host_.step_base() + 1;
-  host_.publish(StepLane::kFilled, ended_);
-  if (Outcome outcome = host_.await_step_all(StepLane::kFilled, ended_, deadline); !outcome.ok()) return outcome;
-  host_.advance_steps(1);
+  if (world_.host == nullptr) {
+    own.base = static_cast<std::byte*>(own_);
+    return own_ != nullptr ? kOkOutcome : Outcome{Status::kInternal, -1};
+  }
+  return exchange(place, deadline);
+}
+
+Outcome PlanMemory::exchange(std::uint64_t place, Deadline& deadline) noexcept {
+  HostChannel& host = *world_.host;
+  // The calls of all ranks have been compared, so nobody reads our staging area any more.
+  std::memcpy(host.stage(host.index()), &place, sizeof place);
+  ended_ = host.step_base() + 1;
+  host.publish(StepLane::kFilled, ended_);
+  if (Outcome outcome = host.await_step_all(StepLane::kFilled, ended_, deadline); !outcome.ok()) return outcome;
   bool all = true;
-  for (int rank = 0; rank < host_.ranks(); ++rank) {
+  for (int index = 0; index < host.ranks(); ++index) {
     std::uint64_t theirs = 0;
-    std::memcpy(&theirs, host_.stage(rank), sizeof theirs);
+    std::memcpy(&theirs, host.stage(index), sizeof theirs);
     all = all && theirs != kNotMapped;
     // Our own block too: ranks that are threads of one process then see each counter at one address, as sanitizers
     // must.
-    ranks_[static_cast<std::size_t>(rank)].base = host_.arena(rank) + theirs;
+    ranks_[static_cast<std::size_t>(world_.here[static_cast<std::size_t>(index)])].base = host.arena(index) + theirs;
   }
+  // Nobody writes its place again before all have read it: another plan may be next.
+  host.publish(StepLane::kFilled, ended_ + 1);
+  if (Outcome outcome = host.await_step_all(StepLane::kFilled, ended_ + 1, deadline); !outcome.ok()) return outcome;
+  host.advance_steps(2);
   return all ? kOkOutcome : Outcome{Status::kInternal, -1};
 }
 
 void PlanMemory::end_call() noexcept {
-  ended_ = host_.step_base() + 1;
-  host_.publish(StepLane::kDrained, ended_);
-  host_.advance_steps(1);
+  if (world_.host == nullptr) return;
+  ended_ = world_.host->step_base() + 1;
+  world_.host->publish(StepLane::kDrained, ended_);
+  world_.host->advance_steps(1);
 }
 
 }  // namespace tutti

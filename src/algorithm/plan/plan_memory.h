@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "algorithm/plan/plan_world.h"
 #include "base/clock.h"
 #include "base/outcome.h"
 #include "channel/host_channel.h"
@@ -16,17 +17,17 @@ namespace tutti {
 
 class PlanMemory {
  public:
-  // `layouts` by rank; `shadow_bytes` lie behind each.
-  PlanMemory(HostChannel& host, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes);
+  // `layouts` by rank; `shadow_bytes` lie behind each. `world` outlives this.
+  PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes);
   ~PlanMemory();
   PlanMemory(const PlanMemory&) = delete;
   PlanMemory& operator=(const PlanMemory&) = delete;
 
   // Takes the block and exchanges places. All ranks of the host call it in the same call, once; kInternal on all of
-  // them if an arena has no room.
+  // them if an arena has no room. A bad outcome's peer is an index on the host.
   Outcome join(Deadline& deadline) noexcept;
 
-  // By rank; valid after join().
+  // By rank; valid after join(), null for ranks of other hosts.
   const std::vector<executor::RankMemory>& ranks() const noexcept { return ranks_; }
   std::byte* shadow(int rank) const noexcept {
     const executor::RankMemory& memory = ranks_[static_cast<std::size_t>(rank)];
@@ -38,7 +39,9 @@ class PlanMemory {
   void fail() noexcept { failed_ = true; }
 
  private:
-  HostChannel& host_;
+  Outcome exchange(std::uint64_t place, Deadline& deadline) noexcept;
+
+  const PlanWorld& world_;
   std::vector<executor::RankMemory> ranks_;
   std::size_t shadow_bytes_;
   void* own_ = nullptr;

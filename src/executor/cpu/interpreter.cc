@@ -19,11 +19,12 @@ void grow(Vector& vector, std::size_t size) {
 }  // namespace
 
 Interpreter::Interpreter(const Tables& tables, std::int32_t rank, const std::vector<RankMemory>& memory,
-                         Doorbell* doorbell)
+                         Doorbell* doorbell, FarPorts* far)
     : tables_(tables),
       rank_(rank),
       memory_(memory),
       doorbell_(doorbell),
+      far_(far),
       memory_channels_(tables.plan().ranks[rank].channels_of(plan::ChannelKind::kMemory).size()) {
   const std::size_t channels = tables.first_counter(rank + 1) - tables.first_counter(rank);
   sent_.assign(channels, 0);
@@ -40,6 +41,7 @@ void Interpreter::prepare(const Program& program) {
   grow(source_list_, program.most_operands());
   grow(target_list_, program.most_operands());
   grow(pieces_, program.most_operands() * static_cast<std::size_t>(kPieceBytes));
+  if (far_ != nullptr) far_->prepare(program);
 }
 
 void Interpreter::reset(const Program& program, DataType dtype, ReduceOp op) noexcept {
@@ -100,6 +102,7 @@ ReduceOp Interpreter::op_of(const Instruction& instruction) const noexcept {
 Step Interpreter::pass() noexcept {
   const std::uint64_t before = progress_;
   const std::size_t count = program_->blocks().size();
+  if (far_ != nullptr && far_->advance()) ++progress_;
   for (std::size_t b = 0; b < count; ++b) {
     if (blocks_[b].at != blocks_[b].end) run_block(blocks_[b], kUnlimited);
   }
@@ -128,20 +131,34 @@ Step Interpreter::run_block(Task& task, std::uint32_t budget) noexcept {
 Step Interpreter::run_agent(Agent& agent, std::uint32_t budget) noexcept {
   while (!agent.idle()) {
     if (budget-- == 0) return Step::kRan;
-    const Instruction& post = *agent.posts[agent.next];
-    if (post.code == Code::kPostSignal) {
-      signal(post, memory_channels_ + post.agent);
-    } else if (post.packets) {
-      copy_packets(packets_at(address(post.pointers + 1)), packets_at(address(post.pointers)), packets_of(post.bytes));
-      ring(post.peer);
-    } else {
-      cpu::copy(address(post.pointers + 1), address(post.pointers), static_cast<std::size_t>(post.bytes));
-    }
+    if (!carry_out(*agent.posts[agent.next])) return Step::kBlocked;
     ++progress_;
     ++agent.next;
     if (agent.idle()) --running_;
   }
   return Step::kEnded;
+}
+
+bool Interpreter::carry_out(const Instruction& post) noexcept {
+  if (post.far) return carry_far(post);
+  if (post.code == Code::kPostSignal) {
+    signal(post, memory_channels_ + post.agent);
+  } else if (post.packets) {
+    copy_packets(packets_at(address(post.pointers + 1)), packets_at(address(post.pointers)), packets_of(post.bytes));
+    ring(post.peer);
+  } else {
+    cpu::copy(address(post.pointers + 1), address(post.pointers), static_cast<std::size_t>(post.bytes));
+  }
+  return true;
+}
+
+// False while too many messages of the channel are under way.
+bool Interpreter::carry_far(const Instruction& post) noexcept {
+  if (post.rides) return true;
+  if (!far_->ready(post.agent)) return false;
+  const bool bare = post.code == Code::kPostSignal;
+  far_->send(post.agent, post.peer, post.counter, bare ? nullptr : address(post.pointers), bare ? 0 : wire_bytes(post));
+  return true;
 }
 
 bool Interpreter::execute(const Instruction& instruction, Task& task) noexcept {
@@ -185,7 +202,7 @@ bool Interpreter::execute(const Instruction& instruction, Task& task) noexcept {
       post(instruction);
       return true;
     case Code::kFlush:
-      return agents_[instruction.agent].idle();
+      return agents_[instruction.agent].idle() && (far_ == nullptr || far_->drained(instruction.agent));
   }
   return false;
 }
@@ -359,7 +376,7 @@ std::int32_t Interpreter::awaited() const noexcept {
     const Task& task = blocks_[b];
     if (task.at != task.end && task.at->code == Code::kWait) return task.at->peer;
   }
-  return -1;
+  return far_ != nullptr ? far_->awaited() : -1;
 }
 
 std::string Interpreter::describe(const Instruction& instruction) const {
@@ -389,7 +406,9 @@ std::string Interpreter::describe_blocked() const {
     text += (waiting > 1 ? "; " : "") + describe(*task.at);
   }
   if (waiting > kMost) text += " and " + std::to_string(waiting - kMost) + " more";
-  return waiting == 0 ? "" : "rank " + std::to_string(rank_) + " waits in " + text;
+  if (waiting != 0) return "rank " + std::to_string(rank_) + " waits in " + text;
+  const std::string far = far_ != nullptr ? far_->describe() : "";
+  return far.empty() ? "" : "rank " + std::to_string(rank_) + " waits " + far;
 }
 
 }  // namespace tutti::executor

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/cpu/far_ports.h"
 #include "executor/cpu/packet_operations.h"
 #include "executor/cpu/program.h"
 #include "executor/cpu/tables.h"
@@ -34,7 +35,8 @@ class Doorbell {
   virtual void ring(std::int32_t rank) noexcept = 0;
 };
 
-// A rank's memory as this process sees it (RankLayout); zero-filled before its first use.
+// A rank's memory as this process sees it (RankLayout); zero-filled before its first use. Null for a rank of another
+// host.
 struct RankMemory {
   std::byte* base = nullptr;
   RankLayout layout;
@@ -49,7 +51,9 @@ enum class Step : std::uint8_t {
 class Interpreter {
  public:
   // Refers to all of them for life. `doorbell` may be null.
-  Interpreter(const Tables& tables, std::int32_t rank, const std::vector<RankMemory>& memory, Doorbell* doorbell);
+  // `far` is needed if the ranks lie on several hosts; who runs an invocation has opened it.
+  Interpreter(const Tables& tables, std::int32_t rank, const std::vector<RankMemory>& memory, Doorbell* doorbell,
+              FarPorts* far = nullptr);
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
@@ -65,8 +69,10 @@ class Interpreter {
     reset(program, dtype, op);
     for (std::size_t i = 0; i < program.bases().size(); ++i) {
       const BaseRef& ref = program.bases()[i];
+      if (!tables_.share_memory(ref.rank, rank_)) continue;  // carried there by its own rank
       bases_[i] = ref.area == Area::kInput || ref.area == Area::kOutput ? user_buffer(ref) : scratch_of(ref);
     }
+    if (far_ != nullptr) far_->begin(program, bases_.data(), &counter(rank_, tables_.first_counter(rank_)));
   }
 
   // Thread blocks first, then agents.
@@ -75,8 +81,9 @@ class Interpreter {
   Step step(std::size_t task, std::uint32_t budget) noexcept;
   // Runs each task until it blocks. kBlocked: none could do anything. kRan: something was done.
   Step pass() noexcept;
-  // The invocation is over: all blocks have ended and all agents have done all they were given.
-  bool ended() const noexcept { return running_ == 0; }
+  // The invocation is over: all blocks have ended, all agents have done all they were given, all messages of other
+  // hosts are here.
+  bool ended() const noexcept { return running_ == 0 && (far_ == nullptr || far_->idle()); }
 
   // What a task is about to do, for who watches an invocation that has begun; nothing changes (interpreter_view.cc).
   struct View {
@@ -133,6 +140,8 @@ class Interpreter {
   bool ready(const Instruction& instruction, const Task& task) const noexcept;
   Step run_block(Task& task, std::uint32_t budget) noexcept;
   Step run_agent(Agent& agent, std::uint32_t budget) noexcept;
+  bool carry_out(const Instruction& post) noexcept;
+  bool carry_far(const Instruction& post) noexcept;
   bool execute(const Instruction& instruction, Task& task) noexcept;
   void signal(const Instruction& instruction, std::size_t channel) noexcept;
   bool wait(const Instruction& instruction) noexcept;
@@ -158,6 +167,7 @@ class Interpreter {
   const std::int32_t rank_;
   const std::vector<RankMemory>& memory_;
   Doorbell* const doorbell_;
+  FarPorts* const far_;
   const std::size_t memory_channels_;
   std::vector<std::uint64_t> sent_;   // by own channel, memory channels first
   std::vector<std::uint64_t> taken_;  // by own counter

@@ -55,6 +55,14 @@ std::int64_t count_packets(const PacketWord* packets, std::int64_t bytes, std::u
   return std::min(there * kPayload, bytes);
 }
 
+void store_packets(PacketWord* to, const std::byte* from, std::int64_t packets) noexcept {
+  for (std::int64_t i = 0; i < packets; ++i) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, from + i * static_cast<std::int64_t>(sizeof word), sizeof word);
+    to[i].store(word, std::memory_order_release);  // release: as in write_packets()
+  }
+}
+
 void copy_packets(PacketWord* to, const PacketWord* from, std::int64_t packets) noexcept {
   for (std::int64_t i = 0; i < packets; ++i) {
     // acquire and release: as whoever reads and writes these packets.

@@ -45,6 +45,9 @@ std::int64_t read_packets(std::byte* payload, const PacketWord* packets, std::in
 // How much of `bytes` is there without a gap.
 std::int64_t count_packets(const PacketWord* packets, std::int64_t bytes, std::uint32_t flag) noexcept;
 
+// Stores packets that came as plain bytes, each in one store.
+void store_packets(PacketWord* to, const std::byte* from, std::int64_t packets) noexcept;
+
 // Copies whole packets, each in one store.
 void copy_packets(PacketWord* to, const PacketWord* from, std::int64_t packets) noexcept;
 

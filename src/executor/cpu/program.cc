@@ -5,6 +5,7 @@
 #include <map>
 #include <tuple>
 
+#include "executor/cpu/inflow.h"
 #include "executor/cpu/packet_operations.h"
 #include "plan/operations.h"
 #include "tutti/error.h"
@@ -52,6 +53,7 @@ class Decoder {
         }
       }
     }
+    if (!tables_.one_host()) mark_riders();
     for (const std::uint32_t posts : posts_) program_.most_posts_ = std::max(program_.most_posts_, posts);
   }
 
@@ -160,7 +162,7 @@ class Decoder {
     instruction.peer = own_.channels_of(kind)[channel];
     instruction.counter = tables_.counter(kind, instruction.peer, tables_.links().partner(kind, rank_, channel));
     instruction.agent = static_cast<std::uint32_t>(channel);
-    if (kind == ChannelKind::kPort) ++posts_[instruction.agent];
+    if (kind == ChannelKind::kPort) address_post(instruction);
     emit(instruction);
   }
 
@@ -227,8 +229,32 @@ class Decoder {
     add_pointers(op, op.destinations[destination], plan::destination_rule(op, destination).format,
                  move.destinations[nth(op, destination)]);
     instruction.sources = instruction.targets = 1;
-    ++posts_[instruction.agent];
+    address_post(instruction);
     emit(instruction);
+  }
+
+  void address_post(Instruction& instruction) {
+    ++posts_[instruction.agent];
+    instruction.far = !tables_.share_memory(rank_, instruction.peer);
+    if (!instruction.far) return;
+    instruction.counter = stream_of(own_, instruction.agent, static_cast<std::size_t>(block_ - own_.blocks.data()));
+  }
+
+  // A signal rides on the put before it in its stream if its thread block does nothing else between the two.
+  void mark_riders() {
+    std::vector<char> fresh(program_.agents_);  // a put with nothing but posts after it
+    for (auto& list : program_.blocks_) {
+      std::fill(fresh.begin(), fresh.end(), 0);
+      for (Instruction& instruction : list) {
+        if (instruction.code == Code::kPost) {
+          fresh[instruction.agent] = 1;
+        } else if (instruction.code == Code::kPostSignal) {
+          instruction.rides = instruction.far && fresh[instruction.agent] != 0;
+        } else {
+          std::fill(fresh.begin(), fresh.end(), 0);
+        }
+      }
+    }
   }
 
   // Input and output end where the message ends, scratch at a whole chunk. Who passes packets on from scratch to
@@ -353,6 +379,13 @@ class Decoder {
 Program::Program(const Tables& tables, std::int32_t rank, std::int64_t input_bytes, std::int64_t output_bytes)
     : rank_(rank) {
   Decoder(tables, input_bytes, output_bytes, *this).decode();
+  for (std::int32_t peer = 0; peer < tables.ranks(); ++peer) {
+    const auto& theirs = tables.plan().ranks[static_cast<std::size_t>(peer)].channels_of(ChannelKind::kPort);
+    if (tables.share_memory(peer, rank) || std::find(theirs.begin(), theirs.end(), rank) == theirs.end()) continue;
+    Program sender(peer);
+    Decoder(tables, input_bytes, output_bytes, sender).decode();
+    add_inflows(tables, sender);
+  }
 }
 
 }  // namespace tutti::executor

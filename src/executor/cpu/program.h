@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "executor/cpu/packet_operations.h"
 #include "executor/cpu/tables.h"
 #include "plan/plan.h"
 
@@ -31,7 +32,7 @@ enum class Code : std::uint8_t {
   kUnpack,        // packets -> plain
   kFold,          // packets in order, then a plain source -> a plain target, then packets
   kAwaitPackets,  // until all packets of the source are there
-  kPost,          // hands a copy to agent `counter`; `packets` says what is copied
+  kPost,          // hands a copy to agent `agent`; `packets` says what is copied
   kPostSignal,    // hands a signal of `counter` to agent `agent`
   kFlush,         // until agent `agent` has nothing left
 };
@@ -44,6 +45,8 @@ struct Pointer {
 struct Instruction {
   Code code = Code::kSignal;
   bool packets = false;
+  bool far = false;    // kPost, kPostSignal: to a rank of another host; `counter` is the stream (inflow.h)
+  bool rides = false;  // far kPostSignal: comes with the put before it, needs no message of its own
   plan::ReduceKind reduce = plan::ReduceKind::kSum;
   std::uint32_t sources = 0;
   std::uint32_t targets = 0;
@@ -70,6 +73,27 @@ struct BaseRef {
   std::int32_t block = 0;  // rank block of input or output
 };
 
+// What a message from a rank of another host brings.
+struct Arrival {
+  std::uint32_t pointer = 0;  // where it lands; of no meaning without bytes
+  std::int64_t bytes = 0;     // as they travel: packets with their flags
+  bool packets = false;
+  std::uint32_t signals = 0;  // that come with it
+};
+
+// All messages of one stream (inflow.h), in their order.
+struct Inflow {
+  std::int32_t peer = -1;
+  std::uint32_t stream = 0;
+  std::uint32_t counter = 0;  // that its signals raise
+  std::vector<Arrival> arrivals;
+};
+
+// Bytes of the message that a far kPost becomes.
+inline std::int64_t wire_bytes(const Instruction& post) noexcept {
+  return post.packets ? packets_of(post.bytes) * static_cast<std::int64_t>(sizeof(PacketWord)) : post.bytes;
+}
+
 class Program {
  public:
   // Throws Unsupported if the plan cannot run at this size.
@@ -84,9 +108,13 @@ class Program {
   std::uint32_t agents() const noexcept { return agents_; }
   std::uint32_t most_posts() const noexcept { return most_posts_; }  // to one agent
   std::uint32_t most_operands() const noexcept { return most_operands_; }
+  const std::vector<Inflow>& inflows() const noexcept { return inflows_; }
 
  private:
   friend class Decoder;
+  explicit Program(std::int32_t rank) : rank_(rank) {}
+  void add_inflows(const Tables& tables, const Program& sender);
+
   std::int32_t rank_;
   std::vector<std::vector<Instruction>> blocks_;
   std::vector<Pointer> pointers_;
@@ -96,6 +124,7 @@ class Program {
   std::uint32_t agents_ = 0;  // one for each port channel
   std::uint32_t most_posts_ = 0;
   std::uint32_t most_operands_ = 1;
+  std::vector<Inflow> inflows_;
 };
 
 }  // namespace tutti::executor

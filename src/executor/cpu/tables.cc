@@ -1,9 +1,12 @@
 #include "executor/cpu/tables.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "executor/cpu/inflow.h"
 #include "plan/operations.h"
 #include "plan/structure.h"
+#include "tutti/error.h"
 
 namespace tutti::executor {
 namespace {
@@ -21,11 +24,18 @@ const plan::Plan& checked(const plan::Plan& plan) {
 
 }  // namespace
 
-Tables::Tables(std::shared_ptr<const plan::Plan> plan)
+Tables::Tables(std::shared_ptr<const plan::Plan> plan, std::vector<int> host_of)
     : plan_(std::move(plan)),
       links_(checked(*plan_)),
       shape_(plan::shape_of(*plan_)),
-      scratch_(plan::scratch_use(*plan_)) {
+      scratch_(plan::scratch_use(*plan_)),
+      host_of_(std::move(host_of)),
+      reached_(plan_->ranks.size()) {
+  if (std::all_of(host_of_.begin(), host_of_.end(), [this](int host) { return host == host_of_.front(); })) {
+    host_of_.clear();
+  } else if (const std::string fault = crossing_fault(*plan_, links_, host_of_); !fault.empty()) {
+    throw_error(ErrorKind::kUnsupported, fault);
+  }
   first_.push_back(0);
   for (const plan::Rank& rank : plan_->ranks) {
     const std::size_t own =
@@ -40,14 +50,15 @@ void Tables::note_reached() {
     for (const auto* side : {&op.sources, &op.destinations}) {
       for (const plan::Operand& operand : *side) {
         if (operand.place == plan::Operand::Place::kLocal) continue;
-        plan::BufferKind buffer;
+        plan::Place place{static_cast<std::int32_t>(rank), plan::BufferKind::kInput};
         if (operand.place == plan::Operand::Place::kGroup) {
           const std::int32_t channel = block.channels_of(plan::ChannelKind::kSwitch)[operand.id];
-          buffer = plan_->ranks[rank].switch_channels[channel].buffer;
+          place.buffer = plan_->ranks[rank].switch_channels[channel].buffer;
         } else {
-          buffer = plan::place_of(*plan_, static_cast<std::int32_t>(rank), block, op, operand).buffer;
+          place = plan::place_of(*plan_, static_cast<std::int32_t>(rank), block, op, operand);
+          if (!share_memory(static_cast<std::int32_t>(rank), place.rank)) continue;  // carried there by its own rank
         }
-        reached_[static_cast<std::size_t>(buffer)] = true;
+        reached_[host(place.rank)][static_cast<std::size_t>(place.buffer)] = true;
       }
     }
   };

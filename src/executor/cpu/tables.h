@@ -7,6 +7,7 @@
 // Thread rule: const after construction, shared by the ranks of a process.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -37,8 +38,9 @@ struct RankLayout {
 
 class Tables {
  public:
-  // Throws InvalidArgument if the plan does not hang together (plan/structure.h).
-  explicit Tables(std::shared_ptr<const plan::Plan> plan);
+  // `host_of`: by rank, the lowest rank with which it shares memory; empty if all share it. Throws InvalidArgument if
+  // the plan does not hang together (plan/structure.h), Unsupported if it cannot run across these hosts.
+  explicit Tables(std::shared_ptr<const plan::Plan> plan, std::vector<int> host_of = {});
 
   const plan::Plan& plan() const noexcept { return *plan_; }
   const plan::Links& links() const noexcept { return links_; }
@@ -51,8 +53,13 @@ class Tables {
   std::uint32_t first_counter(std::int32_t rank) const noexcept { return first_[static_cast<std::size_t>(rank)]; }
   std::uint32_t counters() const noexcept { return first_.back(); }
 
-  // Whether some rank reaches into another's buffer of this kind.
-  bool reached(plan::BufferKind buffer) const noexcept { return reached_[static_cast<std::size_t>(buffer)]; }
+  bool one_host() const noexcept { return host_of_.empty(); }
+  bool share_memory(std::int32_t a, std::int32_t b) const noexcept { return host(a) == host(b); }
+
+  // Whether, on the host of `rank`, some rank reaches into another's buffer of this kind.
+  bool reached(plan::BufferKind buffer, std::int32_t rank) const noexcept {
+    return reached_[host(rank)][static_cast<std::size_t>(buffer)];
+  }
 
   // For messages of up to `input_bytes` and `output_bytes` a rank block.
   RankLayout layout(std::int32_t rank, std::int64_t input_bytes, std::int64_t output_bytes) const;
@@ -62,13 +69,17 @@ class Tables {
 
  private:
   void note_reached();
+  std::size_t host(std::int32_t rank) const noexcept {
+    return host_of_.empty() ? 0 : static_cast<std::size_t>(host_of_[static_cast<std::size_t>(rank)]);
+  }
 
   std::shared_ptr<const plan::Plan> plan_;
   plan::Links links_;
   plan::Shape shape_;
   plan::ScratchUse scratch_;
   std::vector<std::uint32_t> first_;  // by rank, and their total
-  std::array<bool, plan::kBufferKindCount> reached_{};
+  std::vector<int> host_of_;
+  std::vector<std::array<bool, plan::kBufferKindCount>> reached_;  // by host, that is by its lowest rank
 };
 
 }  // namespace tutti::executor
