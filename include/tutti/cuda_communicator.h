@@ -1,0 +1,102 @@
+// Collectives on CUDA memory, on the caller's streams. The C++ entry for GPUs; knows nothing of torch.
+//
+// A CudaCommunicator belongs to one rank and one device. All ranks must be on one host (2 to 8 of them, several of them
+// on one device if need be; one process a rank, or several ranks as threads of a process). libtutti.so loads
+// libtutti_cuda.so when the first one is made.
+//
+// Streams: run() enqueues one kernel on `stream` and returns; nothing on the host is awaited. The output is complete,
+// and the input may be overwritten, when the stream has passed that point. Calls of one communicator run in the order
+// of issue, also across streams: a changed stream waits for the one before it, which must still exist. In a stream that
+// is being captured, the call becomes a kernel node of the graph; the graph may be replayed any number of times, with
+// other data in the same buffers, as long as all ranks replay the same sequence of calls. The caller orders replays and
+// eager calls of one communicator after each other (as on one stream); overlap is found and reported.
+//
+// Thread rule: every member may be called from any thread; calls are ordered by a mutex.
+//
+// Errors: a call is checked first (kInvalidArgument, kUnsupported: nothing is enqueued). What goes wrong on the device
+// (a peer that does not come, another call, abort) ends the kernels, leaves undefined outputs, and is raised by
+// failure(), by the next call, and by synchronize(). The communicator is then poisoned for good.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/call.h"
+#include "tutti/error.h"
+#include "tutti/store.h"
+
+namespace tutti {
+
+// cudaStream_t, without its header. Null is the legacy default stream.
+using CudaStream = void*;
+
+struct CudaOptions {
+  int device = -1;                                               // -1: the calling thread's current device
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of every wait inside a kernel
+  std::string name = "tutti";
+  std::string secret;     // as Config::secret
+  std::string transport;  // "" (choose), "peer" or "host": TUTTI_CUDA_TRANSPORT
+  std::string algorithm;  // "" (choose), or a name as algorithms() gives it, with "@blocks" and "x threads" after it:
+                          // "ll_one_shot", "bulk_two_shot@16x512": TUTTI_CUDA_ALGORITHM. Equal on all ranks.
+  std::uint64_t first_sequence = 0;  // tests start near the wrap of a flag
+};
+
+// One point-to-point message of a batch.
+struct CudaMessage {
+  bool send = true;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  int peer = -1;
+  std::uint32_t tag = 0;  // part of what both sides must agree on; messages of a pair match in order
+};
+
+class CudaCommunicator {
+ public:
+  // Collective over `size` ranks, as Communicator::create. Throws Error(kUnsupported) without the plug-in or a GPU, or
+  // if the ranks are not on one host.
+  static std::shared_ptr<CudaCommunicator> create(Store& store, const std::string& id, int rank, int size,
+                                                  const CudaOptions& options);
+  virtual ~CudaCommunicator() = default;
+
+  virtual int rank() const noexcept = 0;
+  virtual int size() const noexcept = 0;
+  virtual int device() const noexcept = 0;
+
+  // Refuses a call that cannot work. The same rules as Communicator::check.
+  virtual void check(const Call& call) const = 0;
+
+  // Enqueues a collective. The pointers of `call` are device memory of this rank's device (or memory it can reach).
+  virtual void run(const Call& call, CudaStream stream) = 0;
+
+  // Enqueues a batch of messages as one kernel: none of them waits for another one of the batch, but those of one pair
+  // and direction run in order. A batch of sends and receives in any order cannot deadlock within itself.
+  virtual void exchange(const std::vector<CudaMessage>& messages, CudaStream stream) = 0;
+
+  // Waits on the host for `stream`, then raises a failure if there is one.
+  virtual void synchronize(CudaStream stream) = 0;
+
+  // What has gone wrong on the device so far. Cheap: reads pinned memory.
+  virtual std::optional<Error> failure() const = 0;
+
+  // Ends kernels that wait, here and at the peers, and poisons the communicator.
+  virtual void abort(const std::string& reason) noexcept = 0;
+
+  // Of every wait inside a kernel, those of captured graphs included.
+  virtual void set_timeout(std::chrono::milliseconds timeout) noexcept = 0;
+
+  // Names that CudaOptions::algorithm takes.
+  static std::vector<std::string> algorithms();
+  // What a call would run: "ll_one_shot@1x128".
+  virtual std::string explain(const Call& call) const = 0;
+  // How this rank reaches the others and why: "peer memory", or "pinned host memory: device 0 cannot map device 1".
+  virtual const std::string& transport() const noexcept = 0;
+  // Collectives issued through run() so far (replays of graphs are not counted).
+  virtual std::uint64_t sequence() const noexcept = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,103 @@
+#include "torch/cuda_side.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "torch/store_adapter.h"
+
+namespace tutti::face {
+
+CudaSide::CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options)
+    : store_(std::move(store)), id_(std::move(id)), rank_(rank), size_(size), options_(std::move(options)) {}
+
+CudaLane CudaSide::make(c10::Device device, const std::string& id, int rank, int size) const {
+  CudaOptions options;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    options = options_;
+  }
+  options.device = device.index();
+  StoreAdapter adapter(store_);
+  auto communicator = CudaCommunicator::create(adapter, id, rank, size, options);
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  // Of high priority: what others wait for goes before what only this rank computes.
+  return {std::move(communicator), cuda.getStreamFromGlobalPool(device, /*isHighPriority=*/true)};
+}
+
+void CudaSide::check_device(c10::Device device) const {
+  if (!group_.has_value() || group_->communicator->device() == device.index()) return;
+  throw_error(ErrorKind::kInvalidArgument,
+              "this group's rank uses cuda:" + std::to_string(group_->communicator->device()) + ", not " +
+                  device.str() + ": a rank of a group has one device");
+}
+
+const CudaLane& CudaSide::group(c10::Device device) {
+  const auto made = [&]() -> const CudaLane* {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    check_device(device);
+    return group_.has_value() ? &*group_ : nullptr;
+  };
+  if (const CudaLane* lane = made()) return *lane;
+  const std::lock_guard<std::mutex> one_at_a_time(making_);
+  if (const CudaLane* lane = made()) return *lane;
+  CudaLane lane = make(device, id_, rank_, size_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return group_.emplace(std::move(lane));
+}
+
+const CudaLane& CudaSide::pair(c10::Device device, int peer, bool send) {
+  const Pair key{peer, send};
+  const auto made = [&]() -> const CudaLane* {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = pairs_.find(key);
+    return found != pairs_.end() ? &found->second : nullptr;
+  };
+  if (const CudaLane* lane = made()) return *lane;
+  const std::lock_guard<std::mutex> one_at_a_time(making_);
+  if (const CudaLane* lane = made()) return *lane;
+  const int from = send ? rank_ : peer;
+  const int to = send ? peer : rank_;
+  CudaLane lane = make(device, id_ + "/" + std::to_string(from) + ">" + std::to_string(to), send ? 0 : 1, 2);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return pairs_.emplace(key, std::move(lane)).first->second;
+}
+
+template <typename Visit>
+void CudaSide::each(Visit&& visit) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (group_.has_value()) visit(*group_->communicator);
+  for (const auto& [key, lane] : pairs_) visit(*lane.communicator);
+}
+
+bool CudaSide::in_use() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return group_.has_value() || !pairs_.empty();
+}
+
+std::optional<Error> CudaSide::failure() const {
+  std::optional<Error> first;
+  each([&](const CudaCommunicator& communicator) {
+    if (!first.has_value()) first = communicator.failure();
+  });
+  return first;
+}
+
+void CudaSide::abort(const std::string& reason) noexcept {
+  each([&](CudaCommunicator& communicator) { communicator.abort(reason); });
+}
+
+void CudaSide::set_timeout(std::chrono::milliseconds timeout) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    options_.timeout = timeout;
+  }
+  each([&](CudaCommunicator& communicator) { communicator.set_timeout(timeout); });
+}
+
+std::uint64_t CudaSide::sequence() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return group_.has_value() ? group_->communicator->sequence() : 0;
+}
+
+}  // namespace tutti::face

@@ -1,0 +1,97 @@
+#include "torch/cuda_work.h"
+
+#include <ATen/core/ivalue_inl.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <thread>
+#include <utility>
+
+#include "torch/errors.h"
+
+namespace tutti::face {
+namespace {
+
+constexpr auto kPollInterval = std::chrono::microseconds(50);
+
+}  // namespace
+
+CudaWork::CudaWork(int rank, c10d::OpType op, std::shared_ptr<CudaCommunicator> communicator, c10::Stream stream,
+                   bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
+    : c10d::Work(rank, op),
+      communicator_(std::move(communicator)),
+      stream_(stream),
+      side_(side),
+      outputs_(outputs.begin(), outputs.end()) {
+  if (!side_) return;
+  stash_.assign(inputs.begin(), inputs.end());
+  stash_.insert(stash_.end(), outputs.begin(), outputs.end());
+  end_.emplace(c10::DeviceType::CUDA).record(stream_);
+}
+
+CudaWork::~CudaWork() {
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  for (const at::Tensor& tensor : stash_) cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
+}
+
+// mutex_ is held. Of a synchronous call the event comes late, after whatever else its stream got meanwhile; recording
+// one at each call would cost every call what few callers ask for.
+const c10::Event& CudaWork::end() {
+  if (!end_.has_value()) end_.emplace(c10::DeviceType::CUDA).record(stream_);
+  return *end_;
+}
+
+void CudaWork::throw_failure() const {
+  if (const auto failure = communicator_->failure()) throw_as_torch(*failure);
+}
+
+bool CudaWork::isCompleted() {
+  if (communicator_->failure().has_value()) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return end().query();
+}
+
+bool CudaWork::isSuccess() const { return !communicator_->failure().has_value(); }
+
+std::exception_ptr CudaWork::exception() const {
+  const auto failure = communicator_->failure();
+  return failure.has_value() ? as_torch(std::make_exception_ptr(*failure)) : nullptr;
+}
+
+void CudaWork::synchronize() {
+  throw_failure();
+  if (!side_) return;
+  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  end().block(cuda.getStream(stream_.device()));
+  stash_.clear();
+}
+
+bool CudaWork::wait(std::chrono::milliseconds timeout) {
+  synchronize();
+  if (timeout == kNoTimeout || timeout.count() < 0) return true;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!isCompleted()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      throw_backend_error("the call has not completed on the GPU within " + std::to_string(timeout.count()) +
+                          " ms; it goes on");
+    }
+    std::this_thread::sleep_for(kPollInterval);
+  }
+  throw_failure();
+  return true;
+}
+
+FuturePtr CudaWork::getFuture() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (future_ != nullptr) return future_;
+  // Complete when enqueued: a future of CUDA tensors records the streams that are current here, and makes those wait
+  // that use its value.
+  const c10::StreamGuard on_stream(stream_);
+  future_ =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::vector<c10::Device>{stream_.device()});
+  future_->markCompleted(c10::IValue(result()));
+  return future_;
+}
+
+}  // namespace tutti::face

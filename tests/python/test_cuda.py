@@ -1,0 +1,279 @@
+"""The backend on CUDA tensors: the sweep of the CPU's, streams, graphs, training. Skipped without a GPU.
+
+Ranks take the GPUs in turn. With one GPU its ranks share it: right, but slow, so sweeps are thinned out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from conformance import COLLECTIVES
+from rank_pool import RankPool
+from rank_worker import Context
+from test_conformance import run_sweep
+from torch import nn
+
+pytestmark = [
+    pytest.mark.tutti_only,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+World = Callable[..., RankPool]
+
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+SIZES = sorted({2, max(2, GPUS)})
+EVERY = 12 if GPUS > 1 else 60
+DEVICE = {"TUTTI_TEST_DEVICE": "cuda"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_sweep(world: World, seed: int, collective: str, size: int) -> None:
+    run_sweep(world(size, **DEVICE), collective, seed, EVERY)
+
+
+def run(world: World, function: Callable[..., Any], *arguments: Any, size: int = SIZES[-1]) -> list[Any]:
+    return world(size, **DEVICE).call(function, *arguments, timeout_s=120)
+
+
+def overlapped(ctx: Context) -> None:
+    tensors = [torch.full((1000 + i,), float(ctx.rank + i), device="cuda") for i in range(50)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for i, (work, tensor) in enumerate(zip(works, tensors, strict=True)):
+        work.wait()
+        total = sum(rank + i for rank in range(ctx.size))
+        assert tensor.add(1).eq(total + 1).all(), i  # on the current stream, with nothing awaited by the host
+
+
+def test_wait_orders_streams(world: World) -> None:
+    run(world, overlapped)
+
+
+def dropped(ctx: Context) -> None:
+    for i in range(200):
+        tensor = torch.full((1 << 18,), float(i), device="cuda")
+        dist.all_reduce(tensor, async_op=True)  # nobody waits, and the memory is free for others
+        del tensor
+        torch.full((1 << 18,), -1.0, device="cuda")
+    tensor = torch.ones(5, device="cuda")
+    dist.all_reduce(tensor)
+    assert tensor.eq(ctx.size).all()
+
+
+def test_work_that_nobody_waits_for(world: World) -> None:
+    run(world, dropped)
+
+
+def other_stream(ctx: Context) -> None:
+    stream = torch.cuda.Stream()
+    for count in (10, 100_000):
+        first = torch.full((count,), 1.0, device="cuda")
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            dist.all_reduce(first)
+            first.mul_(2)
+        second = torch.full((count,), 3.0, device="cuda")
+        dist.all_reduce(second)
+        torch.cuda.current_stream().wait_stream(stream)
+        assert first.eq(2 * ctx.size).all()
+        assert second.eq(3 * ctx.size).all()
+
+
+def test_calls_on_two_streams(world: World) -> None:
+    run(world, other_stream)
+
+
+def graphed(ctx: Context) -> None:
+    inputs = [torch.zeros(count, device="cuda", dtype=torch.bfloat16) for count in (8, 5000, 300_000)]
+    gathered = torch.zeros(ctx.size * 8, device="cuda", dtype=torch.bfloat16)
+    for tensor in inputs:
+        dist.all_reduce(tensor)  # the group's communicator is made outside the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for tensor in inputs:
+            dist.all_reduce(tensor)
+        work = dist.all_gather_into_tensor(gathered, inputs[0], async_op=True)
+        work.wait()
+    for step in range(20):
+        for tensor in inputs:
+            tensor.fill_(step + ctx.rank)
+        graph.replay()
+        total = sum(step + rank for rank in range(ctx.size))
+        for tensor in inputs:
+            assert tensor.eq(total).all(), step
+        assert gathered.eq(total).all(), step
+        eager = torch.full((33,), float(step), device="cuda")  # between replays
+        dist.all_reduce(eager)
+        assert eager.eq(step * ctx.size).all()
+
+
+def test_graphs_replay_with_other_data(world: World) -> None:
+    run(world, graphed)
+
+
+def batched(ctx: Context) -> None:
+    left, right = (ctx.rank - 1) % ctx.size, (ctx.rank + 1) % ctx.size
+    for count in (1, 1000, 1 << 20):
+        source = torch.full((count,), float(ctx.rank), device="cuda")
+        from_left, from_right = torch.zeros_like(source), torch.zeros_like(source)
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.irecv, from_left, left),
+                dist.P2POp(dist.isend, source, right),
+                dist.P2POp(dist.isend, source, left),
+                dist.P2POp(dist.irecv, from_right, right),
+            ]
+        )
+        for work in works:
+            work.wait()
+        assert from_left.eq(left).all()
+        assert from_right.eq(right).all()
+
+
+def test_batches_of_messages(world: World) -> None:
+    run(world, batched)
+
+
+def crossed(ctx: Context) -> None:
+    """Both send before they receive: more than any buffer holds."""
+    if ctx.rank > 1:
+        return
+    source = torch.full((1 << 24,), float(ctx.rank), device="cuda")
+    target = torch.zeros_like(source)
+    works = [dist.isend(source, 1 - ctx.rank), dist.irecv(target, 1 - ctx.rank)]
+    for work in works:
+        work.wait()
+    assert target.eq(1 - ctx.rank).all()
+
+
+def test_messages_that_cross(world: World) -> None:
+    run(world, crossed)
+
+
+def scaled(ctx: Context) -> None:
+    tensor = torch.full((100,), 2.0, device="cuda")
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))
+    assert tensor.eq(ctx.size).all()
+    tensor = torch.full((100,), 2.0, device="cuda")
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(torch.full((1,), 0.25, device="cuda")))
+    assert tensor.eq(0.5 * ctx.size).all()
+
+
+def test_factors(world: World) -> None:
+    run(world, scaled)
+
+
+def mixed(ctx: Context) -> None:
+    ctx.init(f"{ctx.generation}.mixed", backend="cpu:tutti,cuda:tutti")
+    for device in ("cpu", "cuda", "cpu"):
+        tensor = torch.ones(10, device=device)
+        dist.all_reduce(tensor)
+        assert tensor.eq(ctx.size).all()
+    dist.barrier()
+    objects = [None] * ctx.size
+    dist.all_gather_object(objects, ctx.rank)
+    assert objects == list(range(ctx.size))
+
+
+def test_both_devices_of_one_group(fresh_world: World) -> None:
+    fresh_world(2, env=DEVICE).call(mixed, timeout_s=120)
+
+
+def refused(ctx: Context) -> None:
+    with pytest.raises(ValueError, match="one device"):
+        dist.all_gather([torch.zeros(3) for _ in range(ctx.size)], torch.zeros(3, device="cuda"))
+    with pytest.raises(ValueError, match="AVG|average|integer"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int32, device="cuda"), op=dist.ReduceOp.AVG)
+    tensor = torch.ones(3, device="cuda")
+    dist.all_reduce(tensor)
+    assert tensor.eq(ctx.size).all()
+
+
+def test_refused_calls_leave_the_group_usable(world: World) -> None:
+    run(world, refused)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(32, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 8)).cuda()
+
+
+def losses_of(ctx: Context, wrapped: nn.Module, steps: int) -> list[float]:
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+    data = torch.randn(steps, ctx.size, 16, 32, generator=torch.Generator().manual_seed(3)).cuda()
+    found = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = wrapped(data[step, ctx.rank]).square().mean()
+        loss.backward()
+        optimizer.step()
+        total = loss.detach().clone()
+        dist.all_reduce(total, op=dist.ReduceOp.AVG)
+        found.append(float(total))
+    return found
+
+
+def trained(ctx: Context, backend: str, how: str) -> list[float]:
+    ctx.init(f"{ctx.generation}.{backend}.{how}", backend=backend)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    if how == "ddp":
+        wrapped: nn.Module = nn.parallel.DistributedDataParallel(model(), device_ids=[torch.cuda.current_device()])
+    elif how == "compiled":
+        ddp = nn.parallel.DistributedDataParallel(model(), device_ids=[torch.cuda.current_device()])
+        wrapped = torch.compile(ddp, backend="aot_eager")  # type: ignore[assignment]
+    else:
+        from torch.distributed.fsdp import fully_shard
+
+        wrapped = model()
+        for layer in wrapped:
+            if isinstance(layer, nn.Linear):
+                fully_shard(layer)
+        fully_shard(wrapped)
+    return losses_of(ctx, wrapped, 12)
+
+
+@pytest.mark.parametrize("how", ["ddp", "compiled", "fsdp2"])
+def test_training_has_the_losses_of_nccl(fresh_world: World, how: str) -> None:
+    ranks = fresh_world(SIZES[-1], env=DEVICE)
+    ours = ranks.call(trained, "tutti", how, timeout_s=200)
+    assert all(losses == ours[0] for losses in ours)
+    assert ours[0][-1] < ours[0][0]
+    if GPUS < 2:
+        pytest.skip("trained, but not compared with NCCL, which takes one rank a GPU")
+    theirs = ranks.call(trained, "nccl", how, timeout_s=200)
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
+
+
+def bereaved(ctx: Context) -> str:
+    tensor = torch.ones(1000, device="cuda")
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    ctx.signal("warm")
+    dist.all_reduce(tensor)
+    try:
+        dist.barrier()
+        torch.cuda.synchronize()
+        dist.all_reduce(tensor)
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_a_dead_rank_is_named(fresh_world: World) -> None:
+    ranks = fresh_world(2, env=DEVICE, group_timeout_s=20)
+    ranks.call(warm_up, timeout_s=60)
+    pending = ranks.begin(bereaved, ranks=[0])
+    pending.wait(2)  # it waits in a kernel by now, or will: either way it must end
+    ranks.send_signal(1, 9)
+    outcome = pending.wait(60, [0])[0]
+    assert outcome.kind == "ok", outcome
+    assert "rank 1" in outcome.value
+
+
+def warm_up(ctx: Context) -> None:
+    dist.all_reduce(torch.ones(1000, device="cuda"))
+    torch.cuda.synchronize()
