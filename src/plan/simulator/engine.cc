@@ -393,9 +393,6 @@ void Engine::report(Simulation& out) const {
   const auto whole = static_cast<double>(std::max<std::int64_t>(operations_, 1));
   out.done = out.complete ? 1.0 : static_cast<double>(performed_) / whole;
   out.time_us = static_cast<double>(end) / kPicosecondsPerUs / (out.done > 0 ? out.done : 1);
-  out.bounds = bounds_of(plan_, topology_, routes_, block_bytes_);
-  const double bytes = counted_bytes(plan_, block_bytes_);
-  out.algorithm_gbs = out.time_us > 0 ? bytes / out.time_us / 1e3 : 0;
   out.critical_path = path_to(last);
   for (std::size_t i = 0; i < topology_.links.size(); ++i) {
     const auto link = static_cast<std::int32_t>(i);
@@ -409,15 +406,25 @@ void Engine::report(Simulation& out) const {
   out.steps = steps_;
 }
 
+void check_ranks(const Topology& topology, std::size_t ranks) {
+  if (topology.ranks.size() >= ranks) return;
+  throw_error(ErrorKind::kInvalidArgument, "topology: \"" + topology.name + "\" has " +
+                                               std::to_string(topology.ranks.size()) + " ranks, the plan " +
+                                               std::to_string(ranks));
+}
+
+void finish(Simulation& out, const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes) {
+  out.bounds = bounds_of(plan, topology, routes, block_bytes);
+  out.algorithm_gbs = out.time_us > 0 ? counted_bytes(plan, block_bytes) / out.time_us / 1e3 : 0;
+}
+
 Simulation simulate(const Plan& plan, const Topology& topology, std::int64_t block_bytes,
                     std::optional<double> budget_s) {
-  if (topology.ranks.size() < plan.ranks.size()) {
-    throw_error(ErrorKind::kInvalidArgument, "topology: \"" + topology.name + "\" has " +
-                                                 std::to_string(topology.ranks.size()) + " ranks, the plan " +
-                                                 std::to_string(plan.ranks.size()));
-  }
+  check_ranks(topology, plan.ranks.size());
   Routes routes(topology);
-  return Engine(plan, topology, routes, block_bytes).run(budget_s);
+  Simulation out = Engine(plan, topology, routes, block_bytes).run(budget_s);
+  finish(out, plan, topology, routes, block_bytes);
+  return out;
 }
 
 }  // namespace tutti::plan

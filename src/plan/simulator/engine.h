@@ -28,6 +28,7 @@ class Engine {
  public:
   Engine(const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes);
 
+  // Without bounds and algorithm bandwidth (finish).
   Simulation run(std::optional<double> budget_s);
 
  private:
@@ -177,5 +178,11 @@ class Engine {
   std::int64_t operations_ = 0;
   Picoseconds now_ = 0;
 };
+
+// Throws InvalidArgument if the topology has fewer ranks.
+void check_ranks(const Topology& topology, std::size_t ranks);
+
+// What a result says of the collective: its bounds and algorithm bandwidth. Of the plan's ranks only the number counts.
+void finish(Simulation& out, const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes);
 
 }  // namespace tutti::plan

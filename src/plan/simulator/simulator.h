@@ -54,6 +54,7 @@ struct Simulation {
   std::vector<TimelineStep> steps;
   std::vector<std::int32_t> critical_path;  // steps, the first one first
   std::vector<LinkUse> links;               // those that carried something, the busiest first
+  std::string basis;                        // what was simulated and how the rest follows; empty if all was (steady.h)
 };
 
 // `block_bytes` is the size of a rank block, as in Sizes. Throws InvalidArgument if the plan gets stuck (with the

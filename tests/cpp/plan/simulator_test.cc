@@ -9,51 +9,15 @@
 
 #include "plan/cases.h"
 #include "plan/plan_builder.h"
+#include "plan/topologies.h"
 #include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
 
-constexpr double kLatencyUs = 2;
-constexpr double kGbs = 10;
 constexpr double kTolerance = 1e-5;  // a few roundings to whole picoseconds
 
 double us_of(std::int64_t bytes, double gbs = kGbs) { return static_cast<double>(bytes) / (gbs * 1e3); }
-
-void connect(Topology& topology, std::int32_t from, std::int32_t to, double latency_us, double gbs) {
-  const auto latency = static_cast<Picoseconds>(latency_us * kPicosecondsPerUs);
-  topology.links.push_back({std::to_string(from) + "->" + std::to_string(to), from, to, latency, gbs * 1e-3});
-}
-
-Topology nodes(std::int32_t count) {
-  Topology out;
-  out.name = "test";
-  for (std::int32_t i = 0; i < count; ++i) {
-    out.nodes.push_back(std::to_string(i));
-    out.ranks.push_back(i);
-  }
-  return out;
-}
-
-Topology ring(std::int32_t count, double latency_us = kLatencyUs, double gbs = kGbs) {
-  Topology out = nodes(count);
-  for (std::int32_t i = 0; i < count; ++i) {
-    connect(out, i, (i + 1) % count, latency_us, gbs);
-    if (count > 2) connect(out, (i + 1) % count, i, latency_us, gbs);
-  }
-  return out;
-}
-
-// Every rank has one link each way to a switch; half of the latency on each.
-Topology star(std::int32_t count, double latency_us = kLatencyUs, double gbs = kGbs) {
-  Topology out = nodes(count);
-  out.nodes.push_back("switch");
-  for (std::int32_t i = 0; i < count; ++i) {
-    connect(out, i, count, latency_us / 2, gbs);
-    connect(out, count, i, latency_us / 2, gbs);
-  }
-  return out;
-}
 
 PlanBuilder test_plan(std::int32_t ranks, std::int32_t chunks) {
   return {PlanCollective::kTest, ranks, chunks, chunks, chunks};
