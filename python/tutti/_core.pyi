@@ -137,8 +137,46 @@ def simulate_plan(
     """How long a plan takes on a topology (docs/simulator.md).
 
     Keys: ``time_us``, ``algorithm_gbs``, ``latency_bound_us``, ``bandwidth_bound_us``, ``complete``, ``done``,
-    ``critical_path`` and ``timeline`` (steps, in order), ``links`` (``name``, ``bytes``, ``share``; the busiest first).
+    ``basis`` (what was simulated and how the rest follows; empty if all was), ``critical_path`` and ``timeline``
+    (steps, in order), ``links`` (``name``, ``bytes``, ``share``; the busiest first).
     """
+
+def plan_families() -> dict[str, str]:
+    """What :func:`generate_plan` can make: names and what they are for."""
+
+def generate_plan(family: str, ranks: int, ranks_per_host: int = 8, pieces: int = 0, indent: int = -1) -> str:
+    """A plan of a family, as a template where its ranks are alike. ValueError if it is not for so many ranks."""
+
+def check_generated(
+    family: str, ranks: int, ranks_per_host: int = 8, pieces: int = 0, strict: bool = False
+) -> dict[str, Any]:
+    """:func:`check_plan` of a generated plan, without its text."""
+
+def simulate_generated(
+    family: str,
+    ranks: int,
+    topology: str,
+    block_bytes: int,
+    ranks_per_host: int = 8,
+    pieces: int = 0,
+    budget_s: float | None = None,
+    timeline: bool = False,
+) -> dict[str, Any]:
+    """:func:`simulate_plan` of a generated plan, without its text."""
+
+def fold_plan(
+    text: str, dims: list[int] | None = None, input_blocks: int = 1, output_blocks: int = 1, indent: int = -1
+) -> str:
+    """The template of a plan; without ``dims`` a symmetry is looked for.
+
+    ValueError if its ranks are not alike; it names the first rank and operation that differ.
+    """
+
+def write_out_plan(text: str, indent: int = -1) -> str:
+    """A template's plan with all its ranks."""
+
+def ranks_of_plan(text: str) -> int:
+    """How many ranks a plan or template is for."""
 
 class PlanStepper:
     """All ranks of a plan in this process, run an operation at a time; sums stand in for all reductions.

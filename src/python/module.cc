@@ -21,6 +21,7 @@
 #include "python/plan_bindings.h"
 #include "python/probes.h"
 #include "python/simulator_bindings.h"
+#include "python/template_bindings.h"
 #include "python/stepper_bindings.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
@@ -115,6 +116,7 @@ NB_MODULE(_core, m) {
   bind_plans(m);
   bind_communicator(m);
   bind_simulator(m);
+  bind_templates(m);
   bind_stepper(m);
   m.attr("__version__") = TUTTI_VERSION;
   m.attr("build_type") = TUTTI_BUILD_TYPE;

@@ -77,15 +77,7 @@ nb::dict verdict_dict(const plan::Verdict& verdict, std::string repaired_text) {
 }
 
 nb::dict check_plan(const std::string& text, bool strict) {
-  plan::Verdict verdict;
-  std::string repaired_text;
-  {
-    const nb::gil_scoped_release released;
-    const plan::Plan plan = plan::read_plan(text);
-    verdict = strict ? plan::verify_strictly(plan) : plan::verify(plan);
-    if (!verdict.repairs.empty()) repaired_text = plan::write_plan(plan::repaired(plan, verdict.repairs));
-  }
-  return verdict_dict(verdict, std::move(repaired_text));
+  return checked_plan([&text] { return plan::read_plan(text); }, strict);
 }
 
 nb::dict block_dict(const plan::ThreadBlock& block) {
@@ -172,6 +164,18 @@ nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string
 }
 
 }  // namespace
+
+nb::dict checked_plan(const std::function<plan::Plan()>& plan_of, bool strict) {
+  plan::Verdict verdict;
+  std::string repaired_text;
+  {
+    const nb::gil_scoped_release released;
+    const plan::Plan plan = plan_of();
+    verdict = strict ? plan::verify_strictly(plan) : plan::verify(plan);
+    if (!verdict.repairs.empty()) repaired_text = plan::write_plan(plan::repaired(plan, verdict.repairs));
+  }
+  return verdict_dict(verdict, std::move(repaired_text));
+}
 
 void bind_plans(nb::module_& m) {
   m.def("check_plan", &check_plan, "text"_a, "strict"_a = false,

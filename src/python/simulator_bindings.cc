@@ -9,7 +9,7 @@
 
 #include "plan/operations.h"
 #include "plan/reader.h"
-#include "plan/simulator/simulator.h"
+#include "plan/simulator/steady.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -19,12 +19,18 @@ namespace {
 
 double us_of(plan::Picoseconds time) { return static_cast<double>(time) / plan::kPicosecondsPerUs; }
 
-const std::string& origin_of(const plan::Plan& plan, const plan::TimelineStep& step) {
-  const plan::Operation& op = plan.ranks[step.rank].blocks[step.block].operations[step.op];
+// The ranks of a template all come from its first.
+const plan::Rank& rank_of(const Simulated& made, std::int32_t rank) {
+  const auto* folded = std::get_if<plan::Template>(&made);
+  return folded != nullptr ? folded->plan.ranks[0] : std::get<plan::Plan>(made).ranks[rank];
+}
+
+const std::string& origin_of(const Simulated& made, const plan::TimelineStep& step) {
+  const plan::Operation& op = rank_of(made, step.rank).blocks[step.block].operations[step.op];
   return step.inner >= 0 ? op.body[step.inner].origin : op.origin;
 }
 
-nb::dict step_dict(const plan::Plan& plan, const plan::TimelineStep& step) {
+nb::dict step_dict(const Simulated& made, const plan::TimelineStep& step) {
   const std::string_view name = to_string(step.kind);
   nb::dict out;
   out["rank"] = step.rank;
@@ -34,7 +40,7 @@ nb::dict step_dict(const plan::Plan& plan, const plan::TimelineStep& step) {
   out["inner"] = step.inner;
   out["iteration"] = step.iteration;
   out["name"] = nb::str(name.data(), name.size());
-  out["origin"] = origin_of(plan, step);
+  out["origin"] = origin_of(made, step);
   out["turn_us"] = us_of(step.turn);
   out["begin_us"] = us_of(step.begin);
   out["end_us"] = us_of(step.end);
@@ -45,23 +51,34 @@ nb::dict step_dict(const plan::Plan& plan, const plan::TimelineStep& step) {
 
 nb::dict simulate_plan(const std::string& plan_text, const std::string& topology_text, std::int64_t block_bytes,
                        std::optional<double> budget_s, bool timeline) {
-  plan::Plan plan;
+  return simulated_plan([&plan_text] { return plan::read_plan_or_template(plan_text); }, topology_text, block_bytes,
+                        budget_s, timeline);
+}
+
+}  // namespace
+
+nb::dict simulated_plan(const std::function<Simulated()>& plan_of, const std::string& topology_text,
+                        std::int64_t block_bytes, std::optional<double> budget_s, bool timeline) {
+  Simulated made;
   plan::Topology topology;
   plan::Simulation run;
   {
     const nb::gil_scoped_release released;
-    plan = plan::read_plan(plan_text);
+    made = plan_of();
     topology = plan::read_topology(topology_text);
-    run = plan::simulate(plan, topology, block_bytes, budget_s);
+    run = std::visit([&](const auto& plan) { return plan::simulate(plan, topology, block_bytes, budget_s); }, made);
   }
+  const auto* folded = std::get_if<plan::Template>(&made);
+  const plan::Plan& plan = folded != nullptr ? folded->plan : std::get<plan::Plan>(made);
   nb::dict out;
   out["plan"] = plan.name;
   out["collective"] = plan.collective_name;
   out["topology"] = topology.name;
-  out["ranks"] = plan.ranks.size();
+  out["ranks"] = folded != nullptr ? static_cast<std::size_t>(folded->symmetry.ranks()) : plan.ranks.size();
   out["block_bytes"] = block_bytes;
   out["complete"] = run.complete;
   out["done"] = run.done;
+  out["basis"] = run.basis;
   out["time_us"] = run.time_us;
   out["algorithm_gbs"] = run.algorithm_gbs;
   out["latency_bound_us"] = run.bounds.latency_us;
@@ -76,17 +93,15 @@ nb::dict simulate_plan(const std::string& plan_text, const std::string& topology
   }
   out["links"] = links;
   nb::list path;
-  for (const std::int32_t step : run.critical_path) path.append(step_dict(plan, run.steps[step]));
+  for (const std::int32_t step : run.critical_path) path.append(step_dict(made, run.steps[step]));
   out["critical_path"] = path;
   nb::list steps;
   if (timeline) {
-    for (const plan::TimelineStep& step : run.steps) steps.append(step_dict(plan, step));
+    for (const plan::TimelineStep& step : run.steps) steps.append(step_dict(made, step));
   }
   out["timeline"] = steps;
   return out;
 }
-
-}  // namespace
 
 void bind_simulator(nb::module_& m) {
   m.def("simulate_plan", &simulate_plan, "plan"_a, "topology"_a, "block_bytes"_a, "budget_s"_a = nb::none(),

@@ -12,10 +12,12 @@ from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
+from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, PlanSource, Ranks, RanksPerHost
 from tutti.cli.plan_step import step
+from tutti.cli.plan_template import fold, generate
 
 app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, import, export.", no_args_is_help=True)
-for command in (simulate, diff, shrink, step):
+for command in (simulate, diff, shrink, step, generate, fold):
     app.command()(command)
 app.command("import")(import_)
 
@@ -42,11 +44,14 @@ def _origin(plan: dict[str, Any], repair: dict[str, Any]) -> str:
     return str((op if repair["inner"] < 0 else op["ops"][repair["inner"]]).get("origin", ""))
 
 
-def _repair_lines(repairs: list[dict[str, Any]], file: Path) -> list[str]:
+def _repair_lines(repairs: list[dict[str, Any]], source: PlanSource) -> list[str]:
     """One line for all repairs of one kind that one line of the program makes necessary."""
     import json
 
-    plan = json.loads(read_plan(file)) if repairs else {}
+    from tutti import _core
+
+    # Written out: a repair is of one rank, also of a template's.
+    plan = json.loads(_core.write_out_plan(source.text())) if repairs else {}
     groups: dict[tuple[str, str], list[str]] = {}
     for repair in repairs:
         place, _, change = repair["text"].partition(": ")
@@ -59,14 +64,14 @@ def _repair_lines(repairs: list[dict[str, Any]], file: Path) -> list[str]:
     ]
 
 
-def _print_verdict(file: Path, verdict: dict[str, Any]) -> None:
-    typer.echo(f"{file}: {verdict['outcome']}, over {verdict['calls']} calls back to back")
+def _print_verdict(source: PlanSource, verdict: dict[str, Any]) -> None:
+    typer.echo(f"{source.name}: {verdict['outcome']}, over {verdict['calls']} calls back to back")
     fault = verdict["fault"]
     if fault is not None:
         typer.echo(f"{fault['kind']}: {fault['message']}")
         for site in fault["sites"]:
             typer.echo(_site_line(site))
-    for line in _repair_lines(verdict["repairs"], file):
+    for line in _repair_lines(verdict["repairs"], source):
         typer.echo(f"repair: {line}")
     if fault is None and not verdict["same_bits"]:
         typer.echo("note: ranks reduce in different orders, so their results may differ in the last bits")
@@ -74,7 +79,11 @@ def _print_verdict(file: Path, verdict: dict[str, Any]) -> None:
 
 @app.command()
 def check(
-    file: PlanFile,
+    file: OptionalPlanFile = None,
+    generated: Generate = None,
+    ranks: Ranks = 0,
+    ranks_per_host: RanksPerHost = 8,
+    pieces: Pieces = 0,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse plans that need a repair.")] = False,
     json_out: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
@@ -82,18 +91,17 @@ def check(
 
     Leaves 0 if it does, 1 if not, 2 if the file is no plan.
     """
-    from tutti import _core
-
+    source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
     try:
-        verdict = _core.check_plan(read_plan(file), strict)
+        verdict = source.check(strict)
     except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
+        raise source.fail(error) from None
     if json_out:
         import json
 
         typer.echo(json.dumps(verdict, indent=2))
     else:
-        _print_verdict(file, verdict)
+        _print_verdict(source, verdict)
     raise typer.Exit(REJECTED if verdict["outcome"] == "rejected" else PROVEN)
 
 

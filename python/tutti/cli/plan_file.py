@@ -27,13 +27,13 @@ def read_plan(file: Path) -> str:
 
 
 def load_plan(file: Path) -> dict[str, Any]:
-    """The plan as an object, after the core has read it. ValueError if it is none."""
+    """The plan as an object, after the core has read it; a template is written out. ValueError if it is none."""
     from tutti import _core
 
     text = read_plan(file)
     _core.plan_info(text)
     plan: dict[str, Any] = json.loads(text)
-    return plan
+    return json.loads(_core.write_out_plan(text)) if "template" in plan else plan
 
 
 def fail(file: Path, error: Exception) -> typer.Exit:

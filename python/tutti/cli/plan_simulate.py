@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import format_bytes, format_us, parse_bytes
-from tutti.cli.plan_file import PlanFile, fail, read_plan
+from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, PlanSource, Ranks, RanksPerHost
 from tutti.cli.plan_timeline import where, write_html, write_png, write_trace
 from tutti.topology import PRESETS
 
@@ -21,12 +21,10 @@ MOST_PRINTED = 20
 Output = Annotated[Path | None, typer.Option(dir_okay=False)]
 
 
-def _topology(name: str, plan: str) -> str:
+def _topology(name: str, source: PlanSource) -> str:
     """The JSON of a file, or of a preset for as many ranks as the plan has."""
-    from tutti import _core
-
     if name in PRESETS:
-        return json.dumps(PRESETS[name](len(_core.plan_info(plan)["ranks"])))
+        return json.dumps(PRESETS[name](source.rank_count()))
     path = Path(name)
     if not path.is_file():
         raise ValueError(f'"{name}" is neither a file nor one of {", ".join(PRESETS)}')
@@ -38,8 +36,10 @@ def _print_result(result: dict[str, Any]) -> None:
         f"{result['plan']}: {result['collective']} of {format_bytes(result['block_bytes'])} a rank block, "
         f"{result['ranks']} ranks on {result['topology']}"
     )
+    if result["basis"]:
+        typer.echo(result["basis"])
     if not result["complete"]:
-        typer.echo(f"over budget after {result['done']:.1%} of the operations; the time is an estimate")
+        typer.echo(f"stopped after {result['done']:.1%} of the operations; the time is an estimate")
     typer.echo(f"time            {format_us(result['time_us'])}{'' if result['complete'] else ' (estimate)'}")
     typer.echo(f"bandwidth       {result['algorithm_gbs']:.4g} GB/s")
     typer.echo(f"latency bound   {format_us(result['latency_bound_us'])}")
@@ -60,9 +60,13 @@ def _print_result(result: dict[str, Any]) -> None:
 
 
 def simulate(
-    file: PlanFile,
     topology: Annotated[str, typer.Option(help=f"A topology file, or {', '.join(PRESETS)}.")],
     size: Annotated[str, typer.Option(help="Of one rank's block, like 64KB.")],
+    file: OptionalPlanFile = None,
+    generated: Generate = None,
+    ranks: Ranks = 0,
+    ranks_per_host: RanksPerHost = 8,
+    pieces: Pieces = 0,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds, then stop with an estimate.")] = None,
     html: Output = None,
     png: Output = None,
@@ -73,12 +77,10 @@ def simulate(
 
     Leaves 0, 1 if it went over budget, 2 if a file is wrong or the plan gets stuck.
     """
-    from tutti import _core
-
+    source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
     wants_timeline = any(path is not None for path in (html, png, trace))
     try:
-        plan = read_plan(file)
-        result = _core.simulate_plan(plan, _topology(topology, plan), parse_bytes(size), budget, wants_timeline)
+        result = source.simulate(_topology(topology, source), parse_bytes(size), budget, wants_timeline)
         if html is not None:
             write_html(result, html)
         if png is not None:
@@ -86,7 +88,7 @@ def simulate(
         if trace is not None:
             write_trace(result, trace)
     except (ValueError, NotImplementedError, ImportError) as error:
-        raise fail(file, error) from None
+        raise source.fail(error) from None
     if json_out:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "timeline"}, indent=2))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -231,6 +232,28 @@ class CollectiveProgram:
     def to_json(self, indent: int | None = 2, *, origin: bool = True, **kwargs: Any) -> str:
         """The plan as text; ``kwargs`` are those of :func:`json.dumps`. Each call gives the same text."""
         return json.dumps(self.to_dict(origin=origin), indent=indent, **kwargs)
+
+    def to_template(
+        self,
+        dims: Sequence[int] | None = None,
+        *,
+        input_blocks: int = 1,
+        output_blocks: int = 1,
+        indent: int | None = 2,
+    ) -> str:
+        """The plan as a template, which holds rank 0 and how the other ranks follow (docs/plan-format.md).
+
+        ``dims`` says how ranks are numbered: ``(8,)`` a ring, ``(2, 2, 2)`` a cube, ``(8, 512)`` hosts of 8; the
+        blocks, into how many parts that move with the ranks a buffer is cut. Without ``dims`` a symmetry is looked for.
+        Every operation of every rank is compared; raises ValueError that names the first rank and operation that
+        differ.
+        This needs the library, unlike the rest of the language.
+        """
+        from tutti import _core
+
+        sizes = None if dims is None else list(dims)
+        text = self.to_json(indent=None)
+        return _core.fold_plan(text, sizes, input_blocks, output_blocks, -1 if indent is None else indent)
 
 
 MSCCLPPProgram = CollectiveProgram  # the older name

@@ -1,0 +1,79 @@
+"""Where ``tutti plan check`` and ``simulate`` take a plan from: a file, or a family that the library generates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tutti.cli.plan_file import NO_PLAN, read_plan
+
+OptionalPlanFile = Annotated[
+    Path | None, typer.Argument(exists=True, dir_okay=False, help="A plan or template in JSON, or MSCCL's XML.")
+]
+Generate = Annotated[
+    str | None, typer.Option("--generate", "-g", help="Instead of a file: a family, see `tutti plan generate --list`.")
+]
+Ranks = Annotated[int, typer.Option("--ranks", "-n", min=0, help="Of a generated plan.")]
+RanksPerHost = Annotated[int, typer.Option("--ranks-per-host", min=1, help="Of a generated two-level plan.")]
+Pieces = Annotated[int, typer.Option("--pieces", min=0, help="Of a generated tree or one-shot plan; 0: as usual.")]
+
+
+@dataclass(frozen=True)
+class PlanSource:
+    """A plan file, or what is to be generated."""
+
+    file: Path | None
+    family: str | None = None
+    ranks: int = 0
+    ranks_per_host: int = 8
+    pieces: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.file is None) == (self.family is None):
+            raise typer.BadParameter("say which plan: a file, or --generate with --ranks")
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return str(self.file) if self.file is not None else f"{self.family} of {self.ranks} ranks"
+
+    def text(self) -> str:
+        """The plan or template in JSON."""
+        from tutti import _core
+
+        if self.file is not None:
+            return read_plan(self.file)
+        assert self.family is not None
+        return _core.generate_plan(self.family, self.ranks, self.ranks_per_host, self.pieces)
+
+    def rank_count(self) -> int:
+        """How many ranks it is for."""
+        from tutti import _core
+
+        return self.ranks if self.file is None else _core.ranks_of_plan(self.text())
+
+    def check(self, strict: bool) -> dict[str, Any]:
+        """The verdict. ValueError if it is no plan."""
+        from tutti import _core
+
+        if self.family is None:
+            return _core.check_plan(self.text(), strict)
+        return _core.check_generated(self.family, self.ranks, self.ranks_per_host, self.pieces, strict)
+
+    def simulate(self, topology: str, block_bytes: int, budget: float | None, timeline: bool) -> dict[str, Any]:
+        """The result of the simulation. ValueError if it is no plan or gets stuck."""
+        from tutti import _core
+
+        if self.family is None:
+            return _core.simulate_plan(self.text(), topology, block_bytes, budget, timeline)
+        return _core.simulate_generated(
+            self.family, self.ranks, topology, block_bytes, self.ranks_per_host, self.pieces, budget, timeline
+        )
+
+    def fail(self, error: Exception) -> typer.Exit:
+        """Says why it is no plan; to be raised."""
+        typer.echo(f"{self.name}: {error}", err=True)
+        return typer.Exit(NO_PLAN)

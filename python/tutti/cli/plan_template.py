@@ -1,0 +1,68 @@
+"""``tutti plan generate`` and ``tutti plan fold``: plans that are not written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutti.cli.plan_file import PlanFile, fail, read_plan
+from tutti.cli.plan_source import Pieces, PlanSource, RanksPerHost
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here instead of printing.")]
+
+
+def _write(text: str, output: Path | None) -> None:
+    if output is None:
+        typer.echo(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
+
+
+def generate(
+    family: Annotated[str | None, typer.Argument(help="Its name, as --list has it.")] = None,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=0, help="For how many ranks.")] = 0,
+    ranks_per_host: RanksPerHost = 8,
+    pieces: Pieces = 0,
+    list_families: Annotated[bool, typer.Option("--list", help="Say what can be generated.")] = False,
+    write_out: Annotated[bool, typer.Option("--write-out", help="All ranks, also where they are alike.")] = False,
+    output: Output = None,
+) -> None:
+    """Makes an all-reduce of a common family: as a template where its ranks are alike, else written out."""
+    from tutti import _core
+
+    if list_families:
+        for name, what in _core.plan_families().items():
+            typer.echo(f"{name:<20} {what}")
+        return
+    source = PlanSource(None, family, ranks, ranks_per_host, pieces)
+    try:
+        text = source.text()
+        text = _core.write_out_plan(text, 2) if write_out else text
+    except ValueError as error:
+        raise source.fail(error) from None
+    _write(text, output)
+
+
+def fold(
+    file: PlanFile,
+    dims: Annotated[
+        str | None, typer.Option("--dims", help="How ranks are numbered: 8 a ring, 2,2,2 a cube, 8,512 hosts of 8.")
+    ] = None,
+    input_blocks: Annotated[int, typer.Option("--input-blocks", min=1, help="Into how many parts input is cut.")] = 1,
+    output_blocks: Annotated[int, typer.Option("--output-blocks", min=1, help="… output.")] = 1,
+    output: Output = None,
+) -> None:
+    """Folds a plan whose ranks are alike into a template; every operation of every rank is compared.
+
+    Without --dims a symmetry is looked for. Leaves 2 if there is none; then it names the first difference.
+    """
+    from tutti import _core
+
+    try:
+        sizes = None if dims is None else [int(part) for part in dims.split(",")]
+        text = _core.fold_plan(read_plan(file), sizes, input_blocks, output_blocks, 2)
+    except (ValueError, NotImplementedError) as error:
+        raise fail(file, error) from None
+    _write(text, output)
