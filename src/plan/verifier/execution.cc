@@ -149,6 +149,7 @@ void Execution::end_call(std::int32_t rank) {
       }
     }
   }
+  for (Port& port : ports_[rank]) settle(port);
   fill_inputs(rank, state.invocation + 1, &user);
   all.set_data(state.user, tick);
   all.published = all.visible;
@@ -304,7 +305,7 @@ void Execution::signal(Block& block, const Step& step, bool releases) {
     if (step.op->channel == ChannelKind::kPort) {
       // The proxy's signal follows the channel's puts, and publishes nothing else.
       const auto [own_rank, own_channel] = counter_of(block, step, k, true);
-      token.clock = ports_[own_rank][own_channel].passed;
+      token.clock = posts_before(ports_[own_rank][own_channel], block, k).passed;
       token.clock.join_order(knows);
     }
     counters_[static_cast<int>(step.op->channel)][rank][channel].tokens.push_back(std::move(token));
@@ -372,7 +373,34 @@ void Execution::flush(Block& block, const Step& step) {
 
 void Execution::drain(Block& block, const Step& step, std::size_t k) {
   const auto [rank, channel] = counter_of(block, step, k, true);
-  lane(block, k).join_order(ports_[rank][channel].drained);
+  lane(block, k).join_order(posts_before(ports_[rank][channel], block, k).drained);
+}
+
+// What of a channel's transfers precedes what the lane posts now; `since` is the first tick that does not.
+Execution::Post Execution::posts_before(const Port& port, Block& block, std::size_t k) {
+  Post before = port.settled;
+  before.since = port.tick + 1;
+  for (const Post& other : port.posts) {
+    const bool precedes = other.component == block.component
+                              ? other.tick <= block.joined || other.lane == k
+                              : lane(block, k).happened.covers(other.component, other.tick);
+    if (precedes) {
+      before.passed.join_data(other.passed);
+      before.drained.join_data(other.drained);
+    } else {
+      before.since = std::min(before.since, other.since);
+    }
+  }
+  return before;
+}
+
+// At the end of a call.
+void Execution::settle(Port& port) {
+  for (const Post& post : port.posts) {
+    port.settled.passed.join_data(post.passed);
+    port.settled.drained.join_data(post.drained);
+  }
+  port.posts.clear();
 }
 
 }  // namespace tutti::plan

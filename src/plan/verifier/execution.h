@@ -60,13 +60,23 @@ class Execution {
     bool ended = false;        // this call
     bool finished = false;
   };
-  // The proxy's side of a port channel.
+  // The latest transfer that one lane has posted to a port channel, with those that it follows.
+  struct Post {
+    std::uint32_t component = 0;  // of the block
+    std::uint32_t tick = 0;
+    std::size_t lane = 0;
+    std::uint32_t since = 0;  // the channel's first tick that it stands for
+    Clock passed;             // what a signal after it passes on
+    Clock drained;            // what a flush after it learns
+  };
+  // The proxy's side of a port channel. It takes transfers in the order in which they are posted, which several blocks
+  // do in any order unless something orders them.
   struct Port {
     std::uint32_t reads = 0;   // component
     std::uint32_t writes = 0;  // component
     std::uint32_t tick = 0;
-    Clock passed;   // what its next signal passes on
-    Clock drained;  // what a flush learns
+    Post settled;             // of earlier calls: they precede whatever is posted now
+    std::vector<Post> posts;  // of this call
   };
   struct RankState {
     std::size_t ended = 0;
@@ -104,6 +114,8 @@ class Execution {
   bool semaphore(Block& block, const Step& step, bool acquire);
   void flush(Block& block, const Step& step);
   void drain(Block& block, const Step& step, std::size_t k);
+  Post posts_before(const Port& port, Block& block, std::size_t k);
+  static void settle(Port& port);
 
   // Operations on data (execution_data.cc).
   Runs runs_of(const Block& block, const Step& step, const Operand& operand, OperandRule rule) const;
@@ -118,6 +130,8 @@ class Execution {
   std::uint64_t lane_key(const Step& step, const Layout::Run& run, std::int64_t begin) const;
   void move_by_port(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to,
                     std::int64_t begin, std::int64_t end);
+  void post(Block& block, const Step& step, std::size_t i, const Runs& source, const Runs& target, std::int64_t begin,
+            std::int64_t end);
 
   // Why nothing moves any more (deadlock.cc).
   [[noreturn]] void report_deadlock() const;

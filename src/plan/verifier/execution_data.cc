@@ -147,9 +147,9 @@ void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs
   Clock clock = block.base;
   learn_packets(block, step, from, unit, clock);
   const Actor self = actor(block, step, clock);
-  const auto enter = [&](const Layout::Run& run) {
+  const auto enter = [&](const Layout::Run& run, bool writes) {
     if (run.buffer == BufferKind::kScratch) {
-      memory_.enter_scratch(run, run.first_chunk + unit / layout_.cut().units, self);
+      memory_.enter_scratch(run, run.first_chunk + unit / layout_.cut().units, self, layout_.cell(run, unit), writes);
     }
   };
   std::int32_t shortest = std::max(shortest_of(from, unit), shortest_of(to, unit));
@@ -157,7 +157,7 @@ void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs
   for (const Runs& runs : from) {
     for (const Layout::Run& run : runs) {
       const Layout::Cell cell = layout_.cell(run, unit);
-      enter(run);
+      enter(run, false);
       if (run.packets) {
         memory_.read_slot(cell, self, lane_key(step, run, begin));
       } else {
@@ -172,7 +172,7 @@ void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs
   for (const Runs& runs : to) {
     for (const Layout::Run& run : runs) {
       const Layout::Cell cell = layout_.cell(run, unit);
-      enter(run);
+      enter(run, true);
       if (run.packets) {
         memory_.write_slot(cell, self, lane_key(step, run, begin), value, shortest, clock, step.op->fence);
       } else {
@@ -198,50 +198,80 @@ void Execution::move_by_port(Block& block, const Step& step, const std::vector<R
     join(block);
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
-    const auto [rank, channel] = counter_of(block, step, i, true);
-    Port& port = ports_[rank][channel];
-    const Runs& source = from.size() == to.size() ? from[i] : from[0];
-    ++port.tick;
-    Clock before = lane(block, i);
-    before.happened.join(port.passed.happened);
-    Clock reading = before;
-    // Writes of one channel land in order.
-    before.visible.join(port.passed.visible);
-    const Actor reader{port.reads, port.tick, port.tick - 1, &reading, step.moment};
-    const Actor writer{port.writes, port.tick, port.tick - 1, &before, step.moment};
-    port.drained.join_order(before);
-    port.drained.happened.set(port.reads, port.tick);
-    Clock passed = port.passed;
-    passed.join_order(before);
-    passed.happened.set(port.reads, port.tick);
-    passed.happened.set(port.writes, port.tick);
-    passed.visible.set(port.writes, port.tick);
-    for (std::int64_t unit = begin; unit < end; ++unit) {
-      const Layout::Run& in = source[0];
-      const Layout::Run& out = to[i][0];
-      const Layout::Cell source_cell = layout_.cell(in, unit);
-      const std::int64_t chunk = unit / layout_.cut().units;
-      if (in.buffer == BufferKind::kScratch) memory_.enter_scratch(in, in.first_chunk + chunk, reader);
-      if (out.buffer == BufferKind::kScratch) memory_.enter_scratch(out, out.first_chunk + chunk, writer);
-      const std::int32_t shortest =
-          std::max({shortest_of({source}, unit), shortest_of({to[i]}, unit), memory_.shortest(source_cell)});
-      if (in.packets) {
-        memory_.read_slot_raw(source_cell, reader);
-      } else {
-        memory_.read(source_cell, reader, 0);
-      }
-      const ValueId value = memory_.value(source_cell);
-      if (out.packets) {
-        memory_.write_slot(layout_.cell(out, unit), writer, 0, value, shortest, passed, false);
-      } else {
-        memory_.write(layout_.cell(out, unit), writer, 0, value, shortest);
-      }
-    }
-    port.passed = passed;
+    post(block, step, i, from.size() == to.size() ? from[i] : from[0], to[i], begin, end);
   }
   const OperationRules& rules = rules_of(op.kind);
   if (rules.signals) signal(block, step, true);
   for (std::size_t k = 0; rules.flushes && k < op.channel_ids.size(); ++k) drain(block, step, k);
+}
+
+void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& source, const Runs& target,
+                     std::int64_t begin, std::int64_t end) {
+  const auto [rank, channel] = counter_of(block, step, i, true);
+  Port& port = ports_[rank][channel];
+  Post now = posts_before(port, block, i);
+  const std::uint32_t ordered = now.since - 1;  // the channel's ticks up to this one precede
+  now.component = block.component;
+  now.tick = ++block.tick;
+  now.lane = i;
+  now.since = port.tick + 1;
+  Clock before = lane(block, i);
+  before.happened.join(now.passed.happened);
+  const Clock reading = before;
+  // Writes of one channel land in order.
+  before.visible.join(now.passed.visible);
+  now.drained.join_order(before);
+  now.passed.join_order(before);
+  const Clock earlier = now.passed;
+  for (std::int64_t unit = begin; unit < end; ++unit) {
+    ++port.tick;
+    const Actor reader{port.reads, port.tick, ordered, &reading, step.moment};
+    const Actor writer{port.writes, port.tick, ordered, &before, step.moment};
+    const std::uint64_t lane = std::uint64_t{now.since} << 32;  // no other transfer's
+    const Layout::Run& in = source[0];
+    const Layout::Run& out = target[0];
+    const Layout::Cell source_cell = layout_.cell(in, unit);
+    const std::int64_t chunk = unit / layout_.cut().units;
+    const Layout::Cell target_cell = layout_.cell(out, unit);
+    if (in.buffer == BufferKind::kScratch) {
+      memory_.enter_scratch(in, in.first_chunk + chunk, reader, source_cell, false);
+    }
+    if (out.buffer == BufferKind::kScratch) {
+      memory_.enter_scratch(out, out.first_chunk + chunk, writer, target_cell, true);
+    }
+    const std::int32_t shortest =
+        std::max({shortest_of({source}, unit), shortest_of({target}, unit), memory_.shortest(source_cell)});
+    if (in.packets) {
+      memory_.read_slot_raw(source_cell, reader);
+    } else {
+      memory_.read(source_cell, reader, lane);
+    }
+    const ValueId value = memory_.value(source_cell);
+    if (out.packets) {
+      // A packet tells that it has come, not what else the same transfer brings.
+      Clock passed = earlier;
+      passed.happened.add(port.reads, port.tick);
+      memory_.write_slot(target_cell, writer, lane, value, shortest, passed, false);
+    } else {
+      memory_.write(target_cell, writer, lane, value, shortest);
+    }
+  }
+  const bool alone = ordered + 1 == now.since;  // then one tick says it all
+  for (std::uint32_t tick = alone ? port.tick : now.since; tick <= port.tick; ++tick) {
+    const auto add = [&](ClockVector& clock, std::uint32_t component) {
+      alone ? clock.set(component, tick) : clock.add(component, tick);
+    };
+    add(now.drained.happened, port.reads);
+    add(now.passed.happened, port.reads);
+    add(now.passed.happened, port.writes);
+    add(now.passed.visible, port.writes);
+  }
+  std::erase_if(port.posts, [&](const Post& other) {
+    const bool covered = other.component == now.component && (other.tick <= block.joined || other.lane == i);
+    if (covered) now.since = std::min(now.since, other.since);
+    return covered;
+  });
+  port.posts.push_back(std::move(now));
 }
 
 }  // namespace tutti::plan

@@ -159,7 +159,10 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
   State& state = cells_[cell];
   Slot& slot = slots_[cell - layout_.first_packet_cell()];
   if (slot.invocation == actor.moment.invocation) {
-    if (value == state.value) return;
+    if (value == state.value) {
+      state.writers.push_back({actor.component, actor.tick, lane, actor.moment});
+      return;
+    }
     Fault fault;
     fault.kind = FaultKind::kPackets;
     fault.sites = {sites_.site(actor.moment), sites_.site(state.writers.front().moment)};
@@ -202,7 +205,22 @@ void Memory::learn(Cell cell, bool fence, Clock& clock) const {
   }
 }
 
-void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor) {
+// Whether a write that comes before the actor cannot take effect after it any more: the actor sees it, or somebody has
+// seen it. A cell with other writers by now has been through this.
+bool Memory::landed(const Use& write, const Actor& actor) const {
+  if (visible_to(write.access, actor, 0)) return true;
+  const State& state = cells_[write.cell];
+  const auto same = [&write](const Access& writer) {
+    return writer.component == write.access.component && writer.tick == write.access.tick;
+  };
+  if (std::none_of(state.writers.begin(), state.writers.end(), same)) return true;
+  return state.writers.size() == 1 &&
+         std::any_of(state.readers.begin(), state.readers.end(), [&](const Access& reader) {
+           return reader.component != write.access.component && happened_before(reader, actor, 0);
+         });
+}
+
+void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor, Cell cell, bool writes) {
   const auto rank = static_cast<std::size_t>(run.rank);
   if (formats_.size() <= rank) formats_.resize(rank + 1);
   if (formats_[rank].size() <= static_cast<std::size_t>(chunk))
@@ -221,9 +239,9 @@ void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Act
   Half& half = halves_[rank][run.half];
   const std::int32_t use = actor.moment.invocation / layout_.halves();
   const Access access{actor.component, actor.tick, 0, actor.moment};
-  const auto conflict = [&](const Access& other) {
+  const auto conflict = [&](const Use& other) {
     const Site now = sites_.site(actor.moment);
-    const Site then = sites_.site(other.moment);
+    const Site then = sites_.site(other.access.moment);
     throw FaultFound{{FaultKind::kRace,
                       describe(now) + " uses rank " + std::to_string(run.rank) + "'s scratch, and " + describe(then) +
                           " uses it in another call: nothing orders the two",
@@ -236,13 +254,14 @@ void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Act
   }
   if (use < half.use && !half.now.empty()) conflict(half.now.front());
   if (half.checked.insert(actor.component).second) {
-    for (const Access& other : half.before) {
-      if (!happened_before(other, actor, 0)) conflict(other);
+    for (const Use& other : half.before) {
+      if (!happened_before(other.access, actor, 0) || (other.writes && !landed(other, actor))) conflict(other);
     }
   }
-  if (half.now.empty() || half.now.back().component != access.component || half.now.back().tick != access.tick) {
-    half.now.push_back(access);
-  }
+  const auto same = [&access](const Access& other) {
+    return other.component == access.component && other.tick == access.tick;
+  };
+  if (writes || half.now.empty() || !same(half.now.back().access)) half.now.push_back({access, cell, writes});
 }
 
 void Memory::set_initial(Cell cell, ValueId value, std::int32_t position) {

@@ -77,8 +77,8 @@ class Memory {
   // What a reader with or without a fence of its own learns from the packet.
   void learn(Cell slot, bool fence, Clock& clock) const;
 
-  // Before every access to scratch.
-  void enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor);
+  // Before every access to scratch, which is one of `cell`.
+  void enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor, Cell cell, bool writes);
 
   ValueId value(Cell cell) const { return cells_[cell].value; }
   // The shortest chunk that the value has passed through, as a position in a rank block; -1 if none cuts.
@@ -110,15 +110,21 @@ class Memory {
     std::uint32_t tick = 0;
     Clock passed;
   };
+  struct Use {
+    Access access;
+    Cell cell = 0;
+    bool writes = false;
+  };
   struct Half {
     std::int32_t use = 0;
-    std::vector<Access> now;
-    std::vector<Access> before;
+    std::vector<Use> now;
+    std::vector<Use> before;
     std::set<std::uint32_t> checked;  // components known to come after `before`
   };
 
   static bool happened_before(const Access& access, const Actor& actor, std::uint64_t lane);
   static bool visible_to(const Access& access, const Actor& actor, std::uint64_t lane);
+  bool landed(const Use& write, const Actor& actor) const;
   void add_reader(State& state, const Actor& actor, std::uint64_t lane);
   [[noreturn]] void race(Cell cell, const Actor& actor, const char* does, const Access& other, const char* did,
                          const char* missing) const;

@@ -7,6 +7,7 @@
 namespace tutti::plan {
 namespace {
 
+constexpr auto kMemory = ChannelKind::kMemory;
 constexpr auto kRelaxedSignal = OpKind::kRelaxedSignal;
 constexpr auto kRelaxedWait = OpKind::kRelaxedWait;
 
@@ -43,6 +44,52 @@ Plan port_send(bool flush) {
     block.put_port(OpKind::kPutWithSignal, 1 - r, local(kI, 0), kO, 0).port_wait(1 - r);
     if (flush) block.flush(1 - r);
   }
+  return builder.plan;
+}
+
+// Two thread blocks use one port channel, and nothing orders them: one sends the other half, or flushes what the first
+// sends.
+Plan shared_port(bool sends) {
+  PlanBuilder builder(PlanCollective::kBroadcast, 2, 2, 2, 0);
+  const auto root = builder.at(0);
+  const auto beside = builder.at(0, 1);
+  const auto leaf = builder.at(1);
+  leaf.port_signal(0).port_wait(0);
+  root.port_wait(1).nop().copy(local(kI, 0, 2), local(kO, 0, 2));
+  if (sends) {
+    beside.put_port(OpKind::kPut, 1, local(kI, 1), kO, 1);
+    root.put_port(OpKind::kPutWithSignalAndFlush, 1, local(kI, 0), kO, 0);
+    beside.flush(1);
+  } else {
+    root.put_port(OpKind::kPutWithSignal, 1, local(kI, 0, 2), kO, 0);
+    beside.flush(1);
+  }
+  return builder.plan;
+}
+
+// Two packets in one transfer, of which the receiver awaits the first: the second may come after it has gone on.
+Plan half_awaited() {
+  PlanBuilder builder(PlanCollective::kBroadcast, 2, 1, 1, 3);
+  const auto root = builder.at(0);
+  const auto leaf = builder.at(1);
+  root.wait(1, 0, kRelaxedWait).nop().copy(local(kI, 0), local(kO, 0));
+  root.move(OpKind::kCopyPackets, {local(kI, 0)}, {local(kS, 0)});
+  root.move(OpKind::kCopyPackets, {local(kI, 0)}, {local(kS, 1)}).nop();
+  root.put_port(OpKind::kPutPackets, 1, local(kS, 0, 2), kS, 0).flush(1);
+  leaf.signal(0, 0, kRelaxedSignal).move(OpKind::kCopyPackets, {local(kI, 0)}, {local(kS, 2)});
+  leaf.move(OpKind::kUnpackPackets, {local(kS, 0)}, {local(kO, 0)});
+  return builder.plan;
+}
+
+// What rank 1 stores for itself alone may land after rank 0's next packets, which lie elsewhere in another message.
+Plan own_packets_in_flight() {
+  PlanBuilder builder(PlanCollective::kAllReduce, 2, 1, 1, 2);
+  const auto first = builder.at(0);
+  const auto second = builder.at(1);
+  first.move_memory(OpKind::kPutPackets, {local(kI, 0)}, {first.remote(kMemory, 1, kS, 0)}).nop();
+  first.move(OpKind::kUnpackPackets, {local(kS, 0)}, {local(kO, 0)});
+  second.move(OpKind::kReduceCopyPackets, {local(kI, 0), local(kS, 0)}, {local(kO, 0), local(kS, 1)});
+  second.move_memory(OpKind::kReadPutPackets, {local(kS, 1)}, {second.remote(kMemory, 0, kS, 0)});
   return builder.plan;
 }
 
@@ -207,6 +254,8 @@ std::vector<Case> repairable_cases() {
   return {{"relaxed", broadcast(relaxed), kRepaired, FaultKind::kRace, "nothing makes its data visible"},
           {"half_relaxed", broadcast(half), kRepaired, FaultKind::kRace, "nothing makes its data visible"},
           {"unflushed", port_send(false), kRepaired, FaultKind::kRace, "the caller of rank 0 overwrites"},
+          {"flushed_beside", shared_port(false), kRepaired, FaultKind::kRace, "the caller of rank 0 overwrites"},
+          {"own_in_flight", own_packets_in_flight(), kRepaired, FaultKind::kRace, "scratch"},
           {"packet_fence", packet_fence(), kRepaired, FaultKind::kRace, "nothing makes its data visible"}};
 }
 
@@ -231,6 +280,8 @@ std::vector<Case> wrong_cases() {
       {"one_left_out", wrong_result(false), kRejected, FaultKind::kWrongResult, "rank 2's is missing"},
       {"one_twice", wrong_result(true), kRejected, FaultKind::kWrongResult, "or of one twice"},
       {"too_short", wrong_length(), kRejected, FaultKind::kLostData, "passes through chunk 2"},
+      {"sent_beside", shared_port(true), kRejected, FaultKind::kRace, "rank 1"},
+      {"half_awaited", half_awaited(), kRejected, FaultKind::kRace, "scratch"},
       {"mixed_scratch", wrong_mix(), kRejected, FaultKind::kPackets, "as plain data"},
       {"packets_single_scratch", single_scratch(packet_all_reduce(2)), kRejected, FaultKind::kRace, "scratch"},
   };
