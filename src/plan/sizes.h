@@ -3,7 +3,9 @@
 // The input and output of a collective consist of rank blocks (one in all-reduce; one for each rank in the output of
 // all-gather, and so on) of B bytes and K chunks each. c = ceil(B / K) rounded up to 16 bytes; chunk k of a block
 // covers clamp(B − k·c, 0, c) bytes from k·c. Scratch is not clamped: its stride is c. Packets take two bytes for one
-// and lie in a region of their own behind the plain scratch, so neither ever overlaps the other.
+// and lie in a region of their own behind the plain scratch, so neither ever overlaps the other. They are never cut
+// short: where a message ends within a chunk the rest of its packets is sent as zeros and waited for, so that what
+// packets order does not depend on the size of a message.
 //
 // An operation moves the common length of its operands. Where an operand crosses from one rank block into the next,
 // the operation splits into several moves. A part of a group (GroupPart) begins at a fraction of the operation's

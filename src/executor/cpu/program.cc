@@ -2,6 +2,7 @@
 #include "executor/cpu/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <tuple>
 
@@ -113,7 +114,7 @@ class Decoder {
     }
     const std::vector<plan::Move> pieces = moves();
     for (const plan::Move& move : pieces) emit_move(op, move);
-    emit_padding(op, pieces);
+    emit_rest_of_packets(op, pieces);
     if (rules.signals) {
       for (const std::int32_t id : op.channel_ids) emit_signal(ChannelKind::kPort, id);
     }
@@ -257,32 +258,63 @@ class Decoder {
     }
   }
 
-  // Input and output end where the message ends, scratch at a whole chunk. Who passes packets on from scratch to
-  // scratch waits for whole chunks, so whoever packs a shorter piece fills the chunk up with packets of zeros.
-  void emit_padding(const Operation& op, const std::vector<plan::Move>& pieces) {
+  // Input and output end where the message ends, packets at a whole chunk: what they order must not depend on the size
+  // of the message. So whoever packs a shorter piece fills the chunk up with packets of zeros, and whoever unpacks one
+  // waits for these too.
+  void emit_rest_of_packets(const Operation& op, const std::vector<plan::Move>& pieces) {
+    if (op.channel == ChannelKind::kPort) return;
+    for (std::size_t i = 0; i < op.sources.size(); ++i) {
+      if (plan::source_rule(op, i).format != Format::kPackets) continue;
+      for_each_gap(
+          op, op.sources[i], pieces, [i](const plan::Move& piece) { return piece.sources[i]; },
+          [&](std::int64_t offset, std::int64_t bytes) { await_rest(op, op.sources[i], offset, bytes); });
+    }
     const bool pairwise = plan::rules_of(op.kind).pairwise;
     for (std::size_t i = 0; i < op.destinations.size(); ++i) {
-      if (op.channel == ChannelKind::kPort || plan::destination_rule(op, i).format != Format::kPackets) continue;
-      Operation whole;
-      whole.kind = OpKind::kReadPutPackets;
-      whole.channel = op.channel;
-      whole.part = op.part;
-      whole.sources = whole.destinations = {op.destinations[i]};
-      for (const plan::Move& full : sizes_.moves_of(rank_, *block_, whole)) {
-        std::int64_t done = 0;  // of the payload of `full`
-        for (const plan::Move& piece : pieces) {
-          if (pairwise && static_cast<std::size_t>(piece.pair) != i) continue;
-          const std::int64_t begin = (piece.destinations[nth(op, i)] - full.destinations[0]) / 2;
-          pad(op, op.destinations[i], full.destinations[0] + 2 * done, begin - done);
-          done = begin + packets_of(piece.bytes) * kPayload;
-        }
-        pad(op, op.destinations[i], full.destinations[0] + 2 * done, full.bytes - done);
-      }
+      if (plan::destination_rule(op, i).format != Format::kPackets) continue;
+      std::vector<plan::Move> own;
+      std::copy_if(pieces.begin(), pieces.end(), std::back_inserter(own),
+                   [&](const plan::Move& piece) { return !pairwise || static_cast<std::size_t>(piece.pair) == i; });
+      for_each_gap(
+          op, op.destinations[i], own, [&](const plan::Move& piece) { return piece.destinations[nth(op, i)]; },
+          [&](std::int64_t offset, std::int64_t bytes) { pad(op, op.destinations[i], offset, bytes); });
     }
   }
 
+  // Calls visit(offset, bytes) for what the operand's chunks hold beside `pieces`: the offset of its packets in the
+  // buffer, and the bytes of their payload.
+  template <class OffsetOf, class Visit>
+  void for_each_gap(const Operation& op, const Operand& operand, const std::vector<plan::Move>& pieces,
+                    const OffsetOf& offset_of, const Visit& visit) {
+    Operation whole;
+    whole.kind = OpKind::kReadPutPackets;
+    whole.channel = op.channel;
+    whole.part = op.part;
+    whole.sources = whole.destinations = {operand};
+    for (const plan::Move& full : sizes_.moves_of(rank_, *block_, whole)) {
+      std::int64_t done = 0;  // of the payload of `full`
+      const auto visit_to = [&](std::int64_t end) {
+        if (end > done) visit(full.destinations[0] + 2 * done, end - done);
+      };
+      for (const plan::Move& piece : pieces) {
+        const std::int64_t begin = (offset_of(piece) - full.destinations[0]) / 2;
+        visit_to(begin);
+        done = begin + packets_of(piece.bytes) * kPayload;
+      }
+      visit_to(full.bytes);
+    }
+  }
+
+  void await_rest(const Operation& op, const Operand& operand, std::int64_t offset, std::int64_t bytes) {
+    Instruction instruction = make(Code::kAwaitPackets);
+    instruction.bytes = bytes;
+    begin_pointers(instruction);
+    add_pointers(op, operand, Format::kPackets, offset);
+    instruction.sources = pointers_since(instruction);
+    emit(instruction);
+  }
+
   void pad(const Operation& op, const Operand& operand, std::int64_t offset, std::int64_t bytes) {
-    if (bytes <= 0) return;
     Instruction instruction = make(Code::kPad);
     instruction.bytes = bytes;
     begin_pointers(instruction);

@@ -72,6 +72,33 @@ TEST(PlansOfTheseTests, AreProven) {
   }
 }
 
+// The packet of chunk 1 says that chunk 0 has come, also in a message that ends before chunk 1.
+TEST(ShortMessages, PacketsOrderWhatTheyOrderInLongOnes) {
+  using plan::ChannelKind, plan::OpKind, plan::local, plan::kI, plan::kO, plan::kS;
+  plan::PlanBuilder builder(plan::PlanCollective::kBroadcast, 2, 2, 2, 2);
+  builder.plan.double_scratch = true;
+  builder.plan.root = 1;
+  const auto leaf = builder.at(0);
+  const auto root = builder.at(1);
+  root.wait(0, 0, OpKind::kRelaxedWait).nop().copy(local(kI, 0, 2), local(kO, 0, 2)).put(0, local(kI, 0), kS, 1).nop();
+  root.move_memory(OpKind::kPutPackets, {local(kI, 1)}, {root.remote(ChannelKind::kMemory, 0, kS, 0)});
+  leaf.signal(1, 0, OpKind::kRelaxedSignal).move(OpKind::kUnpackPackets, {local(kS, 0)}, {local(kO, 1)}).nop();
+  leaf.copy(local(kS, 1), local(kO, 0));
+  builder.plan.ranks[1].blocks[0].operations.back().fence = true;
+  builder.plan.ranks[0].blocks[0].operations[1].fence = true;
+  const auto made = std::make_shared<const Plan>(builder.plan);
+  const plan::Verdict verdict = plan::verify_strictly(*made);
+  ASSERT_EQ(verdict.outcome, plan::Outcome::kProven) << verdict.fault.message;
+  for (const std::int64_t bytes : {4, 16, 20, 32}) {
+    EXPECT_EQ(try_plan(made, request_of(bytes)).fault, "") << bytes;
+    for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+      TrialRequest request = request_of(bytes);
+      request.options.seed = seed;
+      EXPECT_EQ(try_plan(made, request).fault, "") << bytes << " bytes, seed " << seed;
+    }
+  }
+}
+
 class Worlds : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(Worlds, EverySize) {
