@@ -39,6 +39,7 @@ class PlanBuilder {
     Operand group(BufferKind buffer, std::int32_t index, std::int32_t size = 1) const;
 
     Operation& add(Operation op) const;
+    std::vector<Operation>& operations() const { return own().operations; }
     const Block& nop() const;
     const Block& signal(std::int32_t peer, int nth = 0, OpKind kind = OpKind::kSignal) const;
     const Block& wait(std::int32_t peer, int nth = 0, OpKind kind = OpKind::kWait) const;

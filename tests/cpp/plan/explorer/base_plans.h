@@ -1,0 +1,20 @@
+// The right plans whose mutants are explored: small programs by hand, which together use every operation, and the
+// built-in programs of the language for three ranks (programs/, written by tests/python/language/explored_programs.py).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace tutti::plan::explorer {
+
+struct BasePlan {
+  std::string name;
+  Plan plan;
+};
+
+std::vector<BasePlan> plans_by_hand();
+std::vector<BasePlan> built_in_programs();
+
+}  // namespace tutti::plan::explorer

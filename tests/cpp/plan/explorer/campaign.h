@@ -1,0 +1,37 @@
+// The verifier against the explorer, mutant by mutant.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/explorer/search.h"
+#include "plan/plan.h"
+
+namespace tutti::plan::explorer {
+
+struct Tally {
+  std::size_t mutants = 0;  // that the loader accepts and that differ from their plan
+  std::size_t refused = 0;  // by the loader
+  std::size_t proven = 0;
+  std::size_t repaired = 0;
+  std::size_t wrong = 0;           // for the explorer, as they stand
+  std::size_t undecided = 0;       // by the explorer
+  std::size_t rejected_right = 0;  // false alarms
+  std::size_t repaired_right = 0;  // repaired without need
+  std::vector<std::string> accepted_wrong;
+  std::vector<std::string> false_alarms;
+  std::map<std::string, std::size_t> false_alarm_kinds;
+
+  void add(const Tally& other);
+};
+
+// As a plan comes from a file; empty if the loader refuses it.
+std::optional<Plan> loaded(const Plan& mutant);
+
+// Explores one mutant that was loaded, and notes what both say; `name` tells where it comes from.
+void judge(const Plan& plan, const std::string& name, Limits limits, Tally& tally);
+
+}  // namespace tutti::plan::explorer
