@@ -123,8 +123,7 @@ class PlanStepper {
       throw_error(ErrorKind::kInvalidArgument, "there is no rank " + std::to_string(rank));
     }
     if (task != 0 && task >= stepper_.interpreter(rank).tasks()) {
-      throw_error(ErrorKind::kInvalidArgument,
-                  "rank " + std::to_string(rank) + " has no task " + std::to_string(task));
+      throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " has no task " + std::to_string(task));
     }
   }
 
@@ -140,8 +139,7 @@ class PlanStepper {
     entry["waits_for"] = nb::str(waits.data(), waits.size());
     // Of a signal the index of the rank's own counter, memory channels first; of a semaphore its id.
     const bool signal = view.at->code == Code::kWait;
-    entry["counter"] =
-        signal ? view.at->counter - stepper_.tables().first_counter(own.rank()) : view.at->counter;
+    entry["counter"] = signal ? view.at->counter - stepper_.tables().first_counter(own.rank()) : view.at->counter;
     entry["peer"] = view.at->peer;
   }
 

@@ -28,14 +28,10 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  return {{"two steps", plan::two_step_all_reduce(kRanks)},
-          {"packets", plan::packet_two_step_all_reduce(kRanks)},
-          {"switch", plan::switch_all_reduce(kRanks)},
-          {"ports", plan::port_all_gather(kRanks)},
-          {"parts of a group", plan::split_all_to_all(kRanks)},
-          {"a loop", plan::looped_all_reduce(kRanks, 32), 5},
-          {"in place", plan::in_place_all_gather(kRanks)},
-          {"read and reduce", plan::read_reduce_scatter(kRanks)}};
+  return {{"two steps", plan::two_step_all_reduce(kRanks)},     {"packets", plan::packet_two_step_all_reduce(kRanks)},
+          {"switch", plan::switch_all_reduce(kRanks)},          {"ports", plan::port_all_gather(kRanks)},
+          {"parts of a group", plan::split_all_to_all(kRanks)}, {"a loop", plan::looped_all_reduce(kRanks, 32), 5},
+          {"in place", plan::in_place_all_gather(kRanks)},      {"read and reduce", plan::read_reduce_scatter(kRanks)}};
 }
 
 // Tasks that have not ended, as (rank, task), by whether they are ready.
