@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tutti import _core
 from tutti.cli.app import app
+from tutti.cli.plan_timeline import _ticks
 from tutti.topology import PRESETS, cpu_host, fat_tree, nvswitch, ring, torus
 
 pytestmark = pytest.mark.tutti_only
@@ -134,6 +135,7 @@ def test_the_timeline_is_drawn_and_traced(tmp_path: Path) -> None:
     tags.feed(page.read_text())
     assert tags.loads == []
     assert tags.counts["rect"] > 10
+    assert 5 < tags.counts["line"] <= 13  # of the time's axis
     assert picture.read_bytes().startswith(b"\x89PNG")
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {
@@ -144,3 +146,10 @@ def test_the_timeline_is_drawn_and_traced(tmp_path: Path) -> None:
     work = [event for event in events if event["ph"] == "X" and event["name"] == "put"]
     assert len(work) == 3 * 4  # two steps of reduce-scatter, two of all-gather, on each rank
     assert all(event["dur"] > 0 and event["ts"] >= 0 for event in work)
+
+
+def test_the_axis_of_time_has_round_ticks() -> None:
+    assert _ticks(16.9) == pytest.approx([0, 2, 4, 6, 8, 10, 12, 14, 16])
+    assert _ticks(0.05) == pytest.approx([0, 0.01, 0.02, 0.03, 0.04, 0.05])
+    assert _ticks(0) == [0]
+    assert all(6 <= len(_ticks(1.07**n)) <= 13 for n in range(-200, 200))

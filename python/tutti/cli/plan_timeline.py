@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,15 @@ td, th {{ padding: 2px 10px; text-align: left; }} .path {{ stroke: #c1121f; stro
 """
 
 
+def _ticks(end_us: float) -> list[float]:
+    """Round times from 0, six to thirteen of them."""
+    if end_us <= 0:
+        return [0.0]
+    step: float = 10.0 ** math.floor(math.log10(end_us))
+    step *= next((part for part in (1, 0.5) if end_us / (step * part) >= 5), 0.2)
+    return [number * step for number in range(int(end_us / step) + 1)]
+
+
 def write_html(result: dict[str, Any], path: Path) -> None:
     """One page that needs nothing else: the timeline, the critical path, the use of links."""
     lanes, steps = _drawable(result)
@@ -150,6 +160,10 @@ def write_html(result: dict[str, Any], path: Path) -> None:
     scale = across / max(result["time_us"], 1e-9)
     critical = {(lane_of(step), step["op"], step["inner"], step["iteration"]) for step in result["critical_path"]}
     bars = [f'<text x="0" y="{row * high + 13}">{lane_name(lane)}</text>' for lane, row in rows.items()]
+    for time in _ticks(result["time_us"]):
+        x, bottom = left + time * scale, len(lanes) * high
+        bars.append(f'<line x1="{x:.2f}" y1="0" x2="{x:.2f}" y2="{bottom + 4}" stroke="#bbb"/>')
+        bars.append(f'<text x="{x:.2f}" y="{bottom + 17}" text-anchor="middle">{format_us(time)}</text>')
     for step in steps:
         lane = lane_of(step)
         on_path = (lane, step["op"], step["inner"], step["iteration"]) in critical
@@ -178,8 +192,8 @@ def write_html(result: dict[str, Any], path: Path) -> None:
         title=html.escape(_title(result)),
         facts=facts,
         legend=legend,
-        width=left + across + 20,
-        height=len(lanes) * high + 10,
+        width=left + across + 40,
+        height=len(lanes) * high + 24,
         bars="".join(bars),
         path=path_rows,
         links=link_rows,
