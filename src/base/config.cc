@@ -140,12 +140,23 @@ std::string show_bytes(std::size_t bytes) {
 
 std::string show_text(const std::string& text) { return text.empty() ? "unset" : text; }
 
+std::string show_place(const std::string& path) { return path.empty() ? "chosen" : path; }
+
+// Tutti's folder among the user's files of one sort, as the XDG base directory specification has it: a variable that
+// is set to an absolute path counts, else a folder in the user's home.
+std::string user_folder(const std::function<const char*(const char*)>& get, const char* variable, const char* at_home) {
+  const char* const set = get(variable);
+  if (set != nullptr && *set == '/') return std::string(set) + "/tutti";
+  const char* const home = get("HOME");
+  return home != nullptr && *home == '/' ? std::string(home) + at_home : std::string();
+}
+
 constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 13> kVariables{{
+constexpr std::array<Variable, 15> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -195,6 +206,18 @@ constexpr std::array<Variable, 13> kVariables{{
        return true;
      },
      [](const Config& c) { return show_text(c.plan_path); }},
+    {"TUTTI_TUNING_PATH", "a file, a folder or none", "what `tutti tune` has measured",
+     [](std::string_view t, Config& c) {
+       c.tuning_path = t;
+       return true;
+     },
+     [](const Config& c) { return show_place(c.tuning_path); }},
+    {"TUTTI_CACHE_DIR", "a folder or none", "where it is kept which plans have been proven",
+     [](std::string_view t, Config& c) {
+       c.cache_dir = t;
+       return true;
+     },
+     [](const Config& c) { return show_place(c.cache_dir); }},
     {"TUTTI_HEARTBEAT_MS", "10 to 60000", "milliseconds between signs of life among hosts", parse_heartbeat,
      [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
 }};
@@ -213,6 +236,8 @@ Config parse_config(const std::function<const char*(const char*)>& get) {
                                                    " is not valid: it may be " + variable.allowed);
     }
   }
+  config.user_config = user_folder(get, "XDG_CONFIG_HOME", "/.config/tutti");
+  config.user_cache = user_folder(get, "XDG_CACHE_HOME", "/.cache/tutti");
   // Set by launchers, not by users: what is not understood is passed over.
   if (const char* const address = get("MASTER_ADDR"); address != nullptr) config.master_address = address;
   if (const char* const ranks = get("LOCAL_WORLD_SIZE"); ranks != nullptr) {

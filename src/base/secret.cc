@@ -31,6 +31,17 @@ std::string hexadecimal(std::span<const std::byte> bytes) {
 
 std::string random_secret() { return hexadecimal(random_nonce()); }
 
+Digest sha256(std::string_view message) {
+  Digest digest;
+  unsigned int length = 0;
+  if (EVP_Digest(message.data(), message.size(), reinterpret_cast<unsigned char*>(digest.data()), &length, EVP_sha256(),
+                 nullptr) != 1 ||
+      length != digest.size()) {
+    throw_error(ErrorKind::kInternal, "OpenSSL cannot compute SHA-256 (is it disabled by its configuration?)");
+  }
+  return digest;
+}
+
 Digest hmac_sha256(std::string_view key, std::string_view message) {
   Digest digest;
   unsigned int length = 0;

@@ -17,6 +17,8 @@ std::string random_secret();  // 256 bits, hexadecimal
 
 std::string hexadecimal(std::span<const std::byte> bytes);
 
+Digest sha256(std::string_view message);
+
 // HMAC-SHA-256 of the message as it stands (RFC 2104).
 Digest hmac_sha256(std::string_view key, std::string_view message);
 

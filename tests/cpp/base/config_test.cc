@@ -53,6 +53,8 @@ TEST(Config, ReadsEveryVariable) {
                                {"TUTTI_SPINS", "0"},
                                {"TUTTI_FLIGHT_RECORDER_ENTRIES", "10"},
                                {"TUTTI_ALGORITHM", "all_reduce=ring,all_gather=staged"},
+                               {"TUTTI_TUNING_PATH", "/tables"},
+                               {"TUTTI_CACHE_DIR", "none"},
                                {"TUTTI_HEARTBEAT_MS", "50"}});
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.host_id, "left");
@@ -65,7 +67,19 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.spins, 0);
   EXPECT_EQ(config.flight_recorder_entries, 10);
   EXPECT_EQ(config.algorithm, "all_reduce=ring,all_gather=staged");
+  EXPECT_EQ(config.tuning_path, "/tables");
+  EXPECT_EQ(config.cache_dir, "none");
   EXPECT_EQ(config.heartbeat, std::chrono::milliseconds(50));
+}
+
+TEST(Config, TheUsersFoldersFollowTheXdgSpecification) {
+  const Config at_home = parse({{"HOME", "/home/ada"}});
+  EXPECT_EQ(at_home.user_config, "/home/ada/.config/tutti");
+  EXPECT_EQ(at_home.user_cache, "/home/ada/.cache/tutti");
+  const Config elsewhere = parse({{"HOME", "/home/ada"}, {"XDG_CONFIG_HOME", "/c"}, {"XDG_CACHE_HOME", "relative"}});
+  EXPECT_EQ(elsewhere.user_config, "/c/tutti");
+  EXPECT_EQ(elsewhere.user_cache, "/home/ada/.cache/tutti") << "a relative path counts as unset";
+  EXPECT_EQ(parse({}).user_config, "") << "without a home there is no folder";
 }
 
 TEST(Config, SizesTakeBinaryUnits) {
@@ -146,7 +160,7 @@ TEST(Config, DescribeShowsWhatIsInForce) {
     shown[row.name] = row.value;
     EXPECT_FALSE(row.help.empty());
   }
-  EXPECT_EQ(shown.size(), 13u);
+  EXPECT_EQ(shown.size(), 15u);
   EXPECT_EQ(shown["TUTTI_STAGE_BYTES"], "64K");
   EXPECT_EQ(shown["TUTTI_ARENA_BYTES"], "1536M");
   EXPECT_EQ(shown["TUTTI_SPINS"], "7");

@@ -68,5 +68,11 @@ TEST(Bytes, AReaderNeverReadsPastItsInput) {
   EXPECT_TRUE(in.done());
 }
 
+// FIPS 180-2, appendix B.1.
+TEST(Secret, HashesByTheStandard) {
+  EXPECT_EQ(hexadecimal(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hexadecimal(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
 }  // namespace
 }  // namespace tutti
