@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "algorithm/plan/plan_algorithm.h"
+#include "algorithm/plan/verdict_store.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 
@@ -18,7 +19,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
                 "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
   }
   // First, so that a bad file is an error of its own and not a group that never forms.
-  const PlanFiles plans = load_plans(options.config.plan_path, size);
+  const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
   return std::make_shared<CommunicatorImpl>(form_topology(store, id, rank, size, options), rank, size, options, plans);
 }
 

@@ -25,7 +25,8 @@ struct PlanFiles {
 };
 
 // Those for `ranks` ranks; nothing for an empty path. Throws Error(kInvalidArgument) that begins with the file's path
-// and goes on with the JSON path of what is wrong in a file, or with what the verifier has found.
-PlanFiles load_plans(const std::string& path, int ranks);
+// and goes on with the JSON path of what is wrong in a file, or with what the verifier has found. What has been read
+// and proven before is not read and proven again (plan_cache.h, which says what `cache_folder` is).
+PlanFiles load_plans(const std::string& path, int ranks, const std::string& cache_folder);
 
 }  // namespace tutti
