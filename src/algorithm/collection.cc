@@ -1,6 +1,7 @@
 #include "algorithm/collection.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #include "algorithm/host/host_algorithms.h"
 #include "algorithm/net/net_algorithms.h"
@@ -23,6 +24,7 @@ void AlgorithmCollection::add(std::shared_ptr<const Algorithm> algorithm) {
 void AlgorithmCollection::prefer(std::vector<std::shared_ptr<const Algorithm>> algorithms) {
   for (auto next = algorithms.rbegin(); next != algorithms.rend(); ++next) {
     auto& list = by_collective_[static_cast<std::size_t>((*next)->collective())];
+    ++preferred_[static_cast<std::size_t>((*next)->collective())];
     list.insert(list.begin(), std::move(*next));
   }
 }
@@ -30,11 +32,7 @@ void AlgorithmCollection::prefer(std::vector<std::shared_ptr<const Algorithm>> a
 Selector::Selector(std::shared_ptr<const AlgorithmCollection> collection, std::vector<TuningRule> rules,
                    std::string_view forced)
     : collection_(std::move(collection)) {
-  for (TuningRule& rule : rules) rules_[static_cast<std::size_t>(rule.collective)].push_back(std::move(rule));
-  for (auto& list : rules_) {
-    std::stable_sort(list.begin(), list.end(),
-                     [](const TuningRule& a, const TuningRule& b) { return a.max_bytes < b.max_bytes; });
-  }
+  for (TuningRule& rule : rules) add_rule(std::move(rule));
   while (!forced.empty()) {
     const std::size_t comma = std::min(forced.find(','), forced.size());
     force(forced.substr(0, comma));
@@ -63,42 +61,134 @@ void Selector::force(std::string_view item) {
   }
 }
 
-const Algorithm* Selector::select(const CallShape& shape) const noexcept {
-  const auto index = static_cast<std::size_t>(shape.collective);
-  if (const Algorithm* choice = forced_[index]; choice != nullptr && choice->refusal(shape) == nullptr) return choice;
-  const auto& candidates = collection_->of(shape.collective);
-  for (const TuningRule& rule : rules_[index]) {
-    if (shape.bytes > rule.max_bytes) continue;
-    for (const auto& algorithm : candidates) {
-      if (algorithm->name() == rule.algorithm && algorithm->refusal(shape) == nullptr) return algorithm.get();
-    }
+void Selector::add_rule(TuningRule rule) {
+  auto& types = rules_[static_cast<std::size_t>(rule.collective)];
+  auto type = std::find_if(types.begin(), types.end(), [&](const RulesOfType& t) { return t.dtype == rule.dtype; });
+  if (type == types.end()) {
+    type = types.insert(rule.dtype == DataType::kFloat32 ? types.begin() : types.end(), {rule.dtype, {}});
   }
-  for (const auto& algorithm : candidates) {
-    if (algorithm->refusal(shape) == nullptr) return algorithm.get();
+  Rule added;
+  for (const TuningRule::Measured& measured : rule.measured) {
+    if (const Algorithm* algorithm = named(rule.collective, measured.algorithm)) added.order.push_back(algorithm);
+  }
+  auto& list = type->rules[rule.mapped ? 1 : 0];
+  const auto place = std::upper_bound(list.begin(), list.end(), rule.max_bytes,
+                                      [](std::size_t bytes, const Rule& r) { return bytes < r.said.max_bytes; });
+  added.said = std::move(rule);
+  list.insert(place, std::move(added));
+}
+
+// What the user has named himself is not meant.
+const Algorithm* Selector::named(Collective collective, std::string_view name) const noexcept {
+  const auto& candidates = collection_->of(collective);
+  for (std::size_t i = collection_->preferred(collective); i < candidates.size(); ++i) {
+    if (candidates[i]->name() == name) return candidates[i].get();
   }
   return nullptr;
 }
 
+const Selector::Rule* Selector::rule_for(const CallShape& shape) const noexcept {
+  const auto& types = rules_[static_cast<std::size_t>(shape.collective)];
+  if (types.empty() || shape.uneven || shape.mapped_input != shape.mapped_output) return nullptr;
+  const RulesOfType* type = types.data();
+  for (const RulesOfType& other : types) {
+    if (other.dtype == shape.dtype) type = &other;
+  }
+  for (const Rule& rule : type->rules[shape.mapped_input ? 1 : 0]) {
+    if (shape.bytes <= rule.said.max_bytes) return &rule;
+  }
+  return nullptr;
+}
+
+const Algorithm* Selector::select(const CallShape& shape) const noexcept {
+  const auto index = static_cast<std::size_t>(shape.collective);
+  if (const Algorithm* choice = forced_[index]; choice != nullptr && choice->refusal(shape) == nullptr) return choice;
+  const auto& candidates = collection_->of(shape.collective);
+  const std::size_t preferred = collection_->preferred(shape.collective);
+  for (std::size_t i = 0; i < preferred; ++i) {
+    if (candidates[i]->refusal(shape) == nullptr) return candidates[i].get();
+  }
+  if (const Rule* rule = rule_for(shape)) {
+    for (const Algorithm* algorithm : rule->order) {
+      if (algorithm->refusal(shape) == nullptr) return algorithm;
+    }
+  }
+  for (std::size_t i = preferred; i < candidates.size(); ++i) {
+    if (candidates[i]->refusal(shape) == nullptr) return candidates[i].get();
+  }
+  return nullptr;
+}
+
+namespace {
+
+// "3.21 us"; three digits, as far as they mean something.
+std::string time_text(std::int64_t ns) {
+  char text[32];
+  const double us = static_cast<double>(ns) / 1000;
+  if (us < 1000) {
+    std::snprintf(text, sizeof text, "%.3g us", us);
+  } else {
+    std::snprintf(text, sizeof text, "%.3g ms", us / 1000);
+  }
+  return text;
+}
+
+std::int64_t time_of(const TuningRule& rule, std::string_view algorithm) {
+  for (const TuningRule::Measured& measured : rule.measured) {
+    if (measured.algorithm == algorithm) return measured.ns;
+  }
+  return -1;
+}
+
+std::string conditions(const TuningRule& rule) {
+  return std::to_string(rule.bytes) + " bytes, " + std::string(to_string(rule.dtype)) +
+         (rule.mapped ? ", mapped" : ", private");
+}
+
+}  // namespace
+
 std::string Selector::explain(const CallShape& shape) const {
-  // Before the announcements nobody knows what is mapped: what the first choice leaves open is asked again with them.
+  // What the first choice leaves open is asked again with the announcements.
   CallShape announced = shape;
   announced.announced = true;
   CallShape before = shape;
   before.mapped_input = before.mapped_output = false;
   const Algorithm* choice = select(before);
-  if (choice == nullptr || !choice->announces()) choice = select(announced);
+  const Rule* rule = rule_for(before);
+  if (choice == nullptr || !choice->announces()) {
+    choice = select(announced);
+    rule = rule_for(announced);
+  }
+  const bool forced = choice != nullptr && forced_[static_cast<std::size_t>(shape.collective)] == choice;
+  const std::int64_t chosen_ns = rule != nullptr && choice != nullptr ? time_of(rule->said, choice->name()) : -1;
   std::string text;
-  for (const auto& algorithm : collection_->of(shape.collective)) {
-    const char* reason = algorithm->refusal(algorithm->announces() ? before : announced);
-    text += std::string(algorithm.get() == choice ? "-> " : "   ") + std::string(algorithm->name()) + ": ";
-    if (algorithm.get() == choice) {
-      text += std::string(algorithm->summary()) +
-              (forced_[static_cast<std::size_t>(shape.collective)] == choice ? " (forced by TUTTI_ALGORITHM)" : "");
+  const auto& candidates = collection_->of(shape.collective);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const Algorithm& algorithm = *candidates[i];
+    const char* reason = algorithm.refusal(algorithm.announces() ? before : announced);
+    const bool own = i < collection_->preferred(shape.collective);
+    const std::int64_t ns = rule != nullptr && !own ? time_of(rule->said, algorithm.name()) : -1;
+    const bool chosen = &algorithm == choice;
+    text += std::string(chosen ? "-> " : "   ") + std::string(algorithm.name()) + ": ";
+    if (chosen) {
+      text += std::string(algorithm.summary()) + (forced ? " (forced by TUTTI_ALGORITHM)" : "");
+    } else if (reason != nullptr) {
+      text += std::string("not here: ") + reason;
+    } else if (ns >= 0 && chosen_ns > ns) {
+      text += "would work; measured, but not faster by enough";
     } else {
-      text += reason != nullptr ? std::string("not here: ") + reason : "would work; another is preferred";
+      text += ns >= 0 && chosen_ns >= 0 ? "would work; slower" : "would work; another is preferred";
     }
+    if (ns >= 0) text += "; " + time_text(ns);
     text += '\n';
   }
+  if (rule == nullptr) return text;
+  for (const TuningRule::Measured& other : rule->said.measured) {
+    if (named(shape.collective, other.algorithm) == nullptr) {
+      text += "   " + other.algorithm + ": measured, but chosen nowhere; " + time_text(other.ns) + '\n';
+    }
+  }
+  text += "times: the tuning table's, of " + conditions(rule->said) + '\n';
   return text;
 }
 

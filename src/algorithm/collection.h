@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,11 +14,18 @@
 
 namespace tutti {
 
-// A rule of the tuning table: for calls of `collective` up to `max_bytes` prefer the algorithm of this name.
+// A rule of the tuning table: what calls of a kind have taken, up to a size.
 struct TuningRule {
-  Collective collective;
-  std::size_t max_bytes;
-  std::string algorithm;
+  struct Measured {
+    std::string algorithm;
+    std::int64_t ns = 0;  // of one call, of the slowest rank
+  };
+  Collective collective = Collective::kBarrier;
+  DataType dtype = DataType::kFloat32;
+  bool mapped = false;             // all ranks' tensors are mapped; otherwise none
+  std::size_t bytes = 0;           // of one rank's block, as measured
+  std::size_t max_bytes = 0;       // up to which the rule holds
+  std::vector<Measured> measured;  // in order of preference
 };
 
 class AlgorithmCollection {
@@ -25,38 +33,59 @@ class AlgorithmCollection {
   // The library's own, in order of preference.
   static std::shared_ptr<const AlgorithmCollection> defaults();
 
-  // Adds to the end of the preference, or to its front.
+  // Adds to the end of the preference, or to its front: what a user has named comes before what was measured.
   void add(std::shared_ptr<const Algorithm> algorithm);
   void prefer(std::vector<std::shared_ptr<const Algorithm>> algorithms);
 
   const std::vector<std::shared_ptr<const Algorithm>>& of(Collective collective) const noexcept {
     return by_collective_[static_cast<std::size_t>(collective)];
   }
+  // How many of of(collective) were given to prefer(): its first ones.
+  std::size_t preferred(Collective collective) const noexcept {
+    return preferred_[static_cast<std::size_t>(collective)];
+  }
 
  private:
+  std::array<std::size_t, kCollectiveCount> preferred_{};
   std::array<std::vector<std::shared_ptr<const Algorithm>>, kCollectiveCount> by_collective_;
 };
 
-// Chooses by what all ranks know equally: a forced choice first, then the tuning rules, then the order of preference;
-// always the first that does not refuse the shape.
+// Chooses by what all ranks know equally: a forced choice first, then the user's algorithms, then the tuning rules,
+// then the order of preference; always the first that does not refuse the shape.
+//
+// Before the announcements nobody knows whether all ranks' tensors are mapped. Until then the rules for private tensors
+// count; and where some tensors of a call are mapped and others not, none does.
 class Selector {
  public:
   // `forced` is TUTTI_ALGORITHM: "all_reduce=ring,all_gather=staged", or a name alone for all collectives that have
-  // it. Throws Error(kInvalidArgument) naming what it does not know and what there is.
+  // it. Throws Error(kInvalidArgument) naming what it does not know and what there is. Names in `rules` that the
+  // collection does not have are passed over.
   Selector(std::shared_ptr<const AlgorithmCollection> collection, std::vector<TuningRule> rules,
            std::string_view forced);
 
   // Null only if no algorithm fits.
   const Algorithm* select(const CallShape& shape) const noexcept;
 
-  // Every candidate with the reason for or against it, a line each.
+  // Every candidate with the reason for or against it, a line each, and what has been measured.
   std::string explain(const CallShape& shape) const;
 
  private:
+  struct Rule {
+    TuningRule said;
+    std::vector<const Algorithm*> order;
+  };
+  struct RulesOfType {
+    DataType dtype;
+    std::array<std::vector<Rule>, 2> rules;  // for private and for mapped tensors, ascending by size
+  };
+
   void force(std::string_view item);
+  void add_rule(TuningRule rule);
+  const Rule* rule_for(const CallShape& shape) const noexcept;
+  const Algorithm* named(Collective collective, std::string_view name) const noexcept;
 
   std::shared_ptr<const AlgorithmCollection> collection_;
-  std::array<std::vector<TuningRule>, kCollectiveCount> rules_;  // ascending by size
+  std::array<std::vector<RulesOfType>, kCollectiveCount> rules_;  // float32 first: it stands for what was not measured
   std::array<const Algorithm*, kCollectiveCount> forced_{};
 };
 

@@ -17,6 +17,7 @@
 
 #include "algorithm/collection.h"
 #include "algorithm/plan/plan_files.h"
+#include "algorithm/tuning/tuned.h"
 #include "base/log.h"
 #include "base/registry.h"
 #include "channel/group_waker.h"
@@ -34,7 +35,8 @@ namespace tutti {
 
 class CommunicatorImpl final : public Communicator, private MessageOwner, private CallRunner {
  public:
-  CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans);
+  CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans,
+                   const Tuning& tuning);
   ~CommunicatorImpl() override;
 
   int rank() const noexcept override { return rank_; }

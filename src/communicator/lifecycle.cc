@@ -8,6 +8,51 @@
 
 namespace tutti {
 
+namespace {
+
+// A table counts only if all ranks have the same one, for the choice of an algorithm follows from it.
+void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const CommunicatorOptions& options) {
+  if (rank == 0 && !tuning.complaint.empty()) {
+    Logger(parse_log_level(options.config.log_level), rank).warning(tuning.complaint);
+  }
+  if (topology.hosts > 1 || topology.host == nullptr) {
+    tuning = {};
+    return;
+  }
+  const HostChannel& host = *topology.host;
+  for (int peer = 0; peer < host.ranks(); ++peer) {
+    if (host.word_of(peer) == host.word_of(0)) continue;
+    if (rank == 0) {
+      const auto said = [](std::uint64_t identity) { return identity == 0 ? "none" : "another"; };
+      Logger(parse_log_level(options.config.log_level), rank)
+          .warning("group '" + options.name + "': rank 0 has " +
+                   (tuning.identity == 0 ? "no tuning table" : "the tuning table " + tuning.path) + ", rank " +
+                   std::to_string(peer) + " has " + said(host.word_of(peer)) +
+                   ": none is used (TUTTI_TUNING_PATH must lead all ranks to the same)");
+    }
+    tuning = {};
+    return;
+  }
+}
+
+// A user's plans first, then the library's own algorithms, then the plans that the tuning table may choose.
+std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, int rank, const PlanFiles& plans,
+                                                   const Tuning& tuning) {
+  if (!topology.arenas_mapped || (plans.files.empty() && tuning.plans.empty())) return AlgorithmCollection::defaults();
+  const PlanWorld world{rank, topology.host_of, topology.host_ranks, topology.host.get()};
+  auto collection = std::make_shared<AlgorithmCollection>(*AlgorithmCollection::defaults());
+  collection->prefer(plan_algorithms(plans.files, world));
+  for (auto& algorithm : plan_algorithms(tuning.plans, world)) collection->add(std::move(algorithm));
+  return collection;
+}
+
+std::vector<TuningRule> rules(const Topology& topology, int size, const Tuning& tuning) {
+  if (tuning.table == nullptr) return {};
+  return rules_of(*tuning.table, size, topology.host->crowded());
+}
+
+}  // namespace
+
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
                                                    const CommunicatorOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
@@ -19,31 +64,22 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
                 "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
   }
   // First, so that a bad file is an error of its own and not a group that never forms.
+  Tuning tuning = load_tuning(options.config, size);
   const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
-  return std::make_shared<CommunicatorImpl>(form_topology(store, id, rank, size, options), rank, size, options, plans);
+  Topology topology = form_topology(store, id, rank, size, options, tuning.identity);
+  agree_on_tuning(tuning, topology, rank, options);
+  return std::make_shared<CommunicatorImpl>(std::move(topology), rank, size, options, plans, tuning);
 }
-
-namespace {
-
-// A user's plans first, then the library's own algorithms.
-std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, int rank, const PlanFiles& plans) {
-  if (plans.files.empty() || !topology.arenas_mapped) return AlgorithmCollection::defaults();
-  auto collection = std::make_shared<AlgorithmCollection>(*AlgorithmCollection::defaults());
-  collection->prefer(plan_algorithms(plans, {rank, topology.host_of, topology.host_ranks, topology.host.get()}));
-  return collection;
-}
-
-}  // namespace
 
 CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
-                                   const PlanFiles& plans)
+                                   const PlanFiles& plans, const Tuning& tuning)
     : rank_(rank),
       size_(size),
       options_(options),
       logger_(parse_log_level(options.config.log_level), rank),
       topology_(std::move(topology)),
       plans_(plans.identity),
-      selector_(collect(topology_, rank, plans), {}, options.config.algorithm),
+      selector_(collect(topology_, rank, plans, tuning), rules(topology_, size, tuning), options.config.algorithm),
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {

@@ -114,7 +114,8 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
 
 }  // namespace
 
-Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options) {
+Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
+                       std::uint64_t word) {
   Topology topology;
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
@@ -141,7 +142,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     }
     topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
     Deadline deadline = Deadline::after(options.timeout);
-    if (const Outcome outcome = topology.host->join(deadline); !outcome.ok()) {
+    if (const Outcome outcome = topology.host->join(deadline, word); !outcome.ok()) {
       throw_error(outcome.status == Status::kTimeout ? ErrorKind::kTimeout : ErrorKind::kPeerLost,
                   "rank " + std::to_string(topology.host_ranks[static_cast<std::size_t>(std::max(0, outcome.peer))]) +
                       " did not finish joining group '" + options.name + "'");

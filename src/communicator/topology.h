@@ -24,6 +24,8 @@ struct Topology {
 };
 
 // Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kExhausted), Error(kPeerLost).
-Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options);
+// `word` is what this rank tells the ranks of its host (HostChannel::word_of).
+Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
+                       std::uint64_t word = 0);
 
 }  // namespace tutti

@@ -120,7 +120,7 @@ Json read_document(std::string_view text, std::string_view streamed,
   Builder builder(streamed, take);
   Json::sax_parse(text.begin(), text.end(), &builder);
   Json root = builder.take_root();
-  if (!root.is_object()) throw_at("", "a plan is a JSON object");
+  if (!root.is_object()) throw_at("", "a JSON object is expected");
   return root;
 }
 

@@ -33,8 +33,6 @@ Milliseconds milliseconds_of(double seconds) {
   return Milliseconds(static_cast<std::int64_t>(std::min(seconds * 1000, kMost)));
 }
 
-// A store written in Python (or torch's): set(key, bytes), get(key) -> bytes, add(key, amount), wait(keys, timedelta).
-// Its methods are called with the interpreter held; the library's thread has released it.
 class PythonStore final : public Store {
  public:
   explicit PythonStore(nb::object store) : store_(std::move(store)) {}
@@ -214,6 +212,8 @@ std::shared_ptr<Store> environment_store(int rank, int size, double timeout) {
 
 }  // namespace
 
+std::shared_ptr<Store> python_store(nb::object store) { return std::make_shared<PythonStore>(std::move(store)); }
+
 void bind_communicator(nb::module_& m) {
   nb::class_<Communicator>(m, "Communicator")
       .def_prop_ro("rank", [](const Communicator& c) { return c.rank(); })
@@ -236,7 +236,7 @@ void bind_communicator(nb::module_& m) {
   m.def(
       "create_communicator",
       [](nb::object store, int rank, int size, const std::string& name, double timeout) {
-        return create(std::make_shared<PythonStore>(std::move(store)), rank, size, name, timeout);
+        return create(python_store(std::move(store)), rank, size, name, timeout);
       },
       "store"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);
 }

@@ -4,23 +4,13 @@
 // answer is the library's own, for this machine and this environment, not a second opinion.
 #pragma once
 
-#include <cstddef>
 #include <string>
 
-#include "tutti/types.h"
+#include "python/sample_call.h"
 
 namespace tutti {
 
-struct ExplainRequest {
-  Collective collective = Collective::kAllReduce;
-  std::size_t bytes = 0;  // of one rank's block
-  int ranks = 2;
-  DataType dtype = DataType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  bool mapped = false;  // the tensors are ones that all ranks of the host map
-};
-
 // Communicator::explain for rank 0 of such a group. Throws Error(kInvalidArgument) or Error(kUnsupported).
-std::string explain(const ExplainRequest& request);
+std::string explain(const SampleShape& request);
 
 }  // namespace tutti

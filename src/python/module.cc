@@ -23,6 +23,7 @@
 #include "python/simulator_bindings.h"
 #include "python/template_bindings.h"
 #include "python/stepper_bindings.h"
+#include "python/tuning_bindings.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
@@ -35,7 +36,7 @@ namespace {
 
 std::string explain_by_name(const std::string& collective, std::size_t bytes, int ranks, const std::string& dtype,
                             const std::string& op, bool mapped) {
-  ExplainRequest request;
+  SampleShape request;
   request.collective = from_name<Collective>(collective, "collective", kCollectiveCount);
   request.bytes = bytes;
   request.ranks = ranks;
@@ -118,6 +119,7 @@ NB_MODULE(_core, m) {
   bind_simulator(m);
   bind_templates(m);
   bind_stepper(m);
+  bind_tuning(m);
   m.attr("__version__") = TUTTI_VERSION;
   m.attr("build_type") = TUTTI_BUILD_TYPE;
   m.attr("compiler") = TUTTI_COMPILER;

@@ -11,6 +11,9 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+# What the user has tuned on this machine, or proven before, is not what the tests are about.
+os.environ["TUTTI_TUNING_PATH"] = "none"
+os.environ["TUTTI_CACHE_DIR"] = "none"
 
 import hypothesis
 import pytest

@@ -83,6 +83,40 @@ def bench(
 
 
 @app.command()
+def tune(
+    ranks: Annotated[str, typer.Option("--ranks", "-n", help="Comma-separated; by default up to the cores.")] = "",
+    collectives: Annotated[str, typer.Option("--collectives", "-c", help="Comma-separated names, or 'all'.")] = "all",
+    sizes: Annotated[
+        str, typer.Option("--sizes", "-s", help="Of one rank's block, comma-separated.")
+    ] = "64,1KB,4KB,16KB,64KB,256KB,1MB,4MB,16MB",
+    dtypes: Annotated[
+        str, typer.Option("--dtypes", "-d", help="Of reductions: f32, bf16, f16, f64, i32, i64.")
+    ] = "f32",
+    tensors: Annotated[str, typer.Option("--tensors", help="private, mapped or both.")] = "private,mapped",
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="About how long it may take.")] = 3,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Of the table; else the user's folder.")] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on with a run that was cut short.")] = True,
+    plans: Annotated[
+        list[Path] | None, typer.Option("--plans", exists=True, help="Files or folders; else TUTTI_PLAN_PATH.")
+    ] = None,
+    built_in: Annotated[
+        bool, typer.Option("--built-in/--no-built-in", help="Also try the plans of the built-in programs.")
+    ] = True,
+) -> None:
+    """Measures every algorithm on this machine and writes the table by which groups choose; checks every result."""
+    from tutti.cli import tune as command
+
+    try:
+        settings = command.make_settings(
+            ranks, collectives, sizes, dtypes, tensors, minutes, output, resume, plans or [], built_in
+        )
+        code = command.run(settings)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(code)
+
+
+@app.command()
 def explain(
     collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, broadcast, ...")],
     size: Annotated[str, typer.Argument(help="Of one rank's block, like 64KB.")] = "0",

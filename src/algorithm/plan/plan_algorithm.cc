@@ -85,9 +85,10 @@ class PlanAlgorithm final : public Algorithm {
 
 }  // namespace
 
-std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const PlanFiles& plans, const PlanWorld& world) {
+std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const std::vector<PlanFile>& plans,
+                                                              const PlanWorld& world) {
   std::vector<std::shared_ptr<const Algorithm>> list;
-  for (const PlanFile& file : plans.files) {
+  for (const PlanFile& file : plans) {
     const std::optional<Collective> collective = collective_of(file.plan->collective);
     if (!collective || file.plan->ranks.size() != world.host_of.size()) continue;
     try {

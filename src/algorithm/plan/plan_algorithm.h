@@ -15,6 +15,7 @@ namespace tutti {
 // One for each plan that is for `ranks` ranks and for a collective of Tutti. Throws Error naming the file of a plan
 // that cannot run; one that only does not suit several hosts refuses their calls and says why. The world's channel
 // outlives them.
-std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const PlanFiles& plans, const PlanWorld& world);
+std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const std::vector<PlanFile>& plans,
+                                                              const PlanWorld& world);
 
 }  // namespace tutti

@@ -190,7 +190,7 @@ TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
     const Topology topology = form_topology(store, "stuck", rank, 2, options);
     PlanFiles files;
     files.files.push_back({"stuck.json", stuck});
-    const auto algorithms = plan_algorithms(files, PlanWorld::of_one_host(*topology.host));
+    const auto algorithms = plan_algorithms(files.files, PlanWorld::of_one_host(*topology.host));
     ASSERT_EQ(algorithms.size(), 1U);
     float data[4] = {1, 2, 3, 4};
     Call call;

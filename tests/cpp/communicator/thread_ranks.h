@@ -23,6 +23,8 @@ struct World {
   std::string algorithm;
   // TUTTI_PLAN_PATH of a rank; none when empty.
   std::function<std::string(int)> plan_path_of;
+  // TUTTI_TUNING_PATH of a rank; no table when empty.
+  std::function<std::string(int)> tuning_path_of;
 };
 
 // Runs `body` on every rank, each with its communicator; fails the test with what a rank has thrown.
@@ -38,6 +40,7 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
         options.config.algorithm = world.algorithm;
         options.config.log_level = "error";
         if (world.plan_path_of) options.config.plan_path = world.plan_path_of(r);
+        if (world.tuning_path_of) options.config.tuning_path = world.tuning_path_of(r);
         if (world.host_of) options.config.host_id = world.host_of(r);
         const auto comm = Communicator::create(store, "test", r, world.size, options);
         body(*comm);

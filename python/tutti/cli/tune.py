@@ -1,0 +1,261 @@
+"""``tutti tune``: measures this machine and writes the table by which groups choose their algorithms."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from tutti import _core
+from tutti._units import format_bytes, format_us, parse_bytes
+from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, given_plans
+from tutti.cli.tune_rank import Candidate, Cell, Task, main
+from tutti.cli.tune_table import Progress, cell_entry, make_table, write_whole
+
+SILENCE_S = 180  # without a result for this long, the run is given up
+MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
+SHARE = 0.7  # of the time for timed calls; the rest is for making groups and checking results
+LEAST_S = 0.01  # for a cell
+DTYPES = ("f32", "bf16", "f16", "f64", "i32", "i64")
+REDUCING = ("all_reduce", "reduce", "reduce_scatter")
+SPREADING = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")  # a buffer has a block for each rank
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is to be measured, and where the table goes."""
+
+    ranks: tuple[int, ...]
+    collectives: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    tensors: tuple[str, ...]
+    minutes: float
+    output: Path
+    resume: bool
+    plans: tuple[Path, ...]
+    built_in: bool
+
+
+def default_ranks() -> tuple[int, ...]:
+    """Powers of two up to the cores, and the cores themselves; two at least."""
+    cores = max(2, _core.usable_cores())
+    return tuple(sorted({1 << k for k in range(1, cores.bit_length()) if 1 << k <= cores} | {cores}))
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated list."""
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def make_settings(
+    ranks: str,
+    collectives: str,
+    sizes: str,
+    dtypes: str,
+    tensors: str,
+    minutes: float,
+    output: Path | None,
+    resume: bool,
+    plans: list[Path],
+    built_in: bool,
+) -> Settings:
+    """The settings that the options describe. ValueError says which is wrong and what it may be."""
+    known = tuple(_core.collectives())
+    chosen = known if collectives == "all" else words(collectives)
+    for name, allowed in ((chosen, known), (words(dtypes), DTYPES), (words(tensors), ("private", "mapped"))):
+        for word in name:
+            if word not in allowed:
+                raise ValueError(f'there is no "{word}"; there are {", ".join(allowed)}')
+    if output is None:
+        if not (default := _core.default_tuning_file()):
+            raise ValueError("there is no folder for settings (HOME is not set): name a file by --output")
+        output = Path(default)
+    counts = tuple(int(word) for word in words(ranks)) if ranks else default_ranks()
+    if not counts or min(counts) < 2 or max(counts) > 64:
+        raise ValueError("the numbers of ranks lie between 2 and 64")
+    settings = Settings(
+        counts,
+        chosen,
+        tuple(sorted({parse_bytes(word) for word in words(sizes)})),
+        words(dtypes),
+        words(tensors),
+        minutes,
+        output.absolute(),
+        resume,
+        tuple(plans) or tuple(Path(path) for path in [os.environ.get("TUTTI_PLAN_PATH", "")] if path),
+        built_in,
+    )
+    if not (settings.collectives and settings.sizes and settings.dtypes and settings.tensors):
+        raise ValueError("name at least one collective, size, element type and sort of tensors")
+    return settings
+
+
+def cells_of(settings: Settings, ranks: int) -> Iterator[Cell]:
+    """All that is to be measured among so many ranks."""
+    for collective in settings.collectives:
+        if collective == "barrier":
+            yield Cell(ranks, collective, settings.dtypes[0], False, 0)
+            continue
+        blocks = ranks if collective in SPREADING else 1
+        for dtype in settings.dtypes if collective in REDUCING else settings.dtypes[:1]:
+            for tensors in settings.tensors:
+                for size in settings.sizes:
+                    if size * blocks <= MOST_BYTES:
+                        yield Cell(ranks, collective, dtype, tensors == "mapped", max(8, size // 8 * 8))
+
+
+def _plans_for(settings: Settings, collective: str, ranks: int, folder: Path) -> list[TunedPlan]:
+    plans = given_plans(list(settings.plans), ranks, collective, folder) if collective in KINDS else []
+    if settings.built_in:
+        plans += built_in_plans(collective, ranks, folder)
+    by_name: dict[str, TunedPlan] = {}
+    for plan in plans:
+        if by_name.setdefault(plan.algorithm, plan).sha256 != plan.sha256:
+            name = plan.algorithm.removeprefix("plan:")
+            raise ValueError(f'two plans for {collective} among {ranks} ranks are called "{name}": rename one')
+    return list(by_name.values())
+
+
+def make_tasks(settings: Settings, folder: Path) -> tuple[list[Task], list[TunedPlan]]:
+    """Every cell with its candidates; plans are written into ``folder``."""
+    tasks, plans = [], []
+    for ranks in settings.ranks:
+        candidates: dict[str, tuple[Candidate, ...]] = {}
+        for collective in settings.collectives:
+            own = _plans_for(settings, collective, ranks, folder)
+            plans += own
+            natives = [Candidate(name) for name in _core.native_algorithms(collective)]
+            candidates[collective] = (*natives, *(Candidate(plan.algorithm, str(plan.file)) for plan in own))
+        tasks += [Task(cell, candidates[cell.collective]) for cell in cells_of(settings, ranks)]
+    return tasks, plans
+
+
+@contextmanager
+def _ranks(size: int, tasks: tuple[Task, ...], seconds: float) -> Iterator[tuple[list[Any], Any]]:
+    """The processes of so many ranks, and where they report; ended when the block is left."""
+    context = multiprocessing.get_context("spawn")
+    reports = context.Queue()
+    with tempfile.TemporaryDirectory(prefix="tutti-tune-") as folder:
+        processes = [
+            context.Process(target=main, args=(rank, size, folder, tasks, seconds, reports), daemon=True)
+            for rank in range(size)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            yield processes, reports
+            for process in processes:
+                process.join(timeout=10)
+        finally:
+            for process in processes:
+                if process.is_alive():
+                    process.kill()
+                process.join()
+
+
+def _results(processes: list[Any], reports: Any) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """What the ranks report, until all are done. RuntimeError with the trace of one that failed."""
+    done, heard = 0, time.monotonic()
+    while done < len(processes):
+        try:
+            kind, content = reports.get(timeout=0.5)
+        except queue.Empty:
+            dead = [rank for rank, process in enumerate(processes) if process.exitcode not in (None, 0)]
+            if dead:
+                raise RuntimeError(f"rank {dead[0]} died with exit code {processes[dead[0]].exitcode}") from None
+            if time.monotonic() - heard > SILENCE_S:
+                raise RuntimeError(f"no result for {SILENCE_S} s") from None
+            continue
+        heard = time.monotonic()
+        if kind == "failed":
+            raise RuntimeError(content)
+        if kind == "done":
+            done += 1
+        else:
+            yield content
+
+
+def _name(cell: Cell) -> str:
+    if cell.collective == "barrier":
+        return f"{cell.ranks} ranks, barrier"
+    return f"{cell.ranks} ranks, {cell.collective} {format_bytes(cell.bytes)}{', mapped' if cell.mapped else ''}"
+
+
+def measure(tasks: list[Task], state: Progress, seconds: float, console: Console) -> None:
+    """Measures what ``state`` does not have yet, and keeps each result there at once."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        missing = [task for task in tasks if state.find(task) is None]
+        line = bar.add_task("starting", total=len(tasks), completed=len(tasks) - len(missing))
+        for ranks in dict.fromkeys(task.cell.ranks for task in missing):
+            own = {task.cell: task for task in missing if task.cell.ranks == ranks}
+            with _ranks(ranks, tuple(own.values()), seconds) as (processes, reports):
+                for cell, result in _results(processes, reports):
+                    state.add(own[cell], result)
+                    bar.update(line, advance=1, description=_name(cell))
+
+
+def _report(cells: Iterable[tuple[Cell, dict[str, Any]]]) -> Table:
+    table = Table(title="where another algorithm than the untuned one is chosen", title_justify="left")
+    for column, justify in (("call", "left"), ("chosen", "left"), ("time", "right"), ("instead of", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    table.add_column("time", justify="right")
+    for cell, result in cells:
+        times, default, choice = result["ns"], result["default"], result["choice"]
+        if choice != default:
+            table.add_row(_name(cell), choice, format_us(times[choice] / 1e3), default, format_us(times[default] / 1e3))
+    return table
+
+
+def _remove_unused(folder: Path, table: dict[str, Any], output: Path) -> None:
+    used = {(output.parent / entry["file"]).resolve() for entry in table["plans"]}
+    for file in folder.glob("*.json") if folder.is_dir() else ():
+        if file.resolve() not in used:
+            file.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def run(settings: Settings, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> int:
+    """Measures, writes the table, says what it changes; 1 if a rank failed or a result was wrong."""
+    console = console or Console()
+    folder = settings.output.with_suffix(".plans")
+    start = now()
+    try:
+        tasks, plans = make_tasks(settings, folder)
+        state = Progress(settings.output, settings.resume)
+        known = sum(state.find(task) is not None for task in tasks)
+        if known:
+            console.print(f"Going on after {known} of {len(tasks)} cells (--no-resume begins anew).", highlight=False)
+        seconds = max(LEAST_S, settings.minutes * 60 * SHARE / max(1, len(tasks)))
+        measure(tasks, state, seconds, console)
+    except RuntimeError as error:
+        console.print(f"[red]tutti tune:[/red] {escape(str(error))}", highlight=False)
+        console.print("What has been measured is kept: the same command goes on from there.")
+        return 1
+    results = [(task.cell, state.find(task) or {}) for task in tasks]
+    table = make_table(settings.output, [cell_entry(cell, result) for cell, result in results if result["ns"]], plans)
+    write_whole(settings.output, table)
+    state.remove()
+    _remove_unused(folder, table, settings.output)
+    console.print(_report(results))
+    wrong = [(cell, name) for cell, result in results for name, why in result["refused"].items() if "WRONG" in why]
+    for cell, name in wrong:
+        console.print(f"[red]WRONG[/red] {_name(cell)}: {escape(name)}; it is not in the table", highlight=False)
+    console.print(f"{len(results)} calls measured in {now() - start:.0f} s, results checked, wrong: {len(wrong)}.")
+    console.print(f"Table: {settings.output}", soft_wrap=True, highlight=False)
+    return 1 if wrong else 0

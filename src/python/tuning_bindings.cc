@@ -1,0 +1,106 @@
+#include "python/tuning_bindings.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "algorithm/collection.h"
+#include "algorithm/tuning/table.h"
+#include "algorithm/tuning/tuned.h"
+#include "base/machine.h"
+#include "python/communicator_bindings.h"
+#include "python/names.h"
+#include "python/tuning_rank.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace tutti {
+namespace {
+
+nb::dict machine() {
+  const Machine here = this_machine();
+  nb::dict out;
+  out["cpu"] = here.cpu;
+  out["cores"] = here.cores;
+  out["last_cache_bytes"] = here.last_cache_bytes;
+  return out;
+}
+
+// Where `tutti tune` writes, and where groups look, if nothing else is said.
+std::string default_tuning_file() {
+  const Config config = config_from_environment();
+  return config.user_config.empty() ? std::string() : tuning_file(config.user_config);
+}
+
+std::vector<std::string> native_algorithms(const std::string& collective) {
+  const auto all = AlgorithmCollection::defaults();
+  std::vector<std::string> names;
+  for (const auto& algorithm : all->of(from_name<Collective>(collective, "collective", kCollectiveCount))) {
+    names.emplace_back(algorithm->name());
+  }
+  return names;
+}
+
+using Candidates = std::vector<std::pair<std::string, std::string>>;
+
+nb::dict measure(TuningRank& rank, const std::string& collective, const std::string& dtype, std::size_t bytes,
+                 bool mapped, const Candidates& candidates, double seconds) {
+  SampleShape shape;
+  shape.collective = from_name<Collective>(collective, "collective", kCollectiveCount);
+  shape.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
+  shape.bytes = bytes;
+  shape.mapped = mapped;
+  std::vector<TuningCandidate> list;
+  for (const auto& [algorithm, plan_path] : candidates) list.push_back({algorithm, plan_path});
+  TuningResult result;
+  {
+    const nb::gil_scoped_release released;
+    result = rank.measure(shape, list, seconds);
+  }
+  nb::dict out, times, refused;
+  for (const CandidateResult& candidate : result.candidates) {
+    if (candidate.ns >= 0) {
+      times[candidate.algorithm.c_str()] = candidate.ns;
+    } else {
+      refused[candidate.algorithm.c_str()] = candidate.reason;
+    }
+  }
+  out["default"] = result.by_default;
+  out["choice"] = result.choice;
+  out["ns"] = times;
+  out["refused"] = refused;
+  return out;
+}
+
+}  // namespace
+
+void bind_tuning(nb::module_& m) {
+  m.def("machine", &machine, "What a tuning table holds for: cpu, cores, last_cache_bytes.");
+  m.def("default_tuning_file", &default_tuning_file,
+        "This machine's table in the user's folder; empty without a home.");
+  m.def("native_algorithms", &native_algorithms, "collective"_a, "The library's own, in the order of preference.");
+  m.def(
+      "check_tuning_table", [](const std::string& text) { read_tuning_table(text); }, "text"_a,
+      "Raises ValueError, naming the place, if the text is no tuning table.");
+  m.def("best_candidate", &best_candidate, "times_ns"_a, "by_default"_a,
+        "Which algorithm to take, given each one's times by round.");
+  nb::class_<TuningRank>(m, "TuningRank")
+      .def(
+          "__init__",
+          [](TuningRank* self, nb::object store, int rank, int size) {
+            auto shared = python_store(std::move(store));
+            const nb::gil_scoped_release released;
+            new (self) TuningRank(std::move(shared), rank, size);
+          },
+          "store"_a, "rank"_a, "size"_a)
+      .def("crowded", &TuningRank::crowded)
+      .def("measure", &measure, "collective"_a, "dtype"_a, "bytes"_a, "mapped"_a, "candidates"_a, "seconds"_a)
+      .def("forget_plans", &TuningRank::forget_plans, nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace tutti
