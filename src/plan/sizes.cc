@@ -2,6 +2,8 @@
 #include "plan/sizes.h"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <string>
 
 #include "plan/operations.h"
@@ -13,6 +15,14 @@ namespace {
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 constexpr int index_of(BufferKind buffer) { return static_cast<int>(buffer); }
+
+// Bytes of reused scratch for a chunk; nothing if no rank has scratch.
+std::optional<std::int64_t> reused_bytes_a_chunk(const Plan& plan) {
+  std::int64_t most = 0;
+  for (const Rank& rank : plan.ranks) most = std::max<std::int64_t>(most, rank.chunks_of(BufferKind::kScratch));
+  if (most == 0) return std::nullopt;
+  return kReusedScratchBytes / (plan.double_scratch ? 2 : 1) / most;
+}
 
 }  // namespace
 
@@ -26,6 +36,17 @@ struct Sizes::View {
   std::int64_t block_bytes = 0;
 };
 
+std::int64_t bytes_without_ring(const Plan& plan) {
+  constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+  if (!plan.reuse_resources || scratch_use(plan).packets || ring_unit(plan) == 0) return kAny;
+  const Shape shape = shape_of(plan);
+  std::int64_t fewest = 0;
+  for (const std::int32_t chunks : shape.block_chunks) {
+    if (chunks > 0) fewest = fewest == 0 ? chunks : std::min<std::int64_t>(fewest, chunks);
+  }
+  return fewest * (reused_bytes_a_chunk(plan).value_or(0) / kChunkAlignment * kChunkAlignment);
+}
+
 Sizes::Sizes(const Plan& plan, std::int64_t input_block_bytes, std::int64_t output_block_bytes)
     : plan_(plan), links_(plan), shape_(shape_of(plan)), use_(scratch_use(plan)) {
   block_bytes_ = {input_block_bytes, output_block_bytes};
@@ -36,17 +57,22 @@ Sizes::Sizes(const Plan& plan, std::int64_t input_block_bytes, std::int64_t outp
   }
   scratch_stride_ = chunk_bytes_;
   if (!plan.reuse_resources || use_.packets) return;
-  std::int64_t most = 0;
-  for (const Rank& rank : plan.ranks) most = std::max<std::int64_t>(most, rank.chunks_of(BufferKind::kScratch));
-  const std::int64_t halves = plan.double_scratch ? 2 : 1;
-  if (most == 0 || most * chunk_bytes_ * halves <= kReusedScratchBytes) return;
+  const std::optional<std::int64_t> reused = reused_bytes_a_chunk(plan);
+  if (!reused || chunk_bytes_ <= *reused) return;
   const std::int64_t unit = ring_unit(plan);
-  scratch_stride_ = unit == 0 ? 0 : kReusedScratchBytes / halves / most / unit * unit;
+  scratch_stride_ = unit == 0 ? 0 : *reused / unit * unit;
   if (scratch_stride_ == 0) {
-    throw_error(ErrorKind::kUnsupported, "plan \"" + plan.name + "\": its reused scratch of " +
-                                             std::to_string(kReusedScratchBytes) + " bytes cannot hold " +
-                                             std::to_string(most) + " chunks of " + std::to_string(chunk_bytes_) +
-                                             "; only pipelines of one unit_size wrap in it, a chunk at a time");
+    throw_error(ErrorKind::kUnsupported,
+                "plan \"" + plan.name + "\": its reused scratch of " + std::to_string(kReusedScratchBytes) +
+                    " bytes has " + std::to_string(*reused) + " for each of its chunks of " +
+                    std::to_string(chunk_bytes_) + "; only pipelines of one unit_size wrap in it, a chunk at a time");
+  }
+  // The proof of such a plan may hold only as long as no ring is needed (bytes_without_ring).
+  const std::uint64_t largest = static_cast<std::uint64_t>(std::max(input_block_bytes, output_block_bytes));
+  if (largest > plan.max_message_bytes) {
+    throw_error(ErrorKind::kUnsupported, "plan \"" + plan.name + "\" is for messages of at most " +
+                                             std::to_string(plan.max_message_bytes) + " bytes, not " +
+                                             std::to_string(largest));
   }
 }
 

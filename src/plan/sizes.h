@@ -53,6 +53,10 @@ ScratchUse scratch_use(const Plan& plan);
 // 0 if it cannot.
 std::int64_t ring_unit(const Plan& plan);
 
+// The largest rank block with which a call needs no such ring, since all chunks fit into the reused scratch side by
+// side; INT64_MAX for plans that never need one.
+std::int64_t bytes_without_ring(const Plan& plan);
+
 // One contiguous piece of an operation.
 struct Move {
   std::int64_t bytes = 0;                  // of payload, also where an operand holds packets

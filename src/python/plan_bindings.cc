@@ -68,6 +68,7 @@ nb::dict verdict_dict(const plan::Verdict& verdict, std::string repaired_text) {
     entry["op"] = repair.op;
     entry["inner"] = repair.inner;
     entry["channel"] = repair.channel;
+    entry["bytes"] = repair.bytes;
     entry["text"] = plan::describe(repair);
     repairs.append(entry);
   }

@@ -43,6 +43,16 @@ def test_a_repaired_plan_is_proven() -> None:
     assert _core.check_plan(verdict["repaired"], strict=True)["outcome"] == "proven"
 
 
+def test_a_size_limit_is_a_repair() -> None:
+    file = PLANS / "pipeline_without_credits.json"
+    code, output = invoke("check", str(file))
+    assert code == 0
+    assert "repair: max_message_size becomes 67108864, past which loops would use scratch anew" in output
+    verdict = _core.check_plan(file.read_text())
+    assert [(repair["kind"], repair["bytes"]) for repair in verdict["repairs"]] == [("size", 1 << 26)]
+    assert _core.plan_info(verdict["repaired"])["max_message_bytes"] == 1 << 26
+
+
 def test_a_fault_names_its_operations() -> None:
     text = json.loads((PLANS / "lanes_not_joined.json").read_text())
     text["gpus"][0]["threadblocks"][0]["ops"][2]["origin"] = "bcast.py:7"

@@ -40,10 +40,10 @@ bool loops(const Plan& plan) {
 }
 
 // How many iterations fit into a chunk of reused scratch, as far as that can matter: a ring longer than the credits
-// lets no more happen than one of credits + 2.
+// lets no more happen than one of credits + 2. 0 if no message that the plan is for needs a ring.
 std::int64_t ring_iterations(const Plan& plan) {
   const std::int64_t unit = plan.reuse_resources ? ring_unit(plan) : 0;
-  if (unit == 0) return 0;
+  if (unit == 0 || plan.max_message_bytes <= static_cast<std::uint64_t>(bytes_without_ring(plan))) return 0;
   std::int64_t most = 1;
   for (const Rank& rank : plan.ranks) most = std::max<std::int64_t>(most, rank.chunks_of(BufferKind::kScratch));
   const std::int64_t fits = kReusedScratchBytes / (plan.double_scratch ? 2 : 1) / most / unit;

@@ -2,10 +2,12 @@
 #include "plan/verifier/repair.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <tuple>
 
 #include "plan/operations.h"
+#include "plan/sizes.h"
 #include "plan/verifier/verifier.h"
 
 namespace tutti::plan {
@@ -56,10 +58,19 @@ void apply(Operation& op, Repair::Kind kind) {
 
 std::vector<Repair> possible_repairs(const Plan& plan, Repair::Kind kind) {
   std::vector<Repair> repairs;
+  if (kind == Repair::Kind::kSize) {
+    const std::int64_t bytes = bytes_without_ring(plan);
+    const auto limit = static_cast<std::uint64_t>(bytes);
+    if (bytes < std::numeric_limits<std::int64_t>::max() && plan.min_message_bytes <= limit &&
+        plan.max_message_bytes > limit) {
+      repairs.push_back({kind, 0, 0, -1, -1, -1, bytes});
+    }
+    return repairs;
+  }
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     for (std::size_t b = 0; b < plan.ranks[r].blocks.size(); ++b) {
       const ThreadBlock& block = plan.ranks[r].blocks[b];
-      Repair repair{kind, static_cast<std::int32_t>(r), static_cast<std::int32_t>(b), -1, -1, -1};
+      Repair repair{kind, static_cast<std::int32_t>(r), static_cast<std::int32_t>(b), -1, -1, -1, 0};
       if (kind == Repair::Kind::kFlush) {
         for (const std::int32_t channel : unflushed(block)) {
           repair.channel = channel;
@@ -102,6 +113,10 @@ std::vector<Repair> necessary_repairs(std::vector<Repair> repairs,
 
 Plan repaired(Plan plan, const std::vector<Repair>& repairs) {
   for (const Repair& repair : repairs) {
+    if (repair.kind == Repair::Kind::kSize) {
+      plan.max_message_bytes = std::min(plan.max_message_bytes, static_cast<std::uint64_t>(repair.bytes));
+      continue;
+    }
     ThreadBlock& block = plan.ranks[repair.rank].blocks[repair.block];
     if (repair.kind == Repair::Kind::kFlush) {
       Operation flush;

@@ -17,7 +17,7 @@ std::string_view to_string(FaultKind kind) noexcept {
 }
 
 std::string_view to_string(Repair::Kind kind) noexcept {
-  constexpr std::array<std::string_view, 4> kNames{"signal", "wait", "flush", "fence"};
+  constexpr std::array<std::string_view, 5> kNames{"signal", "wait", "flush", "fence", "size"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -34,6 +34,10 @@ std::string describe(const Site& site) {
 }
 
 std::string describe(const Repair& repair) {
+  if (repair.kind == Repair::Kind::kSize) {
+    return "all ranks: max_message_size becomes " + std::to_string(repair.bytes) +
+           ", past which loops would use scratch anew";
+  }
   std::string where = "rank " + std::to_string(repair.rank) + ", thread block " + std::to_string(repair.block);
   if (repair.kind == Repair::Kind::kFlush) {
     return where + ": flush of its port channel " + std::to_string(repair.channel) + " added at the end";

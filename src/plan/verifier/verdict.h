@@ -50,6 +50,7 @@ struct Repair {
     kWait,    // rlxwait becomes wait
     kFlush,   // a flush of `channel` (as the block numbers it) is added at the end of the block
     kFence,   // an operation on packets also orders plain data
+    kSize,    // the plan is for rank blocks of at most `bytes`, so that reused scratch need not be a ring
   };
   Kind kind = Kind::kSignal;
   std::int32_t rank = 0;
@@ -57,6 +58,7 @@ struct Repair {
   std::int32_t op = -1;
   std::int32_t inner = -1;
   std::int32_t channel = -1;
+  std::int64_t bytes = 0;
 
   bool operator==(const Repair&) const = default;
 };

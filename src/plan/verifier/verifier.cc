@@ -15,18 +15,23 @@ namespace {
 
 using Kinds = std::vector<Repair::Kind>;
 
-// Tried in this order: few kinds before many, cheap ones first.
+// Tried in this order: few kinds before many, cheap ones first; those that limit the size of messages last.
 std::vector<Kinds> combinations() {
   constexpr auto kFlush = Repair::Kind::kFlush;
   constexpr auto kRelaxed = Repair::Kind::kSignal;
   constexpr auto kFence = Repair::Kind::kFence;
+  constexpr auto kSize = Repair::Kind::kSize;
   return {{kFlush},
           {kRelaxed},
           {kFence},
           {kFlush, kRelaxed},
           {kFlush, kFence},
           {kRelaxed, kFence},
-          {kFlush, kRelaxed, kFence}};
+          {kFlush, kRelaxed, kFence},
+          {kSize},
+          {kSize, kFlush},
+          {kSize, kRelaxed},
+          {kSize, kFlush, kRelaxed}};
 }
 
 }  // namespace

@@ -256,7 +256,8 @@ std::vector<Case> repairable_cases() {
           {"unflushed", port_send(false), kRepaired, FaultKind::kRace, "the caller of rank 0 overwrites"},
           {"flushed_beside", shared_port(false), kRepaired, FaultKind::kRace, "the caller of rank 0 overwrites"},
           {"own_in_flight", own_packets_in_flight(), kRepaired, FaultKind::kRace, "scratch"},
-          {"packet_fence", packet_fence(), kRepaired, FaultKind::kRace, "nothing makes its data visible"}};
+          {"packet_fence", packet_fence(), kRepaired, FaultKind::kRace, "nothing makes its data visible"},
+          {"no_credits", pipelined(0, true), kRepaired, FaultKind::kRace, "iteration"}};
 }
 
 std::vector<Case> wrong_cases() {
@@ -274,7 +275,6 @@ std::vector<Case> wrong_cases() {
       {"waits_first", wrong_deadlock(), kRejected, FaultKind::kDeadlock, "these wait for each other"},
       {"never_released", semaphores(0, false), kRejected, FaultKind::kDeadlock, "never comes: rank 0, thread block 1"},
       {"one_too_many", semaphores(1, true), kRejected, FaultKind::kRace, ""},
-      {"no_credits", pipelined(0, true), kRejected, FaultKind::kRace, "iteration"},
       {"part_missing", grouped(4, 3), kRejected, FaultKind::kWrongResult, "nothing was written there"},
       {"multicast_unsynchronised", multicast(false), kRejected, FaultKind::kRace, "glres"},
       {"one_left_out", wrong_result(false), kRejected, FaultKind::kWrongResult, "rank 2's is missing"},

@@ -14,8 +14,10 @@
 #include "plan/cases.h"
 #include "plan/plan_builder.h"
 #include "plan/reader.h"
+#include "plan/sizes.h"
 #include "plan/structure.h"
 #include "plan/writer.h"
+#include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
@@ -115,6 +117,30 @@ TEST(Verifier, KnowsTheReductionsApart) {
     if (op.kind == OpKind::kReduce) op.reduce = ReduceKind::kMax;
   }
   EXPECT_EQ(verify(plan).fault.kind, FaultKind::kWrongResult);
+}
+
+// A loop without credits is right as long as its scratch need not be a ring; a larger message is refused, not run.
+TEST(Verifier, LimitsTheSizeWhereOnlyLargerMessagesRace) {
+  for (const Case& c : repairable_cases()) {
+    if (c.name != "no_credits") continue;
+    const Verdict verdict = verify(c.plan);
+    ASSERT_EQ(verdict.repairs.size(), 1U);
+    EXPECT_EQ(verdict.repairs[0].kind, Repair::Kind::kSize);
+    EXPECT_EQ(verdict.repairs[0].bytes, kReusedScratchBytes);
+    EXPECT_EQ(describe(verdict.repairs[0]),
+              "all ranks: max_message_size becomes 67108864, past which loops would use scratch anew");
+    Plan plan = repaired(c.plan, verdict.repairs);
+    EXPECT_EQ(plan.max_message_bytes, static_cast<std::uint64_t>(kReusedScratchBytes));
+    EXPECT_NO_THROW(Sizes(plan, kReusedScratchBytes));
+    EXPECT_THROW(Sizes(plan, kReusedScratchBytes + 16), Error);
+    EXPECT_NO_THROW(Sizes(c.plan, kReusedScratchBytes + 16));
+    ++plan.max_message_bytes;
+    EXPECT_EQ(verify_strictly(plan).outcome, Outcome::kRejected);
+    plan.min_message_bytes = plan.max_message_bytes;  // no smaller message to limit it to
+    EXPECT_EQ(verify(plan).outcome, Outcome::kRejected);
+    return;
+  }
+  FAIL() << "the case is missing";
 }
 
 std::string text_of(const std::filesystem::path& file) {
