@@ -150,6 +150,7 @@ void Engine::next(Block& block) {
   block.turn = now_;
   block.running = false;
   block.arrived = false;
+  block.dispatched = false;
   block.current = kNobody;
   if (const Operation* loop = loop_of(block); loop != nullptr) {
     if (++block.inner < loop->body.size()) return;
@@ -168,6 +169,10 @@ void Engine::advance(std::int32_t id) {
     if (loop != nullptr && sizes_.iterations(loop->iteration) == 0) {
       ++block.op;  // a loop over no bytes
       continue;
+    }
+    if (topology_.dispatch > 0 && !block.dispatched && operation(block).kind != OpKind::kNop) {
+      block.dispatched = true;
+      return schedule(now_ + topology_.dispatch, EventKind::kResume, id);
     }
     if (!perform(id)) return;
     next(block);

@@ -46,6 +46,7 @@ class Engine {
     std::int32_t pending = 0;  // parts of the current operation under way
     bool running = false;      // … it has begun
     bool arrived = false;      // at a barrier
+    bool dispatched = false;   // the current operation has been
     bool finished = false;
   };
   struct Token {

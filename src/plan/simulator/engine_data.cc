@@ -176,7 +176,9 @@ void Engine::start(std::int32_t id) {
   if (transfer.links.empty() || transfer.bytes == 0) {
     schedule(now_ + transfer.tail, EventKind::kPart, id);
   } else {
-    network_.start(transfer.links, transfer.bytes, static_cast<std::uint64_t>(id), now_);
+    const bool local = transfer.links.back() >= static_cast<std::int32_t>(topology_.links.size());
+    const Efficiency& efficiency = local ? topology_.local_efficiency : topology_.efficiency;
+    network_.start(transfer.links, transfer.bytes, efficiency.of(transfer.bytes), static_cast<std::uint64_t>(id), now_);
   }
 }
 

@@ -16,7 +16,8 @@ void Network::touch(std::int32_t link) {
   touched_.push_back(link);
 }
 
-void Network::start(const std::vector<std::int32_t>& links, double bytes, std::uint64_t tag, Picoseconds now) {
+void Network::start(const std::vector<std::int32_t>& links, double bytes, double efficiency, std::uint64_t tag,
+                    Picoseconds now) {
   if (free_.empty()) {
     free_.push_back(static_cast<std::int32_t>(flows_.size()));
     flows_.emplace_back();
@@ -25,7 +26,7 @@ void Network::start(const std::vector<std::int32_t>& links, double bytes, std::u
   free_.pop_back();
   Flow& flow = flows_[id];
   flow.links = links;
-  flow.left = bytes;
+  flow.left = bytes / efficiency;
   flow.rate = 0;
   flow.since = now;
   flow.tag = tag;

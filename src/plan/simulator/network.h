@@ -18,8 +18,10 @@ class Network {
  public:
   explicit Network(const std::vector<double>& bandwidths);  // of each link, bytes a picosecond
 
-  // A flow that begins now; `tag` comes back when it has drained. Links must differ from each other.
-  void start(const std::vector<std::int32_t>& links, double bytes, std::uint64_t tag, Picoseconds now);
+  // A flow that begins now; `tag` comes back when it has drained. Links must differ from each other. It takes
+  // `efficiency` of what it gets of them.
+  void start(const std::vector<std::int32_t>& links, double bytes, double efficiency, std::uint64_t tag,
+             Picoseconds now);
 
   struct Drain {
     Picoseconds time = 0;
@@ -36,7 +38,7 @@ class Network {
  private:
   struct Flow {
     std::vector<std::int32_t> links;
-    double left = 0;
+    double left = 0;  // bytes over efficiency
     double rate = 0;
     Picoseconds since = 0;  // `left` is of then
     std::uint64_t tag = 0;

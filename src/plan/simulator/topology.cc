@@ -1,7 +1,9 @@
 // Topologies from JSON.
 #include "plan/simulator/topology.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +24,8 @@ constexpr double kMaxLatencyUs = 1e9;
   throw_error(ErrorKind::kInvalidArgument, "topology: " + path + ": " + what);
 }
 
+constexpr std::size_t kMaxPoints = 1024;
+
 class Reader {
  public:
   explicit Reader(const Json& root) : root_(root) {}
@@ -33,6 +37,8 @@ class Reader {
     read_nodes(out);
     read_links(out);
     read_local(out);
+    out.efficiency = efficiency(root_, "");
+    if (root_.contains("dispatch_us")) out.dispatch = latency(root_, "", "dispatch_us");
     read_routes(out);
     const Json& groups = list("groups", kMaxNodes);
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -93,6 +99,7 @@ class Reader {
     if (!root_.contains("local")) return;
     const Json& local = root_["local"];
     out.local_latency = latency(local, "/local");
+    out.local_efficiency = efficiency(local, "/local");
     if (!local.contains("bandwidth_gbs")) return;
     const double gbs = number(local["bandwidth_gbs"], "/local/bandwidth_gbs");
     if (gbs <= 0) fail("/local/bandwidth_gbs", "must be above 0; leave it out for no limit");
@@ -148,10 +155,29 @@ class Reader {
     return out;
   }
 
-  static Picoseconds latency(const Json& entry, const std::string& path) {
-    const double us = number(member(entry, "latency_us", path), path + "/latency_us");
-    if (us > kMaxLatencyUs) fail(path + "/latency_us", "is more than a thousand seconds");
+  static Picoseconds latency(const Json& entry, const std::string& path, const char* name = "latency_us") {
+    const std::string at = path + "/" + name;
+    const double us = number(member(entry, name, path), at);
+    if (us > kMaxLatencyUs) fail(at, "is more than a thousand seconds");
     return std::llround(us * kPicosecondsPerUs);
+  }
+
+  static Efficiency efficiency(const Json& entry, const std::string& path) {
+    Efficiency out;
+    if (!entry.contains("efficiency")) return out;
+    const Json& points = entry["efficiency"];
+    const std::string at = path + "/efficiency";
+    if (!points.is_array() || points.size() > kMaxPoints) fail(at, "must be a list of at most 1024 points");
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const std::string here = at + "/" + std::to_string(i);
+      if (!points[i].is_array() || points[i].size() != 2) fail(here, "must be [bytes, part]");
+      const double bytes = number(points[i][0], here + "/0");
+      const double part = number(points[i][1], here + "/1");
+      if (bytes < 1 || (i > 0 && bytes <= out.points.back().first)) fail(here + "/0", "must be 1 or more, and rise");
+      if (part <= 0 || part > 1) fail(here + "/1", "must be above 0 and at most 1");
+      out.points.emplace_back(bytes, part);
+    }
+    return out;
   }
 
   std::int32_t node(const Json& value, const std::string& path) const {
@@ -173,6 +199,17 @@ class Reader {
 };
 
 }  // namespace
+
+double Efficiency::of(double bytes) const {
+  if (points.empty()) return 1;
+  const auto after =
+      std::find_if(points.begin(), points.end(), [bytes](const auto& point) { return point.first > bytes; });
+  if (after == points.begin()) return points.front().second;
+  if (after == points.end()) return points.back().second;
+  const auto& [low, low_part] = *std::prev(after);
+  const auto& [high, high_part] = *after;
+  return low_part + (high_part - low_part) * std::log(bytes / low) / std::log(high / low);
+}
 
 Topology read_topology(std::string_view text) {
   Json root;

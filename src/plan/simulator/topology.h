@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti::plan {
@@ -28,6 +29,14 @@ struct GivenRoute {
   std::vector<std::int32_t> links;
 };
 
+// What part of a bandwidth a transfer gets by its size: (bytes, part) in ascending order, linear in the logarithm of
+// the size between two points, level outside of them. All of it if there are no points.
+struct Efficiency {
+  std::vector<std::pair<double, double>> points;
+
+  double of(double bytes) const;
+};
+
 struct Topology {
   std::string name;
   std::vector<std::string> nodes;
@@ -37,6 +46,9 @@ struct Topology {
   std::vector<std::vector<std::int32_t>> groups;  // sets of nodes whose boundary may bound the bandwidth
   Picoseconds local_latency = 0;                  // of an operation within a rank
   double local_bandwidth = 0;                     // bytes a picosecond that a rank copies or reduces; 0: no limit
+  Efficiency efficiency;                          // of transfers over links
+  Efficiency local_efficiency;                    // of what a rank copies or reduces
+  Picoseconds dispatch = 0;                       // before each operation
   bool multicast = false;                         // switches copy and reduce, so a group's data cross a link once
 };
 

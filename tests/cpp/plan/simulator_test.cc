@@ -146,6 +146,31 @@ TEST(Simulator, LocalWorkTakesItsTime) {
   EXPECT_NEAR(simulate(builder.plan, topology, 2 << 20).time_us, 2 * 0.5 + us_of(3 << 20, 20), kTolerance);
 }
 
+TEST(Simulator, SmallTransfersGetPartOfTheBandwidth) {
+  PlanBuilder builder = test_plan(2, 1);
+  builder.at(0).put(1, local(kI, 0), kO, 0);
+  Topology topology = ring(2);
+  topology.efficiency.points = {{1000, 0.25}, {100'000, 0.75}};
+  const std::pair<std::int64_t, double> cases[] = {{16, 0.25}, {1000, 0.25}, {10'000, 0.5}, {1'000'000, 0.75}};
+  for (const auto& [bytes, part] : cases) {
+    const Simulation run = simulate(builder.plan, topology, bytes);
+    EXPECT_NEAR(run.time_us, kLatencyUs + us_of(bytes) / part, kTolerance) << bytes;
+    EXPECT_DOUBLE_EQ(run.links.front().bytes, static_cast<double>(bytes));
+  }
+}
+
+TEST(Simulator, EveryOperationButNopIsDispatched) {
+  PlanBuilder builder = test_plan(2, 1);
+  for (std::int32_t r = 0; r < 2; ++r) {
+    builder.at(r).put(1 - r, local(kI, 0), kO, 0).nop().signal(1 - r).nop().wait(1 - r).nop();
+  }
+  Topology topology = ring(2);
+  const double without = simulate(builder.plan, topology, 1000).time_us;
+  topology.dispatch = static_cast<Picoseconds>(0.5 * kPicosecondsPerUs);
+  // The wait is dispatched while the signal is on its way.
+  EXPECT_NEAR(simulate(builder.plan, topology, 1000).time_us, without + 2 * 0.5, kTolerance);
+}
+
 TEST(Simulator, BarriersAndSemaphoresOrderBlocks) {
   PlanBuilder builder = test_plan(2, 2);
   builder.plan.ranks[0].semaphores = {0};
@@ -270,9 +295,15 @@ TEST(Topology, IsReadFromJson) {
     "links": [{"from": "a", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "b", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 1, "both": false}],
-    "routes": [{"nodes": ["a", "s", "b"]}], "local": {"latency_us": 0.25, "bandwidth_gbs": 100}})");
+    "routes": [{"nodes": ["a", "s", "b"]}], "dispatch_us": 0.125, "efficiency": [[10, 0.5], [1000, 1]],
+    "local": {"latency_us": 0.25, "bandwidth_gbs": 100, "efficiency": [[1, 0.125]]}})");
   EXPECT_EQ(read.links.size(), 5u);
   EXPECT_EQ(read.local_latency, 250'000);
+  EXPECT_EQ(read.dispatch, 125'000);
+  EXPECT_DOUBLE_EQ(read.efficiency.of(1), 0.5);
+  EXPECT_DOUBLE_EQ(read.efficiency.of(100), 0.75);
+  EXPECT_DOUBLE_EQ(read.efficiency.of(1e9), 1);
+  EXPECT_DOUBLE_EQ(read.local_efficiency.of(5), 0.125);
   Routes routes(read);
   EXPECT_EQ(routes.between(0, 1).latency, 3'000'000);  // as given, though the direct link is nearer
   EXPECT_EQ(routes.between(1, 0).latency, 3'000'000);
@@ -290,7 +321,12 @@ TEST(Topology, ErrorsNameTheirPlace) {
       {R"({"nodes": ["a", "b"], "ranks": [], "links": [{"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 0}]})",
        "topology: /links/0/bandwidth_gbs: must be above 0"},
       {R"({"nodes": ["a", "b"], "ranks": [], "routes": [{"nodes": ["a", "b"]}]})",
-       "topology: /routes/0/nodes/1: no link"}};
+       "topology: /routes/0/nodes/1: no link"},
+      {R"({"nodes": ["a"], "ranks": [], "efficiency": [[8, 0.5], [8, 1]]})", "topology: /efficiency/1/0: "},
+      {R"({"nodes": ["a"], "ranks": [], "efficiency": [[8, 1.5]]})", "topology: /efficiency/0/1: "},
+      {R"({"nodes": ["a"], "ranks": [], "local": {"latency_us": 0, "efficiency": [8]}})",
+       "topology: /local/efficiency/0: must be [bytes, part]"},
+      {R"({"nodes": ["a"], "ranks": [], "dispatch_us": "x"})", "topology: /dispatch_us: "}};
   for (const auto& [text, says] : wrong) {
     try {
       read_topology(text);
