@@ -186,3 +186,49 @@ def test_a_file_without_steps_does_nothing() -> None:
     plan = import_plan(File(2, "custom", 2).text())
     assert all(not gpu["threadblocks"] for gpu in plan["gpus"])
     assert _core.check_plan(json.dumps(plan))["outcome"] == "proven"
+
+
+def test_messages_go_straight_to_where_nobody_is_disturbed() -> None:
+    for name in ("ring all-gather", "all-pairs all-to-all", "chain broadcast"):
+        plan = import_plan(FILES[name](4).text())
+        assert all(gpu["scratch_chunks"] == 0 for gpu in plan["gpus"]), name
+    # Into what has been sent before: the sender may be early, so the message waits in a slot.
+    swap = File(2, "custom", 1)
+    for rank in range(2):
+        swap.block(rank, 1 - rank, 1 - rank, [("s", "i0", "", 1), ("r", "", "i0", 1)])
+    plan = import_plan(swap.text())
+    assert [gpu["scratch_chunks"] for gpu in plan["gpus"]] == [1, 1]
+    assert _core.check_plan(json.dumps(plan), True)["outcome"] == "proven"
+    # After it, it may.
+    late = File(2, "custom", 1)
+    late.block(0, 1, -1, [("s", "i0", "", 1)])
+    late.block(1, -1, 0, [("r", "", "o0", 1), ("cpy", "o0", "i0", 1)])
+    assert import_plan(late.text())["gpus"][1]["scratch_chunks"] == 0
+
+
+def test_a_dependence_makes_a_target_safe() -> None:
+    for depends in (True, False):
+        file = File(2, "custom", 1)
+        file.block(0, 1, -1, [("s", "i0", "", 1)])
+        file.block(1, -1, 0, [("r", "", "o0", 1)], announces=frozenset({0}))
+        file.block(1, -1, -1, [("cpy", "o0", "i0", 1)], depends={0: (0, 0)} if depends else None)
+        plan = import_plan(file.text())
+        assert plan["gpus"][1]["scratch_chunks"] == (0 if depends else 1)
+        outcome = _core.check_plan(json.dumps(plan), True)["outcome"]
+        assert outcome == ("proven" if depends else "rejected")
+
+
+def test_buffers_in_place_are_one_memory() -> None:
+    """A block of the output is the input: receiving into it is no reason to let the sender be early."""
+    file = File(2, "allgather", 2, in_place=True)
+    for rank in range(2):
+        file.block(rank, 1 - rank, 1 - rank, [("s", "i0", "", 1), ("r", "", f"o{1 - rank}", 1)])
+    plan = import_plan(file.text())
+    assert all(gpu["scratch_chunks"] == 0 for gpu in plan["gpus"])
+    text = json.dumps(plan)
+    assert _core.check_plan(text, True)["outcome"] == "proven"
+    assert _core.run_plan(text, 4096)["fault"] is None
+    file = File(2, "custom", 1, in_place=True)
+    for rank in range(2):
+        file.block(rank, 1 - rank, 1 - rank, [("s", "i0", "", 1), ("r", "", "o0", 1)])
+    assert all(gpu["scratch_chunks"] == 1 for gpu in import_plan(file.text())["gpus"])

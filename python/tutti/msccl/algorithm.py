@@ -63,6 +63,7 @@ class Step:
     """One step; ``depends`` is a thread block of this rank and the step of it that must be over, or None."""
 
     element: Element
+    number: int
     kind: str
     source: Range | None
     target: Range | None
@@ -190,7 +191,7 @@ def _read_block(element: Element, rank: int, ranks: int, chunks: dict[str, int])
     for place, child in enumerate(element.children):
         if child.integer("s", 0, 1 << 20) != place:
             raise child.fail(f"steps are numbered in order: this is number {place}", "s")
-        steps.append(_read_step(child, chunks))
+        steps.append(_read_step(child, place, chunks))
         for peer, name, needed in zip(
             peers, ("send", "recv"), (steps[-1].rules.sends, steps[-1].rules.receives), strict=True
         ):
@@ -199,7 +200,7 @@ def _read_block(element: Element, rank: int, ranks: int, chunks: dict[str, int])
     return Block(element, peers[0], peers[1], element.integer("chan", 0, 1 << 16), steps)
 
 
-def _read_step(element: Element, chunks: dict[str, int]) -> Step:
+def _read_step(element: Element, number: int, chunks: dict[str, int]) -> Step:
     element.allow_only(
         {"s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"},
         set(),
@@ -211,6 +212,7 @@ def _read_step(element: Element, chunks: dict[str, int]) -> Step:
     step = element.integer("deps", -1, 1 << 20, -1)
     return Step(
         element,
+        number,
         kind,
         _read_range(element, "src", size, chunks) if rules.source else None,
         _read_range(element, "dst", size, chunks) if rules.target else None,

@@ -1,10 +1,10 @@
 """XML algorithms to plans.
 
 MSCCL's thread blocks send through NCCL's queues: a sender never waits for the receiver's step. A plan has no queues,
-so every message gets chunks of the receiver's scratch: the sender puts it there and signals, the receiver waits and
-takes it from there. Chunks of scratch are used again by the next call; so a receiver says when it enters a call (and
-has left the one before), and its sender waits for that before its first message. That can cause no deadlock, as it is
-said before anything is waited for.
+so a message gets chunks of the receiver's scratch, unless nobody can be disturbed where it is wanted (direct.py): the
+sender puts it there and signals, the receiver waits and takes it from there. These places are used again by the next
+call; so a receiver says when it enters a call (and has left the one before), and its sender waits for that before its
+first message. That can cause no deadlock, as it is said before anything is waited for.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Rank:
         self.source = source
         self.in_place = algorithm.in_place
         self.peers: list[int] = []  # of each channel; both ends number a pair's channels in the order of connections
-        self.remote: list[int] = []  # ranks whose scratch is written
+        self.remote: list[tuple[int, str]] = []  # other ranks' buffers that are written
         self.outgoing: dict[int, tuple[Connection, int]] = {}  # by thread block: the connection and its channel
         self.incoming: dict[int, tuple[Connection, int]] = {}
         self.scratch = self.gpu.chunks["s"]
@@ -84,8 +84,8 @@ class _Rank:
                     continue
                 table[end[1]] = connection, len(self.peers)
                 self.peers.append(other[0])
-            if connection.sender[0] == rank and connection.receiver[0] not in self.remote:
-                self.remote.append(connection.receiver[0])
+            if connection.sender[0] == rank:
+                self.remote += [entry for entry in _written(connection) if entry not in self.remote]
             if connection.receiver[0] == rank:
                 self.scratch += connection.slots
         self.semaphores: dict[tuple[int, int], int] = {}  # (released by, acquired by)
@@ -116,7 +116,9 @@ class _Rank:
             "scratch_chunks": self.scratch,
             "threadblocks": blocks,
             "channels": [{"channel_type": "memory", "connected_to": self.peers}] if self.peers else [],
-            "remote_buffers": [{"rank": peer, "type": "s", "access_channel_types": ["memory"]} for peer in self.remote],
+            "remote_buffers": [
+                {"rank": peer, "type": buffer, "access_channel_types": ["memory"]} for peer, buffer in self.remote
+            ],
             "semaphores": [{"init_value": 0} for _ in self.semaphores],
         }
 
@@ -133,6 +135,7 @@ class _Block:
         self.joined = True  # nothing stands between here and the last nop
         self.line = block.element.line
         self.channels = [entry[1] for entry in (rank.incoming.get(number), rank.outgoing.get(number)) if entry]
+        self.remote = _written(rank.outgoing[number][0]) if number in rank.outgoing else []
         self.received = 0
         self.sent = 0
 
@@ -148,7 +151,7 @@ class _Block:
             releases = self.rank.releases.get((self.number, place), [])
             if releases:
                 self._semaphore("sem_release", releases)
-        remote = [self.rank.remote.index(self.block.send)] if self.number in self.rank.outgoing else []
+        remote = [self.rank.remote.index(entry) for entry in self.remote]
         return {
             "id": self.number,
             "ops": self.operations,
@@ -165,7 +168,8 @@ class _Block:
         elif step.kind == "s":
             self._send(step, step.source)
         elif step.kind in ("r", "rcs"):
-            self._data("copy", [slot], [step.target])
+            if slot != step.target:
+                self._data("copy", [slot], [step.target])
             if step.rules.sends:
                 self._send(step, slot)
         elif step.kind == "rrc":
@@ -180,16 +184,17 @@ class _Block:
     def _receive(self, step: Step) -> Range:
         connection, channel = self.rank.incoming[self.number]
         self._synchronise("wait", channel)
-        slot = Range("s", connection.slot(self.received), step.size)
         self.received += 1
-        return slot
+        return connection.place(self.received - 1)
 
     def _send(self, step: Step, what: Range | None, received: Range | None = None) -> None:
-        """Puts ``what`` into the receiver's slot, reduced with ``received`` and kept in the step's target if given."""
+        """Puts ``what`` to its place at the receiver; reduced with ``received``, and kept in the target, if given."""
         connection, channel = self.rank.outgoing[self.number]
         if self.sent == 0:
             self._synchronise("rlxwait", channel)
-        slot = {"buffer_id": 0, "index": connection.slot(self.sent), "size": step.size}
+        place = connection.place(self.sent)
+        number = self.remote.index((connection.receiver[0], place.buffer))
+        slot = {"buffer_id": number, "index": place.index, "size": step.size}
         self.sent += 1
         if received is None:
             self._data("put", [what], [], slot)
@@ -251,6 +256,12 @@ class _Block:
     def _add(self, operation: Json) -> None:
         self.operations.append({**operation, "origin": f"{self.rank.source}:{self.line}"})
         self.joined = False
+
+
+def _written(connection: Connection) -> list[tuple[int, str]]:
+    """The receiver's buffers into which messages go, as (rank, buffer)."""
+    places = [connection.place(message) for message in range(len(connection.receives))]
+    return list(dict.fromkeys((connection.receiver[0], place.buffer) for place in places))
 
 
 def _operand(entry: Range) -> Json:
