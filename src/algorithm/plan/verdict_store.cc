@@ -19,6 +19,7 @@ std::string checksum_line(std::string_view text) { return std::string(kChecksum)
 bool has(std::size_t size, std::int32_t index) { return index >= 0 && static_cast<std::size_t>(index) < size; }
 
 bool fits(const plan::Repair& repair, const plan::Plan& plan) {
+  if (repair.kind == plan::Repair::Kind::kSize) return repair.bytes >= 0;
   if (!has(plan.ranks.size(), repair.rank)) return false;
   const plan::Rank& rank = plan.ranks[static_cast<std::size_t>(repair.rank)];
   if (!has(rank.blocks.size(), repair.block)) return false;

@@ -7,7 +7,7 @@ namespace tutti::plan {
 namespace {
 
 constexpr std::size_t kMostRepairs = 1 << 20;
-constexpr int kRepairFields = 6;
+constexpr int kRepairFields = 7;
 
 std::string header(std::string_view subject) {
   return "tutti verdict 1\nverifier " + std::string(verifier_build()) + "\nplan " + std::string(subject) + "\n";
@@ -21,7 +21,8 @@ bool take(std::string_view& text, std::string_view prefix) {
 }
 
 // Takes an integer and the character behind it.
-bool take_number(std::string_view& text, char behind, std::int32_t& number) {
+template <typename Integer>
+bool take_number(std::string_view& text, char behind, Integer& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const auto length = static_cast<std::size_t>(end - text.data());
   if (error != std::errc{} || length == text.size() || *end != behind) return false;
@@ -29,17 +30,27 @@ bool take_number(std::string_view& text, char behind, std::int32_t& number) {
   return true;
 }
 
-std::array<std::int32_t, kRepairFields> fields_of(const Repair& repair) {
-  return {static_cast<std::int32_t>(repair.kind), repair.rank, repair.block, repair.op, repair.inner, repair.channel};
+std::array<std::int64_t, kRepairFields> fields_of(const Repair& repair) {
+  return {static_cast<std::int64_t>(repair.kind),
+          repair.rank,
+          repair.block,
+          repair.op,
+          repair.inner,
+          repair.channel,
+          repair.bytes};
 }
 
 bool take_repair(std::string_view& text, Repair& repair) {
-  std::array<std::int32_t, kRepairFields> fields{};
+  std::array<std::int64_t, kRepairFields> fields{};
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (!take_number(text, i + 1 < fields.size() ? ' ' : '\n', fields[i])) return false;
   }
-  if (fields[0] < 0 || fields[0] > static_cast<std::int32_t>(Repair::Kind::kFence)) return false;
-  repair = {static_cast<Repair::Kind>(fields[0]), fields[1], fields[2], fields[3], fields[4], fields[5]};
+  if (fields[0] < 0 || fields[0] > static_cast<std::int64_t>(Repair::Kind::kSize)) return false;
+  for (int i = 1; i < kRepairFields - 1; ++i) {
+    if (fields[i] != static_cast<std::int32_t>(fields[i])) return false;
+  }
+  const auto narrow = [&fields](int i) { return static_cast<std::int32_t>(fields[i]); };
+  repair = {static_cast<Repair::Kind>(fields[0]), narrow(1), narrow(2), narrow(3), narrow(4), narrow(5), fields[6]};
   return true;
 }
 
@@ -51,7 +62,7 @@ std::string write_verdict(const Verdict& verdict, std::string_view subject) {
   text += "same bits " + std::to_string(verdict.same_bits ? 1 : 0) + "\n";
   for (const Repair& repair : verdict.repairs) {
     text += "repair";
-    for (const std::int32_t field : fields_of(repair)) text += " " + std::to_string(field);
+    for (const std::int64_t field : fields_of(repair)) text += " " + std::to_string(field);
     text += "\n";
   }
   return text;

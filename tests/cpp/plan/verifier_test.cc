@@ -16,6 +16,7 @@
 #include "plan/reader.h"
 #include "plan/sizes.h"
 #include "plan/structure.h"
+#include "plan/verifier/verdict_text.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
 
@@ -134,6 +135,9 @@ TEST(Verifier, LimitsTheSizeWhereOnlyLargerMessagesRace) {
     EXPECT_NO_THROW(Sizes(plan, kReusedScratchBytes));
     EXPECT_THROW(Sizes(plan, kReusedScratchBytes + 16), Error);
     EXPECT_NO_THROW(Sizes(c.plan, kReusedScratchBytes + 16));
+    const auto kept = read_verdict(write_verdict(verdict, "subject"), "subject");
+    ASSERT_TRUE(kept);
+    EXPECT_EQ(kept->repairs, verdict.repairs);
     ++plan.max_message_bytes;
     EXPECT_EQ(verify_strictly(plan).outcome, Outcome::kRejected);
     plan.min_message_bytes = plan.max_message_bytes;  // no smaller message to limit it to

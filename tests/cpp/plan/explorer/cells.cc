@@ -57,7 +57,8 @@ std::vector<Setting> settings_for(const Plan& plan) {
     return settings;
   }
   std::vector<Setting> settings;
-  const bool wraps = plan.reuse_resources && ring_unit(plan) > 0;
+  const bool long_messages = plan.max_message_bytes > static_cast<std::uint64_t>(bytes_without_ring(plan));
+  const bool wraps = plan.reuse_resources && ring_unit(plan) > 0 && long_messages;
   const std::int64_t ring = wraps ? needs.credit + 2 : 0;
   const std::int64_t widest = needs.widest / needs.step;
   for (const std::int64_t rounds : {std::int64_t{1}, 2 * ring + needs.credit + 2}) {
