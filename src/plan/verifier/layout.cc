@@ -103,12 +103,14 @@ Layout::Layout(const Plan& plan, const Cut& cut)
     const bool part = shape_.blocks[larger] != shape_.blocks[1 - larger];
     user_[r][1 - larger] = user_[r][larger] + (part ? r * std::int64_t{shape_.block_chunks[larger]} * cut_.units : 0);
   }
+  const ScratchUse use = scratch_use(plan);
   for (const int packets : {0, 1}) {
     if (packets == 1) first_packet_cell_ = cells_;
+    const bool used = packets == 1 ? use.packets : use.plain;
     for (std::int32_t r = 0; r < ranks; ++r) {
       for (std::int32_t half = 0; half < halves_; ++half) {
         scratch_[r][packets][half] =
-            add(plan.ranks[r].chunks_of(BufferKind::kScratch), r, packets == 1 ? "packet slots" : "scratch");
+            add(used ? plan.ranks[r].chunks_of(BufferKind::kScratch) : 0, r, packets == 1 ? "packet slots" : "scratch");
       }
     }
   }
