@@ -163,7 +163,9 @@ void read_part(const Cursor& from, Operation& op) {
   if (!from.has("tbg_info")) return;
   const Cursor info = from.at("tbg_info");
   const OperationRules& rules = rules_of(op.kind);
-  if (!moves_data(op.kind) || !rules.may_split || op.channel == ChannelKind::kPort) {
+  // Through ports only what awaits its packets can be shared: each block knows its own part to be there.
+  const bool by_port = op.channel == ChannelKind::kPort && op.kind != OpKind::kReadPutPackets;
+  if (!moves_data(op.kind) || !rules.may_split || by_port) {
     info.fail("this operation cannot be shared by a group of thread blocks");
   }
   info.allow_only({"tb_id", "tbg_size"});

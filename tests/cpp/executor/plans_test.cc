@@ -47,6 +47,7 @@ std::vector<NamedPlan> plans_for(std::int32_t ranks) {
   add("ring", plan::ring_all_reduce(ranks));
   add("all_pairs", plan::all_pairs_all_gather(ranks));
   add("packets", plan::packet_all_reduce(ranks));
+  add("port_packets", plan::port_packets_in_parts(ranks));
   if (power_of_two(ranks)) add("doubling", plan::doubling_all_reduce(ranks));
   add("tree", plan::tree_all_reduce(ranks));
   return list;

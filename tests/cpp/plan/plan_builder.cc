@@ -222,6 +222,31 @@ Plan packet_all_reduce(std::int32_t ranks) {
   return builder.plan;
 }
 
+Plan port_packets_in_parts(std::int32_t ranks) {
+  constexpr std::int32_t kParts = 2;
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, 1, 1, ranks);
+  builder.plan.protocol = Protocol::kLL;
+  builder.plan.double_scratch = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    for (std::int32_t part = 0; part < kParts; ++part) {
+      const auto block = builder.at(r, part);
+      block.move(OpKind::kCopyPackets, {local(kI, 0)}, {local(kS, r)});
+      std::vector<Operand> sources{local(kI, 0)};
+      for (std::int32_t peer = 0; peer < ranks; ++peer) {
+        if (peer == r) continue;
+        block.put_port(OpKind::kReadPutPackets, peer, local(kS, r), kS, r);
+        sources.push_back(local(kS, peer));
+      }
+      block.move(OpKind::kReducePackets, sources, {local(kO, 0)});
+      for (Operation& op : block.operations()) op.part = GroupPart{part, kParts};
+      for (std::int32_t peer = 0; peer < ranks; ++peer) {
+        if (peer != r) block.flush(peer);
+      }
+    }
+  }
+  return builder.plan;
+}
+
 Plan doubling_all_reduce(std::int32_t ranks) {
   std::int32_t steps = 0;
   while ((1 << steps) < ranks) ++steps;

@@ -75,6 +75,8 @@ class PlanBuilder {
 Plan ring_all_reduce(std::int32_t ranks);
 Plan all_pairs_all_gather(std::int32_t ranks);
 Plan packet_all_reduce(std::int32_t ranks);
+// Through ports: two thread blocks a rank share every operation, and one channel to each peer.
+Plan port_packets_in_parts(std::int32_t ranks);
 // Recursive doubling through scratch; `ranks` is a power of two.
 Plan doubling_all_reduce(std::int32_t ranks);
 // Binomial tree: reduce to rank 0, then broadcast.

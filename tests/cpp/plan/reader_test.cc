@@ -99,6 +99,15 @@ TEST(Reader, ReadsTheMulticastFormWithoutOperandLists) {
   expect_at(error_of(text.dump()), "/gpus/1/threadblocks/0/ops/0/dst_chunk/rank");
 }
 
+// A group of thread blocks may share what awaits its packets before it sends them, and no other transfer through ports.
+TEST(Reader, ReadsPartsOfWhatIsForwardedThroughPorts) {
+  const Plan plan = port_packets_in_parts(2);
+  Json text = Json::parse(write_plan(plan));
+  EXPECT_EQ(read_plan(text.dump()).ranks, plan.ranks);
+  ops(text, 0)[1]["name"] = "ppkt";
+  expect_at(error_of(text.dump()), "/gpus/0/threadblocks/0/ops/1/tbg_info");
+}
+
 TEST(Reader, RefusesTextThatIsNoPlan) {
   for (const char* text : {"", "[]", "null", "{", "{\"gpus\": 3}", "{\"gpus\": []}", "{\"name\": \"a\"}", "\xff\xfe"}) {
     EXPECT_NE(error_of(text), "") << text;

@@ -137,6 +137,14 @@ TEST(Simulator, APacketTakesTwiceItsPayload) {
   EXPECT_NEAR(run.time_us, kLatencyUs + us_of(2 * bytes), kTolerance);
 }
 
+// Two blocks send a half each through one channel, one after the other.
+TEST(Simulator, PartsOfATransferThroughAPortAddUp) {
+  const std::int64_t bytes = 1 << 16;
+  const Simulation run = simulate(port_packets_in_parts(2), ring(2), bytes);
+  EXPECT_GE(run.time_us, kLatencyUs + us_of(2 * bytes) - kTolerance);
+  EXPECT_LT(run.time_us, kLatencyUs + us_of(3 * bytes));
+}
+
 TEST(Simulator, LocalWorkTakesItsTime) {
   PlanBuilder builder = test_plan(1, 2);
   builder.at(0).copy(local(kI, 0), local(kS, 0)).move(OpKind::kReduce, {local(kI, 0), local(kI, 1)}, {local(kO, 0)});

@@ -300,6 +300,7 @@ std::vector<BasePlan> plans_by_hand() {
     add("port_ring" + n, port_ring(ranks));
     add("port_packets" + n, port_packets(ranks, false));
     add("port_packets_read" + n, port_packets(ranks, true));
+    add("port_packets_parts" + n, port_packets_in_parts(ranks));
     add("get" + n, get_all_gather(ranks));
     add("read_reduce" + n, read_reduce(ranks, false));
     add("read_reduce_send" + n, read_reduce(ranks, true));
