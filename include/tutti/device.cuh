@@ -1,0 +1,11 @@
+// Device-side channels of Tutti, for CUDA kernels of one's own. Header-only, no torch, no library to link.
+//
+//   memory.cuh     loads and stores of shared memory, with their order in the name
+//   wait.cuh       waits that end: deadline, abort, failure of a peer
+//   packets.cuh    LL and LL128: data and flag in one store
+//   channel.cuh    MemoryChannel: put, get, signal, wait, packets; Semaphore
+//   multicast.cuh  SwitchChannel: multicast in software; in hardware behind TUTTI_MULTICAST=1
+#pragma once
+
+#include "tutti/device/channel.cuh"
+#include "tutti/device/multicast.cuh"

@@ -1,0 +1,186 @@
+// Loads and stores of memory that several GPUs share, with their memory order in the name.
+//
+// Everything here also compiles for the host, where it becomes atomics of 64 bits: the protocols above are tested
+// there, under ThreadSanitizer, without a GPU. System scope everywhere: a peer may be another GPU or the host.
+//
+// Rule: memory that a peer writes is never read through `const __restrict__` or __ldg, which may take it from a cache
+// that nobody invalidates.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define TUTTI_DEVICE __host__ __device__ __forceinline__
+#define TUTTI_UNROLL _Pragma("unroll")
+#else
+#define TUTTI_DEVICE inline
+#define TUTTI_UNROLL
+#endif
+#if !defined(__CUDA_ARCH__)
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#endif
+
+namespace tutti::device {
+
+inline constexpr int kMaxRanks = 8;
+
+// 16 bytes as they lie in memory: what one thread moves at a time.
+struct alignas(16) Vec16 {
+  std::uint32_t w[4];
+};
+struct alignas(16) Pair64 {
+  std::uint64_t lo, hi;
+};
+
+// Relaxed: the two halves of 8 bytes are atomic each, nothing is said about both together.
+TUTTI_DEVICE Pair64 load_relaxed(const Pair64* p) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t a, b, c, d;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
+               : "l"(p)
+               : "memory");
+  return {a | static_cast<std::uint64_t>(b) << 32, c | static_cast<std::uint64_t>(d) << 32};
+#else
+  auto* q = const_cast<Pair64*>(p);
+  return {std::atomic_ref<std::uint64_t>(q->lo).load(std::memory_order_relaxed),
+          std::atomic_ref<std::uint64_t>(q->hi).load(std::memory_order_relaxed)};
+#endif
+}
+
+TUTTI_DEVICE void store_relaxed(Pair64* p, Pair64 v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(p), "r"(static_cast<std::uint32_t>(v.lo)),
+               "r"(static_cast<std::uint32_t>(v.lo >> 32)), "r"(static_cast<std::uint32_t>(v.hi)),
+               "r"(static_cast<std::uint32_t>(v.hi >> 32))
+               : "memory");
+#else
+  std::atomic_ref<std::uint64_t>(p->lo).store(v.lo, std::memory_order_relaxed);
+  std::atomic_ref<std::uint64_t>(p->hi).store(v.hi, std::memory_order_relaxed);
+#endif
+}
+
+TUTTI_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t v;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(p)).load(std::memory_order_relaxed);
+#endif
+}
+
+TUTTI_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+#else
+  std::atomic_ref<std::uint64_t>(*p).store(v, std::memory_order_relaxed);
+#endif
+}
+
+// Acquire and release at system scope. With a barrier of the block on the inner side they speak for the whole block:
+// write, sync, one thread releases; one thread acquires, sync, all read.
+TUTTI_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t v;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+#else
+  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(p)).load(std::memory_order_acquire);
+#endif
+}
+
+TUTTI_DEVICE void store_release(std::uint64_t* p, std::uint64_t v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+#else
+  std::atomic_ref<std::uint64_t>(*p).store(v, std::memory_order_release);
+#endif
+}
+
+// Sets a word that is `from` to `to`; returns what it was. System scope, relaxed.
+TUTTI_DEVICE std::uint64_t compare_exchange(std::uint64_t* p, std::uint64_t from, std::uint64_t to) {
+#if defined(__CUDA_ARCH__)
+  return atomicCAS_system(reinterpret_cast<unsigned long long*>(p), from, to);
+#else
+  std::atomic_ref<std::uint64_t>(*p).compare_exchange_strong(from, to, std::memory_order_relaxed);
+  return from;
+#endif
+}
+
+// Nanoseconds of a clock that all blocks of one GPU share. Coarse: it may tick in steps of a microsecond.
+TUTTI_DEVICE std::uint64_t clock_ns() {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t v;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));
+  return v;
+#else
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+#endif
+}
+
+// Whether `p` and everything at whole multiples of `step` from it is aligned to `step` bytes.
+TUTTI_DEVICE bool aligned(const void* p, std::size_t step) {
+  return (reinterpret_cast<std::uintptr_t>(p) & (step - 1)) == 0;
+}
+
+namespace detail {
+// `bytes` (at most 16) as units of T. Plain accesses: this is the caller's memory or memory that a signal has handed
+// over.
+template <class T>
+TUTTI_DEVICE void copy_units(void* to, const void* from, int bytes) {
+#if defined(__CUDA_ARCH__)
+  TUTTI_UNROLL
+  for (int i = 0; i < static_cast<int>(16 / sizeof(T)); ++i) {
+    if (i * static_cast<int>(sizeof(T)) < bytes) static_cast<T*>(to)[i] = static_cast<const T*>(from)[i];
+  }
+#else
+  std::memcpy(to, from, static_cast<std::size_t>(bytes));
+#endif
+}
+}  // namespace detail
+
+// The 16 bytes (or `bytes`, if less; the rest zero) of the caller's tensor at `p`, which may have any alignment.
+TUTTI_DEVICE Vec16 load_user(const std::byte* p, std::size_t bytes) {
+#if defined(__CUDA_ARCH__)
+  if (bytes >= 16 && aligned(p, 16)) return *reinterpret_cast<const Vec16*>(p);
+#endif
+  Vec16 v{{0, 0, 0, 0}};
+  const int n = bytes < 16 ? static_cast<int>(bytes) : 16;
+  if (aligned(p, 8) && (n & 7) == 0) {
+    detail::copy_units<std::uint64_t>(&v, p, n);
+  } else if (aligned(p, 4) && (n & 3) == 0) {
+    detail::copy_units<std::uint32_t>(&v, p, n);
+  } else if (aligned(p, 2) && (n & 1) == 0) {
+    detail::copy_units<std::uint16_t>(&v, p, n);
+  } else {
+    detail::copy_units<std::uint8_t>(&v, p, n);
+  }
+  return v;
+}
+
+TUTTI_DEVICE void store_user(std::byte* p, const Vec16& v, std::size_t bytes) {
+#if defined(__CUDA_ARCH__)
+  if (bytes >= 16 && aligned(p, 16)) {
+    *reinterpret_cast<Vec16*>(p) = v;
+    return;
+  }
+#endif
+  const int n = bytes < 16 ? static_cast<int>(bytes) : 16;
+  if (aligned(p, 8) && (n & 7) == 0) {
+    detail::copy_units<std::uint64_t>(p, &v, n);
+  } else if (aligned(p, 4) && (n & 3) == 0) {
+    detail::copy_units<std::uint32_t>(p, &v, n);
+  } else if (aligned(p, 2) && (n & 1) == 0) {
+    detail::copy_units<std::uint16_t>(p, &v, n);
+  } else {
+    detail::copy_units<std::uint8_t>(p, &v, n);
+  }
+}
+
+}  // namespace tutti::device
