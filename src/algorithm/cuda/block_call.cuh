@@ -1,0 +1,134 @@
+// What every block does around its part of a collective: numbers the call, announces it to the same block of each peer,
+// and waits for theirs.
+//
+// Why slots may be used again. Each block counts its own calls in device memory and alternates between two sets of
+// slots. A call ends only when the headers of all peers for it have come. So when this block starts call s + 2, every
+// peer has started s + 1, hence has finished reading what came with s, which lay in the slots that s + 2 writes. That
+// holds for every collective, rooted or not, because headers go between all pairs in each.
+//
+// LL flags are 30 bits of the sequence. In the first two calls of each period of 2^30, the block clears the other set
+// of slots before it sends anything: no peer writes there before it has this call's header.
+//
+// A header is (low half of the sequence number, fingerprint of the call): a peer that makes another call is found here.
+#pragma once
+
+#include "algorithm/cuda/team.cuh"
+#include "channel/cuda/device_world.h"
+#include "tutti/device/packets.cuh"
+
+namespace tutti::cuda {
+
+template <class Team>
+class BlockCall {
+ public:
+  TUTTI_DEVICE BlockCall(const Team& team, const DeviceWorld& world, std::uint32_t fingerprint)
+      : team_(team), world_(world), fingerprint_(fingerprint) {}
+
+  // Starts the call. False: the communicator has failed, leave at once.
+  TUTTI_DEVICE bool enter() {
+    BlockState& state = world_.state->blocks[team_.block()];
+    sequence_ = device::load_relaxed(&state.sequence);
+    // The answer is looked at in check_headers(): it takes longer than the loads.
+    if (team_.is_first_control()) was_busy_ = exchange(&state.busy, 1);
+    if (device::load_relaxed(world_.control.poison) != 0) {
+      // Still reported: a peer may have failed between the calls.
+      if (team_.is_first_control()) {
+        device::fail(world_.control, device::load_relaxed(world_.control.poison), sequence_, fingerprint_, 0);
+        device::store_relaxed(&state.busy, 0);
+      }
+      return false;
+    }
+    if ((sequence_ & (device::kFlagPeriod - 1)) < kParities) scrub();
+    team_.for_peers(world_.rank, world_.size, [&](int peer) {
+      device::store_relaxed(header(world_.scratch[peer], world_.rank), expected_header());
+    });
+    return true;
+  }
+
+  // Waits for the headers of all peers: on the control warp, beside the workers.
+  TUTTI_DEVICE void check_headers() const {
+    if (team_.is_first_control() && was_busy_ != 0) {
+      device::fail(world_.control, device::pack_poison(device::FailureCode::kOverlap, world_.rank, world_.rank),
+                   sequence_, fingerprint_, 0);
+    }
+    team_.for_peers(world_.rank, world_.size, [&](int peer) {
+      const std::uint64_t* word = header(world_.scratch[world_.rank], peer);
+      const std::uint64_t low = expected_header() >> 32;
+      std::uint64_t seen = 0;
+      const bool came = device::wait_until(world_.control, awaited(peer), [&] {
+        seen = device::load_relaxed(word);
+        return seen >> 32 == low && (seen & 0xffffffffu) != 0;
+      });
+      if (came && seen != expected_header()) {
+        device::fail(world_.control, device::pack_poison(device::FailureCode::kMismatch, peer, world_.rank), sequence_,
+                     fingerprint_, seen & 0xffffffffu);
+      }
+    });
+  }
+
+  // Ends the call: nothing of it is touched after this. All threads.
+  TUTTI_DEVICE void leave() const {
+    team_.sync();
+    if (!team_.is_first_control()) return;
+    BlockState& state = world_.state->blocks[team_.block()];
+    device::store_relaxed(&state.sequence, sequence_ + 1);
+    device::store_relaxed(&state.busy, 0);
+  }
+
+  TUTTI_DEVICE int parity() const { return static_cast<int>(sequence_ % kParities); }
+  TUTTI_DEVICE std::uint64_t sequence() const { return sequence_; }
+  TUTTI_DEVICE device::Awaited awaited(int peer) const { return {peer, sequence_, fingerprint_}; }
+
+  // The slots of phase `phase` at `owner` that `src` writes in this call.
+  TUTTI_DEVICE device::Pair64* ll(int owner, int phase, int src) const {
+    return reinterpret_cast<device::Pair64*>(world_.scratch[owner] +
+                                             world_.layout.ll(team_.block(), parity(), phase, src));
+  }
+  TUTTI_DEVICE device::Pair64* ll128(int owner, int phase, int src) const {
+    return reinterpret_cast<device::Pair64*>(world_.scratch[owner] +
+                                             world_.layout.ll128(team_.block(), parity(), phase, src));
+  }
+
+ private:
+  TUTTI_DEVICE std::uint64_t expected_header() const { return sequence_ << 32 | fingerprint_; }
+  TUTTI_DEVICE std::uint64_t* header(std::byte* scratch, int src) const {
+    return reinterpret_cast<std::uint64_t*>(scratch + world_.layout.header(team_.block(), parity(), src));
+  }
+  TUTTI_DEVICE static std::uint64_t exchange(std::uint64_t* p, std::uint64_t value) {
+#if defined(__CUDA_ARCH__)
+    return atomicExch(reinterpret_cast<unsigned long long*>(p), value);
+#else
+    return std::atomic_ref<std::uint64_t>(*p).exchange(value, std::memory_order_relaxed);
+#endif
+  }
+
+  TUTTI_DEVICE void scrub() const {
+    const int other = (parity() + 1) % kParities;
+    constexpr std::size_t kPairs = kLLSlotBytes / sizeof(device::Pair64);
+    for (int phase = 0; phase < kPhases; ++phase) {
+      for (int src = 0; src < world_.size; ++src) {
+        auto* slot = reinterpret_cast<device::Pair64*>(world_.scratch[world_.rank] +
+                                                       world_.layout.ll(team_.block(), other, phase, src));
+        if (!team_.is_worker()) continue;
+        for (auto i = static_cast<std::size_t>(team_.worker()); i < kPairs;
+             i += static_cast<std::size_t>(team_.workers())) {
+          device::store_relaxed(slot + i, device::Pair64{0, 0});
+        }
+      }
+    }
+#if defined(__CUDA_ARCH__)
+    __threadfence_system();  // before the headers that let a peer write there
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+    team_.sync();
+  }
+
+  const Team& team_;
+  const DeviceWorld& world_;
+  const std::uint32_t fingerprint_;
+  std::uint64_t sequence_ = 0;
+  std::uint64_t was_busy_ = 0;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,244 @@
+// Exchanges and two-shot all-reduce by plain stores into scratch, a signal a piece. For large messages: no flags on the
+// wire, any link.
+//
+// Each block cuts its part into pieces and keeps them in a ring of kBulkDepth (4) slots for each peer. Signals count
+// the pieces of a block since the start; all ranks send the same number of signals to each other, empty pieces
+// included.
+//
+// Why a ring of 4 is enough without acknowledgements. Exchange, step k: push piece k, wait for the peers' piece k - 1,
+// use it up. A rank that pushes piece k has seen the signal k - 2 of every peer; a peer that pushed k - 2 has used up
+// k - 4, the last one in this slot. Two-shot, step k: push piece k to its owner; wait for piece k - 1, reduce it and
+// push the result to all; wait for the results of k - 2. A rank that pushes k has the results of k - 3, so all have
+// reduced k - 3; and a rank that pushes the result of k - 1 has everybody's push of k - 1, hence all have taken the
+// results of k - 4. Between calls the same holds, since a call ends with everything used up.
+//
+// Order: all threads store, barrier, a control lane releases; a control lane acquires, barrier, all threads load.
+#pragma once
+
+#include "algorithm/cuda/block_call.cuh"
+#include "algorithm/cuda/exchange_args.h"
+#include "device/cuda/reducers.cuh"
+
+namespace tutti::cuda {
+
+template <class Team>
+class BulkRing {
+ public:
+  TUTTI_DEVICE BulkRing(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call)
+      : team_(team), world_(world), call_(call), base_(world.state->blocks[team.block()].pieces) {}
+
+  // The slot at `owner` for piece `k` of this call from `src`.
+  TUTTI_DEVICE std::byte* slot(int owner, int phase, std::size_t k, int src) const {
+    return world_.scratch[owner] + world_.layout.bulk(team_.block(), phase, base_ + k, src);
+  }
+  // After all workers have stored piece k of this phase.
+  TUTTI_DEVICE void signal(int phase, std::size_t k) const {
+    team_.sync();
+    team_.for_peers(world_.rank, world_.size, [&](int peer) {
+      // release: publishes the block's stores; pairs with the acquire in wait().
+      device::store_release(word(peer, phase, world_.rank), base_ + k + 1);
+    });
+  }
+  // Until piece k of this phase has come from every peer. All threads; false on all or none.
+  TUTTI_DEVICE bool wait(int phase, std::size_t k) const {
+    bool ok = true;
+    team_.for_peers(world_.rank, world_.size, [&](int peer) {
+      const std::uint64_t* inbound = word(world_.rank, phase, peer);
+      // acquire: see signal().
+      ok = device::wait_until(world_.control, call_.awaited(peer),
+                              [&] { return device::load_acquire(inbound) >= base_ + k + 1; }) &&
+           ok;
+    });
+    return !team_.any(!ok);
+  }
+  TUTTI_DEVICE void finish(std::size_t pieces) const {
+    team_.sync();
+    if (team_.is_first_control()) world_.state->blocks[team_.block()].pieces = base_ + pieces;
+  }
+
+ private:
+  TUTTI_DEVICE std::uint64_t* word(int owner, int phase, int src) const {
+    return reinterpret_cast<std::uint64_t*>(world_.scratch[owner] +
+                                            world_.layout.bulk_signal(team_.block(), phase, src));
+  }
+
+  const Team& team_;
+  const DeviceWorld& world_;
+  const BlockCall<Team>& call_;
+  const std::uint64_t base_;
+};
+
+// Copies with all workers; several vectors in flight a thread where both sides are aligned.
+template <class Team>
+TUTTI_DEVICE void worker_copy(const Team& team, std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (!team.is_worker()) return;
+  const auto stride = static_cast<std::size_t>(team.workers()) * 16;
+  std::size_t at = static_cast<std::size_t>(team.worker()) * 16;
+#if defined(__CUDA_ARCH__)
+  if (device::aligned(to, 16) && device::aligned(from, 16)) {
+    for (; at + 3 * stride + 16 <= bytes; at += 4 * stride) {
+      Vec16 v[4];
+      TUTTI_UNROLL
+      for (int u = 0; u < 4; ++u) v[u] = *reinterpret_cast<const Vec16*>(from + at + u * stride);
+      TUTTI_UNROLL
+      for (int u = 0; u < 4; ++u) *reinterpret_cast<Vec16*>(to + at + u * stride) = v[u];
+    }
+  }
+#endif
+  for (; at < bytes; at += stride) device::store_user(to + at, device::load_user(from + at, bytes - at), bytes - at);
+}
+
+// The same through the reducer's own(): what a reduction sends.
+template <class R, class Team>
+TUTTI_DEVICE void worker_send(const Team& team, std::byte* to, const std::byte* from, std::size_t bytes,
+                              const ReduceSpec& spec) {
+  if (spec.op != ReduceOp::kPremulSum) return worker_copy(team, to, from, bytes);
+  if (!team.is_worker()) return;
+  const auto stride = static_cast<std::size_t>(team.workers()) * 16;
+  for (std::size_t at = static_cast<std::size_t>(team.worker()) * 16; at < bytes; at += stride) {
+    device::store_user(to + at, R::own(device::load_user(from + at, bytes - at), spec), bytes - at);
+  }
+}
+
+// Reduces one piece: this rank's input and what lies in the slots; the result goes to `emit(offset, vector, left)`.
+template <class R, class Team, class Emit>
+TUTTI_DEVICE void worker_reduce(const Team& team, const DeviceWorld& world, const BulkRing<Team>& ring, std::size_t k,
+                                const std::byte* own, std::size_t bytes, const ReduceSpec& spec, Emit emit) {
+  if (!team.is_worker()) return;
+  const std::byte* slots[kMaxRanks];
+  TUTTI_UNROLL
+  for (int p = 0; p < kMaxRanks; ++p) slots[p] = p < world.size ? ring.slot(world.rank, 0, k, p) : nullptr;
+  const auto stride = static_cast<std::size_t>(team.workers()) * 16;
+  for (std::size_t at = static_cast<std::size_t>(team.worker()) * 16; at < bytes; at += stride) {
+    Vec16 v[kMaxRanks];
+    TUTTI_UNROLL
+    for (int p = 0; p < kMaxRanks; ++p) {
+      if (p < world.size && p != world.rank) v[p] = *reinterpret_cast<const Vec16*>(slots[p] + at);
+    }
+    put_own(v, world.rank, R::own(device::load_user(own + at, bytes - at), spec));
+    emit(at, R::reduce(v, world.size, spec), bytes - at);
+  }
+}
+
+TUTTI_DEVICE std::size_t pieces_of(std::size_t block_bytes, std::size_t piece_bytes) {
+  return piece_bytes == 0 ? 0 : (block_bytes + piece_bytes - 1) / piece_bytes;
+}
+TUTTI_DEVICE Range piece(Range block, std::size_t piece_bytes, std::size_t k) {
+  const std::size_t begin = block.begin + k * piece_bytes;
+  if (begin >= block.end) return {block.end, block.end};
+  return {begin, block.end - begin < piece_bytes ? block.end : begin + piece_bytes};
+}
+
+// Every exchange. Sink(k) uses up piece k once it has come; Send(to, from, bytes) stores what goes out.
+template <class Team, class Send, class Sink>
+TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, const ExchangeArgs& args,
+                                const BulkRing<Team>& ring, Send send, Sink sink) {
+  const std::size_t pieces = pieces_of(args.block_bytes, args.piece_bytes);
+  for (std::size_t k = 0; k <= pieces; ++k) {
+    if (k < pieces) {
+      for (int d = 1; d < world.size; ++d) {
+        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+        const Range r = piece(part(args.send_bytes[peer], args.block_bytes, team.block()), args.piece_bytes, k);
+        if (r.bytes() > 0) send(ring.slot(peer, 0, k, world.rank), args.send[peer] + r.begin, r.bytes());
+      }
+      ring.signal(0, k);
+    }
+    if (k >= 1) {
+      if (!ring.wait(0, k - 1)) break;
+      sink(k - 1);
+    }
+  }
+  ring.finish(pieces);
+}
+
+template <class Team>
+TUTTI_DEVICE void bulk_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  call.check_headers();  // the workers go on meanwhile
+  const BulkRing<Team> ring(team, world, call);
+  bulk_exchange(
+      team, world, args, ring,
+      [&](std::byte* to, const std::byte* from, std::size_t bytes) { worker_copy(team, to, from, bytes); },
+      [&](std::size_t k) {
+        for (int p = 0; p < world.size; ++p) {
+          const Range r = piece(part(args.receive_bytes[p], args.block_bytes, team.block()), args.piece_bytes, k);
+          const std::byte* from = p == world.rank ? args.send[p] + r.begin : ring.slot(world.rank, 0, k, p);
+          if (r.bytes() > 0 && args.receive[p] + r.begin != from) {
+            worker_copy(team, args.receive[p] + r.begin, from, r.bytes());
+          }
+        }
+      });
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void bulk_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  call.check_headers();  // the workers go on meanwhile
+  const BulkRing<Team> ring(team, world, call);
+  bulk_exchange(
+      team, world, args, ring,
+      [&](std::byte* to, const std::byte* from, std::size_t bytes) {
+        worker_send<R>(team, to, from, bytes, args.spec);
+      },
+      [&](std::size_t k) {
+        const Range r = piece(part(args.output_bytes, args.block_bytes, team.block()), args.piece_bytes, k);
+        if (r.bytes() == 0) return;
+        worker_reduce<R>(team, world, ring, k, args.send[world.rank] + r.begin, r.bytes(), args.spec,
+                         [&](std::size_t at, const Vec16& v, std::size_t left) {
+                           device::store_user(args.output + r.begin + at, v, left);
+                         });
+      });
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  call.check_headers();  // the workers go on meanwhile
+  const BulkRing<Team> ring(team, world, call);
+  const std::size_t pieces = pieces_of(args.block_bytes, args.piece_bytes);
+  const auto range_of = [&](int p, std::size_t k) {
+    return piece(part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block()), args.piece_bytes, k);
+  };
+  for (std::size_t k = 0; k < pieces + 2; ++k) {
+    if (k < pieces) {
+      for (int d = 1; d < world.size; ++d) {
+        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+        const Range r = range_of(peer, k);
+        if (r.bytes() > 0) {
+          worker_send<R>(team, ring.slot(peer, 0, k, world.rank), args.input + r.begin, r.bytes(), args.spec);
+        }
+      }
+      ring.signal(0, k);
+    }
+    if (k >= 1 && k - 1 < pieces) {
+      if (!ring.wait(0, k - 1)) break;
+      const Range r = range_of(world.rank, k - 1);
+      worker_reduce<R>(team, world, ring, k - 1, args.input + r.begin, r.bytes(), args.spec,
+                       [&](std::size_t at, const Vec16& v, std::size_t left) {
+                         device::store_user(args.output + r.begin + at, v, left);
+                         for (int d = 1; d < world.size; ++d) {
+                           const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+                           *reinterpret_cast<Vec16*>(ring.slot(peer, 1, k - 1, world.rank) + at) = v;
+                         }
+                       });
+      ring.signal(1, k - 1);
+    }
+    if (k >= 2) {
+      if (!ring.wait(1, k - 2)) break;
+      for (int d = 1; d < world.size; ++d) {
+        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+        const Range r = range_of(peer, k - 2);
+        if (r.bytes() > 0) worker_copy(team, args.output + r.begin, ring.slot(world.rank, 1, k - 2, peer), r.bytes());
+      }
+    }
+  }
+  ring.finish(pieces);
+  call.leave();
+}
+
+}  // namespace tutti::cuda

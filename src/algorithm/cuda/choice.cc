@@ -1,0 +1,165 @@
+#include "algorithm/cuda/choice.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "algorithm/cuda/exchange_args.h"
+#include "channel/cuda/scratch_layout.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr std::size_t kKB = 1024, kMB = 1024 * 1024;
+constexpr std::size_t kLLBlockBytes = kLLItems * 16;
+constexpr std::size_t kLL128BlockBytes = kLL128Lines * 120;
+
+struct Named {
+  std::string_view name;
+  Protocol protocol;
+  bool two_shot;
+};
+constexpr std::array<Named, 6> kNamed{{{"ll_one_shot", Protocol::kLL, false},
+                                       {"ll128_one_shot", Protocol::kLL128, false},
+                                       {"bulk_one_shot", Protocol::kBulk, false},
+                                       {"ll_two_shot", Protocol::kLL, true},
+                                       {"ll128_two_shot", Protocol::kLL128, true},
+                                       {"bulk_two_shot", Protocol::kBulk, true}}};
+
+// What one pair exchanges in one phase.
+std::size_t part_bytes(const CudaShape& shape, bool two_shot) {
+  return two_shot ? part_size(shape.bytes, shape.size, 16) : shape.bytes;
+}
+
+// Most bytes of a part that the slots of all blocks hold.
+std::size_t capacity(Protocol protocol, int blocks) {
+  const auto n = static_cast<std::size_t>(blocks);
+  switch (protocol) {
+    case Protocol::kLL:
+      return n * kLLBlockBytes;
+    case Protocol::kLL128:
+      return n * kLL128BlockBytes;
+    case Protocol::kBulk:
+      break;
+  }
+  return ~std::size_t{0};
+}
+
+// One block up to `per_block` bytes of a part, then more.
+int blocks_for(std::size_t bytes, std::size_t per_block) {
+  return static_cast<int>(std::clamp<std::size_t>((bytes + per_block - 1) / per_block, 1, kMaxBlocks));
+}
+
+// Starting points; a sweep on the machine decides (bench/cuda).
+ForcedChoice table(const CudaShape& shape) {
+  if (shape.collective == Collective::kAllReduce) {
+    const auto fits = [&](Protocol protocol, bool two_shot) { return refusal(shape, protocol, two_shot) == nullptr; };
+    const std::size_t one_shot = shape.size <= 2 ? 128 * kKB : 64 * kKB;
+    if (shape.bytes <= one_shot && fits(Protocol::kLL, false)) return {Protocol::kLL, false};
+    if (shape.bytes <= 256 * kKB && fits(Protocol::kLL, true)) return {Protocol::kLL, true};
+    if (fits(Protocol::kLL128, true) && shape.bytes <= 2 * kMB) return {Protocol::kLL128, true};
+    if (fits(Protocol::kLL, true) && shape.bytes <= 512 * kKB) return {Protocol::kLL, true};
+    return {Protocol::kBulk, true};
+  }
+  if (shape.bytes <= 64 * kKB && refusal(shape, Protocol::kLL, false) == nullptr) return {Protocol::kLL, false};
+  if (refusal(shape, Protocol::kLL128, false) == nullptr && shape.bytes <= 512 * kKB) return {Protocol::kLL128, false};
+  return {Protocol::kBulk, false};
+}
+
+int number(std::string_view text, int most) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0 || value > most) return -1;
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::string> algorithm_names() {
+  std::vector<std::string> names;
+  for (const Named& named : kNamed) names.emplace_back(named.name);
+  return names;
+}
+
+std::optional<ForcedChoice> parse_forced(std::string_view text) {
+  if (text.empty()) return std::nullopt;
+  const std::size_t at = std::min(text.find('@'), text.size());
+  const auto found =
+      std::find_if(kNamed.begin(), kNamed.end(), [&](const Named& n) { return n.name == text.substr(0, at); });
+  ForcedChoice forced;
+  bool good = found != kNamed.end();
+  if (good) forced = {found->protocol, found->two_shot};
+  if (good && at < text.size()) {
+    const std::string_view numbers = text.substr(at + 1);
+    const std::size_t x = std::min(numbers.find('x'), numbers.size());
+    forced.blocks = number(numbers.substr(0, x), kMaxBlocks);
+    if (x < numbers.size()) forced.threads = number(numbers.substr(x + 1), 512);
+    good = forced.blocks >= 0 && forced.threads >= 0 && forced.threads % 32 == 0;
+  }
+  if (!good) {
+    std::string names;
+    for (const Named& named : kNamed) names += (names.empty() ? "" : ", ") + std::string(named.name);
+    throw_error(
+        ErrorKind::kInvalidArgument,
+        "CUDA algorithm '" + std::string(text) + "': must be one of " + names +
+            ", then if wanted @BLOCKS or @BLOCKSxTHREADS with at most 32 blocks and 512 threads, a multiple of 32");
+  }
+  return forced;
+}
+
+const char* refusal(const CudaShape& shape, Protocol protocol, bool two_shot) {
+  if (two_shot && shape.collective != Collective::kAllReduce) return "only an all-reduce has two shots";
+  if (part_bytes(shape, two_shot) > capacity(protocol, shape.most_blocks)) return "larger than the slots";
+  if (protocol == Protocol::kLL128) {
+    if (!shape.ll128) return "the links do not pass the probe for lines of 128 bytes";
+    if (shape.dtype == DataType::kComplex128) return "elements of 16 bytes do not fit the lines";
+  }
+  return nullptr;
+}
+
+Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced) {
+  ForcedChoice wanted = table(shape);
+  if (forced && refusal(shape, forced->protocol, forced->two_shot) == nullptr) wanted = *forced;
+  Choice choice;
+  choice.protocol = wanted.protocol;
+  choice.two_shot = wanted.two_shot;
+  const std::size_t part = part_bytes(shape, wanted.two_shot);
+  switch (wanted.protocol) {
+    case Protocol::kLL: {
+      const int least = blocks_for(part, kLLBlockBytes);
+      choice.blocks = std::max(least, wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 4 * kKB));
+      break;
+    }
+    case Protocol::kLL128: {
+      const int least = blocks_for(part, kLL128BlockBytes);
+      choice.blocks = std::max(least, wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 8 * kKB));
+      break;
+    }
+    case Protocol::kBulk:
+      choice.blocks = wanted.blocks != 0 ? wanted.blocks : std::min(24, blocks_for(part, 16 * kKB));
+      break;
+  }
+  choice.blocks = std::min(choice.blocks, shape.most_blocks);
+  const std::size_t each = part_size(part, choice.blocks, 16);
+  choice.threads = wanted.threads != 0 ? wanted.threads
+                                       : static_cast<int>(std::clamp<std::size_t>((each / 16 + 31) / 32 * 32, 32, 512));
+  choice.piece_bytes =
+      wanted.piece_bytes != 0 ? wanted.piece_bytes : std::min(kBulkPieceBytes, std::max<std::size_t>(each, 16));
+  if (wanted.protocol == Protocol::kBulk && each > kBulkPieceBytes) {
+    // Several pieces, so that the trips of one overlap the other's.
+    choice.piece_bytes = std::min(kBulkPieceBytes, std::max<std::size_t>(16 * kKB, part_size(each, 8, 16)));
+  }
+  return choice;
+}
+
+std::string to_string(const Choice& choice) {
+  for (const Named& named : kNamed) {
+    if (named.protocol == choice.protocol && named.two_shot == choice.two_shot) {
+      return std::string(named.name) + "@" + std::to_string(choice.blocks) + "x" + std::to_string(choice.threads);
+    }
+  }
+  return "unknown";
+}
+
+}  // namespace tutti::cuda

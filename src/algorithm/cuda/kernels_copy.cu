@@ -1,0 +1,88 @@
+#include "algorithm/cuda/kernel_set.cuh"
+#include "algorithm/cuda/kernels.h"
+#include "algorithm/cuda/messages.cuh"
+#include "algorithm/cuda/probe.cuh"
+
+namespace tutti::cuda {
+namespace {
+
+__global__ void __launch_bounds__(kMostThreads)
+    ll_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  ll_copy(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
+    ll128_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  ll128_copy(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
+    bulk_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  bulk_copy(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
+    messages_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ MessageArgs args) {
+  run_messages(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
+    probe_pairs_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ProbeArgs args) {
+  probe(GridTeam{}, world, args);
+}
+
+template <class Kernel>
+const void* address(Kernel* kernel) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+const KernelSet& set_of(Reducer reducer) {
+  static const KernelSet sets[] = {kernels_sum_f32(), kernels_sum_bf16(), kernels_sum_f16(), kernels_any()};
+  return sets[static_cast<int>(reducer)];
+}
+
+}  // namespace
+
+Reducer reducer_of(DataType dtype, ReduceOp op) noexcept {
+  if (op != ReduceOp::kSum && op != ReduceOp::kAvg) return Reducer::kAny;
+  switch (dtype) {
+    case DataType::kFloat32:
+    case DataType::kComplex64:
+      return Reducer::kSumF32;
+    case DataType::kBfloat16:
+      return Reducer::kSumBf16;
+    case DataType::kFloat16:
+    case DataType::kComplex32:
+      return Reducer::kSumF16;
+    default:
+      return Reducer::kAny;
+  }
+}
+
+const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexcept {
+  const auto index = static_cast<int>(protocol);
+  switch (pattern) {
+    case Pattern::kReduce:
+      return set_of(reducer).reduce[index];
+    case Pattern::kTwoShot:
+      return set_of(reducer).two_shot[index];
+    case Pattern::kCopy:
+      break;
+  }
+  const void* const copies[] = {address(&ll_copy_kernel), address(&ll128_copy_kernel), address(&bulk_copy_kernel)};
+  return copies[index];
+}
+
+const void* message_kernel() noexcept { return address(&messages_kernel); }
+const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
+
+std::vector<const void*> all_kernels() {
+  std::vector<const void*> kernels{message_kernel(), probe_kernel()};
+  for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kBulk}) {
+    kernels.push_back(kernel_of(protocol, Pattern::kCopy, Reducer::kAny));
+    for (const Pattern pattern : {Pattern::kReduce, Pattern::kTwoShot}) {
+      for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
+        kernels.push_back(kernel_of(protocol, pattern, reducer));
+      }
+    }
+  }
+  return kernels;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,184 @@
+// Exchanges and two-shot all-reduce over LL packets: one trip a phase, half of the wire is flags. For small messages.
+//
+// One-shot (an exchange): every rank sends all of its part to the receivers. An all-reduce of S bytes takes 2 (n-1) S
+// bytes out of each rank and one trip. Two-shot: rank p gets the p-th chunk of all, reduces it and sends the result to
+// all: 4 (n-1)/n S bytes, two trips.
+//
+// All peers' packets are polled together: the loads of one item are in flight at the same time. Each item is read and
+// written by one thread, so the output may be the input.
+#pragma once
+
+#include "algorithm/cuda/block_call.cuh"
+#include "algorithm/cuda/exchange_args.h"
+#include "device/cuda/reducers.cuh"
+
+namespace tutti::cuda {
+
+using device::Pair64;
+
+// Waits for item `i` of phase `phase` from every rank of `mask` and puts it to v[rank].
+template <class Team>
+TUTTI_DEVICE bool ll_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t i,
+                             std::uint32_t mask, Vec16* v) {
+  const Pair64* slots = call.ll(world.rank, phase, 0) + i;
+  constexpr std::size_t kStride = kLLSlotBytes / sizeof(Pair64);
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  device::Awaited awaited = call.awaited(world.rank);
+  return device::wait_until(world.control, awaited, [&] {
+    device::LLItem items[kMaxRanks];
+    TUTTI_UNROLL
+    for (int p = 0; p < kMaxRanks; ++p) {
+      if (mask >> p & 1) items[p] = device::ll_load(slots + static_cast<std::size_t>(p) * kStride, kLLItems);
+    }
+    bool all = true;
+    TUTTI_UNROLL
+    for (int p = 0; p < kMaxRanks; ++p) {
+      if (mask >> p & 1) {
+        if (!device::ll_arrived(items[p], flag)) {
+          all = false;
+          awaited.peer = p;
+        }
+        v[p] = device::ll_data(items[p]);
+      }
+    }
+    return all;
+  });
+}
+
+// This block's part of what goes to each peer. A part that goes to several is loaded once.
+template <class Team, class Own>
+TUTTI_DEVICE void ll_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                          const ExchangeArgs& args, Own own) {
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
+  const auto items = args.block_bytes / 16;
+  for (auto i = static_cast<std::size_t>(team.worker()); i < items; i += static_cast<std::size_t>(team.workers())) {
+    const std::size_t at = begin + i * 16;
+    const std::byte* loaded = nullptr;
+    Vec16 v{{0, 0, 0, 0}};
+    for (int k = 1; k < world.size; ++k) {
+      const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+      if (at >= args.send_bytes[peer]) continue;
+      if (args.send[peer] != loaded) {
+        loaded = args.send[peer];
+        v = own(device::load_user(loaded + at, args.send_bytes[peer] - at));
+      }
+      device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
+    }
+  }
+}
+
+// Every collective without arithmetic.
+template <class Team>
+TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    ll_send(team, world, call, args, [](const Vec16& v) { return v; });
+    const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
+    const auto items = args.block_bytes / 16;
+    for (auto i = static_cast<std::size_t>(team.worker()); i < items; i += static_cast<std::size_t>(team.workers())) {
+      const std::size_t at = begin + i * 16;
+      std::uint32_t mask = 0;
+      for (int p = 0; p < world.size; ++p) {
+        if (p != world.rank && at < args.receive_bytes[p]) mask |= 1u << p;
+      }
+      // This rank's own part.
+      std::byte* mine = args.receive[world.rank];
+      if (at < args.receive_bytes[world.rank] && mine != args.send[world.rank]) {
+        const std::size_t left = args.receive_bytes[world.rank] - at;
+        device::store_user(mine + at, device::load_user(args.send[world.rank] + at, left), left);
+      }
+      Vec16 v[kMaxRanks];
+      if (mask == 0) continue;
+      if (!ll_receive(world, call, 0, i, mask, v)) break;
+      TUTTI_UNROLL
+      for (int p = 0; p < kMaxRanks; ++p) {
+        if (mask >> p & 1) device::store_user(args.receive[p] + at, v[p], args.receive_bytes[p] - at);
+      }
+    }
+  }
+  call.check_headers();
+  call.leave();
+}
+
+// Every collective that reduces, in one shot: all ranks that have an output reduce it by themselves.
+template <class R, class Team>
+TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    ll_send(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+    const Range mine = part(args.output_bytes, args.block_bytes, team.block());
+    const std::uint32_t mask = ((1u << world.size) - 1) & ~(1u << world.rank);
+    std::size_t i = static_cast<std::size_t>(team.worker());
+    for (std::size_t at = mine.begin + i * 16; at < mine.end; at += static_cast<std::size_t>(team.workers()) * 16) {
+      const std::size_t left = args.output_bytes - at;
+      Vec16 v[kMaxRanks];
+      const Vec16 own = R::own(device::load_user(args.send[world.rank] + at, left), args.spec);
+      if (!ll_receive(world, call, 0, i, mask, v)) break;
+      put_own(v, world.rank, own);
+      device::store_user(args.output + at, R::reduce(v, world.size, args.spec), left);
+      i += static_cast<std::size_t>(team.workers());
+    }
+  }
+  call.check_headers();
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void ll_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    const std::uint32_t flag = device::ll_flag(call.sequence());
+    const auto first = static_cast<std::size_t>(team.worker()), step = static_cast<std::size_t>(team.workers());
+    const std::uint32_t peers = ((1u << world.size) - 1) & ~(1u << world.rank);
+    const auto range_of = [&](int p) {
+      return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
+    };
+    for (std::size_t i = first; i < args.block_bytes / 16; i += step) {
+      for (int k = 1; k < world.size; ++k) {
+        const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+        const std::size_t at = range_of(peer).begin + i * 16;
+        if (at >= range_of(peer).end) continue;
+        const Vec16 v = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
+        device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
+      }
+    }
+    const Range mine = range_of(world.rank);
+    bool ok = true;
+    for (std::size_t i = first; ok && mine.begin + i * 16 < mine.end; i += step) {
+      const std::size_t at = mine.begin + i * 16;
+      Vec16 v[kMaxRanks];
+      const Vec16 own = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
+      ok = ll_receive(world, call, 0, i, peers, v);
+      if (!ok) break;
+      put_own(v, world.rank, own);
+      const Vec16 sum = R::reduce(v, world.size, args.spec);
+      for (int p = 0; p < world.size; ++p) {
+        if (p != world.rank) device::ll_store(call.ll(p, 1, world.rank) + i, kLLItems, sum, flag);
+      }
+      device::store_user(args.output + at, sum, args.bytes - at);
+    }
+    for (std::size_t i = first; ok && i < args.block_bytes / 16; i += step) {
+      std::uint32_t mask = 0;
+      for (int p = 0; p < world.size; ++p) {
+        if (p != world.rank && range_of(p).begin + i * 16 < range_of(p).end) mask |= 1u << p;
+      }
+      if (mask == 0) continue;
+      Vec16 v[kMaxRanks];
+      ok = ll_receive(world, call, 1, i, mask, v);
+      TUTTI_UNROLL
+      for (int p = 0; p < kMaxRanks; ++p) {
+        if (!ok || (mask >> p & 1) == 0) continue;
+        const std::size_t at = range_of(p).begin + i * 16;
+        device::store_user(args.output + at, v[p], args.bytes - at);
+      }
+    }
+  }
+  call.check_headers();
+  call.leave();
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,211 @@
+// The algorithms of ll.cuh over LL128 lines: 120 of 128 bytes are data. For medium messages, over NVLink.
+//
+// Threads work on units of 16 bytes; 8 neighbouring lanes make a line. All lanes of a warp stay together in the loops,
+// idle ones included, because a line is stored by one instruction and its flag is asked for by a vote. A line holds 15
+// words of 8 bytes, so elements of 16 bytes would straddle lanes: complex128 does not come here.
+#pragma once
+
+#include "algorithm/cuda/ll.cuh"
+
+namespace tutti::cuda {
+
+inline constexpr std::size_t kLL128Stride = kLL128SlotBytes / sizeof(Pair64);
+inline constexpr std::size_t kLL128SlotData = kLL128Lines * device::kLineData;
+
+// Calls f(unit, active) for the units of `bytes`, all lanes of a warp together.
+template <class Team, class F>
+TUTTI_DEVICE void for_units(const Team& team, std::size_t bytes, F f) {
+  const std::size_t units = device::units_for(bytes);
+  const auto step = static_cast<std::size_t>(team.workers());
+  const std::size_t rounded = Team::kOnDevice ? (units + 31) / 32 * 32 : units;
+  for (auto unit = static_cast<std::size_t>(team.worker()); unit < rounded; unit += step) {
+    if (!f(unit, unit < units)) return;
+  }
+}
+
+// Bytes of a message that belong to unit `unit`: none past the end.
+TUTTI_DEVICE std::size_t bytes_of_unit(std::size_t unit, std::size_t bytes) {
+  const std::size_t at = device::unit_offset(unit), most = device::unit_bytes(unit);
+  return at >= bytes ? 0 : bytes - at < most ? bytes - at : most;
+}
+
+// Waits for a unit of every rank of `mask` (equal on all lanes of a line). All lanes of the warp; false on all or none.
+template <class Team>
+TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t unit,
+                                std::uint32_t mask, Vec16* v) {
+  const Pair64* slots = call.ll128(world.rank, phase, 0);
+  const std::uint64_t flag = device::ll128_flag(call.sequence());
+  device::Awaited awaited = call.awaited(world.rank);
+  std::uint64_t started = 0;
+  // Not wait_until(): the lanes of a warp must leave the loop together.
+  for (std::uint32_t polls = 1;; ++polls) {
+    Pair64 pairs[kMaxRanks];
+    TUTTI_UNROLL
+    for (int p = 0; p < kMaxRanks; ++p) {
+      if (mask >> p & 1) pairs[p] = device::ll128_load(slots + static_cast<std::size_t>(p) * kLL128Stride, unit);
+    }
+    bool all = true;
+    TUTTI_UNROLL
+    for (int p = 0; p < kMaxRanks; ++p) {
+      if (mask >> p & 1) {
+        if (!device::ll128_arrived(slots + static_cast<std::size_t>(p) * kLL128Stride, unit, pairs[p], flag)) {
+          all = false;
+          awaited.peer = p;
+        }
+        v[p] = device::to_vec(pairs[p]);
+      }
+    }
+    if (device::all_lanes(all)) return true;
+    if (polls % device::kPollsPerLook == 0 &&
+        !device::all_lanes(all || !device::give_up(world.control, awaited, started))) {
+      return false;
+    }
+#if !defined(__CUDA_ARCH__)
+    std::this_thread::yield();
+#endif
+  }
+}
+
+template <class Team, class Own>
+TUTTI_DEVICE void ll128_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                             const ExchangeArgs& args, Own own) {
+  const std::uint64_t flag = device::ll128_flag(call.sequence());
+  for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
+    const std::byte* loaded = nullptr;
+    Vec16 v{{0, 0, 0, 0}};
+    for (int k = 1; k < world.size; ++k) {
+      const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+      const Range range = part(args.send_bytes[peer], args.block_bytes, team.block());
+      if (!active || unit >= device::units_for(range.bytes())) continue;
+      if (args.send[peer] != loaded) {
+        loaded = args.send[peer];
+        const std::size_t bytes = bytes_of_unit(unit, range.bytes());
+        v = own(device::load_user(loaded + range.begin + device::unit_offset(unit), bytes));
+      }
+      device::ll128_store(call.ll128(peer, 0, world.rank), unit, v, flag);
+    }
+    return true;
+  });
+}
+
+template <class Team>
+TUTTI_DEVICE void ll128_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    ll128_send(team, world, call, args, [](const Vec16& v) { return v; });
+    for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
+      std::uint32_t mask = 0;
+      for (int p = 0; p < world.size; ++p) {
+        const Range range = part(args.receive_bytes[p], args.block_bytes, team.block());
+        if (active && unit < device::units_for(range.bytes())) mask |= 1u << p;
+      }
+      std::byte* own = args.receive[world.rank];
+      if ((mask >> world.rank & 1) != 0 && own != args.send[world.rank]) {
+        const Range range = part(args.receive_bytes[world.rank], args.block_bytes, team.block());
+        const std::size_t at = range.begin + device::unit_offset(unit), bytes = bytes_of_unit(unit, range.bytes());
+        if (bytes > 0) device::store_user(own + at, device::load_user(args.send[world.rank] + at, bytes), bytes);
+      }
+      mask &= ~(1u << world.rank);
+      Vec16 v[kMaxRanks];
+      if (!ll128_receive(world, call, 0, unit, mask, v)) return false;
+      TUTTI_UNROLL
+      for (int p = 0; p < kMaxRanks; ++p) {
+        if ((mask >> p & 1) == 0) continue;
+        const Range range = part(args.receive_bytes[p], args.block_bytes, team.block());
+        const std::size_t bytes = bytes_of_unit(unit, range.bytes());
+        if (bytes > 0) device::store_user(args.receive[p] + range.begin + device::unit_offset(unit), v[p], bytes);
+      }
+      return true;
+    });
+  }
+  call.check_headers();
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void ll128_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    ll128_send(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+    const Range mine = part(args.output_bytes, args.block_bytes, team.block());
+    const std::uint32_t peers = ((1u << world.size) - 1) & ~(1u << world.rank);
+    for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
+      const std::size_t at = mine.begin + device::unit_offset(unit);
+      const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
+      Vec16 v[kMaxRanks];
+      const Vec16 own = bytes > 0 ? R::own(device::load_user(args.send[world.rank] + at, bytes), args.spec) : Vec16{};
+      if (!ll128_receive(world, call, 0, unit, active ? peers : 0, v)) return false;
+      put_own(v, world.rank, own);
+      if (bytes > 0) device::store_user(args.output + at, R::reduce(v, world.size, args.spec), bytes);
+      return true;
+    });
+  }
+  call.check_headers();
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    const std::uint64_t flag = device::ll128_flag(call.sequence());
+    const std::uint32_t peers = ((1u << world.size) - 1) & ~(1u << world.rank);
+    const auto range_of = [&](int p) {
+      return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
+    };
+    for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
+      for (int k = 1; k < world.size; ++k) {
+        const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+        const Range range = range_of(peer);
+        if (!active || unit >= device::units_for(range.bytes())) continue;
+        const std::size_t bytes = bytes_of_unit(unit, range.bytes());
+        const std::byte* from = args.input + range.begin + device::unit_offset(unit);
+        device::ll128_store(call.ll128(peer, 0, world.rank), unit, R::own(device::load_user(from, bytes), args.spec),
+                            flag);
+      }
+      return true;
+    });
+    const Range mine = range_of(world.rank);
+    bool ok = true;
+    for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
+      const std::size_t at = mine.begin + device::unit_offset(unit);
+      const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
+      Vec16 v[kMaxRanks];
+      const Vec16 own = bytes > 0 ? R::own(device::load_user(args.input + at, bytes), args.spec) : Vec16{};
+      ok = ll128_receive(world, call, 0, unit, active ? peers : 0, v);
+      if (!ok) return false;
+      put_own(v, world.rank, own);
+      const Vec16 sum = R::reduce(v, world.size, args.spec);
+      for (int p = 0; p < world.size; ++p) {
+        if (active && p != world.rank) device::ll128_store(call.ll128(p, 1, world.rank), unit, sum, flag);
+      }
+      if (bytes > 0) device::store_user(args.output + at, sum, bytes);
+      return true;
+    });
+    if (ok) {
+      for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
+        std::uint32_t mask = 0;
+        for (int p = 0; p < world.size; ++p) {
+          if (active && p != world.rank && unit < device::units_for(range_of(p).bytes())) mask |= 1u << p;
+        }
+        Vec16 v[kMaxRanks];
+        if (!ll128_receive(world, call, 1, unit, mask, v)) return false;
+        TUTTI_UNROLL
+        for (int p = 0; p < kMaxRanks; ++p) {
+          if ((mask >> p & 1) == 0) continue;
+          const Range range = range_of(p);
+          const std::size_t bytes = bytes_of_unit(unit, range.bytes());
+          if (bytes > 0) device::store_user(args.output + range.begin + device::unit_offset(unit), v[p], bytes);
+        }
+        return true;
+      });
+    }
+  }
+  call.check_headers();
+  call.leave();
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,138 @@
+#include "algorithm/cuda/plan_exchange.h"
+
+#include <algorithm>
+
+namespace tutti::cuda {
+namespace {
+
+// Whether this rank sends anything to others in the collective, and whether it gets anything.
+bool sends(const Call& call, int rank) {
+  const bool from_root = call.collective == Collective::kBroadcast || call.collective == Collective::kScatter;
+  return !from_root || rank == call.root;
+}
+bool receives(const Call& call, int rank) {
+  const bool to_root = call.collective == Collective::kReduce || call.collective == Collective::kGather;
+  return !to_root || rank == call.root;
+}
+bool sends_list(const Call& call) {
+  return call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter ||
+         call.collective == Collective::kAllToAll;
+}
+
+ReduceSpec spec_of(const Call& call, int size) { return {call.dtype, call.op, size, call.factor}; }
+
+}  // namespace
+
+bool reduces(Collective c) noexcept {
+  return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
+}
+
+bool runs_as_messages(const Call& call) noexcept {
+  return call.uneven && (call.collective == Collective::kAllToAll || call.collective == Collective::kGather ||
+                         call.collective == Collective::kScatter);
+}
+
+std::size_t agreed_bytes(const Call& call, int size) noexcept {
+  const auto largest = [&](const Blocks& blocks) {
+    std::size_t most = 0;
+    for (int r = 0; r < size; ++r) most = std::max(most, blocks.size(r));
+    return most;
+  };
+  switch (call.collective) {
+    case Collective::kBarrier:
+      return 0;
+    case Collective::kScatter:
+      return call.output.size(0);
+    case Collective::kReduceScatter:
+      return call.uneven ? largest(call.input) : call.output.size(0);
+    case Collective::kAllGather:
+      return call.uneven ? largest(call.output) : call.input.size(0);
+    default:
+      return call.input.size(0);
+  }
+}
+
+ExchangeArgs make_exchange(const Call& call, int rank, int size, const Choice& choice, std::uint32_t fingerprint) {
+  ExchangeArgs args;
+  args.block_bytes = part_size(agreed_bytes(call, size), choice.blocks, 16);
+  args.piece_bytes = choice.piece_bytes;
+  args.fingerprint = fingerprint;
+  args.spec = spec_of(call, size);
+  const Collective c = call.collective;
+  if (c == Collective::kBarrier) return args;
+  const bool copies = !reduces(c);
+  for (int p = 0; p < size; ++p) {
+    if (sends(call, rank) && receives(call, p)) {
+      const int block = sends_list(call) ? p : 0;
+      args.send[p] = call.input.data(block);
+      args.send_bytes[p] = call.input.size(block);
+    }
+    if (copies && sends(call, p) && receives(call, rank)) {
+      const bool one_block = c == Collective::kBroadcast || c == Collective::kScatter;
+      args.receive[p] = call.output.data(one_block ? 0 : p);
+      args.receive_bytes[p] = call.output.size(one_block ? 0 : p);
+    }
+  }
+  if (!copies && receives(call, rank)) {
+    args.output = call.output.data(0);
+    args.output_bytes = call.output.size(0);
+  }
+  return args;
+}
+
+TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint) {
+  TwoShotArgs args;
+  args.input = call.input.data(0);
+  args.output = call.output.data(0);
+  args.bytes = call.input.size(0);
+  args.chunk_bytes = part_size(args.bytes, size, 16);
+  args.block_bytes = part_size(args.chunk_bytes, choice.blocks, 16);
+  args.piece_bytes = choice.piece_bytes;
+  args.fingerprint = fingerprint;
+  args.spec = spec_of(call, size);
+  return args;
+}
+
+std::vector<MessageArgs> make_messages(const std::vector<MessageRequest>& requests, int channels) {
+  std::vector<MessageArgs> kernels;
+  for (std::size_t begin = 0; begin < requests.size(); begin += kMaxMessages) {
+    const std::size_t end = std::min(requests.size(), begin + kMaxMessages);
+    MessageArgs args;
+    args.channels = channels;
+    int placed = 0;
+    for (const bool send : {true, false}) {
+      for (int peer = 0; peer < device::kMaxRanks; ++peer) {
+        MessageLane lane{peer, send ? 1 : 0, placed, 0};
+        for (std::size_t i = begin; i < end; ++i) {
+          const MessageRequest& r = requests[i];
+          if (r.send != send || r.peer != peer) continue;
+          args.message[placed++] = {r.data, r.bytes, r.fingerprint, 0};
+          ++lane.count;
+        }
+        if (lane.count > 0) args.lane[args.lanes++] = lane;
+      }
+    }
+    kernels.push_back(args);
+  }
+  return kernels;
+}
+
+std::vector<MessageRequest> messages_of(const Call& call, int rank, int size, std::uint32_t fingerprint) {
+  std::vector<MessageRequest> requests;
+  const bool one_output = call.collective == Collective::kScatter;
+  const bool one_input = call.collective == Collective::kGather;
+  for (int d = 1; d < size; ++d) {
+    const int to = (rank + d) % size, from = (rank + size - d) % size;
+    if (sends(call, rank) && receives(call, to)) {
+      const int block = one_input ? 0 : to;
+      requests.push_back({true, call.input.data(block), call.input.size(block), to, fingerprint});
+    }
+    if (sends(call, from) && receives(call, rank)) {
+      const int block = one_output ? 0 : from;
+      requests.push_back({false, call.output.data(block), call.output.size(block), from, fingerprint});
+    }
+  }
+  return requests;
+}
+
+}  // namespace tutti::cuda

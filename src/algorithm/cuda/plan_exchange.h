@@ -1,0 +1,34 @@
+// Turns a Call into the arguments of a kernel: for each collective, what goes from whom to whom.
+#pragma once
+
+#include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/exchange_args.h"
+#include "algorithm/cuda/messages.cuh"
+#include "tutti/call.h"
+
+namespace tutti::cuda {
+
+bool reduces(Collective collective) noexcept;
+// Uneven calls in which a rank does not know the sizes of all pairs: they run as messages.
+bool runs_as_messages(const Call& call) noexcept;
+// Bytes of the largest part of any pair (of an all-reduce: of its input), as every rank knows it.
+std::size_t agreed_bytes(const Call& call, int size) noexcept;
+
+ExchangeArgs make_exchange(const Call& call, int rank, int size, const Choice& choice, std::uint32_t fingerprint);
+TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint);
+
+// One message of a batch, as the host gives it.
+struct MessageRequest {
+  bool send = true;
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  int peer = 0;
+  std::uint32_t fingerprint = 0;
+};
+// Kernels' worth of messages: lanes by peer and direction, at most kMaxMessages a kernel, in order. `channels` is the
+// same on all ranks.
+std::vector<MessageArgs> make_messages(const std::vector<MessageRequest>& requests, int channels);
+// The messages of an uneven all_to_all, gather or scatter, this rank's own part left out.
+std::vector<MessageRequest> messages_of(const Call& call, int rank, int size, std::uint32_t fingerprint);
+
+}  // namespace tutti::cuda

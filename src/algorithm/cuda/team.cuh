@@ -1,0 +1,55 @@
+// The threads of one block, as algorithms see them: workers move data; a last warp of its own looks after headers and
+// signals, one lane a peer, so that neither waits for the other.
+//
+// GridTeam is the device's. SerialTeam, for the host, is one thread that does both.
+#pragma once
+
+#include "tutti/device/memory.cuh"
+
+namespace tutti::cuda {
+
+inline constexpr int kControlThreads = 32;
+
+#if defined(__CUDACC__)
+struct GridTeam {
+  static constexpr bool kOnDevice = true;
+  __device__ __forceinline__ int block() const { return static_cast<int>(blockIdx.x); }
+  __device__ __forceinline__ int blocks() const { return static_cast<int>(gridDim.x); }
+  __device__ __forceinline__ int workers() const { return static_cast<int>(blockDim.x) - kControlThreads; }
+  __device__ __forceinline__ int worker() const { return static_cast<int>(threadIdx.x); }
+  __device__ __forceinline__ bool is_worker() const { return worker() < workers(); }
+  __device__ __forceinline__ void sync() const { __syncthreads(); }
+  // A barrier that also tells every thread whether any of them says true.
+  __device__ __forceinline__ bool any(bool mine) const { return __syncthreads_or(mine ? 1 : 0) != 0; }
+  // f(peer) for each rank but `rank`, each on a control lane of its own.
+  template <class F>
+  __device__ __forceinline__ void for_peers(int rank, int size, F f) const {
+    const int peer = worker() - workers();
+    if (peer >= 0 && peer < size && peer != rank) f(peer);
+  }
+  // On one control lane.
+  __device__ __forceinline__ bool is_first_control() const { return worker() == workers(); }
+};
+#endif
+
+struct SerialTeam {
+  static constexpr bool kOnDevice = false;
+  int block_index = 0;
+  int block_count = 1;
+  int block() const { return block_index; }
+  int blocks() const { return block_count; }
+  static int workers() { return 1; }
+  static int worker() { return 0; }
+  static bool is_worker() { return true; }
+  static void sync() {}
+  static bool any(bool mine) { return mine; }
+  template <class F>
+  void for_peers(int rank, int size, F f) const {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != rank) f(peer);
+    }
+  }
+  static bool is_first_control() { return true; }
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,37 @@
+// What a kernel knows of its group: a value that is passed to every kernel and never changes.
+#pragma once
+
+#include "channel/cuda/scratch_layout.h"
+#include "tutti/device/wait.cuh"
+
+namespace tutti::cuda {
+
+// What a rank keeps between calls, in its own device memory: nothing of it is a kernel's argument, so graphs can be
+// replayed. Written by the block that owns the entry, one kernel at a time.
+struct BlockState {
+  std::uint64_t sequence = 0;  // calls that this block has taken part in
+  std::uint64_t pieces = 0;    // bulk pieces that it has sent
+  std::uint64_t busy = 0;      // not zero while a kernel's block of this number runs
+  std::uint64_t padding = 0;
+};
+struct MessageState {
+  std::uint64_t sent = 0;      // pieces sent to a peer over one channel
+  std::uint64_t received = 0;  // and received from it
+};
+struct RankState {
+  BlockState blocks[kMaxBlocks];
+  MessageState messages[device::kMaxRanks][kMessageChannels];
+  std::uint64_t failed = 0;
+  std::uint64_t probe = 0;
+};
+
+struct DeviceWorld {
+  int rank = 0;
+  int size = 1;
+  device::Control control;
+  ScratchLayout layout{1};
+  std::byte* scratch[device::kMaxRanks] = {};  // of every rank, as mapped here; [rank] is this rank's own
+  RankState* state = nullptr;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,183 @@
+// The kernels' bodies on the host: every collective over every protocol, with ranks and blocks as threads.
+#include <atomic>
+#include <random>
+
+#include "cuda/collective_case.h"
+#include "cuda/host_ranks.h"
+#include "device/cpu/kernels.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduce,        Collective::kBroadcast,
+                                       Collective::kAllGather, Collective::kGather,        Collective::kScatter,
+                                       Collective::kAllToAll,  Collective::kReduceScatter, Collective::kBarrier};
+
+Choice choice_for(const CollectiveCase& c, int size, const char* algorithm) {
+  CudaShape shape{c.shape().collective, c.shape().dtype, size, 0, kMaxBlocks, true};
+  std::byte none{};
+  shape.bytes = agreed_bytes(c.call(&none, &none), size);
+  return choose(shape, parse_forced(algorithm));
+}
+
+// Runs the case once and checks every rank's output, and the bytes around it.
+void run_case(HostRanks& ranks, const CaseShape& shape, std::uint64_t seed, const char* algorithm) {
+  const int size = ranks.size();
+  const CollectiveCase c(shape, size, seed);
+  const Choice choice = choice_for(c, size, algorithm);
+  SCOPED_TRACE(describe(shape, size) + " " + to_string(choice) + " seed " + std::to_string(seed));
+  constexpr std::size_t kGuard = 32;
+  const std::size_t shift = shape.shift * size_of(shape.dtype);
+  std::vector<std::vector<std::byte>> ins, outs;
+  std::vector<Call> calls;
+  for (int r = 0; r < size; ++r) {
+    ins.emplace_back(std::max(c.input_bytes(), c.output_bytes()) + shift + 2 * kGuard, std::byte{0x5a});
+    outs.emplace_back(c.output_bytes() + shift + 2 * kGuard, std::byte{0xa5});
+    std::byte* in = ins.back().data() + kGuard + shift;
+    std::byte* out = outs.back().data() + kGuard + shift;
+    const bool one_buffer = shape.collective == Collective::kBroadcast;
+    if ((shape.in_place && shape.collective != Collective::kAllToAll) || one_buffer) {
+      const std::size_t offset = c.in_place_offset(r);
+      if (c.many_in()) {
+        out = in + offset;
+      } else {
+        in = out + offset;
+      }
+    }
+    if (c.input_bytes() > 0) std::memcpy(in, c.input(r).data(), c.input_bytes());
+    calls.push_back(c.call(in, out));
+  }
+  ranks.run([&](int) { return choice.blocks; },
+            [&](int r, const SerialTeam& team) {
+              HostRanks::launch(team, ranks.world(r), calls[static_cast<std::size_t>(r)], choice, 77);
+            });
+  for (int r = 0; r < size; ++r) {
+    ASSERT_EQ(ranks.host(r).code, 0u) << "rank " << r << " failed";
+    const std::vector<std::byte> want = c.expected(r);
+    if (want.empty()) continue;
+    ASSERT_EQ(std::memcmp(calls[static_cast<std::size_t>(r)].output.base, want.data(), want.size()), 0) << "rank " << r;
+    const auto& all = outs[static_cast<std::size_t>(r)];
+    for (std::size_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(all[i], std::byte{0xa5}) << "before the output";
+      ASSERT_EQ(all[all.size() - 1 - i], std::byte{0xa5}) << "after the output";
+    }
+  }
+}
+
+class Protocols : public testing::TestWithParam<const char*> {};
+
+TEST_P(Protocols, EveryCollectiveAtOddSizes) {
+  for (const int size : {1, 2, 3, 5, 8}) {
+    HostRanks ranks(size);
+    std::uint64_t seed = 1;
+    for (const Collective collective : kCollectives) {
+      for (const std::size_t count : {0, 1, 3, 117, 1031}) {
+        CaseShape shape;
+        shape.collective = collective;
+        shape.count = collective == Collective::kBarrier ? 0 : count;
+        shape.root = size - 1;
+        shape.in_place = count % 2 == 1 && seed % 2 == 1;
+        shape.shift = seed % 3;
+        run_case(ranks, shape, ++seed, GetParam());
+      }
+    }
+  }
+}
+
+TEST_P(Protocols, EveryTypeAndOperation) {
+  HostRanks ranks(3);
+  std::uint64_t seed = 100;
+  for (int d = 0; d < kDataTypeCount; ++d) {
+    for (int o = 0; o < kReduceOpCount; ++o) {
+      CaseShape shape;
+      shape.dtype = static_cast<DataType>(d);
+      shape.op = static_cast<ReduceOp>(o);
+      shape.factor = 0.5;
+      shape.count = 67;
+      shape.shift = 1;
+      if (cpu::supports(shape.dtype, shape.op)) run_case(ranks, shape, ++seed, GetParam());
+    }
+  }
+}
+
+// Sizes at which blocks, lines, slots and pieces end, on one group in a random order: slots are used again and again.
+TEST_P(Protocols, MixedCallsReuseTheSlots) {
+  constexpr const char* kOthers[] = {"ll_one_shot@3", "ll128_one_shot@2", "bulk_one_shot@4"};
+  const std::uint64_t base = 4242;
+  std::mt19937_64 random(base);
+  HostRanks ranks(3);
+  for (int i = 0; i < 60; ++i) {
+    CaseShape shape;
+    shape.collective = kCollectives[random() % 8];
+    shape.dtype = DataType::kInt32;
+    const std::size_t sizes[] = {1, 3, 4, 29, 30, 31, 120, 960, 2047, 2048, 4096 + random() % 64};
+    shape.count = sizes[random() % std::size(sizes)];
+    shape.root = static_cast<int>(random() % 3);
+    shape.in_place = random() % 2 == 0;
+    shape.shift = random() % 4;
+    run_case(ranks, shape, base + static_cast<std::uint64_t>(i), i % 3 == 0 ? kOthers[random() % 3] : GetParam());
+    if (HasFatalFailure()) FAIL() << "seed " << base;
+  }
+}
+
+// Flags are 30 bits of the sequence number: across a period's end, and across 32 bits.
+TEST_P(Protocols, SequenceNumbersWrap) {
+  for (const std::uint64_t first : {device::kFlagPeriod - 10, (std::uint64_t{1} << 32) - 10}) {
+    HostRanks ranks(2, first);
+    for (std::uint64_t i = 0; i < 24; ++i) {
+      CaseShape shape;
+      shape.count = 1 + 100 * (i % 3);
+      shape.dtype = DataType::kUint32;
+      run_case(ranks, shape, i, GetParam());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// A slot that holds the flag of 2^30 calls ago must have been cleared: the data beside it would be taken.
+TEST(Scrubbing, ClearsFlagsOfTheLastPeriod) {
+  HostRanks ranks(2, device::kFlagPeriod - 1);
+  for (int r = 0; r < 2; ++r) {
+    for (int block = 0; block < 2; ++block) {
+      for (const std::uint64_t sequence : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{3}}) {
+        auto* slot = reinterpret_cast<device::Pair64*>(
+            ranks.world(r).scratch[r] + ranks.world(r).layout.ll(block, static_cast<int>(sequence % 2), 0, 1 - r));
+        for (std::size_t i = 0; i < 8; ++i) {
+          device::ll_store(slot + sequence * 8 + i, kLLItems, Vec16{{9, 9, 9, 9}}, device::ll_flag(sequence));
+        }
+      }
+    }
+  }
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    CaseShape shape;
+    shape.count = 4 * 40;
+    shape.dtype = DataType::kUint32;
+    run_case(ranks, shape, i, "ll_one_shot@1");
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Large messages go around the ring of pieces several times.
+TEST(Bulk, ManyPieces) {
+  for (const char* algorithm : {"bulk_one_shot@2", "bulk_two_shot@2"}) {
+    HostRanks ranks(3);
+    for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
+      CaseShape shape;
+      shape.collective = collective;
+      shape.dtype = DataType::kBfloat16;
+      shape.count = 600'001;
+      run_case(ranks, shape, 5, algorithm);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Protocols, Protocols,
+                         testing::Values("ll_one_shot@2", "ll128_one_shot@3", "bulk_one_shot@2", "ll_two_shot@2",
+                                         "ll128_two_shot@2", "bulk_two_shot@3"),
+                         [](const auto& which) {
+                           const std::string name = which.param;
+                           return name.substr(0, name.find('@'));
+                         });
+
+}  // namespace
+}  // namespace tutti::cuda::test
