@@ -1,15 +1,19 @@
 # make demo    trains a model over Tutti, over gloo and in one process, and compares them
 # make test    runs all tests
 # make bench   measures Tutti beside gloo (needs nothing more)
+# make test-gpu  builds the CUDA part and runs its tests on the GPUs of this machine (needs nvcc)
 # make lint    checks types, style and formatting
 # make clean   removes what was built, not the virtual environment
 #
 # The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX.
 
-.PHONY: demo test build bench lint clean
+.PHONY: demo test test-gpu build bench lint clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
+# Where nvcc is, the CUDA plug-in is built too: for the GPUs of this machine, or for one kind so that it compiles soon. A
+# wheel (pip wheel .) is built for all.
+CUDA_ARCHITECTURES ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo native || echo 90-real)
 # Python files too: an editable installation knows those that were there when it was made.
 SOURCES := $(shell find include src cmake python tests/cpp CMakeLists.txt CMakePresets.json pyproject.toml -type f \
   -not -name '*.pyc' 2>/dev/null)
@@ -24,6 +28,12 @@ test: build
 
 bench: build
 	$(ACTIVATE) .venv/bin/tutti bench $(ARGS)
+
+test-gpu: build/.system
+	cmake -S . -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_BENCH=OFF -DTUTTI_CUDA=ON \
+	  -DTUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
+	cmake --build build/cuda
+	./scripts/test_gpu.sh build/cuda
 
 lint: build
 	$(PY) scripts/check_layers.py
@@ -44,10 +54,11 @@ build/.system: scripts/setup_system.sh
 
 # CMake builds the library, its tests and the modules; pip then installs them, in editable form, from the same folder.
 build/.installed: .venv/.ready $(SOURCES)
-	cmake --preset release
+	cmake --preset release -DTUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
 	cmake --build --preset release
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . \
-	  -Cbuild-dir=build/release -Ccmake.define.TUTTI_BUILD_TESTS=ON
+	  -Cbuild-dir=build/release -Ccmake.define.TUTTI_BUILD_TESTS=ON \
+	  -Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
 	@touch $@
 
 clean:

@@ -24,10 +24,13 @@ struct Config {
   int flight_recorder_entries = 2000;  // TUTTI_FLIGHT_RECORDER_ENTRIES: calls remembered a communicator
   std::string algorithm;               // TUTTI_ALGORITHM: "all_reduce=ring,all_gather=staged" forces choices
   std::string plan_path;               // TUTTI_PLAN_PATH: a plan, or a folder of plans, that come before the built-in
-  std::string tuning_path;  // TUTTI_TUNING_PATH: a tuning table, a folder of them, "none"; empty = user_config
-  std::string cache_dir;    // TUTTI_CACHE_DIR: where verdicts on plans are kept, "none"; empty = user_cache
-  std::string user_config;  // "tutti" in XDG_CONFIG_HOME or ~/.config; empty = there is no such place
-  std::string user_cache;   // "tutti" in XDG_CACHE_HOME or ~/.cache; likewise
+  std::string tuning_path;     // TUTTI_TUNING_PATH: a tuning table, a folder of them, "none"; empty = user_config
+  std::string cache_dir;       // TUTTI_CACHE_DIR: where verdicts on plans are kept, "none"; empty = user_cache
+  std::string user_config;     // "tutti" in XDG_CONFIG_HOME or ~/.config; empty = there is no such place
+  std::string user_cache;      // "tutti" in XDG_CACHE_HOME or ~/.cache; likewise
+  std::string plugin_path;     // TUTTI_PLUGIN_PATH: directories of libtutti_cuda.so, before libtutti.so's own
+  std::string cuda_transport;  // TUTTI_CUDA_TRANSPORT: "peer" or "host" memory between GPUs; empty = chosen
+  std::string cuda_algorithm;  // TUTTI_CUDA_ALGORITHM: "ll_one_shot@4x256" forces the choice on GPUs
   std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: between hosts
 };
 

@@ -156,7 +156,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 15> kVariables{{
+constexpr std::array<Variable, 18> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -218,6 +218,22 @@ constexpr std::array<Variable, 15> kVariables{{
        return true;
      },
      [](const Config& c) { return show_place(c.cache_dir); }},
+    {"TUTTI_PLUGIN_PATH", "directories separated by ':'", "where libtutti_cuda.so is looked for before libtutti's own",
+     [](std::string_view t, Config& c) {
+       c.plugin_path = t;
+       return true;
+     },
+     [](const Config& c) { return show_text(c.plugin_path); }},
+    {"TUTTI_CUDA_TRANSPORT", "peer or host", "memory through which GPUs exchange data; chosen by a probe when unset",
+     [](std::string_view t, Config& c) {
+       c.cuda_transport = t;
+       return t == "peer" || t == "host";
+     },
+     [](const Config& c) { return show_text(c.cuda_transport); }},
+    {"TUTTI_CUDA_ALGORITHM", "a name such as ll_one_shot, then if wanted @BLOCKS or @BLOCKSxTHREADS",
+     "forces the algorithm on GPUs where it can run the call",
+     [](std::string_view t, Config& c) { return parse_printable(t, 64, c.cuda_algorithm); },
+     [](const Config& c) { return show_text(c.cuda_algorithm); }},
     {"TUTTI_HEARTBEAT_MS", "10 to 60000", "milliseconds between signs of life among hosts", parse_heartbeat,
      [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
 }};

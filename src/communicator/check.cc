@@ -1,6 +1,7 @@
 // Refuses calls that cannot work, before anything is sent.
 #include <string>
 
+#include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/kernels.h"
 
@@ -52,13 +53,15 @@ void check_reduction(const Call& call) {
 
 }  // namespace
 
-void CommunicatorImpl::check(const Call& call) const {
+void CommunicatorImpl::check(const Call& call) const { check_call(call, rank_, size_); }
+
+void check_call(const Call& call, int rank, int size) {
   const Collective c = call.collective;
-  const bool at_root = call.root == rank_;
+  const bool at_root = call.root == rank;
   if (c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
       c == Collective::kScatter) {
-    if (call.root < 0 || call.root >= size_) {
-      refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size_));
+    if (call.root < 0 || call.root >= size) {
+      refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
     }
   }
   if (c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter) check_reduction(call);
@@ -78,32 +81,29 @@ void CommunicatorImpl::check(const Call& call) const {
     case Collective::kGather:
       check_blocks(call, call.input, 1, "the input");
       if (c == Collective::kAllGather || at_root) {
-        check_blocks(call, call.output, size_, "the output");
-        check_equal(call, call.output.size(rank_), call.input.size(0),
+        check_blocks(call, call.output, size, "the output");
+        check_equal(call, call.output.size(rank), call.input.size(0),
                     "the output's own block differs from the input in size");
-        check_list_sizes(call, call.output, size_, call.input.size(0),
-                         "an output block differs from the input in size");
+        check_list_sizes(call, call.output, size, call.input.size(0), "an output block differs from the input in size");
       }
       return;
     case Collective::kReduceScatter:
     case Collective::kScatter:
       check_blocks(call, call.output, 1, "the output");
       if (c == Collective::kReduceScatter || at_root) {
-        check_blocks(call, call.input, size_, "the input");
-        check_equal(call, call.input.size(rank_), call.output.size(0),
+        check_blocks(call, call.input, size, "the input");
+        check_equal(call, call.input.size(rank), call.output.size(0),
                     "the input's own block differs from the output in size");
-        check_list_sizes(call, call.input, size_, call.output.size(0),
-                         "an input block differs from the output in size");
+        check_list_sizes(call, call.input, size, call.output.size(0), "an input block differs from the output in size");
       }
       return;
     case Collective::kAllToAll:
-      check_blocks(call, call.input, size_, "the input");
-      check_blocks(call, call.output, size_, "the output");
-      check_equal(call, call.input.size(rank_), call.output.size(rank_),
+      check_blocks(call, call.input, size, "the input");
+      check_blocks(call, call.output, size, "the output");
+      check_equal(call, call.input.size(rank), call.output.size(rank),
                   "the own blocks of input and output differ in size");
-      check_list_sizes(call, call.input, size_, call.input.size(0), "input blocks differ in size");
-      check_list_sizes(call, call.output, size_, call.input.size(0),
-                       "an output block differs from the input's in size");
+      check_list_sizes(call, call.input, size, call.input.size(0), "input blocks differ in size");
+      check_list_sizes(call, call.output, size, call.input.size(0), "an output block differs from the input's in size");
       return;
   }
 }

@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
+#include "tutti/cuda_communicator.h"
+#include "tutti/error.h"
 #include "tutti/types.h"
 
 namespace tutti {
@@ -29,6 +32,13 @@ class Device {
 
   // Waits until everything issued on the device by this thread is visible to the host and to peers.
   virtual void synchronize() = 0;
+
+  // A communicator on this device's memory: see CudaCommunicator::create. Throws Error(kUnsupported) where collectives
+  // are not run by the device.
+  virtual std::shared_ptr<CudaCommunicator> make_communicator(Store& /*store*/, const std::string& /*id*/, int /*rank*/,
+                                                              int /*size*/, const CudaOptions& /*options*/) {
+    throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no communicators of its own");
+  }
 };
 
 // The CPU device; lives as long as the process.

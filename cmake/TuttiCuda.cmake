@@ -1,0 +1,75 @@
+# The CUDA plug-in is built where nvcc is found. Without it, everything else is built as ever.
+
+set(TUTTI_CUDA AUTO CACHE STRING "Build libtutti_cuda.so: ON, OFF, or AUTO (if nvcc is found)")
+set(TUTTI_CUDA_ARCHITECTURES "80-real;90-real;100-real;100-virtual" CACHE STRING
+  "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; 90-real alone builds faster")
+
+# Sets TUTTI_CUDA_FOUND in the caller.
+macro(tutti_find_cuda)
+  set(TUTTI_CUDA_FOUND OFF)
+  if(TUTTI_CUDA STREQUAL "AUTO" AND (TUTTI_SANITIZE OR TUTTI_COVERAGE))
+    message(STATUS "CUDA: left out of instrumented builds")
+  elseif(TUTTI_CUDA)
+    include(CheckLanguage)
+    set(CMAKE_CUDA_ARCHITECTURES "${TUTTI_CUDA_ARCHITECTURES}")
+    check_language(CUDA)
+    if(CMAKE_CUDA_COMPILER)
+      if(TUTTI_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+        set(CMAKE_CUDA_COMPILER_LAUNCHER ${TUTTI_CCACHE})
+      endif()
+      set(CMAKE_CUDA_STANDARD 20)
+      set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+      set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+      enable_language(CUDA)
+      find_package(CUDAToolkit REQUIRED)
+      # nvcc takes a core and a gigabyte for each file: one at a time.
+      set_property(GLOBAL APPEND PROPERTY JOB_POOLS tutti_nvcc=1)
+      set(TUTTI_CUDA_FOUND ON)
+      message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${TUTTI_CUDA_ARCHITECTURES}")
+    elseif(NOT TUTTI_CUDA STREQUAL "AUTO")
+      message(FATAL_ERROR "TUTTI_CUDA=${TUTTI_CUDA}, but no nvcc was found: set CMAKE_CUDA_COMPILER or CUDACXX")
+    else()
+      message(STATUS "CUDA: no nvcc, so no libtutti_cuda.so")
+    endif()
+  endif()
+endmacro()
+
+# tutti_cuda_target(name): what every target with kernels needs.
+function(tutti_cuda_target name)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+  target_link_libraries(${name} PRIVATE tutti_options)
+  set_target_properties(${name} PROPERTIES JOB_POOL_COMPILE tutti_nvcc CUDA_SEPARABLE_COMPILATION OFF)
+endfunction()
+
+# libtutti_cuda.so from the cuda folders of the layers. The runtime is linked statically and hidden; the driver is
+# found at run time.
+function(tutti_cuda_library)
+  set(sources
+    src/device/cuda/cuda_arithmetic.cu
+    src/device/cuda/cuda_check.cc
+    src/device/cuda/cuda_device.cc
+    src/device/cuda/device_memory.cc
+    src/device/cuda/driver.cc
+    src/device/cuda/host_memory.cc
+    src/channel/cuda/fd_exchange.cc
+    src/channel/cuda/gpu_group.cc
+    src/algorithm/cuda/kernels_any.cu
+    src/algorithm/cuda/kernels_copy.cu
+    src/algorithm/cuda/kernels_sum_bf16.cu
+    src/algorithm/cuda/kernels_sum_f16.cu
+    src/algorithm/cuda/kernels_sum_f32.cu
+    src/communicator/cuda/cuda_communicator_impl.cc
+    src/communicator/cuda/device_failure.cc
+    src/communicator/cuda/plugin.cc
+    src/communicator/cuda/stream_order.cc)
+  # The bits of the CPU's kernels: products and sums are not contracted.
+  set_source_files_properties(src/device/cuda/cuda_arithmetic.cu src/algorithm/cuda/kernels_any.cu
+    PROPERTIES COMPILE_OPTIONS "--fmad=false")
+  add_library(tutti_cuda MODULE ${sources})
+  tutti_cuda_target(tutti_cuda)
+  target_link_libraries(tutti_cuda PRIVATE tutti CUDA::cudart_static Threads::Threads)
+  target_link_options(tutti_cuda PRIVATE "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined")
+  set_target_properties(tutti_cuda PROPERTIES PREFIX lib INSTALL_RPATH "$ORIGIN" BUILD_RPATH "$ORIGIN"
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  install(TARGETS tutti_cuda LIBRARY DESTINATION tutti COMPONENT python)
+endfunction()

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Puts the GPU tests and benchmarks of build/cuda, and the libraries that they need beyond a plain system, into a folder
+# that can be copied to a GPU machine: scripts/stage_gpu.sh DIR
+set -euo pipefail
+cd "$(dirname "$0")/.."
+dir=$1
+mkdir -p "$dir"
+for file in $(find build/cuda -name 'tutti_gpu*test' -type f) build/cuda/bench/cuda/cuda_bench build/cuda/libtutti_cuda.so; do
+  cp "$file" "$dir/"
+done
+cp -L build/cuda/libtutti.so.0 "$dir/libtutti.so.0"
+ldd build/cuda/libtutti.so.0 | awk '/libhwy/ {print $3}' | xargs -I{} cp -L {} "$dir/"
+cp scripts/test_gpu.sh scripts/bench_gpu.sh "$dir/"
+for file in "$dir"/tutti_gpu* "$dir"/cuda_bench "$dir"/*.so*; do strip --strip-unneeded "$file"; done
+du -sh "$dir"

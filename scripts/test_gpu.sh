@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# All tests that need a GPU; `make test-gpu` builds and runs them. On a machine without a compiler:
+#   scripts/test_gpu.sh DIR     DIR holds the programs and libraries that `scripts/stage_gpu.sh DIR` has put there
+# With several GPUs the ranks are spread over them. Every wait of a kernel is bounded, every step has a limit.
+set -uo pipefail
+dir=$(cd "${1:-build/cuda}" && pwd)
+out=${OUT:-$dir}
+export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
+find_program() { find "$dir" -name "$1" -type f -perm -u+x | head -1; }
+export TUTTI_PLUGIN_PATH=${TUTTI_PLUGIN_PATH:-$(dirname "$(find_program libtutti_cuda.so)")}
+export LD_LIBRARY_PATH=$dir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+failures=()
+
+step() { # NAME LIMIT_S COMMAND...
+  local name=$1 limit=$2 at=$SECONDS
+  shift 2
+  timeout --kill-after=5 "$limit" "$@" >"$out/$name.log" 2>&1
+  local rc=$?
+  printf '=== %s: exit code %s after %s s: %s\n' "$name" "$rc" "$((SECONDS - at))" \
+    "$(grep -E 'PASSED|FAILED  |ERROR SUMMARY|tests ran' "$out/$name.log" | tail -3 | tr '\n' ' ')"
+  if [ "$rc" -ne 0 ]; then
+    failures+=("$name")
+    grep -E '^\[  FAILED|Failure|rank [0-9]+:|on rank|Which is|seed|========= ' "$out/$name.log" | head -40
+    tail -5 "$out/$name.log"
+  fi
+}
+
+command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+step gpu 150 "$(find_program tutti_gpu_test)"
+step processes 60 "$(find_program tutti_gpu_process_test)"
+step one_kernel 30 "$(find_program tutti_gpu_one_kernel_test)"
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck synccheck; do
+    step "$tool" 90 compute-sanitizer --tool "$tool" --error-exitcode 3 "$(find_program tutti_gpu_one_kernel_test)"
+  done
+else
+  echo "=== compute-sanitizer is not here: its three runs are left out"
+fi
+[ ${#failures[@]} -eq 0 ] && echo "all GPU tests passed" || { echo "FAILED: ${failures[*]}"; exit 1; }

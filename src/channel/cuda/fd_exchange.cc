@@ -1,0 +1,138 @@
+#include "channel/cuda/fd_exchange.h"
+
+#include <poll.h>
+
+#include <array>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/secret.h"
+#include "bootstrap/local_socket.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+using Milliseconds = std::chrono::milliseconds;
+
+// What a client says: its rank and a proof over both ranks' names. The answer is the descriptor with a proof of its
+// own.
+std::string proof(const FdExchange& request, int from, int to) {
+  const std::string ranks = std::to_string(from) + ">" + std::to_string(to);
+  const std::array<std::string_view, 3> parts{std::string_view("tutti-cuda-fd"), request.id, ranks};
+  const Digest digest = hmac(request.secret, parts);
+  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+bool same(const std::string& a, std::string_view b) {
+  Digest x{}, y{};
+  if (a.size() != x.size() || b.size() != y.size()) return false;
+  std::memcpy(x.data(), a.data(), x.size());
+  std::memcpy(y.data(), b.data(), y.size());
+  return equal(x, y);
+}
+
+bool wait_for(int fd, short events, Deadline& deadline) {
+  const std::int64_t left = deadline.remaining_ns();
+  if (left <= 0) return false;
+  pollfd p{fd, events, 0};
+  static_cast<void>(::poll(&p, 1, static_cast<int>(std::min<std::int64_t>(left / 1'000'000 + 1, 100))));
+  return true;
+}
+
+bool receive(int socket, LocalMessage& message, Deadline& deadline) {
+  for (;;) {
+    const SocketStatus status = receive_message(socket, message);
+    if (status == SocketStatus::kOk) return true;
+    if (status == SocketStatus::kEnd || !wait_for(socket, POLLIN, deadline)) return false;
+  }
+}
+
+bool send(int socket, const std::string& bytes, std::span<const int> fds, Deadline& deadline) {
+  for (;;) {
+    const SocketStatus status = send_message(socket, bytes, fds);
+    if (status == SocketStatus::kOk) return true;
+    if (status == SocketStatus::kEnd || !wait_for(socket, POLLOUT, deadline)) return false;
+  }
+}
+
+// Gives the descriptor to `clients` peers that prove the secret. Strangers are dropped.
+void serve(const FdServer& server, const FdExchange& request, int own_fd, int clients) {
+  Deadline deadline = Deadline::after(request.timeout);
+  while (clients > 0) {
+    bool exhausted = false;
+    const UniqueFd socket = accept_local(server.listener.get(), exhausted);
+    if (!socket) {
+      if (!wait_for(server.listener.get(), POLLIN, deadline)) return;
+      continue;
+    }
+    // A client that says nothing must not hold up the others for long.
+    Deadline patience = Deadline::after(Milliseconds(2000));
+    LocalMessage hello;
+    if (!receive(socket.get(), hello, patience) || hello.bytes.size() < 33) continue;
+    const int from = static_cast<unsigned char>(hello.bytes[0]);
+    if (!same(proof(request, from, request.rank), std::string_view(hello.bytes).substr(1))) continue;
+    const std::array<int, 1> fds{own_fd};
+    if (send(socket.get(), proof(request, request.rank, from), fds, patience)) --clients;
+  }
+}
+
+[[noreturn]] void unreachable(const FdExchange& request, int peer, const char* why) {
+  throw_error(ErrorKind::kUnsupported,
+              "rank " + std::to_string(request.rank) + " cannot exchange GPU memory with rank " + std::to_string(peer) +
+                  ": " + why + ". CUDA groups need all ranks on one host and in one network namespace");
+}
+
+UniqueFd fetch(const FdExchange& request, int peer) {
+  Deadline deadline = Deadline::after(request.timeout);
+  const UniqueFd socket = new_local_socket();
+  if (!socket) unreachable(request, peer, "no Unix socket can be made here");
+  for (;;) {
+    const SocketStatus status = connect_local(socket.get(), request.peer_sockets[static_cast<std::size_t>(peer)]);
+    if (status == SocketStatus::kOk) break;
+    if (status == SocketStatus::kEnd) unreachable(request, peer, "its Unix socket is not there");
+    // The listener's backlog is full for the moment.
+    if (deadline.expired()) unreachable(request, peer, "its Unix socket does not answer");
+    std::this_thread::yield();
+  }
+  std::string hello(1, static_cast<char>(request.rank));
+  hello += proof(request, request.rank, peer);
+  LocalMessage answer;
+  if (!send(socket.get(), hello, {}, deadline) || !receive(socket.get(), answer, deadline) || answer.fds.size() != 1 ||
+      !same(proof(request, peer, request.rank), answer.bytes)) {
+    unreachable(request, peer, "it did not answer in time, or has another secret (TUTTI_SECRET)");
+  }
+  return std::move(answer.fds[0]);
+}
+
+}  // namespace
+
+FdServer make_fd_server() {
+  FdServer server;
+  server.name = "tutti-cuda-" + random_secret();
+  server.listener = listen_local(server.name);
+  if (!server.listener) throw_error(ErrorKind::kExhausted, "no Unix socket can be made to exchange GPU memory");
+  return server;
+}
+
+std::vector<UniqueFd> exchange_fds(const FdServer& server, const FdExchange& request, int own_fd) {
+  std::vector<UniqueFd> fds(request.peer_sockets.size());
+  int clients = 0;
+  for (const std::string& socket : request.peer_sockets) clients += socket.empty() ? 0 : 1;
+  if (clients == 0) return fds;
+  // Serves while this thread asks. It calls no CUDA function, so it needs no capture mode of its own.
+  std::thread server_thread([&] { serve(server, request, own_fd, clients); });
+  try {
+    for (std::size_t peer = 0; peer < fds.size(); ++peer) {
+      if (!request.peer_sockets[peer].empty()) fds[peer] = fetch(request, static_cast<int>(peer));
+    }
+  } catch (...) {
+    server_thread.join();
+    throw;
+  }
+  server_thread.join();
+  return fds;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,76 @@
+// The ranks of one communicator on GPUs of one host: their scratch memory, mapped by all, and what kernels need to
+// know.
+//
+// Made collectively: memory is allocated, exchanged and then tried. A pair of ranks trusts each other's memory only
+// after a probe has sent data both ways and checked it; if any pair fails, all ranks move to pinned host memory, and
+// the reason is kept.
+//
+// Ownership: owns all mappings. It must outlive every kernel that uses world(): graphs that hold such kernels keep it
+// alive. Thread rule: one thread makes it; const afterwards, except set_timeout() and the control words.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "channel/cuda/device_world.h"
+#include "device/cuda/shared_memory.h"
+#include "tutti/cuda_communicator.h"
+
+namespace tutti::cuda {
+
+struct GpuGroupRequest {
+  std::string id;
+  int rank = 0;
+  int size = 1;
+  int device = 0;
+  std::string transport;                // "", "peer" or "host"
+  std::string secret;                   // empty: rank 0 makes one up
+  std::chrono::milliseconds timeout{};  // of the store and the sockets
+  const void* probe_kernel = nullptr;   // takes (DeviceWorld, ProbeArgs)
+  std::uint64_t first_sequence = 0;
+};
+
+class GpuGroup {
+ public:
+  GpuGroup(Store& store, const GpuGroupRequest& request);
+  ~GpuGroup();
+  GpuGroup(const GpuGroup&) = delete;
+  GpuGroup& operator=(const GpuGroup&) = delete;
+
+  const DeviceWorld& world() const noexcept { return world_; }
+  device::HostControl& control() const noexcept { return *host_control_; }
+  int device() const noexcept { return request_.device; }
+  // All pairs store lines of 128 bytes whole.
+  bool ll128() const noexcept { return ll128_; }
+  const std::string& transport() const noexcept { return transport_; }
+  // Most blocks of a kernel, the same on all ranks: the blocks of ranks that share a GPU wait for each other, so all of
+  // them must find room on it at once.
+  int most_blocks() const noexcept { return most_blocks_; }
+  // Most ranks on one GPU.
+  int sharers() const noexcept { return sharers_; }
+
+ private:
+  struct Card;
+
+  std::uint64_t run_probe(std::uint64_t round, bool lines) const;
+  bool try_peer_memory(Store& store);
+  void connect(Store& store, const std::string& kind);
+  void make_world();
+  void count_sharers(const std::vector<Card>& cards);
+  void release() noexcept;
+
+  GpuGroupRequest request_;
+  std::shared_ptr<SharedMemory> own_;
+  std::vector<std::shared_ptr<SharedMemory>> memory_;  // by rank
+  RankState* state_ = nullptr;
+  device::HostControl* host_control_ = nullptr;
+  DeviceWorld world_;
+  bool ll128_ = false;
+  int most_blocks_ = kMaxBlocks;
+  int sharers_ = 1;
+  std::string transport_;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,215 @@
+#include "communicator/cuda/cuda_communicator_impl.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "algorithm/cuda/kernels.h"
+#include "communicator/call_check.h"
+#include "communicator/cuda/device_failure.h"
+#include "device/cuda/cuda_check.h"
+
+namespace tutti::cuda {
+namespace {
+
+// Loads every kernel on the current device: loading one later, beside a kernel that waits for a peer, would wait for
+// it.
+void load_kernels() {
+  for (const void* kernel : all_kernels()) {
+    cudaFuncAttributes attributes{};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  }
+}
+
+std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int rank, int size,
+                                     const CudaOptions& options, int device) {
+  if (size > device::kMaxRanks) {
+    throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
+                                             " ranks, not " + std::to_string(size));
+  }
+  const DeviceGuard guard(device);
+  load_kernels();
+  GpuGroupRequest request;
+  request.id = id;
+  request.rank = rank;
+  request.size = size;
+  request.device = device;
+  request.transport = options.transport;
+  request.secret = options.secret;
+  request.timeout = options.timeout;
+  request.probe_kernel = probe_kernel();
+  request.first_sequence = options.first_sequence;
+  return std::make_shared<GpuGroup>(store, request);
+}
+
+std::uint64_t to_ns(std::chrono::milliseconds timeout) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 1'000'000;
+  return static_cast<std::uint64_t>(std::clamp<std::int64_t>(timeout.count(), 1, kMost)) * 1'000'000;
+}
+
+bool has_root(Collective c) {
+  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
+         c == Collective::kScatter;
+}
+
+}  // namespace
+
+CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, int rank, int size,
+                                           const CudaOptions& options, int device)
+    : rank_(rank),
+      size_(size),
+      options_(options),
+      forced_(parse_forced(options.algorithm)),
+      group_(make_group(store, id, rank, size, options, device)) {
+  set_timeout(options.timeout);
+}
+
+CudaCommunicatorImpl::~CudaCommunicatorImpl() {
+  // Kernels under way read this rank's memory: their waits are bounded, so this is.
+  collectives_.wait();
+  messages_.wait();
+}
+
+std::uint64_t CudaCommunicatorImpl::sequence() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return sequence_;
+}
+
+void CudaCommunicatorImpl::set_timeout(std::chrono::milliseconds timeout) noexcept {
+  device::store_relaxed(&group_->control().timeout_ns, to_ns(timeout));
+}
+
+void CudaCommunicatorImpl::abort(const std::string& reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (abort_reason_.empty()) abort_reason_ = reason.empty() ? "aborted" : reason;
+  }
+  device::store_relaxed(&group_->control().abort, 1);
+}
+
+std::optional<Error> CudaCommunicatorImpl::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_of(group_->control(), rank_, options_.name, abort_reason_, records_);
+}
+
+void CudaCommunicatorImpl::throw_if_failed() const {
+  if (auto error = failure_of(group_->control(), rank_, options_.name, abort_reason_, records_)) throw Error(*error);
+}
+
+void CudaCommunicatorImpl::check(const Call& call) const { check_call(call, rank_, size_); }
+
+CudaShape CudaCommunicatorImpl::shape_of(const Call& call) const noexcept {
+  return {call.collective, call.dtype, size_, agreed_bytes(call, size_), group_->most_blocks(), group_->ll128()};
+}
+
+// What the ranks must agree on, the choice of the algorithm included; remembered for messages of failures.
+CallRecord CudaCommunicatorImpl::record_of(const Call& call, const Choice& choice) {
+  CallRecord record;
+  record.sequence = ++sequence_;
+  record.call = static_cast<std::uint8_t>(call.collective);
+  record.dtype = static_cast<std::uint8_t>(call.dtype);
+  record.op = reduces(call.collective) ? static_cast<std::uint8_t>(call.op) : 0;
+  record.root = has_root(call.collective) ? call.root : -1;
+  record.uneven = call.uneven ? 1 : 0;
+  record.count = call.count;
+  const auto mixed = static_cast<std::uint32_t>(choice.protocol) | static_cast<std::uint32_t>(choice.two_shot) << 2 |
+                     static_cast<std::uint32_t>(choice.blocks) << 3 |
+                     static_cast<std::uint32_t>(choice.piece_bytes) << 10;
+  record.plans = mixed * 0x9e3779b1u | 1;
+  record.hash = fingerprint(record);
+  record.plans = 0;  // it stands for the choice here: not to be shown
+  if (records_.size() > 4096) records_.clear();
+  records_.insert_or_assign(record.hash, record);
+  return record;
+}
+
+void CudaCommunicatorImpl::launch(const void* kernel, int blocks, int workers, void* args, StreamOrder& order,
+                                  cudaStream_t stream) {
+  order.before(stream, group_);
+  void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
+  check_cuda(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
+                              dim3(static_cast<unsigned>(workers + kControlThreads)), parameters, 0, stream),
+             "cudaLaunchKernel");
+}
+
+void CudaCommunicatorImpl::run(const Call& call, CudaStream stream) {
+  check(call);
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  if (runs_as_messages(call)) {
+    run_messages(call, static_cast<cudaStream_t>(stream));
+  } else {
+    run_collective(call, static_cast<cudaStream_t>(stream));
+  }
+}
+
+void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream) {
+  const Choice choice = choose(shape_of(call), forced_);
+  const CallRecord record = record_of(call, choice);
+  const Reducer reducer = reducer_of(call.dtype, call.op);
+  if (choice.two_shot) {
+    TwoShotArgs args = make_two_shot(call, size_, choice, record.hash);
+    launch(kernel_of(choice.protocol, Pattern::kTwoShot, reducer), choice.blocks, choice.threads, &args, collectives_,
+           stream);
+    return;
+  }
+  ExchangeArgs args = make_exchange(call, rank_, size_, choice, record.hash);
+  const Pattern pattern = reduces(call.collective) ? Pattern::kReduce : Pattern::kCopy;
+  launch(kernel_of(choice.protocol, pattern, reducer), choice.blocks, choice.threads, &args, collectives_, stream);
+}
+
+// Uneven calls whose sizes only the two ranks of a pair know. They are collectives all the same: in order with the
+// others, and with this rank's own part copied here.
+void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
+  const CallRecord record = record_of(call, Choice{});
+  const bool has_own = call.collective == Collective::kAllToAll || rank_ == call.root;
+  if (has_own) {
+    const int in = call.collective == Collective::kGather ? 0 : rank_;
+    const int out = call.collective == Collective::kScatter ? 0 : rank_;
+    if (call.output.size(out) > 0 && call.output.data(out) != call.input.data(in)) {
+      collectives_.before(stream, group_);
+      check_cuda(cudaMemcpyAsync(call.output.data(out), call.input.data(in), call.output.size(out),
+                                 cudaMemcpyDeviceToDevice, stream),
+                 "cudaMemcpyAsync");
+    }
+  }
+  launch_messages(messages_of(call, rank_, size_, record.hash), stream);
+}
+
+void CudaCommunicatorImpl::launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream) {
+  // As many blocks as lanes and channels: few where ranks share a GPU (GpuGroup::most_blocks).
+  const int channels = group_->sharers() <= 2 ? kMessageChannels : 1;
+  for (MessageArgs& args : make_messages(requests, channels)) {
+    launch(message_kernel(), args.lanes * args.channels, kMessageWorkers, &args, messages_, stream);
+  }
+}
+
+void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, CudaStream stream) {
+  std::vector<MessageRequest> requests;
+  for (const CudaMessage& m : messages) {
+    if (m.peer < 0 || m.peer >= size_ || m.peer == rank_) {
+      throw_error(ErrorKind::kInvalidArgument, std::string(m.send ? "send to" : "receive from") + " rank " +
+                                                   std::to_string(m.peer) + ": must be another rank of this group of " +
+                                                   std::to_string(size_));
+    }
+    if (m.data == nullptr && m.bytes > 0) throw_error(ErrorKind::kInvalidArgument, "the message's memory is null");
+    requests.push_back({m.send, static_cast<std::byte*>(m.data), m.bytes, m.peer, m.tag});
+  }
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  launch_messages(requests, static_cast<cudaStream_t>(stream));
+}
+
+void CudaCommunicatorImpl::synchronize(CudaStream stream) {
+  check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+}
+
+std::string CudaCommunicatorImpl::explain(const Call& call) const {
+  check(call);
+  return runs_as_messages(call) ? "messages" : to_string(choose(shape_of(call), forced_));
+}
+
+}  // namespace tutti::cuda

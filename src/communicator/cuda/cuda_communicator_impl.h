@@ -1,0 +1,65 @@
+// The communicator behind include/tutti/cuda_communicator.h, in libtutti_cuda.so.
+//
+// A call is: check, choose, one launch. The host waits for nothing. What the device needs between calls lies in device
+// memory (DeviceWorld), so that a captured launch can be replayed.
+//
+// Locks: mutex_ guards everything below it; a leaf.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/plan_exchange.h"
+#include "channel/call_record.h"
+#include "channel/cuda/gpu_group.h"
+#include "communicator/cuda/stream_order.h"
+#include "tutti/cuda_communicator.h"
+
+namespace tutti::cuda {
+
+class CudaCommunicatorImpl final : public CudaCommunicator {
+ public:
+  CudaCommunicatorImpl(Store& store, const std::string& id, int rank, int size, const CudaOptions& options, int device);
+  ~CudaCommunicatorImpl() override;
+
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  int device() const noexcept override { return group_->device(); }
+  void check(const Call& call) const override;
+  void run(const Call& call, CudaStream stream) override;
+  void exchange(const std::vector<CudaMessage>& messages, CudaStream stream) override;
+  void synchronize(CudaStream stream) override;
+  std::optional<Error> failure() const override;
+  void abort(const std::string& reason) noexcept override;
+  void set_timeout(std::chrono::milliseconds timeout) noexcept override;
+  std::string explain(const Call& call) const override;
+  const std::string& transport() const noexcept override { return group_->transport(); }
+  std::uint64_t sequence() const noexcept override;
+
+ private:
+  CudaShape shape_of(const Call& call) const noexcept;
+  CallRecord record_of(const Call& call, const Choice& choice);
+  void throw_if_failed() const;
+  void run_collective(const Call& call, cudaStream_t stream);
+  void run_messages(const Call& call, cudaStream_t stream);
+  void launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
+  void launch(const void* kernel, int blocks, int workers, void* args, StreamOrder& order, cudaStream_t stream);
+
+  const int rank_;
+  const int size_;
+  const CudaOptions options_;
+  const std::optional<ForcedChoice> forced_;
+  // Shared with the graphs that hold its kernels.
+  const std::shared_ptr<GpuGroup> group_;
+
+  mutable std::mutex mutex_;
+  std::uint64_t sequence_ = 0;
+  StreamOrder collectives_, messages_;
+  std::unordered_map<std::uint32_t, CallRecord> records_;  // by fingerprint: what a failing kernel was
+  std::string abort_reason_;
+};
+
+}  // namespace tutti::cuda

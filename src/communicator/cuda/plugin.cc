@@ -1,0 +1,44 @@
+// What libtutti_cuda.so exports.
+#include <cuda_runtime_api.h>
+
+#include "algorithm/cuda/choice.h"
+#include "communicator/cuda/cuda_communicator_impl.h"
+#include "communicator/cuda/stream_order.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/registry.h"
+
+namespace tutti::cuda {
+namespace {
+
+class CudaDevice final : public CudaMemoryDevice {
+ public:
+  std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
+                                                      const CudaOptions& options) override {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess || count == 0) {
+      static_cast<void>(cudaGetLastError());
+      throw_error(ErrorKind::kUnsupported, std::string("no CUDA device is usable here: ") +
+                                               (error != cudaSuccess ? cudaGetErrorString(error) : "none found"));
+    }
+    int device = options.device;
+    if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    if (device >= count) {
+      throw_error(ErrorKind::kInvalidArgument,
+                  "CUDA device " + std::to_string(device) + " of " + std::to_string(count) + " does not exist");
+    }
+    release_retired();
+    return std::make_shared<CudaCommunicatorImpl>(store, id, rank, size, options, device);
+  }
+};
+
+constexpr DevicePlugin kPlugin{kDeviceAbiVersion, "cuda", []() -> Device* { return new CudaDevice; },
+                               [](Device* device) noexcept { delete device; }};
+
+}  // namespace
+}  // namespace tutti::cuda
+
+extern "C" __attribute__((visibility("default"))) const tutti::DevicePlugin* tutti_device_plugin() noexcept {
+  return &tutti::cuda::kPlugin;
+}

@@ -1,0 +1,42 @@
+// CudaCommunicator::create in libtutti.so: finds the plug-in and passes the call on.
+#include <mutex>
+
+#include "algorithm/cuda/choice.h"
+#include "base/registry.h"
+#include "device/registry.h"
+#include "tutti/config.h"
+#include "tutti/cuda_communicator.h"
+
+namespace tutti {
+namespace {
+
+// A plug-in stays loaded as long as the process, and so does the registry that has loaded it. The search path of the
+// first caller counts.
+DeviceRegistry& registry(const Config& config) {
+  static DeviceRegistry* const instance = new DeviceRegistry(DeviceRegistry::default_directories(config.plugin_path));
+  return *instance;
+}
+
+}  // namespace
+
+std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const std::string& id, int rank, int size,
+                                                           const CudaOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                                                 ": a rank lies between 0 and the world size less one");
+  }
+  if (forked_child()) {
+    throw_error(ErrorKind::kUnsupported,
+                "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
+  }
+  const Config config = config_from_environment();
+  CudaOptions complete = options;
+  if (complete.transport.empty()) complete.transport = config.cuda_transport;
+  if (complete.algorithm.empty()) complete.algorithm = config.cuda_algorithm;
+  if (complete.secret.empty()) complete.secret = config.secret;
+  return registry(config).find("cuda").make_communicator(store, id, rank, size, complete);
+}
+
+std::vector<std::string> CudaCommunicator::algorithms() { return cuda::algorithm_names(); }
+
+}  // namespace tutti

@@ -1,0 +1,25 @@
+// Errors of CUDA as Errors of Tutti.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+namespace tutti::cuda {
+
+// Throws Error (kExhausted for want of memory, else kInternal) that names the call and CUDA's reason.
+void check_cuda(cudaError_t error, const char* call);
+void check_driver(CUresult result, const char* call);
+
+// Makes `device` current on this thread as long as it lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+ private:
+  int previous_ = -1;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,52 @@
+#include "device/cuda/driver.h"
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+template <class Function>
+void find(Function& function, const char* name) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  // 12.0: the oldest driver whose behaviour this code was written for.
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || address == nullptr) {
+    static_cast<void>(cudaGetLastError());
+    throw_error(ErrorKind::kUnsupported, std::string("the CUDA driver offers no ") + name + " (" +
+                                             (error != cudaSuccess ? cudaGetErrorString(error) : "too old") +
+                                             "): install a driver for CUDA 12 or later");
+  }
+  function = reinterpret_cast<Function>(address);
+}
+
+Driver load() {
+  Driver d{};
+  find(d.get_error_string, "cuGetErrorString");
+  find(d.device_get, "cuDeviceGet");
+  find(d.device_get_attribute, "cuDeviceGetAttribute");
+  find(d.mem_granularity, "cuMemGetAllocationGranularity");
+  find(d.mem_create, "cuMemCreate");
+  find(d.mem_release, "cuMemRelease");
+  find(d.mem_address_reserve, "cuMemAddressReserve");
+  find(d.mem_address_free, "cuMemAddressFree");
+  find(d.mem_map, "cuMemMap");
+  find(d.mem_unmap, "cuMemUnmap");
+  find(d.mem_set_access, "cuMemSetAccess");
+  find(d.mem_export, "cuMemExportToShareableHandle");
+  find(d.mem_import, "cuMemImportFromShareableHandle");
+  return d;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  static const Driver table = load();
+  return table;
+}
+
+}  // namespace tutti::cuda

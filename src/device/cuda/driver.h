@@ -1,0 +1,28 @@
+// The CUDA driver's functions that the runtime does not offer, found at run time: nothing links libcuda.so, so the
+// plug-in loads, and says what is missing, on a machine without a driver.
+#pragma once
+
+#include <cuda.h>
+
+namespace tutti::cuda {
+
+struct Driver {
+  decltype(&cuGetErrorString) get_error_string;
+  decltype(&cuDeviceGet) device_get;
+  decltype(&cuDeviceGetAttribute) device_get_attribute;
+  decltype(&cuMemGetAllocationGranularity) mem_granularity;
+  decltype(&cuMemCreate) mem_create;
+  decltype(&cuMemRelease) mem_release;
+  decltype(&cuMemAddressReserve) mem_address_reserve;
+  decltype(&cuMemAddressFree) mem_address_free;
+  decltype(&cuMemMap) mem_map;
+  decltype(&cuMemUnmap) mem_unmap;
+  decltype(&cuMemSetAccess) mem_set_access;
+  decltype(&cuMemExportToShareableHandle) mem_export;
+  decltype(&cuMemImportFromShareableHandle) mem_import;
+};
+
+// Loaded at the first call. Throws Error(kUnsupported) if there is no driver, or one that is too old.
+const Driver& driver();
+
+}  // namespace tutti::cuda

@@ -1,0 +1,59 @@
+// SharedMemory in host memory: a memfd, mapped and registered with CUDA.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/shared_memory.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+class HostMemory final : public SharedMemory {
+ public:
+  HostMemory(UniqueFd fd, std::size_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
+    void* p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    if (p == MAP_FAILED) throw_system_error(ErrorKind::kExhausted, "mmap", errno);
+    host_ = p;
+    const cudaError_t error = cudaHostRegister(p, bytes_, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    if (error != cudaSuccess) {
+      ::munmap(p, bytes_);
+      check_cuda(error, "cudaHostRegister");
+    }
+    check_cuda(cudaHostGetDevicePointer(&device_, host_, 0), "cudaHostGetDevicePointer");
+  }
+  ~HostMemory() override {
+    static_cast<void>(cudaHostUnregister(host_));
+    ::munmap(host_, bytes_);
+  }
+  std::byte* data() const noexcept override { return static_cast<std::byte*>(device_); }
+  std::size_t bytes() const noexcept override { return bytes_; }
+  UniqueFd export_fd() const override { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
+  void allow(int /*device*/) override {}  // portable: every device of the process sees it
+
+ private:
+  UniqueFd fd_;
+  std::size_t bytes_;
+  void* host_ = nullptr;
+  void* device_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<SharedMemory> make_host_memory(std::size_t bytes) {
+  UniqueFd fd(::memfd_create("tutti-cuda", MFD_CLOEXEC));
+  if (!fd) throw_system_error(ErrorKind::kExhausted, "memfd_create", errno);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    throw_system_error(ErrorKind::kExhausted, "ftruncate", errno);
+  }
+  return std::make_shared<HostMemory>(std::move(fd), bytes);
+}
+
+std::shared_ptr<SharedMemory> open_host_memory(int fd, std::size_t bytes) {
+  return std::make_shared<HostMemory>(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), bytes);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,193 @@
+// Every collective on a GPU: sizes, types, operations, alignments, protocols, transports.
+#include <random>
+
+#include "cuda/gpu/gpu_ranks.h"
+#include "device/cpu/kernels.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kReduce,        Collective::kBroadcast,
+                                       Collective::kAllGather, Collective::kGather,        Collective::kScatter,
+                                       Collective::kAllToAll,  Collective::kReduceScatter, Collective::kBarrier};
+
+CaseShape shape_of(Collective collective, std::size_t count, DataType dtype = DataType::kBfloat16) {
+  CaseShape shape;
+  shape.collective = collective;
+  shape.dtype = dtype;
+  shape.count = collective == Collective::kBarrier ? 0 : count;
+  return shape;
+}
+
+class Algorithms : public testing::TestWithParam<std::string> {};
+
+TEST_P(Algorithms, EveryCollectiveAtOddSizes) {
+  for (const int size : {2, 3, 4, 8}) {
+    GpuWorld world;
+    world.size = size;
+    world.options.algorithm = GetParam();
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::uint64_t seed = 1;
+      for (const Collective collective : kCollectives) {
+        for (const std::size_t count : {0, 1, 3, 1024, 4099, 33333, 131071}) {
+          CaseShape shape = shape_of(collective, count);
+          shape.root = size - 1;
+          shape.in_place = ++seed % 2 == 0;
+          shape.shift = seed % 3;
+          run_and_verify(rank, shape, seed);
+        }
+      }
+    });
+  }
+}
+
+TEST_P(Algorithms, SequenceNumbersWrap) {
+  for (const std::uint64_t first : {(std::uint64_t{1} << 30) - 50, (std::uint64_t{1} << 32) - 50}) {
+    GpuWorld world;
+    world.options.algorithm = GetParam();
+    world.options.first_sequence = first;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      for (std::uint64_t i = 0; i < 100; ++i) {
+        run_and_verify(rank, shape_of(Collective::kAllReduce, 1 + i * 37 % 3000, DataType::kUint32), i);
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Algorithms,
+                         testing::Values("", "ll_one_shot", "ll128_one_shot", "bulk_one_shot@5", "ll_two_shot@3",
+                                         "ll128_two_shot", "bulk_two_shot@7"),
+                         [](const auto& which) {
+                           const std::string name = which.param.substr(0, which.param.find('@'));
+                           return name.empty() ? std::string("chosen") : name;
+                         });
+
+TEST(Collectives, EveryTypeAndOperation) {
+  for (const char* algorithm : {"", "ll128_two_shot", "bulk_two_shot"}) {
+    GpuWorld world;
+    world.size = 3;
+    world.options.algorithm = algorithm;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::uint64_t seed = 100;
+      for (int d = 0; d < kDataTypeCount; ++d) {
+        for (int o = 0; o < kReduceOpCount; ++o) {
+          CaseShape shape = shape_of(Collective::kAllReduce, 1237, static_cast<DataType>(d));
+          shape.op = static_cast<ReduceOp>(o);
+          shape.factor = 0.5;
+          shape.shift = ++seed % 2;
+          if (cpu::supports(shape.dtype, shape.op)) run_and_verify(rank, shape, seed);
+        }
+      }
+    });
+  }
+}
+
+TEST(Collectives, LargeMessages) {
+  GpuWorld world;
+  world.size = 4;
+  world.memory_bytes = std::size_t{256} << 20;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    for (const Collective c : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter,
+                               Collective::kAllToAll, Collective::kBroadcast}) {
+      run_and_verify(rank, shape_of(c, 1'500'001), 7);
+    }
+  });
+}
+
+TEST(Collectives, OneRank) {
+  GpuWorld world;
+  world.size = 1;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    for (const Collective collective : kCollectives) run_and_verify(rank, shape_of(collective, 1001), 3);
+  });
+}
+
+TEST(Collectives, PinnedHostMemory) {
+  GpuWorld world;
+  world.size = 3;
+  world.options.transport = "host";
+  run_gpu_ranks(world, [&](Rank& rank) {
+    EXPECT_EQ(rank.comm->transport(), "pinned host memory: TUTTI_CUDA_TRANSPORT=host");
+    for (const Collective collective : kCollectives) {
+      for (const std::size_t count : {1, 3000, 100'003}) run_and_verify(rank, shape_of(collective, count), count);
+    }
+  });
+}
+
+TEST(Collectives, UnevenBlocks) {
+  GpuWorld world;
+  world.size = 3;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const int n = rank.size;
+    for (const std::size_t unit : {std::size_t{1}, std::size_t{1000}, std::size_t{60'000}}) {
+      rank.used = 0;
+      const auto bytes_of = [&](int from, int to) {
+        return static_cast<std::size_t>((from * 5 + to * 3) % 7) * unit * 4;
+      };
+      std::vector<void*> ins, outs;
+      std::vector<std::size_t> in_sizes, out_sizes;
+      for (int p = 0; p < n; ++p) {
+        in_sizes.push_back(bytes_of(rank.rank, p));
+        out_sizes.push_back(bytes_of(p, rank.rank));
+        ins.push_back(rank.allocate(in_sizes.back()));
+        outs.push_back(rank.allocate(out_sizes.back()));
+        TUTTI_CUDA_OK(cudaMemsetAsync(ins.back(), rank.rank * 16 + p + 1, in_sizes.back(), rank.stream));
+        TUTTI_CUDA_OK(cudaMemsetAsync(outs.back(), 0xa5, out_sizes.back(), rank.stream));
+      }
+      Call call;
+      call.collective = Collective::kAllToAll;
+      call.dtype = DataType::kInt32;
+      call.uneven = true;
+      call.input = Blocks::list(ins.data(), in_sizes.data());
+      call.output = Blocks::list(outs.data(), out_sizes.data());
+      rank.comm->run(call, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      for (int p = 0; p < n; ++p) {
+        for (const std::byte b : rank.download(static_cast<std::byte*>(outs[static_cast<std::size_t>(p)]),
+                                               out_sizes[static_cast<std::size_t>(p)])) {
+          if (b != static_cast<std::byte>(p * 16 + rank.rank + 1)) throw std::runtime_error("wrong data from a peer");
+        }
+      }
+    }
+  });
+}
+
+TEST(Messages, BatchesInAnyOrder) {
+  GpuWorld world;
+  world.size = 4;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    for (int round = 0; round < 20; ++round) {
+      rank.used = 0;
+      std::vector<CudaMessage> batch;
+      std::vector<std::pair<std::byte*, std::vector<std::byte>>> due;
+      for (int p = 0; p < rank.size; ++p) {
+        for (std::uint32_t k = 0; p != rank.rank && k < 3; ++k) {
+          const auto content = [&](int from, int to) {
+            CaseShape shape = shape_of(Collective::kBroadcast, 0);
+            std::vector<std::byte> bytes(static_cast<std::size_t>((from * 7 + to * 11 + round * 13) % 17) * k * 4001);
+            fill(bytes, shape, static_cast<std::uint64_t>(round) * 10 + k, from * 8 + to);
+            return bytes;
+          };
+          const std::vector<std::byte> out = content(rank.rank, p);
+          std::byte* sent = rank.allocate(out.size());
+          rank.upload(sent, out, rank.stream);
+          due.emplace_back(nullptr, content(p, rank.rank));
+          std::byte* received = rank.allocate(due.back().second.size());
+          due.back().first = received;
+          const CudaMessage send{true, sent, out.size(), p, k};
+          const CudaMessage receive{false, received, due.back().second.size(), p, k};
+          batch.push_back((rank.rank + round) % 2 == 0 ? send : receive);
+          batch.push_back((rank.rank + round) % 2 == 0 ? receive : send);
+        }
+      }
+      rank.comm->exchange(batch, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      for (const auto& [memory, want] : due) {
+        if (rank.download(memory, want.size()) != want) throw std::runtime_error("wrong message");
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test

@@ -1,0 +1,155 @@
+// What goes wrong ends: peers that do not come, other calls, aborts, overlap. No kernel stays on the GPU.
+#include "cuda/gpu/gpu_ranks.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+CaseShape sum(std::size_t count) {
+  CaseShape shape;
+  shape.count = count;
+  return shape;
+}
+
+ErrorKind kind_of(const std::function<void()>& call, std::string* text = nullptr) {
+  try {
+    call();
+  } catch (const Error& e) {
+    if (text != nullptr) *text = e.what();
+    return e.kind();
+  }
+  return ErrorKind::kInternal;
+}
+
+class Faults : public testing::TestWithParam<std::string> {};
+
+TEST_P(Faults, MissingPeerIsATimeout) {
+  GpuWorld world;
+  world.size = 3;
+  world.options.algorithm = GetParam();
+  run_gpu_ranks(world, [&](Rank& rank) {
+    run_and_verify(rank, sum(5000), 1);
+    rank.comm->set_timeout(std::chrono::milliseconds(300));
+    const CollectiveCase c(sum(5000), rank.size, 2);
+    const Buffers b = prepare(rank, c, rank.stream);
+    if (rank.rank != 1) {
+      rank.comm->run(b.call, rank.stream);
+      std::string text;
+      EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }, &text), ErrorKind::kTimeout) << text;
+      EXPECT_NE(text.find("rank 1 did not come to all_reduce f32[5000] sum"), std::string::npos) << text;
+    }
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 1) {
+      // Too late: the communicator is poisoned, and its kernels return at once.
+      rank.comm->run(b.call, rank.stream);
+      EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }), ErrorKind::kTimeout);
+    }
+    EXPECT_EQ(kind_of([&] { rank.comm->run(b.call, rank.stream); }), ErrorKind::kTimeout);
+  });
+}
+
+TEST_P(Faults, AbortEndsAKernelThatWaits) {
+  GpuWorld world;
+  world.options.algorithm = GetParam();
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(sum(70'000), rank.size, 2);
+    const Buffers b = prepare(rank, c, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    if (rank.rank == 0) {
+      rank.comm->run(b.call, rank.stream);
+      EXPECT_EQ(cudaStreamQuery(rank.stream), cudaErrorNotReady);
+      rank.comm->abort("enough");
+      std::string text;
+      EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }, &text), ErrorKind::kAborted);
+      EXPECT_NE(text.find("enough"), std::string::npos) << text;
+    }
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 1) {
+      rank.comm->run(b.call, rank.stream);
+      EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }), ErrorKind::kPeerLost);
+    }
+  });
+}
+
+TEST_P(Faults, OtherCallsAreNamed) {
+  struct Pair {
+    CaseShape a, b;
+  };
+  CaseShape product = sum(100), gather = sum(100), wide = sum(100);
+  product.op = ReduceOp::kProduct;
+  gather.collective = Collective::kAllGather;
+  wide.dtype = DataType::kFloat64;
+  for (const Pair& pair : {Pair{sum(100), sum(101)}, Pair{sum(100), sum(300'000)}, Pair{sum(100), product},
+                           Pair{sum(100), gather}, Pair{sum(100), wide}}) {
+    GpuWorld world;
+    world.options.algorithm = GetParam();
+    run_gpu_ranks(world, [&](Rank& rank) {
+      const CollectiveCase c(rank.rank == 0 ? pair.a : pair.b, rank.size, 2);
+      const Buffers b = prepare(rank, c, rank.stream);
+      rank.comm->run(b.call, rank.stream);
+      std::string text;
+      EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }, &text), ErrorKind::kMismatch) << text;
+      EXPECT_NE(text.find("the ranks make different calls"), std::string::npos) << text;
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, Faults,
+                         testing::Values("", "ll_one_shot", "ll128_one_shot", "ll128_two_shot", "bulk_two_shot"),
+                         [](const auto& which) { return which.param.empty() ? std::string("chosen") : which.param; });
+
+TEST(Overlap, IsFound) {
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(sum(1000), rank.size, 2);
+    const Buffers b = prepare(rank, c, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t first = nullptr, second = nullptr;
+    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    rank.comm->run(b.call, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
+    TUTTI_CUDA_OK(cudaGraphInstantiate(&first, graph, 0));
+    TUTTI_CUDA_OK(cudaGraphInstantiate(&second, graph, 0));
+    TUTTI_CUDA_OK(cudaGraphUpload(first, rank.stream));
+    TUTTI_CUDA_OK(cudaGraphUpload(second, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 0) {
+      rank.comm->set_timeout(std::chrono::seconds(2));
+      TUTTI_CUDA_OK(cudaGraphLaunch(first, rank.stream));
+      TUTTI_CUDA_OK(cudaGraphLaunch(second, rank.other_stream));
+      static_cast<void>(cudaStreamSynchronize(rank.stream));
+      static_cast<void>(cudaStreamSynchronize(rank.other_stream));
+      const auto failure = rank.comm->failure();
+      ASSERT_TRUE(failure.has_value());
+      // Rank 1 never comes, so without the check this would be a timeout.
+      EXPECT_EQ(failure->kind(), ErrorKind::kInvalidArgument) << failure->what();
+    }
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(first));
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(second));
+    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+  });
+}
+
+TEST(Refusals, AreErrorsBeforeAnythingIsSent) {
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(sum(10), rank.size, 1);
+    Buffers b = prepare(rank, c, rank.stream);
+    Call bad = b.call;
+    bad.dtype = DataType::kInt32;
+    bad.op = ReduceOp::kAvg;
+    EXPECT_EQ(kind_of([&] { rank.comm->run(bad, rank.stream); }), ErrorKind::kInvalidArgument);
+    EXPECT_EQ(kind_of([&] {
+                rank.comm->exchange({{true, b.input, 4, rank.rank, 0}}, rank.stream);
+              }),
+              ErrorKind::kInvalidArgument);
+    rank.comm->run(b.call, rank.stream);
+    rank.comm->synchronize(rank.stream);
+    verify(rank, c, b, "after refusals");
+  });
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test

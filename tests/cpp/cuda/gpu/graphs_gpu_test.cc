@@ -1,0 +1,163 @@
+// CUDA graphs, streams, and everything mixed.
+#include <random>
+
+#include "cuda/gpu/gpu_ranks.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& body) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  TUTTI_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  body();
+  TUTTI_CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+  return executable;
+}
+
+CaseShape sum(std::size_t count) {
+  CaseShape shape;
+  shape.dtype = DataType::kUint32;
+  shape.count = count;
+  return shape;
+}
+
+TEST(Graphs, ReplayWithChangingData) {
+  for (const int size : {2, 4}) {
+    GpuWorld world;
+    world.size = size;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::vector<CaseShape> shapes{sum(5), sum(3000), sum(70'000), sum(400'000)};
+      shapes.push_back(sum(1000));
+      shapes.back().collective = Collective::kAllGather;
+      std::vector<Buffers> buffers;
+      for (const CaseShape& shape : shapes)
+        buffers.push_back(prepare(rank, CollectiveCase(shape, size, 0), rank.stream));
+      const std::size_t arena = rank.used;
+      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+      cudaGraphExec_t graph = capture(rank.stream, [&] {
+        for (const Buffers& b : buffers) rank.comm->run(b.call, rank.stream);
+      });
+      TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
+      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+      rank.barrier->arrive_and_wait();
+      for (std::uint64_t round = 1; round <= 20; ++round) {
+        std::vector<CollectiveCase> cases;
+        for (std::size_t i = 0; i < shapes.size(); ++i) {
+          cases.emplace_back(shapes[i], size, round * 100 + i);
+          rank.upload(buffers[i].input, cases[i].input(rank.rank), rank.stream);
+        }
+        TUTTI_CUDA_OK(cudaGraphLaunch(graph, rank.stream));
+        // Eager calls between replays use the same sequence numbers.
+        rank.used = arena;
+        const CollectiveCase eager(sum(1 + round * 100), size, round);
+        const Buffers b = prepare(rank, eager, rank.stream);
+        for (std::uint64_t i = 0; i < round % 3; ++i) rank.comm->run(b.call, rank.stream);
+        rank.comm->synchronize(rank.stream);
+        for (std::size_t i = 0; i < shapes.size(); ++i) verify(rank, cases[i], buffers[i], "graph");
+        if (round % 3 != 0) verify(rank, eager, b, "eager");
+      }
+      TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+    });
+  }
+}
+
+TEST(Graphs, OutliveTheCommunicator) {
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(sum(1000), rank.size, 1);
+    const Buffers b = prepare(rank, c, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    cudaGraphExec_t graph = capture(rank.stream, [&] { rank.comm->run(b.call, rank.stream); });
+    rank.barrier->arrive_and_wait();
+    rank.comm.reset();
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaGraphLaunch(graph, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    verify(rank, c, b, "graph");
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+  });
+}
+
+// Sizes, protocols, collectives, streams, eager calls and replays in a random order that all ranks share; payloads are
+// unique by call, rank and index; results are looked at after each batch.
+TEST(Stress, EverythingMixed) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  for (const int size : {2, 3, 8}) {
+    GpuWorld world;
+    world.size = size;
+    world.memory_bytes = std::size_t{192} << 20;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::mt19937_64 random(seed);
+      const CollectiveCase fixed(sum(2000), size, 1);
+      const Buffers graph_buffers = prepare(rank, fixed, rank.stream);
+      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+      cudaGraphExec_t graph = capture(rank.stream, [&] { rank.comm->run(graph_buffers.call, rank.stream); });
+      TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
+      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+      const std::size_t arena = rank.used;
+      for (int batch = 0; batch < 12; ++batch) {
+        rank.used = arena;
+        std::vector<CollectiveCase> cases;
+        std::vector<Buffers> buffers;
+        std::vector<int> streams;
+        for (int i = 0; i < 60; ++i) {
+          CaseShape shape = sum(1 + random() % (std::size_t{1} << (random() % 17)));
+          constexpr Collective kAll[] = {Collective::kAllReduce, Collective::kReduce,       Collective::kBroadcast,
+                                         Collective::kAllGather, Collective::kGather,       Collective::kScatter,
+                                         Collective::kAllToAll,  Collective::kReduceScatter};
+          shape.collective = kAll[random() % 8];
+          shape.root = static_cast<int>(random() % static_cast<std::uint64_t>(size));
+          shape.in_place = random() % 2 == 0;
+          shape.shift = random() % 4;
+          streams.push_back(static_cast<int>(random() % 3));
+          cases.emplace_back(shape, size, random());
+          buffers.push_back(prepare(rank, cases.back(), rank.stream));
+        }
+        TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+        for (std::size_t i = 0; i < cases.size(); ++i) {
+          rank.comm->run(buffers[i].call, streams[i] == 0 ? rank.other_stream : rank.stream);
+          // A replay is ordered after the eager calls by its stream alone.
+          if (streams[i] == 2) TUTTI_CUDA_OK(cudaGraphLaunch(graph, rank.stream));
+        }
+        rank.comm->synchronize(rank.other_stream);
+        rank.comm->synchronize(rank.stream);
+        for (std::size_t i = 0; i < cases.size(); ++i)
+          verify(rank, cases[i], buffers[i], "batch " + std::to_string(batch));
+        verify(rank, fixed, graph_buffers, "graph");
+      }
+      TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+    });
+  }
+}
+
+TEST(Stress, TwoCommunicatorsOnTwoStreams) {
+  MemoryStore second_store;
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    CudaOptions options = world.options;
+    options.device = rank.device;
+    const auto second = CudaCommunicator::create(second_store, "second", rank.rank, rank.size, options);
+    for (std::uint64_t round = 0; round < 30; ++round) {
+      rank.used = 0;
+      const CollectiveCase a(sum(100 + round * 1000), rank.size, round * 2), b(sum(50'000), rank.size, round * 2 + 1);
+      const Buffers on_first = prepare(rank, a, rank.stream), on_second = prepare(rank, b, rank.other_stream);
+      // In opposite orders on the two ranks: the communicators are independent.
+      if (rank.rank == 0) rank.comm->run(on_first.call, rank.stream);
+      second->run(on_second.call, rank.other_stream);
+      if (rank.rank != 0) rank.comm->run(on_first.call, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      second->synchronize(rank.other_stream);
+      verify(rank, a, on_first, "first");
+      verify(rank, b, on_second, "second");
+    }
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test

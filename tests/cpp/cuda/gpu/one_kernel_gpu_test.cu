@@ -1,0 +1,163 @@
+// All ranks in one kernel, each with blocks of its own: for tools that run one kernel at a time (compute-sanitizer,
+// profilers), under which ranks in kernels of their own would wait for each other for ever.
+#include <gtest/gtest.h>
+
+#include "algorithm/cuda/kernel_set.cuh"
+#include "algorithm/cuda/messages.cuh"
+#include "algorithm/cuda/plan_exchange.h"
+#include "cuda/collective_case.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+constexpr int kRanks = 3, kBlocks = 2, kWorkers = 96;
+
+struct RankTeam : GridTeam {
+  __device__ __forceinline__ int block() const { return static_cast<int>(blockIdx.x) % kBlocks; }
+  __device__ __forceinline__ int blocks() const { return kBlocks; }
+};
+
+struct Job {
+  DeviceWorld world;
+  ExchangeArgs exchange;
+  TwoShotArgs two_shot;
+};
+
+template <class F>
+__device__ void on_rank(const Job* jobs, F f) {
+  f(RankTeam{}, jobs[blockIdx.x / kBlocks]);
+}
+__global__ void copy_kernel(const Job* jobs, Protocol protocol) {
+  on_rank(jobs, [&](const RankTeam& team, const Job& job) {
+    if (protocol == Protocol::kLL) ll_copy(team, job.world, job.exchange);
+    if (protocol == Protocol::kLL128) ll128_copy(team, job.world, job.exchange);
+    if (protocol == Protocol::kBulk) bulk_copy(team, job.world, job.exchange);
+  });
+}
+__global__ void reduce_kernel(const Job* jobs, Protocol protocol) {
+  on_rank(jobs, [&](const RankTeam& team, const Job& job) {
+    if (protocol == Protocol::kLL) ll_reduce<SumF32>(team, job.world, job.exchange);
+    if (protocol == Protocol::kLL128) ll128_reduce<SumF32>(team, job.world, job.exchange);
+    if (protocol == Protocol::kBulk) bulk_reduce<SumF32>(team, job.world, job.exchange);
+  });
+}
+__global__ void two_shot_kernel(const Job* jobs, Protocol protocol) {
+  on_rank(jobs, [&](const RankTeam& team, const Job& job) {
+    if (protocol == Protocol::kLL) ll_two_shot<SumF32>(team, job.world, job.two_shot);
+    if (protocol == Protocol::kLL128) ll128_two_shot<SumF32>(team, job.world, job.two_shot);
+    if (protocol == Protocol::kBulk) bulk_two_shot<SumF32>(team, job.world, job.two_shot);
+  });
+}
+
+void ok(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
+
+class OneKernel : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const ScratchLayout layout(kRanks);
+    ok(cudaMallocHost(&host_, sizeof(device::HostControl) * kRanks));
+    make_worlds(layout);
+  }
+  void TearDown() override {
+    for (void* p : owned_) ok(cudaFree(p));
+    ok(cudaFreeHost(host_));
+  }
+  void make_worlds(const ScratchLayout& layout) {
+    std::byte* scratch[kRanks] = {};
+    for (int r = 0; r < kRanks; ++r) scratch[r] = take(layout.total_bytes());
+    for (int r = 0; r < kRanks; ++r) {
+      DeviceWorld& world = jobs_[r].world;
+      host_[r] = device::HostControl{};
+      host_[r].timeout_ns = 60'000'000'000;
+      world.rank = world.control.rank = r;
+      world.size = world.control.size = kRanks;
+      world.layout = layout;
+      world.state = reinterpret_cast<RankState*>(take(sizeof(RankState)));
+      world.control.failed = &world.state->failed;
+      world.control.host = &host_[r];
+      for (int p = 0; p < kRanks; ++p) {
+        world.scratch[p] = scratch[p];
+        world.control.peer_poison[p] = reinterpret_cast<std::uint64_t*>(scratch[p] + layout.poison());
+      }
+      world.control.poison = world.control.peer_poison[r];
+    }
+  }
+  // Zeroed device memory.
+  std::byte* take(std::size_t bytes) {
+    void* p = nullptr;
+    ok(cudaMalloc(&p, bytes + 16));
+    ok(cudaMemset(p, 0, bytes + 16));
+    owned_.push_back(p);
+    return static_cast<std::byte*>(p);
+  }
+
+  void run(const CaseShape& shape, std::uint64_t seed) {
+    const CollectiveCase c(shape, kRanks, seed);
+    CudaShape cuda_shape{shape.collective, shape.dtype, kRanks, 0, kBlocks, true};
+    std::byte none{};
+    cuda_shape.bytes = agreed_bytes(c.call(&none, &none), kRanks);
+    Choice choice = choose(cuda_shape, parse_forced(std::string(GetParam()) + "@2"));
+    choice.blocks = kBlocks;
+    SCOPED_TRACE(describe(shape, kRanks) + " " + to_string(choice));
+    std::byte* outs[kRanks];
+    for (int r = 0; r < kRanks; ++r) {
+      std::byte* in = take(c.input_bytes());
+      outs[r] = shape.collective == Collective::kBroadcast ? in : take(c.output_bytes());
+      ok(cudaMemcpy(in, c.input(r).data(), c.input_bytes(), cudaMemcpyHostToDevice));
+      const Call call = c.call(in, outs[r]);
+      if (choice.two_shot) {
+        jobs_[r].two_shot = make_two_shot(call, kRanks, choice, 7);
+      } else {
+        jobs_[r].exchange = make_exchange(call, r, kRanks, choice, 7);
+      }
+    }
+    auto* jobs = reinterpret_cast<Job*>(take(sizeof(jobs_)));
+    ok(cudaMemcpy(jobs, jobs_, sizeof(jobs_), cudaMemcpyHostToDevice));
+    const dim3 grid(kRanks * kBlocks), block(kWorkers + kControlThreads);
+    if (choice.two_shot) {
+      two_shot_kernel<<<grid, block>>>(jobs, choice.protocol);
+    } else if (reduces(shape.collective)) {
+      reduce_kernel<<<grid, block>>>(jobs, choice.protocol);
+    } else {
+      copy_kernel<<<grid, block>>>(jobs, choice.protocol);
+    }
+    ok(cudaGetLastError());
+    ok(cudaDeviceSynchronize());
+    for (int r = 0; r < kRanks; ++r) {
+      ASSERT_EQ(host_[r].code, 0u) << "rank " << r;
+      const std::vector<std::byte> want = c.expected(r);
+      std::vector<std::byte> got(want.size());
+      if (want.empty()) continue;
+      ok(cudaMemcpy(got.data(), outs[r], got.size(), cudaMemcpyDeviceToHost));
+      ASSERT_TRUE(got == want) << "rank " << r;
+    }
+  }
+
+  device::HostControl* host_ = nullptr;
+  Job jobs_[kRanks];
+  std::vector<void*> owned_;
+};
+
+TEST_P(OneKernel, EveryCollective) {
+  std::uint64_t seed = 1;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast, Collective::kAllGather,
+        Collective::kGather, Collective::kScatter, Collective::kAllToAll, Collective::kReduceScatter}) {
+    for (const std::size_t count : {1, 333, 2500}) {
+      CaseShape shape;
+      shape.collective = collective;
+      shape.count = count;
+      shape.root = 1;
+      run(shape, ++seed);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, OneKernel,
+                         testing::Values("ll_one_shot", "ll128_one_shot", "bulk_one_shot", "ll_two_shot",
+                                         "ll128_two_shot", "bulk_two_shot"),
+                         [](const auto& which) { return std::string(which.param); });
+
+}  // namespace
+}  // namespace tutti::cuda::test

@@ -1,0 +1,88 @@
+// Ranks as processes: memory passes between them as descriptors. On one GPU the processes take turns, so few calls. The
+// parent never touches CUDA, which does not survive a fork.
+#include "bootstrap/ranks.h"
+#include "bootstrap/store_process.h"
+#include "cuda/gpu/gpu_ranks.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+using tutti::test::fork_rank;
+using tutti::test::StoreProcess;
+using tutti::test::wait_for;
+
+// A rank in its own process; true if the body did not throw.
+bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& options,
+              const std::function<void(Rank&)>& body) {
+  try {
+    const auto store = store_process.connect();
+    Rank rank;
+    rank.rank = r;
+    rank.size = size;
+    rank.device = r % device_count();
+    TUTTI_CUDA_OK(cudaSetDevice(rank.device));
+    TUTTI_CUDA_OK(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
+    rank.memory_bytes = std::size_t{32} << 20;
+    TUTTI_CUDA_OK(cudaMalloc(&rank.memory, rank.memory_bytes));
+    CudaOptions mine = options;
+    mine.device = rank.device;
+    rank.comm = CudaCommunicator::create(*store, "processes", r, size, mine);
+    body(rank);
+    rank.comm.reset();
+    return true;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "rank %d: %s\n", r, e.what());
+    return false;
+  }
+}
+
+void run_processes(int size, const CudaOptions& options, const std::function<void(Rank&)>& body) {
+  StoreProcess store;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < size; ++r) {
+    ranks.push_back(fork_rank([&, r] { return run_rank(store, r, size, options, body); }));
+  }
+  for (const pid_t rank : ranks) EXPECT_TRUE(wait_for(rank));
+}
+
+CudaOptions options_with(const char* transport) {
+  CudaOptions options;
+  options.transport = transport;
+  options.timeout = std::chrono::seconds(20);
+  return options;
+}
+
+TEST(Processes, ExchangeMemory) {
+  for (const char* transport : {"peer", "host"}) {
+    run_processes(2, options_with(transport), [](Rank& rank) {
+      for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kBarrier}) {
+        for (const std::size_t count : {1, 5000, 300'000}) {
+          CaseShape shape;
+          shape.collective = collective;
+          shape.count = collective == Collective::kBarrier ? 0 : count;
+          run_and_verify(rank, shape, count);
+        }
+      }
+    });
+  }
+}
+
+TEST(Processes, AKilledRankIsATimeoutOfTheOthers) {
+  run_processes(2, options_with(""), [](Rank& rank) {
+    CaseShape shape;
+    shape.count = 1000;
+    run_and_verify(rank, shape, 1);
+    if (rank.rank == 1) ::_exit(0);
+    rank.comm->set_timeout(std::chrono::milliseconds(500));
+    try {
+      run_and_verify(rank, shape, 2);
+    } catch (const Error& e) {
+      if (e.kind() == ErrorKind::kTimeout) return;
+      throw;
+    }
+    throw std::runtime_error("a call without its peer has returned");
+  });
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test
