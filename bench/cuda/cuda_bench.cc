@@ -1,0 +1,326 @@
+// Sweeps collectives on GPUs: algorithm x blocks x threads x size, in CUDA graphs and eagerly, with NCCL beside it in
+// the same run. CSV to standard output.
+//
+//   cuda_bench [--ranks N] [--collectives a,b] [--algorithms x,y] [--sizes 1K,64K,16M] [--modes graph,eager]
+//              [--calls 20] [--repeats 15] [--nccl libnccl.so.2] [--budget-s 400]
+//
+// A rank is a thread with a GPU of its own (several on one GPU if there are fewer). A repetition is `calls` calls
+// between two events of the rank's stream; its time is the longest of all ranks; the median and the minimum of the
+// repetitions are reported, a call. `bytes` is what nccl-tests calls the size: the whole of what is gathered or
+// scattered. All calls use one pair of bf16 buffers. Results are checked before each measurement; a wrong one ends the
+// program.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "bootstrap/memory_store.h"
+#include "nccl_peer.h"
+#include "tutti/cuda_communicator.h"
+
+namespace {
+
+using tutti::Blocks;
+using tutti::Call;
+using tutti::Collective;
+using tutti::CudaCommunicator;
+
+struct Options {
+  int ranks = 0;
+  std::vector<std::string> collectives{"all_reduce", "all_gather", "reduce_scatter", "all_to_all"};
+  std::vector<std::string> algorithms{""};
+  std::vector<std::size_t> sizes;
+  std::vector<std::string> modes{"graph", "eager"};
+  int calls = 20, repeats = 15;
+  std::string nccl;
+  double budget_s = 500;
+};
+
+void ok(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  std::stringstream stream(text);
+  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part == "auto" ? "" : part);
+  return parts;
+}
+
+std::size_t parse_size(const std::string& text) {
+  char* unit = nullptr;
+  const std::size_t value = std::strtoull(text.c_str(), &unit, 10);
+  return value << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : *unit == 'G' ? 30 : 0);
+}
+
+Options parse(int argc, char** argv) {
+  Options o;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string key = argv[i], value = argv[i + 1];
+    if (key == "--ranks") o.ranks = std::atoi(value.c_str());
+    if (key == "--collectives") o.collectives = split(value);
+    if (key == "--algorithms") o.algorithms = split(value);
+    if (key == "--modes") o.modes = split(value);
+    if (key == "--calls") o.calls = std::atoi(value.c_str());
+    if (key == "--repeats") o.repeats = std::atoi(value.c_str());
+    if (key == "--nccl") o.nccl = value;
+    if (key == "--budget-s") o.budget_s = std::atof(value.c_str());
+    if (key == "--sizes") {
+      for (const std::string& size : split(value)) o.sizes.push_back(parse_size(size));
+    }
+  }
+  if (o.sizes.empty()) {
+    for (std::size_t size = 1024; size <= (std::size_t{256} << 20); size *= 4) o.sizes.push_back(size);
+  }
+  return o;
+}
+
+Collective collective_of(const std::string& name) {
+  for (int c = 0; c < tutti::kCollectiveCount; ++c) {
+    if (tutti::to_string(static_cast<Collective>(c)) == name) return static_cast<Collective>(c);
+  }
+  std::fprintf(stderr, "no collective %s\n", name.c_str());
+  std::exit(1);
+}
+
+bool many_in(Collective c) { return c == Collective::kReduceScatter || c == Collective::kAllToAll; }
+bool many_out(Collective c) { return c == Collective::kAllGather || c == Collective::kAllToAll; }
+
+// One rank's side of a measurement.
+struct Rank {
+  int rank = 0, size = 1;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t start = nullptr, end = nullptr;
+  std::byte *in = nullptr, *out = nullptr;
+  std::size_t capacity = 0;
+};
+
+// Small whole numbers of bf16, different by rank and place; sums of them are exact.
+std::uint16_t pattern(int rank, std::size_t i) {
+  const float f = static_cast<float>((i + static_cast<std::size_t>(rank) * 3) % 11);
+  std::uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  return static_cast<std::uint16_t>(bits >> 16);
+}
+float value_of(std::uint16_t b) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(b) << 16;
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+
+// Looks at the first and last 64 elements of each block of the output.
+bool right(const Rank& r, Collective c, std::size_t count) {
+  const std::size_t blocks = many_out(c) ? static_cast<std::size_t>(r.size) : 1;
+  const std::size_t edge = std::min<std::size_t>(64, count);
+  std::vector<std::uint16_t> got(edge);
+  for (std::size_t b = 0; b < blocks; ++b) {
+    for (const std::size_t at : {std::size_t{0}, count - edge}) {
+      ok(cudaMemcpyAsync(got.data(), r.out + (b * count + at) * 2, edge * 2, cudaMemcpyDeviceToHost, r.stream), "copy");
+      ok(cudaStreamSynchronize(r.stream), "synchronize");
+      for (std::size_t i = 0; i < edge; ++i) {
+        const std::size_t place = (many_in(c) ? static_cast<std::size_t>(r.rank) * count : 0) + at + i;
+        float want = 0;
+        if (many_out(c)) {
+          want = value_of(pattern(static_cast<int>(b), place));
+        } else {
+          for (int p = 0; p < r.size; ++p) want += value_of(pattern(p, place));
+        }
+        if (value_of(got[i]) != want) return false;
+      }
+    }
+  }
+  return true;
+}
+
+class Bench {
+ public:
+  explicit Bench(Options options) : options_(std::move(options)), started_(std::chrono::steady_clock::now()) {
+    ok(cudaGetDeviceCount(&devices_), "cudaGetDeviceCount");
+    if (options_.ranks == 0) options_.ranks = devices_;
+    barrier_ = std::make_unique<std::barrier<>>(options_.ranks);
+    times_.resize(static_cast<std::size_t>(options_.ranks));
+    if (!options_.nccl.empty() && devices_ >= options_.ranks) {
+      nccl_ = std::make_unique<bench::Nccl>(options_.nccl);
+      nccl_comms_ = nccl_->init(options_.ranks);
+    }
+    cudaDeviceProp prop{};
+    ok(cudaGetDeviceProperties(&prop, 0), "cudaGetDeviceProperties");
+    std::printf("# %d x %s, %d ranks, bf16, %d calls a repetition, %d repetitions, NCCL %d\n", devices_, prop.name,
+                options_.ranks, options_.calls, options_.repeats, nccl_ ? nccl_->version() : 0);
+    std::printf("mode,collective,ranks,bytes,implementation,algorithm,median_us,min_us,algbw_gbs,busbw_gbs\n");
+  }
+
+  void run_all() {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < options_.ranks; ++r) threads.emplace_back([this, r] { run_rank(r); });
+    for (std::thread& t : threads) t.join();
+  }
+
+ private:
+  void run_rank(int index) {
+    Rank rank;
+    rank.rank = index;
+    rank.size = options_.ranks;
+    const int device = index % devices_;
+    ok(cudaSetDevice(device), "cudaSetDevice");
+    ok(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking), "cudaStreamCreate");
+    ok(cudaEventCreate(&rank.start), "cudaEventCreate");
+    ok(cudaEventCreate(&rank.end), "cudaEventCreate");
+    rank.capacity = *std::max_element(options_.sizes.begin(), options_.sizes.end()) + 4096;
+    ok(cudaMalloc(&rank.in, rank.capacity), "cudaMalloc");
+    ok(cudaMalloc(&rank.out, rank.capacity), "cudaMalloc");
+    std::map<std::string, std::shared_ptr<CudaCommunicator>> comms;
+    for (const std::string& algorithm : options_.algorithms) {
+      tutti::CudaOptions o;
+      o.device = device;
+      o.algorithm = algorithm;
+      o.timeout = std::chrono::seconds(10);
+      comms[algorithm] = CudaCommunicator::create(store_, "bench " + algorithm, index, options_.ranks, o);
+    }
+    if (index == 0) std::printf("# transport: %s\n", comms.begin()->second->transport().c_str());
+    std::vector<std::uint16_t> data(rank.capacity / 2);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = pattern(index, i);
+    ok(cudaMemcpy(rank.in, data.data(), rank.capacity, cudaMemcpyHostToDevice), "cudaMemcpy");
+    for (const std::string& name : options_.collectives) {
+      for (const std::size_t bytes : options_.sizes) {
+        for (const std::string& mode : options_.modes) measure_all(rank, comms, name, bytes, mode);
+      }
+    }
+    barrier_->arrive_and_wait();
+  }
+
+  void measure_all(Rank& rank, std::map<std::string, std::shared_ptr<CudaCommunicator>>& comms, const std::string& name,
+                   std::size_t bytes, const std::string& mode) {
+    const Collective c = collective_of(name);
+    const auto n = static_cast<std::size_t>(rank.size);
+    const std::size_t count = std::max<std::size_t>(1, bytes / 2 / (many_in(c) || many_out(c) ? n : 1));
+    Call call;
+    call.collective = c;
+    call.dtype = tutti::DataType::kBfloat16;
+    call.count = count;
+    call.input = Blocks::single(rank.in, count * 2);
+    call.output = Blocks::single(rank.out, count * 2);
+    std::string last;
+    for (const std::string& algorithm : options_.algorithms) {
+      CudaCommunicator& comm = *comms[algorithm];
+      const std::string chosen = comm.explain(call);
+      // A forced algorithm that cannot run this call falls back to the table: measured once.
+      if (!algorithm.empty() && chosen.rfind(algorithm.substr(0, algorithm.find('@')), 0) != 0) continue;
+      if (chosen == last) continue;
+      last = chosen;
+      measure(rank, c, count, mode, "tutti", chosen, [&] { comm.run(call, rank.stream); });
+      if (const auto failure = comm.failure()) {
+        std::fprintf(stderr, "%s\n", failure->what());
+        std::exit(1);
+      }
+    }
+    if (nccl_ && name != "all_to_all") {
+      void* comm = nccl_comms_[static_cast<std::size_t>(rank.rank)];
+      measure(rank, c, count, mode, "nccl", "default",
+              [&] { nccl_->run(name, rank.in, rank.out, count, comm, rank.stream); });
+    }
+  }
+
+  bool out_of_time() {
+    const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+    return elapsed > options_.budget_s;
+  }
+
+  void measure(Rank& rank, Collective c, std::size_t count, const std::string& mode, const char* implementation,
+               const std::string& algorithm, const std::function<void()>& issue) {
+    if (rank.rank == 0) stop_ = out_of_time();
+    barrier_->arrive_and_wait();
+    if (stop_) return;
+    const std::size_t total = count * 2 * (many_in(c) || many_out(c) ? static_cast<std::size_t>(rank.size) : 1);
+    ok(cudaMemsetAsync(rank.out, 0xa5, std::min(rank.capacity, total), rank.stream), "cudaMemset");
+    issue();
+    ok(cudaStreamSynchronize(rank.stream), "the first call");
+    if (!right(rank, c, count)) {
+      std::fprintf(stderr, "rank %d: %s of %zu elements by %s %s is wrong\n", rank.rank,
+                   std::string(tutti::to_string(c)).c_str(), count, implementation, algorithm.c_str());
+      std::exit(1);
+    }
+    const int calls = total >= (std::size_t{64} << 20) ? std::max(1, options_.calls / 5) : options_.calls;
+    cudaGraphExec_t graph = nullptr;
+    if (mode == "graph") {
+      cudaGraph_t captured = nullptr;
+      ok(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal), "begin capture");
+      for (int i = 0; i < calls; ++i) issue();
+      ok(cudaStreamEndCapture(rank.stream, &captured), "end capture");
+      ok(cudaGraphInstantiate(&graph, captured, 0), "cudaGraphInstantiate");
+      ok(cudaGraphDestroy(captured), "cudaGraphDestroy");
+      ok(cudaGraphUpload(graph, rank.stream), "cudaGraphUpload");
+    }
+    const auto once = [&] {
+      if (graph != nullptr) {
+        ok(cudaGraphLaunch(graph, rank.stream), "cudaGraphLaunch");
+      } else {
+        for (int i = 0; i < calls; ++i) issue();
+      }
+    };
+    ok(cudaStreamSynchronize(rank.stream), "synchronize");
+    std::vector<double>& times = times_[static_cast<std::size_t>(rank.rank)];
+    times.clear();
+    for (int i = -2; i < options_.repeats; ++i) {
+      barrier_->arrive_and_wait();
+      ok(cudaEventRecord(rank.start, rank.stream), "cudaEventRecord");
+      once();
+      ok(cudaEventRecord(rank.end, rank.stream), "cudaEventRecord");
+      ok(cudaStreamSynchronize(rank.stream), "a repetition");
+      float ms = 0;
+      ok(cudaEventElapsedTime(&ms, rank.start, rank.end), "cudaEventElapsedTime");
+      if (i >= 0) times.push_back(static_cast<double>(ms) * 1000 / calls);
+    }
+    barrier_->arrive_and_wait();
+    if (rank.rank == 0) report(c, total, mode, implementation, algorithm);
+    barrier_->arrive_and_wait();
+    if (graph != nullptr) ok(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
+  }
+
+  void report(Collective c, std::size_t bytes, const std::string& mode, const char* implementation,
+              const std::string& algorithm) const {
+    std::vector<double> slowest = times_[0];
+    for (const auto& times : times_) {
+      for (std::size_t i = 0; i < times.size(); ++i) slowest[i] = std::max(slowest[i], times[i]);
+    }
+    std::sort(slowest.begin(), slowest.end());
+    const double median = slowest[slowest.size() / 2], n = options_.ranks;
+    const double bandwidth = static_cast<double>(bytes) / median / 1e3;
+    const double factor = c == Collective::kAllReduce ? 2 * (n - 1) / n : (n - 1) / n;
+    std::printf("%s,%s,%d,%zu,%s,%s,%.2f,%.2f,%.2f,%.2f\n", mode.c_str(), std::string(tutti::to_string(c)).c_str(),
+                options_.ranks, bytes, implementation, algorithm.c_str(), median, slowest.front(), bandwidth,
+                bandwidth * factor);
+    std::fflush(stdout);
+  }
+
+  Options options_;
+  const std::chrono::steady_clock::time_point started_;
+  int devices_ = 1;
+  std::unique_ptr<std::barrier<>> barrier_;
+  std::vector<std::vector<double>> times_;  // of the measurement under way, by rank
+  bool stop_ = false;                       // written by rank 0 between barriers
+  std::unique_ptr<bench::Nccl> nccl_;
+  std::vector<bench::Nccl::Comm> nccl_comms_;
+  tutti::MemoryStore store_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  Bench(parse(argc, argv)).run_all();
+  return 0;
+}

@@ -1,0 +1,75 @@
+// NCCL beside Tutti in one program: loaded at run time from the path given, by the few declarations that are needed of
+// its public interface (NCCL 2.x).
+#pragma once
+
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace bench {
+
+class Nccl {
+ public:
+  using Comm = void*;
+  static constexpr int kBfloat16 = 9, kSum = 0;
+
+  explicit Nccl(const std::string& path) : library_(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (library_ == nullptr) throw std::runtime_error(std::string("NCCL: ") + ::dlerror());
+    find(comm_init_all_, "ncclCommInitAll");
+    find(comm_destroy_, "ncclCommDestroy");
+    find(all_reduce_, "ncclAllReduce");
+    find(all_gather_, "ncclAllGather");
+    find(reduce_scatter_, "ncclReduceScatter");
+    find(get_version_, "ncclGetVersion");
+  }
+
+  std::vector<Comm> init(int ranks) const {
+    std::vector<Comm> comms(static_cast<std::size_t>(ranks));
+    check(comm_init_all_(comms.data(), ranks, nullptr), "ncclCommInitAll");
+    return comms;
+  }
+  void destroy(Comm comm) const { comm_destroy_(comm); }
+  int version() const {
+    int v = 0;
+    get_version_(&v);
+    return v;
+  }
+  // `count` elements of a rank's block. False: not a collective of this table.
+  bool run(const std::string& collective, const void* in, void* out, std::size_t count, Comm comm,
+           cudaStream_t stream) const {
+    if (collective == "all_reduce") {
+      check(all_reduce_(in, out, count, kBfloat16, kSum, comm, stream), "ncclAllReduce");
+    } else if (collective == "all_gather") {
+      check(all_gather_(in, out, count, kBfloat16, comm, stream), "ncclAllGather");
+    } else if (collective == "reduce_scatter") {
+      check(reduce_scatter_(in, out, count, kBfloat16, kSum, comm, stream), "ncclReduceScatter");
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  template <class Function>
+  void find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(::dlsym(library_, name));
+    if (function == nullptr) throw std::runtime_error(std::string("NCCL has no ") + name);
+  }
+  static void check(int result, const char* call) {
+    if (result != 0) throw std::runtime_error(std::string(call) + " returned " + std::to_string(result));
+  }
+
+  void* library_;
+  int (*comm_init_all_)(Comm*, int, const int*) = nullptr;
+  int (*comm_destroy_)(Comm) = nullptr;
+  int (*all_reduce_)(const void*, void*, std::size_t, int, int, Comm, cudaStream_t) = nullptr;
+  int (*all_gather_)(const void*, void*, std::size_t, int, Comm, cudaStream_t) = nullptr;
+  int (*reduce_scatter_)(const void*, void*, std::size_t, int, int, Comm, cudaStream_t) = nullptr;
+  int (*get_version_)(int*) = nullptr;
+};
+
+}  // namespace bench
