@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 BACKEND = "tutti"
-DEVICES = ("cpu",)
+DEVICES = ("cpu", "cuda")
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -126,6 +126,19 @@ void bind_life(GroupClass& group) {
       .def("shrink_to_survivors", &ProcessGroupTutti::shrink_to_survivors, py::arg("timeout"), Release());
 }
 
+// Calls that torch.distributed has no function for.
+void bind_calls(GroupClass& group) {
+  group.def(
+      "all_reduce_into",
+      [](ProcessGroupTutti& self, at::Tensor output, const at::Tensor& input, const c10d::ReduceOp& op) {
+        c10d::AllreduceOptions options;
+        options.reduceOp = op;
+        options.asyncOp = false;
+        self.allreduce_into(output, input, options);
+      },
+      py::arg("output"), py::arg("input"), py::arg("op") = c10d::ReduceOp(c10d::ReduceOp::SUM), Release());
+}
+
 void bind_arena(py::module_& module) {
   module.def(
       "empty",
@@ -172,5 +185,6 @@ PYBIND11_MODULE(_torch, module) {
             py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("id"), py::arg("options"), Release());
   bind_inspection(group);
   bind_life(group);
+  bind_calls(group);
   bind_arena(module);
 }

@@ -73,6 +73,23 @@ C10dWorkPtr ProcessGroupTutti::allreduce(Tensors& tensors, const c10d::Allreduce
                [&](Prepared& prepared) { build_all_reduce(prepared, tensor, reduction); });
 }
 
+C10dWorkPtr ProcessGroupTutti::allreduce_into(at::Tensor& output, const at::Tensor& input,
+                                              const c10d::AllreduceOptions& options) {
+  constexpr const char* kCall = "all_reduce_into";
+  require_dense(input, kCall);
+  require_same_dtype(output, input, kCall);
+  if (output.sizes() != input.sizes()) refuse(std::string(kCall) + ": input and output must have one shape");
+  const Reduction reduction = to_reduction(options.reduceOp);
+  return issue({"tutti:all_reduce", OpType::ALLREDUCE}, input, output, options.asyncOp, options.timeout,
+               [&](Prepared& prepared) {
+                 prepared.describe(Collective::kAllReduce, input);
+                 prepared.call.op = reduction.op;
+                 prepared.call.factor = reduction.factor;
+                 prepared.call.input = prepared.single_input(input);
+                 prepared.call.output = prepared.single_output(output);
+               });
+}
+
 C10dWorkPtr ProcessGroupTutti::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   return run_sparse(only(tensors, "all_reduce"), options);
 }
@@ -80,6 +97,12 @@ C10dWorkPtr ProcessGroupTutti::allreduce_sparse(Tensors& tensors, const c10d::Al
 // The sizes of the later exchanges depend on the first one's result, so all of it runs here, also when it was asked
 // for asynchronously.
 C10dWorkPtr ProcessGroupTutti::run_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options) {
+  if (tensor.is_cuda()) {  // indices are sorted and merged on the host, whichever device they come from
+    at::Tensor host = tensor.cpu();
+    run_sparse(host, options);
+    tensor.copy_(host);
+    return c10::make_intrusive<CompletedWork>(rank_, OpType::_ALLREDUCE_SPARSE, tensor);
+  }
   SparseReduction reduction(tensor, options.reduceOp, rank_, size_);
   const Event event{"tutti:sparse_all_reduce", OpType::_ALLREDUCE_SPARSE};
   for (bool first = true; reduction.next(); first = false) {
@@ -140,7 +163,10 @@ C10dWorkPtr ProcessGroupTutti::broadcast(Tensors& tensors, const c10d::Broadcast
                });
 }
 
+// On a GPU as on the CPU: the host waits, here for its current stream first. So what every rank has enqueued before is
+// done when one leaves.
 C10dWorkPtr ProcessGroupTutti::barrier(const c10d::BarrierOptions& options) {
+  if (options.device.has_value() && options.device->is_cuda()) drain_cuda(*options.device);
   return issue({"tutti:barrier", OpType::BARRIER}, {}, {}, options.asyncOp, options.timeout,
                [](Prepared& prepared) { prepared.call.collective = Collective::kBarrier; });
 }

@@ -1,25 +1,15 @@
 #include "torch/issue.h"
 
 namespace tutti::face {
-namespace {
 
-// A profiler event around a synchronous call; costs one thread-local read while no profiler is on.
-class SyncEvent {
- public:
-  SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
-    auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
-    if (!callbacks.has_value()) return;
-    record_.emplace(std::move(*callbacks));
-    record_->_setAsync();  // all of a backend's events are, whichever way a call was run
-    const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
-    record_->before(event.title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
-  }
-
- private:
-  std::optional<at::RecordFunction> record_;
-};
-
-}  // namespace
+SyncEvent::SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
+  auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
+  if (!callbacks.has_value()) return;
+  record_.emplace(std::move(*callbacks));
+  record_->_setAsync();  // all of a backend's events are, whichever way a call was run
+  const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
+  record_->before(event.title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
+}
 
 void ProcessGroupTutti::run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call,
                                      Milliseconds timeout) {

@@ -2,6 +2,7 @@
 //
 // Point-to-point calls progress on their own, so coalescing only collects the works of this thread: the order in which
 // a batch lists its sends and receives cannot deadlock.
+#include "torch/cuda_batch.h"
 #include "torch/issue.h"
 
 namespace tutti::face {
@@ -22,6 +23,7 @@ C10dWorkPtr ProcessGroupTutti::transfer(const Event& event, at::Tensor& tensor, 
   if (peer != kAnySource && (peer < 0 || peer >= size_)) {
     refuse("peer " + std::to_string(peer) + " is not in [0, " + std::to_string(size_) + ")");
   }
+  if (tensor.is_cuda()) return transfer_on_cuda(event, tensor, peer, tag, receive);
   const auto prepared = std::make_shared<Prepared>(/*keep=*/true);
   prepared->describe(Collective::kBarrier, tensor);
   void* memory = receive ? prepared->output(tensor) : prepared->input(tensor);
@@ -68,23 +70,39 @@ void ProcessGroupTutti::startCoalescing() {
 }
 
 C10dWorkPtr ProcessGroupTutti::endCoalescing() {
-  WorkList works;
+  Coalesced issued;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto found = coalescing_.find(std::this_thread::get_id());
     if (found == coalescing_.end()) refuse("coalescing ends on a thread that has not started it");
-    works = std::move(found->second);
+    issued = std::move(found->second);
     coalescing_.erase(found);
   }
   coalescing_threads_.fetch_sub(1, std::memory_order_relaxed);
-  return c10::make_intrusive<GroupWork>(rank_, std::move(works));
+  if (issued.messages != nullptr) {
+    auto work = end_cuda_batch(*issued.messages);
+    if (issued.works.empty()) return work;
+    issued.works.push_back(std::move(work));
+  }
+  return c10::make_intrusive<GroupWork>(rank_, std::move(issued.works));
 }
 
 void ProcessGroupTutti::captured(const C10dWorkPtr& work) {
   if (coalescing_threads_.load(std::memory_order_relaxed) == 0) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = coalescing_.find(std::this_thread::get_id());
-  if (found != coalescing_.end()) found->second.push_back(work);
+  if (found != coalescing_.end()) found->second.works.push_back(work);
+}
+
+CudaBatch* ProcessGroupTutti::open_cuda_batch(c10::Device device) {
+  if (coalescing_threads_.load(std::memory_order_relaxed) == 0) return nullptr;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = coalescing_.find(std::this_thread::get_id());
+  if (found == coalescing_.end()) return nullptr;
+  auto& messages = found->second.messages;
+  if (messages == nullptr) messages = std::make_shared<CudaBatch>(device);
+  if (messages->device != device) refuse("a batch of messages has tensors of one device");
+  return messages.get();
 }
 
 }  // namespace tutti::face

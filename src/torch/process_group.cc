@@ -1,5 +1,7 @@
 #include "torch/process_group.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,6 +34,14 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
   });
 }
 
+CudaOptions cuda_options(const Communicator& communicator) {
+  CudaOptions result;
+  result.timeout = communicator.timeout();
+  result.name = communicator.name();
+  result.secret = config_from_environment().secret;
+  return result;
+}
+
 std::string join(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
@@ -51,7 +61,8 @@ ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& stor
       store_(store),
       id_(id),
       options_(options),
-      communicator_(std::move(communicator)) {}
+      communicator_(std::move(communicator)),
+      cuda_(store, id + "/cuda", communicator_->rank(), communicator_->size(), cuda_options(*communicator_)) {}
 
 ProcessGroupTutti::~ProcessGroupTutti() = default;
 
@@ -65,10 +76,12 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupTutti::getBackendOptions(
 void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
   if (timeout.count() <= 0) refuse("the timeout must be positive");
   communicator_->set_timeout(timeout);
+  cuda_.set_timeout(timeout);
 }
 
 c10d::ErrorType ProcessGroupTutti::getError() {
-  const auto failure = communicator_->failure();
+  auto failure = communicator_->failure();
+  if (!failure.has_value()) failure = cuda_.failure();
   if (!failure.has_value()) return c10d::ErrorType::SUCCESS;
   switch (failure->kind()) {
     case ErrorKind::kTimeout:
@@ -81,7 +94,10 @@ c10d::ErrorType ProcessGroupTutti::getError() {
   }
 }
 
-void ProcessGroupTutti::abort_because(const std::string& reason) noexcept { communicator_->abort(reason); }
+void ProcessGroupTutti::abort_because(const std::string& reason) noexcept {
+  communicator_->abort(reason);
+  cuda_.abort(reason);
+}
 
 void ProcessGroupTutti::shutdown() { communicator_->shutdown(); }
 
@@ -160,7 +176,8 @@ std::shared_ptr<c10::Allocator> ProcessGroupTutti::getMemAllocator() {
 }
 
 at::Tensor ProcessGroupTutti::allocateTensor(long size, at::TensorOptions options) {
-  if (options.device().type() != at::kCPU) refuse("allocate_tensor: tutti allocates CPU tensors");
+  if (options.device().is_cuda()) return at::empty({size}, options);
+  if (!options.device().is_cpu()) refuse("allocate_tensor: tutti allocates CPU and CUDA tensors");
   return translated([&] { return empty_in_arena({size}, options.dtype().toScalarType()); });
 }
 

@@ -2,10 +2,13 @@
 //
 // The collectives of c10d::Backend are described as tutti::Call and given to the group's Communicator: a synchronous
 // one runs on the calling thread (the Python bindings have released the GIL by then), an asynchronous one is queued
-// with its tensors kept alive. Argument errors are raised before anything is sent.
+// with its tensors kept alive. Calls on CUDA tensors go to a CudaCommunicator (cuda_side.h), which enqueues them on
+// streams. Argument errors are raised before anything is sent.
 //
 // Ownership: held by torch's ProcessGroup. Thread rule: all members from any thread.
 #pragma once
+
+#include <c10/util/FunctionRef.h>
 
 #include <atomic>
 #include <map>
@@ -15,12 +18,14 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <unordered_map>
 
+#include "torch/cuda_side.h"
 #include "torch/work.h"
 #include "tutti/communicator.h"
 
 namespace tutti::face {
 
 class Prepared;
+struct CudaBatch;
 
 inline constexpr const char* kBackendName = "tutti";
 
@@ -64,6 +69,8 @@ class ProcessGroupTutti final : public c10d::Backend {
   // Collectives (collectives.cc, gathering.cc).
   C10dWorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   C10dWorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  // Out of place, which c10d has no call for. The same shape and dtype; not the same memory.
+  C10dWorkPtr allreduce_into(at::Tensor& output, const at::Tensor& input, const c10d::AllreduceOptions& options);
   C10dWorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   C10dWorkPtr allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) override;
   C10dWorkPtr reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
@@ -86,16 +93,18 @@ class ProcessGroupTutti final : public c10d::Backend {
   C10dWorkPtr barrier(const c10d::BarrierOptions& options) override;
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Point-to-point (point_to_point.cc).
+  // Point-to-point (point_to_point.cc, cuda_issue.cc).
   C10dWorkPtr send(Tensors& tensors, int destination, int tag) override;
   C10dWorkPtr recv(Tensors& tensors, int source, int tag) override;
   C10dWorkPtr recvAnysource(Tensors& tensors, int tag) override;
   void startCoalescing() override;
   C10dWorkPtr endCoalescing() override;
 
+  void eagerConnectSingleDevice(at::Device device) override;
+
   // Life of the group (process_group.cc).
   void setSequenceNumberForGroup() override {}  // the communicator counts from its creation
-  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence(); }
+  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence() + cuda_.sequence(); }
   void setTimeout(Milliseconds timeout) override;
   c10d::ErrorType getError() override;
   void abort() override { abort_because("ProcessGroup.abort()"); }
@@ -130,6 +139,18 @@ class ProcessGroupTutti final : public c10d::Backend {
   C10dWorkPtr submit_batch(const Event& event, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs,
                            Batch batch, Milliseconds timeout);
   C10dWorkPtr run_sparse(const at::Tensor& tensor, const c10d::AllreduceOptions& options);
+
+  // The same on CUDA tensors (cuda_issue.cc).
+  C10dWorkPtr issue_on_cuda(c10::Device device, const Event& event, at::ArrayRef<at::Tensor> inputs,
+                            at::ArrayRef<at::Tensor> outputs, bool async, std::size_t count,
+                            c10::function_ref<void(std::size_t, Prepared&)> build);
+  C10dWorkPtr transfer_on_cuda(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
+  C10dWorkPtr exchange_on_cuda(const Event& event, const CudaLane& lane, CudaBatch& batch);
+  C10dWorkPtr end_cuda_batch(CudaBatch& batch);
+  // What this thread collects between startCoalescing and endCoalescing; null outside.
+  CudaBatch* open_cuda_batch(c10::Device device);
+  // Waits on the host for the current stream.
+  void drain_cuda(c10::Device device);
   void run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call, Milliseconds timeout);
 
   C10dWorkPtr transfer(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
@@ -143,9 +164,16 @@ class ProcessGroupTutti final : public c10d::Backend {
   const c10::intrusive_ptr<GroupOptions> options_;
   const std::shared_ptr<Communicator> communicator_;
 
+  CudaSide cuda_;
+
+  // What a thread has issued since startCoalescing.
+  struct Coalesced {
+    WorkList works;
+    std::shared_ptr<CudaBatch> messages;  // on CUDA tensors; null without
+  };
   std::mutex mutex_;                        // guards the members below
   std::map<std::string, int> generations_;  // children made so far, by kind
-  std::unordered_map<std::thread::id, WorkList> coalescing_;
+  std::unordered_map<std::thread::id, Coalesced> coalescing_;
   std::atomic<int> coalescing_threads_{0};  // relaxed: a thread only looks for what it wrote itself
 };
 

@@ -114,12 +114,18 @@ Reduction to_reduction(const c10d::ReduceOp& op) {
 
 void require_dense(const at::Tensor& tensor, const char* call) {
   if (!tensor.defined()) refuse(std::string(call) + ": undefined tensor");
-  if (!tensor.device().is_cpu()) refuse(std::string(call) + ": tutti takes CPU tensors, got " + tensor.device().str());
+  if (!tensor.device().is_cpu() && !tensor.device().is_cuda()) {
+    refuse(std::string(call) + ": tutti takes CPU and CUDA tensors, got " + tensor.device().str());
+  }
   if (tensor.layout() != at::kStrided) refuse(std::string(call) + ": only all_reduce takes sparse tensors");
 }
 
 void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call) {
   require_dense(tensor, call);
+  if (tensor.device() != like.device()) {
+    refuse(std::string(call) + ": all tensors must be on one device, got " + tensor.device().str() + " and " +
+           like.device().str());
+  }
   if (tensor.scalar_type() == like.scalar_type()) return;
   refuse_type(std::string(call) + ": all tensors must have one dtype, got " + at::toString(tensor.scalar_type()) +
               " and " + at::toString(like.scalar_type()));
@@ -203,7 +209,7 @@ Blocks Prepared::flatten(at::ArrayRef<at::Tensor> tensors) {
   for (const auto& tensor : tensors) {
     const std::size_t bytes = bytes_of(tensor);
     if (bytes == 0) continue;
-    if (usable_in_place(tensor)) {
+    if (usable_in_place(tensor) && tensor.is_cpu()) {
       // Not through copy_: its dispatch takes longer than moving a small tensor.
       if (keep_) kept_.push_back(tensor);
       segments_.push_back({memory_of(tensor), next, bytes});
@@ -227,6 +233,11 @@ void Prepared::describe(Collective collective, const at::Tensor& tensor) noexcep
   call.collective = collective;
   call.dtype = to_dtype(tensor.scalar_type());
   call.count = count_of(tensor);
+}
+
+void Prepared::append_kept(std::vector<at::Tensor>& tensors) const {
+  tensors.insert(tensors.end(), kept_.begin(), kept_.end());
+  for (const auto& [target, temporary] : targets_) tensors.push_back(temporary);
 }
 
 void Prepared::write_back() {

@@ -27,7 +27,7 @@ struct Reduction {
 // ValueError for an operation that does not exist.
 Reduction to_reduction(const c10d::ReduceOp& op);
 
-// Refuses what has no CPU memory of its own (ValueError naming the call).
+// Refuses what has no memory of its own on a device that Tutti serves (ValueError naming the call).
 void require_dense(const at::Tensor& tensor, const char* call);
 void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call);
 
@@ -60,6 +60,9 @@ class Prepared {
 
   // The elements of several tensors of one dtype in one temporary, which write_back() takes apart again.
   Blocks flatten(at::ArrayRef<at::Tensor> tensors);
+
+  // Adds the tensors that must live until the call is over, temporaries among them.
+  void append_kept(std::vector<at::Tensor>& tensors) const;
 
   bool has_write_backs() const noexcept { return !targets_.empty() || !segments_.empty(); }
   void write_back();

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from layouts import LAYOUTS, Placed, place
+from layouts import LAYOUTS, Placed, on_device, place
 from oracle import (
     ALL,
     REDUCED,
@@ -296,8 +296,9 @@ def run_reduce_scatter_tensor(run: Run) -> Steps:
     values = _block_values(run)
     source = torch.cat([values[k][run.rank] for k in range(run.size)])
     if run.chooser.random() < 0.5:
-        own = Placed(source[run.rank * count : (run.rank + 1) * count], [])  # in place
-        run.call(dist.reduce_scatter_tensor, own.tensor, source, op=reduce_op(run.case.op))
+        whole = on_device(source)
+        own = Placed(whole[run.rank * count : (run.rank + 1) * count], [])  # in place
+        run.call(dist.reduce_scatter_tensor, own.tensor, whole, op=reduce_op(run.case.op))
         yield
         run.reduced("output in place", own, values[run.rank])
         return

@@ -162,6 +162,8 @@ def serve(connection: Any, spec: RankSpec) -> None:
     import torch
 
     torch.set_num_threads(1)
+    if os.environ.get("TUTTI_TEST_DEVICE") == "cuda":
+        torch.cuda.set_device(spec.rank % torch.cuda.device_count())
     warnings.simplefilter("ignore", FutureWarning)  # torch renames its collectives from version to version
     context = Context(spec)
     while True:
