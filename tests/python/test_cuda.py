@@ -186,7 +186,7 @@ def test_both_devices_of_one_group(fresh_world: World) -> None:
 def refused(ctx: Context) -> None:
     with pytest.raises(ValueError, match="one device"):
         dist.all_gather([torch.zeros(3) for _ in range(ctx.size)], torch.zeros(3, device="cuda"))
-    with pytest.raises(ValueError, match="AVG|average|integer"):
+    with pytest.raises(ValueError, match="would lose its fraction"):
         dist.all_reduce(torch.ones(3, dtype=torch.int32, device="cuda"), op=dist.ReduceOp.AVG)
     tensor = torch.ones(3, device="cuda")
     dist.all_reduce(tensor)
@@ -248,14 +248,16 @@ def test_training_has_the_losses_of_nccl(fresh_world: World, how: str) -> None:
     assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
 
 
-def bereaved(ctx: Context) -> str:
-    tensor = torch.ones(1000, device="cuda")
-    dist.all_reduce(tensor)
+def warm_up(ctx: Context) -> None:
+    dist.all_reduce(torch.ones(1000, device="cuda"))
     torch.cuda.synchronize()
-    ctx.signal("warm")
-    dist.all_reduce(tensor)
+
+
+def bereaved(ctx: Context) -> str:
+    """A call whose peer does not come: it ends on the GPU by itself, and the next one says why."""
+    tensor = torch.ones(1000, device="cuda")
     try:
-        dist.barrier()
+        dist.all_reduce(tensor)
         torch.cuda.synchronize()
         dist.all_reduce(tensor)
     except RuntimeError as error:
@@ -264,16 +266,9 @@ def bereaved(ctx: Context) -> str:
 
 
 def test_a_dead_rank_is_named(fresh_world: World) -> None:
-    ranks = fresh_world(2, env=DEVICE, group_timeout_s=20)
+    ranks = fresh_world(2, env=DEVICE, group_timeout_s=5)
     ranks.call(warm_up, timeout_s=60)
-    pending = ranks.begin(bereaved, ranks=[0])
-    pending.wait(2)  # it waits in a kernel by now, or will: either way it must end
     ranks.send_signal(1, 9)
-    outcome = pending.wait(60, [0])[0]
+    outcome = ranks.begin(bereaved, ranks=[0]).wait(60, [0])[0]
     assert outcome.kind == "ok", outcome
     assert "rank 1" in outcome.value
-
-
-def warm_up(ctx: Context) -> None:
-    dist.all_reduce(torch.ones(1000, device="cuda"))
-    torch.cuda.synchronize()

@@ -39,9 +39,7 @@ def explored_programs() -> Iterator[tuple[str, CollectiveProgram]]:
 
 def texts() -> dict[str, str]:
     """The content of each file."""
-    return {
-        f"{name}.json": program.to_json(indent=None, origin=False) + "\n" for name, program in explored_programs()
-    }
+    return {f"{name}.json": program.to_json(indent=None, origin=False) + "\n" for name, program in explored_programs()}
 
 
 def main() -> None:
