@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tutti.cli.plan_calibrate import calibrate
 from tutti.cli.plan_diff import diff
 from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan
 from tutti.cli.plan_import import import_
@@ -17,7 +18,7 @@ from tutti.cli.plan_step import step
 from tutti.cli.plan_template import fold, generate
 
 app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, import, export.", no_args_is_help=True)
-for command in (simulate, diff, shrink, step, generate, fold):
+for command in (simulate, calibrate, diff, shrink, step, generate, fold):
     app.command()(command)
 app.command("import")(import_)
 
