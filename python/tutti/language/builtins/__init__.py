@@ -20,7 +20,13 @@ from tutti.language.builtins.scatter_gather import scatter_all_gather_broadcast
 from tutti.language.builtins.swing import swing_all_reduce
 from tutti.language.builtins.switch import switch_all_reduce
 from tutti.language.builtins.torus import torus_bucket_all_reduce
-from tutti.language.builtins.two_level import two_level_all_reduce
+from tutti.language.builtins.two_level import (
+    two_level_all_gather,
+    two_level_all_reduce,
+    two_level_broadcast,
+    two_level_reduce,
+    two_level_reduce_scatter,
+)
 
 __all__ = [
     "BUILTINS",
@@ -61,7 +67,11 @@ BUILTINS: dict[tuple[str, str], Builder] = {
     ("allreduce", "switch"): switch_all_reduce,
     ("allreduce", "recursive_multiplying"): recursive_multiplying_all_reduce,
     ("allreduce", "double_tree"): double_tree_all_reduce,
+    "two_level_all_gather",
     ("allreduce", "two_level"): two_level_all_reduce,
+    "two_level_broadcast",
+    "two_level_reduce",
+    "two_level_reduce_scatter",
     ("allreduce", "swing"): swing_all_reduce,
     ("allreduce", "torus_bucket"): torus_bucket_all_reduce,
     ("allgather", "ring"): ring_all_gather,
@@ -79,3 +89,6 @@ BUILTINS: dict[tuple[str, str], Builder] = {
     ("gather", "binomial"): binomial_gather,
     ("scatter", "binomial"): binomial_scatter,
 }
+    ("allgather", "two_level"): two_level_all_gather,
+    ("reducescatter", "two_level"): two_level_reduce_scatter,
+    ("broadcast", "two_level"): two_level_broadcast,

@@ -28,11 +28,15 @@ class BlockTrees:
     """The trees of a program's blocks, and what is done along them."""
 
     def __init__(
-        self, program: CollectiveProgram, edges: Callable[[int], Iterable[Edge]], owner: Callable[[int], int] = int
+        self,
+        program: CollectiveProgram,
+        edges: Callable[[int], Iterable[Edge]],
+        owner: Callable[[int], int] = int,
+        mesh: Mesh | None = None,
     ) -> None:
         self._program = program
         self._factor = program.collective.chunk_factor
-        self._mesh = Mesh()
+        self._mesh = mesh or Mesh()
         self._owners = {block: owner(block) for block in ranks_of(program)}
         messages: dict[Edge, list[int]] = {}
         for block in ranks_of(program):
@@ -59,6 +63,7 @@ class BlockTrees:
             self._reduce()
         if not isinstance(kind, ReduceScatter):
             self._gather()
+        self._mesh.leave()
 
     def _slice(self, block: int) -> slice:
         return slice(block * self._factor, (block + 1) * self._factor)

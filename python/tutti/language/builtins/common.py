@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tutti.language.channel import MemoryChannel
+from tutti.language.channel import MemoryChannel, PortChannel
 from tutti.language.chunks import BaseBuffer, Chunk
 from tutti.language.collectives import Collective
 from tutti.language.errors import fail
@@ -55,16 +55,22 @@ def copy_unless_same(program: CollectiveProgram, rank: int, target: Chunk, sourc
 
 
 class Mesh:
-    """The memory channels that a program uses; a pair of ranks gets both directions at its first mention."""
+    """The channels that a program uses; a pair of ranks gets both directions at its first mention.
 
-    def __init__(self) -> None:
-        self._channels: dict[tuple[int, int], MemoryChannel] = {}
+    They are memory channels, but port channels between ranks that are ``apart``, as those of two hosts.
+    """
 
-    def between(self, here: int, there: int) -> MemoryChannel:
+    def __init__(self, apart: Callable[[int, int], bool] = lambda here, there: False) -> None:
+        self._apart = apart
+        self._channels: dict[tuple[int, int], MemoryChannel | PortChannel] = {}
+        self._unflushed: dict[PortChannel, int] = {}  # thread block of the last put
+
+    def between(self, here: int, there: int) -> MemoryChannel | PortChannel:
         """The channel by which rank ``here`` reaches rank ``there``."""
         if (here, there) not in self._channels:
+            kind = PortChannel if self._apart(here, there) else MemoryChannel
             for source, target in ((here, there), (there, here)):
-                self._channels[source, target] = MemoryChannel(target, source)
+                self._channels[source, target] = kind(target, source)
         return self._channels[here, there]
 
     def enter(self, writes: Iterable[tuple[int, int]], tb: int = 0) -> None:
@@ -81,6 +87,14 @@ class Mesh:
         for target, source in moves:
             channel.put(target, source, tb=tb)
         channel.signal(tb=tb, data_sync=SyncType.before)
+        if isinstance(channel, PortChannel):
+            self._unflushed[channel] = tb
+
+    def leave(self) -> None:
+        """Ends a call: waits until all that was put through ports has left, so that its source may change."""
+        for channel, tb in self._unflushed.items():
+            channel.flush(tb=tb, data_sync=SyncType.none)
+        self._unflushed.clear()
 
     def receive(self, here: int, there: int, tb: int = 0) -> None:
         """Waits until what rank ``there`` sends is complete."""

@@ -38,9 +38,9 @@ class RootedTree(ABC):
         return order
 
 
-def broadcast_down(program: CollectiveProgram, tree: RootedTree) -> None:
+def broadcast_down(program: CollectiveProgram, tree: RootedTree, mesh: Mesh | None = None) -> None:
     """Everyone who has the data gives it to its children."""
-    mesh = Mesh()
+    mesh = mesh or Mesh()
     mesh.enter((tree.rank(tree.parent(v)), tree.rank(v)) for v in range(1, tree.size))
     copy_unless_same(program, tree.root, output_of(tree.root)[:], input_of(tree.root)[:])
     for v in tree.top_down():
@@ -50,11 +50,12 @@ def broadcast_down(program: CollectiveProgram, tree: RootedTree) -> None:
         for child in tree.children(v):
             there = tree.rank(child)
             mesh.send(here, there, [(output_of(there)[:], output_of(here)[:])])
+    mesh.leave()
 
 
-def reduce_up(program: CollectiveProgram, tree: RootedTree) -> None:
+def reduce_up(program: CollectiveProgram, tree: RootedTree, mesh: Mesh | None = None) -> None:
     """Everyone adds what its children have and passes the sum to its parent."""
-    mesh = Mesh()
+    mesh = mesh or Mesh()
     length = len(input_of(0))
     slots = {child: Buffer(tree.rank(tree.parent(child)), length) for child in range(1, tree.size)}
     sums: dict[int, BaseBuffer] = {0: output_of(tree.root)}
@@ -69,5 +70,6 @@ def reduce_up(program: CollectiveProgram, tree: RootedTree) -> None:
             so_far = sums[v]
         if v:
             mesh.send(here, tree.rank(tree.parent(v)), [(slots[v][:], sums[v][:])])
+    mesh.leave()
     if tree.size == 1:
         copy_unless_same(program, 0, output_of(0)[:], input_of(0)[:])
