@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+from explored_programs import FOLDER, texts
 from test_language_builtins import spec_of
 
 from tutti import _core
@@ -164,3 +165,8 @@ def puts_of(algorithm: str, ranks: int, kind: str = "allreduce", **more: Any) ->
 )
 def test_a_rank_sends_as_many_blocks_as_is_said(kind: str, algorithm: str, blocks: int) -> None:
     assert puts_of(algorithm, 16, kind) == blocks
+
+
+def test_the_programs_that_are_explored_are_those_of_the_language() -> None:
+    on_disk = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
+    assert on_disk == texts(), "run tests/python/language/explored_programs.py"
