@@ -18,6 +18,13 @@ foreach(file ${TUTTI_PYTHON_FILES})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/python/tutti/${file} ${TUTTI_PACKAGE_DIR}/${file} SYMBOLIC)
 endforeach()
 
+# What algorithms in C++ are compiled against at run time (tutti.compile_native).
+file(MAKE_DIRECTORY ${TUTTI_PACKAGE_DIR}/include/tutti)
+foreach(header native_plugin.h native_plugin_abi.h)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/tutti/${header} ${TUTTI_PACKAGE_DIR}/include/tutti/${header} SYMBOLIC)
+  install(FILES ${PROJECT_SOURCE_DIR}/include/tutti/${header} DESTINATION tutti/include/tutti COMPONENT python)
+endforeach()
+
 # tutti_extension(target): places a module in the package, here and when installed, next to libtutti.
 function(tutti_extension target)
   set_target_properties(${target} PROPERTIES

@@ -10,6 +10,8 @@
 
 namespace tutti {
 
+struct AlgorithmChoice;  // user_algorithm.h
+
 // One block of memory a rank: either equal blocks laid out one after another, or a pointer and a size a rank.
 struct Blocks {
   std::byte* base = nullptr;           // equal blocks: block r starts at base + r * bytes
@@ -47,6 +49,7 @@ struct Call {
   std::size_t count = 0;  // elements of this rank's single block; for all_to_all of an equal input block
   Blocks input;
   Blocks output;
+  const AlgorithmChoice* choice = nullptr;  // run by this algorithm or raise; null: the library chooses
 };
 
 }  // namespace tutti

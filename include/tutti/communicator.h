@@ -21,6 +21,7 @@
 #include "tutti/error.h"
 #include "tutti/metrics.h"
 #include "tutti/store.h"
+#include "tutti/user_algorithm.h"
 #include "tutti/work.h"
 
 namespace tutti {
@@ -51,6 +52,11 @@ class Communicator {
 
   // Runs a collective and returns when it has completed here. A zero timeout means the communicator's.
   virtual void run(const Call& call, std::chrono::milliseconds timeout = {}) = 0;
+
+  // Gives the communicator algorithms for the calls that follow, in place of those it was given before; an empty set
+  // takes them back. All ranks do it between the same calls, with the same algorithms: else the next call raises
+  // kMismatch. Waits for queued calls. Throws Error naming an algorithm that cannot run; then nothing has changed.
+  virtual void set_algorithms(AlgorithmSet set) = 0;
 
   // Queues a collective for the progress thread. `keep_alive` is released after completion.
   virtual WorkPtr submit(const Call& call, std::chrono::milliseconds timeout = {},

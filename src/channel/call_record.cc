@@ -1,5 +1,7 @@
 #include "channel/call_record.h"
 
+#include <array>
+#include <cstring>
 #include <string_view>
 
 namespace tutti {
@@ -38,7 +40,38 @@ std::string hexadecimal(std::uint32_t value) {
   return text;
 }
 
+using AlgorithmName = std::array<char, 2 * sizeof(std::uint64_t)>;
+
+// Empty where the call names none. Records come from other processes: what cannot be printed is not.
+std::string named_algorithm(const CallRecord& record) {
+  if (!is_collective(record.call) || record.uneven != 0) return {};
+  AlgorithmName name;
+  std::memcpy(name.data(), &record.largest, sizeof record.largest);
+  std::memcpy(name.data() + sizeof record.largest, &record.tag, sizeof record.tag);
+  std::string text;
+  for (const char c : name) {
+    if (c == 0) break;
+    text += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return text;
+}
+
 }  // namespace
+
+void name_algorithm(CallRecord& record, std::string_view name) noexcept {
+  AlgorithmName kept{};
+  if (name.size() <= kept.size()) {
+    std::memcpy(kept.data(), name.data(), name.size());
+  } else {
+    // Names of a family differ at their ends.
+    constexpr std::size_t kEnd = 7;
+    std::memcpy(kept.data(), name.data(), kEnd);
+    std::memcpy(kept.data() + kEnd, "..", 2);
+    std::memcpy(kept.data() + kEnd + 2, name.data() + name.size() - kEnd, kEnd);
+  }
+  std::memcpy(&record.largest, kept.data(), sizeof record.largest);
+  std::memcpy(&record.tag, kept.data() + sizeof record.largest, sizeof record.tag);
+}
 
 std::uint32_t fingerprint(const CallRecord& record) noexcept {
   std::uint64_t h = 0x74757474692e3031ULL;
@@ -53,7 +86,7 @@ std::uint32_t fingerprint(const CallRecord& record) noexcept {
   return folded != 0 ? folded : 1;
 }
 
-std::string describe(const CallRecord& record) {
+std::string describe(const CallRecord& record, std::string_view algorithm) {
   std::string text = name_of_call(record.call);
   if (is_collective(record.call)) text += " #" + std::to_string(record.sequence);
   if (record.call == static_cast<std::uint8_t>(Collective::kBarrier)) return text;
@@ -69,7 +102,11 @@ std::string describe(const CallRecord& record) {
   } else {
     text += " tag " + std::to_string(record.tag);
   }
-  if (record.plans != 0) {
+  if (const std::string name = named_algorithm(record); !name.empty()) {
+    text += " by ";
+    text += algorithm.empty() ? std::string_view(name) : algorithm;
+    text += " (" + hexadecimal(record.plans) + ")";
+  } else if (record.plans != 0) {
     text += " with the plans ";
     text += hexadecimal(record.plans);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tutti/types.h"
 
@@ -20,13 +21,16 @@ struct CallRecord {
   std::uint64_t mapped_output = 0;
   std::uint64_t largest = 0;  // uneven calls: bytes of this rank's largest block
   std::uint64_t tag = 0;      // point-to-point
+  // In even collectives these two hold the name of the algorithm that the call asks for: see name_algorithm().
   std::int32_t root = -1;
   std::uint32_t hash = 0;
   std::uint8_t call = 0;
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t uneven = 0;
-  std::uint32_t plans = 0;  // identity of the plans that the group has loaded; 0 without
+  // Identity of the algorithm that the call asks for, else of what the group may choose from beside the library's own;
+  // 0 without.
+  std::uint32_t plans = 0;
 };
 static_assert(sizeof(CallRecord) == 64);
 
@@ -34,7 +38,11 @@ static_assert(sizeof(CallRecord) == 64);
 // Never 0. The sequence number is compared apart.
 std::uint32_t fingerprint(const CallRecord& record) noexcept;
 
-// "all_reduce #7 f32[1024] sum", "broadcast #7 f32[1024] root 0", "send f32[16] tag 3".
-std::string describe(const CallRecord& record);
+// Puts the name of the algorithm that a collective of even blocks asks for into its record: 16 bytes of it.
+void name_algorithm(CallRecord& record, std::string_view name) noexcept;
+
+// "all_reduce #7 f32[1024] sum", "broadcast #7 f32[1024] root 0", "send f32[16] tag 3", "all_gather #8 f32[4] by ring
+// (4f06c2a1)". `algorithm`: the whole name of the algorithm, where it is known.
+std::string describe(const CallRecord& record, std::string_view algorithm = {});
 
 }  // namespace tutti

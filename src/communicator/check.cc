@@ -53,7 +53,10 @@ void check_reduction(const Call& call) {
 
 }  // namespace
 
-void CommunicatorImpl::check(const Call& call) const { check_call(call, rank_, size_); }
+void CommunicatorImpl::check(const Call& call) const {
+  if (call.choice != nullptr) check_choice(call);
+  check_call(call, rank_, size_);
+}
 
 void check_call(const Call& call, int rank, int size) {
   const Collective c = call.collective;

@@ -1,6 +1,8 @@
 // How a collective runs.
 #include <algorithm>
+#include <utility>
 
+#include "algorithm/user/identity.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/kernels.h"
@@ -40,7 +42,7 @@ std::uint64_t mapped_offset(const Arena& arena, const Blocks& blocks, int count)
 
 }  // namespace
 
-CallRecord CommunicatorImpl::make_record(const Call& call) const noexcept {
+CallRecord CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* chosen) const noexcept {
   CallRecord record;
   // relaxed: written under the lock that the caller holds.
   record.sequence = sequence_.load(std::memory_order_relaxed) + 1;
@@ -51,7 +53,11 @@ CallRecord CommunicatorImpl::make_record(const Call& call) const noexcept {
   record.uneven = call.uneven ? 1 : 0;
   record.count = call.count;
   record.mapped_input = record.mapped_output = kNotMapped;
-  record.plans = plans_;
+  record.plans = algorithms_.identity();
+  if (chosen != nullptr) {
+    record.plans = fold(chosen->identity());
+    name_algorithm(record, chosen->name());
+  }
   record.hash = fingerprint(record);
   return record;
 }
@@ -89,11 +95,14 @@ WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds tim
 void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout) {
   const std::lock_guard lock(run_mutex_);
   throw_if_unusable();
+  const UserAlgorithmPtr chosen = chosen_for(call);
+  Dispatch how;
+  if (chosen != nullptr) how.chosen = algorithms_.made(*chosen);
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
   const std::int64_t start = timed ? now_ns() : 0;
   context_.deadline = Deadline::after(effective(timeout));
-  context_.record = make_record(call);
+  context_.record = make_record(call, chosen.get());
   sequence_.store(context_.record.sequence, std::memory_order_relaxed);  // relaxed: see sequence()
   const std::uint64_t entry =
       recorder_.add(context_.record, call.root, FlightRecorder::State::kStarted, context_.deadline.timeout().count());
@@ -110,8 +119,8 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     }
     effective_call.input = Blocks::single(scaled, call.input.size(0));
   }
-  const Algorithm* ran = nullptr;
-  Outcome outcome = dispatch(effective_call, &ran);
+  context_.detail.clear();
+  Outcome outcome = dispatch(effective_call, how);
   if (!outcome.ok()) [[unlikely]] {
     recorder_.update(entry, FlightRecorder::State::kFailed);
     quarantine(call);
@@ -132,27 +141,38 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     } else if (outcome.status == Status::kMismatch) {
       context.theirs = context_.mismatched;
     }
+    context.our_algorithm = algorithms_.name_of(context.ours.plans);
+    context.their_algorithm = algorithms_.name_of(context.theirs.plans);
     fail(outcome, context);
   }
+  if (how.refused != nullptr) [[unlikely]] {
+    recorder_.update(entry, FlightRecorder::State::kFailed);
+    throw_error(ErrorKind::kUnsupported, describe(context_.record) + ": the algorithm " + how.refused);
+  }
   recorder_.update(entry, FlightRecorder::State::kCompleted);
-  metrics_.record(static_cast<int>(call.collective), bytes, ran != nullptr ? ran->name() : "alone",
+  metrics_.record(static_cast<int>(call.collective), bytes, how.ran != nullptr ? how.ran->name() : "alone",
                   timed ? now_ns() - start : -1, timed && context_.host != nullptr ? context_.host->waited_ns() : 0);
 }
 
-Outcome CommunicatorImpl::dispatch(const Call& call, const Algorithm** ran) noexcept {
+Outcome CommunicatorImpl::dispatch(const Call& call, Dispatch& how) noexcept {
   if (size_ == 1) {
     run_alone(call);
     return kOkOutcome;
   }
   CallShape shape = shape_of(call);
-  const Algorithm* algorithm = selector_.select(shape);
+  const Selector& selector = algorithms_.selector();
+  const Algorithm* algorithm = how.chosen != nullptr ? how.chosen.get() : selector.select(shape);
   if (context_.host != nullptr && (algorithm == nullptr || !algorithm->announces())) {
     if (Outcome outcome = announce(call, shape); !outcome.ok()) return outcome;
-    algorithm = selector_.select(shape);
+    if (how.chosen == nullptr) algorithm = selector.select(shape);
     if (shape.mapped_input || shape.mapped_output) metrics_.count_mapped();
   }
   if (algorithm == nullptr) return {Status::kInternal, -1};
-  *ran = algorithm;
+  if (how.chosen != nullptr) {
+    how.refused = algorithm->refusal(shape);
+    if (how.refused != nullptr) return kOkOutcome;  // nothing has been sent but the announcements, which agree
+  }
+  how.ran = algorithm;
   return algorithm->run(call, context_);
 }
 
@@ -252,7 +272,7 @@ std::string CommunicatorImpl::explain(const Call& call) const {
   record_mapped(call, record);
   shape.mapped_input = record.mapped_input != kNotMapped;
   shape.mapped_output = record.mapped_output != kNotMapped;
-  return selector_.explain(shape);
+  return algorithms_.explain(shape);
 }
 
 }  // namespace tutti

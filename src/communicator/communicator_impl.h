@@ -23,6 +23,7 @@
 #include "channel/group_waker.h"
 #include "channel/host_channel.h"
 #include "channel/message_port.h"
+#include "communicator/algorithm_table.h"
 #include "communicator/call_queue.h"
 #include "communicator/failure.h"
 #include "communicator/flight_recorder.h"
@@ -47,6 +48,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
 
   void check(const Call& call) const override;
   void run(const Call& call, std::chrono::milliseconds timeout) override;
+  void set_algorithms(AlgorithmSet set) override;
   WorkPtr submit(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) override;
 
   void send(const void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
@@ -84,15 +86,25 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   // CallRunner: runs a queued call on the queue's thread.
   void run_queued(const Call& call, std::chrono::milliseconds timeout) override { run_locked(call, timeout); }
 
+  // choice.cc
+  void check_choice(const Call& call) const;
+  UserAlgorithmPtr chosen_for(const Call& call) const;
+
   // collective.cc
   void run_locked(const Call& call, std::chrono::milliseconds timeout);
-  Outcome dispatch(const Call& call, const Algorithm** ran) noexcept;
+  // How a call is to run, and how it did.
+  struct Dispatch {
+    std::shared_ptr<const Algorithm> chosen;  // by the caller or the program's selector; null: the library chooses
+    const Algorithm* ran = nullptr;
+    const char* refused = nullptr;  // why the chosen one cannot run after all, on all ranks alike
+  };
+  Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   void record_mapped(const Call& call, CallRecord& record) const noexcept;
   Outcome check_block_sizes(const Call& call) noexcept;
   void publish_block_sizes(const Call& call) noexcept;
   void run_alone(const Call& call) const noexcept;
-  CallRecord make_record(const Call& call) const noexcept;
+  CallRecord make_record(const Call& call, const UserAlgorithm* chosen) const noexcept;
   CallShape shape_of(const Call& call) const noexcept;
   void quarantine(const Call& call) noexcept;
 
@@ -127,8 +139,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   Topology topology_;
   std::unique_ptr<GroupWaker> waker_;
   std::unique_ptr<MessagePort> port_;
-  const std::uint32_t plans_;  // identity of the plans loaded
-  const Selector selector_;
+  mutable AlgorithmTable algorithms_;  // see there for its threads
   std::atomic<std::int64_t> timeout_ms_;
 
   std::mutex run_mutex_;

@@ -44,9 +44,10 @@ std::string reported_text(Outcome reported) {
 }
 
 std::string mismatch_text(int peer, const FailureContext& c) {
-  std::string text = "the ranks make different calls: rank " + std::to_string(c.rank) + " calls " + describe(c.ours);
+  std::string text =
+      "the ranks make different calls: rank " + std::to_string(c.rank) + " calls " + describe(c.ours, c.our_algorithm);
   if (peer < 0) return text + ", a peer calls something else";
-  text += ", rank " + std::to_string(peer) + " calls " + describe(c.theirs);
+  text += ", rank " + std::to_string(peer) + " calls " + describe(c.theirs, c.their_algorithm);
   if (describe(c.ours) == describe(c.theirs)) text += ", with blocks of other sizes";
   return text + ". All ranks must make the same calls in the same order";
 }
@@ -71,6 +72,7 @@ Error make_error(Outcome outcome, const FailureContext& c) {
     case Status::kAborted:
       return Error(ErrorKind::kAborted, head + "aborted on this rank" + (c.reason.empty() ? "" : ": " + c.reason));
     default:
+      if (!c.detail.empty()) return Error(ErrorKind::kInternal, head + c.detail);
       return Error(ErrorKind::kInternal, head + "internal error; please report it with the output of 'tutti doctor'");
   }
 }

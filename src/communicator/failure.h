@@ -14,14 +14,16 @@
 namespace tutti {
 
 struct FailureContext {
-  std::string group;                    // name of the communicator
-  int rank = 0;                         // of this process
-  CallRecord mine;                      // the call that failed
-  CallRecord theirs;                    // kMismatch: what outcome.peer called instead ...
-  CallRecord ours;                      // ... and what this rank had called there
+  std::string group;            // name of the communicator
+  int rank = 0;                 // of this process
+  CallRecord mine;              // the call that failed
+  CallRecord theirs;            // kMismatch: what outcome.peer called instead ...
+  CallRecord ours;              // ... and what this rank had called there
+  std::string their_algorithm;  // the names in these records in full, where they are known
+  std::string our_algorithm;
   std::chrono::milliseconds timeout{};  // kTimeout: how long was waited
   std::vector<int> missing;             // kTimeout: ranks that have not arrived
-  std::string detail;                   // kTimeout: where in a plan was waited
+  std::string detail;                   // kTimeout: where in a plan was waited; kInternal: what has failed
   int peer_pid = 0;
   Outcome reported;    // kPeerFailed: what the peer reported
   std::string reason;  // kAborted: why

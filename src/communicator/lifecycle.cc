@@ -78,8 +78,14 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       options_(options),
       logger_(parse_log_level(options.config.log_level), rank),
       topology_(std::move(topology)),
-      plans_(plans.identity),
-      selector_(collect(topology_, rank, plans, tuning), rules(topology_, size, tuning), options.config.algorithm),
+      algorithms_(
+          collect(topology_, rank, plans, tuning),
+          [measured = rules(topology_, size, tuning),
+           forced = options.config.algorithm](std::shared_ptr<const AlgorithmCollection> collection) {
+            return Selector(std::move(collection), measured, forced);
+          },
+          PlanWorld{rank, topology_.host_of, topology_.host_ranks, topology_.host.get()}, topology_.arenas_mapped,
+          plans.identity),
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "bootstrap/launch.h"
+#include "bootstrap/tcp_store.h"
 #include "python/names.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
@@ -210,6 +211,41 @@ std::shared_ptr<Store> environment_store(int rank, int size, double timeout) {
   return store_from_environment(rank, size, limit);
 }
 
+nb::dict metrics(const Communicator& comm) {
+  const Metrics all = comm.metrics();
+  nb::list rows;
+  for (const MetricsRow& row : all.rows) {
+    nb::dict out;
+    out["collective"] = row.collective;
+    out["size_class"] = row.size_class;
+    out["algorithm"] = row.algorithm;
+    out["calls"] = row.calls;
+    out["bytes"] = row.bytes;
+    out["timed_calls"] = row.timed_calls;
+    out["total_ns"] = row.total_ns;
+    out["wait_ns"] = row.wait_ns;
+    out["p50_ns"] = row.p50_ns;
+    rows.append(out);
+  }
+  nb::dict out;
+  out["rows"] = rows;
+  out["mapped_calls"] = all.mapped_calls;
+  out["errors"] = all.errors;
+  return out;
+}
+
+// The store at an address that the caller names, which the rank that serves it makes. Port 0 takes any free one there.
+std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port, bool serve, double timeout) {
+  TcpStoreOptions options;
+  options.host = host;
+  options.port = port;
+  options.serve = serve;
+  options.secret = config_from_environment().secret;
+  options.timeout = milliseconds_of(timeout);
+  const nb::gil_scoped_release released;
+  return std::make_shared<TcpStore>(options);
+}
+
 }  // namespace
 
 std::shared_ptr<Store> python_store(nb::object store) { return std::make_shared<PythonStore>(std::move(store)); }
@@ -227,10 +263,14 @@ void bind_communicator(nb::module_& m) {
       .def("send", &send, "array"_a.noconvert(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
       .def("recv", &recv, "array"_a.noconvert(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
       .def("flight_record", &Communicator::flight_record)
+      .def("metrics", &metrics)
+      .def("reset_metrics", &Communicator::reset_metrics)
       .def(
           "abort", [](Communicator& c, const std::string& reason) { c.abort(reason); }, "reason"_a)
       .def("shutdown", &Communicator::shutdown, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<Store>(m, "Store");
+  nb::class_<TcpStore, Store>(m, "TcpStore").def_prop_ro("port", &TcpStore::port);
+  m.def("tcp_store", &tcp_store, "host"_a, "port"_a, "serve"_a, "timeout"_a);
   m.def("environment_store", &environment_store, "rank"_a, "size"_a, "timeout"_a);
   m.def("create_communicator", &create, "store"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);
   m.def(

@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "bootstrap/launch.h"
 #include "device/cpu/kernels.h"
+#include "python/algorithm_bindings.h"
 #include "python/communicator_bindings.h"
 #include "python/explain.h"
 #include "python/names.h"
@@ -116,6 +117,7 @@ NB_MODULE(_core, m) {
   bind_probes(m);
   bind_plans(m);
   bind_communicator(m);
+  bind_algorithms(m);
   bind_simulator(m);
   bind_templates(m);
   bind_stepper(m);

@@ -108,7 +108,21 @@ void bind_inspection(GroupClass& group) {
 
 // What Backend's own Python class has no method for.
 void bind_life(GroupClass& group) {
-  group.def("abort_because", &ProcessGroupTutti::abort_because, py::arg("reason"), Release())
+  // A capsule of tutti._core.algorithm_set().
+  group
+      .def(
+          "set_algorithms",
+          [](ProcessGroupTutti& self, const py::capsule& capsule) {
+            const char* const name = capsule.name();
+            if (name == nullptr || std::string_view(name) != "tutti.AlgorithmSet") {
+              throw py::type_error("set_algorithms takes what tutti._core.algorithm_set returns");
+            }
+            AlgorithmSet set = *capsule.get_pointer<AlgorithmSet>();
+            const py::gil_scoped_release released;
+            translated([&] { self.communicator().set_algorithms(std::move(set)); });
+          },
+          py::arg("set"))
+      .def("abort_because", &ProcessGroupTutti::abort_because, py::arg("reason"), Release())
       .def(
           "split_ranks",
           [](ProcessGroupTutti& self, const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,

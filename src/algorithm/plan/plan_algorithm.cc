@@ -9,31 +9,6 @@
 namespace tutti {
 namespace {
 
-using plan::PlanCollective;
-
-std::optional<Collective> collective_of(PlanCollective collective) {
-  switch (collective) {
-    case PlanCollective::kAllReduce:
-      return Collective::kAllReduce;
-    case PlanCollective::kAllGather:
-      return Collective::kAllGather;
-    case PlanCollective::kReduceScatter:
-      return Collective::kReduceScatter;
-    case PlanCollective::kAllToAll:
-      return Collective::kAllToAll;
-    case PlanCollective::kBroadcast:
-      return Collective::kBroadcast;
-    case PlanCollective::kReduce:
-      return Collective::kReduce;
-    case PlanCollective::kGather:
-      return Collective::kGather;
-    case PlanCollective::kScatter:
-      return Collective::kScatter;
-    default:
-      return std::nullopt;
-  }
-}
-
 bool is_rooted(Collective c) noexcept {
   return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
          c == Collective::kScatter;
@@ -84,6 +59,29 @@ class PlanAlgorithm final : public Algorithm {
 };
 
 }  // namespace
+
+std::optional<Collective> collective_of(plan::PlanCollective collective) noexcept {
+  switch (collective) {
+    case plan::PlanCollective::kAllReduce:
+      return Collective::kAllReduce;
+    case plan::PlanCollective::kAllGather:
+      return Collective::kAllGather;
+    case plan::PlanCollective::kReduceScatter:
+      return Collective::kReduceScatter;
+    case plan::PlanCollective::kAllToAll:
+      return Collective::kAllToAll;
+    case plan::PlanCollective::kBroadcast:
+      return Collective::kBroadcast;
+    case plan::PlanCollective::kReduce:
+      return Collective::kReduce;
+    case plan::PlanCollective::kGather:
+      return Collective::kGather;
+    case plan::PlanCollective::kScatter:
+      return Collective::kScatter;
+    default:
+      return std::nullopt;
+  }
+}
 
 std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const std::vector<PlanFile>& plans,
                                                               const PlanWorld& world) {

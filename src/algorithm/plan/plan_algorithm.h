@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "algorithm/algorithm.h"
@@ -11,6 +12,9 @@
 #include "algorithm/plan/plan_world.h"
 
 namespace tutti {
+
+// Which of Tutti's collectives a plan computes, if any.
+std::optional<Collective> collective_of(plan::PlanCollective collective) noexcept;
 
 // One for each plan that is for `ranks` ranks and for a collective of Tutti. Throws Error naming the file of a plan
 // that cannot run; one that only does not suit several hosts refuses their calls and says why. The world's channel

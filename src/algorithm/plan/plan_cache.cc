@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMostPlans = 128;
 constexpr std::size_t kMostFiles = 4096;
+constexpr std::size_t kAnyRanks = 0;
 
 std::string text_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -48,7 +49,7 @@ ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std
   ProvenPlan proven;
   ++reads_;
   try {
-    proven = prove(text_of(path), ranks, cache_folder);
+    proven = prove_for(ranks, text_of(path), cache_folder);
   } catch (const Error& error) {
     throw_error(error.kind(), path + ": " + error.what());
   }
@@ -60,14 +61,20 @@ ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std
   return proven;
 }
 
-ProvenPlan PlanCache::prove(const std::string& text, std::size_t ranks, const std::string& cache_folder) {
+ProvenPlan PlanCache::prove(const std::string& text, const std::string& cache_folder) {
+  const std::lock_guard lock(mutex_);
+  return prove_for(kAnyRanks, text, cache_folder);
+}
+
+ProvenPlan PlanCache::prove_for(std::size_t ranks, const std::string& text, const std::string& cache_folder) {
   const Digest content = sha256(text);
   if (const auto found = plans_.find(content); found != plans_.end()) {
     const std::size_t made_for = found->second->ranks.size();
-    return {made_for == ranks ? found->second : nullptr, content, made_for};
+    const bool wanted = ranks == kAnyRanks || made_for == ranks;
+    return {wanted ? found->second : nullptr, content, made_for};
   }
   plan::Plan plan = plan::read_plan(text);
-  if (plan.ranks.size() != ranks) return {nullptr, content, plan.ranks.size()};
+  if (ranks != kAnyRanks && plan.ranks.size() != ranks) return {nullptr, content, plan.ranks.size()};
   const VerdictStore store(cache_folder);
   std::optional<plan::Verdict> verdict = store.find(content, plan);
   if (!verdict) {
@@ -76,8 +83,9 @@ ProvenPlan PlanCache::prove(const std::string& text, std::size_t ranks, const st
     if (verdict->outcome == plan::Outcome::kRejected) throw_rejected(*verdict);
     store.keep(content, *verdict);
   }
+  const std::size_t made_for = plan.ranks.size();
   if (!verdict->repairs.empty()) plan = plan::repaired(std::move(plan), verdict->repairs);
-  ProvenPlan proven{std::make_shared<const plan::Plan>(std::move(plan)), content, ranks};
+  ProvenPlan proven{std::make_shared<const plan::Plan>(std::move(plan)), content, made_for};
   remember(content, proven.plan);
   return proven;
 }

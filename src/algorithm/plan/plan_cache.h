@@ -37,6 +37,9 @@ class PlanCache {
   // is wrong, or with what the verifier has found. A plan for another number of ranks is not proven.
   ProvenPlan load(const std::string& path, std::size_t ranks, const std::string& cache_folder);
 
+  // That of a text, for any number of ranks. Throws as load() does, without a path.
+  ProvenPlan prove(const std::string& text, const std::string& cache_folder);
+
   // How often a file has been read and how often the verifier has run, since the process began.
   std::uint64_t reads() const;
   std::uint64_t proofs() const;
@@ -48,7 +51,7 @@ class PlanCache {
     std::size_t ranks = 0;
   };
 
-  ProvenPlan prove(const std::string& text, std::size_t ranks, const std::string& cache_folder);
+  ProvenPlan prove_for(std::size_t ranks, const std::string& text, const std::string& cache_folder);
   void remember(const Digest& content, std::shared_ptr<const plan::Plan> plan);
 
   mutable std::mutex mutex_;  // guards all below; a leaf

@@ -1,0 +1,117 @@
+#include "communicator/algorithm_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "algorithm/user/identity.h"
+#include "algorithm/user/limited.h"
+#include "tutti/error.h"
+
+namespace tutti {
+
+AlgorithmTable::AlgorithmTable(std::shared_ptr<const AlgorithmCollection> base, MakeSelector make_selector,
+                               PlanWorld world, bool arenas_mapped, std::uint32_t plans)
+    : base_(std::move(base)),
+      make_selector_(std::move(make_selector)),
+      world_(std::move(world)),
+      ranks_(static_cast<int>(std::max<std::size_t>(1, world_.host_of.size()))),
+      arenas_mapped_(arenas_mapped),
+      plans_(plans),
+      identity_(plans),
+      selector_(std::make_shared<const Selector>(make_selector_(base_))) {}
+
+void AlgorithmTable::install(AlgorithmSet set, int hosts) {
+  Identity identity;
+  identity.add(plans_).add(set.choose ? "chosen by a function" : "the first that fits");
+  std::vector<std::shared_ptr<const Algorithm>> list;
+  for (const UserAlgorithmPtr& algorithm : set.algorithms) {
+    if (!for_these_ranks(*algorithm, hosts)) continue;
+    list.push_back(made(*algorithm));
+    identity.add(algorithm->identity());
+  }
+  const bool empty = list.empty() && !set.choose;
+  std::shared_ptr<const AlgorithmCollection> collection = base_;
+  if (!list.empty() && !set.choose) {
+    auto mine = std::make_shared<AlgorithmCollection>(*base_);
+    mine->prefer(std::move(list));
+    collection = std::move(mine);
+  }
+  auto selector = std::make_shared<const Selector>(make_selector_(std::move(collection)));
+  identity_ = empty ? plans_ : fold(identity.value());
+  choose_ = std::move(set.choose);
+  const std::lock_guard lock(mutex_);
+  selector_ = std::move(selector);
+}
+
+std::string AlgorithmTable::explain(const CallShape& shape) const {
+  std::shared_ptr<const Selector> selector;
+  {
+    const std::lock_guard lock(mutex_);
+    selector = selector_;
+  }
+  return selector->explain(shape);
+}
+
+UserAlgorithmPtr AlgorithmTable::choose(const AlgorithmRequest& request) const { return choose_(request); }
+
+// What the communicator's ranks and hosts rule out for good.
+bool AlgorithmTable::for_these_ranks(const UserAlgorithm& algorithm, int hosts) const noexcept {
+  const AlgorithmLimits& limits = algorithm.limits();
+  const bool suits = algorithm.kind() == UserAlgorithm::Kind::kLibrary ||
+                     (arenas_mapped_ && (algorithm.kind() == UserAlgorithm::Kind::kPlan || hosts == 1));
+  return suits && algorithm.collective() && (limits.ranks == 0 || limits.ranks == ranks_) &&
+         (limits.ranks_per_host == 0 || limits.ranks_per_host * hosts == ranks_);
+}
+
+bool AlgorithmTable::suits(const UserAlgorithm& algorithm, const CallShape& shape) {
+  if (!for_these_ranks(algorithm, shape.hosts)) return false;
+  if (*algorithm.collective() != shape.collective || shape.uneven) return false;
+  CallShape known = shape;
+  const std::shared_ptr<const Algorithm> ready = made(algorithm);
+  known.announced = !ready->announces();
+  return ready->refusal(known) == nullptr;
+}
+
+void AlgorithmTable::check(const UserAlgorithm& algorithm, const CallShape& shape) {
+  const std::string head = "\"" + algorithm.name() + "\" ";
+  if (algorithm.collective() && *algorithm.collective() != shape.collective) {
+    throw_error(ErrorKind::kInvalidArgument, head + "computes " + std::string(to_string(*algorithm.collective())) +
+                                                 ", not " + std::string(to_string(shape.collective)));
+  }
+  if (shape.uneven) throw_error(ErrorKind::kInvalidArgument, head + "needs blocks of equal size");
+  const std::shared_ptr<const Algorithm> ready = made(algorithm);
+  CallShape open = shape;
+  // Whether tensors are mapped everywhere is known once all ranks have announced the call.
+  open.mapped_input = open.mapped_output = true;
+  open.announced = ready != nullptr && !ready->announces();
+  const char* reason = ready != nullptr ? ready->refusal(open) : limits_refusal(algorithm.limits(), open);
+  if (reason == nullptr) return;
+  throw_error(ErrorKind::kInvalidArgument, head + "cannot run this " + std::string(to_string(shape.collective)) +
+                                               " of " + std::to_string(shape.bytes) + " bytes a rank block: it " +
+                                               reason);
+}
+
+std::shared_ptr<const Algorithm> AlgorithmTable::made(const UserAlgorithm& algorithm) {
+  if (ranks_ == 1) return nullptr;
+  const std::uint64_t identity = algorithm.identity();
+  const std::lock_guard lock(mutex_);
+  if (const auto found = made_.find(identity); found != made_.end()) return found->second.algorithm;
+  if (algorithm.kind() != UserAlgorithm::Kind::kLibrary && !arenas_mapped_) {
+    throw_error(ErrorKind::kUnsupported, "\"" + algorithm.name() +
+                                             "\" needs ranks that map each other's memory: `tutti doctor` says why "
+                                             "these do not");
+  }
+  auto ready = std::make_shared<const LimitedAlgorithm>(algorithm.make(world_), algorithm.limits());
+  made_.emplace(identity, Made{algorithm.name(), ready});
+  return ready;
+}
+
+std::string AlgorithmTable::name_of(std::uint32_t folded) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [identity, made] : made_) {
+    if (fold(identity) == folded) return made.name;
+  }
+  return {};
+}
+
+}  // namespace tutti

@@ -1,0 +1,324 @@
+#include "python/algorithm_bindings.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "algorithm/plan/verdict_store.h"
+#include "algorithm/user/identity.h"
+#include "device/cpu/arena.h"
+#include "python/names.h"
+#include "tutti/communicator.h"
+#include "tutti/config.h"
+#include "tutti/error.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace tutti {
+namespace {
+
+// Of const objects: bound without const, because nanobind has no other, and with nothing that changes them.
+using Handle = std::shared_ptr<UserAlgorithm>;
+
+Handle bound(const UserAlgorithmPtr& algorithm) { return std::const_pointer_cast<UserAlgorithm>(algorithm); }
+
+const char* kind_name(UserAlgorithm::Kind kind) {
+  switch (kind) {
+    case UserAlgorithm::Kind::kPlan:
+      return "plan";
+    case UserAlgorithm::Kind::kPlugin:
+      return "plugin";
+    default:
+      return "library";
+  }
+}
+
+std::optional<std::string> tutti_collective(const UserAlgorithm& algorithm) {
+  const std::optional<Collective> collective = algorithm.collective();
+  if (!collective) return std::nullopt;
+  return std::string(to_string(*collective));
+}
+
+AlgorithmLimits limits_of(std::uint64_t min_bytes, std::uint64_t max_bytes, int ranks, int ranks_per_host) {
+  if (min_bytes > max_bytes) {
+    throw_error(ErrorKind::kInvalidArgument, "the smallest message, " + std::to_string(min_bytes) +
+                                                 " bytes, is larger than the largest, " + std::to_string(max_bytes));
+  }
+  if (ranks < 0 || ranks_per_host < 0) {
+    throw_error(ErrorKind::kInvalidArgument, "numbers of ranks are not negative; 0 means any");
+  }
+  return {min_bytes, max_bytes, ranks, ranks_per_host};
+}
+
+bool reads_blocks(Collective c) {
+  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll;
+}
+bool writes_blocks(Collective c) {
+  return c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllToAll;
+}
+
+std::size_t block_of(std::size_t bytes, bool blocks, int ranks, const char* which) {
+  const auto n = static_cast<std::size_t>(blocks ? ranks : 1);
+  if (bytes % n == 0) return bytes / n;
+  throw_error(ErrorKind::kInvalidArgument, std::string("the ") + which + " has " + std::to_string(bytes) +
+                                               " bytes, which are no " + std::to_string(n) + " equal blocks");
+}
+
+struct Memory {
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;
+};
+
+Call make_call(const Communicator& comm, const UserAlgorithm& algorithm, Memory input, Memory output,
+               const std::string& dtype, const std::optional<std::string>& op, int root) {
+  const std::optional<Collective> collective = algorithm.collective();
+  if (!collective) {
+    throw_error(ErrorKind::kUnsupported, "\"" + algorithm.name() + "\" is for the collective \"" +
+                                             algorithm.collective_name() +
+                                             "\", which has no definition to run it by: see `tutti plan run`");
+  }
+  Call call;
+  call.collective = *collective;
+  call.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
+  const bool rooted = call.collective == Collective::kBroadcast || call.collective == Collective::kReduce ||
+                      call.collective == Collective::kGather || call.collective == Collective::kScatter;
+  if (rooted) call.root = root >= 0 ? root : std::max(0, algorithm.root());
+  const bool reduces = call.collective == Collective::kAllReduce || call.collective == Collective::kReduce ||
+                       call.collective == Collective::kReduceScatter;
+  if (op) {
+    call.op = from_name<ReduceOp>(*op, "reduce operation", kReduceOpCount);
+  } else if (reduces) {
+    if (!algorithm.default_op()) {
+      throw_error(ErrorKind::kInvalidArgument, "\"" + algorithm.name() + "\" needs an op: ReduceOp.SUM, MIN, ...");
+    }
+    call.op = *algorithm.default_op();
+  }
+  const auto memory = [](Memory m) { return reinterpret_cast<const void*>(m.address); };
+  const std::size_t in = block_of(input.bytes, reads_blocks(call.collective), comm.size(), "input");
+  const std::size_t out = block_of(output.bytes, writes_blocks(call.collective), comm.size(), "output");
+  const bool one = call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter;
+  call.count = (one ? out : in) / size_of(call.dtype);
+  call.input = Blocks::single(memory(input), in);
+  call.output = Blocks::single(memory(output), out);
+  return call;
+}
+
+void run_by(Communicator& comm, const Handle& algorithm, std::pair<std::uintptr_t, std::size_t> input,
+            std::pair<std::uintptr_t, std::size_t> output, const std::string& dtype,
+            const std::optional<std::string>& op, int root, const std::map<std::string, std::int64_t>& extras,
+            double timeout) {
+  if (!(timeout >= 0)) throw_error(ErrorKind::kInvalidArgument, "a timeout is a number of seconds, not negative");
+  Call call = make_call(comm, *algorithm, {input.first, input.second}, {output.first, output.second}, dtype, op, root);
+  const AlgorithmChoice choice{algorithm, extras};
+  call.choice = &choice;
+  const auto limit = std::chrono::milliseconds(static_cast<std::int64_t>(std::min(timeout * 1000, 1e12)));
+  const nb::gil_scoped_release released;
+  comm.run(call, limit);
+}
+
+// A Python function that a communicator asks on whichever thread runs the call.
+class PythonSelector {
+ public:
+  explicit PythonSelector(nb::object function) : function_(std::move(function)) {}
+  ~PythonSelector() {
+    const nb::gil_scoped_acquire held;
+    function_.reset();
+  }
+  PythonSelector(const PythonSelector&) = delete;
+  PythonSelector& operator=(const PythonSelector&) = delete;
+
+  UserAlgorithmPtr operator()(const AlgorithmRequest& r) const {
+    const nb::gil_scoped_acquire held;
+    try {
+      const nb::object answer =
+          function_(std::string(to_string(r.collective)), std::string(to_string(r.dtype)), std::string(to_string(r.op)),
+                    r.bytes, r.rank, r.ranks, r.ranks_per_host, reinterpret_cast<std::uintptr_t>(r.input),
+                    reinterpret_cast<std::uintptr_t>(r.output));
+      if (answer.is_none()) return nullptr;
+      return nb::cast<Handle>(answer);
+    } catch (const nb::python_error& error) {
+      throw_error(ErrorKind::kInvalidArgument, std::string("the algorithm selector raised: ") + error.what());
+    } catch (const nb::cast_error&) {
+      throw_error(ErrorKind::kInvalidArgument, "the algorithm selector returned something that is no Algorithm");
+    }
+  }
+
+ private:
+  nb::object function_;
+};
+
+AlgorithmSet set_of(const std::vector<Handle>& algorithms, nb::object selector) {
+  AlgorithmSet set;
+  set.algorithms.assign(algorithms.begin(), algorithms.end());
+  if (!selector.is_none()) {
+    auto function = std::make_shared<PythonSelector>(std::move(selector));
+    set.choose = [function](const AlgorithmRequest& request) { return (*function)(request); };
+  }
+  return set;
+}
+
+// For tutti._torch, whose binding library knows nothing of ours: a pointer to an AlgorithmSet.
+nb::capsule set_capsule(const std::vector<Handle>& algorithms, nb::object selector) {
+  auto set = std::make_unique<AlgorithmSet>(set_of(algorithms, std::move(selector)));
+  return {set.release(), "tutti.AlgorithmSet", [](void* p) noexcept { delete static_cast<AlgorithmSet*>(p); }};
+}
+
+// Memory of this process's arena. Freed with the object and all arrays of it.
+class ArenaBuffer {
+ public:
+  explicit ArenaBuffer(std::size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) throw_error(ErrorKind::kInvalidArgument, "a buffer has at least one byte");
+    arena_ = process_arena();
+    if (arena_ == nullptr) {
+      throw_error(ErrorKind::kExhausted, "there is no arena of mapped memory here: `tutti doctor` says why");
+    }
+    data_ = arena_->allocate(bytes);
+    if (data_ == nullptr) {
+      throw_error(ErrorKind::kExhausted,
+                  "the arena has no room for " + std::to_string(bytes) + " bytes: TUTTI_ARENA_BYTES sets its size");
+    }
+  }
+  ~ArenaBuffer() { arena_->deallocate(data_); }
+  ArenaBuffer(const ArenaBuffer&) = delete;
+  ArenaBuffer& operator=(const ArenaBuffer&) = delete;
+
+  void* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  Arena* arena_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+nb::dlpack::dtype dlpack_type(const std::string& name) {
+  using Code = nb::dlpack::dtype_code;
+  struct Row {
+    const char* name;
+    Code code;
+    std::uint8_t bits;
+  };
+  // 8-bit floats have codes in new versions of DLPack only: as bytes, to be viewed as what they are.
+  static constexpr Row kRows[] = {
+      {"bool", Code::Bool, 8},        {"uint8", Code::UInt, 8},         {"uint16", Code::UInt, 16},
+      {"uint32", Code::UInt, 32},     {"uint64", Code::UInt, 64},       {"int8", Code::Int, 8},
+      {"int16", Code::Int, 16},       {"int32", Code::Int, 32},         {"int64", Code::Int, 64},
+      {"float16", Code::Float, 16},   {"float32", Code::Float, 32},     {"float64", Code::Float, 64},
+      {"bfloat16", Code::Bfloat, 16}, {"complex64", Code::Complex, 64}, {"complex128", Code::Complex, 128}};
+  for (const Row& row : kRows) {
+    if (name == row.name) return {static_cast<std::uint8_t>(row.code), row.bits, 1};
+  }
+  throw_error(ErrorKind::kUnsupported, "DLPack has no element type '" + name + "': take uint8 and view it as another");
+}
+
+nb::object to_dlpack(nb::handle_t<ArenaBuffer> self, const std::string& dtype, std::vector<std::size_t> shape,
+                     const std::vector<std::int64_t>& strides) {
+  const ArenaBuffer& buffer = *nb::inst_ptr<ArenaBuffer>(self);
+  const nb::dlpack::dtype type = dlpack_type(dtype);
+  const std::size_t element = type.bits / 8;
+  if (shape.empty()) shape = {buffer.bytes() / element};
+  if (!strides.empty() && strides.size() != shape.size()) {
+    throw_error(ErrorKind::kInvalidArgument, "shape and strides differ in length");
+  }
+  std::size_t last = 0;  // the element furthest from the first
+  std::int64_t step = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    const std::int64_t stride = strides.empty() ? step : strides[d];
+    if (stride < 0) throw_error(ErrorKind::kInvalidArgument, "strides are not negative here");
+    if (shape[d] == 0) throw_error(ErrorKind::kInvalidArgument, "the shape has a dimension of 0");
+    last += (shape[d] - 1) * static_cast<std::size_t>(stride);
+    step *= static_cast<std::int64_t>(shape[d]);
+  }
+  if ((last + 1) * element > buffer.bytes()) {
+    throw_error(ErrorKind::kInvalidArgument, "this shape needs " + std::to_string((last + 1) * element) +
+                                                 " bytes, the buffer has " + std::to_string(buffer.bytes()));
+  }
+  const nb::ndarray<> array(buffer.data(), shape.size(), shape.data(), self, strides.empty() ? nullptr : strides.data(),
+                            type, nb::device::cpu::value);
+  return nb::cast(array);
+}
+
+}  // namespace
+
+void bind_algorithms(nb::module_& m) {
+  nb::class_<UserAlgorithm>(m, "UserAlgorithm")
+      .def_prop_ro("kind", [](const UserAlgorithm& a) { return kind_name(a.kind()); })
+      .def_prop_ro("name", &UserAlgorithm::name)
+      .def_prop_ro("collective_name", &UserAlgorithm::collective_name)
+      .def_prop_ro("collective", &tutti_collective)
+      .def_prop_ro("in_place", &UserAlgorithm::in_place)
+      .def_prop_ro("min_bytes", [](const UserAlgorithm& a) { return a.limits().min_bytes; })
+      .def_prop_ro("max_bytes", [](const UserAlgorithm& a) { return a.limits().max_bytes; })
+      .def_prop_ro("ranks", [](const UserAlgorithm& a) { return a.limits().ranks; })
+      .def_prop_ro("ranks_per_host", [](const UserAlgorithm& a) { return a.limits().ranks_per_host; })
+      .def_prop_ro("identity", [](const UserAlgorithm& a) { return fold(a.identity()); })
+      .def(
+          "with_limits",
+          [](const UserAlgorithm& a, std::uint64_t min_bytes, std::uint64_t max_bytes, int ranks, int ranks_per_host) {
+            return bound(a.with_limits(limits_of(min_bytes, max_bytes, ranks, ranks_per_host)));
+          },
+          "min_bytes"_a, "max_bytes"_a, "ranks"_a, "ranks_per_host"_a);
+  m.def(
+      "plan_algorithm",
+      [](const std::string& text, const std::string& place, int ranks, int ranks_per_host) {
+        AlgorithmLimits limits = limits_of(0, ~std::uint64_t{0}, ranks, ranks_per_host);
+        const nb::gil_scoped_release released;
+        return bound(plan_algorithm(text, place, limits, cache_folder(config_from_environment())));
+      },
+      "text"_a, "place"_a, "ranks"_a = 0, "ranks_per_host"_a = 0);
+  m.def(
+      "plugin_algorithms",
+      [](const std::string& path, const std::string& content) {
+        std::vector<std::pair<std::string, Handle>> list;
+        for (const PluginAlgorithm& entry : plugin_algorithms(path, content)) {
+          list.emplace_back(entry.function, bound(entry.algorithm));
+        }
+        return list;
+      },
+      "path"_a, "content"_a);
+  m.def(
+      "library_algorithm",
+      [](const std::string& collective, const std::string& name) {
+        return bound(library_algorithm(from_name<Collective>(collective, "collective", kCollectiveCount), name));
+      },
+      "collective"_a, "name"_a);
+  m.def(
+      "library_algorithm_names",
+      [](const std::string& collective) {
+        return library_algorithm_names(from_name<Collective>(collective, "collective", kCollectiveCount));
+      },
+      "collective"_a);
+  m.def("run_by", &run_by, "comm"_a, "algorithm"_a, "input"_a, "output"_a, "dtype"_a, "op"_a.none(), "root"_a = -1,
+        "extras"_a = std::map<std::string, std::int64_t>(), "timeout"_a = 0.0);
+  m.def(
+      "set_algorithms",
+      [](Communicator& comm, const std::vector<Handle>& algorithms, nb::object selector) {
+        AlgorithmSet set = set_of(algorithms, std::move(selector));
+        const nb::gil_scoped_release released;
+        comm.set_algorithms(std::move(set));
+      },
+      "comm"_a, "algorithms"_a, "selector"_a.none());
+  m.def("algorithm_set", &set_capsule, "algorithms"_a, "selector"_a.none());
+  nb::class_<ArenaBuffer>(m, "ArenaBuffer")
+      .def(nb::init<std::size_t>(), "bytes"_a)
+      .def_prop_ro("address", [](const ArenaBuffer& b) { return reinterpret_cast<std::uintptr_t>(b.data()); })
+      .def_prop_ro("bytes", &ArenaBuffer::bytes)
+      .def("to_dlpack", &to_dlpack, "dtype"_a, "shape"_a, "strides"_a)
+      .def("numpy", [](nb::handle_t<ArenaBuffer> self) {
+        const ArenaBuffer& buffer = *nb::inst_ptr<ArenaBuffer>(self);
+        const std::size_t bytes = buffer.bytes();
+        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.data(), {bytes}, self);
+      });
+}
+
+}  // namespace tutti
