@@ -1,5 +1,6 @@
 #include "algorithm/plan/plan_memory.h"
 
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -15,12 +16,18 @@ PlanMemory::PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout>
 PlanMemory::~PlanMemory() {
   Arena* arena = process_arena();
   if (own_ == nullptr || arena == nullptr) return;
-  bool alone = !failed_;
-  const HostChannel* host = world_.host;
-  for (int index = 0; host != nullptr && index < host->ranks() && alone; ++index) {
-    alone = index == host->index() || host->stepped(index, StepLane::kDrained) >= ended_;
+  if (failed_) {
+    arena->quarantine(own_);
+    arena->deallocate(own_);
+    return;
   }
-  if (!alone) arena->quarantine(own_);
+  // A peer may be in the last call still and read what lies here. It is about to end it, unless it is stopped: then the
+  // block stays as it is. Quarantined, its pages would be given back, and the reader would find zeros.
+  Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
+  HostChannel* host = world_.host;
+  for (int index = 0; host != nullptr && index < host->ranks(); ++index) {
+    if (index != host->index() && !host->await_step(index, StepLane::kDrained, ended_, deadline).ok()) return;
+  }
   arena->deallocate(own_);
 }
 

@@ -1,7 +1,8 @@
 // The mapped memory of one plan in one communicator: this rank's block and where its peers' blocks lie here.
 //
 // Ownership: the block belongs to this rank's arena. It is given back when no peer can touch it any more, else kept for
-// the life of the process. Thread rule: under the communicator's lock.
+// the life of the process: the destructor waits a little for peers that end their last call. Thread rule: under the
+// communicator's lock.
 #pragma once
 
 #include <cstddef>
