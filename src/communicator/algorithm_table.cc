@@ -25,7 +25,7 @@ void AlgorithmTable::install(AlgorithmSet set, int hosts) {
   identity.add(plans_).add(set.choose ? "chosen by a function" : "the first that fits");
   std::vector<std::shared_ptr<const Algorithm>> list;
   for (const UserAlgorithmPtr& algorithm : set.algorithms) {
-    if (!for_these_ranks(*algorithm, hosts)) continue;
+    if (ranks_ == 1 || !for_these_ranks(*algorithm, hosts)) continue;  // a rank on its own runs none
     list.push_back(made(*algorithm));
     identity.add(algorithm->identity());
   }
