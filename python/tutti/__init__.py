@@ -14,6 +14,10 @@ Without torch, on NumPy arrays: :class:`Communicator`.
 Collectives of one's own, written as programs: :mod:`tutti.language`, which needs neither torch nor the library, and
 :class:`AlgoSpec`.
 
+Algorithms that a program chooses itself: :data:`compile` and :data:`compile_native` make them, :class:`Algorithm` runs
+them, :class:`AlgorithmCollectionBuilder` lets ordinary calls take them; :class:`CommGroup`, :class:`RawBuffer`,
+:class:`Executor` and :class:`ExecutionPlan` are as programs for MSCCL++ use them.
+
 What ``torch.distributed`` offers to its own backends only: :func:`split_group`, :func:`shrink`,
 :func:`monitored_barrier`, :func:`set_timeout`, :func:`sequence_number`, :func:`get_error`, :func:`abort`.
 """
@@ -51,6 +55,15 @@ if TYPE_CHECKING:
     )
     from tutti._metrics import Metrics, MetricsRow
     from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
+    from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder
+    from tutti.algorithms.buffers import GpuBuffer, RawBuffer, RawGpuBuffer
+    from tutti.algorithms.builder import AlgorithmCollectionBuilder, CollectiveRequest
+    from tutti.algorithms.collection import AlgorithmCollection
+    from tutti.algorithms.compiler import compile
+    from tutti.algorithms.executor import ExecutionPlan, Executor
+    from tutti.algorithms.group import CommGroup
+    from tutti.algorithms.native import compile_native, get_include
+    from tutti.algorithms.types import AlgorithmType, CollectiveBufferMode, DataType, PacketType, ReduceOp
     from tutti.communicator import Communicator
     from tutti.language.utils import AlgoSpec
 
@@ -58,20 +71,39 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlgoSpec",
+    "Algorithm",
+    "AlgorithmBuilder",
+    "AlgorithmCollection",
+    "AlgorithmCollectionBuilder",
+    "AlgorithmType",
+    "CollectiveBufferMode",
+    "CollectiveRequest",
+    "CommGroup",
     "Communicator",
+    "DataType",
+    "ExecutionPlan",
+    "Executor",
+    "GpuBuffer",
     "GroupInfo",
     "Metrics",
     "MetricsRow",
     "Options",
+    "PacketType",
+    "RawBuffer",
+    "RawGpuBuffer",
+    "ReduceOp",
     "__version__",
     "abort",
     "arena_stats",
+    "compile",
+    "compile_native",
     "dump_flight_record",
     "dump_flight_trace",
     "empty",
     "flight_record",
     "get_communicator",
     "get_error",
+    "get_include",
     "get_metrics",
     "group_info",
     "is_mapped",
@@ -91,12 +123,31 @@ __all__ = [
 # Where the names are that are not in _backend.
 _HOMES = {
     "AlgoSpec": "tutti.language.utils",
+    "Algorithm": "tutti.algorithms.algorithm",
+    "AlgorithmBuilder": "tutti.algorithms.algorithm",
+    "AlgorithmCollection": "tutti.algorithms.collection",
+    "AlgorithmCollectionBuilder": "tutti.algorithms.builder",
+    "AlgorithmType": "tutti.algorithms.types",
+    "CollectiveBufferMode": "tutti.algorithms.types",
+    "CollectiveRequest": "tutti.algorithms.builder",
+    "CommGroup": "tutti.algorithms.group",
     "Communicator": "tutti.communicator",
+    "DataType": "tutti.algorithms.types",
+    "ExecutionPlan": "tutti.algorithms.executor",
+    "Executor": "tutti.algorithms.executor",
+    "GpuBuffer": "tutti.algorithms.buffers",
     "GroupInfo": "tutti._report",
     "Metrics": "tutti._metrics",
     "MetricsRow": "tutti._metrics",
+    "PacketType": "tutti.algorithms.types",
+    "RawBuffer": "tutti.algorithms.buffers",
+    "RawGpuBuffer": "tutti.algorithms.buffers",
+    "ReduceOp": "tutti.algorithms.types",
+    "compile": "tutti.algorithms.compiler",
+    "compile_native": "tutti.algorithms.native",
     "dump_flight_record": "tutti._report",
     "dump_flight_trace": "tutti._report",
+    "get_include": "tutti.algorithms.native",
     "group_info": "tutti._report",
     "log_metrics": "tutti._report",
 }

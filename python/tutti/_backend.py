@@ -23,6 +23,7 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 
 from __future__ import annotations
 
+import sys
 import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -112,7 +113,13 @@ def create_backend(dist_opts: Any, options: Any) -> Any:
     rank, size = dist_opts.group_rank, dist_opts.group_size
     name = options.group_name
     generation = _generation(dist_opts.store, name, rank)
-    return module.ProcessGroupTutti(dist_opts.store, rank, size, f"{name}/{generation}", options)
+    backend = module.ProcessGroupTutti(dist_opts.store, rank, size, f"{name}/{generation}", options)
+    if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
+        from tutti import _core
+        from tutti.algorithms.builder import give_defaults
+
+        give_defaults(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
+    return backend
 
 
 def get_communicator(group: ProcessGroup | None = None) -> _torch.ProcessGroupTutti:

@@ -1,7 +1,11 @@
 """The core of Tutti without torch: settings, checks of the machine, explanations."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+
+from tutti._metrics import Metrics
 
 __version__: str
 build_type: str
@@ -59,6 +63,79 @@ class InterfaceProbe:
 class Store:
     """Where ranks find each other."""
 
+    def add(self, key: str, amount: int) -> int: ...
+
+class TcpStore(Store):
+    """One that rank 0 serves."""
+
+    @property
+    def port(self) -> int: ...
+
+def tcp_store(host: str, port: int, serve: bool, timeout: float) -> TcpStore: ...
+
+class UserAlgorithm:
+    """What tutti.Algorithm stands on."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def collective_name(self) -> str: ...
+    @property
+    def collective(self) -> str | None: ...
+    @property
+    def in_place(self) -> bool: ...
+    @property
+    def min_bytes(self) -> int: ...
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def ranks_per_host(self) -> int: ...
+    @property
+    def identity(self) -> int: ...
+    def with_limits(self, min_bytes: int, max_bytes: int, ranks: int, ranks_per_host: int) -> UserAlgorithm: ...
+
+def plan_algorithm(text: str, place: str, ranks: int = 0, ranks_per_host: int = 0) -> UserAlgorithm:
+    """Reads and proves a plan. ``ValueError`` with what is wrong."""
+
+def plugin_algorithms(path: str, content: str) -> list[tuple[str, UserAlgorithm]]:
+    """The functions of a compiled plug-in and their algorithms."""
+
+def library_algorithm(collective: str, name: str) -> UserAlgorithm: ...
+def library_algorithm_names(collective: str) -> list[str]: ...
+def run_by(
+    comm: Communicator,
+    algorithm: UserAlgorithm,
+    input: tuple[int, int],
+    output: tuple[int, int],
+    dtype: str,
+    op: str | None,
+    root: int = -1,
+    extras: Mapping[str, int] = {},
+    timeout: float = 0.0,
+) -> None:
+    """Runs an algorithm as the next collective; both ends are address and bytes."""
+
+def set_algorithms(
+    comm: Communicator, algorithms: list[UserAlgorithm], selector: Callable[..., UserAlgorithm | None] | None
+) -> None: ...
+def algorithm_set(algorithms: list[UserAlgorithm], selector: Callable[..., UserAlgorithm | None] | None) -> object:
+    """A capsule for ``set_algorithms`` of tutti._torch.ProcessGroupTutti."""
+
+class ArenaBuffer:
+    """Memory that the ranks of this host map."""
+
+    def __init__(self, bytes: int) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    def to_dlpack(self, dtype: str, shape: list[int], strides: list[int]) -> Any: ...
+    def numpy(self) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
+
 class Communicator:
     """What tutti.Communicator stands on."""
 
@@ -80,6 +157,8 @@ class Communicator:
     def send(self, array: Any, peer: int, tag: int = 0, timeout: float = 0.0) -> None: ...
     def recv(self, array: Any, peer: int, tag: int = 0, timeout: float = 0.0) -> int: ...
     def flight_record(self) -> str: ...
+    def metrics(self) -> Metrics: ...
+    def reset_metrics(self) -> None: ...
     def abort(self, reason: str) -> None: ...
     def shutdown(self) -> None: ...
 

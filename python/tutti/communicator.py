@@ -9,6 +9,7 @@ The communicator of :mod:`torch.distributed`'s backend is the same one underneat
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from tutti import _core
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from tutti._metrics import Metrics
 
 __all__ = ["Communicator"]
 
@@ -60,6 +63,10 @@ class Communicator:
         if self.store is None:  # a rank on its own needs none
             self.store = _Alone()
         self._core = _core.create_communicator(self.store, rank, size, name, timeout)
+        if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
+            from tutti.algorithms.builder import give_defaults
+
+            give_defaults(size, lambda handles, choose: _core.set_algorithms(self._core, handles, choose))
 
     @classmethod
     def from_group(cls, group: ProcessGroup | None = None, *, name: str = "tutti", timeout: float = 0) -> Communicator:
@@ -128,6 +135,14 @@ class Communicator:
     def recv(self, array: Any, peer: int = -1, tag: int = 0, *, timeout: float = 0) -> int:
         """Receives from ``peer``, or from whoever sends first (-1); returns the sender."""
         return self._core.recv(array, peer, tag, timeout)
+
+    def metrics(self) -> Metrics:
+        """What this rank has done in the group: counts are exact, times in nanoseconds (docs/backend.md)."""
+        return self._core.metrics()
+
+    def reset_metrics(self) -> None:
+        """Sets :meth:`metrics` to zero."""
+        self._core.reset_metrics()
 
     def abort(self, reason: str = "aborted by the caller") -> None:
         """Makes every waiting and later call raise, on this rank and by it on the others."""

@@ -26,12 +26,12 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def launch(ranks: int, *tasks: str, dies: int = -1, hosts: int = 1) -> None:
+def launch(ranks: int, *tasks: str, dies: int = -1, hosts: int = 1, script: Path = RANK) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "MASTER", "TUTTI_"))}
     environment |= {"WORLD_SIZE": str(ranks), "TUTTI_MASTER_ADDR": "127.0.0.1", "TUTTI_MASTER_PORT": str(free_port())}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(RANK), *tasks],
+            [sys.executable, str(script), *tasks],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "TUTTI_HOST_ID": f"host{rank % hosts}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

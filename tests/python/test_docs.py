@@ -100,7 +100,8 @@ def test_no_page_names_a_setting_that_nobody_reads() -> None:
     options = (ROOT / "CMakeLists.txt").read_text()
     for page in PAGES:
         for name in set(re.findall(r"\bTUTTI_[A-Z_]*[A-Z]\b", page.read_text())):
-            assert f'"{name}"' in sources() or f"({name} " in options, f"{page.name}: {name}"
+            known = f'"{name}"' in sources() or f"({name} " in options or f"#define {name}(" in sources()
+            assert known, f"{page.name}: {name}"
 
 
 @cache

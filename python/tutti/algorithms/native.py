@@ -1,0 +1,167 @@
+"""Algorithms in C++, compiled when the program runs."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from types import ModuleType
+
+import tutti
+from tutti import _core
+
+__all__ = ["NativeAlgorithm", "NativeCodeCompiler", "compile_native", "get_include"]
+
+# "-x c++": whatever the file is called.
+_OPTIONS = ("-std=c++20", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-x", "c++")
+_COMPILERS = ("c++", "g++", "clang++")
+
+
+@dataclass(frozen=True)
+class NativeAlgorithm:
+    """What a function of a compiled module returns, for :meth:`tutti.Algorithm.create_from_native_capsule`."""
+
+    handle: _core.UserAlgorithm
+
+
+def get_include() -> str:
+    """The folder of the headers for algorithms in C++: ``#include <tutti/native_plugin.h>``."""
+    beside = Path(_core.__file__).parent / "include"
+    if (beside / "tutti" / "native_plugin.h").exists():
+        return str(beside)
+    raise RuntimeError(f"{beside} has no tutti/native_plugin.h: install the package again")
+
+
+class NativeCodeCompiler:
+    """What :data:`tutti.compile_native` is: call it."""
+
+    def __call__(self, name: str, file: str | os.PathLike[str], options: Sequence[str] = ()) -> ModuleType:
+        """:meth:`compile`."""
+        return self.compile(name, file, options)
+
+    def compile(self, name: str, file: str | os.PathLike[str], options: Sequence[str] = ()) -> ModuleType:
+        """Compiles a C++ file that includes ``<tutti/native_plugin.h>`` and returns its algorithms as a module.
+
+        The module has a function for every ``TUTTI_NATIVE_ALGORITHM`` of the file. The compiler is ``CXX``, else the
+        system's; ``options`` are added to its command line. The result is kept in ``TUTTI_CACHE_DIR`` (else the user's
+        cache folder), by the preprocessed source and all that shapes it; processes that compile at the same time wait
+        for each other, and none ever sees half a file. With ``TUTTI_CACHE_DIR=none`` nothing is kept.
+
+        Raises ``FileNotFoundError`` if there is no such file, ``RuntimeError`` with the compiler's command and all
+        that it said if it fails or there is none, ``ValueError`` if what it made is no plug-in.
+        """
+        if not name.isidentifier():
+            raise ValueError(f"{name!r} is no name of a module")
+        source = Path(file).absolute()
+        if not source.is_file():
+            raise FileNotFoundError(f"there is no file {source}")
+        command = [*_compiler(), *_OPTIONS, f"-I{get_include()}", *options]
+        key = _key(command, source)
+        folder = _folder()
+        binary = folder / f"{name}-{key}.so"
+        with _alone(folder / f"{name}-{key}.lock"):
+            if not binary.exists():
+                _build([*command, str(source)], binary)
+        module = ModuleType(name, f"The algorithms of {source}.")
+        module.__file__ = str(binary)
+        for function, handle in _core.plugin_algorithms(str(binary), key):
+            setattr(module, function, partial(NativeAlgorithm, handle))
+        return module
+
+
+def _compiler() -> list[str]:
+    wanted = os.environ.get("CXX")
+    if wanted:
+        return shlex.split(wanted)
+    for name in _COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return [found]
+    raise RuntimeError(f"there is no C++ compiler: none of {', '.join(_COMPILERS)} is in PATH; install one or set CXX")
+
+
+def _run(command: list[str]) -> bytes:
+    try:
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    except OSError as error:
+        raise RuntimeError(f"the C++ compiler {command[0]!r} cannot be run: {error}. Install it or set CXX") from None
+    if done.returncode != 0:
+        said = ((b"" if "-E" in command else done.stdout) + done.stderr).decode(errors="replace")
+        raise RuntimeError(f"compilation failed (exit status {done.returncode})\n{shlex.join(command)}\n{said}")
+    return done.stdout
+
+
+@cache
+def _version(*compiler: str) -> bytes:
+    return _run([*compiler, "--version"])
+
+
+def _key(command: list[str], source: Path) -> str:
+    """Of the source as the compiler reads it, headers and all, wherever it lies, and of all that shapes the result."""
+    compiler = tuple(_compiler())
+    text = _run([*(part for part in command if part != "-shared"), "-E", "-P", str(source)])
+    state = hashlib.sha256()
+    for part in (tutti.__version__.encode(), _version(*compiler), "\0".join(command).encode(), text):
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.hexdigest()[:32]
+
+
+@cache
+def _passing_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="tutti-native-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _folder() -> Path:
+    wanted = os.environ.get("TUTTI_CACHE_DIR", "")
+    if wanted == "none":
+        return _passing_folder()
+    if wanted:
+        folder = Path(wanted) / "native"
+    else:
+        cache_home = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache"
+        folder = base / "tutti" / "native"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise RuntimeError(
+            f"{folder} belongs to or can be written by others, who could put code there: set TUTTI_CACHE_DIR to a "
+            "folder of your own, or to none"
+        )
+    return folder
+
+
+@contextlib.contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Lets one process at a time in. Where files cannot be locked all go in: then each compiles for itself."""
+    with open(lock, "w") as handle:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _build(command: list[str], binary: Path) -> None:
+    """Compiles beside the place and then renames, so that whoever finds the file finds all of it."""
+    descriptor, temporary = tempfile.mkstemp(prefix=binary.stem, suffix=".tmp", dir=binary.parent)
+    os.close(descriptor)
+    try:
+        _run([*command, "-o", temporary])
+        os.replace(temporary, binary)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+compile_native = NativeCodeCompiler()

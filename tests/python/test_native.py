@@ -1,0 +1,117 @@
+"""tutti.compile_native: its cache, its errors, processes at the same time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tutti
+
+PLUGIN = """#include <tutti/native_plugin.h>
+bool nothing(tutti::plugin::Context&) { return true; }
+TUTTI_NATIVE_ALGORITHM(create, .name = "nothing", .collective = "allreduce", .run = nothing)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUTTI_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "native"
+
+
+def source(folder: Path, text: str = PLUGIN) -> Path:
+    path = folder / "plugin.cc"
+    path.write_text(text)
+    return path
+
+
+def built(cache: Path) -> list[str]:
+    assert not list(cache.glob("*.tmp"))
+    return sorted(path.name for path in cache.glob("*.so"))
+
+
+def test_what_was_built_is_built_once(cache: Path, tmp_path: Path) -> None:
+    file = source(tmp_path, '#include "own.h"\n' + PLUGIN)
+    (tmp_path / "own.h").write_text("")
+    module = tutti.compile_native("mine", file)
+    (name,) = built(cache)
+    before = (cache / name).stat().st_mtime_ns
+    again = tutti.compile_native(name="mine", file=str(file))
+    assert (cache / name).stat().st_mtime_ns == before
+    identity = module.create().handle.identity
+    assert again.create().handle.identity == identity and module.__name__ == "mine"
+    (tmp_path / "own.h").write_text("inline int changed = 1;\n")
+    assert tutti.compile_native("mine", file).create().handle.identity != identity
+    tutti.compile_native("mine", file, options=["-O0"])
+    assert len(built(cache)) == 3
+
+
+def test_processes_at_the_same_time_build_once(cache: Path, tmp_path: Path) -> None:
+    """A compiler that counts how often it is asked for more than the preprocessor's work."""
+    compiler = tmp_path / "counting"
+    compiler.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -E "*|*--version*) ;; *) echo built >> {tmp_path}/count;; esac\nexec c++ "$@"\n'
+    )
+    compiler.chmod(0o755)
+    code = f"import tutti; print(tutti.compile_native('mine', {str(source(tmp_path))!r}).create().handle.name)"
+    environment = {**os.environ, "CXX": str(compiler), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert [process.communicate(timeout=120)[0] for process in processes] == ["nothing\n"] * 4
+    assert (tmp_path / "count").read_text() == "built\n" and len(built(cache)) == 1
+
+
+def test_errors_of_the_compiler_are_shown_whole(cache: Path, tmp_path: Path) -> None:
+    lines = "".join(f"int wrong{number} = unknown{number};\n" for number in range(5))
+    with pytest.raises(RuntimeError) as caught:
+        tutti.compile_native("mine", source(tmp_path, PLUGIN + lines))
+    text = str(caught.value)
+    assert all(f"unknown{number}" in text for number in range(5)) and "-std=c++20" in text and "exit status" in text
+    with pytest.raises(RuntimeError, match=r"missing\.h"):
+        tutti.compile_native("mine", source(tmp_path, '#include "missing.h"\n'))
+    with pytest.raises(RuntimeError, match=r"has a \.run|and a \.run"):
+        tutti.compile_native("mine", source(tmp_path, PLUGIN.replace(", .run = nothing", "")))
+    assert built(cache) == []
+
+
+def test_what_is_no_plugin_is_refused(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match="no file"):
+        tutti.compile_native("mine", tmp_path / "nowhere.cc")
+    with pytest.raises(ValueError, match="no name of a module"):
+        tutti.compile_native("../mine", source(tmp_path))
+    for text, why in (
+        ("int nothing = 0;\n", "no plug-in"),
+        ("#include <tutti/native_plugin.h>\n", "no TUTTI_NATIVE_ALGORITHM"),
+        (PLUGIN.replace("allreduce", "barrier"), '"barrier" is no collective'),
+        (PLUGIN + "void missing();\nint use = (missing(), 1);\n", "cannot be loaded"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            tutti.compile_native("mine", source(tmp_path, text))
+    monkeypatch.setenv("CXX", str(tmp_path / "no-compiler"))
+    with pytest.raises(RuntimeError, match="set CXX"):
+        tutti.compile_native("mine", source(tmp_path))
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match="no C\\+\\+ compiler"):
+        tutti.compile_native("mine", source(tmp_path))
+
+
+def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = source(tmp_path)
+    monkeypatch.delenv("TUTTI_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert str(tutti.compile_native("mine", file).__file__).startswith(str(tmp_path / "user" / "tutti" / "native"))
+    monkeypatch.setenv("TUTTI_CACHE_DIR", "none")
+    assert str(tmp_path) not in str(tutti.compile_native("mine", file).__file__)
+    shared = tmp_path / "shared" / "native"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    monkeypatch.setenv("TUTTI_CACHE_DIR", str(shared.parent))
+    with pytest.raises(RuntimeError, match="could put code there"):
+        tutti.compile_native("mine", file)
