@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -167,11 +167,12 @@ TEST(Verifier, AgreesWithTheTableOfVerdicts) {
   }
 }
 
+// Of the processor, so that a machine with other work to do fails nothing.
 double seconds_to_verify(const Plan& plan) {
-  const auto start = std::chrono::steady_clock::now();
+  const std::clock_t start = std::clock();
   const Verdict verdict = verify_strictly(plan);
   EXPECT_EQ(verdict.outcome, Outcome::kProven) << verdict.fault.message;
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
   ::testing::Test::RecordProperty("seconds", std::to_string(seconds));
   std::printf("%zu ranks: %.2f s\n", plan.ranks.size(), seconds);
   return seconds;
