@@ -11,10 +11,12 @@ backend, and the example says whether they do.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -154,6 +156,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--save-stats", type=Path, help="write the figures as JSON")
     parser.add_argument("--rounds", type=int, default=3, help="the backends take turns this often; the best counts")
     arguments = parser.parse_args()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -181,9 +184,11 @@ def main() -> None:
         for name, rate in best.items():
             print(f"{name:6} {rate:8.1f} tokens/s a sequence")
         first, *others = said.values()
-        if others:
-            same = sum(a == b for a, b in zip(first, others[0], strict=True))
-            print(f"the same tokens in {same} of {len(first)} steps")
+        same = [sum(a == b for a, b in zip(first, other, strict=True)) for other in others]
+        for count in same:
+            print(f"the same tokens in {count} of {len(first)} steps")
+        if arguments.save_stats:
+            arguments.save_stats.write_text(json.dumps({"tokens_per_s": best, "steps": len(first), "same": same}))
     dist.destroy_process_group()
 
 

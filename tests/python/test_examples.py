@@ -52,9 +52,13 @@ def test_device_mesh(fresh_world: World) -> None:
     launch(fresh_world, "device_mesh.py", 4)
 
 
-def test_tensor_parallel(fresh_world: World, capfd: pytest.CaptureFixture[str]) -> None:
-    launch(fresh_world, "tensor_parallel.py", 2, "--tokens", "8", "--hidden", "64", "--layers", "2", "--rounds", "1")
-    assert "the same tokens in 8 of 8 steps" in capfd.readouterr().out
+def test_tensor_parallel(fresh_world: World, tmp_path: Path) -> None:
+    stats = tmp_path / "stats.json"
+    small = ("--tokens", "8", "--hidden", "64", "--layers", "2", "--rounds", "1", "--save-stats", str(stats))
+    launch(fresh_world, "tensor_parallel.py", 2, *small)
+    found = json.loads(stats.read_text())
+    assert (found["steps"], found["same"]) == (8, [8])
+    assert set(found["tokens_per_s"]) == {"tutti", "gloo"}
 
 
 def train(fresh_world: World, backend: str, *options: str) -> dict[str, Any]:
