@@ -100,7 +100,7 @@ def test_a_broken_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def killed_after(cells: int, file: Path) -> set[str]:
     """Starts a run, kills it when so many cells are in its state, and returns which these are."""
     part = file.with_name(file.name + ".part")
-    options = ("--ranks", "2", "-c", "all_reduce", "--no-built-in", "-s", SIZES, "--minutes", "0.2", "-o", str(file))
+    options = ("--ranks", "2", "-c", "all_reduce", "--no-built-in", "-s", SIZES, "--minutes", "0.05", "-o", str(file))
     run = subprocess.Popen(
         [sys.executable, "-m", "tutti", "tune", *options],
         stdout=subprocess.DEVNULL,
