@@ -66,7 +66,9 @@ Error make_error(Outcome outcome, const FailureContext& c) {
     case Status::kPeerLeft:
       return Error(ErrorKind::kPeerLost, head + peer + " has left the group (it exited or destroyed it)" + restart);
     case Status::kPeerFailed:
-      return Error(ErrorKind::kPeerLost, head + peer + " gave up: " + reported_text(c.reported) + restart);
+      // What this rank itself was waiting for may be the cause of the peer's failure, too.
+      return Error(ErrorKind::kPeerLost, head + peer + " gave up: " + reported_text(c.reported) +
+                                             (c.detail.empty() ? "" : " (" + c.detail + ")") + restart);
     case Status::kMismatch:
       return Error(ErrorKind::kMismatch, head + mismatch_text(outcome.peer, c));
     case Status::kAborted:

@@ -23,7 +23,7 @@ struct FailureContext {
   std::string our_algorithm;
   std::chrono::milliseconds timeout{};  // kTimeout: how long was waited
   std::vector<int> missing;             // kTimeout: ranks that have not arrived
-  std::string detail;                   // kTimeout: where in a plan was waited; kInternal: what has failed
+  std::string detail;                   // where in a plan this rank was waiting; kInternal: what has failed
   int peer_pid = 0;
   Outcome reported;    // kPeerFailed: what the peer reported
   std::string reason;  // kAborted: why

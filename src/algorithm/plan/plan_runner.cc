@@ -177,7 +177,7 @@ Outcome PlanRunner::finish_invocation(CallContext& context, NetCall* net) noexce
     const bool messages = net != nullptr && (world_.host == nullptr || !far_->idle() || !net->finished());
     Outcome outcome = messages ? await_hosts(context, *net) : await_host(context);
     if (outcome.ok()) continue;
-    if (outcome.status == Status::kTimeout) explain(context);
+    if (outcome.status == Status::kTimeout || outcome.status == Status::kPeerFailed) explain(context, outcome);
     if (net != nullptr && outcome.status == Status::kPeerFailed) outcome = ask_for_mismatch(context, *net, outcome);
     return outcome;
   }
@@ -244,8 +244,10 @@ Outcome PlanRunner::ask_for_mismatch(CallContext& context, NetCall& net, Outcome
   return said.status == Status::kMismatch ? said : outcome;
 }
 
-void PlanRunner::explain(CallContext& context) const noexcept {
+void PlanRunner::explain(CallContext& context, Outcome& outcome) const noexcept {
   try {
+    const std::vector<std::int32_t> late = interpreter_.late_ranks();
+    if (outcome.status == Status::kTimeout && outcome.peer < 0 && late.size() == 1) outcome.peer = late.front();
     context.detail = "plan \"" + tables_.plan().name + "\": " + interpreter_.describe_blocked();
   } catch (...) {
     context.detail.clear();  // without memory the error goes without its detail

@@ -64,7 +64,7 @@ class PlanRunner {
   Outcome await_hosts(CallContext& context, NetCall& net) noexcept;
   Outcome check_host() noexcept;
   Outcome ask_for_mismatch(CallContext& context, NetCall& net, Outcome outcome) noexcept;
-  void explain(CallContext& context) const noexcept;
+  void explain(CallContext& context, Outcome& outcome) const noexcept;  // who is late, and where
 
   const PlanWorld world_;
   const executor::Tables tables_;

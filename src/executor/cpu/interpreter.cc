@@ -379,19 +379,21 @@ std::int32_t Interpreter::awaited() const noexcept {
   return far_ != nullptr ? far_->awaited() : -1;
 }
 
-std::string Interpreter::describe(const Instruction& instruction) const {
+std::string Interpreter::describe(const Task& task) const {
+  const Instruction& instruction = *task.at;
   const Position& position = program_->positions()[instruction.position];
-  const plan::ThreadBlock& block = tables_.plan().ranks[rank_].blocks[position.block];
-  const plan::Operation* op = &block.operations[position.operation];
+  const plan::Operation& op = operation_of(instruction);
   std::string text =
       "thread block " + std::to_string(position.block) + ", operation " + std::to_string(position.operation);
-  if (position.inner >= 0) {
-    op = &op->body[position.inner];
-    text += "." + std::to_string(position.inner);
-  }
-  text += " (" + std::string(plan::to_string(op->kind)) + ")";
-  if (!op->origin.empty()) text += " at " + op->origin;
+  if (position.inner >= 0) text += "." + std::to_string(position.inner);
+  text += " (" + std::string(plan::to_string(op.kind)) + ")";
+  if (!op.origin.empty()) text += " at " + op.origin;
   if (instruction.code == Code::kWait) text += " for a signal of rank " + std::to_string(instruction.peer);
+  const std::vector<std::int32_t> writers = late_writers(instruction, task);
+  for (std::size_t i = 0; i < writers.size(); ++i) {
+    const char* const first = writers.size() == 1 ? " for packets of rank " : " for packets of ranks ";
+    text += (i == 0 ? first : i + 1 == writers.size() ? " and " : ", ") + std::to_string(writers[i]);
+  }
   return text;
 }
 
@@ -403,7 +405,7 @@ std::string Interpreter::describe_blocked() const {
     const Task& task = blocks_[b];
     if (task.at == task.end) continue;
     if (++waiting > kMost) continue;
-    text += (waiting > 1 ? "; " : "") + describe(*task.at);
+    text += (waiting > 1 ? "; " : "") + describe(task);
   }
   if (waiting > kMost) text += " and " + std::to_string(waiting - kMost) + " more";
   if (waiting != 0) return "rank " + std::to_string(rank_) + " waits in " + text;

@@ -104,6 +104,8 @@ class Interpreter {
   // For a blocked invocation: the rank it waits for (-1: none alone), and in words which thread blocks wait where.
   std::int32_t awaited() const noexcept;
   std::string describe_blocked() const;
+  // The ranks whose signals or packets it lacks, ascending, this one not among them. Slow: for messages.
+  std::vector<std::int32_t> late_ranks() const;
 
  private:
   struct Task {
@@ -161,7 +163,9 @@ class Interpreter {
     if (doorbell_ != nullptr) doorbell_->ring(rank);
   }
   ReduceOp op_of(const Instruction& instruction) const noexcept;
-  std::string describe(const Instruction& instruction) const;
+  const plan::Operation& operation_of(const Instruction& instruction) const noexcept;
+  std::vector<std::int32_t> late_writers(const Instruction& instruction, const Task& task) const;
+  std::string describe(const Task& task) const;
 
   const Tables& tables_;
   const std::int32_t rank_;

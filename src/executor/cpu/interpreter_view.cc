@@ -2,6 +2,8 @@
 #include <algorithm>
 
 #include "executor/cpu/interpreter.h"
+#include "executor/cpu/packet_writers.h"
+#include "plan/operations.h"
 
 namespace tutti::executor {
 
@@ -55,6 +57,57 @@ bool Interpreter::ready(const Instruction& instruction, const Task& task) const 
     default:
       return true;
   }
+}
+
+const plan::Operation& Interpreter::operation_of(const Instruction& instruction) const noexcept {
+  const Position& position = program_->positions()[instruction.position];
+  const plan::ThreadBlock& block = tables_.plan().ranks[rank_].blocks[position.block];
+  const plan::Operation& op = block.operations[position.operation];
+  return position.inner >= 0 ? op.body[position.inner] : op;
+}
+
+// Who writes the packets that the instruction lacks; itself left out.
+std::vector<std::int32_t> Interpreter::late_writers(const Instruction& instruction, const Task& task) const {
+  std::uint32_t packets = 1;
+  if (instruction.code == Code::kFold) {
+    packets = instruction.sources - 1;
+  } else if (instruction.code != Code::kForward && instruction.code != Code::kUnpack &&
+             instruction.code != Code::kAwaitPackets) {
+    return {};
+  }
+  const plan::Operation& op = operation_of(instruction);
+  std::vector<const plan::Operand*> operands;
+  for (std::size_t i = 0; i < op.sources.size(); ++i) {
+    if (plan::source_rule(op, i).format == plan::Format::kPackets) operands.push_back(&op.sources[i]);
+  }
+  std::vector<std::int32_t> ranks;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands.size() == packets) {
+      const std::int64_t rest = instruction.bytes - task.done;
+      const auto pointer = instruction.pointers + static_cast<std::uint32_t>(i);
+      if (count_packets(packets_at(address(pointer) + 2 * task.done), rest, flag_) >= rest) continue;
+    }
+    const auto writers = packet_writers(tables_.plan(), rank_, operands[i]->index, operands[i]->size);
+    ranks.insert(ranks.end(), writers.begin(), writers.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::erase(ranks, rank_);
+  return ranks;
+}
+
+std::vector<std::int32_t> Interpreter::late_ranks() const {
+  std::vector<std::int32_t> ranks;
+  for (std::size_t b = 0; b < program_->blocks().size(); ++b) {
+    const Task& task = blocks_[b];
+    if (task.at == task.end) continue;
+    if (task.at->code == Code::kWait) ranks.push_back(task.at->peer);
+    const auto writers = late_writers(*task.at, task);
+    ranks.insert(ranks.end(), writers.begin(), writers.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
 }
 
 }  // namespace tutti::executor
