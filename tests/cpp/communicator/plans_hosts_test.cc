@@ -123,20 +123,25 @@ TEST(PlansOfOneHost, SharedPortsGiveWayBetweenHosts) {
   EXPECT_EQ(executor::crossing_fault(shared, links, {0, 0}), "");
 }
 
-TEST(PlansBetweenHosts, AMismatchIsNamedByBoth) {
+// Who finds the difference gives up, and that may reach a third rank before it has compared: it then names who gave up.
+TEST(PlansBetweenHosts, AMismatchIsNamedAndRaisesEverywhere) {
   for (const Hosts& hosts : {Hosts{2, 1}, Hosts{4, 2}, Hosts{4, 3}}) {
     for (const int odd : {0, hosts.ranks - 1}) {
       PlanFolder folder;
       const std::string file = folder.add("ring", plan::hosts_ring_all_reduce(hosts));
+      std::atomic<int> named{0};
       run_ranks(world_of(hosts, file), [&](Communicator& c) {
         for (int i = 0; i < 3; ++i) run_once(c, Collective::kAllReduce, 1000, {}, i);
         const std::size_t count = c.rank() == odd ? 500 : 1000;
         const Error error = error_of([&] { run_once(c, Collective::kAllReduce, count, {}, 7); });
         EXPECT_TRUE(error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kPeerLost) << error.what();
-        const bool beside = (c.rank() + 1) % hosts.ranks == odd || (odd + 1) % hosts.ranks == c.rank();
-        if (!beside && c.rank() != odd) return;
-        EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << "rank " << c.rank() << ": " << error.what();
+        if (error.kind() == ErrorKind::kMismatch) {
+          ++named;
+          EXPECT_NE(std::string(error.what()).find("[500]"), std::string::npos) << error.what();
+          EXPECT_NE(std::string(error.what()).find("[1000]"), std::string::npos) << error.what();
+        }
       });
+      EXPECT_GE(named.load(), 1);
     }
   }
 }
