@@ -4,6 +4,8 @@ set(TUTTI_CUDA AUTO CACHE STRING "Build libtutti_cuda.so: ON, OFF, or AUTO (if n
 set(TUTTI_CUDA_ARCHITECTURES "80-real;90-real;100-real;100-virtual" CACHE STRING
   "GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; 90-real alone builds faster")
 
+option(TUTTI_MULTICAST "Compile NVLink multicast into include/tutti/device; Tutti itself never uses it" OFF)
+
 # Sets TUTTI_CUDA_FOUND in the caller.
 macro(tutti_find_cuda)
   set(TUTTI_CUDA_FOUND OFF)
@@ -36,7 +38,10 @@ endmacro()
 
 # tutti_cuda_target(name): what every target with kernels needs.
 function(tutti_cuda_target name)
-  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+  target_compile_options(${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas>)
+  if(TUTTI_MULTICAST)
+    target_compile_definitions(${name} PRIVATE TUTTI_MULTICAST=1)
+  endif()
   target_link_libraries(${name} PRIVATE tutti_options)
   set_target_properties(${name} PROPERTIES JOB_POOL_COMPILE tutti_nvcc CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()
@@ -53,12 +58,14 @@ function(tutti_cuda_library)
     src/device/cuda/host_memory.cc
     src/channel/cuda/fd_exchange.cc
     src/channel/cuda/gpu_group.cc
+    src/channel/cuda/symmetric_memory.cc
     src/algorithm/cuda/kernels_any.cu
     src/algorithm/cuda/kernels_copy.cu
     src/algorithm/cuda/kernels_sum_bf16.cu
     src/algorithm/cuda/kernels_sum_f16.cu
     src/algorithm/cuda/kernels_sum_f32.cu
     src/communicator/cuda/cuda_communicator_impl.cc
+    src/communicator/cuda/cuda_memory_impl.cc
     src/communicator/cuda/device_failure.cc
     src/communicator/cuda/plugin.cc
     src/communicator/cuda/stream_order.cc)

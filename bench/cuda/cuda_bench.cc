@@ -105,7 +105,14 @@ struct Rank {
   cudaEvent_t start = nullptr, end = nullptr;
   std::byte *in = nullptr, *out = nullptr;
   std::size_t capacity = 0;
+  std::shared_ptr<tutti::CudaMemory> memory;
 };
+
+// "direct@16": without copies, with so many blocks; the communicator's own name for the block count is any algorithm's.
+bool is_direct(const std::string& algorithm) { return algorithm.rfind("direct", 0) == 0; }
+std::string forced_name(const std::string& algorithm) {
+  return is_direct(algorithm) ? "bulk_two_shot" + algorithm.substr(6) : algorithm;
+}
 
 // Small whole numbers of bf16, different by rank and place; sums of them are exact.
 std::uint16_t pattern(int rank, std::size_t i) {
@@ -165,7 +172,17 @@ class Bench {
 
   void run_all() {
     std::vector<std::thread> threads;
-    for (int r = 0; r < options_.ranks; ++r) threads.emplace_back([this, r] { run_rank(r); });
+    for (int r = 0; r < options_.ranks; ++r) {
+      threads.emplace_back([this, r] {
+        try {
+          run_rank(r);
+        } catch (const std::exception& e) {
+          std::fflush(stdout);
+          std::fprintf(stderr, "rank %d: %s\n", r, e.what());
+          std::_Exit(1);
+        }
+      });
+    }
     for (std::thread& t : threads) t.join();
   }
 
@@ -179,17 +196,19 @@ class Bench {
     ok(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking), "cudaStreamCreate");
     ok(cudaEventCreate(&rank.start), "cudaEventCreate");
     ok(cudaEventCreate(&rank.end), "cudaEventCreate");
-    rank.capacity = *std::max_element(options_.sizes.begin(), options_.sizes.end()) + 4096;
-    ok(cudaMalloc(&rank.in, rank.capacity), "cudaMalloc");
-    ok(cudaMalloc(&rank.out, rank.capacity), "cudaMalloc");
+    rank.capacity = *std::max_element(options_.sizes.begin(), options_.sizes.end()) / 256 * 256 + 4096;
     std::map<std::string, std::shared_ptr<CudaCommunicator>> comms;
     for (const std::string& algorithm : options_.algorithms) {
       tutti::CudaOptions o;
       o.device = device;
-      o.algorithm = algorithm;
+      o.algorithm = forced_name(algorithm);
       o.timeout = std::chrono::seconds(10);
       comms[algorithm] = CudaCommunicator::create(store_, "bench " + algorithm, index, options_.ranks, o);
     }
+    // In memory that all ranks map, so that "direct" can use it; every other algorithm works on any memory.
+    rank.memory = comms.begin()->second->allocate(store_, "buffers", 2 * rank.capacity);
+    rank.in = rank.memory->data(index);
+    rank.out = rank.in + rank.capacity;
     if (index == 0) std::printf("# transport: %s\n", comms.begin()->second->transport().c_str());
     std::vector<std::uint16_t> data(rank.capacity / 2);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = pattern(index, i);
@@ -200,6 +219,7 @@ class Bench {
       }
     }
     barrier_->arrive_and_wait();
+    rank.memory.reset();
   }
 
   void measure_all(Rank& rank, std::map<std::string, std::shared_ptr<CudaCommunicator>>& comms, const std::string& name,
@@ -216,6 +236,12 @@ class Bench {
     std::string last;
     for (const std::string& algorithm : options_.algorithms) {
       CudaCommunicator& comm = *comms[algorithm];
+      if (is_direct(algorithm)) {
+        if (c == Collective::kAllToAll || bytes < (1 << 20)) continue;
+        // Memory belongs to the group of the first algorithm, where it is mapped alike for all.
+        measure(rank, c, count, mode, "tutti", algorithm, [&] { comm.run_in(*rank.memory, call, rank.stream); });
+        continue;
+      }
       const std::string chosen = comm.explain(call);
       // A forced algorithm that cannot run this call falls back to the table: measured once.
       if (!algorithm.empty() && chosen.rfind(algorithm.substr(0, algorithm.find('@')), 0) != 0) continue;

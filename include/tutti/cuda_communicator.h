@@ -55,6 +55,23 @@ struct CudaMessage {
   std::uint32_t tag = 0;  // part of what both sides must agree on; messages of a pair match in order
 };
 
+namespace device {
+struct MemoryChannel;  // tutti/device/channel.cuh
+}
+
+// Zeroed device memory that all ranks have allocated together and map: for collectives without copies and for kernels
+// of one's own. It must outlive all work that uses it; the communicator outlives it.
+class CudaMemory {
+ public:
+  virtual ~CudaMemory() = default;
+  virtual std::size_t bytes() const noexcept = 0;
+  // Of rank `rank`, as this rank's device sees it.
+  virtual std::byte* data(int rank) const noexcept = 0;
+  // A channel to `peer` over this memory, for kernels: its semaphore is one of kCudaChannels of the pair.
+  virtual device::MemoryChannel channel(int peer, int index = 0) const = 0;
+};
+inline constexpr int kCudaChannels = 64;
+
 class CudaCommunicator {
  public:
   // Collective over `size` ranks, as Communicator::create. Throws Error(kUnsupported) without the plug-in or a GPU, or
@@ -72,6 +89,14 @@ class CudaCommunicator {
 
   // Enqueues a collective. The pointers of `call` are device memory of this rank's device (or memory it can reach).
   virtual void run(const Call& call, CudaStream stream) = 0;
+
+  // Collective: `bytes` on every rank. `name` is new in this communicator; `store` is that of create(), or one like it.
+  virtual std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) = 0;
+
+  // all_reduce, reduce_scatter and all_gather without copies: input and output lie in `memory`, at the same offsets on
+  // all ranks, which the ranks compare. A call that is too small to gain from it, or any other collective, runs as
+  // run() does.
+  virtual void run_in(const CudaMemory& memory, const Call& call, CudaStream stream) = 0;
 
   // Enqueues a batch of messages as one kernel: none of them waits for another one of the batch, but those of one pair
   // and direction run in order. A batch of sends and receives in any order cannot deadlock within itself.

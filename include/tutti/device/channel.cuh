@@ -1,6 +1,6 @@
 // One-sided channels between two ranks, for kernels of one's own: put, get, signal, wait, and packets.
 //
-// A MemoryChannel is a value made by the host (CudaCommunicator::channel) and passed to kernels. It names memory of
+// A MemoryChannel is a value made by the host (CudaMemory::channel) and passed to kernels. It names memory of
 // this rank and the peer's memory of the same shape, mapped here, and a semaphore of each side. All members are called
 // by all threads of a team (a block, or any group whose size and barrier the caller gives).
 //

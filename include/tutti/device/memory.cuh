@@ -12,25 +12,37 @@
 
 #if defined(__CUDACC__)
 #define TUTTI_DEVICE __host__ __device__ __forceinline__
+#define TUTTI_DEVICE_CALL __host__ __device__ __noinline__ inline  // for what is long and rare
 #define TUTTI_UNROLL _Pragma("unroll")
 #else
 #define TUTTI_DEVICE inline
+#define TUTTI_DEVICE_CALL inline
 #define TUTTI_UNROLL
 #endif
 #if !defined(__CUDA_ARCH__)
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#endif
+
+#if defined(TUTTI_RANDOM_DELAYS) && !defined(__CUDA_ARCH__)
+#include <random>
+#include <thread>
 #endif
 
 namespace tutti::device {
 
+// A step of a protocol: where a test's build (TUTTI_RANDOM_DELAYS, host only) lets other threads pass.
+TUTTI_DEVICE void protocol_step() {
+#if defined(TUTTI_RANDOM_DELAYS) && !defined(__CUDA_ARCH__)
+  thread_local std::minstd_rand random(std::random_device{}());
+  if (random() % 8 == 0) {
+    for (auto n = random() % 20; n > 0; --n) std::this_thread::yield();
+  }
+#endif
+}
+
 inline constexpr int kMaxRanks = 8;
 
-// 16 bytes as they lie in memory: what one thread moves at a time.
-struct alignas(16) Vec16 {
-  std::uint32_t w[4];
-};
 struct alignas(16) Pair64 {
   std::uint64_t lo, hi;
 };
@@ -74,6 +86,7 @@ TUTTI_DEVICE std::uint64_t load_relaxed(const std::uint64_t* p) {
 }
 
 TUTTI_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t v) {
+  protocol_step();
 #if defined(__CUDA_ARCH__)
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 #else
@@ -84,6 +97,7 @@ TUTTI_DEVICE void store_relaxed(std::uint64_t* p, std::uint64_t v) {
 // Acquire and release at system scope. With a barrier of the block on the inner side they speak for the whole block:
 // write, sync, one thread releases; one thread acquires, sync, all read.
 TUTTI_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
+  protocol_step();
 #if defined(__CUDA_ARCH__)
   std::uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -94,6 +108,7 @@ TUTTI_DEVICE std::uint64_t load_acquire(const std::uint64_t* p) {
 }
 
 TUTTI_DEVICE void store_release(std::uint64_t* p, std::uint64_t v) {
+  protocol_step();
 #if defined(__CUDA_ARCH__)
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 #else
@@ -122,65 +137,6 @@ TUTTI_DEVICE std::uint64_t clock_ns() {
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
           .count());
 #endif
-}
-
-// Whether `p` and everything at whole multiples of `step` from it is aligned to `step` bytes.
-TUTTI_DEVICE bool aligned(const void* p, std::size_t step) {
-  return (reinterpret_cast<std::uintptr_t>(p) & (step - 1)) == 0;
-}
-
-namespace detail {
-// `bytes` (at most 16) as units of T. Plain accesses: this is the caller's memory or memory that a signal has handed
-// over.
-template <class T>
-TUTTI_DEVICE void copy_units(void* to, const void* from, int bytes) {
-#if defined(__CUDA_ARCH__)
-  TUTTI_UNROLL
-  for (int i = 0; i < static_cast<int>(16 / sizeof(T)); ++i) {
-    if (i * static_cast<int>(sizeof(T)) < bytes) static_cast<T*>(to)[i] = static_cast<const T*>(from)[i];
-  }
-#else
-  std::memcpy(to, from, static_cast<std::size_t>(bytes));
-#endif
-}
-}  // namespace detail
-
-// The 16 bytes (or `bytes`, if less; the rest zero) of the caller's tensor at `p`, which may have any alignment.
-TUTTI_DEVICE Vec16 load_user(const std::byte* p, std::size_t bytes) {
-#if defined(__CUDA_ARCH__)
-  if (bytes >= 16 && aligned(p, 16)) return *reinterpret_cast<const Vec16*>(p);
-#endif
-  Vec16 v{{0, 0, 0, 0}};
-  const int n = bytes < 16 ? static_cast<int>(bytes) : 16;
-  if (aligned(p, 8) && (n & 7) == 0) {
-    detail::copy_units<std::uint64_t>(&v, p, n);
-  } else if (aligned(p, 4) && (n & 3) == 0) {
-    detail::copy_units<std::uint32_t>(&v, p, n);
-  } else if (aligned(p, 2) && (n & 1) == 0) {
-    detail::copy_units<std::uint16_t>(&v, p, n);
-  } else {
-    detail::copy_units<std::uint8_t>(&v, p, n);
-  }
-  return v;
-}
-
-TUTTI_DEVICE void store_user(std::byte* p, const Vec16& v, std::size_t bytes) {
-#if defined(__CUDA_ARCH__)
-  if (bytes >= 16 && aligned(p, 16)) {
-    *reinterpret_cast<Vec16*>(p) = v;
-    return;
-  }
-#endif
-  const int n = bytes < 16 ? static_cast<int>(bytes) : 16;
-  if (aligned(p, 8) && (n & 7) == 0) {
-    detail::copy_units<std::uint64_t>(p, &v, n);
-  } else if (aligned(p, 4) && (n & 3) == 0) {
-    detail::copy_units<std::uint32_t>(p, &v, n);
-  } else if (aligned(p, 2) && (n & 1) == 0) {
-    detail::copy_units<std::uint16_t>(p, &v, n);
-  } else {
-    detail::copy_units<std::uint8_t>(p, &v, n);
-  }
 }
 
 }  // namespace tutti::device

@@ -5,7 +5,7 @@
 // Tutti never does that by itself.
 #pragma once
 
-#include "tutti/device/memory.cuh"
+#include "tutti/device/tensor.cuh"
 
 #if !defined(TUTTI_MULTICAST)
 #define TUTTI_MULTICAST 0

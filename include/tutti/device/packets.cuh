@@ -9,6 +9,7 @@
 // back after 2^30 calls; slots are scrubbed before that (see algorithm/cuda/block_call.cuh).
 #pragma once
 
+#include "tutti/device/tensor.cuh"
 #include "tutti/device/wait.cuh"
 
 namespace tutti::device {

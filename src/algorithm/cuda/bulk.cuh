@@ -88,6 +88,40 @@ TUTTI_DEVICE void worker_copy(const Team& team, std::byte* to, const std::byte* 
   for (; at < bytes; at += stride) device::store_user(to + at, device::load_user(from + at, bytes - at), bytes - at);
 }
 
+// One source to several places: each vector is loaded once.
+template <class Team>
+TUTTI_DEVICE void worker_spread(const Team& team, std::byte* const* to, int count, const std::byte* from,
+                                std::size_t bytes) {
+  if (!team.is_worker()) return;
+  const auto stride = static_cast<std::size_t>(team.workers()) * 16;
+  std::size_t at = static_cast<std::size_t>(team.worker()) * 16;
+#if defined(__CUDA_ARCH__)
+  bool all_aligned = device::aligned(from, 16);
+  TUTTI_UNROLL
+  for (int k = 0; k < kMaxRanks - 1; ++k) all_aligned = (k >= count || device::aligned(to[k], 16)) && all_aligned;
+  if (all_aligned) {
+    for (; at + 3 * stride + 16 <= bytes; at += 4 * stride) {
+      Vec16 v[4];
+      TUTTI_UNROLL
+      for (int u = 0; u < 4; ++u) v[u] = *reinterpret_cast<const Vec16*>(from + at + u * stride);
+      TUTTI_UNROLL
+      for (int k = 0; k < kMaxRanks - 1; ++k) {
+        if (k >= count) break;
+        TUTTI_UNROLL
+        for (int u = 0; u < 4; ++u) *reinterpret_cast<Vec16*>(to[k] + at + u * stride) = v[u];
+      }
+    }
+  }
+#endif
+  for (; at < bytes; at += stride) {
+    const Vec16 v = device::load_user(from + at, bytes - at);
+    TUTTI_UNROLL
+    for (int k = 0; k < kMaxRanks - 1; ++k) {
+      if (k < count) device::store_user(to[k] + at, v, bytes - at);
+    }
+  }
+}
+
 // The same through the reducer's own(): what a reduction sends.
 template <class R, class Team>
 TUTTI_DEVICE void worker_send(const Team& team, std::byte* to, const std::byte* from, std::size_t bytes,
@@ -129,13 +163,37 @@ TUTTI_DEVICE Range piece(Range block, std::size_t piece_bytes, std::size_t k) {
   return {begin, block.end - begin < piece_bytes ? block.end : begin + piece_bytes};
 }
 
-// Every exchange. Sink(k) uses up piece k once it has come; Send(to, from, bytes) stores what goes out.
-template <class Team, class Send, class Sink>
+// Whether all peers get the same bytes.
+TUTTI_DEVICE bool same_to_all(const DeviceWorld& world, const ExchangeArgs& args) {
+  const int first = world.rank == 0 ? 1 : 0;
+  bool same = args.send_bytes[first] > 0;
+  for (int p = 0; p < world.size; ++p) {
+    if (p != world.rank)
+      same = args.send[p] == args.send[first] && args.send_bytes[p] == args.send_bytes[first] && same;
+  }
+  return same;
+}
+
+// Every exchange. Sink(k) uses up piece k once it has come; Send(to, from, bytes) stores what goes out. Without
+// arithmetic (kPlain), what goes to all alike is loaded once.
+template <bool kPlain, class Team, class Send, class Sink>
 TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, const ExchangeArgs& args,
                                 const BulkRing<Team>& ring, Send send, Sink sink) {
   const std::size_t pieces = pieces_of(args.block_bytes, args.piece_bytes);
+  const bool spread = kPlain && world.size > 2 && same_to_all(world, args);
   for (std::size_t k = 0; k <= pieces; ++k) {
-    if (k < pieces) {
+    if (k < pieces && spread) {
+      const int next = world.rank + 1 < world.size ? world.rank + 1 : 0;
+      const Range r = piece(part(args.send_bytes[next], args.block_bytes, team.block()), args.piece_bytes, k);
+      std::byte* to[kMaxRanks - 1] = {};
+      TUTTI_UNROLL
+      for (int d = 1; d < kMaxRanks; ++d) {
+        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+        if (d < world.size) to[d - 1] = ring.slot(peer, 0, k, world.rank);
+      }
+      worker_spread(team, to, world.size - 1, args.send[next] + r.begin, r.bytes());
+      ring.signal(0, k);
+    } else if (k < pieces) {
       for (int d = 1; d < world.size; ++d) {
         const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
         const Range r = piece(part(args.send_bytes[peer], args.block_bytes, team.block()), args.piece_bytes, k);
@@ -157,7 +215,7 @@ TUTTI_DEVICE void bulk_copy(const Team& team, const DeviceWorld& world, const Ex
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const BulkRing<Team> ring(team, world, call);
-  bulk_exchange(
+  bulk_exchange<true>(
       team, world, args, ring,
       [&](std::byte* to, const std::byte* from, std::size_t bytes) { worker_copy(team, to, from, bytes); },
       [&](std::size_t k) {
@@ -178,7 +236,7 @@ TUTTI_DEVICE void bulk_reduce(const Team& team, const DeviceWorld& world, const 
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const BulkRing<Team> ring(team, world, call);
-  bulk_exchange(
+  bulk_exchange<false>(
       team, world, args, ring,
       [&](std::byte* to, const std::byte* from, std::size_t bytes) {
         worker_send<R>(team, to, from, bytes, args.spec);

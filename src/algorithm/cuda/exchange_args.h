@@ -25,6 +25,20 @@ struct ExchangeArgs {
   ReduceSpec spec;
 };
 
+// The common case of an exchange, small enough for the first lines of a kernel's parameters: equal parts, laid out one
+// after another. Rank p gets `bytes` from input + p * in_stride; what it sends goes to output + p * out_stride, or all
+// is reduced to `output`. On the wire the same as the ExchangeArgs of the same call.
+struct UniformArgs {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::size_t bytes = 0;
+  std::size_t in_stride = 0;  // 0: the same part to all
+  std::size_t out_stride = 0;
+  std::size_t block_bytes = 0;
+  std::uint32_t fingerprint = 0;
+  ReduceSpec spec;
+};
+
 // A two-shot all-reduce: rank p reduces the p-th chunk of every rank's input and sends the result to all.
 struct TwoShotArgs {
   const std::byte* input = nullptr;

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "algorithm/cuda/bulk.cuh"
+#include "algorithm/cuda/direct.cuh"
 #include "algorithm/cuda/ll.cuh"
 #include "algorithm/cuda/ll128.cuh"
+#include "algorithm/cuda/ll_uniform.cuh"
 
 namespace tutti::cuda {
 
@@ -12,6 +14,9 @@ inline constexpr int kMostThreads = 512 + kControlThreads;
 struct KernelSet {
   const void* reduce[3];  // by Protocol
   const void* two_shot[3];
+  const void* ll_uniform;
+  const void* direct_all_reduce;
+  const void* direct_reduce_scatter;
 };
 
 #if defined(__CUDACC__)
@@ -47,10 +52,30 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 template <class R>
+__global__ void __launch_bounds__(kMostThreads)
+    ll_uniform_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ UniformArgs args) {
+  ll_uniform_reduce<R>(GridTeam{}, world, args);
+}
+
+template <class R>
+__global__ void __launch_bounds__(kMostThreads)
+    direct_all_reduce_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ DirectArgs args) {
+  direct_all_reduce<R>(GridTeam{}, world, args);
+}
+template <class R>
+__global__ void __launch_bounds__(kMostThreads)
+    direct_reduce_scatter_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ DirectArgs args) {
+  direct_reduce_scatter<R>(GridTeam{}, world, args);
+}
+
+template <class R>
 KernelSet make_kernel_set() {
   const auto address = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
   return {{address(&ll_reduce_kernel<R>), address(&ll128_reduce_kernel<R>), address(&bulk_reduce_kernel<R>)},
-          {address(&ll_two_shot_kernel<R>), address(&ll128_two_shot_kernel<R>), address(&bulk_two_shot_kernel<R>)}};
+          {address(&ll_two_shot_kernel<R>), address(&ll128_two_shot_kernel<R>), address(&bulk_two_shot_kernel<R>)},
+          address(&ll_uniform_kernel<R>),
+          address(&direct_all_reduce_kernel<R>),
+          address(&direct_reduce_scatter_kernel<R>)};
 }
 #endif
 

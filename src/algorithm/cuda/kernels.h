@@ -14,6 +14,10 @@ Reducer reducer_of(DataType dtype, ReduceOp op) noexcept;
 
 // For cudaLaunchKernel. `reducer` counts unless the pattern is kCopy.
 const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexcept;
+// LL over UniformArgs; `reduce` tells whether the collective reduces.
+const void* uniform_kernel(bool reduce, Reducer reducer) noexcept;
+// Over DirectArgs; null for a collective that has none.
+const void* direct_kernel(Collective collective, Reducer reducer) noexcept;
 const void* message_kernel() noexcept;
 const void* probe_kernel() noexcept;
 

@@ -19,6 +19,14 @@ __global__ void __launch_bounds__(kMostThreads)
   bulk_copy(GridTeam{}, world, args);
 }
 __global__ void __launch_bounds__(kMostThreads)
+    ll_uniform_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ UniformArgs args) {
+  ll_uniform_copy(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
+    direct_all_gather_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ DirectArgs args) {
+  direct_all_gather(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
     messages_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ MessageArgs args) {
   run_messages(GridTeam{}, world, args);
 }
@@ -69,11 +77,32 @@ const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexc
   return copies[index];
 }
 
+const void* uniform_kernel(bool reduce, Reducer reducer) noexcept {
+  return reduce ? set_of(reducer).ll_uniform : address(&ll_uniform_copy_kernel);
+}
+const void* direct_kernel(Collective collective, Reducer reducer) noexcept {
+  switch (collective) {
+    case Collective::kAllReduce:
+      return set_of(reducer).direct_all_reduce;
+    case Collective::kReduceScatter:
+      return set_of(reducer).direct_reduce_scatter;
+    case Collective::kAllGather:
+      return address(&direct_all_gather_kernel);
+    default:
+      return nullptr;
+  }
+}
 const void* message_kernel() noexcept { return address(&messages_kernel); }
 const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
 
 std::vector<const void*> all_kernels() {
-  std::vector<const void*> kernels{message_kernel(), probe_kernel()};
+  std::vector<const void*> kernels{message_kernel(), probe_kernel(), uniform_kernel(false, Reducer::kAny),
+                                   direct_kernel(Collective::kAllGather, Reducer::kAny)};
+  for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
+    kernels.push_back(uniform_kernel(true, reducer));
+    kernels.push_back(direct_kernel(Collective::kAllReduce, reducer));
+    kernels.push_back(direct_kernel(Collective::kReduceScatter, reducer));
+  }
   for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kBulk}) {
     kernels.push_back(kernel_of(protocol, Pattern::kCopy, Reducer::kAny));
     for (const Pattern pattern : {Pattern::kReduce, Pattern::kTwoShot}) {

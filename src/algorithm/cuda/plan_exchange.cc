@@ -80,6 +80,33 @@ ExchangeArgs make_exchange(const Call& call, int rank, int size, const Choice& c
   return args;
 }
 
+std::optional<UniformArgs> make_uniform(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint) {
+  if (call.uneven || call.input.pointers != nullptr || call.output.pointers != nullptr) return std::nullopt;
+  UniformArgs args;
+  args.input = call.input.base;
+  args.output = call.output.base;
+  args.bytes = agreed_bytes(call, size);
+  switch (call.collective) {
+    case Collective::kAllReduce:
+      break;
+    case Collective::kReduceScatter:
+      args.in_stride = args.bytes;
+      break;
+    case Collective::kAllGather:
+      args.out_stride = args.bytes;
+      break;
+    case Collective::kAllToAll:
+      args.in_stride = args.out_stride = args.bytes;
+      break;
+    default:
+      return std::nullopt;
+  }
+  args.block_bytes = part_size(args.bytes, choice.blocks, 16);
+  args.fingerprint = fingerprint;
+  args.spec = spec_of(call, size);
+  return args;
+}
+
 TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint) {
   TwoShotArgs args;
   args.input = call.input.data(0);
@@ -88,6 +115,21 @@ TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std:
   args.chunk_bytes = part_size(args.bytes, size, 16);
   args.block_bytes = part_size(args.chunk_bytes, choice.blocks, 16);
   args.piece_bytes = choice.piece_bytes;
+  args.fingerprint = fingerprint;
+  args.spec = spec_of(call, size);
+  return args;
+}
+
+DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const* memory, std::size_t input_offset,
+                       std::size_t output_offset, std::uint32_t fingerprint) {
+  DirectArgs args;
+  for (int p = 0; p < size; ++p) {
+    args.input[p] = memory[p] + input_offset;
+    args.output[p] = memory[p] + output_offset;
+  }
+  args.bytes = agreed_bytes(call, size);
+  args.chunk_bytes = call.collective == Collective::kAllReduce ? part_size(args.bytes, size, 16) : args.bytes;
+  args.block_bytes = part_size(args.chunk_bytes, blocks, 16);
   args.fingerprint = fingerprint;
   args.spec = spec_of(call, size);
   return args;

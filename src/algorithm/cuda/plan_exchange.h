@@ -1,7 +1,11 @@
 // Turns a Call into the arguments of a kernel: for each collective, what goes from whom to whom.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/direct.cuh"
 #include "algorithm/cuda/exchange_args.h"
 #include "algorithm/cuda/messages.cuh"
 #include "tutti/call.h"
@@ -15,7 +19,13 @@ bool runs_as_messages(const Call& call) noexcept;
 std::size_t agreed_bytes(const Call& call, int size) noexcept;
 
 ExchangeArgs make_exchange(const Call& call, int rank, int size, const Choice& choice, std::uint32_t fingerprint);
+// The same as UniformArgs, where the call and this rank's memory allow it.
+std::optional<UniformArgs> make_uniform(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint);
 TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint);
+
+// On memory that all ranks map: `memory[p]` is rank p's; input and output lie at the same offsets on all ranks.
+DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const* memory, std::size_t input_offset,
+                       std::size_t output_offset, std::uint32_t fingerprint);
 
 // One message of a batch, as the host gives it.
 struct MessageRequest {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "channel/cuda/device_world.h"
-#include "device/cuda/shared_memory.h"
+#include "channel/cuda/symmetric_memory.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::cuda {
@@ -49,27 +49,26 @@ class GpuGroup {
   // them must find room on it at once.
   int most_blocks() const noexcept { return most_blocks_; }
   // Most ranks on one GPU.
-  int sharers() const noexcept { return sharers_; }
+  int sharers() const noexcept { return scratch_->sharers(); }
+  // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group.
+  std::shared_ptr<SymmetricMemory> allocate(Store& store, const std::string& name, std::size_t bytes) const;
 
  private:
-  struct Card;
-
   std::uint64_t run_probe(std::uint64_t round, bool lines) const;
   bool try_peer_memory(Store& store);
-  void connect(Store& store, const std::string& kind);
+  void connect(Store& store, bool on_device);
+  SymmetricRequest symmetric_request(const std::string& what, std::size_t bytes) const;
   void make_world();
-  void count_sharers(const std::vector<Card>& cards);
   void release() noexcept;
 
   GpuGroupRequest request_;
-  std::shared_ptr<SharedMemory> own_;
-  std::vector<std::shared_ptr<SharedMemory>> memory_;  // by rank
+  std::unique_ptr<SymmetricMemory> scratch_;
   RankState* state_ = nullptr;
   device::HostControl* host_control_ = nullptr;
   DeviceWorld world_;
   bool ll128_ = false;
+  bool on_device_ = true;
   int most_blocks_ = kMaxBlocks;
-  int sharers_ = 1;
   std::string transport_;
 };
 

@@ -107,8 +107,9 @@ class ScratchLayout {
   }
 
   std::size_t ranks_;
-  std::size_t header_ = 0, bulk_signal_ = 0, message_filled_ = 0, message_drained_ = 0, message_header_ = 0;
-  std::size_t probe_signal_ = 0, probe_ = 0, ll_ = 0, ll128_ = 0, bulk_ = 0, messages_ = 0, total_ = 0;
+  std::size_t header_ = 0, ll_ = 0, ll128_ = 0, bulk_ = 0, bulk_signal_ = 0;
+  std::size_t message_filled_ = 0, message_drained_ = 0, message_header_ = 0, messages_ = 0;
+  std::size_t probe_signal_ = 0, probe_ = 0, total_ = 0;
 };
 
 }  // namespace tutti::cuda

@@ -5,6 +5,7 @@
 
 #include "algorithm/cuda/kernels.h"
 #include "communicator/call_check.h"
+#include "communicator/cuda/cuda_memory_impl.h"
 #include "communicator/cuda/device_failure.h"
 #include "device/cuda/cuda_check.h"
 
@@ -101,8 +102,14 @@ CudaShape CudaCommunicatorImpl::shape_of(const Call& call) const noexcept {
   return {call.collective, call.dtype, size_, agreed_bytes(call, size_), group_->most_blocks(), group_->ll128()};
 }
 
+// A number for a choice: part of what ranks compare.
+std::uint32_t number_of(const Choice& choice) {
+  return static_cast<std::uint32_t>(choice.protocol) | static_cast<std::uint32_t>(choice.two_shot) << 2 |
+         static_cast<std::uint32_t>(choice.blocks) << 3 | static_cast<std::uint32_t>(choice.piece_bytes) << 10;
+}
+
 // What the ranks must agree on, the choice of the algorithm included; remembered for messages of failures.
-CallRecord CudaCommunicatorImpl::record_of(const Call& call, const Choice& choice) {
+CallRecord CudaCommunicatorImpl::record_of(const Call& call, std::uint32_t choice) {
   CallRecord record;
   record.sequence = ++sequence_;
   record.call = static_cast<std::uint8_t>(call.collective);
@@ -111,10 +118,7 @@ CallRecord CudaCommunicatorImpl::record_of(const Call& call, const Choice& choic
   record.root = has_root(call.collective) ? call.root : -1;
   record.uneven = call.uneven ? 1 : 0;
   record.count = call.count;
-  const auto mixed = static_cast<std::uint32_t>(choice.protocol) | static_cast<std::uint32_t>(choice.two_shot) << 2 |
-                     static_cast<std::uint32_t>(choice.blocks) << 3 |
-                     static_cast<std::uint32_t>(choice.piece_bytes) << 10;
-  record.plans = mixed * 0x9e3779b1u | 1;
+  record.plans = choice * 0x9e3779b1u | 1;
   record.hash = fingerprint(record);
   record.plans = 0;  // it stands for the choice here: not to be shown
   if (records_.size() > 4096) records_.clear();
@@ -145,13 +149,20 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream) {
 
 void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream) {
   const Choice choice = choose(shape_of(call), forced_);
-  const CallRecord record = record_of(call, choice);
+  const CallRecord record = record_of(call, number_of(choice));
   const Reducer reducer = reducer_of(call.dtype, call.op);
   if (choice.two_shot) {
     TwoShotArgs args = make_two_shot(call, size_, choice, record.hash);
     launch(kernel_of(choice.protocol, Pattern::kTwoShot, reducer), choice.blocks, choice.threads, &args, collectives_,
            stream);
     return;
+  }
+  if (choice.protocol == Protocol::kLL && size_ > 1) {
+    if (std::optional<UniformArgs> args = make_uniform(call, size_, choice, record.hash)) {
+      launch(uniform_kernel(reduces(call.collective), reducer), choice.blocks, choice.threads, &*args, collectives_,
+             stream);
+      return;
+    }
   }
   ExchangeArgs args = make_exchange(call, rank_, size_, choice, record.hash);
   const Pattern pattern = reduces(call.collective) ? Pattern::kReduce : Pattern::kCopy;
@@ -161,7 +172,7 @@ void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream)
 // Uneven calls whose sizes only the two ranks of a pair know. They are collectives all the same: in order with the
 // others, and with this rank's own part copied here.
 void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
-  const CallRecord record = record_of(call, Choice{});
+  const CallRecord record = record_of(call, 0);
   const bool has_own = call.collective == Collective::kAllToAll || rank_ == call.root;
   if (has_own) {
     const int in = call.collective == Collective::kGather ? 0 : rank_;
@@ -199,6 +210,27 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
   const std::lock_guard lock(mutex_);
   throw_if_failed();
   launch_messages(requests, static_cast<cudaStream_t>(stream));
+}
+
+std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const std::string& name, std::size_t bytes) {
+  const DeviceGuard guard(group_->device());
+  return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
+}
+
+void CudaCommunicatorImpl::run_in(const CudaMemory& memory, const Call& call, CudaStream stream) {
+  check(call);
+  const std::optional<DirectPlace> place = place_of(call, rank_, size_, memory);
+  if (!place) return run(call, stream);
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  const int blocks = std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : 24, group_->most_blocks());
+  const CallRecord record = record_of(call, place->number * 64 + static_cast<std::uint32_t>(blocks));
+  std::byte* memories[device::kMaxRanks];
+  for (int p = 0; p < size_; ++p) memories[p] = memory.data(p);
+  DirectArgs args = make_direct(call, size_, blocks, memories, place->input, place->output, record.hash);
+  launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, 512, &args, collectives_,
+         static_cast<cudaStream_t>(stream));
 }
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {

@@ -30,6 +30,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   int device() const noexcept override { return group_->device(); }
   void check(const Call& call) const override;
   void run(const Call& call, CudaStream stream) override;
+  std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) override;
+  void run_in(const CudaMemory& memory, const Call& call, CudaStream stream) override;
   void exchange(const std::vector<CudaMessage>& messages, CudaStream stream) override;
   void synchronize(CudaStream stream) override;
   std::optional<Error> failure() const override;
@@ -41,7 +43,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
 
  private:
   CudaShape shape_of(const Call& call) const noexcept;
-  CallRecord record_of(const Call& call, const Choice& choice);
+  CallRecord record_of(const Call& call, std::uint32_t choice);
   void throw_if_failed() const;
   void run_collective(const Call& call, cudaStream_t stream);
   void run_messages(const Call& call, cudaStream_t stream);

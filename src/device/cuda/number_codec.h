@@ -6,7 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "tutti/device/memory.cuh"
+#include "tutti/device/tensor.cuh"
 
 namespace tutti::cuda {
 

@@ -11,11 +11,6 @@ using device::kMaxRanks;
 using device::Vec16;
 
 // Any dtype and operation; one function of its own, so that it is compiled once a file.
-#if defined(__CUDACC__)
-#define TUTTI_DEVICE_CALL __host__ __device__ __noinline__
-#else
-#define TUTTI_DEVICE_CALL inline
-#endif
 struct ReduceAny {
   TUTTI_DEVICE_CALL static Vec16 reduce(const Vec16* v, int n, const ReduceSpec& spec) {
     Vec16 out{{0, 0, 0, 0}};

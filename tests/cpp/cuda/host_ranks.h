@@ -80,8 +80,14 @@ class HostRanks {
           return with_reducer(call, [&]<class R>() { bulk_two_shot<R>(team, world, args); });
       }
     }
-    const ExchangeArgs args = make_exchange(call, world.rank, world.size, choice, fingerprint);
     const bool reduce = reduces(call.collective);
+    // Every other rank takes the kernel for equal parts: the wire is the same.
+    const auto uniform = make_uniform(call, world.size, choice, fingerprint);
+    if (choice.protocol == Protocol::kLL && uniform && world.size > 1 && world.rank % 2 == 0) {
+      if (!reduce) return ll_uniform_copy(team, world, *uniform);
+      return with_reducer(call, [&]<class R>() { ll_uniform_reduce<R>(team, world, *uniform); });
+    }
+    const ExchangeArgs args = make_exchange(call, world.rank, world.size, choice, fingerprint);
     switch (choice.protocol) {
       case Protocol::kLL:
         if (!reduce) return ll_copy(team, world, args);

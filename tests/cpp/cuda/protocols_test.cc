@@ -157,6 +157,133 @@ TEST(Scrubbing, ClearsFlagsOfTheLastPeriod) {
   }
 }
 
+// Many calls without a pause between them, ranks at different speeds, each call's data its own: a slot that is used
+// again too early, or read too late, shows.
+TEST(Order, CallsFollowEachOtherWithoutAPause) {
+  struct Kind {
+    Collective collective;
+    const char* algorithm;
+    std::size_t count;
+  };
+  constexpr Kind kKinds[] = {
+      {Collective::kAllReduce, "ll_one_shot@2", 40},     {Collective::kBroadcast, "ll_one_shot@1", 24},
+      {Collective::kAllReduce, "ll128_two_shot@2", 300}, {Collective::kScatter, "ll128_one_shot@1", 90},
+      {Collective::kAllGather, "bulk_one_shot@2", 200},  {Collective::kReduce, "bulk_one_shot@1", 50},
+      {Collective::kAllReduce, "bulk_two_shot@2", 400}};
+  constexpr int kSize = 3, kCalls = 150, kMostBlocks = 2;
+  HostRanks ranks(kSize);
+  std::vector<CollectiveCase> cases;
+  std::vector<Choice> choices;
+  std::vector<std::vector<std::vector<std::byte>>> outs(kSize);
+  for (int i = 0; i < kCalls; ++i) {
+    const Kind& kind = kKinds[static_cast<std::size_t>(i * i + i / 7) % std::size(kKinds)];
+    CaseShape shape;
+    shape.collective = kind.collective;
+    shape.dtype = DataType::kUint32;
+    shape.count = kind.count;
+    shape.root = i % kSize;
+    cases.emplace_back(shape, kSize, static_cast<std::uint64_t>(i));
+    choices.push_back(choice_for(cases.back(), kSize, kind.algorithm));
+    // Small pieces, so that a call goes around the ring.
+    if (choices.back().protocol == Protocol::kBulk) choices.back().piece_bytes = 48;
+    for (int r = 0; r < kSize; ++r) {
+      auto& out = outs[static_cast<std::size_t>(r)];
+      out.emplace_back(std::max(cases.back().output_bytes(), cases.back().input_bytes()));
+      if (shape.collective == Collective::kBroadcast) out.back() = cases.back().input(r);
+    }
+  }
+  // A rank's blocks run as one kernel each: block b of a call starts when block b of the call before has ended, as on a
+  // stream whose kernels overlap as much as they may.
+  ranks.run([&](int) { return kMostBlocks; },
+            [&](int r, const SerialTeam& thread) {
+              for (std::size_t i = 0; i < cases.size(); ++i) {
+                const SerialTeam team{thread.block_index, choices[i].blocks};
+                if (team.block_index >= choices[i].blocks) continue;
+                auto& out = outs[static_cast<std::size_t>(r)][i];
+                std::vector<std::byte> in = cases[i].input(r);
+                const bool shared = cases[i].shape().collective == Collective::kBroadcast;
+                HostRanks::launch(team, ranks.world(r), cases[i].call(shared ? out.data() : in.data(), out.data()),
+                                  choices[i], 7);
+              }
+            });
+  for (int r = 0; r < kSize; ++r) {
+    ASSERT_EQ(ranks.host(r).code, 0u) << "rank " << r;
+    for (std::size_t i = 0; i < cases.size(); ++i) {
+      const std::vector<std::byte> want = cases[i].expected(r);
+      ASSERT_EQ(std::memcmp(outs[static_cast<std::size_t>(r)][i].data(), want.data(), want.size()), 0)
+          << "call " << i << " " << describe(cases[i].shape(), kSize) << " rank " << r;
+    }
+  }
+}
+
+// Messages in both directions at once, many more pieces than a ring holds.
+TEST(Order, MessagesKeepTheirCredits) {
+  constexpr int kSize = 2, kMessages = 60;
+  HostRanks ranks(kSize);
+  std::vector<std::vector<std::byte>> sent[kSize], received[kSize];
+  for (int r = 0; r < kSize; ++r) {
+    for (int i = 0; i < kMessages; ++i) {
+      CaseShape bytes;
+      bytes.collective = Collective::kBroadcast;
+      sent[r].emplace_back(static_cast<std::size_t>(i * 37 % 1500));
+      fill(sent[r].back(), bytes, static_cast<std::uint64_t>(i), r);
+      received[1 - r].emplace_back(sent[r].back().size());
+    }
+  }
+  ranks.run([](int) { return 4; },
+            [&](int r, const SerialTeam& team) {
+              std::vector<MessageRequest> requests;
+              for (std::size_t i = 0; i < kMessages / 2; ++i) {
+                requests.push_back({true, sent[r][i].data(), sent[r][i].size(), 1 - r, static_cast<std::uint32_t>(i)});
+                requests.push_back(
+                    {false, received[r][i].data(), received[r][i].size(), 1 - r, static_cast<std::uint32_t>(i)});
+              }
+              std::vector<MessageArgs> kernels = make_messages(requests, 2);
+              kernels[0].piece_bytes = 64;
+              run_messages(team, ranks.world(r), kernels[0]);
+            });
+  for (int r = 0; r < kSize; ++r) {
+    ASSERT_EQ(ranks.host(r).code, 0u);
+    for (std::size_t i = 0; i < kMessages / 2; ++i) ASSERT_EQ(received[r][i], sent[1 - r][i]) << "message " << i;
+  }
+}
+
+// Failures end the waits of all ranks, and say who is to blame.
+TEST(Failures, AMissingRankIsATimeoutEverywhere) {
+  for (const char* algorithm : {"ll_one_shot@1", "ll128_two_shot@1", "bulk_two_shot@1"}) {
+    HostRanks ranks(3);
+    CaseShape shape;
+    shape.count = 500;
+    const CollectiveCase c(shape, 3, 1);
+    const Choice choice = choice_for(c, 3, algorithm);
+    for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 50'000'000;
+    ranks.run([](int r) { return r == 1 ? 0 : 1; },
+              [&](int r, const SerialTeam& team) {
+                std::vector<std::byte> in = c.input(r), out(in.size());
+                HostRanks::launch(team, ranks.world(r), c.call(in.data(), out.data()), choice, 7);
+              });
+    for (const int r : {0, 2}) {
+      EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << algorithm;
+      EXPECT_EQ(ranks.host(r).peer, 1u) << algorithm;
+    }
+  }
+}
+
+TEST(Failures, AnotherFingerprintIsAMismatch) {
+  HostRanks ranks(2);
+  CaseShape shape;
+  shape.count = 10;
+  const CollectiveCase c(shape, 2, 1);
+  const Choice choice = choice_for(c, 2, "ll_one_shot@1");
+  ranks.run([](int) { return 1; },
+            [&](int r, const SerialTeam& team) {
+              std::vector<std::byte> in = c.input(r), out(in.size());
+              HostRanks::launch(team, ranks.world(r), c.call(in.data(), out.data()), choice,
+                                static_cast<std::uint32_t>(40 + r));
+            });
+  for (const int r : {0, 1}) EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kMismatch));
+}
+
 // Large messages go around the ring of pieces several times.
 TEST(Bulk, ManyPieces) {
   for (const char* algorithm : {"bulk_one_shot@2", "bulk_two_shot@2"}) {

@@ -152,6 +152,43 @@ TEST(Collectives, UnevenBlocks) {
   });
 }
 
+// Input and output in memory that all ranks map, in place and not; too small calls among them.
+TEST(Collectives, WithoutCopies) {
+  MemoryStore store;
+  for (const int size : {2, 4}) {
+    GpuWorld world;
+    world.size = size;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      const auto memory = rank.comm->allocate(store, "test of " + std::to_string(size), std::size_t{48} << 20);
+      for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
+        for (const std::size_t count : {1000, 600'000, 1'000'003}) {
+          for (const bool in_place : {false, true}) {
+            CaseShape shape = shape_of(collective, count);
+            shape.in_place = in_place;
+            const CollectiveCase c(shape, size, count + (in_place ? 1 : 0));
+            std::byte* const output = memory->data(rank.rank) + 256;
+            std::byte* input = in_place ? output : output + (std::size_t{24} << 20);
+            std::byte* result = output;
+            if (in_place) (c.many_in() ? result : input) += c.in_place_offset(rank.rank);
+            if (!in_place) TUTTI_CUDA_OK(cudaMemsetAsync(output, 0xa5, c.output_bytes(), rank.stream));
+            rank.upload(input, c.input(rank.rank), rank.stream);
+            const Buffers b{input, result, c.call(input, result)};
+            rank.comm->run_in(*memory, b.call, rank.stream);
+            rank.comm->synchronize(rank.stream);
+            verify(rank, c, b, "without copies");
+            // The next upload overwrites what peers write to and read from.
+            rank.barrier->arrive_and_wait();
+          }
+        }
+      }
+      const CollectiveCase stranger(shape_of(Collective::kAllReduce, 600'000), size, 1);
+      const Buffers elsewhere = prepare(rank, stranger, rank.stream);
+      EXPECT_THROW(rank.comm->run_in(*memory, elsewhere.call, rank.stream), Error);
+      rank.barrier->arrive_and_wait();
+    });
+  }
+}
+
 TEST(Messages, BatchesInAnyOrder) {
   GpuWorld world;
   world.size = 4;

@@ -65,7 +65,7 @@ struct GpuWorld {
   int size = 2;
   CudaOptions options = [] {
     CudaOptions o;
-    o.timeout = std::chrono::seconds(20);
+    o.timeout = std::chrono::seconds(10);
     return o;
   }();
   std::size_t memory_bytes = std::size_t{64} << 20;

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Breaks the order rules of the GPU kernels one at a time and checks that cuda_protocols_test, with random delays, notices
+# each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
+#   scripts/mutate_gpu_kernels.sh [BUILD]      BUILD: a build folder with libtutti.so (build/release)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+build=$(cd "${1:-build/release}" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+survivors=()
+
+# mutant NAME FILE SED-EXPRESSION FILTER: the tests of FILTER must fail once FILE is changed.
+mutant() {
+  local name=$1 file=$2 change=$3 filter=$4
+  rm -rf "$work/tree" && mkdir "$work/tree"
+  cp -r include src tests "$work/tree/"
+  sed -i "$change" "$work/tree/$file"
+  if [ "$name" != unchanged ] && cmp -s "$file" "$work/tree/$file"; then
+    echo "$name: the change does not apply to $file"; survivors+=("$name"); return
+  fi
+  (cd "$work/tree" && g++ -std=c++20 -O1 -DTUTTI_RANDOM_DELAYS -Iinclude -Isrc -Itests/cpp \
+    tests/cpp/cuda/protocols_test.cc src/algorithm/cuda/choice.cc src/algorithm/cuda/plan_exchange.cc \
+    -o test -L"$build" -ltutti -lgtest -lgtest_main -lpthread -Wl,-rpath,"$build") || exit 2
+  timeout 60 "$work/tree/test" --gtest_filter="$filter" --gtest_repeat=5 --gtest_fail_fast >"$work/log" 2>&1
+  local rc=$?
+  if [ "$name" = unchanged ]; then
+    [ $rc -eq 0 ] && echo "unchanged: passes" || { echo "the unchanged code fails"; tail -5 "$work/log"; exit 1; }
+  elif [ $rc -eq 0 ]; then
+    echo "$name: SURVIVED"; survivors+=("$name")
+  else
+    echo "$name: found (exit code $rc)"
+  fi
+}
+
+headers=src/algorithm/cuda/block_call.cuh ring=src/channel/cuda/scratch_layout.h
+mutant unchanged $headers '' 'Order.*:Scrubbing.*'
+mutant "one set of slots" $headers 's/return static_cast<int>(sequence_ % kParities);/return 0;/' 'Order.*'
+mutant "headers not awaited" $headers 's/seen >> 32 == low \&\& (seen \& 0xffffffffu) != 0/true/' 'Order.*'
+mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Order.*'
+mutant "messages without credits" src/algorithm/cuda/messages.cuh \
+  's/team.is_first_control() \&\& piece_number >= kMessageDepth/false/' 'Order.*'
+mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::Pair64{0, 0});/;/' 'Scrubbing.*'
+mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
+  's/ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
+[ ${#survivors[@]} -eq 0 ] && echo "every mutant was found" || { echo "survivors: ${survivors[*]}"; exit 1; }

@@ -1,0 +1,130 @@
+// Collectives without copies, on memory that all ranks map at the same place: they read the peers' inputs and write the
+// peers' outputs. For large messages.
+//
+// All-reduce of S bytes, two-shot: rank p reads the p-th chunk of every input ((n-1)/n S in), reduces it, and writes
+// the result to every output ((n-1)/n S out). Reduce-scatter is its first half, all-gather its second.
+//
+// Block b handles the same part of every chunk on all ranks, so it waits for the same block of its peers only: before
+// it reads (their inputs are complete, their outputs may be overwritten) and after it has written (its own output is
+// complete, its input has been read). Each item is read and written by one thread, so the output may be the input.
+#pragma once
+
+#include "algorithm/cuda/bulk.cuh"
+
+namespace tutti::cuda {
+
+struct DirectArgs {
+  const std::byte* input[kMaxRanks] = {};  // of every rank, as mapped here
+  std::byte* output[kMaxRanks] = {};
+  std::size_t bytes = 0;        // of an all-reduce: of the input; else of one block
+  std::size_t chunk_bytes = 0;  // of each rank's chunk
+  std::size_t block_bytes = 0;  // of every chunk, what one block handles
+  std::uint32_t fingerprint = 0;
+  ReduceSpec spec;
+};
+
+// Whether all inputs and outputs that a kernel touches are aligned to whole vectors.
+TUTTI_DEVICE bool direct_aligned(const DeviceWorld& world, const DirectArgs& args) {
+  bool all = true;
+  for (int p = 0; p < world.size; ++p)
+    all = device::aligned(args.input[p], 16) && device::aligned(args.output[p], 16) && all;
+  return all;
+}
+
+// Reduces [r.begin, r.end) of all inputs; emit(offset, vector, left) takes the results. Two items of every rank are in
+// flight a thread where memory is aligned.
+template <class R, class Team, class Emit>
+TUTTI_DEVICE void direct_reduce(const Team& team, const DeviceWorld& world, const DirectArgs& args, Range r,
+                                Emit emit) {
+  if (!team.is_worker()) return;
+  const auto stride = static_cast<std::size_t>(team.workers()) * 16;
+  std::size_t at = r.begin + static_cast<std::size_t>(team.worker()) * 16;
+#if defined(__CUDA_ARCH__)
+  if (direct_aligned(world, args) && r.begin % 16 == 0) {
+    for (; at + stride + 16 <= r.end; at += 2 * stride) {
+      Vec16 v[2][kMaxRanks];
+      TUTTI_UNROLL
+      for (int u = 0; u < 2; ++u) {
+        TUTTI_UNROLL
+        for (int p = 0; p < kMaxRanks; ++p) {
+          if (p < world.size) v[u][p] = *reinterpret_cast<const Vec16*>(args.input[p] + at + u * stride);
+        }
+      }
+      emit(at, R::reduce(v[0], world.size, args.spec), 16);
+      emit(at + stride, R::reduce(v[1], world.size, args.spec), 16);
+    }
+  }
+#endif
+  for (; at < r.end; at += stride) {
+    Vec16 v[kMaxRanks];
+    TUTTI_UNROLL
+    for (int p = 0; p < kMaxRanks; ++p) {
+      if (p < world.size) v[p] = device::load_user(args.input[p] + at, r.end - at);
+    }
+    emit(at, R::reduce(v, world.size, args.spec), r.end - at);
+  }
+}
+
+// Both barriers around f().
+template <class Team, class F>
+TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, std::uint32_t fingerprint, F f) {
+  BlockCall<Team> call(team, world, fingerprint);
+  if (!call.enter()) return;
+  call.check_headers();
+  const BulkRing<Team> ring(team, world, call);
+  ring.signal(0, 0);
+  if (ring.wait(0, 0)) {
+    f();
+    ring.signal(1, 0);
+    ring.wait(1, 0);
+  }
+  ring.finish(1);
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void direct_all_reduce(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+  direct_call(team, world, args.fingerprint, [&] {
+    const Range mine = part(part(args.bytes, args.chunk_bytes, world.rank), args.block_bytes, team.block());
+    direct_reduce<R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
+      TUTTI_UNROLL
+      for (int k = 0; k < kMaxRanks; ++k) {
+        if (k >= world.size) break;
+        const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+        device::store_user(args.output[peer] + at, v, left);
+      }
+    });
+  });
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void direct_reduce_scatter(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+  direct_call(team, world, args.fingerprint, [&] {
+    const std::size_t base = args.bytes * static_cast<std::size_t>(world.rank);
+    const Range part_of_block = part(args.bytes, args.block_bytes, team.block());
+    const Range mine{base + part_of_block.begin, base + part_of_block.end};
+    direct_reduce<R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
+      device::store_user(args.output[world.rank] + (at - base), v, left);
+    });
+  });
+}
+
+template <class Team>
+TUTTI_DEVICE void direct_all_gather(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+  direct_call(team, world, args.fingerprint, [&] {
+    const std::size_t base = args.bytes * static_cast<std::size_t>(world.rank);
+    const Range mine = part(args.bytes, args.block_bytes, team.block());
+    std::byte* to[kMaxRanks - 1] = {};
+    TUTTI_UNROLL
+    for (int d = 1; d < kMaxRanks; ++d) {
+      const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+      if (d < world.size) to[d - 1] = args.output[peer] + base + mine.begin;
+    }
+    const std::byte* from = args.input[world.rank] + mine.begin;
+    worker_spread(team, to, world.size - 1, from, mine.bytes());
+    std::byte* own = args.output[world.rank] + base + mine.begin;
+    if (own != from) worker_copy(team, own, from, mine.bytes());
+  });
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,153 @@
+// The exchanges of ll.cuh where all parts are equal and lie one after another: the calls of a model's small tensors.
+// The same packets in the same slots, so a rank whose memory does not allow it may run the general kernel.
+//
+// What a call waits for, in order: parameters, the block's sequence number and, at the same time, the first input; the
+// packets' trip; nothing else. So the first input is loaded before the sequence number is known.
+#pragma once
+
+#include "algorithm/cuda/ll.cuh"
+
+namespace tutti::cuda {
+
+// Waits for item `i` from all peers of a group of N.
+template <int N, class Team>
+TUTTI_DEVICE bool ll_receive_all(const DeviceWorld& world, const BlockCall<Team>& call, std::size_t i, Vec16 (&v)[N]) {
+  const Pair64* slots = call.ll(world.rank, 0, 0) + i;
+  constexpr std::size_t kStride = kLLSlotBytes / sizeof(Pair64);
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  device::Awaited awaited = call.awaited(world.rank);
+  return device::wait_until(world.control, awaited, [&] {
+    device::LLItem items[N];
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if (p != world.rank) items[p] = device::ll_load(slots + static_cast<std::size_t>(p) * kStride, kLLItems);
+    }
+    bool all = true;
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if (p != world.rank) {
+        if (!device::ll_arrived(items[p], flag)) {
+          all = false;
+          awaited.peer = p;
+        }
+        v[p] = device::ll_data(items[p]);
+      }
+    }
+    return all;
+  });
+}
+
+// Own(v) is what this rank contributes of its input; sink(offset, v) takes all ranks' parts of an item. N is the size
+// of the group, known when compiled: the code of a small call should fit the caches of instructions.
+template <int N, class Team, class Own, class Sink>
+TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const UniformArgs& args, Own own, Sink sink) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
+  const std::size_t end = begin + args.block_bytes < args.bytes ? begin + args.block_bytes : args.bytes;
+  const auto step = static_cast<std::size_t>(team.workers());
+  std::size_t i = static_cast<std::size_t>(team.worker());
+  const std::byte* mine = args.input + args.in_stride * static_cast<std::size_t>(world.rank);
+  const std::size_t first_at = begin + i * 16;
+  const bool works = team.is_worker() && first_at < end;
+  Vec16 first{{0, 0, 0, 0}};
+  if (works) first = device::load_user(mine + first_at, args.bytes - first_at);
+  if (!call.enter()) return;
+  if (works) {
+    const std::uint32_t flag = device::ll_flag(call.sequence());
+    first = own(first);
+    for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
+      const bool loaded = at == first_at || args.in_stride != 0;
+      Vec16 v = loaded ? first : own(device::load_user(mine + at, args.bytes - at));
+      TUTTI_UNROLL
+      for (int k = 1; k < N; ++k) {
+        const int peer = world.rank + k < N ? world.rank + k : world.rank + k - N;
+        if (args.in_stride != 0) {
+          const std::byte* from = args.input + args.in_stride * static_cast<std::size_t>(peer);
+          v = own(device::load_user(from + at, args.bytes - at));
+        }
+        device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
+      }
+    }
+    i = static_cast<std::size_t>(team.worker());
+    for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
+      Vec16 v[N];
+      const Vec16 contribution = at == first_at ? first : own(device::load_user(mine + at, args.bytes - at));
+      if (!ll_receive_all<N>(world, call, i, v)) break;
+      TUTTI_UNROLL
+      for (int p = 0; p < N; ++p) {
+        if (p == world.rank) v[p] = contribution;
+      }
+      sink(at, v);
+    }
+  }
+  call.check_headers();
+  call.leave();
+}
+
+// f.operator()<N>() for the size of the group.
+template <class F>
+TUTTI_DEVICE void with_size(int size, F f) {
+  switch (size) {
+    case 2:
+      return f.template operator()<2>();
+    case 3:
+      return f.template operator()<3>();
+    case 4:
+      return f.template operator()<4>();
+    case 5:
+      return f.template operator()<5>();
+    case 6:
+      return f.template operator()<6>();
+    case 7:
+      return f.template operator()<7>();
+    default:
+      return f.template operator()<8>();
+  }
+}
+
+template <class R, class Team>
+struct UniformReduce {
+  const Team& team;
+  const DeviceWorld& world;
+  const UniformArgs& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    const UniformArgs& a = args;
+    ll_uniform<N>(
+        team, world, a, [&](const Vec16& v) { return R::own(v, a.spec); },
+        [&](std::size_t at, const Vec16* v) {
+          device::store_user(a.output + at, R::reduce(v, N, a.spec), a.bytes - at);
+        });
+  }
+};
+
+template <class Team>
+struct UniformCopy {
+  const Team& team;
+  const DeviceWorld& world;
+  const UniformArgs& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    const UniformArgs& a = args;
+    ll_uniform<N>(
+        team, world, a, [](const Vec16& v) { return v; },
+        [&](std::size_t at, const Vec16* v) {
+          TUTTI_UNROLL
+          for (int p = 0; p < N; ++p) {
+            device::store_user(a.output + a.out_stride * static_cast<std::size_t>(p) + at, v[p], a.bytes - at);
+          }
+        });
+  }
+};
+
+// The group has 2 ranks or more.
+template <class R, class Team>
+TUTTI_DEVICE void ll_uniform_reduce(const Team& team, const DeviceWorld& world, const UniformArgs& args) {
+  with_size(world.size, UniformReduce<R, Team>{team, world, args});
+}
+template <class Team>
+TUTTI_DEVICE void ll_uniform_copy(const Team& team, const DeviceWorld& world, const UniformArgs& args) {
+  with_size(world.size, UniformCopy<Team>{team, world, args});
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,46 @@
+// Memory of one size on every rank, mapped by all ranks: collective to make.
+//
+// Ownership: owns the mappings; physical memory lives as long as anybody maps it. Thread rule: const once made.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/cuda/shared_memory.h"
+#include "tutti/store.h"
+
+namespace tutti::cuda {
+
+struct SymmetricRequest {
+  std::string id;  // unique in the store
+  std::string secret;
+  int rank = 0;
+  int size = 1;
+  int device = 0;
+  bool on_device = true;  // else pinned host memory
+  std::size_t bytes = 0;  // equal on all ranks
+  std::chrono::milliseconds timeout{};
+};
+
+class SymmetricMemory {
+ public:
+  // All ranks call it. Throws the same Error(kUnsupported) on all of them if one cannot allocate or map.
+  SymmetricMemory(Store& store, const SymmetricRequest& request);
+
+  // Of rank r, as kernels on this rank's device see it. Zeroed when made.
+  std::byte* data(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->data(); }
+  int rank() const noexcept { return rank_; }
+  // Most ranks that share one GPU, and the fewest multiprocessors of any: the same on all ranks.
+  int sharers() const noexcept { return sharers_; }
+  int processors() const noexcept { return processors_; }
+
+ private:
+  int rank_;
+  std::vector<std::shared_ptr<SharedMemory>> memory_;  // by rank
+  int sharers_ = 1;
+  int processors_ = 1;
+};
+
+}  // namespace tutti::cuda
