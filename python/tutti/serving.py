@@ -1,0 +1,98 @@
+"""The all-reduce of an inference engine, with the methods that engines call.
+
+vLLM and engines like it keep an all-reduce of their own beside NCCL, for the small messages of decoding. Their class
+has ``should_custom_ar``, ``custom_all_reduce`` and ``capture``; :class:`CustomAllReduce` has them too, over Tutti::
+
+    communicator.ca_comm = tutti.serving.CustomAllReduce(cpu_group, device)
+
+Nothing needs to be registered: captured calls work on any buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tutti import _backend
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["CustomAllReduce"]
+
+DEFAULT_MAX_BYTES = 8 << 20
+
+
+class CustomAllReduce:
+    """Sums tensors of up to ``max_size`` bytes over the ranks of a group.
+
+    ``group`` is any process group, whatever its backend: it only says who takes part, and where the ranks find each
+    other. ``device`` is the rank's. Making one is collective. If it cannot be (no GPU support, ranks on several
+    machines), ``disabled`` is true on all ranks, ``why_disabled`` says why, and every call is left to the engine.
+    """
+
+    _made = 0  # how many this process has made, which is the same on all ranks
+
+    def __init__(
+        self, group: ProcessGroup, device: torch.device | int | str, max_size: int = DEFAULT_MAX_BYTES
+    ) -> None:
+        import torch.distributed as dist
+
+        self.device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        self.max_size = max_size
+        self.rank, self.world_size = group.rank(), group.size()
+        self.disabled = self.world_size == 1
+        self.why_disabled = "one rank has nothing to add up" if self.disabled else ""
+        self._group: Any = None
+        if self.disabled:
+            return
+        CustomAllReduce._made += 1
+        name = f"tutti.CustomAllReduce/{CustomAllReduce._made}"
+        store = dist.PrefixStore(name, dist.distributed_c10d._world.pg_map[group][1])
+        module = _backend._load()
+        reason = ""
+        try:
+            self._group = module.ProcessGroupTutti(store, self.rank, self.world_size, name, module.Options())
+            self.all_reduce(torch.zeros(8, device=self.device))
+        except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:  # the last: torch without CUDA
+            reason = str(error)
+        reasons = [""] * self.world_size
+        for rank in range(self.world_size):  # one refusal anywhere disables it everywhere
+            if rank == self.rank:
+                store.set(f"reason/{rank}", reason)
+            reasons[rank] = store.get(f"reason/{rank}").decode()
+        self.why_disabled = next((f"rank {r}: {text}" for r, text in enumerate(reasons) if text), "")
+        self.disabled = bool(self.why_disabled)
+
+    def should_custom_ar(self, inp: torch.Tensor) -> bool:
+        """Whether :meth:`custom_all_reduce` takes this tensor. The answer is the same on all ranks."""
+        if self.disabled or inp.device.type != self.device.type:
+            return False
+        return inp.is_contiguous() and 0 < inp.numel() * inp.element_size() <= self.max_size
+
+    def custom_all_reduce(self, input: torch.Tensor) -> torch.Tensor | None:
+        """The sum in a new tensor, or ``None`` for a tensor that the engine has to reduce otherwise."""
+        return self.all_reduce(input) if self.should_custom_ar(input) else None
+
+    def all_reduce(
+        self, inp: torch.Tensor, *, out: torch.Tensor | None = None, registered: bool = False
+    ) -> torch.Tensor:
+        """The sum, in ``out`` if there is one. ``registered`` makes no difference: no buffer needs to be."""
+        out = torch.empty_like(inp) if out is None else out
+        self._group.all_reduce_into(out, inp)
+        return out
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Around the capture of CUDA graphs. Nothing is left to do here: captured calls keep no addresses of peers."""
+        yield
+
+    def close(self) -> None:
+        """Ends it; a later call is a ``RuntimeError``. Collective."""
+        group, self._group = self._group, None
+        self.disabled, self.why_disabled = True, "it has been closed"
+        if group is not None:
+            group.shutdown()

@@ -1,0 +1,68 @@
+"""The all-reduce of an inference engine: on the CPU, and in a CUDA graph where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+
+pytestmark = pytest.mark.tutti_only
+World = Callable[..., RankPool]
+
+
+def served(ctx: Context, device: str) -> None:
+    from tutti.serving import CustomAllReduce
+
+    group = dist.new_group(backend="gloo")
+    custom = CustomAllReduce(group, torch.device(device), max_size=4096)
+    assert not custom.disabled, custom.why_disabled
+    x = torch.full((4, 16), ctx.rank + 1.0, device=device)
+    total = sum(range(1, ctx.size + 1))
+    got = custom.custom_all_reduce(x)
+    assert got is not None
+    assert got.eq(total).all()
+    assert x.eq(ctx.rank + 1).all()
+    out = torch.zeros_like(x)
+    assert custom.all_reduce(x, out=out, registered=True) is out
+    assert out.eq(total).all()
+    assert custom.custom_all_reduce(torch.zeros(2000, device=device)) is None  # too large
+    assert not custom.should_custom_ar(x.t())
+    if device == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with custom.capture(), torch.cuda.graph(graph):
+            captured = custom.custom_all_reduce(x)
+        for value in (3.0, 5.0):
+            x.fill_(value)
+            graph.replay()
+            assert captured is not None
+            assert captured.eq(value * ctx.size).all()
+    second = CustomAllReduce(group, torch.device(device))
+    assert second.all_reduce(x).eq(custom.all_reduce(x)).all()
+    custom.close()
+    assert custom.custom_all_reduce(x) is None
+
+
+@pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+)
+def test_engine(fresh_world: World, device: str) -> None:
+    env = {} if device == "cpu" else {"TUTTI_TEST_DEVICE": device}
+    fresh_world(2, env=env).call(served, device, timeout_s=120)
+
+
+def refused(ctx: Context) -> str:
+    from tutti.serving import CustomAllReduce
+
+    custom = CustomAllReduce(dist.new_group(backend="gloo"), torch.device("cuda", 0))
+    assert custom.disabled
+    assert custom.custom_all_reduce(torch.zeros(3)) is None
+    return custom.why_disabled
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_why(fresh_world: World) -> None:
+    assert all("rank 0" in reason for reason in fresh_world(2).call(refused))
