@@ -206,6 +206,8 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
   Error error(ErrorKind::kInternal, "");
   {
     const std::lock_guard lock(failure_mutex_);
+    // After an abort() here, a peer that has learnt of it may be noticed before the abort itself.
+    if (failure_ && failure_->kind() == ErrorKind::kAborted) outcome = {Status::kAborted, rank_};
     context.reason = abort_reason_;
     error = make_error(outcome, context);
     if (!failure_) {
