@@ -1,7 +1,9 @@
 #include "algorithm/plan/plan_algorithm.h"
 
 #include <optional>
+#include <utility>
 
+#include "algorithm/plan/plan_admission.h"
 #include "algorithm/plan/plan_runner.h"
 #include "executor/cpu/serves.h"
 #include "tutti/error.h"
@@ -16,16 +18,17 @@ bool is_rooted(Collective c) noexcept {
 
 class PlanAlgorithm final : public Algorithm {
  public:
-  PlanAlgorithm(Collective collective, const PlanFile& file, const PlanWorld& world)
+  PlanAlgorithm(Collective collective, const PlanFile& file, std::shared_ptr<const PlanWorld> world)
       : collective_(collective),
         name_("plan:" + file.plan->name),
         summary_("runs the plan of " + file.path),
-        plan_(file.plan) {
+        plan_(file.plan),
+        world_(std::move(world)) {
     try {
-      runner_ = std::make_unique<PlanRunner>(plan_, world);
+      PlanAdmissions::of_process().check(plan_, *world_);
     } catch (const Error& error) {
       // Between hosts a plan may not work that is right: then others are taken. All ranks find the same.
-      if (world.one_host() || error.kind() != ErrorKind::kUnsupported) throw;
+      if (world_->one_host() || error.kind() != ErrorKind::kUnsupported) throw;
       unfit_ = error.what();
     }
   }
@@ -47,15 +50,30 @@ class PlanAlgorithm final : public Algorithm {
   }
 
   // Const like every algorithm; what changes belongs to the communicator that runs it under its lock.
-  Outcome run(const Call& call, CallContext& context) const noexcept override { return runner_->run(call, context); }
+  Outcome run(const Call& call, CallContext& context) const noexcept override {
+    PlanRunner* const ready = runner();
+    return ready != nullptr ? ready->run(call, context) : Outcome{Status::kInternal, -1};
+  }
 
  private:
+  // Made at the first call, because it takes longer than a group and few of a group's plans are called. Null if there
+  // is no memory for it; nothing else can fail that was admitted.
+  PlanRunner* runner() const noexcept {
+    try {
+      if (runner_ == nullptr) runner_ = std::make_unique<PlanRunner>(plan_, *world_);
+    } catch (...) {
+      return nullptr;
+    }
+    return runner_.get();
+  }
+
   const Collective collective_;
   const std::string name_;
   const std::string summary_;
   const std::shared_ptr<const plan::Plan> plan_;
+  const std::shared_ptr<const PlanWorld> world_;
   std::string unfit_;  // why it cannot run on these hosts
-  std::unique_ptr<PlanRunner> runner_;
+  mutable std::unique_ptr<PlanRunner> runner_;
 };
 
 }  // namespace
@@ -86,11 +104,12 @@ std::optional<Collective> collective_of(plan::PlanCollective collective) noexcep
 std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const std::vector<PlanFile>& plans,
                                                               const PlanWorld& world) {
   std::vector<std::shared_ptr<const Algorithm>> list;
+  const auto shared_world = std::make_shared<const PlanWorld>(world);
   for (const PlanFile& file : plans) {
     const std::optional<Collective> collective = collective_of(file.plan->collective);
     if (!collective || file.plan->ranks.size() != world.host_of.size()) continue;
     try {
-      list.push_back(std::make_shared<PlanAlgorithm>(*collective, file, world));
+      list.push_back(std::make_shared<PlanAlgorithm>(*collective, file, shared_world));
     } catch (const Error& error) {
       throw_error(error.kind(), file.path + ": " + error.what());
     }

@@ -78,7 +78,14 @@ PlanRunner::PlanRunner(std::shared_ptr<const plan::Plan> plan, const PlanWorld& 
       memory_(world_, layouts(), ring_bytes()),
       far_(far_ports(tables_, world.rank)),
       interpreter_(tables_, world.rank, memory_.ranks(), &doorbell_, far_.get()) {
-  program(geometry_.segment_bytes);  // what cannot run is refused now
+  program(geometry_.segment_bytes);  // that of most messages
+}
+
+// Loops are cut by segments, so what can be decoded for a segment can be for every call.
+void PlanRunner::check(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world) {
+  const executor::Tables tables(std::move(plan), world.host_of);
+  const auto bytes = static_cast<std::int64_t>(segment_of(tables, world));
+  const executor::Program segment(tables, world.rank, bytes, bytes);
 }
 
 std::vector<executor::RankLayout> PlanRunner::layouts() const {

@@ -6,8 +6,8 @@
 // used where it lies, also if other hosts put into it.
 //
 // Every rank owns one block of its arena for a plan: counters and scratch (executor/cpu/tables.h), then shadows. It is
-// made at the first call, in which the ranks of a host tell each other where theirs lies; from then on nothing is set
-// up.
+// made at the first call, in which the ranks of a host tell each other where theirs lies. From then on nothing is set
+// up but a program for each new size of message.
 //
 // Between hosts the calls of neighbouring ranks are compared as in every algorithm over messages (net_call.h). A rank
 // that waits there drives the message port, since others may need what it sends and grants; it looks at the shared
@@ -36,6 +36,9 @@ class PlanRunner {
  public:
   // Throws what Tables and Program throw.
   PlanRunner(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world);
+
+  // Throws what the constructor would throw.
+  static void check(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world);
 
   Outcome run(const Call& call, CallContext& context) noexcept;
 

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <functional>
 
+#include "algorithm/plan/plan_admission.h"
 #include "algorithm/plan/plan_algorithm.h"
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
@@ -175,54 +177,116 @@ TEST(Plans, ARacyFileIsRefused) {
   EXPECT_EQ(std::string(error.what()).rfind(file + ": race: ", 0), 0U) << error.what();
 }
 
-// No such plan gets through load_plans(), so the ranks meet without a communicator.
+// One rank's all-reduce of four floats without a communicator, for which load_plans() and the lock would be in the way.
+class BareCall {
+ public:
+  BareCall(const Topology& topology, int rank, std::uint64_t sequence, std::chrono::milliseconds timeout)
+      : host_(*topology.host) {
+    call_.collective = Collective::kAllReduce;
+    call_.dtype = DataType::kFloat32;
+    call_.count = 4;
+    call_.input = call_.output = Blocks::single(data, sizeof data);
+    context.rank = rank;
+    context.size = host_.ranks();
+    context.host = &host_;
+    context.deadline = Deadline::after(timeout);
+    context.record.sequence = sequence;
+    context.record.mapped_input = context.record.mapped_output = kNotMapped;
+    context.record.hash = fingerprint(context.record);
+  }
+
+  Outcome run(const Algorithm& algorithm) {
+    Deadline enough = Deadline::after(std::chrono::milliseconds(10'000));
+    if (Outcome outcome = host_.begin_and_announce(context.record, enough); !outcome.ok()) return outcome;
+    if (Outcome outcome = host_.await_all(enough); !outcome.ok()) return outcome;
+    return algorithm.run(call_, context);
+  }
+
+  float data[4] = {1, 2, 3, 4};
+  CallContext context;
+
+ private:
+  HostChannel& host_;
+  Call call_;
+};
+
+// A test's `body` for two ranks, with the algorithm that a plan makes.
+void run_two_ranks(const std::shared_ptr<const plan::Plan>& made,
+                   const std::function<void(const Topology&, int rank, const Algorithm&)>& body) {
+  MemoryStore store;
+  const auto rank_body = [&](int rank) {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::milliseconds(20'000);
+    const Topology topology = form_topology(store, made->name, rank, 2, options);
+    const auto algorithms = plan_algorithms({{made->name + ".json", made}}, PlanWorld::of_one_host(*topology.host));
+    ASSERT_EQ(algorithms.size(), 1U);
+    body(topology, rank, *algorithms[0]);
+  };
+  std::thread other(rank_body, 1);
+  rank_body(0);
+  other.join();
+}
+
+// No such plan gets through load_plans().
 TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
   auto stuck = std::make_shared<plan::Plan>(plan::two_step_all_reduce(2));
   stuck->name = "stuck";
   auto& operations = stuck->ranks[1].blocks[0].operations;
   operations.erase(std::find_if(operations.begin(), operations.end(),
                                 [](const plan::Operation& op) { return op.kind == plan::OpKind::kSignal; }));
-  MemoryStore store;
   std::barrier both_have_waited(2);  // who leaves first would be all that the other sees
-  const auto body = [&](int rank) {
-    CommunicatorOptions options;
-    options.timeout = std::chrono::milliseconds(20'000);
-    const Topology topology = form_topology(store, "stuck", rank, 2, options);
-    PlanFiles files;
-    files.files.push_back({"stuck.json", stuck});
-    const auto algorithms = plan_algorithms(files.files, PlanWorld::of_one_host(*topology.host));
-    ASSERT_EQ(algorithms.size(), 1U);
-    float data[4] = {1, 2, 3, 4};
-    Call call;
-    call.collective = Collective::kAllReduce;
-    call.dtype = DataType::kFloat32;
-    call.count = 4;
-    call.input = call.output = Blocks::single(data, sizeof data);
-    CallContext context;
-    context.rank = rank;
-    context.size = 2;
-    context.host = topology.host.get();
-    context.deadline = Deadline::after(std::chrono::milliseconds(200));
-    context.record.sequence = 1;
-    context.record.mapped_input = context.record.mapped_output = kNotMapped;
-    context.record.hash = fingerprint(context.record);
-    Deadline enough = Deadline::after(std::chrono::milliseconds(10'000));
-    ASSERT_TRUE(topology.host->begin_and_announce(context.record, enough).ok());
-    ASSERT_TRUE(topology.host->await_all(enough).ok());
-    const Outcome outcome = algorithms[0]->run(call, context);
+  run_two_ranks(stuck, [&](const Topology& topology, int rank, const Algorithm& algorithm) {
+    BareCall call(topology, rank, 1, std::chrono::milliseconds(200));
+    const Outcome outcome = call.run(algorithm);
+    const std::string& detail = call.context.detail;
     EXPECT_EQ(outcome.status, Status::kTimeout);
-    EXPECT_NE(context.detail.find("plan \"stuck\": rank " + std::to_string(rank) + " waits in thread block"),
-              std::string::npos)
-        << context.detail;
+    EXPECT_NE(detail.find("plan \"stuck\": rank " + std::to_string(rank) + " waits in thread block"), std::string::npos)
+        << detail;
     if (rank == 0) {
-      EXPECT_NE(context.detail.find("(wait) for a signal of rank 1"), std::string::npos) << context.detail;
+      EXPECT_NE(detail.find("(wait) for a signal of rank 1"), std::string::npos) << detail;
       EXPECT_EQ(outcome.peer, 1);
     }
     both_have_waited.arrive_and_wait();
+  });
+}
+
+// What runs a plan holds it: one hold more for each rank's runner.
+TEST(Plans, ARunnerIsMadeAtTheFirstCallAndKept) {
+  auto made = std::make_shared<plan::Plan>(plan::two_step_all_reduce(2));
+  made->name = "late";
+  const std::shared_ptr<const plan::Plan> plan = made;
+  std::barrier both(2);
+  long before = 0;
+  run_two_ranks(plan, [&](const Topology& topology, int rank, const Algorithm& algorithm) {
+    both.arrive_and_wait();
+    if (rank == 0) before = plan.use_count();
+    both.arrive_and_wait();
+    for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
+      BareCall call(topology, rank, sequence, std::chrono::milliseconds(10'000));
+      EXPECT_TRUE(call.run(algorithm).ok());
+      EXPECT_EQ(call.data[3], 8);
+      both.arrive_and_wait();
+      EXPECT_EQ(plan.use_count(), before + 2) << "call " << sequence;
+      both.arrive_and_wait();
+    }
+  });
+}
+
+// A group that finds its plans proven and tried decodes none.
+TEST(Plans, LaterGroupsOfAProcessTryNothingAgain) {
+  PlanFolder folder;
+  folder.add("once_a_process", plan::two_step_all_reduce(2));
+  World world;
+  world.plan_path_of = [&](int) { return folder.path(); };
+  const auto call = [](Communicator& c) {
+    run_once(c, Collective::kAllReduce, 100, {}, 1);
+    EXPECT_TRUE(ran(c, "plan:once_a_process"));
   };
-  std::thread other(body, 1);
-  body(0);
-  other.join();
+  const std::uint64_t before = PlanAdmissions::of_process().trials();
+  run_ranks(world, call);
+  EXPECT_EQ(PlanAdmissions::of_process().trials(), before + 2) << "each rank tries its own part";
+  run_ranks(world, call);
+  EXPECT_EQ(PlanAdmissions::of_process().trials(), before + 2);
 }
 
 }  // namespace
