@@ -149,7 +149,7 @@ TUTTI_DEVICE void worker_reduce(const Team& team, const DeviceWorld& world, cons
     for (int p = 0; p < kMaxRanks; ++p) {
       if (p < world.size && p != world.rank) v[p] = *reinterpret_cast<const Vec16*>(slots[p] + at);
     }
-    put_own(v, world.rank, R::own(device::load_user(own + at, bytes - at), spec));
+    put_own<kMaxRanks>(v, world.rank, R::own(device::load_user(own + at, bytes - at), spec));
     emit(at, R::reduce(v, world.size, spec), bytes - at);
   }
 }

@@ -16,8 +16,22 @@ namespace tutti::cuda {
 
 using device::Pair64;
 
+// Kernels are compiled for groups of 2 and of 4, and once for all others: with the size known, loops over ranks become
+// short straight code, which a small call has to fetch each time it runs. N is that size, or the largest.
+template <int N>
+TUTTI_DEVICE int group_size(const DeviceWorld& world) {
+  return N == kMaxRanks ? world.size : N;
+}
+// f.operator()<N>() for the group's N.
+template <class F>
+TUTTI_DEVICE void with_group_size(int size, F f) {
+  if (size == 2) return f.template operator()<2>();
+  if (size == 4) return f.template operator()<4>();
+  f.template operator()<kMaxRanks>();
+}
+
 // Waits for item `i` of phase `phase` from every rank of `mask` and puts it to v[rank].
-template <class Team>
+template <int N, class Team>
 TUTTI_DEVICE bool ll_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t i,
                              std::uint32_t mask, Vec16* v) {
   const Pair64* slots = call.ll(world.rank, phase, 0) + i;
@@ -25,14 +39,14 @@ TUTTI_DEVICE bool ll_receive(const DeviceWorld& world, const BlockCall<Team>& ca
   const std::uint32_t flag = device::ll_flag(call.sequence());
   device::Awaited awaited = call.awaited(world.rank);
   return device::wait_until(world.control, awaited, [&] {
-    device::LLItem items[kMaxRanks];
+    device::LLItem items[N];
     TUTTI_UNROLL
-    for (int p = 0; p < kMaxRanks; ++p) {
+    for (int p = 0; p < N; ++p) {
       if (mask >> p & 1) items[p] = device::ll_load(slots + static_cast<std::size_t>(p) * kStride, kLLItems);
     }
     bool all = true;
     TUTTI_UNROLL
-    for (int p = 0; p < kMaxRanks; ++p) {
+    for (int p = 0; p < N; ++p) {
       if (mask >> p & 1) {
         if (!device::ll_arrived(items[p], flag)) {
           all = false;
@@ -91,7 +105,7 @@ TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const Exch
       }
       Vec16 v[kMaxRanks];
       if (mask == 0) continue;
-      if (!ll_receive(world, call, 0, i, mask, v)) break;
+      if (!ll_receive<kMaxRanks>(world, call, 0, i, mask, v)) break;
       TUTTI_UNROLL
       for (int p = 0; p < kMaxRanks; ++p) {
         if (mask >> p & 1) device::store_user(args.receive[p] + at, v[p], args.receive_bytes[p] - at);
@@ -116,8 +130,8 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
       const std::size_t left = args.output_bytes - at;
       Vec16 v[kMaxRanks];
       const Vec16 own = R::own(device::load_user(args.send[world.rank] + at, left), args.spec);
-      if (!ll_receive(world, call, 0, i, mask, v)) break;
-      put_own(v, world.rank, own);
+      if (!ll_receive<kMaxRanks>(world, call, 0, i, mask, v)) break;
+      put_own<kMaxRanks>(v, world.rank, own);
       device::store_user(args.output + at, R::reduce(v, world.size, args.spec), left);
       i += static_cast<std::size_t>(team.workers());
     }
@@ -126,20 +140,23 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void ll_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void ll_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint);
   if (!call.enter()) return;
   if (team.is_worker()) {
+    const int size = group_size<N>(world);
     const std::uint32_t flag = device::ll_flag(call.sequence());
     const auto first = static_cast<std::size_t>(team.worker()), step = static_cast<std::size_t>(team.workers());
-    const std::uint32_t peers = ((1u << world.size) - 1) & ~(1u << world.rank);
+    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
     const auto range_of = [&](int p) {
       return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
     };
     for (std::size_t i = first; i < args.block_bytes / 16; i += step) {
-      for (int k = 1; k < world.size; ++k) {
-        const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+      TUTTI_UNROLL
+      for (int k = 1; k < N; ++k) {
+        if (k >= size) break;
+        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
         const std::size_t at = range_of(peer).begin + i * 16;
         if (at >= range_of(peer).end) continue;
         const Vec16 v = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
@@ -150,27 +167,29 @@ TUTTI_DEVICE void ll_two_shot(const Team& team, const DeviceWorld& world, const 
     bool ok = true;
     for (std::size_t i = first; ok && mine.begin + i * 16 < mine.end; i += step) {
       const std::size_t at = mine.begin + i * 16;
-      Vec16 v[kMaxRanks];
+      Vec16 v[N];
       const Vec16 own = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
-      ok = ll_receive(world, call, 0, i, peers, v);
+      ok = ll_receive<N>(world, call, 0, i, peers, v);
       if (!ok) break;
-      put_own(v, world.rank, own);
-      const Vec16 sum = R::reduce(v, world.size, args.spec);
-      for (int p = 0; p < world.size; ++p) {
-        if (p != world.rank) device::ll_store(call.ll(p, 1, world.rank) + i, kLLItems, sum, flag);
+      put_own<N>(v, world.rank, own);
+      const Vec16 sum = R::reduce(v, size, args.spec);
+      TUTTI_UNROLL
+      for (int p = 0; p < N; ++p) {
+        if (p < size && p != world.rank) device::ll_store(call.ll(p, 1, world.rank) + i, kLLItems, sum, flag);
       }
       device::store_user(args.output + at, sum, args.bytes - at);
     }
     for (std::size_t i = first; ok && i < args.block_bytes / 16; i += step) {
       std::uint32_t mask = 0;
-      for (int p = 0; p < world.size; ++p) {
-        if (p != world.rank && range_of(p).begin + i * 16 < range_of(p).end) mask |= 1u << p;
+      TUTTI_UNROLL
+      for (int p = 0; p < N; ++p) {
+        if (p < size && p != world.rank && range_of(p).begin + i * 16 < range_of(p).end) mask |= 1u << p;
       }
       if (mask == 0) continue;
-      Vec16 v[kMaxRanks];
-      ok = ll_receive(world, call, 1, i, mask, v);
+      Vec16 v[N];
+      ok = ll_receive<N>(world, call, 1, i, mask, v);
       TUTTI_UNROLL
-      for (int p = 0; p < kMaxRanks; ++p) {
+      for (int p = 0; p < N; ++p) {
         if (!ok || (mask >> p & 1) == 0) continue;
         const std::size_t at = range_of(p).begin + i * 16;
         device::store_user(args.output + at, v[p], args.bytes - at);
@@ -179,6 +198,21 @@ TUTTI_DEVICE void ll_two_shot(const Team& team, const DeviceWorld& world, const 
   }
   call.check_headers();
   call.leave();
+}
+
+template <class R, class Team>
+struct LLTwoShot {
+  const Team& team;
+  const DeviceWorld& world;
+  const TwoShotArgs& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    ll_two_shot_of<N, R>(team, world, args);
+  }
+};
+template <class R, class Team>
+TUTTI_DEVICE void ll_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  with_group_size(world.size, LLTwoShot<R, Team>{team, world, args});
 }
 
 }  // namespace tutti::cuda

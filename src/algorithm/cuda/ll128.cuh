@@ -30,7 +30,7 @@ TUTTI_DEVICE std::size_t bytes_of_unit(std::size_t unit, std::size_t bytes) {
 }
 
 // Waits for a unit of every rank of `mask` (equal on all lanes of a line). All lanes of the warp; false on all or none.
-template <class Team>
+template <int N, class Team>
 TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t unit,
                                 std::uint32_t mask, Vec16* v) {
   const Pair64* slots = call.ll128(world.rank, phase, 0);
@@ -39,14 +39,14 @@ TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>&
   std::uint64_t started = 0;
   // Not wait_until(): the lanes of a warp must leave the loop together.
   for (std::uint32_t polls = 1;; ++polls) {
-    Pair64 pairs[kMaxRanks];
+    Pair64 pairs[N];
     TUTTI_UNROLL
-    for (int p = 0; p < kMaxRanks; ++p) {
+    for (int p = 0; p < N; ++p) {
       if (mask >> p & 1) pairs[p] = device::ll128_load(slots + static_cast<std::size_t>(p) * kLL128Stride, unit);
     }
     bool all = true;
     TUTTI_UNROLL
-    for (int p = 0; p < kMaxRanks; ++p) {
+    for (int p = 0; p < N; ++p) {
       if (mask >> p & 1) {
         if (!device::ll128_arrived(slots + static_cast<std::size_t>(p) * kLL128Stride, unit, pairs[p], flag)) {
           all = false;
@@ -66,15 +66,18 @@ TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>&
   }
 }
 
-template <class Team, class Own>
+template <int N, class Team, class Own>
 TUTTI_DEVICE void ll128_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
                              const ExchangeArgs& args, Own own) {
+  const int size = group_size<N>(world);
   const std::uint64_t flag = device::ll128_flag(call.sequence());
   for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
     const std::byte* loaded = nullptr;
     Vec16 v{{0, 0, 0, 0}};
-    for (int k = 1; k < world.size; ++k) {
-      const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+    TUTTI_UNROLL
+    for (int k = 1; k < N; ++k) {
+      if (k >= size) break;
+      const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
       const Range range = part(args.send_bytes[peer], args.block_bytes, team.block());
       if (!active || unit >= device::units_for(range.bytes())) continue;
       if (args.send[peer] != loaded) {
@@ -88,15 +91,17 @@ TUTTI_DEVICE void ll128_send(const Team& team, const DeviceWorld& world, const B
   });
 }
 
-template <class Team>
-TUTTI_DEVICE void ll128_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+template <int N, class Team>
+TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  const int size = group_size<N>(world);
   BlockCall<Team> call(team, world, args.fingerprint);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll128_send(team, world, call, args, [](const Vec16& v) { return v; });
+    ll128_send<N>(team, world, call, args, [](const Vec16& v) { return v; });
     for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
       std::uint32_t mask = 0;
-      for (int p = 0; p < world.size; ++p) {
+      for (int p = 0; p < N; ++p) {
+        if (p >= size) break;
         const Range range = part(args.receive_bytes[p], args.block_bytes, team.block());
         if (active && unit < device::units_for(range.bytes())) mask |= 1u << p;
       }
@@ -107,10 +112,10 @@ TUTTI_DEVICE void ll128_copy(const Team& team, const DeviceWorld& world, const E
         if (bytes > 0) device::store_user(own + at, device::load_user(args.send[world.rank] + at, bytes), bytes);
       }
       mask &= ~(1u << world.rank);
-      Vec16 v[kMaxRanks];
-      if (!ll128_receive(world, call, 0, unit, mask, v)) return false;
+      Vec16 v[N];
+      if (!ll128_receive<N>(world, call, 0, unit, mask, v)) return false;
       TUTTI_UNROLL
-      for (int p = 0; p < kMaxRanks; ++p) {
+      for (int p = 0; p < N; ++p) {
         if ((mask >> p & 1) == 0) continue;
         const Range range = part(args.receive_bytes[p], args.block_bytes, team.block());
         const std::size_t bytes = bytes_of_unit(unit, range.bytes());
@@ -123,22 +128,23 @@ TUTTI_DEVICE void ll128_copy(const Team& team, const DeviceWorld& world, const E
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void ll128_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  const int size = group_size<N>(world);
   BlockCall<Team> call(team, world, args.fingerprint);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll128_send(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+    ll128_send<N>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
     const Range mine = part(args.output_bytes, args.block_bytes, team.block());
-    const std::uint32_t peers = ((1u << world.size) - 1) & ~(1u << world.rank);
+    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
     for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
       const std::size_t at = mine.begin + device::unit_offset(unit);
       const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
-      Vec16 v[kMaxRanks];
+      Vec16 v[N];
       const Vec16 own = bytes > 0 ? R::own(device::load_user(args.send[world.rank] + at, bytes), args.spec) : Vec16{};
-      if (!ll128_receive(world, call, 0, unit, active ? peers : 0, v)) return false;
-      put_own(v, world.rank, own);
-      if (bytes > 0) device::store_user(args.output + at, R::reduce(v, world.size, args.spec), bytes);
+      if (!ll128_receive<N>(world, call, 0, unit, active ? peers : 0, v)) return false;
+      put_own<N>(v, world.rank, own);
+      if (bytes > 0) device::store_user(args.output + at, R::reduce(v, size, args.spec), bytes);
       return true;
     });
   }
@@ -146,19 +152,22 @@ TUTTI_DEVICE void ll128_reduce(const Team& team, const DeviceWorld& world, const
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  const int size = group_size<N>(world);
   BlockCall<Team> call(team, world, args.fingerprint);
   if (!call.enter()) return;
   if (team.is_worker()) {
     const std::uint64_t flag = device::ll128_flag(call.sequence());
-    const std::uint32_t peers = ((1u << world.size) - 1) & ~(1u << world.rank);
+    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
     const auto range_of = [&](int p) {
       return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
     };
     for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
-      for (int k = 1; k < world.size; ++k) {
-        const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+      TUTTI_UNROLL
+      for (int k = 1; k < N; ++k) {
+        if (k >= size) break;
+        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
         const Range range = range_of(peer);
         if (!active || unit >= device::units_for(range.bytes())) continue;
         const std::size_t bytes = bytes_of_unit(unit, range.bytes());
@@ -173,14 +182,14 @@ TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, con
     for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
       const std::size_t at = mine.begin + device::unit_offset(unit);
       const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
-      Vec16 v[kMaxRanks];
+      Vec16 v[N];
       const Vec16 own = bytes > 0 ? R::own(device::load_user(args.input + at, bytes), args.spec) : Vec16{};
-      ok = ll128_receive(world, call, 0, unit, active ? peers : 0, v);
+      ok = ll128_receive<N>(world, call, 0, unit, active ? peers : 0, v);
       if (!ok) return false;
-      put_own(v, world.rank, own);
-      const Vec16 sum = R::reduce(v, world.size, args.spec);
-      for (int p = 0; p < world.size; ++p) {
-        if (active && p != world.rank) device::ll128_store(call.ll128(p, 1, world.rank), unit, sum, flag);
+      put_own<N>(v, world.rank, own);
+      const Vec16 sum = R::reduce(v, size, args.spec);
+      for (int p = 0; p < N; ++p) {
+        if (p < size && active && p != world.rank) device::ll128_store(call.ll128(p, 1, world.rank), unit, sum, flag);
       }
       if (bytes > 0) device::store_user(args.output + at, sum, bytes);
       return true;
@@ -188,13 +197,13 @@ TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, con
     if (ok) {
       for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
         std::uint32_t mask = 0;
-        for (int p = 0; p < world.size; ++p) {
-          if (active && p != world.rank && unit < device::units_for(range_of(p).bytes())) mask |= 1u << p;
+        for (int p = 0; p < N; ++p) {
+          if (p < size && active && p != world.rank && unit < device::units_for(range_of(p).bytes())) mask |= 1u << p;
         }
-        Vec16 v[kMaxRanks];
-        if (!ll128_receive(world, call, 1, unit, mask, v)) return false;
+        Vec16 v[N];
+        if (!ll128_receive<N>(world, call, 1, unit, mask, v)) return false;
         TUTTI_UNROLL
-        for (int p = 0; p < kMaxRanks; ++p) {
+        for (int p = 0; p < N; ++p) {
           if ((mask >> p & 1) == 0) continue;
           const Range range = range_of(p);
           const std::size_t bytes = bytes_of_unit(unit, range.bytes());
@@ -206,6 +215,44 @@ TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, con
   }
   call.check_headers();
   call.leave();
+}
+
+template <class R, class Args, class Team>
+struct LL128Reduction {
+  const Team& team;
+  const DeviceWorld& world;
+  const Args& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    if constexpr (std::is_same_v<Args, TwoShotArgs>) {
+      ll128_two_shot_of<N, R>(team, world, args);
+    } else {
+      ll128_reduce_of<N, R>(team, world, args);
+    }
+  }
+};
+template <class Team>
+struct LL128Copy {
+  const Team& team;
+  const DeviceWorld& world;
+  const ExchangeArgs& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    ll128_copy_of<N>(team, world, args);
+  }
+};
+
+template <class Team>
+TUTTI_DEVICE void ll128_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  with_group_size(world.size, LL128Copy<Team>{team, world, args});
+}
+template <class R, class Team>
+TUTTI_DEVICE void ll128_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  with_group_size(world.size, LL128Reduction<R, ExchangeArgs, Team>{team, world, args});
+}
+template <class R, class Team>
+TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  with_group_size(world.size, LL128Reduction<R, TwoShotArgs, Team>{team, world, args});
 }
 
 }  // namespace tutti::cuda

@@ -112,9 +112,10 @@ struct F16Lanes {
 };
 
 // v[rank] = own, without an index that is known at run time only: that would move the array out of the registers.
+template <int N>
 TUTTI_DEVICE void put_own(Vec16* v, int rank, const Vec16& own) {
   TUTTI_UNROLL
-  for (int r = 0; r < kMaxRanks; ++r) {
+  for (int r = 0; r < N; ++r) {
     if (r == rank) v[r] = own;
   }
 }
