@@ -17,6 +17,7 @@
 
 #include "algorithm/cuda/block_call.cuh"
 #include "algorithm/cuda/exchange_args.h"
+#include "algorithm/cuda/group_size.cuh"
 #include "device/cuda/reducers.cuh"
 
 namespace tutti::cuda {
@@ -134,23 +135,45 @@ TUTTI_DEVICE void worker_send(const Team& team, std::byte* to, const std::byte* 
   }
 }
 
-// Reduces one piece: this rank's input and what lies in the slots; the result goes to `emit(offset, vector, left)`.
-template <class R, class Team, class Emit>
+// Reduces one piece: this rank's input and what lies in the slots; the result goes to `emit(offset, vector, left)`. Two
+// items of every rank are in flight a thread where the input is aligned.
+template <int N, class R, class Team, class Emit>
 TUTTI_DEVICE void worker_reduce(const Team& team, const DeviceWorld& world, const BulkRing<Team>& ring, std::size_t k,
                                 const std::byte* own, std::size_t bytes, const ReduceSpec& spec, Emit emit) {
   if (!team.is_worker()) return;
-  const std::byte* slots[kMaxRanks];
+  const int size = group_size<N>(world);
+  const std::byte* slots[N];
   TUTTI_UNROLL
-  for (int p = 0; p < kMaxRanks; ++p) slots[p] = p < world.size ? ring.slot(world.rank, 0, k, p) : nullptr;
+  for (int p = 0; p < N; ++p) slots[p] = p < size ? ring.slot(world.rank, 0, k, p) : nullptr;
   const auto stride = static_cast<std::size_t>(team.workers()) * 16;
-  for (std::size_t at = static_cast<std::size_t>(team.worker()) * 16; at < bytes; at += stride) {
-    Vec16 v[kMaxRanks];
-    TUTTI_UNROLL
-    for (int p = 0; p < kMaxRanks; ++p) {
-      if (p < world.size && p != world.rank) v[p] = *reinterpret_cast<const Vec16*>(slots[p] + at);
+  std::size_t at = static_cast<std::size_t>(team.worker()) * 16;
+#if defined(__CUDA_ARCH__)
+  if (device::aligned(own, 16)) {
+    for (; at + stride + 16 <= bytes; at += 2 * stride) {
+      Vec16 v[2][N];
+      TUTTI_UNROLL
+      for (int u = 0; u < 2; ++u) {
+        TUTTI_UNROLL
+        for (int p = 0; p < N; ++p) {
+          if (p >= size) break;
+          const std::byte* from = p == world.rank ? own : slots[p];
+          v[u][p] = *reinterpret_cast<const Vec16*>(from + at + u * stride);
+          if (p == world.rank) v[u][p] = R::own(v[u][p], spec);
+        }
+      }
+      emit(at, R::reduce(v[0], size, spec), 16);
+      emit(at + stride, R::reduce(v[1], size, spec), 16);
     }
-    put_own<kMaxRanks>(v, world.rank, R::own(device::load_user(own + at, bytes - at), spec));
-    emit(at, R::reduce(v, world.size, spec), bytes - at);
+  }
+#endif
+  for (; at < bytes; at += stride) {
+    Vec16 v[N];
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if (p < size && p != world.rank) v[p] = *reinterpret_cast<const Vec16*>(slots[p] + at);
+    }
+    put_own<N>(v, world.rank, R::own(device::load_user(own + at, bytes - at), spec));
+    emit(at, R::reduce(v, size, spec), bytes - at);
   }
 }
 
@@ -230,8 +253,8 @@ TUTTI_DEVICE void bulk_copy(const Team& team, const DeviceWorld& world, const Ex
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void bulk_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void bulk_reduce_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
@@ -244,19 +267,20 @@ TUTTI_DEVICE void bulk_reduce(const Team& team, const DeviceWorld& world, const 
       [&](std::size_t k) {
         const Range r = piece(part(args.output_bytes, args.block_bytes, team.block()), args.piece_bytes, k);
         if (r.bytes() == 0) return;
-        worker_reduce<R>(team, world, ring, k, args.send[world.rank] + r.begin, r.bytes(), args.spec,
-                         [&](std::size_t at, const Vec16& v, std::size_t left) {
-                           device::store_user(args.output + r.begin + at, v, left);
-                         });
+        worker_reduce<N, R>(team, world, ring, k, args.send[world.rank] + r.begin, r.bytes(), args.spec,
+                            [&](std::size_t at, const Vec16& v, std::size_t left) {
+                              device::store_user(args.output + r.begin + at, v, left);
+                            });
       });
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
+  const int size = group_size<N>(world);
   const BulkRing<Team> ring(team, world, call);
   const std::size_t pieces = pieces_of(args.block_bytes, args.piece_bytes);
   const auto range_of = [&](int p, std::size_t k) {
@@ -264,8 +288,9 @@ TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, cons
   };
   for (std::size_t k = 0; k < pieces + 2; ++k) {
     if (k < pieces) {
-      for (int d = 1; d < world.size; ++d) {
-        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+      for (int d = 1; d < N; ++d) {
+        if (d >= size) break;
+        const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
         const Range r = range_of(peer, k);
         if (r.bytes() > 0) {
           worker_send<R>(team, ring.slot(peer, 0, k, world.rank), args.input + r.begin, r.bytes(), args.spec);
@@ -276,20 +301,22 @@ TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, cons
     if (k >= 1 && k - 1 < pieces) {
       if (!ring.wait(0, k - 1)) break;
       const Range r = range_of(world.rank, k - 1);
-      worker_reduce<R>(team, world, ring, k - 1, args.input + r.begin, r.bytes(), args.spec,
-                       [&](std::size_t at, const Vec16& v, std::size_t left) {
-                         device::store_user(args.output + r.begin + at, v, left);
-                         for (int d = 1; d < world.size; ++d) {
-                           const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
-                           *reinterpret_cast<Vec16*>(ring.slot(peer, 1, k - 1, world.rank) + at) = v;
-                         }
-                       });
+      worker_reduce<N, R>(team, world, ring, k - 1, args.input + r.begin, r.bytes(), args.spec,
+                          [&](std::size_t at, const Vec16& v, std::size_t left) {
+                            device::store_user(args.output + r.begin + at, v, left);
+                            for (int d = 1; d < N; ++d) {
+                              if (d >= size) break;
+                              const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
+                              *reinterpret_cast<Vec16*>(ring.slot(peer, 1, k - 1, world.rank) + at) = v;
+                            }
+                          });
       ring.signal(1, k - 1);
     }
     if (k >= 2) {
       if (!ring.wait(1, k - 2)) break;
-      for (int d = 1; d < world.size; ++d) {
-        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+      for (int d = 1; d < N; ++d) {
+        if (d >= size) break;
+        const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
         const Range r = range_of(peer, k - 2);
         if (r.bytes() > 0) worker_copy(team, args.output + r.begin, ring.slot(world.rank, 1, k - 2, peer), r.bytes());
       }
@@ -297,6 +324,30 @@ TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, cons
   }
   ring.finish(pieces);
   call.leave();
+}
+
+template <class R, class Args, class Team>
+struct BulkReduction {
+  const Team& team;
+  const DeviceWorld& world;
+  const Args& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    if constexpr (std::is_same_v<Args, TwoShotArgs>) {
+      bulk_two_shot_of<N, R>(team, world, args);
+    } else {
+      bulk_reduce_of<N, R>(team, world, args);
+    }
+  }
+};
+
+template <class R, class Team>
+TUTTI_DEVICE void bulk_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
+  with_group_size(world.size, BulkReduction<R, ExchangeArgs, Team>{team, world, args});
+}
+template <class R, class Team>
+TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  with_group_size(world.size, BulkReduction<R, TwoShotArgs, Team>{team, world, args});
 }
 
 }  // namespace tutti::cuda

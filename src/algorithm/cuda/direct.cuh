@@ -33,35 +33,36 @@ TUTTI_DEVICE bool direct_aligned(const DeviceWorld& world, const DirectArgs& arg
 
 // Reduces [r.begin, r.end) of all inputs; emit(offset, vector, left) takes the results. Two items of every rank are in
 // flight a thread where memory is aligned.
-template <class R, class Team, class Emit>
+template <int N, class R, class Team, class Emit>
 TUTTI_DEVICE void direct_reduce(const Team& team, const DeviceWorld& world, const DirectArgs& args, Range r,
                                 Emit emit) {
   if (!team.is_worker()) return;
+  const int size = group_size<N>(world);
   const auto stride = static_cast<std::size_t>(team.workers()) * 16;
   std::size_t at = r.begin + static_cast<std::size_t>(team.worker()) * 16;
 #if defined(__CUDA_ARCH__)
   if (direct_aligned(world, args) && r.begin % 16 == 0) {
     for (; at + stride + 16 <= r.end; at += 2 * stride) {
-      Vec16 v[2][kMaxRanks];
+      Vec16 v[2][N];
       TUTTI_UNROLL
       for (int u = 0; u < 2; ++u) {
         TUTTI_UNROLL
-        for (int p = 0; p < kMaxRanks; ++p) {
-          if (p < world.size) v[u][p] = *reinterpret_cast<const Vec16*>(args.input[p] + at + u * stride);
+        for (int p = 0; p < N; ++p) {
+          if (p < size) v[u][p] = *reinterpret_cast<const Vec16*>(args.input[p] + at + u * stride);
         }
       }
-      emit(at, R::reduce(v[0], world.size, args.spec), 16);
-      emit(at + stride, R::reduce(v[1], world.size, args.spec), 16);
+      emit(at, R::reduce(v[0], size, args.spec), 16);
+      emit(at + stride, R::reduce(v[1], size, args.spec), 16);
     }
   }
 #endif
   for (; at < r.end; at += stride) {
-    Vec16 v[kMaxRanks];
+    Vec16 v[N];
     TUTTI_UNROLL
-    for (int p = 0; p < kMaxRanks; ++p) {
-      if (p < world.size) v[p] = device::load_user(args.input[p] + at, r.end - at);
+    for (int p = 0; p < N; ++p) {
+      if (p < size) v[p] = device::load_user(args.input[p] + at, r.end - at);
     }
-    emit(at, R::reduce(v, world.size, args.spec), r.end - at);
+    emit(at, R::reduce(v, size, args.spec), r.end - at);
   }
 }
 
@@ -82,14 +83,14 @@ TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, std::u
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void direct_all_reduce(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void direct_all_reduce_of(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
   direct_call(team, world, args.fingerprint, [&] {
     const Range mine = part(part(args.bytes, args.chunk_bytes, world.rank), args.block_bytes, team.block());
-    direct_reduce<R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
+    direct_reduce<N, R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
       TUTTI_UNROLL
-      for (int k = 0; k < kMaxRanks; ++k) {
-        if (k >= world.size) break;
+      for (int k = 0; k < N; ++k) {
+        if (k >= group_size<N>(world)) break;
         const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
         device::store_user(args.output[peer] + at, v, left);
       }
@@ -97,13 +98,13 @@ TUTTI_DEVICE void direct_all_reduce(const Team& team, const DeviceWorld& world, 
   });
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void direct_reduce_scatter(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+template <int N, class R, class Team>
+TUTTI_DEVICE void direct_reduce_scatter_of(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
   direct_call(team, world, args.fingerprint, [&] {
     const std::size_t base = args.bytes * static_cast<std::size_t>(world.rank);
     const Range part_of_block = part(args.bytes, args.block_bytes, team.block());
     const Range mine{base + part_of_block.begin, base + part_of_block.end};
-    direct_reduce<R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
+    direct_reduce<N, R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
       device::store_user(args.output[world.rank] + (at - base), v, left);
     });
   });
@@ -125,6 +126,30 @@ TUTTI_DEVICE void direct_all_gather(const Team& team, const DeviceWorld& world, 
     std::byte* own = args.output[world.rank] + base + mine.begin;
     if (own != from) worker_copy(team, own, from, mine.bytes());
   });
+}
+
+template <class R, bool kScatter, class Team>
+struct DirectReduction {
+  const Team& team;
+  const DeviceWorld& world;
+  const DirectArgs& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    if constexpr (kScatter) {
+      direct_reduce_scatter_of<N, R>(team, world, args);
+    } else {
+      direct_all_reduce_of<N, R>(team, world, args);
+    }
+  }
+};
+
+template <class R, class Team>
+TUTTI_DEVICE void direct_all_reduce(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+  with_group_size(world.size, DirectReduction<R, false, Team>{team, world, args});
+}
+template <class R, class Team>
+TUTTI_DEVICE void direct_reduce_scatter(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
+  with_group_size(world.size, DirectReduction<R, true, Team>{team, world, args});
 }
 
 }  // namespace tutti::cuda

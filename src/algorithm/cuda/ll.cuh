@@ -10,25 +10,12 @@
 
 #include "algorithm/cuda/block_call.cuh"
 #include "algorithm/cuda/exchange_args.h"
+#include "algorithm/cuda/group_size.cuh"
 #include "device/cuda/reducers.cuh"
 
 namespace tutti::cuda {
 
 using device::Pair64;
-
-// Kernels are compiled for groups of 2 and of 4, and once for all others: with the size known, loops over ranks become
-// short straight code, which a small call has to fetch each time it runs. N is that size, or the largest.
-template <int N>
-TUTTI_DEVICE int group_size(const DeviceWorld& world) {
-  return N == kMaxRanks ? world.size : N;
-}
-// f.operator()<N>() for the group's N.
-template <class F>
-TUTTI_DEVICE void with_group_size(int size, F f) {
-  if (size == 2) return f.template operator()<2>();
-  if (size == 4) return f.template operator()<4>();
-  f.template operator()<kMaxRanks>();
-}
 
 // Waits for item `i` of phase `phase` from every rank of `mask` and puts it to v[rank].
 template <int N, class Team>
