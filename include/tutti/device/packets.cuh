@@ -91,36 +91,38 @@ TUTTI_DEVICE void ll128_store(Pair64* line_base, std::size_t unit, const Vec16& 
 #endif
 }
 
-TUTTI_DEVICE Pair64 ll128_load(const Pair64* line_base, std::size_t unit) {
-#if defined(__CUDA_ARCH__)
+// One unit as it was read. `flag` is the line's: on the device only the lane of the line's last unit has it.
+struct LL128Item {
   Pair64 pair;
+  std::uint64_t flag;
+};
+TUTTI_DEVICE LL128Item ll128_load(const Pair64* line_base, std::size_t unit) {
+  LL128Item item;
+#if defined(__CUDA_ARCH__)
   meet_line();
   asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];"
-               : "=l"(pair.lo), "=l"(pair.hi)
+               : "=l"(item.pair.lo), "=l"(item.pair.hi)
                : "l"(line_base + unit)
                : "memory");
-  return pair;
+  item.flag = item.pair.hi;
 #else
-  // acquire: pairs with the release of the line's flag; then the unit's own words are there.
+  // acquire, before the words: pairs with the release of the line's flag; if it is this call's, the words are too.
   auto* p = const_cast<Pair64*>(line_base);
   const std::size_t last = unit / kLineUnits * kLineUnits + kLineUnits - 1;
-  const std::uint64_t flag = std::atomic_ref<std::uint64_t>(p[last].hi).load(std::memory_order_acquire);
-  Pair64 pair{std::atomic_ref<std::uint64_t>(p[unit].lo).load(std::memory_order_relaxed),
-              std::atomic_ref<std::uint64_t>(p[unit].hi).load(std::memory_order_relaxed)};
-  if (unit == last) pair.hi = flag;
-  return pair;
+  item.flag = std::atomic_ref<std::uint64_t>(p[last].hi).load(std::memory_order_acquire);
+  item.pair.lo = std::atomic_ref<std::uint64_t>(p[unit].lo).load(std::memory_order_relaxed);
+  item.pair.hi = std::atomic_ref<std::uint64_t>(p[unit].hi).load(std::memory_order_relaxed);
 #endif
+  return item;
 }
 
 // Whether this lane has no objection: lanes without a flag never have one; the warp asks all (`all_lanes`).
-TUTTI_DEVICE bool ll128_arrived(const Pair64* line_base, std::size_t unit, const Pair64& pair, std::uint64_t flag) {
+TUTTI_DEVICE bool ll128_arrived(std::size_t unit, const LL128Item& item, std::uint64_t flag) {
 #if defined(__CUDA_ARCH__)
-  return unit % kLineUnits != kLineUnits - 1 || pair.hi == flag;
+  return unit % kLineUnits != kLineUnits - 1 || item.flag == flag;
 #else
-  const std::size_t last = unit / kLineUnits * kLineUnits + kLineUnits - 1;
-  auto* p = const_cast<Pair64*>(line_base);
-  if (unit == last) return pair.hi == flag;
-  return std::atomic_ref<std::uint64_t>(p[last].hi).load(std::memory_order_acquire) == flag;
+  static_cast<void>(unit);
+  return item.flag == flag;
 #endif
 }
 

@@ -39,20 +39,20 @@ TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>&
   std::uint64_t started = 0;
   // Not wait_until(): the lanes of a warp must leave the loop together.
   for (std::uint32_t polls = 1;; ++polls) {
-    Pair64 pairs[N];
+    device::LL128Item items[N];
     TUTTI_UNROLL
     for (int p = 0; p < N; ++p) {
-      if (mask >> p & 1) pairs[p] = device::ll128_load(slots + static_cast<std::size_t>(p) * kLL128Stride, unit);
+      if (mask >> p & 1) items[p] = device::ll128_load(slots + static_cast<std::size_t>(p) * kLL128Stride, unit);
     }
     bool all = true;
     TUTTI_UNROLL
     for (int p = 0; p < N; ++p) {
       if (mask >> p & 1) {
-        if (!device::ll128_arrived(slots + static_cast<std::size_t>(p) * kLL128Stride, unit, pairs[p], flag)) {
+        if (!device::ll128_arrived(unit, items[p], flag)) {
           all = false;
           awaited.peer = p;
         }
-        v[p] = device::to_vec(pairs[p]);
+        v[p] = device::to_vec(items[p].pair);
       }
     }
     if (device::all_lanes(all)) return true;

@@ -68,7 +68,7 @@ TUTTI_DEVICE std::uint64_t probe_lines(const Team& team, const DeviceWorld& worl
       for (auto u = static_cast<std::size_t>(team.worker()); u < units; u += step) {
         for (int p = 0; p < world.size; ++p) {
           if (p == world.rank || (good >> p & 1) == 0) continue;
-          const device::Pair64 pair = device::ll128_load(lines(world.rank, p), u);
+          const device::Pair64 pair = device::ll128_load(lines(world.rank, p), u).pair;
           const std::uint64_t theirs = line_flag(pair);
           const bool blank = theirs == 0 && pair.lo == 0;
           const bool last = u % device::kLineUnits == device::kLineUnits - 1;
