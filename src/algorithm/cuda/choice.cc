@@ -51,19 +51,21 @@ int blocks_for(std::size_t bytes, std::size_t per_block) {
   return static_cast<int>(std::clamp<std::size_t>((bytes + per_block - 1) / per_block, 1, kMaxBlocks));
 }
 
-// Starting points; a sweep on the machine decides (bench/cuda).
+// As a sweep over two H200 found it (docs/performance.md); with more ranks the limits of one-shot are guesses.
 ForcedChoice table(const CudaShape& shape) {
   if (shape.collective == Collective::kAllReduce) {
     const auto fits = [&](Protocol protocol, bool two_shot) { return refusal(shape, protocol, two_shot) == nullptr; };
     const std::size_t one_shot = shape.size <= 2 ? 128 * kKB : 64 * kKB;
     if (shape.bytes <= one_shot && fits(Protocol::kLL, false)) return {Protocol::kLL, false};
+    if (shape.size == 2 && shape.bytes <= 512 * kKB && fits(Protocol::kLL128, false)) return {Protocol::kLL128, false};
     if (shape.bytes <= 256 * kKB && fits(Protocol::kLL, true)) return {Protocol::kLL, true};
     if (fits(Protocol::kLL128, true) && shape.bytes <= 2 * kMB) return {Protocol::kLL128, true};
     if (fits(Protocol::kLL, true) && shape.bytes <= 512 * kKB) return {Protocol::kLL, true};
-    return {Protocol::kBulk, true};
+    // Between two ranks one shot sends twice the bytes of two, and saves a trip.
+    return {Protocol::kBulk, shape.size > 2 || shape.bytes > 16 * kMB};
   }
   if (shape.bytes <= 64 * kKB && refusal(shape, Protocol::kLL, false) == nullptr) return {Protocol::kLL, false};
-  if (refusal(shape, Protocol::kLL128, false) == nullptr && shape.bytes <= 512 * kKB) return {Protocol::kLL128, false};
+  if (refusal(shape, Protocol::kLL128, false) == nullptr && shape.bytes <= 1 * kMB) return {Protocol::kLL128, false};
   return {Protocol::kBulk, false};
 }
 
@@ -103,7 +105,7 @@ std::optional<ForcedChoice> parse_forced(std::string_view text) {
     throw_error(
         ErrorKind::kInvalidArgument,
         "CUDA algorithm '" + std::string(text) + "': must be one of " + names +
-            ", then if wanted @BLOCKS or @BLOCKSxTHREADS with at most 32 blocks and 512 threads, a multiple of 32");
+            ", then if wanted @BLOCKS or @BLOCKSxTHREADS with at most 64 blocks and 512 threads, a multiple of 32");
   }
   return forced;
 }
@@ -137,7 +139,7 @@ Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced)
       break;
     }
     case Protocol::kBulk:
-      choice.blocks = wanted.blocks != 0 ? wanted.blocks : std::min(24, blocks_for(part, 16 * kKB));
+      choice.blocks = wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 32 * kKB);
       break;
   }
   choice.blocks = std::min(choice.blocks, shape.most_blocks);

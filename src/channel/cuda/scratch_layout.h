@@ -15,7 +15,7 @@
 
 namespace tutti::cuda {
 
-inline constexpr int kMaxBlocks = 32;
+inline constexpr int kMaxBlocks = 64;
 inline constexpr int kParities = 2;  // double buffering, by the block's sequence number
 inline constexpr int kPhases = 2;    // of two-shot algorithms; one-shot ones use the first
 

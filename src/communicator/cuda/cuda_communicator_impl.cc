@@ -224,7 +224,7 @@ void CudaCommunicatorImpl::run_in(const CudaMemory& memory, const Call& call, Cu
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);
   throw_if_failed();
-  const int blocks = std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : 24, group_->most_blocks());
+  const int blocks = std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
   const CallRecord record = record_of(call, place->number * 64 + static_cast<std::uint32_t>(blocks));
   std::byte* memories[device::kMaxRanks];
   for (int p = 0; p < size_; ++p) memories[p] = memory.data(p);

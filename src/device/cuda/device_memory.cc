@@ -1,5 +1,8 @@
 // SharedMemory on a device: one physical allocation, one range of addresses.
+#include <algorithm>
 #include <cstdint>
+#include <mutex>
+#include <vector>
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
@@ -52,12 +55,17 @@ class DeviceMemory final : public SharedMemory {
   void allow(int device) override { set_access(device); }
 
  private:
+  // Once a device: ranks of one process that share a device ask for the same, perhaps at once, and the driver refuses
+  // the second while the first is under way.
   void set_access(int device) {
+    const std::lock_guard lock(mutex_);
+    if (std::find(allowed_.begin(), allowed_.end(), device) != allowed_.end()) return;
     CUmemAccessDesc access{};
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = device;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     check_driver(driver().mem_set_access(address_, bytes_, &access, 1), "cuMemSetAccess");
+    allowed_.push_back(device);
   }
   void release() noexcept {
     if (mapped_) driver().mem_unmap(address_, bytes_);
@@ -69,6 +77,8 @@ class DeviceMemory final : public SharedMemory {
   std::size_t bytes_;
   CUdeviceptr address_ = 0;
   bool mapped_ = false;
+  std::mutex mutex_;          // guards allowed_, and that one thread sets access at a time
+  std::vector<int> allowed_;  // devices that have access
 };
 
 }  // namespace
