@@ -36,8 +36,8 @@ PlanCache& PlanCache::of_process() {
 }
 
 ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std::string& cache_folder) {
+  const FileStamp stamp = FileStamp::of(path);  // not under the mutex: ranks that are threads look at many files
   const std::lock_guard lock(mutex_);
-  const FileStamp stamp = FileStamp::of(path);
   if (const auto known = files_.find(path); known != files_.end() && known->second.stamp == stamp) {
     const File& file = known->second;
     if (file.ranks != ranks) return {nullptr, file.content, file.ranks};
