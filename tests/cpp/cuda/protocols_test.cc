@@ -1,4 +1,5 @@
 // The kernels' bodies on the host: every collective over every protocol, with ranks and blocks as threads.
+#include <algorithm>
 #include <atomic>
 #include <random>
 
@@ -217,7 +218,8 @@ TEST(Order, CallsFollowEachOtherWithoutAPause) {
     ASSERT_EQ(ranks.host(r).code, 0u) << "rank " << r;
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const std::vector<std::byte> want = cases[i].expected(r);
-      ASSERT_EQ(std::memcmp(outs[static_cast<std::size_t>(r)][i].data(), want.data(), want.size()), 0)
+      const std::vector<std::byte>& got = outs[static_cast<std::size_t>(r)][i];  // as long, or longer off the root
+      ASSERT_TRUE(got.size() >= want.size() && std::equal(want.begin(), want.end(), got.begin()))
           << "call " << i << " " << describe(cases[i].shape(), kSize) << " rank " << r;
     }
   }
