@@ -125,7 +125,9 @@ TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const
   const int channel = team.block() % args.channels;
   if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
   MessageState& state = world.state->messages[lane.peer][channel];
-  std::uint64_t number = lane.send != 0 ? state.sent : state.received;
+  // relaxed, only so that the compiler does not read both words: the other one is another block's.
+  std::uint64_t* const count = lane.send != 0 ? &state.sent : &state.received;
+  std::uint64_t number = device::load_relaxed(count);
   for (int i = 0; i < lane.count; ++i) {
     const Message& m = args.message[lane.first + i];
     const bool ok = lane.send != 0 ? send_message(team, world, args, lane, channel, m, number)
@@ -133,7 +135,7 @@ TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const
     if (!ok) return;
   }
   team.sync();
-  if (team.is_first_control()) (lane.send != 0 ? state.sent : state.received) = number;
+  if (team.is_first_control()) *count = number;
 }
 
 }  // namespace tutti::cuda
