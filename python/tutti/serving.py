@@ -34,8 +34,6 @@ class CustomAllReduce:
     machines), ``disabled`` is true on all ranks, ``why_disabled`` says why, and every call is left to the engine.
     """
 
-    _made = 0  # how many this process has made, which is the same on all ranks
-
     def __init__(
         self, group: ProcessGroup, device: torch.device | int | str, max_size: int = DEFAULT_MAX_BYTES
     ) -> None:
@@ -49,9 +47,9 @@ class CustomAllReduce:
         self._group: Any = None
         if self.disabled:
             return
-        CustomAllReduce._made += 1
-        name = f"tutti.CustomAllReduce/{CustomAllReduce._made}"
-        store = dist.PrefixStore(name, dist.distributed_c10d._world.pg_map[group][1])
+        of_group = dist.distributed_c10d._world.pg_map[group][1]
+        name = f"tutti.CustomAllReduce/{_backend._generation(of_group, 'CustomAllReduce', self.rank)}"
+        store = dist.PrefixStore(name, of_group)
         module = _backend._load()
         reason = ""
         try:

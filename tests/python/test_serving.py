@@ -54,6 +54,22 @@ def test_engine(fresh_world: World, device: str) -> None:
     fresh_world(2, env=env).call(served, device, timeout_s=120)
 
 
+def overlapping(ctx: Context) -> None:
+    """Ranks that are in different numbers of groups."""
+    from tutti.serving import CustomAllReduce
+
+    for ranks in ([0, 1], [1, 2], [0, 1, 2]):
+        group = dist.new_group(ranks, backend="gloo")
+        if ctx.rank in ranks:
+            got = CustomAllReduce(group, "cpu").custom_all_reduce(torch.ones(5))
+            assert got is not None
+            assert got.eq(len(ranks)).all()
+
+
+def test_groups_that_overlap(fresh_world: World) -> None:
+    fresh_world(3).call(overlapping)
+
+
 def refused(ctx: Context) -> str:
     from tutti.serving import CustomAllReduce
 
