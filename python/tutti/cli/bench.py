@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import queue
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from rich.table import Table
 
 from tutti._units import format_bytes, format_us, parse_bytes
 from tutti.cli.bench_rank import Plan, main, sizes_of
+from tutti.cli.local_ranks import local_ranks
 
 SILENCE_S = 300  # without a result for this long, the run is given up
 
@@ -64,52 +63,23 @@ def _launch(plan: Plan, console: Console) -> list[dict[str, Any]]:
     """Starts the ranks and collects their results. RuntimeError with the rank's traceback if one fails."""
     import torch.multiprocessing as mp
 
-    context = mp.get_context("spawn")
-    reports = context.Queue()
-    results: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="tutti-bench-") as folder:
-        ranks = [
-            context.Process(target=main, args=(rank, plan, f"{folder}/store", reports), daemon=True)
-            for rank in range(plan.ranks)
-        ]
-        for process in ranks:
-            process.start()
-        try:
-            _collect(plan, ranks, reports, results, console)
-        finally:
-            for process in ranks:
-                process.join(timeout=10)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
-    return results
-
-
-def _collect(plan: Plan, ranks: list[Any], reports: Any, results: list[dict[str, Any]], console: Console) -> None:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    results: list[dict[str, Any]] = []
+    with (
+        local_ranks(
+            mp.get_context("spawn"),
+            plan.ranks,
+            main,
+            lambda rank, folder, reports: (rank, plan, f"{folder}/store", reports),
+        ) as ranks,
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
         total = sum(len(sizes_of(collective, plan)) for collective in plan.collectives)
         task = progress.add_task(f"starting {plan.ranks} ranks", total=total)
-        done = 0
-        heard = time.monotonic()
-        while done < plan.ranks:
-            try:
-                kind, content = reports.get(timeout=1)
-            except queue.Empty:
-                dead = [index for index, process in enumerate(ranks) if process.exitcode not in (None, 0)]
-                if dead:
-                    raise RuntimeError(f"rank {dead[0]} died with exit code {ranks[dead[0]].exitcode}") from None
-                if time.monotonic() - heard > SILENCE_S:
-                    raise RuntimeError(f"no result for {SILENCE_S} s") from None
-                continue
-            heard = time.monotonic()
-            if kind == "failed":
-                raise RuntimeError(content)
-            if kind == "done":
-                done += 1
-                continue
-            results.append(content)
-            progress.update(task, advance=1, description=f"{content['collective']} {format_bytes(content['bytes'])}")
+        for result in ranks.results(SILENCE_S):
+            results.append(result)
+            progress.update(task, advance=1, description=f"{result['collective']} {format_bytes(result['bytes'])}")
+    return results
 
 
 def _complete(plan: Plan, results: list[dict[str, Any]]) -> dict[str, Any]:

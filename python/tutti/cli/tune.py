@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import queue
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from rich.table import Table
 
 from tutti import _core
 from tutti._units import format_bytes, format_us, parse_bytes
+from tutti.cli.local_ranks import LocalRanks, local_ranks
 from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, given_plans
 from tutti.cli.tune_rank import Candidate, Cell, Task, main
 from tutti.cli.tune_table import Progress, cell_entry, make_table, write_whole
@@ -144,49 +143,13 @@ def make_tasks(settings: Settings, folder: Path) -> tuple[list[Task], list[Tuned
     return tasks, plans
 
 
-@contextmanager
-def _ranks(size: int, tasks: tuple[Task, ...], seconds: float) -> Iterator[tuple[list[Any], Any]]:
-    """The processes of so many ranks, and where they report; ended when the block is left."""
-    context = multiprocessing.get_context("spawn")
-    reports = context.Queue()
-    with tempfile.TemporaryDirectory(prefix="tutti-tune-") as folder:
-        processes = [
-            context.Process(target=main, args=(rank, size, folder, tasks, seconds, reports), daemon=True)
-            for rank in range(size)
-        ]
-        for process in processes:
-            process.start()
-        try:
-            yield processes, reports
-            for process in processes:
-                process.join(timeout=10)
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
-
-
-def _results(processes: list[Any], reports: Any) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """What the ranks report, until all are done. RuntimeError with the trace of one that failed."""
-    done, heard = 0, time.monotonic()
-    while done < len(processes):
-        try:
-            kind, content = reports.get(timeout=0.5)
-        except queue.Empty:
-            dead = [rank for rank, process in enumerate(processes) if process.exitcode not in (None, 0)]
-            if dead:
-                raise RuntimeError(f"rank {dead[0]} died with exit code {processes[dead[0]].exitcode}") from None
-            if time.monotonic() - heard > SILENCE_S:
-                raise RuntimeError(f"no result for {SILENCE_S} s") from None
-            continue
-        heard = time.monotonic()
-        if kind == "failed":
-            raise RuntimeError(content)
-        if kind == "done":
-            done += 1
-        else:
-            yield content
+def _start(size: int, tasks: tuple[Task, ...], seconds: float) -> AbstractContextManager[LocalRanks]:
+    return local_ranks(
+        multiprocessing.get_context("spawn"),
+        size,
+        main,
+        lambda rank, folder, reports: (rank, size, folder, tasks, seconds, reports),
+    )
 
 
 def _name(cell: Cell) -> str:
@@ -203,8 +166,8 @@ def measure(tasks: list[Task], state: Progress, seconds: float, console: Console
         line = bar.add_task("starting", total=len(tasks), completed=len(tasks) - len(missing))
         for ranks in dict.fromkeys(task.cell.ranks for task in missing):
             own = {task.cell: task for task in missing if task.cell.ranks == ranks}
-            with _ranks(ranks, tuple(own.values()), seconds) as (processes, reports):
-                for cell, result in _results(processes, reports):
+            with _start(ranks, tuple(own.values()), seconds) as processes:
+                for cell, result in processes.results(SILENCE_S):
                     state.add(own[cell], result)
                     bar.update(line, advance=1, description=_name(cell))
 
