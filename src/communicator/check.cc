@@ -1,6 +1,7 @@
-// Refuses calls that cannot work, before anything is sent.
+// Refuses groups and calls that cannot work, before anything is sent.
 #include <string>
 
+#include "base/registry.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/kernels.h"
@@ -56,6 +57,17 @@ void check_reduction(const Call& call) {
 void CommunicatorImpl::check(const Call& call) const {
   if (call.choice != nullptr) check_choice(call);
   check_call(call, rank_, size_);
+}
+
+void check_group(int rank, int size) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
+                                                 ": a rank lies between 0 and the world size less one");
+  }
+  if (forked_child()) {
+    throw_error(ErrorKind::kUnsupported,
+                "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
+  }
 }
 
 void check_call(const Call& call, int rank, int size) {

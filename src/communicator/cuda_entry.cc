@@ -1,8 +1,6 @@
 // CudaCommunicator::create in libtutti.so: finds the plug-in and passes the call on.
-#include <mutex>
-
 #include "algorithm/cuda/choice.h"
-#include "base/registry.h"
+#include "communicator/call_check.h"
 #include "device/registry.h"
 #include "tutti/config.h"
 #include "tutti/cuda_communicator.h"
@@ -21,14 +19,7 @@ DeviceRegistry& registry(const Config& config) {
 
 std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const std::string& id, int rank, int size,
                                                            const CudaOptions& options) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
-                                                 ": a rank lies between 0 and the world size less one");
-  }
-  if (forked_child()) {
-    throw_error(ErrorKind::kUnsupported,
-                "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
-  }
+  check_group(rank, size);
   const Config config = config_from_environment();
   CudaOptions complete = options;
   if (complete.transport.empty()) complete.transport = config.cuda_transport;

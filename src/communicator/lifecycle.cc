@@ -3,6 +3,7 @@
 
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/verdict_store.h"
+#include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 
@@ -55,14 +56,7 @@ std::vector<TuningRule> rules(const Topology& topology, int size, const Tuning& 
 
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
                                                    const CommunicatorOptions& options) {
-  if (size < 1 || rank < 0 || rank >= size) {
-    throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
-                                                 ": a rank lies between 0 and the world size less one");
-  }
-  if (forked_child()) {
-    throw_error(ErrorKind::kUnsupported,
-                "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");
-  }
+  check_group(rank, size);
   // First, so that a bad file is an error of its own and not a group that never forms.
   Tuning tuning = load_tuning(options.config, size);
   const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));

@@ -7,6 +7,7 @@
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/plan_cache.h"
 #include "algorithm/user/identity.h"
+#include "executor/cpu/serves.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
 
@@ -25,29 +26,6 @@ std::uint64_t content_of(plan::Plan plan) {
     }
   }
   return Identity().add("plan").add(plan::write_plan(plan, -1)).value();
-}
-
-// What a call asks for that leaves it to the plan: a sum where the plan has no opinion.
-ReduceOp op_of(const plan::Plan& plan) noexcept {
-  if (!plan.reduce) return ReduceOp::kSum;
-  switch (*plan.reduce) {
-    case plan::ReduceKind::kProduct:
-      return ReduceOp::kProduct;
-    case plan::ReduceKind::kMin:
-      return ReduceOp::kMin;
-    case plan::ReduceKind::kMax:
-      return ReduceOp::kMax;
-    case plan::ReduceKind::kBand:
-      return ReduceOp::kBand;
-    case plan::ReduceKind::kBor:
-      return ReduceOp::kBor;
-    case plan::ReduceKind::kBxor:
-      return ReduceOp::kBxor;
-    case plan::ReduceKind::kSum:
-    case plan::ReduceKind::kAny:
-      break;
-  }
-  return ReduceOp::kSum;
 }
 
 int ranks_of(const plan::Plan& plan, const AlgorithmLimits& limits) {
@@ -69,7 +47,10 @@ class UserPlan final : public UserAlgorithm {
   const std::string& collective_name() const noexcept override { return file_.plan->collective_name; }
   std::optional<Collective> collective() const noexcept override { return collective_of(file_.plan->collective); }
   bool in_place() const noexcept override { return file_.plan->in_place; }
-  std::optional<ReduceOp> default_op() const noexcept override { return op_of(*file_.plan); }
+  std::optional<ReduceOp> default_op() const noexcept override {
+    // A sum where the plan has no opinion.
+    return executor::op_of(file_.plan->reduce.value_or(plan::ReduceKind::kSum), ReduceOp::kSum);
+  }
   int root() const noexcept override { return file_.plan->root; }
 
   UserAlgorithmPtr with_limits(const AlgorithmLimits& limits) const override {

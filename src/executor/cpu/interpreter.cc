@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "device/cpu/kernels.h"
+#include "executor/cpu/serves.h"
 #include "plan/operations.h"
 
 namespace tutti::executor {
@@ -75,28 +76,6 @@ std::byte* Interpreter::scratch_of(const BaseRef& ref) const noexcept {
   const RankMemory& memory = memory_[static_cast<std::size_t>(ref.rank)];
   return ref.area == Area::kPackets ? memory.base + memory.layout.packets + half_ * memory.layout.packets_half
                                     : memory.base + memory.layout.plain + half_ * memory.layout.plain_half;
-}
-
-ReduceOp Interpreter::op_of(const Instruction& instruction) const noexcept {
-  switch (instruction.reduce) {
-    case plan::ReduceKind::kSum:
-      return ReduceOp::kSum;
-    case plan::ReduceKind::kProduct:
-      return ReduceOp::kProduct;
-    case plan::ReduceKind::kMin:
-      return ReduceOp::kMin;
-    case plan::ReduceKind::kMax:
-      return ReduceOp::kMax;
-    case plan::ReduceKind::kBand:
-      return ReduceOp::kBand;
-    case plan::ReduceKind::kBor:
-      return ReduceOp::kBor;
-    case plan::ReduceKind::kBxor:
-      return ReduceOp::kBxor;
-    case plan::ReduceKind::kAny:
-      break;
-  }
-  return op_;
 }
 
 Step Interpreter::pass() noexcept {
@@ -257,7 +236,7 @@ void Interpreter::reduce(const Instruction& instruction) noexcept {
   for (std::uint32_t i = 0; i < instruction.targets; ++i) target_list_[i] = address(pointer++);
   cpu::reduce(target_list_.data(), static_cast<int>(instruction.targets), source_list_.data(),
               static_cast<int>(instruction.sources), static_cast<std::size_t>(instruction.bytes) / element_, dtype_,
-              op_of(instruction));
+              op_of(instruction.reduce, op_));
 }
 
 void Interpreter::pack(const Instruction& instruction) const noexcept {
@@ -354,7 +333,7 @@ bool Interpreter::fold_piece(const Instruction& instruction, Task& task, std::in
   source_list_[packets] = address(instruction.pointers + packets) + task.done;
   void* plain = address(instruction.pointers + instruction.sources) + task.done;
   cpu::reduce(&plain, 1, source_list_.data(), static_cast<int>(instruction.sources),
-              static_cast<std::size_t>(bytes) / element_, dtype_, op_of(instruction));
+              static_cast<std::size_t>(bytes) / element_, dtype_, op_of(instruction.reduce, op_));
   for (std::uint32_t i = 1; i < instruction.targets; ++i) {
     std::byte* to = address(instruction.pointers + instruction.sources + i) + 2 * task.done;
     write_packets(packets_at(to), static_cast<const std::byte*>(plain), bytes, flag_);

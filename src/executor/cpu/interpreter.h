@@ -162,7 +162,6 @@ class Interpreter {
   void ring(std::int32_t rank) const noexcept {
     if (doorbell_ != nullptr) doorbell_->ring(rank);
   }
-  ReduceOp op_of(const Instruction& instruction) const noexcept;
   const plan::Operation& operation_of(const Instruction& instruction) const noexcept;
   std::vector<std::int32_t> late_writers(const Instruction& instruction, const Task& task) const;
   std::string describe(const Task& task) const;

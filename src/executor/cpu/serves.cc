@@ -9,25 +9,8 @@ namespace tutti::executor {
 namespace {
 
 bool agrees(plan::ReduceKind kind, ReduceOp op) noexcept {
-  switch (kind) {
-    case plan::ReduceKind::kSum:
-      return op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
-    case plan::ReduceKind::kProduct:
-      return op == ReduceOp::kProduct;
-    case plan::ReduceKind::kMin:
-      return op == ReduceOp::kMin;
-    case plan::ReduceKind::kMax:
-      return op == ReduceOp::kMax;
-    case plan::ReduceKind::kBand:
-      return op == ReduceOp::kBand;
-    case plan::ReduceKind::kBor:
-      return op == ReduceOp::kBor;
-    case plan::ReduceKind::kBxor:
-      return op == ReduceOp::kBxor;
-    case plan::ReduceKind::kAny:
-      return true;
-  }
-  return false;
+  if (kind == plan::ReduceKind::kSum && (op == ReduceOp::kAvg || op == ReduceOp::kPremulSum)) return true;
+  return op_of(kind, op) == op;
 }
 
 bool reduces(const plan::Plan& plan) noexcept {
@@ -44,6 +27,28 @@ bool reduces(const plan::Plan& plan) noexcept {
 }
 
 }  // namespace
+
+ReduceOp op_of(plan::ReduceKind kind, ReduceOp any) noexcept {
+  switch (kind) {
+    case plan::ReduceKind::kSum:
+      return ReduceOp::kSum;
+    case plan::ReduceKind::kProduct:
+      return ReduceOp::kProduct;
+    case plan::ReduceKind::kMin:
+      return ReduceOp::kMin;
+    case plan::ReduceKind::kMax:
+      return ReduceOp::kMax;
+    case plan::ReduceKind::kBand:
+      return ReduceOp::kBand;
+    case plan::ReduceKind::kBor:
+      return ReduceOp::kBor;
+    case plan::ReduceKind::kBxor:
+      return ReduceOp::kBxor;
+    case plan::ReduceKind::kAny:
+      break;
+  }
+  return any;
+}
 
 const char* refusal(const plan::Plan& plan, DataType dtype, ReduceOp op) noexcept {
   const bool needs_op = plan.collective == plan::PlanCollective::kAllReduce ||

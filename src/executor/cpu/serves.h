@@ -11,4 +11,7 @@ namespace tutti::executor {
 // not reduce serves all.
 const char* refusal(const plan::Plan& plan, DataType dtype, ReduceOp op) noexcept;
 
+// What a plan's reduction does; where the plan leaves it open, `any`.
+ReduceOp op_of(plan::ReduceKind kind, ReduceOp any) noexcept;
+
 }  // namespace tutti::executor
