@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tutti.language.builtins import pat_all_gather
+from tutti.language.builtins import two_level_all_gather
 from tutti.language.program import CollectiveProgram
 from tutti.language.utils import AlgoSpec
 
@@ -10,5 +10,5 @@ __all__ = ["allgather_multi_nodes"]
 
 
 def allgather_multi_nodes(spec: AlgoSpec) -> CollectiveProgram:
-    """In a logarithmic number of steps, any number of ranks: see ``pat_all_gather``."""
-    return pat_all_gather(spec)
+    """Within hosts of ``spec.nranks_per_node`` ranks and between them in two steps: see ``two_level_all_gather``."""
+    return two_level_all_gather(spec)
