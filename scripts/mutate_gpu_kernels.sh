@@ -40,6 +40,8 @@ mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Order.*'
 mutant "messages without credits" src/algorithm/cuda/messages.cuh \
   's/team.is_first_control() \&\& piece_number >= kMessageDepth/false/' 'Order.*'
 mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::Pair64{0, 0});/;/' 'Scrubbing.*'
+mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh \
+  's/if (reduced) ring.signal(1, k - 1);/;/; s/const bool reduced = k >= 1 \&\& k - 1 < pieces;/&\n    if (reduced) ring.signal(1, k - 1);/' 'Order.*'
 mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
-  's/ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
+  's/if (k < pieces) ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
 [ ${#survivors[@]} -eq 0 ] && echo "every mutant was found" || { echo "survivors: ${survivors[*]}"; exit 1; }

@@ -5,12 +5,17 @@
 // the pieces of a block since the start; all ranks send the same number of signals to each other, empty pieces
 // included.
 //
+// A block signals a piece only after it has used up the one before: the signal waits until its stores have arrived, and
+// meanwhile the workers use up what has come; then they store the next piece while the control lanes signal.
+//
 // Why a ring of 4 is enough without acknowledgements. Exchange, step k: push piece k, wait for the peers' piece k - 1,
-// use it up. A rank that pushes piece k has seen the signal k - 2 of every peer; a peer that pushed k - 2 has used up
-// k - 4, the last one in this slot. Two-shot, step k: push piece k to its owner; wait for piece k - 1, reduce it and
-// push the result to all; wait for the results of k - 2. A rank that pushes k has the results of k - 3, so all have
-// reduced k - 3; and a rank that pushes the result of k - 1 has everybody's push of k - 1, hence all have taken the
-// results of k - 4. Between calls the same holds, since a call ends with everything used up.
+// use it up, signal k. A rank that pushes piece k has seen the signal k - 2 of every peer, which had used up k - 3 by
+// then. Two-shot, step k: push piece k to its owner; wait for piece k - 1, reduce it and push the result to all; wait
+// for the results of k - 2 and take them; signal piece k and the results of k - 1. A rank that pushes k has seen the
+// results of k - 3 signalled, so all have reduced k - 3; and a rank that pushes the result of k - 1 has seen
+// everybody's signal of piece k - 1, hence all have taken the results of k - 3. Between calls the same holds: whoever
+// has signalled the last piece has used up the one before, and whoever has signalled the first of the next call has
+// used up all.
 //
 // Order: all threads store, barrier, a control lane releases; a control lane acquires, barrier, all threads load.
 #pragma once
@@ -32,9 +37,8 @@ class BulkRing {
   TUTTI_DEVICE std::byte* slot(int owner, int phase, std::size_t k, int src) const {
     return world_.scratch[owner] + world_.layout.bulk(team_.block(), phase, base_ + k, src);
   }
-  // After all workers have stored piece k of this phase.
+  // After all workers have stored piece k of this phase and come to a barrier.
   TUTTI_DEVICE void signal(int phase, std::size_t k) const {
-    team_.sync();
     team_.for_peers(world_.rank, world_.size, [&](int peer) {
       // release: publishes the block's stores; pairs with the acquire in wait().
       device::store_release(word(peer, phase, world_.rank), base_ + k + 1);
@@ -215,19 +219,19 @@ TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, cons
         if (d < world.size) to[d - 1] = ring.slot(peer, 0, k, world.rank);
       }
       worker_spread(team, to, world.size - 1, args.send[next] + r.begin, r.bytes());
-      ring.signal(0, k);
     } else if (k < pieces) {
       for (int d = 1; d < world.size; ++d) {
         const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
         const Range r = piece(part(args.send_bytes[peer], args.block_bytes, team.block()), args.piece_bytes, k);
         if (r.bytes() > 0) send(ring.slot(peer, 0, k, world.rank), args.send[peer] + r.begin, r.bytes());
       }
-      ring.signal(0, k);
     }
     if (k >= 1) {
       if (!ring.wait(0, k - 1)) break;
       sink(k - 1);
     }
+    team.sync();
+    if (k < pieces) ring.signal(0, k);
   }
   ring.finish(pieces);
 }
@@ -296,9 +300,9 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
           worker_send<R>(team, ring.slot(peer, 0, k, world.rank), args.input + r.begin, r.bytes(), args.spec);
         }
       }
-      ring.signal(0, k);
     }
-    if (k >= 1 && k - 1 < pieces) {
+    const bool reduced = k >= 1 && k - 1 < pieces;
+    if (reduced) {
       if (!ring.wait(0, k - 1)) break;
       const Range r = range_of(world.rank, k - 1);
       worker_reduce<N, R>(team, world, ring, k - 1, args.input + r.begin, r.bytes(), args.spec,
@@ -310,7 +314,6 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
                               *reinterpret_cast<Vec16*>(ring.slot(peer, 1, k - 1, world.rank) + at) = v;
                             }
                           });
-      ring.signal(1, k - 1);
     }
     if (k >= 2) {
       if (!ring.wait(1, k - 2)) break;
@@ -321,6 +324,9 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
         if (r.bytes() > 0) worker_copy(team, args.output + r.begin, ring.slot(world.rank, 1, k - 2, peer), r.bytes());
       }
     }
+    team.sync();
+    if (k < pieces) ring.signal(0, k);
+    if (reduced) ring.signal(1, k - 1);
   }
   ring.finish(pieces);
   call.leave();

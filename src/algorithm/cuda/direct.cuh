@@ -73,9 +73,11 @@ TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, std::u
   if (!call.enter()) return;
   call.check_headers();
   const BulkRing<Team> ring(team, world, call);
+  team.sync();
   ring.signal(0, 0);
   if (ring.wait(0, 0)) {
     f();
+    team.sync();
     ring.signal(1, 0);
     ring.wait(1, 0);
   }

@@ -1,5 +1,5 @@
-// Kernels of a user over include/tutti/device.cuh, compiled for every GPU that Tutti builds for, with hardware multicast
-// in. Nothing runs: that it compiles is the test.
+// Kernels of a user over include/tutti/device.cuh, compiled for every GPU that Tutti builds for, with hardware
+// multicast in. Nothing runs: that it compiles is the test.
 #include "tutti/device.cuh"
 
 namespace tutti::test {
