@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <vector>
 
 namespace tutti::cuda {
 
@@ -19,16 +20,29 @@ class StreamOrder {
   StreamOrder& operator=(const StreamOrder&) = delete;
 
   // Before a launch on `stream`. `resource` is kept alive by the graph if the stream is being captured.
-  void before(cudaStream_t stream, const std::shared_ptr<void>& resource);
+  void before(cudaStream_t stream, const std::shared_ptr<const void>& resource);
+  // Nothing but the latter.
+  void retain(cudaStream_t stream, const std::shared_ptr<const void>& resource);
   // Waits on the host for the last eager launch.
   void wait() noexcept;
 
  private:
+  struct Launch {
+    bool made = false;
+    cudaStream_t stream = nullptr;
+    unsigned long long capture = 0;  // 0: eager
+  };
+  struct Capture {
+    unsigned long long id = 0;  // 0: none
+    cudaGraph_t graph = nullptr;
+  };
+  static Capture capture_of(cudaStream_t stream);
+  void retain_in(const Capture& capture, const std::shared_ptr<const void>& resource);
+
   cudaEvent_t event_ = nullptr;
-  cudaStream_t last_ = nullptr;
-  bool used_ = false;
-  unsigned long long last_capture_ = 0;  // of the last launch; 0: eager
-  unsigned long long retained_by_ = 0;   // the capture that holds `resource` already
+  Launch eager_, captured_;             // the last ones
+  unsigned long long retained_by_ = 0;  // the capture that holds what follows
+  std::vector<const void*> retained_;
 };
 
 // Resources whose graphs are gone: destroyed at the next call of this function, because a graph's destructor may not

@@ -64,6 +64,26 @@ TEST(Graphs, ReplayWithChangingData) {
   }
 }
 
+// Eager calls on two streams, with a capture between them: the second one still waits for the first, though nothing
+// else orders the streams.
+TEST(Graphs, ACaptureBetweenDoesNotPartEagerCalls) {
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase large(sum(4'000'000), rank.size, 1), small(sum(10), rank.size, 2);
+    const Buffers first = prepare(rank, large, rank.stream), second = prepare(rank, small, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
+    rank.comm->run(first.call, rank.stream);
+    cudaGraphExec_t graph = capture(rank.other_stream, [&] { rank.comm->run(second.call, rank.other_stream); });
+    rank.comm->run(second.call, rank.other_stream);
+    rank.comm->synchronize(rank.other_stream);
+    verify(rank, large, first, "before the capture");
+    verify(rank, small, second, "after the capture");
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+  });
+}
+
 TEST(Graphs, OutliveTheCommunicator) {
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
