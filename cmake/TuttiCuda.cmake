@@ -56,7 +56,8 @@ function(tutti_cuda_library)
     src/device/cuda/device_memory.cc
     src/device/cuda/driver.cc
     src/device/cuda/host_memory.cc
-    src/channel/cuda/fd_exchange.cc
+    src/device/cuda/memory_sharing.cc
+    src/device/cuda/pool_memory.cc
     src/channel/cuda/gpu_group.cc
     src/channel/cuda/symmetric_memory.cc
     src/algorithm/cuda/kernels_any.cu
@@ -68,6 +69,7 @@ function(tutti_cuda_library)
     src/communicator/cuda/cuda_memory_impl.cc
     src/communicator/cuda/device_failure.cc
     src/communicator/cuda/plugin.cc
+    src/communicator/cuda/registered_calls.cc
     src/communicator/cuda/stream_order.cc)
   # The bits of the CPU's kernels: products and sums are not contracted.
   set_source_files_properties(src/device/cuda/cuda_arithmetic.cu src/algorithm/cuda/kernels_any.cu

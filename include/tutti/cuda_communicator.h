@@ -59,18 +59,29 @@ namespace device {
 struct MemoryChannel;  // tutti/device/channel.cuh
 }
 
-// Zeroed device memory that all ranks have allocated together and map: for collectives without copies and for kernels
-// of one's own. It must outlive all work that uses it; the communicator outlives it.
-class CudaMemory {
+// Memory of one size on every rank, mapped by all ranks. It must outlive all work that uses it.
+class CudaRegion {
  public:
-  virtual ~CudaMemory() = default;
+  virtual ~CudaRegion() = default;
   virtual std::size_t bytes() const noexcept = 0;
   // Of rank `rank`, as this rank's device sees it.
   virtual std::byte* data(int rank) const noexcept = 0;
+};
+
+// Zeroed device memory that all ranks have allocated together: for collectives without copies and for kernels of one's
+// own. The communicator outlives it.
+class CudaMemory : public CudaRegion {
+ public:
   // A channel to `peer` over this memory, for kernels: its semaphore is one of kCudaChannels of the pair.
   virtual device::MemoryChannel channel(int peer, int index = 0) const = 0;
 };
 inline constexpr int kCudaChannels = 64;
+
+// Device memory of the caller.
+struct CudaRange {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
 
 class CudaCommunicator {
  public:
@@ -96,7 +107,30 @@ class CudaCommunicator {
   // all_reduce, reduce_scatter and all_gather without copies: input and output lie in `memory`, at the same offsets on
   // all ranks, which the ranks compare. A call that is too small to gain from it, or any other collective, runs as
   // run() does.
-  virtual void run_in(const CudaMemory& memory, const Call& call, CudaStream stream) = 0;
+  virtual void run_in(const CudaRegion& memory, const Call& call, CudaStream stream) = 0;
+
+  // Collective: lets run() use the callers' own memory without copies, whoever has allocated it. All ranks give as many
+  // ranges of the same sizes, in the same order; the addresses may differ. Not during a capture.
+  //
+  // It is a promise: where a call's buffer lies in registered memory on one rank, it lies in the same range at the same
+  // offset on all ranks. A rank decides by its own pointers; if ranks decide differently, the call ends as kMismatch
+  // that says so. What counts is the input and output of an all_reduce, the input of a reduce_scatter, the output of an
+  // all_gather, from 1 MB on. Nothing counts while CudaOptions::algorithm forces one.
+  //
+  // The caller keeps the memory until all ranks have unregistered it or have destroyed their communicators: freeing
+  // what a peer maps is undefined. Graphs keep the mappings that they use, not the memory.
+  //
+  // Throws the same Error on all ranks, and registers nothing, if one of them cannot: kUnsupported says which memory
+  // cannot be shared and what to do, kInvalidArgument that the sizes differ.
+  virtual std::vector<std::shared_ptr<CudaRegion>> register_memory(Store& store,
+                                                                   const std::vector<CudaRange>& ranges) = 0;
+  // Collective: the opposite, for the same regions on all ranks; give up every other share of them first. Waits for
+  // this rank's calls, then for all ranks: the memory may be freed afterwards, if no graph uses it.
+  virtual void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) = 0;
+  // Whether all of [data, data + bytes) lies in one registered range.
+  virtual bool is_registered(const void* data, std::size_t bytes) const = 0;
+  // Calls that have run without copies so far, captured ones included.
+  virtual std::uint64_t direct_calls() const noexcept = 0;
 
   // Enqueues a batch of messages as one kernel: none of them waits for another one of the batch, but those of one pair
   // and direction run in order. A batch of sends and receives in any order cannot deadlock within itself.
@@ -114,6 +148,8 @@ class CudaCommunicator {
   // Of every wait inside a kernel, those of captured graphs included.
   virtual void set_timeout(std::chrono::milliseconds timeout) noexcept = 0;
 
+  // Path of libtutti_cuda.so. Throws Error(kUnsupported) if it is not installed.
+  static std::string library();
   // Names that CudaOptions::algorithm takes.
   static std::vector<std::string> algorithms();
   // What a call would run: "ll_one_shot@1x128".

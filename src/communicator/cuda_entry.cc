@@ -28,6 +28,8 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const s
   return registry(config).find("cuda").make_communicator(store, id, rank, size, complete);
 }
 
+std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }
+
 std::vector<std::string> CudaCommunicator::algorithms() { return cuda::algorithm_names(); }
 
 }  // namespace tutti

@@ -67,22 +67,20 @@ Device& DeviceRegistry::find(std::string_view name) {
   return *devices_.emplace(std::move(key), std::move(device)).first->second;
 }
 
-DeviceRegistry::DevicePtr DeviceRegistry::load(const std::string& name) const {
+std::string DeviceRegistry::path_of(const std::string& name) const {
   if (!is_device_name(name)) refuse(name, "not a device name (lower-case letters, digits and '_')");
   const std::string file = "libtutti_" + name + kLibrarySuffix;
-  std::string path;
   std::string looked;
   for (const std::string& directory : directories_) {
     looked += (looked.empty() ? "" : ", ") + directory;
-    if (::access((directory + "/" + file).c_str(), F_OK) == 0) {
-      path = directory + "/" + file;
-      break;
-    }
+    if (::access((directory + "/" + file).c_str(), F_OK) == 0) return directory + "/" + file;
   }
-  if (path.empty()) {
-    refuse(name, "no " + file + " in " + (looked.empty() ? "any directory (none given)" : looked) +
-                     "; install it there or name its directory in TUTTI_PLUGIN_PATH");
-  }
+  refuse(name, "no " + file + " in " + (looked.empty() ? "any directory (none given)" : looked) +
+                   "; install it there or name its directory in TUTTI_PLUGIN_PATH");
+}
+
+DeviceRegistry::DevicePtr DeviceRegistry::load(const std::string& name) const {
+  const std::string path = path_of(name);
   // RTLD_LOCAL: plug-ins must not see each other's symbols.
   Library library(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library == nullptr) refuse(name, last_dl_error());

@@ -21,7 +21,7 @@
 namespace tutti {
 
 // Raised by one whenever Device or DevicePlugin changes its layout or meaning.
-inline constexpr std::uint32_t kDeviceAbiVersion = 2;
+inline constexpr std::uint32_t kDeviceAbiVersion = 3;
 
 // What a plug-in gives. `abi_version` comes first and never moves, so that any two versions can tell each other apart.
 struct DevicePlugin {
@@ -45,6 +45,8 @@ class DeviceRegistry {
   // The device; the same one every time. Throws Error(kUnsupported) that says what was looked for, where, and why it
   // would not do; a later call tries again.
   Device& find(std::string_view name);
+  // Path of the plug-in's file. Throws Error(kUnsupported) if there is none.
+  std::string path_of(const std::string& name) const;
 
  private:
   using DevicePtr = std::unique_ptr<Device, void (*)(Device*)>;

@@ -45,9 +45,13 @@ class BlockCall {
     return true;
   }
 
-  // Waits for the headers of all peers: on the control warp, beside the workers.
-  TUTTI_DEVICE void check_headers() const {
+  // Waits for the headers of all peers: on the control warp, beside the workers. What this thread has found: false if a
+  // peer makes another call or does not come. Scratch takes no harm from a call that goes on; the peers' own memory
+  // would.
+  TUTTI_DEVICE bool check_headers() const {
+    bool agreed = true;
     if (team_.is_first_control() && was_busy_ != 0) {
+      agreed = false;
       device::fail(world_.control, device::pack_poison(device::FailureCode::kOverlap, world_.rank, world_.rank),
                    sequence_, fingerprint_, 0);
     }
@@ -59,11 +63,13 @@ class BlockCall {
         seen = device::load_relaxed(word);
         return seen >> 32 == low && (seen & 0xffffffffu) != 0;
       });
+      if (!came || seen != expected_header()) agreed = false;
       if (came && seen != expected_header()) {
         device::fail(world_.control, device::pack_poison(device::FailureCode::kMismatch, peer, world_.rank), sequence_,
                      fingerprint_, seen & 0xffffffffu);
       }
     });
+    return agreed;
   }
 
   // Ends the call: nothing of it is touched after this. All threads.

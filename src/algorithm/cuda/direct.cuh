@@ -66,16 +66,16 @@ TUTTI_DEVICE void direct_reduce(const Team& team, const DeviceWorld& world, cons
   }
 }
 
-// Both barriers around f().
+// Both barriers around f(), which runs only if all peers make the same call: it touches their memory.
 template <class Team, class F>
 TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, std::uint32_t fingerprint, F f) {
   BlockCall<Team> call(team, world, fingerprint);
   if (!call.enter()) return;
-  call.check_headers();
+  const bool agreed = call.check_headers();
   const BulkRing<Team> ring(team, world, call);
   team.sync();
   ring.signal(0, 0);
-  if (ring.wait(0, 0)) {
+  if (ring.wait(0, 0) && !team.any(!agreed)) {
     f();
     team.sync();
     ring.signal(1, 0);

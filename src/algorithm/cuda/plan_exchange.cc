@@ -120,12 +120,12 @@ TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std:
   return args;
 }
 
-DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const* memory, std::size_t input_offset,
-                       std::size_t output_offset, std::uint32_t fingerprint) {
+DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const* inputs, std::byte* const* outputs,
+                       std::uint32_t fingerprint) {
   DirectArgs args;
   for (int p = 0; p < size; ++p) {
-    args.input[p] = memory[p] + input_offset;
-    args.output[p] = memory[p] + output_offset;
+    args.input[p] = inputs[p];
+    args.output[p] = outputs[p];
   }
   args.bytes = agreed_bytes(call, size);
   args.chunk_bytes = call.collective == Collective::kAllReduce ? part_size(args.bytes, size, 16) : args.bytes;

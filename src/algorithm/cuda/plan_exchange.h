@@ -23,9 +23,10 @@ ExchangeArgs make_exchange(const Call& call, int rank, int size, const Choice& c
 std::optional<UniformArgs> make_uniform(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint);
 TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std::uint32_t fingerprint);
 
-// On memory that all ranks map: `memory[p]` is rank p's; input and output lie at the same offsets on all ranks.
-DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const* memory, std::size_t input_offset,
-                       std::size_t output_offset, std::uint32_t fingerprint);
+// On memory that all ranks map: inputs[p] and outputs[p] are rank p's. Only this rank's own is looked at of the inputs
+// of an all-gather and of the outputs of a reduce-scatter: the others may be null.
+DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const* inputs, std::byte* const* outputs,
+                       std::uint32_t fingerprint);
 
 // One message of a batch, as the host gives it.
 struct MessageRequest {

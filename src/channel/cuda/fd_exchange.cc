@@ -2,8 +2,10 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <thread>
 
 #include "base/clock.h"
@@ -16,8 +18,11 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// What a client says: its rank and a proof over both ranks' names. The answer is the descriptor with a proof of its
-// own.
+// Few enough for the kernel's limit on descriptors that are under way.
+constexpr std::size_t kFdsAMessage = 64;
+
+// What a client says: its rank and a proof over both ranks' names. The answers are the descriptors, each
+// message with a proof of its own.
 std::string proof(const FdExchange& request, int from, int to) {
   const std::string ranks = std::to_string(from) + ">" + std::to_string(to);
   const std::array<std::string_view, 3> parts{std::string_view("tutti-cuda-fd"), request.id, ranks};
@@ -57,10 +62,10 @@ bool send(int socket, const std::string& bytes, std::span<const int> fds, Deadli
   }
 }
 
-// Gives the descriptor to `clients` peers that prove the secret. Strangers are dropped.
-void serve(const FdServer& server, const FdExchange& request, int own_fd, int clients) {
+// Gives the descriptors to `request.clients` peers that prove the secret. Strangers are dropped.
+void serve(const FdServer& server, const FdExchange& request, std::span<const int> own) {
   Deadline deadline = Deadline::after(request.timeout);
-  while (clients > 0) {
+  for (int clients = request.clients; clients > 0;) {
     bool exhausted = false;
     const UniqueFd socket = accept_local(server.listener.get(), exhausted);
     if (!socket) {
@@ -73,8 +78,12 @@ void serve(const FdServer& server, const FdExchange& request, int own_fd, int cl
     if (!receive(socket.get(), hello, patience) || hello.bytes.size() < 33) continue;
     const int from = static_cast<unsigned char>(hello.bytes[0]);
     if (!same(proof(request, from, request.rank), std::string_view(hello.bytes).substr(1))) continue;
-    const std::array<int, 1> fds{own_fd};
-    if (send(socket.get(), proof(request, request.rank, from), fds, patience)) --clients;
+    const std::string answer = proof(request, request.rank, from);
+    bool sent = true;
+    for (std::size_t at = 0; at < own.size() && sent; at += kFdsAMessage) {
+      sent = send(socket.get(), answer, own.subspan(at, std::min(kFdsAMessage, own.size() - at)), patience);
+    }
+    if (sent) --clients;
   }
 }
 
@@ -84,12 +93,13 @@ void serve(const FdServer& server, const FdExchange& request, int own_fd, int cl
                   ": " + why + ". CUDA groups need all ranks on one host and in one network namespace");
 }
 
-UniqueFd fetch(const FdExchange& request, int peer) {
+std::vector<UniqueFd> fetch(const FdExchange& request, int peer) {
+  const FdExchange::Peer& from = request.peers[static_cast<std::size_t>(peer)];
   Deadline deadline = Deadline::after(request.timeout);
   const UniqueFd socket = new_local_socket();
   if (!socket) unreachable(request, peer, "no Unix socket can be made here");
   for (;;) {
-    const SocketStatus status = connect_local(socket.get(), request.peer_sockets[static_cast<std::size_t>(peer)]);
+    const SocketStatus status = connect_local(socket.get(), from.socket);
     if (status == SocketStatus::kOk) break;
     if (status == SocketStatus::kEnd) unreachable(request, peer, "its Unix socket is not there");
     // The listener's backlog is full for the moment.
@@ -98,12 +108,20 @@ UniqueFd fetch(const FdExchange& request, int peer) {
   }
   std::string hello(1, static_cast<char>(request.rank));
   hello += proof(request, request.rank, peer);
-  LocalMessage answer;
-  if (!send(socket.get(), hello, {}, deadline) || !receive(socket.get(), answer, deadline) || answer.fds.size() != 1 ||
-      !same(proof(request, peer, request.rank), answer.bytes)) {
-    unreachable(request, peer, "it did not answer in time, or has another secret (TUTTI_SECRET)");
+  const std::string expected = proof(request, peer, request.rank);
+  std::vector<UniqueFd> fds;
+  bool good = send(socket.get(), hello, {}, deadline);
+  while (good && fds.size() < from.fds) {
+    LocalMessage answer;
+    good = receive(socket.get(), answer, deadline) && !answer.fds.empty() && same(expected, answer.bytes);
+    if (good) std::move(answer.fds.begin(), answer.fds.end(), std::back_inserter(fds));
   }
-  return std::move(answer.fds[0]);
+  if (!good || fds.size() != from.fds) {
+    unreachable(request, peer,
+                "it did not answer in time, has another secret (TUTTI_SECRET), or sends more descriptors than this "
+                "process may open (ulimit -n)");
+  }
+  return fds;
 }
 
 }  // namespace
@@ -116,23 +134,20 @@ FdServer make_fd_server() {
   return server;
 }
 
-std::vector<UniqueFd> exchange_fds(const FdServer& server, const FdExchange& request, int own_fd) {
-  std::vector<UniqueFd> fds(request.peer_sockets.size());
-  int clients = 0;
-  for (const std::string& socket : request.peer_sockets) clients += socket.empty() ? 0 : 1;
-  if (clients == 0) return fds;
+void exchange_fds(const FdServer& server, const FdExchange& request, std::span<const int> own,
+                  const std::function<void(std::size_t peer, std::vector<UniqueFd>)>& take) {
   // Serves while this thread asks. It calls no CUDA function, so it needs no capture mode of its own.
-  std::thread server_thread([&] { serve(server, request, own_fd, clients); });
+  std::thread server_thread;
+  if (request.clients > 0) server_thread = std::thread([&] { serve(server, request, own); });
   try {
-    for (std::size_t peer = 0; peer < fds.size(); ++peer) {
-      if (!request.peer_sockets[peer].empty()) fds[peer] = fetch(request, static_cast<int>(peer));
+    for (std::size_t peer = 0; peer < request.peers.size(); ++peer) {
+      if (request.peers[peer].fds > 0) take(peer, fetch(request, static_cast<int>(peer)));
     }
   } catch (...) {
-    server_thread.join();
+    if (server_thread.joinable()) server_thread.join();
     throw;
   }
-  server_thread.join();
-  return fds;
+  if (server_thread.joinable()) server_thread.join();
 }
 
 }  // namespace tutti::cuda

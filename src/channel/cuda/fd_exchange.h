@@ -1,8 +1,10 @@
-// Every rank of a host gives one file descriptor to every other process, over Unix sockets whose names pass through the
+// Every rank of a host gives file descriptors to every other process, over Unix sockets whose names pass through the
 // store. Both ends prove the group's secret by HMAC, so a stranger who finds the socket gets nothing.
 #pragma once
 
 #include <chrono>
+#include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,7 +13,7 @@
 
 namespace tutti::cuda {
 
-// An abstract Unix socket that serves this rank's descriptor. Made first, so that its name can travel in the rank's
+// An abstract Unix socket that serves this rank's descriptors. Made first, so that its name can travel in the rank's
 // card.
 struct FdServer {
   std::string name;
@@ -20,15 +22,22 @@ struct FdServer {
 FdServer make_fd_server();
 
 struct FdExchange {
+  struct Peer {
+    std::string socket;
+    std::size_t fds = 0;  // that it gives: 0 for this rank, for one of this process, and for one that has none
+  };
   std::string id;  // of the communicator and of this exchange
   std::string secret;
   int rank = 0;
-  std::vector<std::string> peer_sockets;  // by rank; empty: this rank, or one of this process, which needs none
+  std::vector<Peer> peers;  // by rank
+  int clients = 0;          // ranks that fetch this rank's descriptors
   std::chrono::milliseconds timeout{};
 };
 
-// Collective among the processes. Returns a descriptor a peer, empty where its socket is. Throws Error(kTimeout) or
+// Collective among the processes. `take` gets each peer's descriptors, in rank order, and is done with one peer before
+// the next is asked: so few are open at once. It must not throw, or that peer's successors wait in vain. Throws
 // Error(kUnsupported) that names the rank that cannot be reached.
-std::vector<UniqueFd> exchange_fds(const FdServer& server, const FdExchange& request, int own_fd);
+void exchange_fds(const FdServer& server, const FdExchange& request, std::span<const int> own,
+                  const std::function<void(std::size_t peer, std::vector<UniqueFd>)>& take);
 
 }  // namespace tutti::cuda

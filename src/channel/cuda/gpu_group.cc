@@ -7,6 +7,7 @@
 
 #include "base/secret.h"
 #include "bootstrap/exchange.h"
+#include "channel/cuda/cards.h"
 #include "channel/cuda/probe_args.h"
 #include "device/cuda/cuda_check.h"
 #include "tutti/error.h"
@@ -80,6 +81,25 @@ void GpuGroup::connect(Store& store, bool on_device) {
 
 std::shared_ptr<SymmetricMemory> GpuGroup::allocate(Store& store, const std::string& name, std::size_t bytes) const {
   return std::make_shared<SymmetricMemory>(store, symmetric_request("memory " + name, bytes));
+}
+
+std::vector<std::shared_ptr<RegisteredMemory>> GpuGroup::share(Store& store, const std::string& name,
+                                                               const std::vector<CudaRange>& ranges,
+                                                               const std::string& problem) const {
+  if (!on_device_) {
+    throw_error(ErrorKind::kUnsupported, "memory is not registered: the ranks reach each other by " + transport_);
+  }
+  RegisterRequest request;
+  request.id = request_.id + "/" + name;
+  request.secret = request_.secret;
+  request.process = process_token();
+  request.rank = request_.rank;
+  request.size = request_.size;
+  request.device = request_.device;
+  request.timeout = request_.timeout;
+  request.ranges = ranges;
+  request.problem = problem;
+  return register_ranges(store, request, cuda_memory_sharing());
 }
 
 void GpuGroup::make_world() {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "channel/cuda/device_world.h"
+#include "channel/cuda/registered_memory.h"
 #include "channel/cuda/symmetric_memory.h"
 #include "tutti/cuda_communicator.h"
 
@@ -52,6 +53,13 @@ class GpuGroup {
   int sharers() const noexcept { return scratch_->sharers(); }
   // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group.
   std::shared_ptr<SymmetricMemory> allocate(Store& store, const std::string& name, std::size_t bytes) const;
+  // Callers' memory, as register_ranges(). Collective; `name` is new in the group. `problem` is this rank's reason not
+  // to take part, which becomes the error of all. Throws Error(kUnsupported) where the ranks have no peer memory.
+  std::vector<std::shared_ptr<RegisteredMemory>> share(Store& store, const std::string& name,
+                                                       const std::vector<CudaRange>& ranges,
+                                                       const std::string& problem) const;
+  const std::string& id() const noexcept { return request_.id; }
+  std::chrono::milliseconds exchange_timeout() const noexcept { return request_.timeout; }
 
  private:
   std::uint64_t run_probe(std::uint64_t round, bool lines) const;

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "base/secret.h"
 #include "bootstrap/exchange.h"
+#include "channel/cuda/cards.h"
 #include "channel/cuda/fd_exchange.h"
 #include "device/cuda/cuda_check.h"
 #include "tutti/error.h"
@@ -13,28 +13,10 @@
 namespace tutti::cuda {
 namespace {
 
-// Names this process among others: ranks with equal tokens share one address space.
-const std::string& process_token() {
-  static const std::string token = random_secret();
-  return token;
-}
-
 cudaDeviceProp properties_of(int device) {
   cudaDeviceProp prop{};
   check_cuda(cudaGetDeviceProperties(&prop, device), "cudaGetDeviceProperties");
   return prop;
-}
-
-void put(std::string& text, const std::string& field) { text += std::to_string(field.size()) + ":" + field; }
-std::string take(std::string_view& text) {
-  const std::size_t colon = text.find(':');
-  const std::size_t length = colon == std::string_view::npos ? 0 : std::stoul(std::string(text.substr(0, colon)));
-  if (colon == std::string_view::npos || text.size() - colon - 1 < length) {
-    throw_error(ErrorKind::kInternal, "a rank's card of GPU memory cannot be read: use one version on all ranks");
-  }
-  std::string field(text.substr(colon + 1, length));
-  text.remove_prefix(colon + 1 + length);
-  return field;
 }
 
 // What a rank tells the others before memory is exchanged.
@@ -48,13 +30,13 @@ struct Card {
 
   std::string pack() const {
     std::string text;
-    for (const std::string* field : {&process, &memory, &socket, &uuid, &processors, &problem}) put(text, *field);
+    for (const std::string* field : {&process, &memory, &socket, &uuid, &processors, &problem}) put_field(text, *field);
     return text;
   }
   static Card unpack(std::string_view text) {
     Card card;
     for (std::string* field : {&card.process, &card.memory, &card.socket, &card.uuid, &card.processors, &card.problem})
-      *field = take(text);
+      *field = take_field(text);
     return card;
   }
 };
@@ -93,10 +75,17 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   }
   std::string problem;
   try {
-    FdExchange fds{request.id, request.secret, request.rank, {}, request.timeout};
-    for (const Card& card : cards) fds.peer_sockets.push_back(card.process == mine.process ? "" : card.socket);
+    FdExchange fds{request.id, request.secret, request.rank, {}, 0, request.timeout};
+    for (const Card& card : cards) {
+      const bool here = card.process == mine.process;
+      fds.peers.push_back({here ? "" : card.socket, here ? std::size_t{0} : std::size_t{1}});
+      fds.clients += here ? 0 : 1;
+    }
     const UniqueFd own_fd = own->export_fd();
-    const std::vector<UniqueFd> received = exchange_fds(server, fds, own_fd.get());
+    const int own_number = own_fd.get();
+    std::vector<UniqueFd> received(cards.size());
+    exchange_fds(server, fds, {&own_number, 1},
+                 [&](std::size_t peer, std::vector<UniqueFd> one) { received[peer] = std::move(one.front()); });
     for (std::size_t r = 0; r < cards.size(); ++r) {
       if (static_cast<int>(r) == request.rank) {
         memory_.push_back(own);

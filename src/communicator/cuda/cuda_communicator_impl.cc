@@ -89,11 +89,18 @@ void CudaCommunicatorImpl::abort(const std::string& reason) noexcept {
 
 std::optional<Error> CudaCommunicatorImpl::failure() const {
   const std::lock_guard lock(mutex_);
-  return failure_of(group_->control(), rank_, options_.name, abort_reason_, records_);
+  return current_failure();
+}
+
+std::optional<Error> CudaCommunicatorImpl::current_failure() const {
+  const device::HostControl& control = group_->control();
+  auto error = failure_of(control, rank_, options_.name, abort_reason_, records_);
+  if (!error || error->kind() != ErrorKind::kMismatch) return error;
+  return Error(error->kind(), error->what() + registrations_.explain(static_cast<std::uint32_t>(control.mine)));
 }
 
 void CudaCommunicatorImpl::throw_if_failed() const {
-  if (auto error = failure_of(group_->control(), rank_, options_.name, abort_reason_, records_)) throw Error(*error);
+  if (auto error = current_failure()) throw Error(*error);
 }
 
 void CudaCommunicatorImpl::check(const Call& call) const { check_call(call, rank_, size_); }
@@ -142,6 +149,8 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream) {
   throw_if_failed();
   if (runs_as_messages(call)) {
     run_messages(call, static_cast<cudaStream_t>(stream));
+  } else if (std::optional<DirectPlace> place; !forced_ && (place = registrations_.place_of(call, size_))) {
+    run_direct(call, *place, static_cast<cudaStream_t>(stream));
   } else {
     run_collective(call, static_cast<cudaStream_t>(stream));
   }
@@ -217,20 +226,15 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const s
   return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
 }
 
-void CudaCommunicatorImpl::run_in(const CudaMemory& memory, const Call& call, CudaStream stream) {
+void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, CudaStream stream) {
   check(call);
-  const std::optional<DirectPlace> place = place_of(call, rank_, size_, memory);
-  if (!place) return run(call, stream);
+  const std::optional<DirectSizes> sizes = direct_sizes(call, size_);
+  if (!sizes) return run(call, stream);
+  const DirectPlace place = place_in(call, rank_, *sizes, memory);
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);
   throw_if_failed();
-  const int blocks = std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
-  const CallRecord record = record_of(call, place->number * 64 + static_cast<std::uint32_t>(blocks));
-  std::byte* memories[device::kMaxRanks];
-  for (int p = 0; p < size_; ++p) memories[p] = memory.data(p);
-  DirectArgs args = make_direct(call, size_, blocks, memories, place->input, place->output, record.hash);
-  launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, 512, &args, collectives_,
-         static_cast<cudaStream_t>(stream));
+  run_direct(call, place, static_cast<cudaStream_t>(stream));
 }
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
@@ -241,7 +245,10 @@ void CudaCommunicatorImpl::synchronize(CudaStream stream) {
 
 std::string CudaCommunicatorImpl::explain(const Call& call) const {
   check(call);
-  return runs_as_messages(call) ? "messages" : to_string(choose(shape_of(call), forced_));
+  if (runs_as_messages(call)) return "messages";
+  const std::lock_guard lock(mutex_);
+  if (!forced_ && registrations_.place_of(call, size_)) return "registered";
+  return to_string(choose(shape_of(call), forced_));
 }
 
 }  // namespace tutti::cuda

@@ -15,6 +15,7 @@
 #include "algorithm/cuda/plan_exchange.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
+#include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
 #include "tutti/cuda_communicator.h"
 
@@ -31,7 +32,11 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void check(const Call& call) const override;
   void run(const Call& call, CudaStream stream) override;
   std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) override;
-  void run_in(const CudaMemory& memory, const Call& call, CudaStream stream) override;
+  void run_in(const CudaRegion& memory, const Call& call, CudaStream stream) override;
+  std::vector<std::shared_ptr<CudaRegion>> register_memory(Store& store, const std::vector<CudaRange>& ranges) override;
+  void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) override;
+  bool is_registered(const void* data, std::size_t bytes) const override;
+  std::uint64_t direct_calls() const noexcept override;
   void exchange(const std::vector<CudaMessage>& messages, CudaStream stream) override;
   void synchronize(CudaStream stream) override;
   std::optional<Error> failure() const override;
@@ -44,9 +49,12 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
  private:
   CudaShape shape_of(const Call& call) const noexcept;
   CallRecord record_of(const Call& call, std::uint32_t choice);
+  std::optional<Error> current_failure() const;
   void throw_if_failed() const;
   void run_collective(const Call& call, cudaStream_t stream);
+  void run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream);
   void run_messages(const Call& call, cudaStream_t stream);
+  std::string problem_with(const std::vector<CudaRange>& ranges) const;
   void launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
   void launch(const void* kernel, int blocks, int workers, void* args, StreamOrder& order, cudaStream_t stream);
 
@@ -62,6 +70,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   StreamOrder collectives_, messages_;
   std::unordered_map<std::uint32_t, CallRecord> records_;  // by fingerprint: what a failing kernel was
   std::string abort_reason_;
+  Registrations registrations_;
+  std::uint64_t registration_calls_ = 0;  // names them in the store
+  std::uint64_t direct_calls_ = 0;
 };
 
 }  // namespace tutti::cuda

@@ -3,10 +3,8 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "channel/cuda/gpu_group.h"
-#include "tutti/call.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::cuda {
@@ -25,13 +23,5 @@ class CudaMemoryImpl final : public CudaMemory {
   const std::size_t words_;  // offset of the semaphores' words
   const std::shared_ptr<SymmetricMemory> memory_;
 };
-
-// Where a call's buffers lie in memory that all ranks map. Empty: the call does not run without copies.
-struct DirectPlace {
-  std::size_t input = 0, output = 0;
-  std::uint32_t number = 0;  // of both offsets: part of what ranks compare
-};
-// Throws Error(kInvalidArgument) if a buffer of a call that should lie in `memory` does not.
-std::optional<DirectPlace> place_of(const Call& call, int rank, int size, const CudaMemory& memory);
 
 }  // namespace tutti::cuda

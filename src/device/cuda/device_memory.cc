@@ -83,15 +83,19 @@ class DeviceMemory final : public SharedMemory {
 
 }  // namespace
 
-std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes) {
-  const DeviceGuard guard(device);
-  check_cuda(cudaFree(nullptr), "cudaFree");  // makes the device's primary context
+std::shared_ptr<SharedMemory> make_unset_device_memory(int device, std::size_t bytes) {
   const std::size_t whole = whole_granules(device, bytes);
   const CUmemAllocationProp prop = properties(device);
   CUmemGenericAllocationHandle handle{};
   check_driver(driver().mem_create(&handle, whole, &prop, 0), "cuMemCreate");
-  auto memory = std::make_shared<DeviceMemory>(handle, device, whole);
-  check_cuda(cudaMemset(memory->data(), 0, whole), "cudaMemset");
+  return std::make_shared<DeviceMemory>(handle, device, whole);
+}
+
+std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes) {
+  const DeviceGuard guard(device);
+  check_cuda(cudaFree(nullptr), "cudaFree");  // makes the device's primary context
+  auto memory = make_unset_device_memory(device, bytes);
+  check_cuda(cudaMemset(memory->data(), 0, memory->bytes()), "cudaMemset");
   check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   return memory;
 }

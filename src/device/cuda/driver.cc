@@ -39,6 +39,10 @@ Driver load() {
   find(d.mem_set_access, "cuMemSetAccess");
   find(d.mem_export, "cuMemExportToShareableHandle");
   find(d.mem_import, "cuMemImportFromShareableHandle");
+  find(d.mem_get_address_range, "cuMemGetAddressRange");
+  find(d.mem_retain_handle, "cuMemRetainAllocationHandle");
+  find(d.mem_get_properties, "cuMemGetAllocationPropertiesFromHandle");
+  find(d.pointer_get_attribute, "cuPointerGetAttribute");
   return d;
 }
 

@@ -20,6 +20,10 @@ struct Driver {
   decltype(&cuMemSetAccess) mem_set_access;
   decltype(&cuMemExportToShareableHandle) mem_export;
   decltype(&cuMemImportFromShareableHandle) mem_import;
+  decltype(&cuMemGetAddressRange) mem_get_address_range;
+  decltype(&cuMemRetainAllocationHandle) mem_retain_handle;
+  decltype(&cuMemGetAllocationPropertiesFromHandle) mem_get_properties;
+  decltype(&cuPointerGetAttribute) pointer_get_attribute;
 };
 
 // Loaded at the first call. Throws Error(kUnsupported) if there is no driver, or one that is too old.

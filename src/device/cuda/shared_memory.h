@@ -30,6 +30,8 @@ class SharedMemory {
 
 // `bytes` of zeroed memory on `device`, at least; accessible to it.
 std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes);
+// The same with undefined contents; waits for nothing, also while a stream is being captured.
+std::shared_ptr<SharedMemory> make_unset_device_memory(int device, std::size_t bytes);
 // Memory that another process has exported, accessible to `device`.
 std::shared_ptr<SharedMemory> open_device_memory(int device, int fd, std::size_t bytes);
 

@@ -2,7 +2,7 @@
 // parent never touches CUDA, which does not survive a fork.
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
-#include "cuda/gpu/gpu_ranks.h"
+#include "cuda/gpu/registered_case.h"
 
 namespace tutti::cuda::test {
 namespace {
@@ -13,7 +13,7 @@ using tutti::test::wait_for;
 
 // A rank in its own process; true if the body did not throw.
 bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& options,
-              const std::function<void(Rank&)>& body) {
+              const std::function<void(Rank&, Store&)>& body) {
   try {
     const auto store = store_process.connect();
     Rank rank;
@@ -27,7 +27,7 @@ bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& o
     CudaOptions mine = options;
     mine.device = rank.device;
     rank.comm = CudaCommunicator::create(*store, "processes", r, size, mine);
-    body(rank);
+    body(rank, *store);
     rank.comm.reset();
     return true;
   } catch (const std::exception& e) {
@@ -36,7 +36,7 @@ bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& o
   }
 }
 
-void run_processes(int size, const CudaOptions& options, const std::function<void(Rank&)>& body) {
+void run_processes(int size, const CudaOptions& options, const std::function<void(Rank&, Store&)>& body) {
   StoreProcess store;
   std::vector<pid_t> ranks;
   for (int r = 0; r < size; ++r) {
@@ -54,7 +54,7 @@ CudaOptions options_with(const char* transport) {
 
 TEST(Processes, ExchangeMemory) {
   for (const char* transport : {"peer", "host"}) {
-    run_processes(2, options_with(transport), [](Rank& rank) {
+    run_processes(2, options_with(transport), [](Rank& rank, Store&) {
       for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kBarrier}) {
         for (const std::size_t count : {1, 5000, 300'000}) {
           CaseShape shape;
@@ -67,8 +67,37 @@ TEST(Processes, ExchangeMemory) {
   }
 }
 
+// CUDA IPC for memory of cudaMalloc, descriptors for that of the driver's virtual memory management.
+TEST(Processes, RegisterMemoryOfTheirOwn) {
+  run_processes(2, options_with("peer"), [](Rank& rank, Store& store) {
+    constexpr std::size_t kMB = std::size_t{1} << 20;
+    for (const MemoryKind kind : {MemoryKind::kMalloc, MemoryKind::kSegments, MemoryKind::kPool}) {
+      const auto memory = make_memory(kind, rank.device, 10);
+      std::byte* const data = memory.get() + 256 * (rank.rank + 1);
+      auto regions = rank.comm->register_memory(store, {{data, 9 * kMB}});
+      const CollectiveCase c(sum_of(Collective::kAllReduce, 1'000'003), rank.size, 1);
+      run_registered(rank, c, data, data + 4 * kMB + 64, true, std::string("memory of ") + name_of(kind));
+      const CollectiveCase gathered(sum_of(Collective::kAllGather, 500'000), rank.size, 2);
+      run_registered(rank, gathered, rank.memory, data + 3 * kMB, true, std::string("memory of ") + name_of(kind));
+      rank.comm->unregister_memory(store, std::move(regions));
+    }
+  });
+}
+
+TEST(Processes, RegisterNothingInHostMemory) {
+  run_processes(2, options_with("host"), [](Rank& rank, Store& store) {
+    try {
+      rank.comm->register_memory(store, {{rank.memory, 4096}});
+    } catch (const Error& e) {
+      if (std::string(e.what()).find("pinned host memory") != std::string::npos) return;
+      throw;
+    }
+    throw std::runtime_error("memory was registered without peer memory");
+  });
+}
+
 TEST(Processes, AKilledRankIsATimeoutOfTheOthers) {
-  run_processes(2, options_with(""), [](Rank& rank) {
+  run_processes(2, options_with(""), [](Rank& rank, Store&) {
     CaseShape shape;
     shape.count = 1000;
     run_and_verify(rank, shape, 1);

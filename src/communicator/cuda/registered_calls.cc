@@ -1,0 +1,106 @@
+// CudaCommunicator's calls without copies, and the registration of callers' memory for them.
+#include <algorithm>
+
+#include "algorithm/cuda/kernels.h"
+#include "bootstrap/exchange.h"
+#include "communicator/cuda/cuda_communicator_impl.h"
+#include "device/cuda/cuda_check.h"
+
+namespace tutti::cuda {
+
+void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream) {
+  const int blocks = std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
+  const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
+  if (!place.text.empty()) registrations_.remember(record.hash, place.text);
+  std::byte* inputs[device::kMaxRanks] = {};
+  std::byte* outputs[device::kMaxRanks] = {};
+  for (int p = 0; p < size_; ++p) {
+    if (place.input.memory != nullptr) inputs[p] = place.input.memory->data(p) + place.input.offset;
+    if (place.output.memory != nullptr) outputs[p] = place.output.memory->data(p) + place.output.offset;
+  }
+  if (place.input.memory == nullptr) inputs[rank_] = call.input.base;
+  if (place.output.memory == nullptr) outputs[rank_] = call.output.base;
+  DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
+  for (const DirectBuffer* buffer : {&place.input, &place.output}) {
+    // The caller's own memory of run_in() has no owner here.
+    if (buffer->memory.use_count() > 0) collectives_.retain(stream, buffer->memory);
+  }
+  launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, 512, &args, collectives_, stream);
+  ++direct_calls_;
+}
+
+// Why this rank cannot register `ranges`: said to all ranks, which then refuse together.
+std::string CudaCommunicatorImpl::problem_with(const std::vector<CudaRange>& ranges) const {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const auto* begin = static_cast<const std::byte*>(ranges[i].data);
+    const std::string which = "registers range " + std::to_string(i) + ", which ";
+    if (begin == nullptr || ranges[i].bytes == 0) return which + "has no memory";
+    if (registrations_.touches(begin, ranges[i].bytes)) return which + "is registered already, or a part of it";
+    for (std::size_t j = 0; j < i; ++j) {
+      const auto* other = static_cast<const std::byte*>(ranges[j].data);
+      if (begin < other + ranges[j].bytes && other < begin + ranges[i].bytes) {
+        return which + "overlaps range " + std::to_string(j);
+      }
+    }
+  }
+  return {};
+}
+
+std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(Store& store,
+                                                                               const std::vector<CudaRange>& ranges) {
+  const DeviceGuard guard(group_->device());
+  release_retired();
+  std::string problem;
+  std::string name;
+  {
+    const std::lock_guard lock(mutex_);
+    throw_if_failed();
+    problem = problem_with(ranges);
+    name = "register " + std::to_string(registration_calls_++);
+  }
+  const auto made = group_->share(store, name, ranges, problem);
+  const std::lock_guard lock(mutex_);
+  for (const auto& region : made) registrations_.add(region, rank_);
+  return {made.begin(), made.end()};
+}
+
+void CudaCommunicatorImpl::unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) {
+  const DeviceGuard guard(group_->device());
+  std::string problem;
+  std::string name;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& region : regions) {
+      if (region == nullptr || !registrations_.holds(*region)) problem = "unregisters memory that is not registered";
+    }
+    name = group_->id() + "/unregister " + std::to_string(registration_calls_++);
+  }
+  const auto problems =
+      tutti::exchange(store, name, "cuda-unregister", rank_, size_, problem, group_->exchange_timeout());
+  for (std::size_t r = 0; r < problems.size(); ++r) {
+    if (!problems[r].empty()) {
+      throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(r) + " " + problems[r]);
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    collectives_.wait();  // kernels under way use the mappings
+    for (const auto& region : regions) registrations_.remove(*region);
+  }
+  regions.clear();
+  release_retired();
+  // When all have come, no rank maps what the others may free now.
+  tutti::exchange(store, name, "cuda-unregistered", rank_, size_, "", group_->exchange_timeout());
+}
+
+bool CudaCommunicatorImpl::is_registered(const void* data, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return registrations_.contains(data, bytes);
+}
+
+std::uint64_t CudaCommunicatorImpl::direct_calls() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return direct_calls_;
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,122 @@
+#include "communicator/cuda/registrations.h"
+
+#include <algorithm>
+
+#include "algorithm/cuda/plan_exchange.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+// Below this a call through scratch is faster: it has one barrier less.
+constexpr std::size_t kLeastDirect = std::size_t{1} << 20;
+
+std::uint32_t mixed(std::uint64_t offsets) { return static_cast<std::uint32_t>(offsets ^ offsets >> 32); }
+
+}  // namespace
+
+std::optional<DirectSizes> direct_sizes(const Call& call, int size) {
+  const bool direct = call.collective == Collective::kAllReduce || call.collective == Collective::kReduceScatter ||
+                      call.collective == Collective::kAllGather;
+  if (!direct || size == 1 || call.uneven || call.op == ReduceOp::kPremulSum || call.input.pointers != nullptr ||
+      call.output.pointers != nullptr) {
+    return std::nullopt;
+  }
+  const std::size_t bytes = agreed_bytes(call, size);
+  const auto n = static_cast<std::size_t>(size);
+  DirectSizes sizes;
+  sizes.input = call.collective == Collective::kReduceScatter ? n * bytes : bytes;
+  sizes.output = call.collective == Collective::kAllGather ? n * bytes : bytes;
+  sizes.shared_input = call.collective != Collective::kAllGather;
+  sizes.shared_output = call.collective != Collective::kReduceScatter;
+  if (std::max(sizes.input, sizes.output) < kLeastDirect) return std::nullopt;
+  return sizes;
+}
+
+DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const CudaRegion& memory) {
+  const auto offset_of = [&](const std::byte* data, std::size_t bytes, const char* what) {
+    const std::byte* base = memory.data(rank);
+    if (data < base || data + bytes > base + memory.bytes()) {
+      throw_error(ErrorKind::kInvalidArgument, std::string("the ") + what + " does not lie in the given memory");
+    }
+    return static_cast<std::size_t>(data - base);
+  };
+  const std::shared_ptr<const CudaRegion> unowned(std::shared_ptr<void>(), &memory);
+  DirectPlace place;
+  place.input = {unowned, offset_of(call.input.base, sizes.input, "input")};
+  place.output = {unowned, offset_of(call.output.base, sizes.output, "output")};
+  std::uint64_t offsets = sizes.shared_input ? place.input.offset * 31 + 1 : 0;
+  if (sizes.shared_output) offsets = offsets * 31 + place.output.offset;
+  place.number = mixed(offsets);
+  return place;
+}
+
+void Registrations::add(std::shared_ptr<CudaRegion> region, int rank) {
+  const std::byte* base = region->data(rank);
+  const std::size_t bytes = region->bytes();
+  entries_.insert_or_assign(base, Entry{std::move(region), ++made_, bytes});
+}
+
+void Registrations::remove(const CudaRegion& region) {
+  std::erase_if(entries_, [&](const auto& entry) { return entry.second.region.get() == &region; });
+}
+
+bool Registrations::holds(const CudaRegion& region) const {
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&](const auto& entry) { return entry.second.region.get() == &region; });
+}
+
+bool Registrations::touches(const void* data, std::size_t bytes) const {
+  const auto* begin = static_cast<const std::byte*>(data);
+  const auto above = entries_.lower_bound(begin + bytes);
+  if (above == entries_.begin()) return false;
+  const auto& [base, entry] = *std::prev(above);  // ranges do not overlap, so only the last one can reach it
+  return base + entry.bytes > begin;
+}
+
+const std::pair<const std::byte* const, Registrations::Entry>* Registrations::find(const void* data,
+                                                                                   std::size_t bytes) const {
+  const auto* begin = static_cast<const std::byte*>(data);
+  const auto above = entries_.upper_bound(begin);
+  if (above == entries_.begin()) return nullptr;
+  const auto& found = *std::prev(above);
+  const auto offset = static_cast<std::size_t>(begin - found.first);
+  return offset <= found.second.bytes && bytes <= found.second.bytes - offset ? &found : nullptr;
+}
+
+std::optional<DirectPlace> Registrations::place_of(const Call& call, int size) const {
+  if (entries_.empty()) return std::nullopt;
+  const std::optional<DirectSizes> sizes = direct_sizes(call, size);
+  if (!sizes) return std::nullopt;
+  DirectPlace place;
+  std::uint64_t numbers = 0x5ca1e;  // unlike any call in memory of allocate()
+  const auto locate = [&](const std::byte* data, std::size_t bytes, const char* what, DirectBuffer& buffer) {
+    const auto* found = find(data, bytes);
+    if (found == nullptr) return false;
+    buffer = {found->second.region, static_cast<std::size_t>(data - found->first)};
+    numbers = (numbers * 0x100000001b3u ^ found->second.number) * 0x100000001b3u ^ buffer.offset;
+    place.text += std::string(place.text.empty() ? "" : ", ") + what + " in range " +
+                  std::to_string(found->second.number) + " at byte " + std::to_string(buffer.offset);
+    return true;
+  };
+  if (sizes->shared_input && !locate(call.input.base, sizes->input, "input", place.input)) return std::nullopt;
+  if (sizes->shared_output && !locate(call.output.base, sizes->output, "output", place.output)) return std::nullopt;
+  place.number = mixed(numbers);
+  return place;
+}
+
+void Registrations::remember(std::uint32_t fingerprint, const std::string& text) {
+  if (texts_.size() > 4096) texts_.clear();
+  texts_.insert_or_assign(fingerprint, text);
+}
+
+std::string Registrations::explain(std::uint32_t fingerprint) const {
+  if (made_ == 0) return {};
+  const auto found = texts_.find(fingerprint);
+  return "; here " +
+         (found != texts_.end() ? "it uses registered memory (" + found->second + ")"
+                                : std::string("it uses no registered memory")) +
+         ": all ranks must pass the same registered range at the same offset, or none of them registered memory";
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,77 @@
+// Memory that the ranks of a communicator have registered, and where a call's buffers lie in it.
+//
+// Registered memory is a promise (include/tutti/cuda_communicator.h): so each rank may decide by its own pointers
+// whether a call runs without copies, and by what, without asking the others. What it has decided is part of the
+// fingerprint that every call compares before a peer's memory is touched: a broken promise is an error, never wrong
+// data.
+//
+// Thread rule: the communicator's mutex guards it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/call.h"
+#include "tutti/cuda_communicator.h"
+
+namespace tutti::cuda {
+
+// A buffer in memory that all ranks map; without memory it is used by its own rank only.
+struct DirectBuffer {
+  std::shared_ptr<const CudaRegion> memory;
+  std::size_t offset = 0;
+};
+struct DirectPlace {
+  DirectBuffer input, output;
+  std::uint32_t number = 0;  // of what must lie alike: part of what ranks compare
+  std::string text;          // for messages
+};
+
+// What a call without copies touches. Empty: there is no such call, or it is too small to gain from it.
+struct DirectSizes {
+  std::size_t input = 0, output = 0;                 // bytes
+  bool shared_input = false, shared_output = false;  // touched by peers
+};
+std::optional<DirectSizes> direct_sizes(const Call& call, int size);
+
+// Both buffers in `memory`. Throws Error(kInvalidArgument) if one of them is not.
+DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const CudaRegion& memory);
+
+class Registrations {
+ public:
+  // Numbered in the order of registration, which is the same on all ranks.
+  void add(std::shared_ptr<CudaRegion> region, int rank);
+  void remove(const CudaRegion& region);
+  bool empty() const noexcept { return entries_.empty(); }
+  bool contains(const void* data, std::size_t bytes) const { return find(data, bytes) != nullptr; }
+  // Whether a byte of [data, data + bytes) is registered.
+  bool touches(const void* data, std::size_t bytes) const;
+  bool holds(const CudaRegion& region) const;
+
+  // Where what peers touch lies in registered memory; empty if a part of it does not.
+  std::optional<DirectPlace> place_of(const Call& call, int size) const;
+
+  // Remembers how a call of this fingerprint was run, for explain().
+  void remember(std::uint32_t fingerprint, const std::string& text);
+  // What to add to the message of calls that differ; empty if no memory was ever registered.
+  std::string explain(std::uint32_t fingerprint) const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<CudaRegion> region;
+    std::uint32_t number = 0;
+    std::size_t bytes = 0;
+  };
+  const std::pair<const std::byte* const, Entry>* find(const void* data, std::size_t bytes) const;
+
+  std::map<const std::byte*, Entry> entries_;  // by this rank's address
+  std::uint32_t made_ = 0;
+  std::unordered_map<std::uint32_t, std::string> texts_;
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,74 @@
+// Memory for PyTorch's pools (CUDAPluggableAllocator): made with descriptors, so that any process can map what is
+// registered of it.
+//
+// C functions that libtutti_cuda.so exports. Ownership: the caller frees what it allocates; what a peer maps lives on
+// until it is unmapped there. Thread rule: any thread. PyTorch allocates while it captures, hence the relaxed mode.
+#include <cuda_runtime_api.h>
+#include <sys/types.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/shared_memory.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+// What is allocated at present. One a process; never destroyed, since PyTorch frees its pools at exit.
+struct Pool {
+  std::mutex mutex;  // guards memory; a leaf
+  std::map<void*, std::shared_ptr<SharedMemory>> memory;
+};
+Pool& pool() {
+  static Pool* const instance = new Pool;
+  return *instance;
+}
+
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+}  // namespace
+}  // namespace tutti::cuda
+
+// Null when there is none: PyTorch then frees what it has cached, tries again, and raises its own error.
+extern "C" __attribute__((visibility("default"))) void* tutti_cuda_pool_malloc(ssize_t bytes, int device,
+                                                                               cudaStream_t /*stream*/) noexcept {
+  using namespace tutti::cuda;
+  if (bytes <= 0) return nullptr;
+  try {
+    const RelaxedCapture relaxed;
+    const DeviceGuard guard(device);
+    check_cuda(cudaFree(nullptr), "cudaFree");  // makes the device's primary context
+    std::shared_ptr<SharedMemory> memory = make_unset_device_memory(device, static_cast<std::size_t>(bytes));
+    void* const data = memory->data();
+    const std::lock_guard lock(pool().mutex);
+    pool().memory.emplace(data, std::move(memory));
+    return data;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+// All work that uses the memory has ended: PyTorch sees to that.
+extern "C" __attribute__((visibility("default"))) void tutti_cuda_pool_free(void* data, ssize_t /*bytes*/,
+                                                                            int /*device*/,
+                                                                            cudaStream_t /*stream*/) noexcept {
+  using namespace tutti::cuda;
+  std::shared_ptr<SharedMemory> memory;  // unmapped after the lock is given up
+  const std::lock_guard lock(pool().mutex);
+  const auto found = pool().memory.find(data);
+  if (found == pool().memory.end()) return;
+  memory = std::move(found->second);
+  pool().memory.erase(found);
+}
