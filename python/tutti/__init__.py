@@ -4,7 +4,8 @@ Importing it makes ``torch.distributed.init_process_group("tutti")`` known and l
 comes with the first group, or with the first function of this module that needs it.
 
 Tensors that all ranks of a machine map, so that collectives on them need no copy:
-:func:`empty`, :func:`zeros`, :func:`use_shared_allocator`, :func:`is_mapped`, :func:`arena_stats`.
+:func:`empty`, :func:`zeros`, :func:`use_shared_allocator`, :func:`is_mapped`, :func:`arena_stats`; of CUDA tensors also
+:func:`register_tensors`, :func:`unregister_tensors`, :func:`mem_pool`, :func:`cuda_direct_calls`.
 
 What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
 :func:`dump_flight_record`, :func:`dump_flight_trace`, :func:`group_info`.
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         use_shared_allocator,
         zeros,
     )
+    from tutti._cuda_memory import cuda_direct_calls, mem_pool, register_tensors, unregister_tensors
     from tutti._metrics import Metrics, MetricsRow
     from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
     from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder
@@ -97,6 +99,7 @@ __all__ = [
     "arena_stats",
     "compile",
     "compile_native",
+    "cuda_direct_calls",
     "dump_flight_record",
     "dump_flight_trace",
     "empty",
@@ -108,14 +111,17 @@ __all__ = [
     "group_info",
     "is_mapped",
     "log_metrics",
+    "mem_pool",
     "monitored_barrier",
     "register",
+    "register_tensors",
     "reset_metrics",
     "sequence_number",
     "set_timeout",
     "shared_allocator_enabled",
     "shrink",
     "split_group",
+    "unregister_tensors",
     "use_shared_allocator",
     "zeros",
 ]
@@ -145,11 +151,15 @@ _HOMES = {
     "ReduceOp": "tutti.algorithms.types",
     "compile": "tutti.algorithms.compiler",
     "compile_native": "tutti.algorithms.native",
+    "cuda_direct_calls": "tutti._cuda_memory",
     "dump_flight_record": "tutti._report",
     "dump_flight_trace": "tutti._report",
     "get_include": "tutti.algorithms.native",
     "group_info": "tutti._report",
     "log_metrics": "tutti._report",
+    "mem_pool": "tutti._cuda_memory",
+    "register_tensors": "tutti._cuda_memory",
+    "unregister_tensors": "tutti._cuda_memory",
 }
 
 

@@ -9,7 +9,8 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
   flight_record() explain(op, count, dtype) failure() error_kind() sequence abort_because(reason) shutdown()
   set_timeout() monitored_barrier() shrink_to_survivors()``.
 - ``communicators()``: all that live in this process, oldest first.
-- ``empty(*size, dtype, ...)``, ``zeros(...)``: tensors that all ranks of the host map.
+- ``empty(*size, dtype, device, group, ...)``, ``zeros(...)``: tensors that all ranks of the host map. What CUDA
+  tensors need beside: ``_cuda_memory``.
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
 - ``shared_allocator_enabled()``, ``arena_stats()``: for ``tutti info`` and tests.
 - ``get_metrics(group=None)``: ``{"rows": [{"collective", "size_class", "algorithm", "calls", "bytes", "timed_calls",
@@ -122,21 +123,24 @@ def create_backend(dist_opts: Any, options: Any) -> Any:
     return backend
 
 
-def get_communicator(group: ProcessGroup | None = None) -> _torch.ProcessGroupTutti:
-    """The Tutti backend of ``group`` (the default group for ``None``). ``ValueError`` if it has none."""
+def get_communicator(group: ProcessGroup | None = None, device: str = "cpu") -> _torch.ProcessGroupTutti:
+    """The Tutti backend of ``group`` (the default group for ``None``) for tensors on ``device``.
+
+    ``ValueError`` if it has none.
+    """
     import torch
     import torch.distributed as dist
 
     module = _load()
     group = dist.distributed_c10d._get_default_group() if group is None else group
     try:
-        backend: Any = group._get_backend(torch.device("cpu"))
+        backend: Any = group._get_backend(torch.device(device))
     except RuntimeError:
         backend = None
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
     backend = getattr(backend, "wrapped_pg", backend)
     if not isinstance(backend, module.ProcessGroupTutti):
-        raise ValueError(f"the process group does not use the backend {BACKEND!r} for CPU tensors")
+        raise ValueError(f"the process group does not use the backend {BACKEND!r} for {device.upper()} tensors")
     found: _torch.ProcessGroupTutti = backend
     return found
 
@@ -162,26 +166,61 @@ def _size(sizes: tuple[Any, ...]) -> list[int]:
     return [int(n) for n in sizes]
 
 
-def empty(*size: Any, dtype: torch.dtype | None = None, requires_grad: bool = False) -> torch.Tensor:
-    """An uninitialised CPU tensor in memory that all ranks of this host map: collectives on it copy nothing.
+def empty(
+    *size: Any,
+    dtype: torch.dtype | None = None,
+    requires_grad: bool = False,
+    device: torch.device | str | None = None,
+    group: ProcessGroup | None = None,
+) -> torch.Tensor:
+    """An uninitialised tensor in memory that all ranks map: collectives on it copy nothing.
 
     ``size`` is given as to ``torch.empty``: numbers or one sequence. ``dtype`` is any that PyTorch has (default:
-    ``torch.get_default_dtype()``). Where the arena is full or cannot be made, the tensor is an ordinary one
-    (:func:`is_mapped` tells). Raises ``RuntimeError`` for a negative size or when memory is exhausted.
+    ``torch.get_default_dtype()``).
+
+    On the CPU, the default, all ranks of this host map it. Where the arena is full or cannot be made, the tensor is an
+    ordinary one (:func:`is_mapped` tells).
+
+    On a CUDA device the call is collective over ``group`` (the default group for ``None``): all ranks ask for the same
+    size, and use the tensor together, as :func:`register_tensors` says. The group holds it. Where the ranks' GPUs
+    cannot reach each other, it is an ordinary one on all ranks.
+
+    Raises ``RuntimeError`` for a negative size or when memory is exhausted, ``ValueError`` for another device or if the
+    ranks' sizes differ.
     """
     import torch
 
-    tensor: torch.Tensor = _load().empty(_size(size), torch.get_default_dtype() if dtype is None else dtype)
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    where = torch.device("cpu" if device is None else device)
+    if where.type == "cuda":
+        from tutti import _cuda_memory
+
+        return _cuda_memory.empty(_size(size), dtype, where, group).requires_grad_(requires_grad)
+    if where.type != "cpu":
+        raise ValueError(f"tutti.empty makes CPU and CUDA tensors, not {where.type} tensors")
+    if group is not None:
+        raise ValueError("tutti.empty takes a group for CUDA tensors only: every rank of the host maps a CPU tensor")
+    tensor: torch.Tensor = _load().empty(_size(size), dtype)
     return tensor.requires_grad_(requires_grad)
 
 
-def zeros(*size: Any, dtype: torch.dtype | None = None, requires_grad: bool = False) -> torch.Tensor:
+def zeros(
+    *size: Any,
+    dtype: torch.dtype | None = None,
+    requires_grad: bool = False,
+    device: torch.device | str | None = None,
+    group: ProcessGroup | None = None,
+) -> torch.Tensor:
     """As :func:`empty`, filled with zeros."""
-    return empty(*size, dtype=dtype).zero_().requires_grad_(requires_grad)
+    return empty(*size, dtype=dtype, device=device, group=group).zero_().requires_grad_(requires_grad)
 
 
 def is_mapped(tensor: torch.Tensor) -> bool:
-    """Whether the tensor lies in memory that all ranks of this host map."""
+    """Whether the tensor lies in memory that all ranks of this host map; of a CUDA tensor, whether it is registered."""
+    if tensor.is_cuda:
+        from tutti import _cuda_memory
+
+        return _cuda_memory.is_registered(tensor)
     return bool(_load().is_mapped(tensor))
 
 

@@ -153,6 +153,14 @@ void bind_calls(GroupClass& group) {
       py::arg("output"), py::arg("input"), py::arg("op") = c10d::ReduceOp(c10d::ReduceOp::SUM), Release());
 }
 
+void bind_cuda_memory(py::module_& module, GroupClass& group) {
+  group.def("register_tensors", &ProcessGroupTutti::register_tensors, py::arg("tensors"), Release())
+      .def("unregister_tensors", &ProcessGroupTutti::unregister_tensors, py::arg("tensors"), Release())
+      .def("is_registered", &ProcessGroupTutti::is_registered, py::arg("tensor"))
+      .def_property_readonly("cuda_direct_calls", &ProcessGroupTutti::cuda_direct_calls);
+  module.def("cuda_library", [] { return translated([] { return CudaCommunicator::library(); }); });
+}
+
 void bind_arena(py::module_& module) {
   module.def(
       "empty",
@@ -200,5 +208,6 @@ PYBIND11_MODULE(_torch, module) {
   bind_inspection(group);
   bind_life(group);
   bind_calls(group);
+  bind_cuda_memory(module, group);
   bind_arena(module);
 }

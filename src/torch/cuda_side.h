@@ -9,6 +9,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
 
 #include "tutti/cuda_communicator.h"
 
@@ -40,6 +42,15 @@ class CudaSide {
   // This rank and `peer`, for messages in one direction.
   const CudaLane& pair(c10::Device device, int peer, bool send);
 
+  // Collective (cuda_memory.cc): lets all ranks use these storages without copies, and holds them. Returns why that is
+  // impossible, the same on all ranks; empty: done. Throws Error(kInvalidArgument) if the ranks' sizes differ.
+  std::string register_storages(c10::Device device, std::vector<c10::Storage> storages);
+  // Collective: the opposite. Throws Error(kInvalidArgument) if one of them is not registered.
+  void unregister_storages(c10::Device device, const std::vector<c10::Storage>& storages);
+  bool is_registered(const void* data, std::size_t bytes) const;
+  // Calls without copies so far.
+  std::uint64_t direct_calls() const;
+
   bool in_use() const;
   std::optional<Error> failure() const;
   void abort(const std::string& reason) noexcept;
@@ -48,6 +59,10 @@ class CudaSide {
 
  private:
   using Pair = std::pair<int, bool>;  // peer, whether this rank sends
+  struct Registered {
+    c10::Storage storage;
+    std::shared_ptr<CudaRegion> region;
+  };
 
   CudaLane make(c10::Device device, const std::string& id, int rank, int size) const;
   void check_device(c10::Device device) const;
@@ -62,8 +77,9 @@ class CudaSide {
   // Two locks: making a communicator waits for other ranks, and abort() must not wait for that. `making_` is taken
   // first.
   std::mutex making_;
-  mutable std::mutex mutex_;  // guards the members below; entries are never removed
+  mutable std::mutex mutex_;  // guards the members below; lanes are never removed
   CudaOptions options_;
+  std::vector<Registered> registered_;  // before the communicator, which must end before they are freed
   std::optional<CudaLane> group_;
   std::map<Pair, CudaLane> pairs_;
 };

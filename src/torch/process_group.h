@@ -120,6 +120,13 @@ class ProcessGroupTutti final : public c10d::Backend {
   // A group of the ranks that answer within `timeout`, and their ranks in this one.
   std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> shrink_to_survivors(Milliseconds timeout);
 
+  // Collective (cuda_memory.cc): calls on these CUDA tensors, and on views of their storages, copy nothing. Returns why
+  // that is impossible, the same on all ranks; empty: done. The storages are held.
+  std::string register_tensors(const std::vector<at::Tensor>& tensors);
+  void unregister_tensors(const std::vector<at::Tensor>& tensors);
+  bool is_registered(const at::Tensor& tensor) const;
+  std::uint64_t cuda_direct_calls() const { return cuda_.direct_calls(); }
+
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
 

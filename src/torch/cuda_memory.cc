@@ -1,0 +1,106 @@
+// CUDA tensors that all ranks of a group have registered: their storages are held, and calls on them run without
+// copies.
+#include <algorithm>
+
+#include "torch/cuda_side.h"
+#include "torch/errors.h"
+#include "torch/process_group.h"
+#include "torch/store_adapter.h"
+
+namespace tutti::face {
+namespace {
+
+// The storages of the tensors, each once, in order of appearance; all on one device.
+std::vector<c10::Storage> storages_of(const std::vector<at::Tensor>& tensors, const char* call) {
+  if (tensors.empty()) refuse(std::string(call) + " takes at least one tensor");
+  std::vector<c10::Storage> storages;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !tensor.is_cuda() || tensor.layout() != at::kStrided) {
+      refuse(std::string(call) +
+             " takes dense CUDA tensors; CPU tensors that need no copy come from tutti.empty or "
+             "tutti.use_shared_allocator");
+    }
+    if (tensor.device() != tensors.front().device()) {
+      refuse(std::string(call) + ": all tensors must be on one device, got " + tensor.device().str() + " and " +
+             tensors.front().device().str());
+    }
+    const bool known = std::any_of(storages.begin(), storages.end(),
+                                   [&](const c10::Storage& storage) { return storage.is_alias_of(tensor.storage()); });
+    if (!known) storages.push_back(tensor.storage());
+  }
+  return storages;
+}
+
+}  // namespace
+
+std::string CudaSide::register_storages(c10::Device device, std::vector<c10::Storage> storages) {
+  const CudaLane& lane = group(device);
+  std::vector<CudaRange> ranges;
+  for (const c10::Storage& storage : storages) ranges.push_back({storage.mutable_data(), storage.nbytes()});
+  StoreAdapter adapter(store_);
+  std::vector<std::shared_ptr<CudaRegion>> regions;
+  try {
+    regions = lane.communicator->register_memory(adapter, ranges);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return error.what();
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    registered_.push_back({std::move(storages[i]), std::move(regions[i])});
+  }
+  return {};
+}
+
+void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::Storage>& storages) {
+  const CudaLane& lane = group(device);
+  std::vector<Registered> taken;
+  std::vector<std::shared_ptr<CudaRegion>> regions;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const c10::Storage& storage : storages) {
+      const auto found = std::find_if(registered_.begin(), registered_.end(),
+                                      [&](const Registered& entry) { return entry.storage.is_alias_of(storage); });
+      // Null is refused by all ranks together.
+      regions.push_back(found != registered_.end() ? found->region : nullptr);
+    }
+    if (std::find(regions.begin(), regions.end(), nullptr) == regions.end()) {
+      for (const c10::Storage& storage : storages) {
+        const auto found = std::find_if(registered_.begin(), registered_.end(),
+                                        [&](const Registered& entry) { return entry.storage.is_alias_of(storage); });
+        taken.push_back(std::move(*found));
+        registered_.erase(found);
+      }
+    }
+  }
+  for (Registered& entry : taken) entry.region.reset();  // the communicator unmaps it, before others free theirs
+  StoreAdapter adapter(store_);
+  lane.communicator->unregister_memory(adapter, std::move(regions));
+}
+
+bool CudaSide::is_registered(const void* data, std::size_t bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return group_.has_value() && group_->communicator->is_registered(data, bytes);
+}
+
+std::uint64_t CudaSide::direct_calls() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return group_.has_value() ? group_->communicator->direct_calls() : 0;
+}
+
+std::string ProcessGroupTutti::register_tensors(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::Storage> storages = storages_of(tensors, "register_tensors");
+  return translated([&] { return cuda_.register_storages(tensors.front().device(), std::move(storages)); });
+}
+
+void ProcessGroupTutti::unregister_tensors(const std::vector<at::Tensor>& tensors) {
+  const std::vector<c10::Storage> storages = storages_of(tensors, "unregister_tensors");
+  translated([&] { cuda_.unregister_storages(tensors.front().device(), storages); });
+}
+
+bool ProcessGroupTutti::is_registered(const at::Tensor& tensor) const {
+  if (!tensor.is_cuda() || tensor.layout() != at::kStrided) return false;
+  return cuda_.is_registered(tensor.storage().data(), tensor.storage().nbytes());
+}
+
+}  // namespace tutti::face

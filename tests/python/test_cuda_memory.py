@@ -1,0 +1,217 @@
+"""CUDA tensors that all ranks have registered: what is refused everywhere, and calls without copies on GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+from torch import nn
+
+import tutti
+
+pytestmark = pytest.mark.tutti_only
+World = Callable[..., RankPool]
+
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+RANKS = max(2, GPUS)
+DEVICE = {"TUTTI_TEST_DEVICE": "cuda"}
+on_gpu = pytest.mark.skipif(GPUS == 0, reason="there is no GPU")
+COUNT = 1 << 19  # 2 MB of float32: calls from 1 MB on run without copies
+
+
+def refused(ctx: Context) -> None:
+    for call in (tutti.register_tensors, tutti.unregister_tensors):
+        with pytest.raises(ValueError, match="at least one tensor"):
+            call([])
+        with pytest.raises(ValueError, match=f"{call.__name__} takes dense CUDA tensors"):
+            call([torch.ones(3)])
+        with pytest.raises(ValueError, match="takes dense CUDA tensors"):
+            call(iter([torch.ones(3).to_sparse()]))
+    with pytest.raises(ValueError, match="not meta tensors"):
+        tutti.empty(3, device="meta")
+    with pytest.raises(ValueError, match="a group for CUDA tensors only"):
+        tutti.zeros(3, group=dist.group.WORLD)
+    assert tutti.cuda_direct_calls() == 0
+    assert tutti.is_mapped(tutti.zeros(1000, device="cpu"))
+
+
+def test_arguments_that_cannot_be_meant(world: World) -> None:
+    world(2).call(refused)
+
+
+def without_backend(ctx: Context) -> None:
+    ctx.init(f"{ctx.generation}.gloo", backend="cpu:gloo")
+    for call in (tutti.register_tensors, tutti.unregister_tensors):
+        with pytest.raises(ValueError, match="does not use the backend 'tutti' for CUDA tensors"):
+            call([torch.ones(3)])
+
+
+def test_groups_of_other_backends(fresh_world: World) -> None:
+    fresh_world(2).call(without_backend)
+
+
+def without_gpu(ctx: Context) -> None:
+    with pytest.raises(RuntimeError, match="needs a CUDA device"):
+        tutti.mem_pool()
+    with pytest.raises(RuntimeError, match="needs a CUDA device"):
+        tutti.empty(3, device="cuda")
+
+
+@pytest.mark.skipif(GPUS > 0, reason="there is a GPU")
+def test_without_a_gpu_pools_say_so(world: World) -> None:
+    world(2).call(without_gpu)
+
+
+def run(world: World, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    return world(RANKS, **DEVICE).call(function, *arguments, timeout_s=120)
+
+
+def expect_direct(ctx: Context, call: Callable[[], Any], calls: int = 1) -> None:
+    before = tutti.cuda_direct_calls()
+    call()
+    assert tutti.cuda_direct_calls() - before == calls
+
+
+def check_all(ctx: Context, whole: torch.Tensor, part: torch.Tensor) -> None:
+    """Each collective that has a way without copies, in `whole` (n parts); `part` is this rank's alone."""
+    total = sum(range(1, ctx.size + 1))
+    whole.fill_(ctx.rank + 1)
+    expect_direct(ctx, lambda: dist.all_reduce(whole))
+    assert whole.eq(total).all()
+    whole.fill_(ctx.rank + 1)
+    expect_direct(ctx, lambda: dist.all_reduce(whole, async_op=True).wait())
+    assert whole.eq(total).all()
+    whole.fill_(ctx.rank + 1)
+    expect_direct(ctx, lambda: dist.reduce_scatter_tensor(part, whole, op=dist.ReduceOp.MAX))
+    assert part.eq(ctx.size).all()
+    part.fill_(ctx.rank)
+    expect_direct(ctx, lambda: dist.all_gather_into_tensor(whole, part))
+    assert all(piece.eq(rank).all() for rank, piece in enumerate(whole.chunk(ctx.size)))
+    whole.fill_(ctx.rank + 1)
+    expect_direct(ctx, lambda: dist.all_reduce(whole.narrow(0, 8, COUNT)))  # a view needs no registration
+    assert whole[8 : 8 + COUNT].eq(total).all() and whole[:8].eq(ctx.rank + 1).all()
+    expect_direct(ctx, lambda: dist.all_reduce(whole[:100]), calls=0)  # too small to gain
+    expect_direct(ctx, lambda: dist.all_reduce(torch.ones(COUNT, device="cuda")), calls=0)
+
+
+def registered(ctx: Context, kind: str) -> None:
+    # The ranks' memory lies differently.
+    keep = [torch.ones(100_000 * (1 + ctx.rank), device="cuda")]
+    count = ctx.size * COUNT
+    if kind == "empty":
+        whole = tutti.empty(count, device="cuda")
+    elif kind == "pool":
+        with torch.cuda.use_mem_pool(tutti.mem_pool()):
+            whole = torch.empty(count, device="cuda")
+    else:
+        whole = torch.empty(count, device="cuda")
+    if kind != "empty":
+        assert not tutti.is_mapped(whole)
+        tutti.register_tensors([whole, whole[3:]])  # one storage
+    assert tutti.is_mapped(whole) and tutti.is_mapped(whole[5:])
+    check_all(ctx, whole, torch.empty(COUNT, device="cuda"))
+    tutti.unregister_tensors([whole[1:]])
+    assert not tutti.is_mapped(whole)
+    expect_direct(ctx, lambda: dist.all_reduce(whole), calls=0)
+    with pytest.raises(ValueError, match="not registered"):
+        tutti.unregister_tensors([whole])
+    del keep
+
+
+@on_gpu
+@pytest.mark.parametrize("kind", ["empty", "pool", "torch"])
+def test_registered_tensors_are_not_copied(world: World, kind: str) -> None:
+    run(world, registered, kind)
+
+
+@on_gpu
+def test_expandable_segments_can_be_registered(fresh_world: World) -> None:
+    """A tensor that lies in several physical allocations."""
+    ranks = fresh_world(RANKS, env={**DEVICE, "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    ranks.call(expanded, timeout_s=120)
+
+
+def expanded(ctx: Context) -> None:
+    tensor = torch.full((12 << 20,), float(ctx.rank), device="cuda")  # 48 MB, in segments of 20
+    tutti.register_tensors([tensor])
+    expect_direct(ctx, lambda: dist.all_reduce(tensor))
+    assert tensor.eq(sum(range(ctx.size))).all()
+
+
+def graphed(ctx: Context) -> None:
+    tensor = tutti.zeros(COUNT, device="cuda")
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        expect_direct(ctx, lambda: dist.all_reduce(tensor))
+    for step in range(5):
+        tensor.fill_(step + ctx.rank)
+        graph.replay()
+        assert tensor.eq(sum(step + rank for rank in range(ctx.size))).all(), step
+    torch.cuda.synchronize()
+
+
+@on_gpu
+def test_graphs_replay_in_registered_memory(world: World) -> None:
+    run(world, graphed)
+
+
+def differing(ctx: Context) -> None:
+    with pytest.raises(ValueError, match="range 0 has"):
+        tutti.empty(1000 + ctx.rank, device="cuda")
+    tensor = torch.ones(COUNT, device="cuda")
+    dist.all_reduce(tensor)
+    assert tensor.eq(ctx.size).all()
+
+
+@on_gpu
+def test_sizes_that_differ_are_refused_by_all(world: World) -> None:
+    run(world, differing)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(64, 900), nn.ReLU(), nn.Linear(900, 900), nn.ReLU(), nn.Linear(900, 8)).cuda()
+
+
+def trained(ctx: Context, mapped: bool) -> list[float]:
+    ddp = nn.parallel.DistributedDataParallel(
+        model(), device_ids=[torch.cuda.current_device()], gradient_as_bucket_view=True
+    )
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    data = torch.randn(8, ctx.size, 16, 64, generator=torch.Generator().manual_seed(3)).cuda()
+    losses = []
+
+    def train(step: int) -> None:
+        optimizer.zero_grad()
+        loss = ddp(data[step, ctx.rank]).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+
+    if not mapped:
+        for step in range(8):
+            train(step)
+        return losses
+    with torch.cuda.use_mem_pool(tutti.mem_pool()):
+        for step in range(2):  # the second step lays the buckets anew
+            train(step)
+    gradients = [parameter.grad for parameter in ddp.parameters() if parameter.grad is not None]
+    tutti.register_tensors(gradients)
+    before = tutti.cuda_direct_calls()
+    for step in range(2, 8):
+        train(step)
+    assert tutti.cuda_direct_calls() - before >= 6, "no bucket was reduced without a copy"
+    tutti.unregister_tensors(gradients)
+    return losses
+
+
+@on_gpu
+def test_ddp_reduces_registered_buckets(world: World) -> None:
+    assert run(world, trained, True) == run(world, trained, False)
