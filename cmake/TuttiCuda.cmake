@@ -59,6 +59,8 @@ function(tutti_cuda_library)
     src/device/cuda/memory_sharing.cc
     src/device/cuda/pool_memory.cc
     src/channel/cuda/gpu_group.cc
+    src/channel/cuda/gpu_ports.cc
+    src/channel/cuda/stream_engine.cc
     src/channel/cuda/symmetric_memory.cc
     src/algorithm/cuda/kernels_any.cu
     src/algorithm/cuda/kernels_copy.cu

@@ -57,7 +57,8 @@ struct CudaMessage {
 
 namespace device {
 struct MemoryChannel;  // tutti/device/channel.cuh
-}
+struct PortChannel;    // tutti/device/port.cuh
+}  // namespace device
 
 // Memory of one size on every rank, mapped by all ranks. It must outlive all work that uses it.
 class CudaRegion {
@@ -74,8 +75,15 @@ class CudaMemory : public CudaRegion {
  public:
   // A channel to `peer` over this memory, for kernels: its semaphore is one of kCudaChannels of the pair.
   virtual device::MemoryChannel channel(int peer, int index = 0) const = 0;
+  // A port to `peer` over this memory: transfers that kernels ask for and copy engines carry out; its semaphore is one
+  // of kCudaPorts of the pair. The communicator's first port starts a thread and allocates: make ports before kernels
+  // that use them. Throws Error(kUnsupported) where the device cannot write values in stream order.
+  virtual device::PortChannel port(int peer, int index = 0) = 0;
+  // What PortChannel::to_memory and from_memory call this memory, for ports between two memories.
+  virtual std::uint32_t port_memory() = 0;
 };
 inline constexpr int kCudaChannels = 64;
+inline constexpr int kCudaPorts = 64;
 
 // Device memory of the caller.
 struct CudaRange {

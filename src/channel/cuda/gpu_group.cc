@@ -57,6 +57,7 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
 GpuGroup::~GpuGroup() { release(); }
 
 void GpuGroup::release() noexcept {
+  ports_.reset();
   scratch_.reset();
   if (host_control_ != nullptr) static_cast<void>(cudaFreeHost(host_control_));
   if (state_ != nullptr) static_cast<void>(cudaFree(state_));
@@ -100,6 +101,20 @@ std::vector<std::shared_ptr<RegisteredMemory>> GpuGroup::share(Store& store, con
   request.ranges = ranges;
   request.problem = problem;
   return register_ranges(store, request, cuda_memory_sharing());
+}
+
+GpuPorts& GpuGroup::ports() {
+  const std::lock_guard lock(ports_mutex_);
+  if (ports_ == nullptr) {
+    const DeviceGuard guard(request_.device);
+    ports_ = std::make_unique<GpuPorts>(world_.control, request_.device);
+  }
+  return *ports_;
+}
+
+std::optional<Error> GpuGroup::port_failure() const {
+  const std::lock_guard lock(ports_mutex_);
+  return ports_ == nullptr ? std::nullopt : ports_->proxy().failure();
 }
 
 void GpuGroup::make_world() {

@@ -6,15 +6,19 @@
 // the reason is kept.
 //
 // Ownership: owns all mappings. It must outlive every kernel that uses world(): graphs that hold such kernels keep it
-// alive. Thread rule: one thread makes it; const afterwards, except set_timeout() and the control words.
+// alive. Thread rule: one thread makes it; const afterwards, except the control words and what ports() makes.
+// Lock: ports_mutex_ guards ports_; a leaf.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "channel/cuda/device_world.h"
+#include "channel/cuda/gpu_ports.h"
 #include "channel/cuda/registered_memory.h"
 #include "channel/cuda/symmetric_memory.h"
 #include "tutti/cuda_communicator.h"
@@ -60,6 +64,10 @@ class GpuGroup {
                                                        const std::string& problem) const;
   const std::string& id() const noexcept { return request_.id; }
   std::chrono::milliseconds exchange_timeout() const noexcept { return request_.timeout; }
+  // Made at the first call, which must come before kernels that wait.
+  GpuPorts& ports();
+  // What the ports' proxy has met; empty without one.
+  std::optional<Error> port_failure() const;
 
  private:
   std::uint64_t run_probe(std::uint64_t round, bool lines) const;
@@ -78,6 +86,8 @@ class GpuGroup {
   bool on_device_ = true;
   int most_blocks_ = kMaxBlocks;
   std::string transport_;
+  mutable std::mutex ports_mutex_;
+  std::unique_ptr<GpuPorts> ports_;
 };
 
 }  // namespace tutti::cuda

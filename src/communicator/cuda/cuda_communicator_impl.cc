@@ -92,7 +92,11 @@ std::optional<Error> CudaCommunicatorImpl::failure() const {
   return current_failure();
 }
 
+// What the ports' proxy has met comes first: it has aborted the kernels because of it.
 std::optional<Error> CudaCommunicatorImpl::current_failure() const {
+  if (const auto port = group_->port_failure()) {
+    return Error(port->kind(), "group '" + options_.name + "', rank " + std::to_string(rank_) + ": " + port->what());
+  }
   const device::HostControl& control = group_->control();
   auto error = failure_of(control, rank_, options_.name, abort_reason_, records_);
   if (!error || error->kind() != ErrorKind::kMismatch) return error;

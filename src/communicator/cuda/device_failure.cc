@@ -33,6 +33,11 @@ std::optional<Error> failure_of(const device::HostControl& control, int rank, co
   const std::string call = call_text(control.mine, records);
   switch (code) {
     case device::FailureCode::kTimeout:
+      if (peer == reporter) {  // no rank waits for itself, but for its own ports
+        return Error(ErrorKind::kTimeout, who + "the ports of rank " + std::to_string(peer) +
+                                              " did not carry out a request before the timeout; copies to a peer " +
+                                              "take long, or that rank's host has no processor to spare");
+      }
       return Error(ErrorKind::kTimeout, who + "rank " + std::to_string(peer) + " did not come to " + call +
                                             " before the timeout" + found + "; look at that rank, or allow more time");
     case device::FailureCode::kMismatch:

@@ -43,6 +43,7 @@ Driver load() {
   find(d.mem_retain_handle, "cuMemRetainAllocationHandle");
   find(d.mem_get_properties, "cuMemGetAllocationPropertiesFromHandle");
   find(d.pointer_get_attribute, "cuPointerGetAttribute");
+  find(d.stream_write_value64, "cuStreamWriteValue64");
   return d;
 }
 

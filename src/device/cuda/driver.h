@@ -24,6 +24,7 @@ struct Driver {
   decltype(&cuMemRetainAllocationHandle) mem_retain_handle;
   decltype(&cuMemGetAllocationPropertiesFromHandle) mem_get_properties;
   decltype(&cuPointerGetAttribute) pointer_get_attribute;
+  decltype(&cuStreamWriteValue64) stream_write_value64;
 };
 
 // Loaded at the first call. Throws Error(kUnsupported) if there is no driver, or one that is too old.

@@ -1,0 +1,46 @@
+// The ports of one communicator on a GPU: the ring, its counters, the proxy and its streams.
+//
+// Made at the first port, before any kernel uses one: what CUDA allocates beside a kernel that waits may wait for it.
+// Ownership: owns all of it. Thread rule: const once made; the proxy has its own.
+#pragma once
+
+#include <memory>
+
+#include "channel/cuda/port_proxy.h"
+#include "tutti/device/port.cuh"
+
+namespace tutti::cuda {
+
+class GpuPorts {
+ public:
+  // Of the current device.
+  GpuPorts(const device::Control& control, int device);
+  ~GpuPorts();
+  GpuPorts(const GpuPorts&) = delete;
+  GpuPorts& operator=(const GpuPorts&) = delete;
+
+  PortProxy& proxy() noexcept { return *proxy_; }
+  // For kernels, without what belongs to one memory: numbers and semaphore.
+  device::PortChannel channel(int peer) const noexcept;
+
+ private:
+  static constexpr std::uint32_t kRequests = 512;
+  // In pinned host memory. Each word that one side polls has a line of its own.
+  struct Pinned {
+    device::PortSlot slots[kRequests] = {};
+    alignas(128) std::uint64_t tail = 0;
+    alignas(128) std::uint64_t flushed[device::kMaxRanks] = {};
+  };
+  struct Counters {  // in device memory
+    std::uint64_t head, known_tail;
+  };
+  void release() noexcept;
+
+  const device::Control control_;
+  Pinned* pinned_ = nullptr;            // as the host sees it
+  Pinned* pinned_on_device_ = nullptr;  // as kernels do
+  Counters* counters_ = nullptr;
+  std::unique_ptr<PortProxy> proxy_;
+};
+
+}  // namespace tutti::cuda
