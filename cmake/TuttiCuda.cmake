@@ -67,6 +67,8 @@ function(tutti_cuda_library)
     src/algorithm/cuda/kernels_sum_bf16.cu
     src/algorithm/cuda/kernels_sum_f16.cu
     src/algorithm/cuda/kernels_sum_f32.cu
+    src/communicator/cuda/copy_engine_calls.cc
+    src/communicator/cuda/copy_streams.cc
     src/communicator/cuda/cuda_communicator_impl.cc
     src/communicator/cuda/cuda_memory_impl.cc
     src/communicator/cuda/device_failure.cc

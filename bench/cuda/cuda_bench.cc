@@ -110,6 +110,8 @@ struct Rank {
 
 // "direct@16": without copies, with so many blocks; the communicator's own name for the block count is any algorithm's.
 bool is_direct(const std::string& algorithm) { return algorithm.rfind("direct", 0) == 0; }
+// These run on memory that all ranks map.
+bool is_mapped(const std::string& algorithm) { return is_direct(algorithm) || algorithm.rfind("copy_engine", 0) == 0; }
 std::string forced_name(const std::string& algorithm) {
   return is_direct(algorithm) ? "bulk_two_shot" + algorithm.substr(6) : algorithm;
 }
@@ -236,8 +238,9 @@ class Bench {
     std::string last;
     for (const std::string& algorithm : options_.algorithms) {
       CudaCommunicator& comm = *comms[algorithm];
-      if (is_direct(algorithm)) {
-        if (c == Collective::kAllToAll || bytes < (1 << 20)) continue;
+      if (is_mapped(algorithm)) {
+        // What cannot run this call falls back, and is measured under its own name.
+        if (comm.explain_in(call).rfind(algorithm.substr(0, algorithm.find('@')), 0) != 0) continue;
         // Memory belongs to the group of the first algorithm, where it is mapped alike for all.
         measure(rank, c, count, mode, "tutti", algorithm, [&] { comm.run_in(*rank.memory, call, rank.stream); });
         continue;

@@ -114,7 +114,9 @@ class CudaCommunicator {
 
   // all_reduce, reduce_scatter and all_gather without copies: input and output lie in `memory`, at the same offsets on
   // all ranks, which the ranks compare. A call that is too small to gain from it, or any other collective, runs as
-  // run() does.
+  // run() does. An all_gather of 32 MB and more runs on copy engines, and leaves the multiprocessors to other work;
+  // CudaOptions::algorithm "copy_engine" makes all_reduce (its second half), all_gather, all_to_all, broadcast, gather
+  // and scatter of any size do so. If a call on copy engines fails, its buffers are undefined in whole.
   virtual void run_in(const CudaRegion& memory, const Call& call, CudaStream stream) = 0;
 
   // Collective: lets run() use the callers' own memory without copies, whoever has allocated it. All ranks give as many
@@ -123,7 +125,8 @@ class CudaCommunicator {
   // It is a promise: where a call's buffer lies in registered memory on one rank, it lies in the same range at the same
   // offset on all ranks. A rank decides by its own pointers; if ranks decide differently, the call ends as kMismatch
   // that says so. What counts is the input and output of an all_reduce, the input of a reduce_scatter, the output of an
-  // all_gather, from 1 MB on. Nothing counts while CudaOptions::algorithm forces one.
+  // all_gather, from 1 MB on. Nothing counts while CudaOptions::algorithm forces one, but "copy_engine", which then
+  // counts here too.
   //
   // The caller keeps the memory until all ranks have unregistered it or have destroyed their communicators: freeing
   // what a peer maps is undefined. Graphs keep the mappings that they use, not the memory.
@@ -162,6 +165,8 @@ class CudaCommunicator {
   static std::vector<std::string> algorithms();
   // What a call would run: "ll_one_shot@1x128".
   virtual std::string explain(const Call& call) const = 0;
+  // What run_in() would run: "copy_engine", "direct@64x512", or as explain() says.
+  virtual std::string explain_in(const Call& call) const = 0;
   // How this rank reaches the others and why: "peer memory", or "pinned host memory: device 0 cannot map device 1".
   virtual const std::string& transport() const noexcept = 0;
   // Collectives issued through run() so far (replays of graphs are not counted).

@@ -4,7 +4,9 @@
 #include <array>
 #include <charconv>
 
+#include "algorithm/cuda/copy_plan.h"
 #include "algorithm/cuda/exchange_args.h"
+#include "algorithm/cuda/plan_exchange.h"
 #include "channel/cuda/scratch_layout.h"
 #include "tutti/error.h"
 
@@ -26,6 +28,10 @@ constexpr std::array<Named, 6> kNamed{{{"ll_one_shot", Protocol::kLL, false},
                                        {"ll_two_shot", Protocol::kLL, true},
                                        {"ll128_two_shot", Protocol::kLL128, true},
                                        {"bulk_two_shot", Protocol::kBulk, true}}};
+
+constexpr std::string_view kCopyEngineName = "copy_engine";
+// From here on copy engines are faster than multiprocessors; in a prototype 525 against 588 us at 256 MB on four H200.
+constexpr std::size_t kLeastCopyEngine = 32 * kMB;
 
 // What one pair exchanges in one phase.
 std::size_t part_bytes(const CudaShape& shape, bool two_shot) {
@@ -81,6 +87,7 @@ int number(std::string_view text, int most) {
 std::vector<std::string> algorithm_names() {
   std::vector<std::string> names;
   for (const Named& named : kNamed) names.emplace_back(named.name);
+  names.emplace_back(kCopyEngineName);
   return names;
 }
 
@@ -90,8 +97,9 @@ std::optional<ForcedChoice> parse_forced(std::string_view text) {
   const auto found =
       std::find_if(kNamed.begin(), kNamed.end(), [&](const Named& n) { return n.name == text.substr(0, at); });
   ForcedChoice forced;
-  bool good = found != kNamed.end();
-  if (good) forced = {found->protocol, found->two_shot};
+  forced.copy_engine = text.substr(0, at) == kCopyEngineName;
+  bool good = found != kNamed.end() || forced.copy_engine;
+  if (found != kNamed.end()) forced = {found->protocol, found->two_shot};
   if (good && at < text.size()) {
     const std::string_view numbers = text.substr(at + 1);
     const std::size_t x = std::min(numbers.find('x'), numbers.size());
@@ -101,7 +109,7 @@ std::optional<ForcedChoice> parse_forced(std::string_view text) {
   }
   if (!good) {
     std::string names;
-    for (const Named& named : kNamed) names += (names.empty() ? "" : ", ") + std::string(named.name);
+    for (const std::string& name : algorithm_names()) names += (names.empty() ? "" : ", ") + name;
     throw_error(
         ErrorKind::kInvalidArgument,
         "CUDA algorithm '" + std::string(text) + "': must be one of " + names +
@@ -122,7 +130,7 @@ const char* refusal(const CudaShape& shape, Protocol protocol, bool two_shot) {
 
 Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced) {
   ForcedChoice wanted = table(shape);
-  if (forced && refusal(shape, forced->protocol, forced->two_shot) == nullptr) wanted = *forced;
+  if (forced && !forced->copy_engine && refusal(shape, forced->protocol, forced->two_shot) == nullptr) wanted = *forced;
   Choice choice;
   choice.protocol = wanted.protocol;
   choice.two_shot = wanted.two_shot;
@@ -153,6 +161,13 @@ Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced)
     choice.piece_bytes = std::min(kBulkPieceBytes, std::max<std::size_t>(16 * kKB, part_size(each, 8, 16)));
   }
   return choice;
+}
+
+bool choose_copy_engine(const Call& call, int size, bool between_gpus, const std::optional<ForcedChoice>& forced) {
+  if (!copy_engines_can(call, size)) return false;
+  if (forced) return forced->copy_engine;
+  return between_gpus && call.collective == Collective::kAllGather &&
+         agreed_bytes(call, size) * static_cast<std::size_t>(size) >= kLeastCopyEngine;
 }
 
 std::string to_string(const Choice& choice) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/call.h"
 #include "tutti/types.h"
 
 namespace tutti::cuda {
@@ -41,6 +42,7 @@ struct ForcedChoice {
   int blocks = 0;
   int threads = 0;
   std::size_t piece_bytes = 0;
+  bool copy_engine = false;  // "copy_engine": only on memory that all ranks map; elsewhere nothing is forced
 };
 // Empty text: nothing forced. Throws Error(kInvalidArgument) naming what there is.
 std::optional<ForcedChoice> parse_forced(std::string_view text);
@@ -51,6 +53,10 @@ const char* refusal(const CudaShape& shape, Protocol protocol, bool two_shot);
 
 // The forced choice where it can run the shape, else the table's.
 Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced);
+
+// Whether a call on memory that all ranks map runs on copy engines. `between_gpus`: each rank has a GPU of its own, and
+// peer memory lies on it.
+bool choose_copy_engine(const Call& call, int size, bool between_gpus, const std::optional<ForcedChoice>& forced);
 
 // "ll_one_shot@4x256".
 std::string to_string(const Choice& choice);

@@ -18,6 +18,8 @@ const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexc
 const void* uniform_kernel(bool reduce, Reducer reducer) noexcept;
 // Over DirectArgs; null for a collective that has none.
 const void* direct_kernel(Collective collective, Reducer reducer) noexcept;
+// Over MeetArgs.
+const void* meet_kernel() noexcept;
 const void* message_kernel() noexcept;
 const void* probe_kernel() noexcept;
 

@@ -1,5 +1,6 @@
 #include "algorithm/cuda/kernel_set.cuh"
 #include "algorithm/cuda/kernels.h"
+#include "algorithm/cuda/meet.cuh"
 #include "algorithm/cuda/messages.cuh"
 #include "algorithm/cuda/probe.cuh"
 
@@ -25,6 +26,10 @@ __global__ void __launch_bounds__(kMostThreads)
 __global__ void __launch_bounds__(kMostThreads)
     direct_all_gather_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ DirectArgs args) {
   direct_all_gather(GridTeam{}, world, args);
+}
+__global__ void __launch_bounds__(kMostThreads)
+    meet_ranks_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ MeetArgs args) {
+  meet(GridTeam{}, world, args);
 }
 __global__ void __launch_bounds__(kMostThreads)
     messages_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ MessageArgs args) {
@@ -92,11 +97,13 @@ const void* direct_kernel(Collective collective, Reducer reducer) noexcept {
       return nullptr;
   }
 }
+const void* meet_kernel() noexcept { return address(&meet_ranks_kernel); }
 const void* message_kernel() noexcept { return address(&messages_kernel); }
 const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
 
 std::vector<const void*> all_kernels() {
-  std::vector<const void*> kernels{message_kernel(), probe_kernel(), uniform_kernel(false, Reducer::kAny),
+  std::vector<const void*> kernels{message_kernel(), probe_kernel(), meet_kernel(),
+                                   uniform_kernel(false, Reducer::kAny),
                                    direct_kernel(Collective::kAllGather, Reducer::kAny)};
   for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
     kernels.push_back(uniform_kernel(true, reducer));

@@ -55,6 +55,8 @@ class GpuGroup {
   int most_blocks() const noexcept { return most_blocks_; }
   // Most ranks on one GPU.
   int sharers() const noexcept { return scratch_->sharers(); }
+  // Each rank has a GPU of its own, and peer memory lies on it: copy engines move bytes from GPU to GPU.
+  bool between_gpus() const noexcept { return on_device_ && sharers() == 1; }
   // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group.
   std::shared_ptr<SymmetricMemory> allocate(Store& store, const std::string& name, std::size_t bytes) const;
   // Callers' memory, as register_ranges(). Collective; `name` is new in the group. `problem` is this rank's reason not

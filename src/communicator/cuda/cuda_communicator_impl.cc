@@ -153,8 +153,8 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream) {
   throw_if_failed();
   if (runs_as_messages(call)) {
     run_messages(call, static_cast<cudaStream_t>(stream));
-  } else if (std::optional<DirectPlace> place; !forced_ && (place = registrations_.place_of(call, size_))) {
-    run_direct(call, *place, static_cast<cudaStream_t>(stream));
+  } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
+    run_direct(call, *place, forced_ && uses_copy_engines(call), static_cast<cudaStream_t>(stream));
   } else {
     run_collective(call, static_cast<cudaStream_t>(stream));
   }
@@ -227,18 +227,12 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
 
 std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const std::string& name, std::size_t bytes) {
   const DeviceGuard guard(group_->device());
+  {
+    // Here, where no kernel waits: CUDA may wait for kernels when it makes a stream.
+    const std::lock_guard lock(mutex_);
+    copy_streams_.prepare(size_);
+  }
   return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
-}
-
-void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, CudaStream stream) {
-  check(call);
-  const std::optional<DirectSizes> sizes = direct_sizes(call, size_);
-  if (!sizes) return run(call, stream);
-  const DirectPlace place = place_in(call, rank_, *sizes, memory);
-  const DeviceGuard guard(group_->device());
-  const std::lock_guard lock(mutex_);
-  throw_if_failed();
-  run_direct(call, place, static_cast<cudaStream_t>(stream));
 }
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
@@ -251,7 +245,9 @@ std::string CudaCommunicatorImpl::explain(const Call& call) const {
   check(call);
   if (runs_as_messages(call)) return "messages";
   const std::lock_guard lock(mutex_);
-  if (!forced_ && registrations_.place_of(call, size_)) return "registered";
+  if (takes_registered() && registrations_.place_of(call, size_)) {
+    return forced_ && uses_copy_engines(call) ? "copy_engine" : "registered";
+  }
   return to_string(choose(shape_of(call), forced_));
 }
 

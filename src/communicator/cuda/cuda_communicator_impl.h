@@ -15,6 +15,7 @@
 #include "algorithm/cuda/plan_exchange.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
+#include "communicator/cuda/copy_streams.h"
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
 #include "tutti/cuda_communicator.h"
@@ -43,18 +44,29 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void abort(const std::string& reason) noexcept override;
   void set_timeout(std::chrono::milliseconds timeout) noexcept override;
   std::string explain(const Call& call) const override;
+  std::string explain_in(const Call& call) const override;
   const std::string& transport() const noexcept override { return group_->transport(); }
   std::uint64_t sequence() const noexcept override;
 
  private:
+  static constexpr int kDirectWorkers = 512;  // of each block of a kernel without copies
+
   CudaShape shape_of(const Call& call) const noexcept;
   CallRecord record_of(const Call& call, std::uint32_t choice);
   std::optional<Error> current_failure() const;
   void throw_if_failed() const;
   void run_collective(const Call& call, cudaStream_t stream);
-  void run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream);
+  void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
+  // Whether run() looks for registered memory.
+  bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }
   void run_messages(const Call& call, cudaStream_t stream);
   std::string problem_with(const std::vector<CudaRange>& ranges) const;
+  // copy_engine_calls.cc
+  bool uses_copy_engines(const Call& call) const;
+  void run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+                           std::byte* const* outputs, cudaStream_t stream);
+  void meet_ranks(std::uint32_t fingerprint, cudaStream_t stream);
+  int direct_blocks() const noexcept;
   void launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
   void launch(const void* kernel, int blocks, int workers, void* args, StreamOrder& order, cudaStream_t stream);
 
@@ -68,6 +80,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   mutable std::mutex mutex_;
   std::uint64_t sequence_ = 0;
   StreamOrder collectives_, messages_;
+  CopyStreams copy_streams_;
   std::unordered_map<std::uint32_t, CallRecord> records_;  // by fingerprint: what a failing kernel was
   std::string abort_reason_;
   Registrations registrations_;

@@ -8,10 +8,8 @@
 
 namespace tutti::cuda {
 
-void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream) {
-  const int blocks = std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
-  const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
-  if (!place.text.empty()) registrations_.remember(record.hash, place.text);
+void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines,
+                                      cudaStream_t stream) {
   std::byte* inputs[device::kMaxRanks] = {};
   std::byte* outputs[device::kMaxRanks] = {};
   for (int p = 0; p < size_; ++p) {
@@ -20,13 +18,51 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   }
   if (place.input.memory == nullptr) inputs[rank_] = call.input.base;
   if (place.output.memory == nullptr) outputs[rank_] = call.output.base;
-  DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
   for (const DirectBuffer* buffer : {&place.input, &place.output}) {
     // The caller's own memory of run_in() has no owner here.
     if (buffer->memory.use_count() > 0) collectives_.retain(stream, buffer->memory);
   }
-  launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, 512, &args, collectives_, stream);
   ++direct_calls_;
+  if (by_copy_engines) return run_by_copy_engines(call, place, inputs, outputs, stream);
+  const int blocks = direct_blocks();
+  const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
+  if (!place.text.empty()) registrations_.remember(record.hash, place.text);
+  DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
+  launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, &args, collectives_,
+         stream);
+}
+
+int CudaCommunicatorImpl::direct_blocks() const noexcept {
+  return std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
+}
+
+void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, CudaStream stream) {
+  check(call);
+  Call placed = call;
+  std::optional<DirectSizes> sizes;
+  const bool by_copy_engines = uses_copy_engines(call);
+  if (by_copy_engines) {
+    sizes = copied_sizes(call, rank_, size_);
+    // Its input and output are one buffer, of which a rank names the one that it has.
+    if (call.collective == Collective::kBroadcast) {
+      (rank_ == call.root ? placed.output : placed.input) = rank_ == call.root ? call.input : call.output;
+    }
+  } else {
+    sizes = direct_sizes(call, size_);
+  }
+  if (!sizes) return run(call, stream);
+  const DirectPlace place = place_in(placed, rank_, *sizes, memory);
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  run_direct(placed, place, by_copy_engines, static_cast<cudaStream_t>(stream));
+}
+
+std::string CudaCommunicatorImpl::explain_in(const Call& call) const {
+  check(call);
+  if (uses_copy_engines(call)) return "copy_engine";
+  if (!direct_sizes(call, size_)) return explain(call);
+  return "direct@" + std::to_string(direct_blocks()) + "x" + std::to_string(kDirectWorkers);
 }
 
 // Why this rank cannot register `ranges`: said to all ranks, which then refuse together.
@@ -55,6 +91,7 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(S
   {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
+    copy_streams_.prepare(size_);
     problem = problem_with(ranges);
     name = "register " + std::to_string(registration_calls_++);
   }

@@ -33,6 +33,21 @@ std::optional<DirectSizes> direct_sizes(const Call& call, int size) {
   return sizes;
 }
 
+DirectSizes copied_sizes(const Call& call, int rank, int size) {
+  const Collective c = call.collective;
+  const std::size_t bytes = agreed_bytes(call, size), all = bytes * static_cast<std::size_t>(size);
+  const bool root = rank == call.root;
+  DirectSizes sizes;
+  sizes.input = c == Collective::kAllToAll || c == Collective::kScatter ? all : bytes;
+  sizes.output = c == Collective::kAllToAll || c == Collective::kAllGather || c == Collective::kGather ? all : bytes;
+  if (c == Collective::kScatter && !root) sizes.input = 0;
+  if (c == Collective::kGather && !root) sizes.output = 0;
+  // A gather is pulled by its root; everything else is pushed.
+  sizes.shared_input = c == Collective::kAllReduce || c == Collective::kGather;
+  sizes.shared_output = c != Collective::kGather;
+  return sizes;
+}
+
 DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const CudaRegion& memory) {
   const auto offset_of = [&](const std::byte* data, std::size_t bytes, const char* what) {
     const std::byte* base = memory.data(rank);
@@ -43,8 +58,8 @@ DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const
   };
   const std::shared_ptr<const CudaRegion> unowned(std::shared_ptr<void>(), &memory);
   DirectPlace place;
-  place.input = {unowned, offset_of(call.input.base, sizes.input, "input")};
-  place.output = {unowned, offset_of(call.output.base, sizes.output, "output")};
+  if (sizes.input > 0) place.input = {unowned, offset_of(call.input.base, sizes.input, "input")};
+  if (sizes.output > 0) place.output = {unowned, offset_of(call.output.base, sizes.output, "output")};
   std::uint64_t offsets = sizes.shared_input ? place.input.offset * 31 + 1 : 0;
   if (sizes.shared_output) offsets = offsets * 31 + place.output.offset;
   place.number = mixed(offsets);

@@ -39,7 +39,10 @@ struct DirectSizes {
 };
 std::optional<DirectSizes> direct_sizes(const Call& call, int size);
 
-// Both buffers in `memory`. Throws Error(kInvalidArgument) if one of them is not.
+// The same of a call on copy engines, of any size; no bytes where this rank has no such buffer.
+DirectSizes copied_sizes(const Call& call, int rank, int size);
+
+// The buffers that have bytes, in `memory`. Throws Error(kInvalidArgument) if one of them is not.
 DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const CudaRegion& memory);
 
 class Registrations {

@@ -96,6 +96,30 @@ TEST(Processes, RegisterNothingInHostMemory) {
   });
 }
 
+// Copies into memory of another process, by engines instead of kernels.
+TEST(Processes, CopyEngines) {
+  CudaOptions options = options_with("peer");
+  options.algorithm = "copy_engine";
+  run_processes(2, options, [](Rank& rank, Store& store) {
+    const auto memory = rank.comm->allocate(store, "copies", 4 << 20);
+    for (const Collective collective : {Collective::kAllGather, Collective::kAllReduce, Collective::kGather}) {
+      CaseShape shape;
+      shape.collective = collective;
+      shape.count = 100'000;
+      const CollectiveCase c(shape, rank.size, 5);
+      Buffers b;
+      b.input = memory->data(rank.rank);
+      b.output = b.input + (2 << 20);
+      b.call = c.call(b.input, b.output);
+      rank.upload(b.input, c.input(rank.rank), rank.stream);
+      if (rank.comm->explain_in(b.call) != "copy_engine") throw std::runtime_error("not by copy engines");
+      rank.comm->run_in(*memory, b.call, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      verify(rank, c, b, "copy engines");
+    }
+  });
+}
+
 TEST(Processes, AKilledRankIsATimeoutOfTheOthers) {
   run_processes(2, options_with(""), [](Rank& rank, Store&) {
     CaseShape shape;

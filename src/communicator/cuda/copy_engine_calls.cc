@@ -1,0 +1,48 @@
+// CudaCommunicator's calls on copy engines, on memory that all ranks map.
+//
+// A kernel in which all ranks meet, copies side by side, a kernel in which they meet again
+// (algorithm/cuda/copy_plan.h). The kernels take one block for some microseconds, the copies between GPUs no
+// multiprocessor at all. The second kernel's fingerprint differs from the first one's, so a rank that is a step behind
+// is a mismatch.
+//
+// Failures. Copies are issued without a condition: whether the first meeting has failed is known on the device only.
+// Then they run all the same, into mapped memory, at a time when a peer may still use it: the outputs are undefined, as
+// after every failure, and so is what else the call's buffers hold. The second kernel returns at once.
+#include "algorithm/cuda/copy_plan.h"
+#include "algorithm/cuda/kernels.h"
+#include "algorithm/cuda/meet.cuh"
+#include "communicator/cuda/cuda_communicator_impl.h"
+
+namespace tutti::cuda {
+
+bool CudaCommunicatorImpl::uses_copy_engines(const Call& call) const {
+  return choose_copy_engine(call, size_, group_->between_gpus(), forced_);
+}
+
+void CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+                                               std::byte* const* outputs, cudaStream_t stream) {
+  copy_streams_.prepare(size_);
+  const bool reduce = call.collective == Collective::kAllReduce;
+  const int blocks = reduce ? direct_blocks() : 1;
+  // The complement: unlike the same call by kernels.
+  const CallRecord record = record_of(call, ~(place.number * 64 + static_cast<std::uint32_t>(blocks)));
+  if (!place.text.empty()) registrations_.remember(record.hash, place.text);
+  if (reduce) {
+    DirectArgs args = plan_reduce_half(call, rank_, size_, blocks, inputs, outputs, record.hash);
+    launch(direct_kernel(Collective::kReduceScatter, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, &args,
+           collectives_, stream);
+  } else {
+    meet_ranks(record.hash, stream);
+  }
+  copy_streams_.issue(plan_copies(call, rank_, size_, inputs, outputs), stream);
+  const std::uint32_t second = ~record.hash | 1;
+  records_.insert_or_assign(second, record);
+  meet_ranks(second, stream);
+}
+
+void CudaCommunicatorImpl::meet_ranks(std::uint32_t fingerprint, cudaStream_t stream) {
+  MeetArgs args{fingerprint};
+  launch(meet_kernel(), 1, 32, &args, collectives_, stream);
+}
+
+}  // namespace tutti::cuda

@@ -1,0 +1,197 @@
+// Collectives on copy engines: results, graphs, other calls between them, ends.
+#include "cuda/gpu/gpu_ranks.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+constexpr std::size_t kOutputAt = std::size_t{1} << 20;
+
+GpuWorld copy_world(int size) {
+  GpuWorld world;
+  world.size = size;
+  world.options.algorithm = "copy_engine";
+  return world;
+}
+
+CaseShape shape_of(Collective collective, std::size_t count, int root = 0) {
+  CaseShape shape;
+  shape.collective = collective;
+  shape.count = count;
+  shape.root = root;
+  return shape;
+}
+
+// The case's call in `memory`: the input at 0, the output at kOutputAt on all ranks; broadcast has one buffer.
+Buffers place(const Rank& rank, const CollectiveCase& c, const CudaMemory& memory) {
+  Buffers b;
+  b.output = memory.data(rank.rank) + kOutputAt;
+  b.input = c.shape().collective == Collective::kBroadcast ? b.output : memory.data(rank.rank);
+  b.call = c.call(b.input, b.output);
+  return b;
+}
+void fill_in(const Rank& rank, const CollectiveCase& c, const Buffers& b, cudaStream_t stream) {
+  if (c.output_bytes() > 0) TUTTI_CUDA_OK(cudaMemsetAsync(b.output, 0xa5, c.output_bytes(), stream));
+  rank.upload(b.input, c.input(rank.rank), stream);
+}
+
+TEST(CopyEngine, EveryCollective) {
+  for (const int size : {2, 4}) {
+    MemoryStore store;
+    run_gpu_ranks(copy_world(size), [&](Rank& rank) {
+      const auto memory = rank.comm->allocate(store, "copies", 8 << 20);
+      std::uint64_t seed = 1;
+      for (const Collective collective : {Collective::kAllGather, Collective::kAllToAll, Collective::kBroadcast,
+                                          Collective::kScatter, Collective::kGather, Collective::kAllReduce}) {
+        for (const std::size_t count : {std::size_t{1}, std::size_t{1023}, std::size_t{60'000}}) {
+          // An all-reduce divides into vectors of 16 bytes a rank.
+          const std::size_t n =
+              collective == Collective::kAllReduce ? count * 4 * static_cast<std::size_t>(size) : count;
+          if (n * 4 > kOutputAt) continue;
+          const CollectiveCase c(shape_of(collective, n, size - 1), size, ++seed);
+          const Buffers b = place(rank, c, *memory);
+          fill_in(rank, c, b, rank.stream);
+          ASSERT_EQ(rank.comm->explain_in(b.call), "copy_engine");
+          rank.comm->run_in(*memory, b.call, rank.stream);
+          rank.comm->synchronize(rank.stream);
+          verify(rank, c, b, "copy engines");
+          // A peer that is ahead fills its input and poisons its output: neither is ours any more.
+        }
+      }
+      rank.barrier->arrive_and_wait();
+    });
+  }
+}
+
+TEST(CopyEngine, ChosenForLargeGathers) {
+  GpuWorld world;
+  MemoryStore store;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(shape_of(Collective::kAllGather, 4 << 20), rank.size, 3);  // 32 MB in all
+    const auto memory = rank.comm->allocate(store, "copies", c.input_bytes() + c.output_bytes());
+    Buffers b;
+    b.input = memory->data(rank.rank);
+    b.output = b.input + c.input_bytes();
+    b.call = c.call(b.input, b.output);
+    fill_in(rank, c, b, rank.stream);
+    EXPECT_EQ(rank.comm->explain_in(b.call).substr(0, 6), device_count() >= rank.size ? "copy_e" : "direct");
+    rank.comm->run_in(*memory, b.call, rank.stream);
+    rank.comm->synchronize(rank.stream);
+    verify(rank, c, b, "chosen");
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+// Memory of the caller's own, once all ranks have registered it: only when told to.
+TEST(CopyEngine, RegisteredMemory) {
+  for (const bool told : {true, false}) {
+    MemoryStore store;
+    run_gpu_ranks(told ? copy_world(2) : GpuWorld{}, [&](Rank& rank) {
+      auto regions = rank.comm->register_memory(store, {{rank.memory, std::size_t{32} << 20}});
+      for (const Collective collective : {Collective::kAllGather, Collective::kAllReduce}) {
+        const CollectiveCase c(shape_of(collective, 600'000), rank.size, 4);
+        Buffers b;
+        b.input = rank.memory;
+        b.output = rank.memory + (std::size_t{16} << 20);
+        b.call = c.call(b.input, b.output);
+        fill_in(rank, c, b, rank.stream);
+        EXPECT_EQ(rank.comm->explain(b.call), told ? "copy_engine" : "registered");
+        rank.comm->run(b.call, rank.stream);
+        rank.comm->synchronize(rank.stream);
+        verify(rank, c, b, "registered");
+      }
+      rank.comm->unregister_memory(store, std::move(regions));
+      rank.barrier->arrive_and_wait();
+    });
+  }
+}
+
+TEST(CopyEngine, ReplayWithChangingData) {
+  MemoryStore store;
+  run_gpu_ranks(copy_world(2), [&](Rank& rank) {
+    const auto memory = rank.comm->allocate(store, "captured", 8 << 20);
+    const auto other = rank.comm->allocate(store, "eager", 8 << 20);
+    const CaseShape shape = shape_of(Collective::kAllGather, 50'000), sum = shape_of(Collective::kAllReduce, 8000);
+    const CollectiveCase first(shape, rank.size, 1), eager_sum(sum, rank.size, 2);
+    const Buffers b = place(rank, first, *memory), eager = place(rank, eager_sum, *other);
+    fill_in(rank, eager_sum, eager, rank.other_stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.other_stream));
+    rank.barrier->arrive_and_wait();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    rank.comm->run_in(*memory, b.call, rank.stream);
+    // A call outside of the capture, while it goes on: its copies do not end up in the graph.
+    rank.comm->run_in(*other, eager.call, rank.other_stream);
+    rank.comm->run_in(*memory, b.call, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
+    rank.comm->synchronize(rank.other_stream);
+    verify(rank, eager_sum, eager, "during a capture");
+    std::size_t nodes = 0;
+    TUTTI_CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
+    EXPECT_EQ(nodes, 2u * (2 + static_cast<std::size_t>(rank.size))) << "two meetings and a copy a rank, twice";
+    TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+    TUTTI_CUDA_OK(cudaGraphUpload(executable, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
+    for (std::uint64_t round = 1; round <= 20; ++round) {
+      const CollectiveCase c(shape, rank.size, round * 10), next(sum, rank.size, round * 10 + 1);
+      fill_in(rank, c, b, rank.stream);
+      TUTTI_CUDA_OK(cudaGraphLaunch(executable, rank.stream));
+      // Calls of other kinds between replays, on the same stream.
+      fill_in(rank, next, eager, rank.stream);
+      rank.comm->run_in(*other, eager.call, rank.stream);
+      rank.comm->run(eager.call, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      verify(rank, c, b, "replay " + std::to_string(round));
+      verify(rank, next, eager, "between replays");
+    }
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(executable));
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+TEST(CopyEngine, AMissingPeerIsATimeout) {
+  MemoryStore store;
+  run_gpu_ranks(copy_world(2), [&](Rank& rank) {
+    const auto memory = rank.comm->allocate(store, "copies", 8 << 20);
+    const CollectiveCase c(shape_of(Collective::kAllGather, 1000), rank.size, 1);
+    const Buffers b = place(rank, c, *memory);
+    fill_in(rank, c, b, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.comm->set_timeout(std::chrono::milliseconds(300));
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 0) {
+      rank.comm->run_in(*memory, b.call, rank.stream);
+      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+      const auto failure = rank.comm->failure();
+      ASSERT_TRUE(failure.has_value());
+      EXPECT_EQ(failure->kind(), ErrorKind::kTimeout);
+      EXPECT_NE(std::string(failure->what()).find("rank 1 did not come to all_gather"), std::string::npos)
+          << failure->what();
+    }
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+TEST(CopyEngine, OtherOffsetsAreAMismatch) {
+  MemoryStore store;
+  run_gpu_ranks(copy_world(2), [&](Rank& rank) {
+    const auto memory = rank.comm->allocate(store, "copies", 8 << 20);
+    const CollectiveCase c(shape_of(Collective::kAllGather, 1000), rank.size, 1);
+    Call call = place(rank, c, *memory).call;
+    if (rank.rank == 1) call.output.base += 256;
+    rank.comm->run_in(*memory, call, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    const auto failure = rank.comm->failure();
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->kind(), ErrorKind::kMismatch) << failure->what();
+    Call outside = call;
+    outside.output.base = memory->data(rank.rank) + (8 << 20) - 16;
+    EXPECT_THROW(rank.comm->run_in(*memory, outside, rank.stream), Error);
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test
