@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,26 @@ def without_gpu(ctx: Context) -> None:
 @pytest.mark.skipif(GPUS > 0, reason="there is a GPU")
 def test_without_a_gpu_pools_say_so(world: World) -> None:
     world(2).call(without_gpu)
+
+
+def test_functions_of_the_pool() -> None:
+    """What PyTorch calls by address: memory where there is a GPU, and nothing worse than none where there is not."""
+    from tutti import _torch
+
+    try:
+        library = ctypes.CDLL(_torch.cuda_library())
+    except ValueError as error:
+        assert "TUTTI_PLUGIN_PATH" in str(error)
+        pytest.skip("built without nvcc")
+    allocate, free = library.tutti_cuda_pool_malloc, library.tutti_cuda_pool_free
+    allocate.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+    allocate.restype = ctypes.c_void_p
+    free.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+    memory = allocate(1 << 20, 0, None)
+    assert (memory is not None) == (GPUS > 0)
+    assert allocate(0, 0, None) is None
+    free(memory, 1 << 20, 0, None)
+    free(1, 1 << 20, 0, None)  # not the pool's
 
 
 def run(world: World, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -214,4 +235,5 @@ def trained(ctx: Context, mapped: bool) -> list[float]:
 
 @on_gpu
 def test_ddp_reduces_registered_buckets(world: World) -> None:
-    assert run(world, trained, True) == run(world, trained, False)
+    mapped, copied = run(world, trained, True), run(world, trained, False)
+    assert all(m == pytest.approx(c, rel=1e-5) for m, c in zip(mapped, copied, strict=True))

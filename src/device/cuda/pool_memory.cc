@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/shared_memory.h"
@@ -19,8 +20,9 @@ namespace {
 
 // What is allocated at present. One a process; never destroyed, since PyTorch frees its pools at exit.
 struct Pool {
-  std::mutex mutex;  // guards memory; a leaf
+  std::mutex mutex;  // guards the members; a leaf
   std::map<void*, std::shared_ptr<SharedMemory>> memory;
+  std::vector<std::shared_ptr<SharedMemory>> kept;  // that could not be freed
 };
 Pool& pool() {
   static Pool* const instance = new Pool;
@@ -60,15 +62,27 @@ extern "C" __attribute__((visibility("default"))) void* tutti_cuda_pool_malloc(s
   }
 }
 
-// All work that uses the memory has ended: PyTorch sees to that.
-extern "C" __attribute__((visibility("default"))) void tutti_cuda_pool_free(void* data, ssize_t /*bytes*/,
-                                                                            int /*device*/,
+// PyTorch gives memory back that work under way may still use, and counts on cudaFree to wait for it; unmapping does
+// not. Where the device cannot be awaited (it has failed, or the process ends), the memory is kept.
+extern "C" __attribute__((visibility("default"))) void tutti_cuda_pool_free(void* data, ssize_t /*bytes*/, int device,
                                                                             cudaStream_t /*stream*/) noexcept {
   using namespace tutti::cuda;
-  std::shared_ptr<SharedMemory> memory;  // unmapped after the lock is given up
-  const std::lock_guard lock(pool().mutex);
-  const auto found = pool().memory.find(data);
-  if (found == pool().memory.end()) return;
-  memory = std::move(found->second);
-  pool().memory.erase(found);
+  std::shared_ptr<SharedMemory> memory;
+  const auto take = [&] {
+    const std::lock_guard lock(pool().mutex);
+    const auto found = pool().memory.find(data);
+    if (found == pool().memory.end()) return false;
+    memory = std::move(found->second);
+    pool().memory.erase(found);
+    return true;
+  };
+  try {
+    const RelaxedCapture relaxed;
+    if (!take()) return;
+    const DeviceGuard guard(device);
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  } catch (const std::exception&) {
+    const std::lock_guard lock(pool().mutex);
+    pool().kept.push_back(std::move(memory));
+  }
 }
