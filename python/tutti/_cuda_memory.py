@@ -8,6 +8,7 @@ so.
 
 from __future__ import annotations
 
+import atexit
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ def cuda_direct_calls(group: ProcessGroup | None = None) -> int:
 
 @functools.cache
 def _allocator() -> Any:
-    """Tutti's allocator for pools. Kept for good: pools do not keep it."""
+    """Tutti's allocator for pools: one a process."""
     import torch
 
     from tutti._backend import _load
@@ -87,10 +88,10 @@ def _allocator() -> Any:
 
 
 def mem_pool() -> torch.cuda.MemPool:
-    """A new ``torch.cuda.MemPool`` whose memory any process of this host can map: what is registered of it, that is.
+    """A new ``torch.cuda.MemPool`` of the current device whose memory other processes of this host can map.
 
-    Tensors that are made under ``torch.cuda.use_mem_pool(pool)`` can always be registered, whatever PyTorch's allocator
-    is set to. Raises ``RuntimeError`` without a CUDA device, ``ValueError`` without libtutti_cuda.so.
+    Tensors that are made under ``torch.cuda.use_mem_pool(pool)`` can always be registered; nothing is shared before
+    that. Raises ``RuntimeError`` without a CUDA device, ``ValueError`` without libtutti_cuda.so.
     """
     import torch
 
@@ -98,8 +99,12 @@ def mem_pool() -> torch.cuda.MemPool:
 
 
 @functools.cache
-def _own_pool() -> torch.cuda.MemPool:
-    return mem_pool()
+def _own_pool(device: int) -> torch.cuda.MemPool:
+    import torch
+
+    atexit.register(_own_pool.cache_clear)  # freed while CUDA still works
+    with torch.cuda.device(device):
+        return mem_pool()
 
 
 def empty(
@@ -109,7 +114,9 @@ def empty(
     import torch
 
     backend = _backend_of(group)
-    with torch.cuda.use_mem_pool(_own_pool(), device):
-        tensor = torch.empty(sizes, dtype=dtype, device=device)
-    backend.register_tensors([tensor])
+    _allocator()  # says what is missing, before CUDA is asked for anything
+    index = torch.cuda.current_device() if device.index is None else device.index
+    with torch.cuda.use_mem_pool(_own_pool(index), index):
+        tensor = torch.empty(sizes, dtype=dtype, device=index)
+    backend.register_tensors([tensor])  # where that is impossible, it stays an ordinary tensor: on all ranks
     return tensor

@@ -47,35 +47,35 @@ std::string CudaSide::register_storages(c10::Device device, std::vector<c10::Sto
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   for (std::size_t i = 0; i < regions.size(); ++i) {
-    registered_.push_back({std::move(storages[i]), std::move(regions[i])});
+    registered_.push_back({std::move(storages[i]), regions[i]});
   }
   return {};
 }
 
+const CudaSide::Registered* CudaSide::find_registered(const c10::Storage& storage) const {
+  const auto found = std::find_if(registered_.begin(), registered_.end(),
+                                  [&](const Registered& entry) { return entry.storage.is_alias_of(storage); });
+  return found != registered_.end() ? &*found : nullptr;
+}
+
 void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::Storage>& storages) {
   const CudaLane& lane = group(device);
-  std::vector<Registered> taken;
   std::vector<std::shared_ptr<CudaRegion>> regions;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const c10::Storage& storage : storages) {
-      const auto found = std::find_if(registered_.begin(), registered_.end(),
-                                      [&](const Registered& entry) { return entry.storage.is_alias_of(storage); });
-      // Null is refused by all ranks together.
-      regions.push_back(found != registered_.end() ? found->region : nullptr);
-    }
-    if (std::find(regions.begin(), regions.end(), nullptr) == regions.end()) {
-      for (const c10::Storage& storage : storages) {
-        const auto found = std::find_if(registered_.begin(), registered_.end(),
-                                        [&](const Registered& entry) { return entry.storage.is_alias_of(storage); });
-        taken.push_back(std::move(*found));
-        registered_.erase(found);
-      }
+      const Registered* found = find_registered(storage);
+      regions.push_back(found != nullptr ? found->region.lock() : nullptr);  // null is refused by all ranks together
     }
   }
-  for (Registered& entry : taken) entry.region.reset();  // the communicator unmaps it, before others free theirs
   StoreAdapter adapter(store_);
   lane.communicator->unregister_memory(adapter, std::move(regions));
+  // Only now may they be freed: no rank maps them any more.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(registered_, [&](const Registered& entry) {
+    return std::any_of(storages.begin(), storages.end(),
+                       [&](const c10::Storage& storage) { return entry.storage.is_alias_of(storage); });
+  });
 }
 
 bool CudaSide::is_registered(const void* data, std::size_t bytes) const {

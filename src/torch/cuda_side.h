@@ -61,11 +61,13 @@ class CudaSide {
   using Pair = std::pair<int, bool>;  // peer, whether this rank sends
   struct Registered {
     c10::Storage storage;
-    std::shared_ptr<CudaRegion> region;
+    std::weak_ptr<CudaRegion> region;  // the communicator's
   };
 
   CudaLane make(c10::Device device, const std::string& id, int rank, int size) const;
   void check_device(c10::Device device) const;
+  // The entry of this storage; null without. mutex_ is held.
+  const Registered* find_registered(const c10::Storage& storage) const;
   template <typename Visit>
   void each(Visit&& visit) const;
 

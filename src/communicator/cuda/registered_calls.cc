@@ -26,7 +26,7 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   if (by_copy_engines) return run_by_copy_engines(call, place, inputs, outputs, stream);
   const int blocks = direct_blocks();
   const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
-  if (!place.text.empty()) registrations_.remember(record.hash, place.text);
+  if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
   launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, &args, collectives_,
          stream);

@@ -58,12 +58,24 @@ DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const
   };
   const std::shared_ptr<const CudaRegion> unowned(std::shared_ptr<void>(), &memory);
   DirectPlace place;
-  if (sizes.input > 0) place.input = {unowned, offset_of(call.input.base, sizes.input, "input")};
-  if (sizes.output > 0) place.output = {unowned, offset_of(call.output.base, sizes.output, "output")};
+  if (sizes.input > 0) place.input = {unowned, offset_of(call.input.base, sizes.input, "input"), 0};
+  if (sizes.output > 0) place.output = {unowned, offset_of(call.output.base, sizes.output, "output"), 0};
   std::uint64_t offsets = sizes.shared_input ? place.input.offset * 31 + 1 : 0;
   if (sizes.shared_output) offsets = offsets * 31 + place.output.offset;
   place.number = mixed(offsets);
   return place;
+}
+
+std::string describe(const DirectPlace& place) {
+  std::string text;
+  const auto add = [&](const char* what, const DirectBuffer& buffer) {
+    if (buffer.range == 0) return;
+    text += std::string(text.empty() ? "" : ", ") + what + " in range " + std::to_string(buffer.range) + " at byte " +
+            std::to_string(buffer.offset);
+  };
+  add("input", place.input);
+  add("output", place.output);
+  return text;
 }
 
 void Registrations::add(std::shared_ptr<CudaRegion> region, int rank) {
@@ -105,24 +117,23 @@ std::optional<DirectPlace> Registrations::place_of(const Call& call, int size) c
   if (!sizes) return std::nullopt;
   DirectPlace place;
   std::uint64_t numbers = 0x5ca1e;  // unlike any call in memory of allocate()
-  const auto locate = [&](const std::byte* data, std::size_t bytes, const char* what, DirectBuffer& buffer) {
+  const auto locate = [&](const std::byte* data, std::size_t bytes, DirectBuffer& buffer) {
     const auto* found = find(data, bytes);
     if (found == nullptr) return false;
-    buffer = {found->second.region, static_cast<std::size_t>(data - found->first)};
-    numbers = (numbers * 0x100000001b3u ^ found->second.number) * 0x100000001b3u ^ buffer.offset;
-    place.text += std::string(place.text.empty() ? "" : ", ") + what + " in range " +
-                  std::to_string(found->second.number) + " at byte " + std::to_string(buffer.offset);
+    buffer = {found->second.region, static_cast<std::size_t>(data - found->first), found->second.number};
+    numbers = (numbers * 0x100000001b3u ^ buffer.range) * 0x100000001b3u ^ buffer.offset;
     return true;
   };
-  if (sizes->shared_input && !locate(call.input.base, sizes->input, "input", place.input)) return std::nullopt;
-  if (sizes->shared_output && !locate(call.output.base, sizes->output, "output", place.output)) return std::nullopt;
+  if (sizes->shared_input && !locate(call.input.base, sizes->input, place.input)) return std::nullopt;
+  if (sizes->shared_output && !locate(call.output.base, sizes->output, place.output)) return std::nullopt;
   place.number = mixed(numbers);
   return place;
 }
 
-void Registrations::remember(std::uint32_t fingerprint, const std::string& text) {
+void Registrations::remember(std::uint32_t fingerprint, const DirectPlace& place) {
+  if (texts_.contains(fingerprint)) return;
   if (texts_.size() > 4096) texts_.clear();
-  texts_.insert_or_assign(fingerprint, text);
+  texts_.emplace(fingerprint, describe(place));
 }
 
 std::string Registrations::explain(std::uint32_t fingerprint) const {

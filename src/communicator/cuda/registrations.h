@@ -25,12 +25,14 @@ namespace tutti::cuda {
 struct DirectBuffer {
   std::shared_ptr<const CudaRegion> memory;
   std::size_t offset = 0;
+  std::uint32_t range = 0;  // number of the registration; 0: it is not registered
 };
 struct DirectPlace {
   DirectBuffer input, output;
   std::uint32_t number = 0;  // of what must lie alike: part of what ranks compare
-  std::string text;          // for messages
 };
+// "input in range 1 at byte 0, output in range 2 at byte 64": the registered ones.
+std::string describe(const DirectPlace& place);
 
 // What a call without copies touches. Empty: there is no such call, or it is too small to gain from it.
 struct DirectSizes {
@@ -60,7 +62,7 @@ class Registrations {
   std::optional<DirectPlace> place_of(const Call& call, int size) const;
 
   // Remembers how a call of this fingerprint was run, for explain().
-  void remember(std::uint32_t fingerprint, const std::string& text);
+  void remember(std::uint32_t fingerprint, const DirectPlace& place);
   // What to add to the message of calls that differ; empty if no memory was ever registered.
   std::string explain(std::uint32_t fingerprint) const;
 
