@@ -46,13 +46,14 @@ function(tutti_cuda_target name)
   set_target_properties(${name} PROPERTIES JOB_POOL_COMPILE tutti_nvcc CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()
 
-# libtutti_cuda.so from the cuda folders of the layers. The runtime is linked statically and hidden; the driver is
-# found at run time.
-function(tutti_cuda_library)
+# libtutti_cuda.so from the cuda folders of the layers, as target `name` in `folder`. The runtime is linked statically and
+# hidden; the driver is found at run time.
+function(tutti_cuda_module name folder)
   set(sources
     src/device/cuda/cuda_arithmetic.cu
     src/device/cuda/cuda_check.cc
     src/device/cuda/cuda_device.cc
+    src/device/cuda/cuda_report.cc
     src/device/cuda/device_memory.cc
     src/device/cuda/driver.cc
     src/device/cuda/host_memory.cc
@@ -67,6 +68,8 @@ function(tutti_cuda_library)
     src/algorithm/cuda/kernels_sum_bf16.cu
     src/algorithm/cuda/kernels_sum_f16.cu
     src/algorithm/cuda/kernels_sum_f32.cu
+    src/communicator/cuda/call_board.cc
+    src/communicator/cuda/call_log.cc
     src/communicator/cuda/copy_engine_calls.cc
     src/communicator/cuda/copy_streams.cc
     src/communicator/cuda/cuda_communicator_impl.cc
@@ -78,11 +81,20 @@ function(tutti_cuda_library)
   # The bits of the CPU's kernels: products and sums are not contracted.
   set_source_files_properties(src/device/cuda/cuda_arithmetic.cu src/algorithm/cuda/kernels_any.cu
     PROPERTIES COMPILE_OPTIONS "--fmad=false")
-  add_library(tutti_cuda MODULE ${sources})
-  tutti_cuda_target(tutti_cuda)
-  target_link_libraries(tutti_cuda PRIVATE tutti CUDA::cudart_static Threads::Threads)
-  target_link_options(tutti_cuda PRIVATE "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined")
-  set_target_properties(tutti_cuda PROPERTIES PREFIX lib INSTALL_RPATH "$ORIGIN" BUILD_RPATH "$ORIGIN"
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  add_library(${name} MODULE ${sources})
+  tutti_cuda_target(${name})
+  target_link_libraries(${name} PRIVATE tutti CUDA::cudart_static Threads::Threads)
+  target_link_options(${name} PRIVATE "LINKER:--exclude-libs,ALL" "LINKER:--no-undefined")
+  set_target_properties(${name} PROPERTIES PREFIX lib OUTPUT_NAME tutti_cuda INSTALL_RPATH "$ORIGIN"
+    BUILD_RPATH "$ORIGIN;$ORIGIN/.." LIBRARY_OUTPUT_DIRECTORY ${folder})
+endfunction()
+
+function(tutti_cuda_library)
+  tutti_cuda_module(tutti_cuda ${CMAKE_BINARY_DIR})
+  # The same with random delays at the steps of the protocols: for tests, which find it by TUTTI_PLUGIN_PATH. It takes as
+  # long to compile, so only who names it gets it.
+  tutti_cuda_module(tutti_cuda_delayed ${CMAKE_BINARY_DIR}/delayed)
+  target_compile_definitions(tutti_cuda_delayed PRIVATE TUTTI_RANDOM_DELAYS)
+  set_target_properties(tutti_cuda_delayed PROPERTIES EXCLUDE_FROM_ALL ON)
   install(TARGETS tutti_cuda LIBRARY DESTINATION tutti COMPONENT python)
 endfunction()

@@ -31,6 +31,7 @@ struct Config {
   std::string plugin_path;     // TUTTI_PLUGIN_PATH: directories of libtutti_cuda.so, before libtutti.so's own
   std::string cuda_transport;  // TUTTI_CUDA_TRANSPORT: "peer" or "host" memory between GPUs; empty = chosen
   std::string cuda_algorithm;  // TUTTI_CUDA_ALGORITHM: "ll_one_shot@4x256" forces the choice on GPUs
+  int cuda_max_blocks = 0;     // TUTTI_CUDA_MAX_BLOCKS: most blocks of a kernel on GPUs; 0 = chosen
   std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: between hosts
 };
 

@@ -28,6 +28,7 @@
 
 #include "tutti/call.h"
 #include "tutti/error.h"
+#include "tutti/metrics.h"
 #include "tutti/store.h"
 
 namespace tutti {
@@ -43,6 +44,10 @@ struct CudaOptions {
   std::string transport;  // "" (choose), "peer" or "host": TUTTI_CUDA_TRANSPORT
   std::string algorithm;  // "" (choose), or a name as algorithms() gives it, with "@blocks" and "x threads" after it:
                           // "ll_one_shot", "bulk_two_shot@16x512": TUTTI_CUDA_ALGORITHM. Equal on all ranks.
+  // Most blocks of a collective's kernel, so most multiprocessors that it takes from a model; the least that a rank
+  // says counts for all. 0: TUTTI_CUDA_MAX_BLOCKS, else up to 64.
+  int max_blocks = 0;
+  int flight_recorder_entries = -1;  // calls remembered; -1: TUTTI_FLIGHT_RECORDER_ENTRIES
   std::uint64_t first_sequence = 0;  // tests start near the wrap of a flag
 };
 
@@ -107,7 +112,9 @@ class CudaCommunicator {
   virtual void check(const Call& call) const = 0;
 
   // Enqueues a collective. The pointers of `call` are device memory of this rank's device (or memory it can reach).
-  virtual void run(const Call& call, CudaStream stream) = 0;
+  // `timeout` is of each of its waits on the GPU; zero means the communicator's, which a captured call always follows.
+  // While more than 256 calls are ahead of the GPU, the timeouts of the oldest may be forgotten.
+  virtual void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout = {}) = 0;
 
   // Collective: `bytes` on every rank. `name` is new in this communicator; `store` is that of create(), or one like it.
   virtual std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) = 0;
@@ -117,7 +124,8 @@ class CudaCommunicator {
   // run() does. An all_gather of 32 MB and more runs on copy engines, and leaves the multiprocessors to other work;
   // CudaOptions::algorithm "copy_engine" makes all_reduce (its second half), all_gather, all_to_all, broadcast, gather
   // and scatter of any size do so. If a call on copy engines fails, its buffers are undefined in whole.
-  virtual void run_in(const CudaRegion& memory, const Call& call, CudaStream stream) = 0;
+  virtual void run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
+                      std::chrono::milliseconds timeout = {}) = 0;
 
   // Collective: lets run() use the callers' own memory without copies, whoever has allocated it. All ranks give as many
   // ranges of the same sizes, in the same order; the addresses may differ. Not during a capture.
@@ -145,7 +153,8 @@ class CudaCommunicator {
 
   // Enqueues a batch of messages as one kernel: none of them waits for another one of the batch, but those of one pair
   // and direction run in order. A batch of sends and receives in any order cannot deadlock within itself.
-  virtual void exchange(const std::vector<CudaMessage>& messages, CudaStream stream) = 0;
+  virtual void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
+                        std::chrono::milliseconds timeout = {}) = 0;
 
   // Waits on the host for `stream`, then raises a failure if there is one.
   virtual void synchronize(CudaStream stream) = 0;
@@ -169,6 +178,13 @@ class CudaCommunicator {
   virtual std::string explain_in(const Call& call) const = 0;
   // How this rank reaches the others and why: "peer memory", or "pinned host memory: device 0 cannot map device 1".
   virtual const std::string& transport() const noexcept = 0;
+  // Counts of what was issued or captured here, and of what the GPU has run; times are not measured. Reads from the
+  // GPU.
+  virtual Metrics metrics() const = 0;
+  virtual void reset_metrics() noexcept = 0;
+  // As Communicator::flight_record. A call is scheduled, started or completed as the GPU says now; a captured one stays
+  // scheduled. Reads from the GPU.
+  virtual std::string flight_record() const = 0;
   // Collectives issued through run() so far (replays of graphs are not counted).
   virtual std::uint64_t sequence() const noexcept = 0;
 };

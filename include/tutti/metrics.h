@@ -1,4 +1,5 @@
-// What a communicator has done: exact counts, and times (of calls below 8 KB only a sample is timed).
+// What a communicator has done: exact counts, and times (of calls below 8 KB only a sample is timed; calls on a GPU are
+// not timed). A call on a GPU counts when it is issued or captured.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +9,10 @@
 namespace tutti {
 
 struct MetricsRow {
-  std::string collective;  // "all_reduce", "send", ...
-  std::string size_class;  // "<=64B", "<=1KB", "<=8KB", "<=64KB", "<=512KB", "<=4MB", "<=64MB", ">64MB"
-  std::string algorithm;   // the one that ran
+  std::string device = "cpu";  // or "cuda"
+  std::string collective;      // "all_reduce", "send", ...
+  std::string size_class;      // "<=64B", "<=1KB", "<=8KB", "<=64KB", "<=512KB", "<=4MB", "<=64MB", ">64MB"
+  std::string algorithm;       // the one that ran
   std::uint64_t calls = 0;
   std::uint64_t bytes = 0;  // of this rank's block or message
   std::uint64_t timed_calls = 0;
@@ -23,6 +25,9 @@ struct Metrics {
   std::vector<MetricsRow> rows;
   std::uint64_t mapped_calls = 0;  // calls that needed no copy because all ranks map the tensors
   std::uint64_t errors = 0;
+  // CUDA: collectives that the GPU has run since the communicator was made, replays of graphs included. Uneven
+  // all-to-all, gather and scatter, which run as messages, are not in it; a call on copy engines counts as two.
+  std::uint64_t device_calls = 0;
 };
 
 }  // namespace tutti

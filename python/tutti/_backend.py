@@ -13,9 +13,10 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
   tensors need beside: ``_cuda_memory``.
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
 - ``shared_allocator_enabled()``, ``arena_stats()``: for ``tutti info`` and tests.
-- ``get_metrics(group=None)``: ``{"rows": [{"collective", "size_class", "algorithm", "calls", "bytes", "timed_calls",
-  "total_ns", "wait_ns", "p50_ns"}, ...], "mapped_calls": int, "errors": int}``; ``reset_metrics(group=None)``.
-- ``flight_record(group=None)``: JSON text in the schema of PyTorch's flight recorder.
+- ``get_metrics(group=None)``: ``{"rows": [{"device", "collective", "size_class", "algorithm", "calls", "bytes",
+  "timed_calls", "total_ns", "wait_ns", "p50_ns"}, ...], "mapped_calls": int, "errors": int, "device_calls": int}``;
+  ``reset_metrics(group=None)``.
+- ``flight_record(group=None, device=None)``: JSON text in the schema of PyTorch's flight recorder.
 - ``monitored_barrier(group, timeout, wait_all_ranks)``, ``set_timeout(timeout, group)``, ``get_error(group)``,
   ``sequence_number(group)``, ``abort(group, reason)``, ``split_group(ranks, group, ...)``,
   ``shrink(group, timeout)``: for what ``torch.distributed`` refuses to a backend that it does not know.
@@ -24,6 +25,7 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from datetime import timedelta
@@ -258,12 +260,35 @@ def reset_metrics(group: ProcessGroup | None = None) -> None:
     get_communicator(group).reset_metrics()
 
 
-def flight_record(group: ProcessGroup | None = None) -> str:
+def flight_record(group: ProcessGroup | None = None, device: str | None = None) -> str:
     """The group's last calls on this rank as JSON in the schema of PyTorch's flight recorder, oldest first.
+
+    ``device`` is ``"cpu"`` or ``"cuda"``: calls on such tensors only; ``None`` takes all. Calls on CUDA tensors stand
+    under process groups of their own, since they are numbered apart: ``"<name>/cuda"``, and one for each pair of ranks
+    that sends messages. Their ``"state"`` is what the GPU says now; what was captured into a graph stays
+    ``"scheduled"``, with ``"captured"`` set.
 
     ``TUTTI_FLIGHT_RECORDER_ENTRIES`` says how many are kept. Works after a failure too, which is when it is wanted.
     """
-    return str(get_communicator(group).flight_record())
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu', 'cuda' or None, not {device!r}")
+    communicator = get_communicator(group)
+    record = json.loads(communicator.flight_record())
+    if device == "cuda":
+        record["entries"], record["pg_config"], record["pg_status"] = [], {}, {}
+    for text in communicator.cuda_flight_records() if device != "cpu" else []:
+        if not text:
+            continue
+        added = json.loads(text)
+        ((name, config),) = added["pg_config"].items()
+        name += "/cuda"
+        record["pg_config"][name] = {**config, "name": name, "desc": name}
+        record["pg_status"][name] = next(iter(added["pg_status"].values()))
+        for entry in added["entries"]:
+            entry["process_group"] = [name, name]
+        record["entries"] += added["entries"]
+    record["entries"].sort(key=lambda entry: entry["time_created_ns"])
+    return json.dumps(record)
 
 
 def _timedelta(timeout: timedelta | float) -> timedelta:

@@ -212,6 +212,13 @@ def probe_shared_huge_pages() -> Probe: ...
 def probe_arena() -> Probe: ...
 def probe_descriptors() -> Probe: ...
 def probe_interfaces() -> list[InterfaceProbe]: ...
+def cuda_report() -> dict[str, Any]:
+    """What CUDA offers here (include/tutti/cuda_report.h). Initialises CUDA in this process; raises nothing."""
+
+def try_cuda_group() -> str:
+    """Makes a group over all GPUs, as threads: how its ranks reach each other. ``NotImplementedError`` if it
+    cannot be made."""
+
 def check_plan(text: str, strict: bool = False) -> dict[str, Any]:
     """Proves a plan, or says what is wrong.
 

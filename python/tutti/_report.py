@@ -106,22 +106,25 @@ def dump_flight_record(path: str | Path, group: ProcessGroup | None = None) -> P
     return target
 
 
-def dump_flight_trace(folder: str | Path, group: ProcessGroup | None = None) -> Path:
+def dump_flight_trace(folder: str | Path, group: ProcessGroup | None = None, device: str = "cpu") -> Path:
     """Writes the last collectives of ``group`` on this rank to ``folder/trace_<rank>``; returns where.
 
     The file is what PyTorch's analyser reads: when there is one of each rank of the group, ``torchfrtrace FOLDER`` says
     which rank differs from the others, or is missing, in which call. Each group takes a folder of its own, made where
-    it is missing. Sends and receives are left out: the analyser takes each call for one of the whole group. Raises
-    OSError if the file cannot be written.
+    it is missing. ``device`` tells which calls, those on ``"cpu"`` or on ``"cuda"`` tensors: each is numbered apart and
+    takes a folder of its own, too. Sends and receives are left out: the analyser takes each call for one of the whole
+    group. Raises OSError if the file cannot be written, and ValueError if the group has made no calls on such tensors.
     """
     import torch.distributed as dist
 
     group = dist.distributed_c10d._get_default_group() if group is None else group
-    record: dict[str, Any] = json.loads(_backend.flight_record(group))
+    record: dict[str, Any] = json.loads(_backend.flight_record(group, device))
+    if not record["pg_status"]:
+        raise ValueError(f"the group has made no calls on {device} tensors")
     name, description = group.group_name, group.group_desc
     # A record knows the ranks of its group; the analyser goes by those of the job.
     ranks = sorted(dist.get_process_group_ranks(group))
-    (status,) = record["pg_status"].values()
+    status = next(iter(record["pg_status"].values()))  # of the group, before those of pairs of ranks
     record["pg_status"] = {name: status}
     record["pg_config"] = {name: {"name": name, "desc": description, "ranks": str(ranks)}}
     record["entries"] = [entry for entry in record["entries"] if not entry["is_p2p"]]

@@ -156,7 +156,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 18> kVariables{{
+constexpr std::array<Variable, 19> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -234,6 +234,11 @@ constexpr std::array<Variable, 18> kVariables{{
      "forces the algorithm on GPUs where it can run the call",
      [](std::string_view t, Config& c) { return parse_printable(t, 64, c.cuda_algorithm); },
      [](const Config& c) { return show_text(c.cuda_algorithm); }},
+    {"TUTTI_CUDA_MAX_BLOCKS", "0 (chosen) to 64", "most blocks of a kernel on GPUs: leaves the rest to the model",
+     [](std::string_view t, Config& c) { return parse_number(t, 0, 64, c.cuda_max_blocks); },
+     [](const Config& c) {
+       return c.cuda_max_blocks == 0 ? std::string("chosen") : std::to_string(c.cuda_max_blocks);
+     }},
     {"TUTTI_HEARTBEAT_MS", "10 to 60000", "milliseconds between signs of life among hosts", parse_heartbeat,
      [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
 }};

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "algorithm/user/identity.h"
+#include "communicator/call_bytes.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/kernels.h"
@@ -10,28 +11,8 @@
 namespace tutti {
 namespace {
 
-bool has_root(Collective c) noexcept {
-  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-         c == Collective::kScatter;
-}
-
 bool reduces(Collective c) noexcept {
   return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
-}
-
-// Bytes of this rank's single block: see the table in call.h.
-std::size_t block_bytes(const Call& call, int rank) noexcept {
-  switch (call.collective) {
-    case Collective::kBarrier:
-      return 0;
-    case Collective::kScatter:
-    case Collective::kReduceScatter:
-      return call.output.size(0);
-    case Collective::kAllToAll:
-      return call.input.size(call.uneven ? rank : 0);
-    default:
-      return call.input.size(0);
-  }
 }
 
 // Where all of a block list's memory lies in the arena, if it is one piece.

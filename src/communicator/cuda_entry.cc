@@ -1,9 +1,14 @@
 // CudaCommunicator::create in libtutti.so: finds the plug-in and passes the call on.
+#include <algorithm>
+#include <thread>
+
 #include "algorithm/cuda/choice.h"
+#include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
 #include "device/registry.h"
 #include "tutti/config.h"
 #include "tutti/cuda_communicator.h"
+#include "tutti/cuda_report.h"
 
 namespace tutti {
 namespace {
@@ -24,11 +29,52 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const s
   CudaOptions complete = options;
   if (complete.transport.empty()) complete.transport = config.cuda_transport;
   if (complete.algorithm.empty()) complete.algorithm = config.cuda_algorithm;
+  if (complete.max_blocks == 0) complete.max_blocks = config.cuda_max_blocks;
+  if (complete.flight_recorder_entries < 0) complete.flight_recorder_entries = config.flight_recorder_entries;
   if (complete.secret.empty()) complete.secret = config.secret;
   return registry(config).find("cuda").make_communicator(store, id, rank, size, complete);
 }
 
 std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }
+CudaReport cuda_report() {
+  try {
+    return registry(config_from_environment()).find("cuda").report();
+  } catch (const Error& e) {
+    CudaReport report;
+    report.plugin_problem = e.what();
+    return report;
+  }
+}
+
+std::string try_cuda_group() {
+  const CudaReport report = cuda_report();
+  if (report.devices.empty()) {
+    throw_error(ErrorKind::kUnsupported, report.plugin_problem.empty() ? report.problem : report.plugin_problem);
+  }
+  const int devices = static_cast<int>(report.devices.size()), size = std::clamp(devices, 2, 8);
+  MemoryStore store;
+  std::vector<std::thread> ranks;
+  std::vector<std::string> transports(static_cast<std::size_t>(size)), problems(static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    ranks.emplace_back([&, r] {
+      const auto at = static_cast<std::size_t>(r);
+      try {
+        CudaOptions options;
+        options.device = r % devices;
+        options.timeout = std::chrono::seconds(20);
+        transports[at] = CudaCommunicator::create(store, "doctor", r, size, options)->transport();
+      } catch (const std::exception& e) {
+        problems[at] = e.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (int r = 0; r < size; ++r) {
+    const std::string& problem = problems[static_cast<std::size_t>(r)];
+    if (!problem.empty()) throw_error(ErrorKind::kUnsupported, "rank " + std::to_string(r) + ": " + problem);
+  }
+  return transports[0];
+}
 
 std::vector<std::string> CudaCommunicator::algorithms() { return cuda::algorithm_names(); }
 

@@ -9,7 +9,9 @@ namespace tutti {
 namespace {
 
 // Words of an entry; the call record fills the first eight.
-enum Word : std::size_t { kRecord = 0, kId = 8, kState, kPeer, kTimeout, kCreated, kStarted, kCompleted };
+enum Word : std::size_t { kRecord = 0, kId = 8, kState, kPeer, kTimeout, kCreated, kStarted, kCompleted, kPlace };
+// Of kPlace: no address of a stream has this bit.
+constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
 constexpr std::size_t kRecordWords = sizeof(CallRecord) / sizeof(std::uint64_t);
 
 // Wall-clock time as the kernel last updated it (1 to 4 ms old): a tenth of the cost of the exact time.
@@ -67,11 +69,13 @@ std::string profiling_name(const CallRecord& r, int rank, std::int64_t peer) {
 
 }  // namespace
 
-FlightRecorder::FlightRecorder(int entries)
-    : capacity_(entries > 0 ? static_cast<std::size_t>(entries) : 0),
+FlightRecorder::FlightRecorder(int entries, Of device)
+    : device_(device),
+      capacity_(entries > 0 ? static_cast<std::size_t>(entries) : 0),
       entries_(capacity_ != 0 ? std::make_unique<Entry[]>(capacity_) : nullptr) {}
 
-std::uint64_t FlightRecorder::add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms) noexcept {
+std::uint64_t FlightRecorder::add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms,
+                                  Place place) noexcept {
   // relaxed: only makes ids unique between threads.
   const std::uint64_t id = next_.fetch_add(1, std::memory_order_relaxed);
   if (capacity_ == 0) return id;
@@ -89,7 +93,8 @@ std::uint64_t FlightRecorder::add(const CallRecord& record, int peer, State stat
   write(entry, kTimeout, static_cast<std::uint64_t>(timeout_ms));
   write(entry, kCreated, now);
   write(entry, kStarted, state == State::kScheduled ? 0 : now);
-  write(entry, kCompleted, 0);
+  write(entry, kCompleted, state == State::kCompleted ? now : 0);
+  write(entry, kPlace, place.stream | (place.captured ? kCaptured : 0));
   // release: publishes the words; pairs with the acquire in dump().
   entry.version.store(2 * id + 2, std::memory_order_release);
   return id;
@@ -143,7 +148,12 @@ std::string FlightRecorder::dump(const std::string& group, int rank, int size) c
                         {"retired", completed},
                         {"frames", nlohmann::json::array()},
                         {"failed", words[kState] == static_cast<std::uint64_t>(State::kFailed)},
-                        {"call", describe(r)}};
+                        {"call", describe(r)},
+                        {"device", device_ == Of::kCuda ? "cuda" : "cpu"}};
+    if (device_ == Of::kCuda) {
+      e["stream"] = words[kPlace] & ~kCaptured;
+      e["captured"] = (words[kPlace] & kCaptured) != 0;
+    }
     if (words[kStarted] != 0) e["time_discovered_started_ns"] = words[kStarted];
     if (words[kCompleted] != 0) {
       e["time_discovered_completed_ns"] = words[kCompleted];

@@ -19,14 +19,25 @@ class FlightRecorder {
  public:
   enum class State : std::uint64_t { kScheduled, kStarted, kCompleted, kFailed };
 
+  enum class Of { kHost, kCuda };
+  // Of a call on a GPU: its stream, and whether it was captured into a graph, whose replays are not seen.
+  struct Place {
+    std::uint64_t stream = 0;
+    bool captured = false;
+  };
+
   // Remembers the last `entries` calls (0: none).
-  explicit FlightRecorder(int entries);
+  explicit FlightRecorder(int entries, Of device = Of::kHost);
 
   // A new entry; returns its id for update(). `peer` is the other end of a message, -1 for collectives.
-  std::uint64_t add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms) noexcept;
+  std::uint64_t add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms) noexcept {
+    return add(record, peer, state, timeout_ms, {});
+  }
+  std::uint64_t add(const CallRecord& record, int peer, State state, std::int64_t timeout_ms, Place place) noexcept;
   void update(std::uint64_t id, State state) noexcept;
 
-  // JSON in the schema of PyTorch's flight recorder, version 2.10: what its trace analyser reads.
+  // JSON in the schema of PyTorch's flight recorder, version 2.10: what its trace analyser reads. Each entry also has
+  // "device" ("cpu" or "cuda"), and of a GPU "stream" and "captured".
   std::string dump(const std::string& group, int rank, int size) const;
 
  private:
@@ -40,6 +51,7 @@ class FlightRecorder {
     entry.words[word].store(value, std::memory_order_release);
   }
 
+  const Of device_;
   std::size_t capacity_;
   std::unique_ptr<Entry[]> entries_;
   std::atomic<std::uint64_t> next_{0};

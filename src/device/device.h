@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "tutti/cuda_communicator.h"
+#include "tutti/cuda_report.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
 
@@ -32,6 +33,9 @@ class Device {
 
   // Waits until everything issued on the device by this thread is visible to the host and to peers.
   virtual void synchronize() = 0;
+
+  // What there is of such devices here. Throws nothing for what it finds.
+  virtual CudaReport report() { return {}; }
 
   // A communicator on this device's memory: see CudaCommunicator::create. Throws Error(kUnsupported) where collectives
   // are not run by the device.

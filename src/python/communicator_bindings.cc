@@ -216,6 +216,7 @@ nb::dict metrics(const Communicator& comm) {
   nb::list rows;
   for (const MetricsRow& row : all.rows) {
     nb::dict out;
+    out["device"] = row.device;
     out["collective"] = row.collective;
     out["size_class"] = row.size_class;
     out["algorithm"] = row.algorithm;
@@ -231,6 +232,7 @@ nb::dict metrics(const Communicator& comm) {
   out["rows"] = rows;
   out["mapped_calls"] = all.mapped_calls;
   out["errors"] = all.errors;
+  out["device_calls"] = all.device_calls;
   return out;
 }
 

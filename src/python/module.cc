@@ -26,6 +26,7 @@
 #include "python/template_bindings.h"
 #include "python/tuning_bindings.h"
 #include "tutti/config.h"
+#include "tutti/cuda_report.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
 
@@ -90,6 +91,39 @@ void bind_values(nb::module_& m) {
       .def_ro("transfer", &InterfaceProbe::transfer);
 }
 
+nb::dict cuda_report_dict() {
+  CudaReport report;
+  {
+    const nb::gil_scoped_release released;
+    report = cuda_report();
+  }
+  nb::list devices;
+  for (const CudaDeviceReport& device : report.devices) {
+    nb::list reach;
+    for (const CudaReach to : device.reach) {
+      reach.append(to == CudaReach::kNone ? "none" : to == CudaReach::kMapped ? "mapped" : "atomic");
+    }
+    nb::dict entry;
+    entry["name"] = device.name;
+    entry["capability"] = std::to_string(device.major) + "." + std::to_string(device.minor);
+    entry["processors"] = device.processors;
+    entry["memory_bytes"] = device.memory_bytes;
+    entry["virtual_memory"] = device.virtual_memory;
+    entry["posix_descriptors"] = device.posix_descriptors;
+    entry["ipc"] = device.ipc;
+    entry["multicast"] = device.multicast;
+    entry["reach"] = reach;
+    devices.append(entry);
+  }
+  nb::dict out;
+  out["plugin_problem"] = report.plugin_problem;
+  out["problem"] = report.problem;
+  out["driver_version"] = report.driver_version;
+  out["runtime_version"] = report.runtime_version;
+  out["devices"] = devices;
+  return out;
+}
+
 void bind_probes(nb::module_& m) {
   m.def(
       "usable_cores", [] { return usable_cores(); },
@@ -105,6 +139,9 @@ void bind_probes(nb::module_& m) {
   m.def("probe_shared_huge_pages", &probe_shared_huge_pages, "Asks for a huge page of shared memory.");
   m.def("probe_arena", &probe_arena, "Makes the arena of mapped tensors.");
   m.def("probe_descriptors", &probe_descriptors, "The limit of open files.");
+  m.def("cuda_report", &cuda_report_dict, "What CUDA offers here. Initialises CUDA in this process.");
+  m.def("try_cuda_group", &try_cuda_group, nb::call_guard<nb::gil_scoped_release>(),
+        "Makes a group over all GPUs, as threads; how its ranks reach each other.");
   m.def("probe_interfaces", &probe_interfaces, "Sends 16 MB through every network interface.");
 }
 

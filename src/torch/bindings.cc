@@ -23,6 +23,7 @@ py::dict to_dict(const Metrics& metrics) {
   py::list rows;
   for (const auto& row : metrics.rows) {
     py::dict entry;
+    entry["device"] = row.device;
     entry["collective"] = row.collective;
     entry["size_class"] = row.size_class;
     entry["algorithm"] = row.algorithm;
@@ -38,6 +39,7 @@ py::dict to_dict(const Metrics& metrics) {
   result["rows"] = rows;
   result["mapped_calls"] = metrics.mapped_calls;
   result["errors"] = metrics.errors;
+  result["device_calls"] = metrics.device_calls;
   return result;
 }
 
@@ -66,15 +68,19 @@ std::string explain(const ProcessGroupTutti& group, const std::string& name, std
 void bind_options(py::module_& module) {
   py::class_<GroupOptions, c10d::Backend::Options, c10::intrusive_ptr<GroupOptions>>(
       module, "Options", "pg_options of init_process_group and new_group.")
-      .def(py::init([](const std::string& algorithm, bool overlap_futures, Milliseconds timeout) {
+      .def(py::init([](const std::string& algorithm, bool overlap_futures, Milliseconds timeout, int max_blocks) {
+             if (max_blocks < 0 || max_blocks > 64) refuse("max_blocks must be 0 (chosen) to 64");
              auto options = c10::make_intrusive<GroupOptions>(timeout);
              options->algorithm = algorithm;
              options->overlap_futures = overlap_futures;
+             options->max_blocks = max_blocks;
              return options;
            }),
-           py::arg("algorithm") = "", py::arg("overlap_futures") = false, py::arg("timeout") = kBackendDefaultTimeout)
+           py::arg("algorithm") = "", py::arg("overlap_futures") = false, py::arg("timeout") = kBackendDefaultTimeout,
+           py::arg("max_blocks") = 0)
       .def_readwrite("algorithm", &GroupOptions::algorithm)
       .def_readwrite("overlap_futures", &GroupOptions::overlap_futures)
+      .def_readwrite("max_blocks", &GroupOptions::max_blocks)
       .def("__copy__", [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
       .def("__deepcopy__",
            [](const GroupOptions& self, const py::dict&) { return c10::make_intrusive<GroupOptions>(self); });
@@ -91,14 +97,23 @@ void bind_inspection(GroupClass& group) {
       .def_property_readonly("host_count",
                              [](const ProcessGroupTutti& self) { return self.communicator().host_count(); })
       .def_property_readonly("sequence", [](const ProcessGroupTutti& self) { return self.communicator().sequence(); })
-      .def("metrics", [](const ProcessGroupTutti& self) { return to_dict(self.communicator().metrics()); })
-      .def("reset_metrics", [](const ProcessGroupTutti& self) { self.communicator().reset_metrics(); })
+      .def("metrics",
+           [](const ProcessGroupTutti& self) {
+             Metrics metrics;
+             {
+               const py::gil_scoped_release released;  // a GPU is asked, where there is one
+               metrics = self.metrics();
+             }
+             return to_dict(metrics);
+           })
+      .def("reset_metrics", &ProcessGroupTutti::reset_metrics)
       .def(
           "flight_record", [](const ProcessGroupTutti& self) { return self.communicator().flight_record(); }, Release())
+      .def("cuda_flight_records", &ProcessGroupTutti::cuda_flight_records, Release())
       .def("explain", &explain, py::arg("collective"), py::arg("count"), py::arg("dtype") = at::kFloat)
       .def("failure",
            [](const ProcessGroupTutti& self) -> std::optional<std::string> {
-             const auto failure = self.communicator().failure();
+             const auto failure = self.failure();
              if (!failure.has_value()) return std::nullopt;
              return std::string(failure->what());
            })

@@ -32,8 +32,8 @@ class OnSideStream {
 }  // namespace
 
 C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& event, at::ArrayRef<at::Tensor> inputs,
-                                             at::ArrayRef<at::Tensor> outputs, bool async, std::size_t count,
-                                             c10::function_ref<void(std::size_t, Prepared&)> build) {
+                                             at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout,
+                                             std::size_t count, c10::function_ref<void(std::size_t, Prepared&)> build) {
   const c10::DeviceGuard on_device(device);
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(device); });
   const SyncEvent reported(event, inputs);
@@ -49,7 +49,9 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
   }
   translated([&] {
     for (const auto& prepared : batch) lane.communicator->check(prepared->call);
-    for (const auto& prepared : batch) lane.communicator->run(prepared->call, stream.native_handle());
+    for (const auto& prepared : batch) {
+      lane.communicator->run(prepared->call, stream.native_handle(), call_timeout(timeout));
+    }
   });
   for (const auto& prepared : batch) prepared->write_back();
   auto work = c10::make_intrusive<CudaWork>(rank_, event.op, lane.communicator, stream, async, inputs, outputs);

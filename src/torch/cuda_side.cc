@@ -2,6 +2,7 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "torch/store_adapter.h"
@@ -11,13 +12,15 @@ namespace tutti::face {
 CudaSide::CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options)
     : store_(std::move(store)), id_(std::move(id)), rank_(rank), size_(size), options_(std::move(options)) {}
 
-CudaLane CudaSide::make(c10::Device device, const std::string& id, int rank, int size) const {
+CudaLane CudaSide::make(c10::Device device, const std::string& id, int rank, int size,
+                        const std::string& messages) const {
   CudaOptions options;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     options = options_;
   }
   options.device = device.index();
+  if (!messages.empty()) options.name += ", messages " + messages;
   StoreAdapter adapter(store_);
   auto communicator = CudaCommunicator::create(adapter, id, rank, size, options);
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
@@ -41,7 +44,7 @@ const CudaLane& CudaSide::group(c10::Device device) {
   if (const CudaLane* lane = made()) return *lane;
   const std::lock_guard<std::mutex> one_at_a_time(making_);
   if (const CudaLane* lane = made()) return *lane;
-  CudaLane lane = make(device, id_, rank_, size_);
+  CudaLane lane = make(device, id_, rank_, size_, "");
   const std::lock_guard<std::mutex> lock(mutex_);
   return group_.emplace(std::move(lane));
 }
@@ -58,7 +61,8 @@ const CudaLane& CudaSide::pair(c10::Device device, int peer, bool send) {
   if (const CudaLane* lane = made()) return *lane;
   const int from = send ? rank_ : peer;
   const int to = send ? peer : rank_;
-  CudaLane lane = make(device, id_ + "/" + std::to_string(from) + ">" + std::to_string(to), send ? 0 : 1, 2);
+  const std::string direction = std::to_string(from) + ">" + std::to_string(to);
+  CudaLane lane = make(device, id_ + "/" + direction, send ? 0 : 1, 2, direction);
   const std::lock_guard<std::mutex> lock(mutex_);
   return pairs_.emplace(key, std::move(lane)).first->second;
 }
@@ -68,6 +72,50 @@ void CudaSide::each(Visit&& visit) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (group_.has_value()) visit(*group_->communicator);
   for (const auto& [key, lane] : pairs_) visit(*lane.communicator);
+}
+
+// For what reads from the GPU: not under the mutex, which abort() takes.
+std::vector<std::shared_ptr<CudaCommunicator>> CudaSide::communicators() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::shared_ptr<CudaCommunicator>> all{group_.has_value() ? group_->communicator : nullptr};
+  for (const auto& [key, lane] : pairs_) all.push_back(lane.communicator);
+  return all;
+}
+
+Metrics CudaSide::metrics() const {
+  Metrics all;
+  for (const auto& communicator : communicators()) {
+    if (communicator == nullptr) continue;
+    const Metrics some = communicator->metrics();
+    all.errors += some.errors;
+    all.device_calls += some.device_calls;
+    for (const MetricsRow& row : some.rows) {
+      // Times are of nothing on a GPU: counts are all there is to add.
+      const auto same = std::find_if(all.rows.begin(), all.rows.end(), [&](const MetricsRow& other) {
+        return other.collective == row.collective && other.size_class == row.size_class &&
+               other.algorithm == row.algorithm;
+      });
+      if (same == all.rows.end()) {
+        all.rows.push_back(row);
+      } else {
+        same->calls += row.calls;
+        same->bytes += row.bytes;
+      }
+    }
+  }
+  return all;
+}
+
+void CudaSide::reset_metrics() noexcept {
+  each([](CudaCommunicator& communicator) { communicator.reset_metrics(); });
+}
+
+std::vector<std::string> CudaSide::flight_records() const {
+  std::vector<std::string> records;
+  for (const auto& communicator : communicators()) {
+    records.push_back(communicator != nullptr ? communicator->flight_record() : std::string());
+  }
+  return records;
 }
 
 bool CudaSide::in_use() const {

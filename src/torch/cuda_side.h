@@ -56,6 +56,11 @@ class CudaSide {
   void abort(const std::string& reason) noexcept;
   void set_timeout(std::chrono::milliseconds timeout);
   std::uint64_t sequence() const;
+  // Of all communicators together.
+  Metrics metrics() const;
+  void reset_metrics() noexcept;
+  // Of the group's communicator, empty if there is none, then of each pair's.
+  std::vector<std::string> flight_records() const;
 
  private:
   using Pair = std::pair<int, bool>;  // peer, whether this rank sends
@@ -64,12 +69,14 @@ class CudaSide {
     std::weak_ptr<CudaRegion> region;  // the communicator's
   };
 
-  CudaLane make(c10::Device device, const std::string& id, int rank, int size) const;
+  // `messages`: what it is for, in the communicator's name; empty for that of the group.
+  CudaLane make(c10::Device device, const std::string& id, int rank, int size, const std::string& messages) const;
   void check_device(c10::Device device) const;
   // The entry of this storage; null without. mutex_ is held.
   const Registered* find_registered(const c10::Storage& storage) const;
   template <typename Visit>
   void each(Visit&& visit) const;
+  std::vector<std::shared_ptr<CudaCommunicator>> communicators() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::string id_;

@@ -73,8 +73,8 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!isCompleted()) {
     if (std::chrono::steady_clock::now() > deadline) {
-      throw_backend_error("the call has not completed on the GPU within " + std::to_string(timeout.count()) +
-                          " ms; it goes on");
+      throw_backend_error("wait: the call has not completed on the GPU after " + std::to_string(timeout.count()) +
+                          " ms; it goes on until its own timeout");
     }
     std::this_thread::sleep_for(kPollInterval);
   }

@@ -37,7 +37,7 @@ C10dWorkPtr ProcessGroupTutti::issue(const Event& event, at::ArrayRef<at::Tensor
                                      at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout,
                                      Build&& build) {
   if (const auto gpu = gpu_of(inputs, outputs)) {
-    return issue_on_cuda(*gpu, event, inputs, outputs, async, 1,
+    return issue_on_cuda(*gpu, event, inputs, outputs, async, timeout, 1,
                          [&](std::size_t /*i*/, Prepared& prepared) { build(prepared); });
   }
   if (!async) {
@@ -58,7 +58,7 @@ C10dWorkPtr ProcessGroupTutti::issue_many(const Event& event, at::ArrayRef<at::T
                                           at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout,
                                           std::size_t count, Build&& build) {
   if (const auto gpu = gpu_of(inputs, outputs)) {
-    return issue_on_cuda(*gpu, event, inputs, outputs, async, count, build);
+    return issue_on_cuda(*gpu, event, inputs, outputs, async, timeout, count, build);
   }
   Batch batch;
   batch.reserve(count);

@@ -34,11 +34,12 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
   });
 }
 
-CudaOptions cuda_options(const Communicator& communicator) {
+CudaOptions cuda_options(const Communicator& communicator, const GroupOptions& options) {
   CudaOptions result;
   result.timeout = communicator.timeout();
   result.name = communicator.name();
   result.secret = config_from_environment().secret;
+  result.max_blocks = options.max_blocks;
   return result;
 }
 
@@ -62,7 +63,8 @@ ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& stor
       id_(id),
       options_(options),
       communicator_(std::move(communicator)),
-      cuda_(store, id + "/cuda", communicator_->rank(), communicator_->size(), cuda_options(*communicator_)) {}
+      cuda_(store, id + "/cuda", communicator_->rank(), communicator_->size(), cuda_options(*communicator_, *options)) {
+}
 
 ProcessGroupTutti::~ProcessGroupTutti() = default;
 
@@ -79,11 +81,29 @@ void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
   cuda_.set_timeout(timeout);
 }
 
-c10d::ErrorType ProcessGroupTutti::getError() {
+std::optional<Error> ProcessGroupTutti::failure() const {
   auto failure = communicator_->failure();
-  if (!failure.has_value()) failure = cuda_.failure();
-  if (!failure.has_value()) return c10d::ErrorType::SUCCESS;
-  switch (failure->kind()) {
+  return failure.has_value() ? failure : cuda_.failure();
+}
+
+Metrics ProcessGroupTutti::metrics() const {
+  Metrics all = communicator_->metrics();
+  const Metrics cuda = cuda_.metrics();
+  all.rows.insert(all.rows.end(), cuda.rows.begin(), cuda.rows.end());
+  all.errors += cuda.errors;
+  all.device_calls = cuda.device_calls;
+  return all;
+}
+
+void ProcessGroupTutti::reset_metrics() noexcept {
+  communicator_->reset_metrics();
+  cuda_.reset_metrics();
+}
+
+c10d::ErrorType ProcessGroupTutti::getError() {
+  const auto poison = failure();
+  if (!poison.has_value()) return c10d::ErrorType::SUCCESS;
+  switch (poison->kind()) {
     case ErrorKind::kTimeout:
       return c10d::ErrorType::TIMEOUT;
     case ErrorKind::kPeerLost:
@@ -114,6 +134,7 @@ c10::intrusive_ptr<GroupOptions> ProcessGroupTutti::options_for(
   if (const auto* own = dynamic_cast<const GroupOptions*>(options.get())) {
     copy->algorithm = own->algorithm;
     copy->overlap_futures = own->overlap_futures;
+    copy->max_blocks = own->max_blocks;
   }
   copy->timeout = options->timeout;
   copy->group_name = options->group_name;

@@ -34,6 +34,7 @@ struct GroupOptions final : c10d::Backend::Options {
       : c10d::Backend::Options(kBackendName, group_timeout) {}
   std::string algorithm;         // as TUTTI_ALGORITHM, for this group; empty: the environment's
   bool overlap_futures = false;  // see work.h
+  int max_blocks = 0;            // as CudaOptions::max_blocks
 };
 
 // What a call is to torch: its profiler title and kind.
@@ -106,7 +107,13 @@ class ProcessGroupTutti final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // the communicator counts from its creation
   uint64_t getSequenceNumberForGroup() override { return communicator_->sequence() + cuda_.sequence(); }
   void setTimeout(Milliseconds timeout) override;
+  // What has poisoned the group, on either kind of device.
+  std::optional<Error> failure() const;
   c10d::ErrorType getError() override;
+  // Of calls on CPU and on CUDA tensors.
+  Metrics metrics() const;
+  void reset_metrics() noexcept;
+  std::vector<std::string> cuda_flight_records() const { return cuda_.flight_records(); }
   void abort() override { abort_because("ProcessGroup.abort()"); }
   void abort_because(const std::string& reason) noexcept;
   void shutdown() override;
@@ -149,7 +156,7 @@ class ProcessGroupTutti final : public c10d::Backend {
 
   // The same on CUDA tensors (cuda_issue.cc).
   C10dWorkPtr issue_on_cuda(c10::Device device, const Event& event, at::ArrayRef<at::Tensor> inputs,
-                            at::ArrayRef<at::Tensor> outputs, bool async, std::size_t count,
+                            at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout, std::size_t count,
                             c10::function_ref<void(std::size_t, Prepared&)> build);
   C10dWorkPtr transfer_on_cuda(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
   C10dWorkPtr exchange_on_cuda(const Event& event, const CudaLane& lane, CudaBatch& batch);

@@ -5,7 +5,9 @@ Ranks take the GPUs in turn. With one GPU its ranks share it: right, but slow, s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -272,3 +274,59 @@ def test_a_dead_rank_is_named(fresh_world: World) -> None:
     outcome = ranks.begin(bereaved, ranks=[0]).wait(60, [0])[0]
     assert outcome.kind == "ok", outcome
     assert "rank 1" in outcome.value
+
+
+def observed(ctx: Context) -> None:
+    import tutti
+
+    dist.all_reduce(torch.ones(1000, device="cuda"))
+    before = tutti.get_metrics()["device_calls"]
+    tutti.reset_metrics()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1000, device="cuda"))
+    torch.cuda.synchronize()
+    metrics = tutti.get_metrics()
+    (row,) = [row for row in metrics["rows"] if row["device"] == "cuda"]
+    assert (row["collective"], row["calls"], row["bytes"], row["timed_calls"]) == ("all_reduce", 3, 12_000, 0), row
+    assert metrics["device_calls"] == before + 3
+    record = json.loads(tutti.flight_record(device="cuda"))
+    for entry in record["entries"][-3:]:
+        assert entry["state"] == "completed" and entry["device"] == "cuda" and not entry["captured"], entry
+        assert entry["input_sizes"] == [[1000]] and entry["profiling_name"] == "gloo:all_reduce", entry
+    both = json.loads(tutti.flight_record())
+    assert len(both["entries"]) >= len(record["entries"]) and len(both["pg_config"]) >= 2
+
+
+def test_calls_can_be_seen(world: World) -> None:
+    run(world, observed)
+
+
+def impatient(ctx: Context) -> list[str]:
+    """Rank 0 calls alone; the group would wait for minutes."""
+    import tutti
+
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=2)
+    options.asyncOp = True
+    work = tutti.get_communicator().allreduce([torch.ones(1000, device="cuda")], options)
+    said = []
+    with pytest.raises(RuntimeError, match="has not completed on the GPU") as early:
+        work.wait(timedelta(milliseconds=100))
+    said.append(str(early.value))
+    with pytest.raises(RuntimeError) as late:
+        work.wait(timedelta(seconds=60))
+    said.append(str(late.value))
+    (entry,) = [e for e in json.loads(tutti.flight_record(device="cuda"))["entries"] if e["failed"]]
+    said.append(entry["call"])
+    return said
+
+
+def test_a_call_has_its_own_timeout(fresh_world: World) -> None:
+    ranks = fresh_world(2, env=DEVICE)
+    ranks.call(warm_up, timeout_s=60)
+    outcome = ranks.begin(impatient, ranks=[0]).wait(90, [0])[0]
+    assert outcome.kind == "ok", outcome
+    early, late, call = outcome.value
+    assert "100 ms" in early
+    assert "rank 1 did not come to all_reduce f32[1000] sum" in late
+    assert "f32[1000]" in call

@@ -31,13 +31,26 @@
 
 namespace tutti::device {
 
-// A step of a protocol: where a test's build (TUTTI_RANDOM_DELAYS, host only) lets other threads pass.
-TUTTI_DEVICE void protocol_step() {
-#if defined(TUTTI_RANDOM_DELAYS) && !defined(__CUDA_ARCH__)
+// A step of a protocol: where a test's build (TUTTI_RANDOM_DELAYS) now and then lets others pass. `number` decides on a
+// GPU: threads that must stay together give the same one.
+TUTTI_DEVICE void protocol_step([[maybe_unused]] std::uint64_t number) {
+#if defined(TUTTI_RANDOM_DELAYS) && defined(__CUDA_ARCH__)
+  std::uint64_t mixed = (number ^ 0x74757474692e3031ULL) * 0x9e3779b97f4a7c15ULL;
+  mixed = (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ULL;
+  if (mixed >> 62 == 0) __nanosleep(static_cast<unsigned>(mixed >> 32 & 0xfff));
+#elif defined(TUTTI_RANDOM_DELAYS)
   thread_local std::minstd_rand random(std::random_device{}());
   if (random() % 8 == 0) {
     for (auto n = random() % 20; n > 0; --n) std::this_thread::yield();
   }
+#endif
+}
+// Of one thread.
+TUTTI_DEVICE void protocol_step() {
+#if defined(TUTTI_RANDOM_DELAYS) && defined(__CUDA_ARCH__)
+  protocol_step(static_cast<std::uint64_t>(clock64()));
+#else
+  protocol_step(0);
 #endif
 }
 

@@ -23,7 +23,11 @@ enum class FailureCode : std::uint64_t {
   kPeerFailed,  // (in poison only) the host of the peer failed outside of a kernel
 };
 
-// In pinned host memory. The host writes the first two words, the device the rest, once; `code` last, with release.
+// Calls with a timeout of their own that may be under way at once; of more, the oldest follow the group's.
+inline constexpr std::uint32_t kTimedCalls = 256;
+
+// In pinned host memory. The host writes the first two words and the last table, the device the rest, once; `code`
+// last, with release.
 struct HostControl {
   std::uint64_t abort = 0;       // not zero: give up
   std::uint64_t timeout_ns = 0;  // of every wait, read while waiting: replayed graphs follow changes
@@ -33,6 +37,9 @@ struct HostControl {
   std::uint64_t sequence = 0;    // of the block's call
   std::uint64_t mine = 0;        // fingerprint of this rank's call
   std::uint64_t theirs = 0;      // of a mismatch: fingerprint of the peer's
+  std::uint64_t ticket = 0;      // of the call: see Awaited
+  // Timeouts of single calls: (ticket, milliseconds), at the ticket modulo kTimedCalls.
+  std::uint64_t call_timeouts[kTimedCalls] = {};
 };
 
 // What a wait looks at. A value, passed to kernels.
@@ -45,27 +52,10 @@ struct Control {
   HostControl* host = nullptr;
 };
 
-TUTTI_DEVICE std::uint64_t pack_poison(FailureCode code, int peer, int reporter) {
+// `theirs`: of a mismatch, the fingerprint of the peer's call, so that ranks that only hear of it can name it.
+TUTTI_DEVICE std::uint64_t pack_poison(FailureCode code, int peer, int reporter, std::uint64_t theirs = 0) {
   return static_cast<std::uint64_t>(code) | static_cast<std::uint64_t>(peer) << 8 |
-         static_cast<std::uint64_t>(reporter) << 16;
-}
-
-// Records a failure; the first one counts.
-TUTTI_DEVICE void fail(const Control& control, std::uint64_t poison, std::uint64_t sequence, std::uint64_t mine,
-                       std::uint64_t theirs) {
-  if (compare_exchange(control.failed, 0, poison) != 0) return;
-  HostControl& host = *control.host;
-  store_relaxed(&host.peer, poison >> 8 & 0xff);
-  store_relaxed(&host.reporter, poison >> 16 & 0xff);
-  store_relaxed(&host.sequence, sequence);
-  store_relaxed(&host.mine, mine);
-  store_relaxed(&host.theirs, theirs);
-  store_relaxed(control.poison, poison);
-  for (int p = 0; p < control.size; ++p) {
-    if (p != control.rank && control.peer_poison[p] != nullptr) store_relaxed(control.peer_poison[p], poison);
-  }
-  // release: the record is complete when the host sees its code.
-  store_release(&host.code, poison & 0xff);
+         static_cast<std::uint64_t>(reporter) << 16 | theirs << 32;
 }
 
 // What a wait waits for, for the failure's record. A wait for several peers may change `peer` as it goes.
@@ -73,13 +63,58 @@ struct Awaited {
   int peer;
   std::uint64_t sequence;
   std::uint64_t fingerprint;
+  // The host's number for an eager call, not 0; a replayed one has none, since all its replays are one to the host.
+  std::uint32_t ticket = 0;
+  // By rank, what peers announce their call with: (low half of `sequence`, fingerprint). Null: they do not.
+  const std::uint64_t* headers = nullptr;
 };
+
+// Records a failure of the call that `awaited` belongs to; the first one counts. Peers are told `told`, by default the
+// same.
+TUTTI_DEVICE void fail(const Control& control, std::uint64_t poison, const Awaited& awaited, std::uint64_t theirs,
+                       std::uint64_t told = 0) {
+  if (compare_exchange(control.failed, 0, poison) != 0) return;
+  HostControl& host = *control.host;
+  store_relaxed(&host.peer, poison >> 8 & 0xff);
+  store_relaxed(&host.reporter, poison >> 16 & 0xff);
+  store_relaxed(&host.sequence, awaited.sequence);
+  store_relaxed(&host.mine, awaited.fingerprint);
+  store_relaxed(&host.theirs, theirs);
+  store_relaxed(&host.ticket, awaited.ticket);
+  if (told == 0) told = poison;
+  store_relaxed(control.poison, told);
+  for (int p = 0; p < control.size; ++p) {
+    if (p != control.rank && control.peer_poison[p] != nullptr) store_relaxed(control.peer_poison[p], told);
+  }
+  // release: the record is complete when the host sees its code.
+  store_release(&host.code, poison & 0xff);
+}
+
+// A peer has failed and has said why. If it blames this rank, or one that makes the same call, for another call than
+// its own, then its own is the other one here.
+TUTTI_DEVICE void fail_as_told(const Control& control, const Awaited& awaited) {
+  const std::uint64_t told = load_relaxed(control.poison);
+  std::uint64_t poison = told;
+  const auto blamed = static_cast<int>(poison >> 8 & 0xff), reporter = static_cast<int>(poison >> 16 & 0xff);
+  const std::uint64_t theirs = poison >> 32;
+  if (awaited.headers != nullptr && theirs != 0 && (blamed == control.rank || theirs == awaited.fingerprint)) {
+    const std::uint64_t header = load_relaxed(awaited.headers + reporter);
+    const bool come = header >> 32 == (awaited.sequence & 0xffffffffu);
+    poison = pack_poison(FailureCode::kMismatch, reporter, reporter, come ? header & 0xffffffffu : 0);
+  }
+  fail(control, poison, awaited, poison >> 32, told);
+}
+
+// How long the call may wait: its own timeout if it has one, else the group's.
+TUTTI_DEVICE std::uint64_t timeout_ns(const HostControl& host, std::uint32_t ticket) {
+  const std::uint64_t own = ticket == 0 ? 0 : load_relaxed(&host.call_timeouts[ticket % kTimedCalls]);
+  return ticket != 0 && own >> 32 == ticket ? (own & 0xffffffffu) * 1'000'000 : load_relaxed(&host.timeout_ns);
+}
 
 // One look at the world outside the awaited word: true if the wait must end. `started` is 0 at the first look.
 TUTTI_DEVICE bool give_up(const Control& control, const Awaited& awaited, std::uint64_t& started) {
-  const std::uint64_t poison = load_relaxed(control.poison);
-  if (poison != 0) {
-    fail(control, poison, awaited.sequence, awaited.fingerprint, 0);
+  if (load_relaxed(control.poison) != 0) {
+    fail_as_told(control, awaited);
     return true;
   }
   FailureCode code = FailureCode::kNone;
@@ -87,12 +122,12 @@ TUTTI_DEVICE bool give_up(const Control& control, const Awaited& awaited, std::u
   if (load_relaxed(&control.host->abort) != 0) code = FailureCode::kAborted;
   if (started == 0) {
     started = now;
-  } else if (now - started > load_relaxed(&control.host->timeout_ns)) {
+  } else if (now - started > timeout_ns(*control.host, awaited.ticket)) {
     code = FailureCode::kTimeout;
   }
   if (code == FailureCode::kNone) return false;
   const int blamed = code == FailureCode::kAborted ? control.rank : awaited.peer;
-  fail(control, pack_poison(code, blamed, control.rank), awaited.sequence, awaited.fingerprint, 0);
+  fail(control, pack_poison(code, blamed, control.rank), awaited, 0);
   return true;
 }
 

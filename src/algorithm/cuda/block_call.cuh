@@ -21,27 +21,35 @@ namespace tutti::cuda {
 template <class Team>
 class BlockCall {
  public:
-  TUTTI_DEVICE BlockCall(const Team& team, const DeviceWorld& world, std::uint32_t fingerprint)
-      : team_(team), world_(world), fingerprint_(fingerprint) {}
+  // `ticket`: see device::Awaited.
+  TUTTI_DEVICE BlockCall(const Team& team, const DeviceWorld& world, std::uint32_t fingerprint,
+                         std::uint32_t ticket = 0)
+      : team_(team), world_(world), fingerprint_(fingerprint), ticket_(ticket) {}
 
   // Starts the call. False: the communicator has failed, leave at once.
   TUTTI_DEVICE bool enter() {
     BlockState& state = world_.state->blocks[team_.block()];
     sequence_ = device::load_relaxed(&state.sequence);
+    team_.step(4 * sequence_);
     // The answer is looked at in check_headers(): it takes longer than the loads.
     if (team_.is_first_control()) was_busy_ = exchange(&state.busy, 1);
     if (device::load_relaxed(world_.control.poison) != 0) {
       // Still reported: a peer may have failed between the calls.
       if (team_.is_first_control()) {
-        device::fail(world_.control, device::load_relaxed(world_.control.poison), sequence_, fingerprint_, 0);
+        device::fail_as_told(world_.control, awaited(world_.rank));
         device::store_relaxed(&state.busy, 0);
       }
       return false;
+    }
+    if (ticket_ != 0 && team_.is_first_control()) {
+      // The call before this one has ended, whichever it was.
+      device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_ - 1));
     }
     if ((sequence_ & (device::kFlagPeriod - 1)) < kParities) scrub();
     team_.for_peers(world_.rank, world_.size, [&](int peer) {
       device::store_relaxed(header(world_.scratch[peer], world_.rank), expected_header());
     });
+    team_.step(4 * sequence_ + 1);
     return true;
   }
 
@@ -53,7 +61,7 @@ class BlockCall {
     if (team_.is_first_control() && was_busy_ != 0) {
       agreed = false;
       device::fail(world_.control, device::pack_poison(device::FailureCode::kOverlap, world_.rank, world_.rank),
-                   sequence_, fingerprint_, 0);
+                   awaited(world_.rank), 0);
     }
     team_.for_peers(world_.rank, world_.size, [&](int peer) {
       const std::uint64_t* word = header(world_.scratch[world_.rank], peer);
@@ -65,8 +73,9 @@ class BlockCall {
       });
       if (!came || seen != expected_header()) agreed = false;
       if (came && seen != expected_header()) {
-        device::fail(world_.control, device::pack_poison(device::FailureCode::kMismatch, peer, world_.rank), sequence_,
-                     fingerprint_, seen & 0xffffffffu);
+        const std::uint64_t theirs = seen & 0xffffffffu;
+        device::fail(world_.control, device::pack_poison(device::FailureCode::kMismatch, peer, world_.rank, theirs),
+                     awaited(peer), theirs);
       }
     });
     return agreed;
@@ -74,16 +83,20 @@ class BlockCall {
 
   // Ends the call: nothing of it is touched after this. All threads.
   TUTTI_DEVICE void leave() const {
+    team_.step(4 * sequence_ + 2);
     team_.sync();
     if (!team_.is_first_control()) return;
     BlockState& state = world_.state->blocks[team_.block()];
     device::store_relaxed(&state.sequence, sequence_ + 1);
+    if (ticket_ != 0) device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_));
     device::store_relaxed(&state.busy, 0);
   }
 
   TUTTI_DEVICE int parity() const { return static_cast<int>(sequence_ % kParities); }
   TUTTI_DEVICE std::uint64_t sequence() const { return sequence_; }
-  TUTTI_DEVICE device::Awaited awaited(int peer) const { return {peer, sequence_, fingerprint_}; }
+  TUTTI_DEVICE device::Awaited awaited(int peer) const {
+    return {peer, sequence_, fingerprint_, ticket_, header(world_.scratch[world_.rank], 0)};
+  }
 
   // The slots of phase `phase` at `owner` that `src` writes in this call.
   TUTTI_DEVICE device::Pair64* ll(int owner, int phase, int src) const {
@@ -133,6 +146,7 @@ class BlockCall {
   const Team& team_;
   const DeviceWorld& world_;
   const std::uint32_t fingerprint_;
+  const std::uint32_t ticket_;
   std::uint64_t sequence_ = 0;
   std::uint64_t was_busy_ = 0;
 };

@@ -39,6 +39,7 @@ class BulkRing {
   }
   // After all workers have stored piece k of this phase and come to a barrier.
   TUTTI_DEVICE void signal(int phase, std::size_t k) const {
+    team_.step(4 * (base_ + k) + static_cast<std::size_t>(phase));
     team_.for_peers(world_.rank, world_.size, [&](int peer) {
       // release: publishes the block's stores; pairs with the acquire in wait().
       device::store_release(word(peer, phase, world_.rank), base_ + k + 1);
@@ -54,7 +55,9 @@ class BulkRing {
                               [&] { return device::load_acquire(inbound) >= base_ + k + 1; }) &&
            ok;
     });
-    return !team_.any(!ok);
+    const bool none_failed = !team_.any(!ok);
+    team_.step(4 * (base_ + k) + 2 + static_cast<std::size_t>(phase));  // then the piece is read
+    return none_failed;
   }
   TUTTI_DEVICE void finish(std::size_t pieces) const {
     team_.sync();
@@ -238,7 +241,7 @@ TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, cons
 
 template <class Team>
 TUTTI_DEVICE void bulk_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const BulkRing<Team> ring(team, world, call);
@@ -259,7 +262,7 @@ TUTTI_DEVICE void bulk_copy(const Team& team, const DeviceWorld& world, const Ex
 
 template <int N, class R, class Team>
 TUTTI_DEVICE void bulk_reduce_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const BulkRing<Team> ring(team, world, call);
@@ -281,7 +284,7 @@ TUTTI_DEVICE void bulk_reduce_of(const Team& team, const DeviceWorld& world, con
 
 template <int N, class R, class Team>
 TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const int size = group_size<N>(world);

@@ -170,13 +170,15 @@ bool choose_copy_engine(const Call& call, int size, bool between_gpus, const std
          agreed_bytes(call, size) * static_cast<std::size_t>(size) >= kLeastCopyEngine;
 }
 
-std::string to_string(const Choice& choice) {
+std::string_view name_of(const Choice& choice) noexcept {
   for (const Named& named : kNamed) {
-    if (named.protocol == choice.protocol && named.two_shot == choice.two_shot) {
-      return std::string(named.name) + "@" + std::to_string(choice.blocks) + "x" + std::to_string(choice.threads);
-    }
+    if (named.protocol == choice.protocol && named.two_shot == choice.two_shot) return named.name;
   }
   return "unknown";
+}
+
+std::string to_string(const Choice& choice) {
+  return std::string(name_of(choice)) + "@" + std::to_string(choice.blocks) + "x" + std::to_string(choice.threads);
 }
 
 }  // namespace tutti::cuda

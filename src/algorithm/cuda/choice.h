@@ -58,6 +58,8 @@ Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced)
 // peer memory lies on it.
 bool choose_copy_engine(const Call& call, int size, bool between_gpus, const std::optional<ForcedChoice>& forced);
 
+// "ll_one_shot"; lives for ever.
+std::string_view name_of(const Choice& choice) noexcept;
 // "ll_one_shot@4x256".
 std::string to_string(const Choice& choice);
 

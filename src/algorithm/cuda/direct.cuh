@@ -20,6 +20,7 @@ struct DirectArgs {
   std::size_t chunk_bytes = 0;  // of each rank's chunk
   std::size_t block_bytes = 0;  // of every chunk, what one block handles
   std::uint32_t fingerprint = 0;
+  std::uint32_t ticket = 0;  // device::Awaited
   ReduceSpec spec;
 };
 
@@ -68,8 +69,8 @@ TUTTI_DEVICE void direct_reduce(const Team& team, const DeviceWorld& world, cons
 
 // Both barriers around f(), which runs only if all peers make the same call: it touches their memory.
 template <class Team, class F>
-TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, std::uint32_t fingerprint, F f) {
-  BlockCall<Team> call(team, world, fingerprint);
+TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, const DirectArgs& args, F f) {
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   const bool agreed = call.check_headers();
   const BulkRing<Team> ring(team, world, call);
@@ -87,7 +88,7 @@ TUTTI_DEVICE void direct_call(const Team& team, const DeviceWorld& world, std::u
 
 template <int N, class R, class Team>
 TUTTI_DEVICE void direct_all_reduce_of(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
-  direct_call(team, world, args.fingerprint, [&] {
+  direct_call(team, world, args, [&] {
     const Range mine = part(part(args.bytes, args.chunk_bytes, world.rank), args.block_bytes, team.block());
     direct_reduce<N, R>(team, world, args, mine, [&](std::size_t at, const Vec16& v, std::size_t left) {
       TUTTI_UNROLL
@@ -102,7 +103,7 @@ TUTTI_DEVICE void direct_all_reduce_of(const Team& team, const DeviceWorld& worl
 
 template <int N, class R, class Team>
 TUTTI_DEVICE void direct_reduce_scatter_of(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
-  direct_call(team, world, args.fingerprint, [&] {
+  direct_call(team, world, args, [&] {
     const std::size_t base = args.bytes * static_cast<std::size_t>(world.rank);
     const Range part_of_block = part(args.bytes, args.block_bytes, team.block());
     const Range mine{base + part_of_block.begin, base + part_of_block.end};
@@ -114,7 +115,7 @@ TUTTI_DEVICE void direct_reduce_scatter_of(const Team& team, const DeviceWorld& 
 
 template <class Team>
 TUTTI_DEVICE void direct_all_gather(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
-  direct_call(team, world, args.fingerprint, [&] {
+  direct_call(team, world, args, [&] {
     const std::size_t base = args.bytes * static_cast<std::size_t>(world.rank);
     const Range mine = part(args.bytes, args.block_bytes, team.block());
     std::byte* to[kMaxRanks - 1] = {};

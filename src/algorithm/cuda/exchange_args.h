@@ -22,6 +22,7 @@ struct ExchangeArgs {
   std::size_t block_bytes = 0;  // of every part, what one block moves: equal on all ranks, a multiple of 16
   std::size_t piece_bytes = 0;  // bulk: of that, what it moves at a time
   std::uint32_t fingerprint = 0;
+  std::uint32_t ticket = 0;  // device::Awaited
   ReduceSpec spec;
 };
 
@@ -36,6 +37,7 @@ struct UniformArgs {
   std::size_t out_stride = 0;
   std::size_t block_bytes = 0;
   std::uint32_t fingerprint = 0;
+  std::uint32_t ticket = 0;  // device::Awaited
   ReduceSpec spec;
 };
 
@@ -48,6 +50,7 @@ struct TwoShotArgs {
   std::size_t block_bytes = 0;  // of every chunk, what one block moves, a multiple of 16
   std::size_t piece_bytes = 0;  // bulk: of that, what it moves at a time
   std::uint32_t fingerprint = 0;
+  std::uint32_t ticket = 0;  // device::Awaited
   ReduceSpec spec;
 };
 

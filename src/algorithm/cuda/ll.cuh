@@ -72,7 +72,7 @@ TUTTI_DEVICE void ll_send(const Team& team, const DeviceWorld& world, const Bloc
 // Every collective without arithmetic.
 template <class Team>
 TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     ll_send(team, world, call, args, [](const Vec16& v) { return v; });
@@ -106,7 +106,7 @@ TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const Exch
 // Every collective that reduces, in one shot: all ranks that have an output reduce it by themselves.
 template <class R, class Team>
 TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     ll_send(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
@@ -129,7 +129,7 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
 
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     const int size = group_size<N>(world);

@@ -94,7 +94,7 @@ TUTTI_DEVICE void ll128_send(const Team& team, const DeviceWorld& world, const B
 template <int N, class Team>
 TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   const int size = group_size<N>(world);
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     ll128_send<N>(team, world, call, args, [](const Vec16& v) { return v; });
@@ -131,7 +131,7 @@ TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, cons
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   const int size = group_size<N>(world);
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     ll128_send<N>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
@@ -155,7 +155,7 @@ TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, co
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
   const int size = group_size<N>(world);
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     const std::uint64_t flag = device::ll128_flag(call.sequence());

@@ -41,7 +41,7 @@ TUTTI_DEVICE bool ll_receive_all(const DeviceWorld& world, const BlockCall<Team>
 // of the group, known when compiled: the code of a small call should fit the caches of instructions.
 template <int N, class Team, class Own, class Sink>
 TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const UniformArgs& args, Own own, Sink sink) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
   const std::size_t end = begin + args.block_bytes < args.bytes ? begin + args.block_bytes : args.bytes;
   const auto step = static_cast<std::size_t>(team.workers());

@@ -10,11 +10,12 @@ namespace tutti::cuda {
 
 struct MeetArgs {
   std::uint32_t fingerprint = 0;
+  std::uint32_t ticket = 0;  // device::Awaited
 };
 
 template <class Team>
 TUTTI_DEVICE void meet(const Team& team, const DeviceWorld& world, const MeetArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   call.check_headers();
   const BulkRing<Team> ring(team, world, call);

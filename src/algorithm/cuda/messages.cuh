@@ -32,6 +32,7 @@ struct MessageArgs {
   int lanes = 0;
   int channels = 1;
   std::size_t piece_bytes = kMessagePieceBytes;
+  std::uint32_t ticket = 0;  // device::Awaited
   MessageLane lane[2 * device::kMaxRanks];
   Message message[kMaxMessages];
 };
@@ -56,10 +57,11 @@ TUTTI_DEVICE bool send_message(const Team& team, const DeviceWorld& world, const
       const auto* drained = reinterpret_cast<const std::uint64_t*>(world.scratch[world.rank] +
                                                                    layout.message_drained(channel, lane.peer));
       // acquire: the peer has read what lay in this slot.
-      ok = device::wait_until(world.control, device::Awaited{lane.peer, piece_number, m.fingerprint},
+      ok = device::wait_until(world.control, device::Awaited{lane.peer, piece_number, m.fingerprint, args.ticket},
                               [&] { return device::load_acquire(drained) + kMessageDepth > piece_number; });
     }
     if (team.any(!ok)) return false;
+    team.step(2 * piece_number);
     worker_copy(team, there + layout.message(channel, piece_number, world.rank), m.data + r.begin, r.bytes());
     if (team.is_first_control()) {
       device::store_relaxed(
@@ -92,19 +94,20 @@ TUTTI_DEVICE bool receive_message(const Team& team, const DeviceWorld& world, co
     bool ok = true;
     if (team.is_first_control()) {
       const auto* filled = reinterpret_cast<const std::uint64_t*>(here + layout.message_filled(channel, lane.peer));
-      const device::Awaited awaited{lane.peer, piece_number, m.fingerprint};
+      const device::Awaited awaited{lane.peer, piece_number, m.fingerprint, args.ticket};
       ok = device::wait_until(world.control, awaited, [&] { return device::load_acquire(filled) > piece_number; });
       if (ok) {
         const device::Pair64 header = device::load_relaxed(
             reinterpret_cast<const device::Pair64*>(here + layout.message_header(channel, piece_number, lane.peer)));
         if (header.lo != m.bytes || header.hi != m.fingerprint) {
           device::fail(world.control, device::pack_poison(device::FailureCode::kMismatch, lane.peer, world.rank),
-                       piece_number, m.fingerprint, header.hi);
+                       awaited, header.hi);
           ok = false;
         }
       }
     }
     if (team.any(!ok)) return false;
+    team.step(2 * piece_number + 1);
     worker_copy(team, m.data + r.begin, here + layout.message(channel, piece_number, lane.peer), r.bytes());
     team.sync();
     ++piece_number;
@@ -124,6 +127,10 @@ TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const
   const MessageLane& lane = args.lane[team.block() / args.channels];
   const int channel = team.block() % args.channels;
   if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
+  std::uint64_t& progress = world.state->message_progress[team.block()];
+  if (args.ticket != 0 && team.is_first_control()) {
+    device::store_relaxed(&progress, pack_progress(args.ticket, args.ticket - 1));
+  }
   MessageState& state = world.state->messages[lane.peer][channel];
   // relaxed, only so that the compiler does not read both words: the other one is another block's.
   std::uint64_t* const count = lane.send != 0 ? &state.sent : &state.received;
@@ -135,7 +142,9 @@ TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const
     if (!ok) return;
   }
   team.sync();
-  if (team.is_first_control()) *count = number;
+  if (!team.is_first_control()) return;
+  *count = number;
+  if (args.ticket != 0) device::store_relaxed(&progress, pack_progress(args.ticket, args.ticket));
 }
 
 }  // namespace tutti::cuda

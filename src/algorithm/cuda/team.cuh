@@ -27,6 +27,13 @@ struct GridTeam {
     const int peer = worker() - workers();
     if (peer >= 0 && peer < size && peer != rank) f(peer);
   }
+  // Before or after step `number` of a protocol: see device::protocol_step(). All threads of a warp together.
+  __device__ __forceinline__ void step([[maybe_unused]] std::uint64_t number) const {
+#if defined(TUTTI_RANDOM_DELAYS)
+    device::protocol_step(number << 16 ^ static_cast<std::uint64_t>(blockIdx.x << 6 | threadIdx.x >> 5));
+    __syncwarp();
+#endif
+  }
   // On one control lane.
   __device__ __forceinline__ bool is_first_control() const { return worker() == workers(); }
 };
@@ -49,6 +56,7 @@ struct SerialTeam {
       if (peer != rank) f(peer);
     }
   }
+  static void step(std::uint64_t number) { device::protocol_step(number); }
   static bool is_first_control() { return true; }
 };
 

@@ -12,14 +12,20 @@ struct BlockState {
   std::uint64_t sequence = 0;  // calls that this block has taken part in
   std::uint64_t pieces = 0;    // bulk pieces that it has sent
   std::uint64_t busy = 0;      // not zero while a kernel's block of this number runs
-  std::uint64_t padding = 0;
+  std::uint64_t progress = 0;  // pack_progress() of the last eager call
 };
 struct MessageState {
   std::uint64_t sent = 0;      // pieces sent to a peer over one channel
   std::uint64_t received = 0;  // and received from it
 };
+// Tickets (tutti/device/wait.cuh) of the last calls that a block has started and ended: the host reads them when it
+// wants to know how far the GPU has come.
+TUTTI_DEVICE constexpr std::uint64_t pack_progress(std::uint32_t started, std::uint32_t ended) {
+  return static_cast<std::uint64_t>(started) << 32 | ended;
+}
 struct RankState {
   BlockState blocks[kMaxBlocks];
+  std::uint64_t message_progress[kMaxBlocks] = {};  // of the kernels of messages, by block
   MessageState messages[device::kMaxRanks][kMessageChannels];
   std::uint64_t failed = 0;
   std::uint64_t probe = 0;

@@ -39,6 +39,8 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
       request_.secret =
           exchange(store, request_.id, "cuda-secret", request_.rank, request_.size, mine, request_.timeout)[0];
     }
+    check_cuda(cudaStreamCreateWithFlags(&reader_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    agree_on_blocks(store);
     if (request_.transport == "host") {
       connect(store, false);
       transport_ = "pinned host memory: TUTTI_CUDA_TRANSPORT=host";
@@ -59,6 +61,8 @@ GpuGroup::~GpuGroup() { release(); }
 void GpuGroup::release() noexcept {
   ports_.reset();
   scratch_.reset();
+  if (reader_ != nullptr) static_cast<void>(cudaStreamDestroy(reader_));
+  reader_ = nullptr;
   if (host_control_ != nullptr) static_cast<void>(cudaFreeHost(host_control_));
   if (state_ != nullptr) static_cast<void>(cudaFree(state_));
   host_control_ = nullptr;
@@ -76,7 +80,7 @@ void GpuGroup::connect(Store& store, bool on_device) {
   on_device_ = on_device;
   scratch_ = std::make_unique<SymmetricMemory>(store, symmetric_request(on_device ? "peer scratch" : "host scratch",
                                                                         ScratchLayout(request_.size).total_bytes()));
-  most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, kMaxBlocks);
+  most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, wanted_blocks_);
   make_world();
 }
 
@@ -115,6 +119,32 @@ GpuPorts& GpuGroup::ports() {
 std::optional<Error> GpuGroup::port_failure() const {
   const std::lock_guard lock(ports_mutex_);
   return ports_ == nullptr ? std::nullopt : ports_->proxy().failure();
+}
+
+std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const std::string& name,
+                                                            std::size_t bytes) const {
+  SymmetricRequest request = symmetric_request("host memory " + name, bytes);
+  request.on_device = false;
+  return std::make_shared<SymmetricMemory>(store, request);
+}
+
+void GpuGroup::agree_on_blocks(Store& store) {
+  for (const std::string& text : exchange(store, request_.id, "cuda-blocks", request_.rank, request_.size,
+                                          std::to_string(request_.max_blocks), request_.timeout)) {
+    const int wanted = std::stoi(text);
+    if (wanted > 0) wanted_blocks_ = std::min(wanted_blocks_, wanted);
+  }
+}
+
+bool GpuGroup::read_state(RankState& state) const noexcept {
+  // Another thread may be capturing in the global mode, which forbids this one to copy.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return false;
+  cudaError_t error = cudaMemcpyAsync(&state, state_, sizeof(state), cudaMemcpyDeviceToHost, reader_);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(reader_);
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return error == cudaSuccess;
 }
 
 void GpuGroup::make_world() {

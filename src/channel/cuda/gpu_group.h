@@ -10,6 +10,8 @@
 // Lock: ports_mutex_ guards ports_; a leaf.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -35,6 +37,7 @@ struct GpuGroupRequest {
   std::chrono::milliseconds timeout{};  // of the store and the sockets
   const void* probe_kernel = nullptr;   // takes (DeviceWorld, ProbeArgs)
   std::uint64_t first_sequence = 0;
+  int max_blocks = 0;  // of a kernel, as this rank wants it; 0: no wish
 };
 
 class GpuGroup {
@@ -50,8 +53,8 @@ class GpuGroup {
   // All pairs store lines of 128 bytes whole.
   bool ll128() const noexcept { return ll128_; }
   const std::string& transport() const noexcept { return transport_; }
-  // Most blocks of a kernel, the same on all ranks: the blocks of ranks that share a GPU wait for each other, so all of
-  // them must find room on it at once.
+  // Most blocks of a kernel, the same on all ranks: the least that a rank wants; and the blocks of ranks that share a
+  // GPU wait for each other, so all of them must find room on it at once.
   int most_blocks() const noexcept { return most_blocks_; }
   // Most ranks on one GPU.
   int sharers() const noexcept { return scratch_->sharers(); }
@@ -70,11 +73,16 @@ class GpuGroup {
   GpuPorts& ports();
   // What the ports' proxy has met; empty without one.
   std::optional<Error> port_failure() const;
+  // The same in host memory that all ranks map.
+  std::shared_ptr<SymmetricMemory> allocate_on_host(Store& store, const std::string& name, std::size_t bytes) const;
+  // Copies what this rank's GPU keeps between calls, beside whatever runs there. False if it cannot be read.
+  bool read_state(RankState& state) const noexcept;
 
  private:
   std::uint64_t run_probe(std::uint64_t round, bool lines) const;
   bool try_peer_memory(Store& store);
   void connect(Store& store, bool on_device);
+  void agree_on_blocks(Store& store);
   SymmetricRequest symmetric_request(const std::string& what, std::size_t bytes) const;
   void make_world();
   void release() noexcept;
@@ -86,7 +94,9 @@ class GpuGroup {
   DeviceWorld world_;
   bool ll128_ = false;
   bool on_device_ = true;
+  int wanted_blocks_ = kMaxBlocks;  // least of all ranks' wishes
   int most_blocks_ = kMaxBlocks;
+  cudaStream_t reader_ = nullptr;
   std::string transport_;
   mutable std::mutex ports_mutex_;
   std::unique_ptr<GpuPorts> ports_;

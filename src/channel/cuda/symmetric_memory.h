@@ -31,6 +31,8 @@ class SymmetricMemory {
 
   // Of rank r, as kernels on this rank's device see it. Zeroed when made.
   std::byte* data(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->data(); }
+  // The same as the host sees it, of memory on the host.
+  std::byte* host(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->host(); }
   int rank() const noexcept { return rank_; }
   // Most ranks that share one GPU, and the fewest multiprocessors of any: the same on all ranks.
   int sharers() const noexcept { return sharers_; }

@@ -14,6 +14,12 @@
 #include "communicator/cuda/cuda_communicator_impl.h"
 
 namespace tutti::cuda {
+namespace {
+
+// Tells the second kernel's fingerprint from the first one's.
+constexpr std::uint32_t kSecondMeeting = 0x5bd1e995u;
+
+}  // namespace
 
 bool CudaCommunicatorImpl::uses_copy_engines(const Call& call) const {
   return choose_copy_engine(call, size_, group_->between_gpus(), forced_);
@@ -25,24 +31,23 @@ void CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
   const bool reduce = call.collective == Collective::kAllReduce;
   const int blocks = reduce ? direct_blocks() : 1;
   // The complement: unlike the same call by kernels.
-  const CallRecord record = record_of(call, ~(place.number * 64 + static_cast<std::uint32_t>(blocks)));
+  const std::uint32_t choice = ~(place.number * 64 + static_cast<std::uint32_t>(blocks));
+  const CallRecord record = record_of(call, choice);
   if (!place.text.empty()) registrations_.remember(record.hash, place.text);
   if (reduce) {
     DirectArgs args = plan_reduce_half(call, rank_, size_, blocks, inputs, outputs, record.hash);
-    launch(direct_kernel(Collective::kReduceScatter, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, &args,
-           collectives_, stream);
+    launch(direct_kernel(Collective::kReduceScatter, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, args,
+           Lane::kCollectives, stream);
   } else {
     meet_ranks(record.hash, stream);
   }
   copy_streams_.issue(plan_copies(call, rank_, size_, inputs, outputs), stream);
-  const std::uint32_t second = ~record.hash | 1;
-  records_.insert_or_assign(second, record);
-  meet_ranks(second, stream);
+  log(call, record, "copy_engine", meet_ranks(post(record, choice ^ kSecondMeeting), stream));
 }
 
-void CudaCommunicatorImpl::meet_ranks(std::uint32_t fingerprint, cudaStream_t stream) {
+Launched CudaCommunicatorImpl::meet_ranks(std::uint32_t fingerprint, cudaStream_t stream) {
   MeetArgs args{fingerprint};
-  launch(meet_kernel(), 1, 32, &args, collectives_, stream);
+  return launch(meet_kernel(), 1, 32, args, Lane::kCollectives, stream);
 }
 
 }  // namespace tutti::cuda

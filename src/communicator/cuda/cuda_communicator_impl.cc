@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "algorithm/cuda/kernels.h"
+#include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
 #include "communicator/cuda/cuda_memory_impl.h"
 #include "communicator/cuda/device_failure.h"
@@ -39,6 +40,7 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.timeout = options.timeout;
   request.probe_kernel = probe_kernel();
   request.first_sequence = options.first_sequence;
+  request.max_blocks = std::max(options.max_blocks, 0);
   return std::make_shared<GpuGroup>(store, request);
 }
 
@@ -47,9 +49,22 @@ std::uint64_t to_ns(std::chrono::milliseconds timeout) {
   return static_cast<std::uint64_t>(std::clamp<std::int64_t>(timeout.count(), 1, kMost)) * 1'000'000;
 }
 
-bool has_root(Collective c) {
-  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-         c == Collective::kScatter;
+constexpr std::string_view kMessagesName = "messages";
+
+// Memory for the boards of all ranks. It only makes messages of failures better: without it the group works.
+std::shared_ptr<SymmetricMemory> make_board(const GpuGroup& group, Store& store, int size) {
+  if (size == 1) return nullptr;
+  try {
+    return group.allocate_on_host(store, "board", CallBoard::kBytes);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kUnsupported) throw;  // unsupported: so for all ranks
+    return nullptr;
+  }
+}
+std::vector<std::byte*> tables_of(const SymmetricMemory* memory, int size) {
+  std::vector<std::byte*> tables;
+  for (int r = 0; memory != nullptr && r < size; ++r) tables.push_back(memory->host(r));
+  return tables;
 }
 
 }  // namespace
@@ -60,7 +75,11 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       size_(size),
       options_(options),
       forced_(parse_forced(options.algorithm)),
-      group_(make_group(store, id, rank, size, options, device)) {
+      group_(make_group(store, id, rank, size, options, device)),
+      shared_board_(make_board(*group_, store, size)),
+      board_(rank, tables_of(shared_board_.get(), size)),
+      log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
+           [this](RankState& state) { return group_->read_state(state); }) {
   set_timeout(options.timeout);
 }
 
@@ -98,13 +117,16 @@ std::optional<Error> CudaCommunicatorImpl::current_failure() const {
     return Error(port->kind(), "group '" + options_.name + "', rank " + std::to_string(rank_) + ": " + port->what());
   }
   const device::HostControl& control = group_->control();
-  auto error = failure_of(control, rank_, options_.name, abort_reason_, records_);
+  auto error = failure_of(control, rank_, options_.name, abort_reason_, board_);
   if (!error || error->kind() != ErrorKind::kMismatch) return error;
   return Error(error->kind(), error->what() + registrations_.explain(static_cast<std::uint32_t>(control.mine)));
 }
 
 void CudaCommunicatorImpl::throw_if_failed() const {
-  if (auto error = current_failure()) throw Error(*error);
+  if (auto error = current_failure()) {
+    log_.count_error();
+    throw Error(*error);
+  }
 }
 
 void CudaCommunicatorImpl::check(const Call& call) const { check_call(call, rank_, size_); }
@@ -129,28 +151,35 @@ CallRecord CudaCommunicatorImpl::record_of(const Call& call, std::uint32_t choic
   record.root = has_root(call.collective) ? call.root : -1;
   record.uneven = call.uneven ? 1 : 0;
   record.count = call.count;
-  record.plans = choice * 0x9e3779b1u | 1;
-  record.hash = fingerprint(record);
-  record.plans = 0;  // it stands for the choice here: not to be shown
-  if (records_.size() > 4096) records_.clear();
-  records_.insert_or_assign(record.hash, record);
+  record.hash = post(record, choice);
   return record;
 }
 
-void CudaCommunicatorImpl::launch(const void* kernel, int blocks, int workers, void* args, StreamOrder& order,
-                                  cudaStream_t stream) {
-  order.before(stream, group_);
+std::uint32_t CudaCommunicatorImpl::post(CallRecord record, std::uint32_t choice) {
+  record.plans = choice * 0x9e3779b1u | 1;  // stands for the choice here
+  record.hash = fingerprint(record);
+  board_.post(record);
+  return record.hash;
+}
+
+void CudaCommunicatorImpl::log(const Call& call, const CallRecord& record, std::string_view algorithm,
+                               const Launched& how) {
+  log_.issued({record, -1, block_bytes(call, rank_), algorithm, call_timeout_}, how);
+}
+
+void CudaCommunicatorImpl::launch_kernel(const void* kernel, int blocks, int workers, void* args, cudaStream_t stream) {
   void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
   check_cuda(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
                               dim3(static_cast<unsigned>(workers + kControlThreads)), parameters, 0, stream),
              "cudaLaunchKernel");
 }
 
-void CudaCommunicatorImpl::run(const Call& call, CudaStream stream) {
+void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) {
   check(call);
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);
   throw_if_failed();
+  call_timeout_ = timeout;
   if (runs_as_messages(call)) {
     run_messages(call, static_cast<cudaStream_t>(stream));
   } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
@@ -164,22 +193,20 @@ void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream)
   const Choice choice = choose(shape_of(call), forced_);
   const CallRecord record = record_of(call, number_of(choice));
   const Reducer reducer = reducer_of(call.dtype, call.op);
+  const auto enqueue = [&](const void* kernel, auto&& args) {
+    log(call, record, name_of(choice), launch(kernel, choice.blocks, choice.threads, args, Lane::kCollectives, stream));
+  };
   if (choice.two_shot) {
-    TwoShotArgs args = make_two_shot(call, size_, choice, record.hash);
-    launch(kernel_of(choice.protocol, Pattern::kTwoShot, reducer), choice.blocks, choice.threads, &args, collectives_,
-           stream);
-    return;
+    return enqueue(kernel_of(choice.protocol, Pattern::kTwoShot, reducer),
+                   make_two_shot(call, size_, choice, record.hash));
   }
   if (choice.protocol == Protocol::kLL && size_ > 1) {
     if (std::optional<UniformArgs> args = make_uniform(call, size_, choice, record.hash)) {
-      launch(uniform_kernel(reduces(call.collective), reducer), choice.blocks, choice.threads, &*args, collectives_,
-             stream);
-      return;
+      return enqueue(uniform_kernel(reduces(call.collective), reducer), *args);
     }
   }
-  ExchangeArgs args = make_exchange(call, rank_, size_, choice, record.hash);
   const Pattern pattern = reduces(call.collective) ? Pattern::kReduce : Pattern::kCopy;
-  launch(kernel_of(choice.protocol, pattern, reducer), choice.blocks, choice.threads, &args, collectives_, stream);
+  enqueue(kernel_of(choice.protocol, pattern, reducer), make_exchange(call, rank_, size_, choice, record.hash));
 }
 
 // Uneven calls whose sizes only the two ranks of a pair know. They are collectives all the same: in order with the
@@ -197,18 +224,22 @@ void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
                  "cudaMemcpyAsync");
     }
   }
-  launch_messages(messages_of(call, rank_, size_, record.hash), stream);
+  log(call, record, kMessagesName, launch_messages(messages_of(call, rank_, size_, record.hash), stream));
 }
 
-void CudaCommunicatorImpl::launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream) {
+// Of several kernels, how the last one was launched: they run in order.
+Launched CudaCommunicatorImpl::launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream) {
   // As many blocks as lanes and channels: few where ranks share a GPU (GpuGroup::most_blocks).
   const int channels = group_->sharers() <= 2 ? kMessageChannels : 1;
+  Launched last{Lane::kMessages, 0, 0, false, reinterpret_cast<std::uintptr_t>(stream)};
   for (MessageArgs& args : make_messages(requests, channels)) {
-    launch(message_kernel(), args.lanes * args.channels, kMessageWorkers, &args, messages_, stream);
+    last = launch(message_kernel(), args.lanes * args.channels, kMessageWorkers, args, Lane::kMessages, stream);
   }
+  return last;
 }
 
-void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, CudaStream stream) {
+void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
+                                    std::chrono::milliseconds timeout) {
   std::vector<MessageRequest> requests;
   for (const CudaMessage& m : messages) {
     if (m.peer < 0 || m.peer >= size_ || m.peer == rank_) {
@@ -222,7 +253,16 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);
   throw_if_failed();
-  launch_messages(requests, static_cast<cudaStream_t>(stream));
+  call_timeout_ = timeout;
+  const Launched how = launch_messages(requests, static_cast<cudaStream_t>(stream));
+  for (const CudaMessage& m : messages) {
+    IssuedCall issued{{}, m.peer, m.bytes, kMessagesName, timeout};
+    issued.record.call = m.send ? kCallSend : kCallRecv;
+    issued.record.dtype = static_cast<std::uint8_t>(DataType::kByte);
+    issued.record.count = m.bytes;
+    issued.record.tag = m.tag;
+    log_.issued(issued, how);
+  }
 }
 
 std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const std::string& name, std::size_t bytes) {
@@ -241,9 +281,26 @@ void CudaCommunicatorImpl::synchronize(CudaStream stream) {
   throw_if_failed();
 }
 
+Metrics CudaCommunicatorImpl::metrics() const {
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  return log_.metrics();
+}
+
+void CudaCommunicatorImpl::reset_metrics() noexcept {
+  const std::lock_guard lock(mutex_);
+  log_.reset_metrics();
+}
+
+std::string CudaCommunicatorImpl::flight_record() const {
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  return log_.flight_record(options_.name);
+}
+
 std::string CudaCommunicatorImpl::explain(const Call& call) const {
   check(call);
-  if (runs_as_messages(call)) return "messages";
+  if (runs_as_messages(call)) return std::string(kMessagesName);
   const std::lock_guard lock(mutex_);
   if (takes_registered() && registrations_.place_of(call, size_)) {
     return forced_ && uses_copy_engines(call) ? "copy_engine" : "registered";

@@ -9,12 +9,13 @@
 #include <cuda_runtime_api.h>
 
 #include <mutex>
-#include <unordered_map>
 
 #include "algorithm/cuda/choice.h"
 #include "algorithm/cuda/plan_exchange.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
+#include "communicator/cuda/call_board.h"
+#include "communicator/cuda/call_log.h"
 #include "communicator/cuda/copy_streams.h"
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
@@ -31,14 +32,16 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   int size() const noexcept override { return size_; }
   int device() const noexcept override { return group_->device(); }
   void check(const Call& call) const override;
-  void run(const Call& call, CudaStream stream) override;
+  void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
   std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) override;
-  void run_in(const CudaRegion& memory, const Call& call, CudaStream stream) override;
+  void run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
+              std::chrono::milliseconds timeout) override;
   std::vector<std::shared_ptr<CudaRegion>> register_memory(Store& store, const std::vector<CudaRange>& ranges) override;
   void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) override;
   bool is_registered(const void* data, std::size_t bytes) const override;
   std::uint64_t direct_calls() const noexcept override;
-  void exchange(const std::vector<CudaMessage>& messages, CudaStream stream) override;
+  void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
+                std::chrono::milliseconds timeout) override;
   void synchronize(CudaStream stream) override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
@@ -46,6 +49,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::string explain(const Call& call) const override;
   std::string explain_in(const Call& call) const override;
   const std::string& transport() const noexcept override { return group_->transport(); }
+  Metrics metrics() const override;
+  void reset_metrics() noexcept override;
+  std::string flight_record() const override;
   std::uint64_t sequence() const noexcept override;
 
  private:
@@ -53,6 +59,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
 
   CudaShape shape_of(const Call& call) const noexcept;
   CallRecord record_of(const Call& call, std::uint32_t choice);
+  // The fingerprint of `record`, run in this way; peers can look it up.
+  std::uint32_t post(CallRecord record, std::uint32_t choice);
+  void log(const Call& call, const CallRecord& record, std::string_view algorithm, const Launched& how);
   std::optional<Error> current_failure() const;
   void throw_if_failed() const;
   void run_collective(const Call& call, cudaStream_t stream);
@@ -65,10 +74,18 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   bool uses_copy_engines(const Call& call) const;
   void run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                            std::byte* const* outputs, cudaStream_t stream);
-  void meet_ranks(std::uint32_t fingerprint, cudaStream_t stream);
+  Launched meet_ranks(std::uint32_t fingerprint, cudaStream_t stream);
   int direct_blocks() const noexcept;
-  void launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
-  void launch(const void* kernel, int blocks, int workers, void* args, StreamOrder& order, cudaStream_t stream);
+  Launched launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
+  // Args has a ticket. Defined here for the files that launch.
+  template <class Args>
+  Launched launch(const void* kernel, int blocks, int workers, Args& args, Lane lane, cudaStream_t stream) {
+    const bool captured = (lane == Lane::kCollectives ? collectives_ : messages_).before(stream, group_);
+    if (!captured) args.ticket = log_.open(call_timeout_);
+    launch_kernel(kernel, blocks, workers, &args, stream);
+    return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
+  }
+  void launch_kernel(const void* kernel, int blocks, int workers, void* args, cudaStream_t stream);
 
   const int rank_;
   const int size_;
@@ -81,7 +98,10 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::uint64_t sequence_ = 0;
   StreamOrder collectives_, messages_;
   CopyStreams copy_streams_;
-  std::unordered_map<std::uint32_t, CallRecord> records_;  // by fingerprint: what a failing kernel was
+  const std::shared_ptr<SymmetricMemory> shared_board_;  // null: peers' calls are not known
+  CallBoard board_;
+  mutable CallLog log_;
+  std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
   std::string abort_reason_;
   Registrations registrations_;
   std::uint64_t registration_calls_ = 0;  // names them in the store

@@ -3,23 +3,36 @@
 namespace tutti::cuda {
 namespace {
 
-using Records = std::unordered_map<std::uint32_t, CallRecord>;
-
-std::string call_text(std::uint64_t fingerprint, const Records& records) {
-  const auto found = records.find(static_cast<std::uint32_t>(fingerprint));
-  if (found == records.end()) return "another call";
-  CallRecord record = found->second;
-  std::string text = tutti::describe(record);
+std::string call_text(std::uint64_t fingerprint, int rank, const CallBoard& board) {
+  std::optional<CallRecord> record = board.find(rank, static_cast<std::uint32_t>(fingerprint));
+  if (!record) return "another call";
+  record->plans = 0;  // stands for how the call runs: not to be shown
+  std::string text = tutti::describe(*record);
   // The number is that of the last call of this kind issued here, which need not be the one that failed.
   const std::size_t hash = text.find(" #");
   if (hash != std::string::npos) text.erase(hash, text.find(' ', hash + 1) - hash);
   return text;
 }
 
+// "this rank all_reduce f32[10] sum, rank 1 broadcast f32[10] root 0", as far as it is known here.
+std::string both_calls(const device::HostControl& control, int rank, const CallBoard& board) {
+  const auto blamed = static_cast<int>(control.peer);
+  const bool known = control.theirs != 0 && control.theirs != control.mine;
+  // A rank that is blamed itself, or makes the same call as the one that is, differs from the reporter.
+  const int other = known && blamed != rank ? blamed : static_cast<int>(control.reporter);
+  const std::string mine = call_text(control.mine, rank, board);
+  const std::string theirs = known ? call_text(control.theirs, other, board) : "another call";
+  std::string text = "this rank " + mine + ", rank " + std::to_string(other) + " " + theirs;
+  if (mine == theirs) {
+    text += " by another algorithm or over other places of memory (TUTTI_CUDA_ALGORITHM must be equal on all ranks)";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<Error> failure_of(const device::HostControl& control, int rank, const std::string& name,
-                                const std::string& abort_reason, const Records& records) {
+                                const std::string& abort_reason, const CallBoard& board) {
   // acquire: the record is complete.
   const auto code = static_cast<device::FailureCode>(device::load_acquire(&control.code));
   const std::string who = "group '" + name + "', rank " + std::to_string(rank) + ": ";
@@ -30,7 +43,7 @@ std::optional<Error> failure_of(const device::HostControl& control, int rank, co
   const auto peer = static_cast<int>(control.peer);
   const auto reporter = static_cast<int>(control.reporter);
   const std::string found = reporter == rank ? "" : " (found by rank " + std::to_string(reporter) + ")";
-  const std::string call = call_text(control.mine, records);
+  const std::string call = call_text(control.mine, rank, board);
   switch (code) {
     case device::FailureCode::kTimeout:
       if (peer == reporter) {  // no rank waits for itself, but for its own ports
@@ -42,9 +55,7 @@ std::optional<Error> failure_of(const device::HostControl& control, int rank, co
                                             " before the timeout" + found + "; look at that rank, or allow more time");
     case device::FailureCode::kMismatch:
       return Error(ErrorKind::kMismatch,
-                   who + "the ranks make different calls" + found + ": this rank " + call +
-                       (reporter == rank ? ", rank " + std::to_string(peer) + " " + call_text(control.theirs, records)
-                                         : std::string()) +
+                   who + "the ranks make different calls" + found + ": " + both_calls(control, rank, board) +
                        "; all ranks must issue the same calls in the same order, and replay the same graphs");
     case device::FailureCode::kAborted:
       if (peer == rank) return Error(ErrorKind::kAborted, who + (abort_reason.empty() ? "aborted" : abort_reason));

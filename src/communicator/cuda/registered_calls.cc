@@ -28,15 +28,17 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
   if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
-  launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, &args, collectives_,
-         stream);
+  log(call, record, "direct",
+      launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, args,
+             Lane::kCollectives, stream));
 }
 
 int CudaCommunicatorImpl::direct_blocks() const noexcept {
   return std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
 }
 
-void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, CudaStream stream) {
+void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
+                                  std::chrono::milliseconds timeout) {
   check(call);
   Call placed = call;
   std::optional<DirectSizes> sizes;
@@ -50,11 +52,12 @@ void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, Cu
   } else {
     sizes = direct_sizes(call, size_);
   }
-  if (!sizes) return run(call, stream);
+  if (!sizes) return run(call, stream, timeout);
   const DirectPlace place = place_in(placed, rank_, *sizes, memory);
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);
   throw_if_failed();
+  call_timeout_ = timeout;
   run_direct(placed, place, by_copy_engines, static_cast<cudaStream_t>(stream));
 }
 

@@ -47,7 +47,7 @@ StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
   return capture;
 }
 
-void StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
+bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
   const Capture capture = capture_of(stream);
   Launch& last = capture.id == 0 ? eager_ : captured_;
   if (last.made && stream != last.stream && capture.id == last.capture) {
@@ -59,6 +59,7 @@ void StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>&
   }
   retain_in(capture, resource);
   last = {true, stream, capture.id};
+  return capture.id != 0;
 }
 
 void StreamOrder::retain(cudaStream_t stream, const std::shared_ptr<const void>& resource) {

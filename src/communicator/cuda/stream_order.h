@@ -19,8 +19,9 @@ class StreamOrder {
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
 
-  // Before a launch on `stream`. `resource` is kept alive by the graph if the stream is being captured.
-  void before(cudaStream_t stream, const std::shared_ptr<const void>& resource);
+  // Before a launch on `stream`. `resource` is kept alive by the graph if the stream is being captured: then
+  // true.
+  bool before(cudaStream_t stream, const std::shared_ptr<const void>& resource);
   // Nothing but the latter.
   void retain(cudaStream_t stream, const std::shared_ptr<const void>& resource);
   // Waits on the host for the last eager launch.

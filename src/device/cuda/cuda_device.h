@@ -16,6 +16,7 @@ class CudaMemoryDevice : public Device {
               ReduceOp op, int divisor) const noexcept override;
   void copy(void* dst, const void* src, std::size_t bytes) const noexcept override;
   void synchronize() override;
+  CudaReport report() override;  // cuda_report.cc
 };
 
 }  // namespace tutti::cuda

@@ -31,6 +31,7 @@ class HostMemory final : public SharedMemory {
   }
   std::byte* data() const noexcept override { return static_cast<std::byte*>(device_); }
   std::size_t bytes() const noexcept override { return bytes_; }
+  std::byte* host() const noexcept override { return static_cast<std::byte*>(host_); }
   UniqueFd export_fd() const override { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
   void allow(int /*device*/) override {}  // portable: every device of the process sees it
 

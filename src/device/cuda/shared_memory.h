@@ -22,6 +22,8 @@ class SharedMemory {
   // As kernels see it.
   virtual std::byte* data() const noexcept = 0;
   virtual std::size_t bytes() const noexcept = 0;
+  // As the host sees it; null where it does not.
+  virtual std::byte* host() const noexcept { return nullptr; }
   // A descriptor for open_*() in another process.
   virtual UniqueFd export_fd() const = 0;
   // Lets one more device of this process read and write. Throws if it cannot.

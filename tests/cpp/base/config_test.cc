@@ -55,6 +55,7 @@ TEST(Config, ReadsEveryVariable) {
                                {"TUTTI_ALGORITHM", "all_reduce=ring,all_gather=staged"},
                                {"TUTTI_TUNING_PATH", "/tables"},
                                {"TUTTI_CACHE_DIR", "none"},
+                               {"TUTTI_CUDA_MAX_BLOCKS", "16"},
                                {"TUTTI_HEARTBEAT_MS", "50"}});
   EXPECT_EQ(config.log_level, "debug");
   EXPECT_EQ(config.host_id, "left");
@@ -66,6 +67,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_TRUE(config.shared_allocator);
   EXPECT_EQ(config.spins, 0);
   EXPECT_EQ(config.flight_recorder_entries, 10);
+  EXPECT_EQ(config.cuda_max_blocks, 16);
   EXPECT_EQ(config.algorithm, "all_reduce=ring,all_gather=staged");
   EXPECT_EQ(config.tuning_path, "/tables");
   EXPECT_EQ(config.cache_dir, "none");
@@ -132,6 +134,7 @@ TEST(Config, RefusesWhatIsNotExactlyAValue) {
       {"TUTTI_ALGORITHM", "all_reduce="},
       {"TUTTI_ALGORITHM", "allreduce=ring"},
       {"TUTTI_ALGORITHM", "all_reduce=ring,"},
+      {"TUTTI_CUDA_MAX_BLOCKS", "65"},
       {"TUTTI_HEARTBEAT_MS", "9"},
       {"TUTTI_HEARTBEAT_MS", "1s"},
   };

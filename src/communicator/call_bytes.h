@@ -1,0 +1,28 @@
+// What the records and the counts of a call need to know of it, on every device.
+#pragma once
+
+#include "tutti/call.h"
+
+namespace tutti {
+
+inline bool has_root(Collective c) noexcept {
+  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
+         c == Collective::kScatter;
+}
+
+// Bytes of this rank's single block: see the table in tutti/call.h.
+inline std::size_t block_bytes(const Call& call, int rank) noexcept {
+  switch (call.collective) {
+    case Collective::kBarrier:
+      return 0;
+    case Collective::kScatter:
+    case Collective::kReduceScatter:
+      return call.output.size(0);
+    case Collective::kAllToAll:
+      return call.input.size(call.uneven ? rank : 0);
+    default:
+      return call.input.size(0);
+  }
+}
+
+}  // namespace tutti
