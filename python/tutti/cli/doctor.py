@@ -7,8 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,25 +14,8 @@ from rich.table import Table
 
 from tutti import _core
 from tutti._units import format_bytes, format_us
-
-
-class Verdict(Enum):
-    """How a finding stands: only BROKEN makes Tutti unusable."""
-
-    GOOD = "[green]ok[/green]"
-    SLOWER = "[yellow]note[/yellow]"
-    BROKEN = "[red]FAIL[/red]"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    meaning: str = ""
-    remedy: str = ""
+from tutti.cli import doctor_gpu
+from tutti.cli.doctor_finding import Finding, Verdict
 
 
 def _measured(probe: _core.Probe) -> str:
@@ -269,6 +250,8 @@ def examine(quick: bool, console: Console) -> list[Finding]:
             status.update(f"checking {check.__name__.strip('_').replace('_', ' ')} ...")
             result = check()
             findings += result if isinstance(result, list) else [result]
+        status.update("checking GPUs ...")
+        findings += doctor_gpu.findings(quick)
     return findings
 
 
