@@ -33,6 +33,7 @@ test-gpu: build/.system
 	cmake -S . -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_BENCH=OFF -DTUTTI_CUDA=ON \
 	  -DTUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
 	cmake --build build/cuda
+	cmake --build build/cuda --target tutti_cuda_delayed
 	./scripts/test_gpu.sh build/cuda
 
 lint: build

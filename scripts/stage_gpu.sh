@@ -5,11 +5,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$1
 mkdir -p "$dir"
-for file in $(find build/cuda -name 'tutti_gpu*test' -type f) build/cuda/bench/cuda/cuda_bench build/cuda/libtutti_cuda.so; do
+for file in $(find build/cuda -name 'tutti_gpu*test' -type f) build/cuda/bench/cuda/cuda_bench \
+  build/cuda/bench/cuda/cuda_sharing_bench build/cuda/libtutti_cuda.so; do
   cp "$file" "$dir/"
 done
+mkdir -p "$dir/delayed"
+[ -f build/cuda/delayed/libtutti_cuda.so ] && cp build/cuda/delayed/libtutti_cuda.so "$dir/delayed/"
 cp -L build/cuda/libtutti.so.0 "$dir/libtutti.so.0"
 ldd build/cuda/libtutti.so.0 | awk '/libhwy/ {print $3}' | xargs -I{} cp -L {} "$dir/"
 cp scripts/test_gpu.sh scripts/bench_gpu.sh "$dir/"
-for file in "$dir"/tutti_gpu* "$dir"/cuda_bench "$dir"/*.so*; do strip --strip-unneeded "$file"; done
+for file in "$dir"/tutti_gpu* "$dir"/cuda_*bench $(find "$dir" -name '*.so*' -type f); do strip --strip-unneeded "$file"; done
 du -sh "$dir"

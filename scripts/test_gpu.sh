@@ -7,7 +7,7 @@ dir=$(cd "${1:-build/cuda}" && pwd)
 out=${OUT:-$dir}
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 find_program() { find "$dir" -name "$1" -type f -perm -u+x | head -1; }
-export TUTTI_PLUGIN_PATH=${TUTTI_PLUGIN_PATH:-$(dirname "$(find_program libtutti_cuda.so)")}
+export TUTTI_PLUGIN_PATH=${TUTTI_PLUGIN_PATH:-$(dirname "$(find "$dir" -name libtutti_cuda.so -not -path '*/delayed/*' | head -1)")}
 export LD_LIBRARY_PATH=$dir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 failures=()
 
@@ -27,6 +27,14 @@ step() { # NAME LIMIT_S COMMAND...
 
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 step gpu 150 "$(find_program tutti_gpu_test)"
+# The same stress with random delays at every step of the protocols: a plug-in of its own.
+delayed=$(find "$dir" -path '*/delayed/libtutti_cuda.so' | head -1)
+if [ -n "$delayed" ]; then
+  TUTTI_PLUGIN_PATH=$(dirname "$delayed") step delayed 90 "$(find_program tutti_gpu_test)" \
+    --gtest_filter='StressOnGpu.*:Stress.EverythingMixed:Messages.*'
+else
+  echo "=== delayed/libtutti_cuda.so is not here: the run with delays is left out (cmake --build ... --target tutti_cuda_delayed)"
+fi
 step processes 60 "$(find_program tutti_gpu_process_test)"
 step one_kernel 30 "$(find_program tutti_gpu_one_kernel_test)"
 if command -v compute-sanitizer >/dev/null; then
