@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Breaks the order rules of the GPU kernels and ports one at a time and checks that cuda_protocols_test or
-# cuda_ports_test, with random delays, notices each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
+# Breaks the order rules of the GPU kernels and ports one at a time and checks that cuda_protocols_test, cuda_stress_test
+# or cuda_ports_test, with random delays, notices each: a test that no mutant fails protects nothing. Runs on the host;
+# takes a compilation a mutant.
 #   scripts/mutate_gpu_kernels.sh [BUILD]      BUILD: a build folder with libtutti.so (build/release)
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -45,6 +46,11 @@ mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh 
   's/if (reduced) ring.signal(1, k - 1);/;/; s/const bool reduced = k >= 1 \&\& k - 1 < pieces;/&\n    if (reduced) ring.signal(1, k - 1);/' 'Order.*'
 mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
   's/if (k < pieces) ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
+
+sources="tests/cpp/cuda/stress_test.cc src/algorithm/cuda/choice.cc src/algorithm/cuda/plan_exchange.cc"
+mutant unchanged $headers '' 'Stress.*'
+mutant "one set of slots, in the stress" $headers 's/return static_cast<int>(sequence_ % kParities);/return 0;/' 'Stress.*'
+mutant "a ring of two, in the stress" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Stress.*'
 
 sources="tests/cpp/cuda/ports_test.cc src/channel/cuda/port_proxy.cc"
 port=include/tutti/device/port.cuh proxy=src/channel/cuda/port_proxy.cc

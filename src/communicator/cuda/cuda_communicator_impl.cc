@@ -54,6 +54,7 @@ constexpr std::string_view kMessagesName = "messages";
 // Memory for the boards of all ranks. It only makes messages of failures better: without it the group works.
 std::shared_ptr<SymmetricMemory> make_board(const GpuGroup& group, Store& store, int size) {
   if (size == 1) return nullptr;
+  const DeviceGuard guard(group.device());
   try {
     return group.allocate_on_host(store, "board", CallBoard::kBytes);
   } catch (const Error& e) {
@@ -87,6 +88,13 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   // Kernels under way read this rank's memory: their waits are bounded, so this is.
   collectives_.wait();
   messages_.wait();
+  try {
+    // Unregisters memory, which must not make a context on another device.
+    const DeviceGuard guard(group_->device());
+    shared_board_.reset();
+  } catch (const Error&) {
+    // CUDA is gone, and the registration with it.
+  }
 }
 
 std::uint64_t CudaCommunicatorImpl::sequence() const noexcept {

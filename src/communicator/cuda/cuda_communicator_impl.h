@@ -98,7 +98,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::uint64_t sequence_ = 0;
   StreamOrder collectives_, messages_;
   CopyStreams copy_streams_;
-  const std::shared_ptr<SymmetricMemory> shared_board_;  // null: peers' calls are not known
+  std::shared_ptr<SymmetricMemory> shared_board_;  // null: peers' calls are not known
   CallBoard board_;
   mutable CallLog log_;
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
