@@ -12,6 +12,7 @@
 // called from any thread. Lock: mutex_ guards all members below it; the proxy holds it while it carries out a request.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>

@@ -48,6 +48,41 @@ class RegistrationTable : public testing::Test {
   std::byte* foreign_ = at(0x30000000);
 };
 
+// Copy engines need only the buffers that a rank has; ranks compare where those lie that peers touch.
+TEST(CopiedPlace, FollowsWhatARankHas) {
+  const FakeRegion memory(at(0x10000000), 4 * kMB);
+  std::byte* const in = memory.data(0);
+  std::byte* const out = in + kMB;
+  const auto place = [&](Collective collective, std::byte* input, std::byte* output, int root) {
+    Call call = call_of(collective, input, output, 1000);
+    call.root = root;
+    return place_in(call, 0, copied_sizes(call, 0, 3), memory);
+  };
+  const auto number = [&](Collective collective, std::byte* input, std::byte* output, int root = -1) {
+    return place(collective, input, output, root).number;
+  };
+  // All parts of a buffer of n blocks lie in the memory, no more.
+  EXPECT_NO_THROW(number(Collective::kAllToAll, in + 4 * kMB - 3000, out));
+  EXPECT_THROW(number(Collective::kAllToAll, in + 4 * kMB - 2999, out), Error);
+  EXPECT_THROW(number(Collective::kAllGather, in, in + 4 * kMB - 2999), Error);
+  EXPECT_NO_THROW(number(Collective::kBroadcast, in + 4 * kMB - 1000, in + 4 * kMB - 1000, 1));
+  // A rooted call's list is the root's alone.
+  EXPECT_EQ(place(Collective::kGather, in, nullptr, 1).output.memory, nullptr);
+  EXPECT_THROW(number(Collective::kGather, in, nullptr, 0), Error);
+  EXPECT_EQ(place(Collective::kScatter, nullptr, out, 1).input.memory, nullptr);
+  EXPECT_THROW(number(Collective::kScatter, nullptr, out, 0), Error);
+  // What peers touch counts, and nothing else.
+  for (const Collective c : {Collective::kAllGather, Collective::kAllToAll, Collective::kScatter}) {
+    EXPECT_EQ(number(c, in, out, 0), number(c, in + 64, out, 0)) << to_string(c);
+    EXPECT_NE(number(c, in, out, 0), number(c, in, out + 64, 0)) << to_string(c);
+  }
+  EXPECT_EQ(number(Collective::kGather, in, out, 0), number(Collective::kGather, in, out + 64, 0));
+  EXPECT_NE(number(Collective::kGather, in, out, 0), number(Collective::kGather, in + 64, out, 0));
+  EXPECT_EQ(number(Collective::kGather, in, out, 0), number(Collective::kGather, in, nullptr, 1));
+  EXPECT_NE(number(Collective::kAllReduce, in, out), number(Collective::kAllReduce, in + 64, out));
+  EXPECT_NE(number(Collective::kAllReduce, in, out), number(Collective::kAllReduce, in, out + 64));
+}
+
 TEST_F(RegistrationTable, TakesWhatPeersTouch) {
   const auto takes = [&](Collective collective, std::byte* input, std::byte* output, std::size_t bytes) {
     return table_.place_of(call_of(collective, input, output, bytes), 2).has_value();
