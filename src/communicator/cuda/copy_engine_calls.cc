@@ -33,7 +33,7 @@ void CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
   // The complement: unlike the same call by kernels.
   const std::uint32_t choice = ~(place.number * 64 + static_cast<std::uint32_t>(blocks));
   const CallRecord record = record_of(call, choice);
-  if (!place.text.empty()) registrations_.remember(record.hash, place.text);
+  if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   if (reduce) {
     DirectArgs args = plan_reduce_half(call, rank_, size_, blocks, inputs, outputs, record.hash);
     launch(direct_kernel(Collective::kReduceScatter, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, args,
