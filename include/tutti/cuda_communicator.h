@@ -146,6 +146,9 @@ class CudaCommunicator {
   // Collective: the opposite, for the same regions on all ranks; give up every other share of them first. Waits for
   // this rank's calls, then for all ranks: the memory may be freed afterwards, if no graph uses it.
   virtual void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) = 0;
+  // What PortChannel::to_memory and from_memory call a registered range, until it is unregistered: ports put into it
+  // and out of it as into memory of allocate(). Throws Error(kInvalidArgument) if `region` is not registered here.
+  virtual std::uint32_t port_memory(const CudaRegion& region) = 0;
   // Whether all of [data, data + bytes) lies in one registered range.
   virtual bool is_registered(const void* data, std::size_t bytes) const = 0;
   // Calls that have run without copies so far, captured ones included.

@@ -82,12 +82,18 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
            [this](RankState& state) { return group_->read_state(state); }) {
   set_timeout(options.timeout);
+  if (forced_ && forced_->copy_engine) {
+    const DeviceGuard guard(device);
+    copy_streams_.prepare(size);
+  }
 }
 
 CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   // Kernels under way read this rank's memory: their waits are bounded, so this is.
   collectives_.wait();
   messages_.wait();
+  // And copies of ports.
+  for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
   try {
     // Unregisters memory, which must not make a context on another device.
     const DeviceGuard guard(group_->device());

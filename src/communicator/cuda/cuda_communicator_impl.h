@@ -38,6 +38,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
               std::chrono::milliseconds timeout) override;
   std::vector<std::shared_ptr<CudaRegion>> register_memory(Store& store, const std::vector<CudaRange>& ranges) override;
   void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) override;
+  std::uint32_t port_memory(const CudaRegion& region) override;
   bool is_registered(const void* data, std::size_t bytes) const override;
   std::uint64_t direct_calls() const noexcept override;
   void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
@@ -70,6 +71,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }
   void run_messages(const Call& call, cudaStream_t stream);
   std::string problem_with(const std::vector<CudaRange>& ranges) const;
+  void forget_port_memory(const CudaRegion& region);
   // copy_engine_calls.cc
   bool uses_copy_engines(const Call& call) const;
   void run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
@@ -104,7 +106,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
   std::string abort_reason_;
   Registrations registrations_;
-  std::uint64_t registration_calls_ = 0;  // names them in the store
+  std::unordered_map<const CudaRegion*, std::uint32_t> port_memories_;  // registered ones: the ports' numbers
+  std::uint64_t registration_calls_ = 0;                                // names them in the store
   std::uint64_t direct_calls_ = 0;
 };
 

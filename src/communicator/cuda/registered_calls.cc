@@ -125,12 +125,38 @@ void CudaCommunicatorImpl::unregister_memory(Store& store, std::vector<std::shar
   {
     const std::lock_guard lock(mutex_);
     collectives_.wait();  // kernels under way use the mappings
-    for (const auto& region : regions) registrations_.remove(*region);
+    for (const auto& region : regions) {
+      forget_port_memory(*region);
+      registrations_.remove(*region);
+    }
   }
   regions.clear();
   release_retired();
   // When all have come, no rank maps what the others may free now.
   tutti::exchange(store, name, "cuda-unregistered", rank_, size_, "", group_->exchange_timeout());
+}
+
+std::uint32_t CudaCommunicatorImpl::port_memory(const CudaRegion& region) {
+  const std::lock_guard lock(mutex_);
+  if (!registrations_.holds(region)) {
+    throw_error(ErrorKind::kInvalidArgument,
+                "ports take registered memory of this communicator only: register it first");
+  }
+  const auto [found, fresh] = port_memories_.try_emplace(&region, 0);
+  if (fresh) {
+    std::vector<std::byte*> data;
+    for (int r = 0; r < size_; ++r) data.push_back(region.data(r));
+    found->second = group_->ports().proxy().add_memory(std::move(data), region.bytes());
+  }
+  return found->second;
+}
+
+// Under mutex_. Waits until this rank's copies from and to it are complete.
+void CudaCommunicatorImpl::forget_port_memory(const CudaRegion& region) {
+  const auto found = port_memories_.find(&region);
+  if (found == port_memories_.end()) return;
+  group_->ports().proxy().remove(found->second, {});
+  port_memories_.erase(found);
 }
 
 bool CudaCommunicatorImpl::is_registered(const void* data, std::size_t bytes) const {

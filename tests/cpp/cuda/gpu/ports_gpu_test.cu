@@ -198,6 +198,35 @@ TEST(Ports, ReplayInGraphs) {
   });
 }
 
+// From registered memory, which lies elsewhere on each rank, into memory of allocate().
+TEST(Ports, RegisteredMemory) {
+  MemoryStore store;
+  run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
+    constexpr std::size_t kBytes = 100'000;
+    const auto memory = rank.comm->allocate(store, "ports", kBytes);
+    std::byte* const mine = rank.memory + (std::size_t{2} << 20) + 512 * static_cast<std::size_t>(rank.rank);
+    auto regions = rank.comm->register_memory(store, {{mine, kBytes}});
+    device::PortChannel port = memory->port(1 - rank.rank);
+    port.from_memory = rank.comm->port_memory(*regions[0]);
+    EXPECT_THROW(static_cast<void>(rank.comm->port_memory(*memory)), Error) << "it has a number of its own";
+    int* ended = make_counter(rank);
+    int* wrong = make_counter(rank);
+    load_all();
+    TUTTI_CUDA_OK(cudaMemsetAsync(mine, 0x11 * (rank.rank + 1), kBytes, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
+    put_once<<<1, 32, 0, rank.stream>>>(port, 0, kBytes, ended);
+    wait_for<<<1, 32, 0, rank.stream>>>(port, 1, wrong);
+    rank.comm->synchronize(rank.stream);
+    EXPECT_EQ(read(rank, ended), 2);
+    EXPECT_EQ(read(rank, wrong), 0);
+    EXPECT_EQ(rank.download(memory->data(rank.rank), kBytes),
+              std::vector<std::byte>(kBytes, static_cast<std::byte>(0x11 * (2 - rank.rank))));
+    rank.comm->unregister_memory(store, std::move(regions));
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 TEST(Ports, AbortEndsAWaitForRoomInTheRing) {
   MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
