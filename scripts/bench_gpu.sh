@@ -28,6 +28,6 @@ small=auto,ll_one_shot@1,ll_one_shot@4,ll_one_shot@8,ll_one_shot@16,ll_one_shot@
 small=$small,ll128_one_shot@8,ll128_one_shot@32,ll128_two_shot@8,ll128_two_shot@16,ll128_two_shot@32
 bench small 110 --modes graph --budget-s 100 --algorithms "$small" --sizes 1K,4K,16K,64K,128K,256K,512K,1M,2M
 large=direct@8,direct@16,direct@24,direct@32,bulk_two_shot@8,bulk_two_shot@16,bulk_two_shot@24,bulk_two_shot@32,bulk_one_shot@8,bulk_one_shot@16
-large=$large,bulk_one_shot@24,bulk_one_shot@32
+large=$large,bulk_one_shot@24,bulk_one_shot@32,copy_engine
 bench large 130 --modes graph --budget-s 120 --algorithms "$large" --sizes 512K,1M,4M,16M,64M,256M
 cat "$out/chosen.csv"
