@@ -41,14 +41,14 @@ class BlockCall {
       }
       return false;
     }
-    if (ticket_ != 0 && team_.is_first_control()) {
-      // The call before this one has ended, whichever it was.
-      device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_ - 1));
-    }
     if ((sequence_ & (device::kFlagPeriod - 1)) < kParities) scrub();
     team_.for_peers(world_.rank, world_.size, [&](int peer) {
       device::store_relaxed(header(world_.scratch[peer], world_.rank), expected_header());
     });
+    if (ticket_ != 0 && team_.is_first_control()) {
+      // The call before this one has ended, whichever it was.
+      device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_ - 1));
+    }
     team_.step(4 * sequence_ + 1);
     return true;
   }
