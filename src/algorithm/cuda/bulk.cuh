@@ -282,11 +282,11 @@ TUTTI_DEVICE void bulk_reduce_of(const Team& team, const DeviceWorld& world, con
   call.leave();
 }
 
-template <int N, class R, class Team>
-TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
-  call.check_headers();  // the workers go on meanwhile
+// Both shots of an all-reduce, without what is around a call: sink(offset, vector, bytes left) takes the sums of this
+// rank's chunk, copy(offset, from, bytes) those of the peers' chunks. All threads.
+template <int N, class R, class Team, class Sink, class Copy>
+TUTTI_DEVICE void bulk_two_shot_data(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                     const TwoShotArgs& args, Sink sink, Copy copy) {
   const int size = group_size<N>(world);
   const BulkRing<Team> ring(team, world, call);
   const std::size_t pieces = pieces_of(args.block_bytes, args.piece_bytes);
@@ -310,7 +310,7 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
       const Range r = range_of(world.rank, k - 1);
       worker_reduce<N, R>(team, world, ring, k - 1, args.input + r.begin, r.bytes(), args.spec,
                           [&](std::size_t at, const Vec16& v, std::size_t left) {
-                            device::store_user(args.output + r.begin + at, v, left);
+                            sink(r.begin + at, v, left);
                             for (int d = 1; d < N; ++d) {
                               if (d >= size) break;
                               const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
@@ -324,7 +324,7 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
         if (d >= size) break;
         const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
         const Range r = range_of(peer, k - 2);
-        if (r.bytes() > 0) worker_copy(team, args.output + r.begin, ring.slot(world.rank, 1, k - 2, peer), r.bytes());
+        if (r.bytes() > 0) copy(r.begin, ring.slot(world.rank, 1, k - 2, peer), r.bytes());
       }
     }
     team.sync();
@@ -332,6 +332,19 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
     if (reduced) ring.signal(1, k - 1);
   }
   ring.finish(pieces);
+}
+
+template <int N, class R, class Team>
+TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
+  if (!call.enter()) return;
+  call.check_headers();  // the workers go on meanwhile
+  bulk_two_shot_data<N, R>(
+      team, world, call, args,
+      [&](std::size_t at, const Vec16& v, std::size_t left) { device::store_user(args.output + at, v, left); },
+      [&](std::size_t at, const std::byte* from, std::size_t bytes) {
+        worker_copy(team, args.output + at, from, bytes);
+      });
   call.leave();
 }
 

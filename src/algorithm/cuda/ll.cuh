@@ -127,61 +127,70 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
   call.leave();
 }
 
+// Both shots of an all-reduce, without what is around a call: sink(offset, vector, bytes left) takes the sums. Workers
+// only; false if a wait has ended without its data.
+template <int N, class R, class Team, class Sink>
+TUTTI_DEVICE bool ll_two_shot_data(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                   const TwoShotArgs& args, Sink sink) {
+  const int size = group_size<N>(world);
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  const auto first = static_cast<std::size_t>(team.worker()), step = static_cast<std::size_t>(team.workers());
+  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+  const auto range_of = [&](int p) {
+    return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
+  };
+  for (std::size_t i = first; i < args.block_bytes / 16; i += step) {
+    TUTTI_UNROLL
+    for (int k = 1; k < N; ++k) {
+      if (k >= size) break;
+      const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+      const std::size_t at = range_of(peer).begin + i * 16;
+      if (at >= range_of(peer).end) continue;
+      const Vec16 v = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
+      device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
+    }
+  }
+  const Range mine = range_of(world.rank);
+  for (std::size_t i = first; mine.begin + i * 16 < mine.end; i += step) {
+    const std::size_t at = mine.begin + i * 16;
+    Vec16 v[N];
+    const Vec16 own = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
+    if (!ll_receive<N>(world, call, 0, i, peers, v)) return false;
+    put_own<N>(v, world.rank, own);
+    const Vec16 sum = R::reduce(v, size, args.spec);
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if (p < size && p != world.rank) device::ll_store(call.ll(p, 1, world.rank) + i, kLLItems, sum, flag);
+    }
+    sink(at, sum, args.bytes - at);
+  }
+  for (std::size_t i = first; i < args.block_bytes / 16; i += step) {
+    std::uint32_t mask = 0;
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if (p < size && p != world.rank && range_of(p).begin + i * 16 < range_of(p).end) mask |= 1u << p;
+    }
+    if (mask == 0) continue;
+    Vec16 v[N];
+    if (!ll_receive<N>(world, call, 1, i, mask, v)) return false;
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if ((mask >> p & 1) == 0) continue;
+      const std::size_t at = range_of(p).begin + i * 16;
+      sink(at, v[p], args.bytes - at);
+    }
+  }
+  return true;
+}
+
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    const int size = group_size<N>(world);
-    const std::uint32_t flag = device::ll_flag(call.sequence());
-    const auto first = static_cast<std::size_t>(team.worker()), step = static_cast<std::size_t>(team.workers());
-    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
-    const auto range_of = [&](int p) {
-      return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
-    };
-    for (std::size_t i = first; i < args.block_bytes / 16; i += step) {
-      TUTTI_UNROLL
-      for (int k = 1; k < N; ++k) {
-        if (k >= size) break;
-        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
-        const std::size_t at = range_of(peer).begin + i * 16;
-        if (at >= range_of(peer).end) continue;
-        const Vec16 v = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
-        device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
-      }
-    }
-    const Range mine = range_of(world.rank);
-    bool ok = true;
-    for (std::size_t i = first; ok && mine.begin + i * 16 < mine.end; i += step) {
-      const std::size_t at = mine.begin + i * 16;
-      Vec16 v[N];
-      const Vec16 own = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
-      ok = ll_receive<N>(world, call, 0, i, peers, v);
-      if (!ok) break;
-      put_own<N>(v, world.rank, own);
-      const Vec16 sum = R::reduce(v, size, args.spec);
-      TUTTI_UNROLL
-      for (int p = 0; p < N; ++p) {
-        if (p < size && p != world.rank) device::ll_store(call.ll(p, 1, world.rank) + i, kLLItems, sum, flag);
-      }
-      device::store_user(args.output + at, sum, args.bytes - at);
-    }
-    for (std::size_t i = first; ok && i < args.block_bytes / 16; i += step) {
-      std::uint32_t mask = 0;
-      TUTTI_UNROLL
-      for (int p = 0; p < N; ++p) {
-        if (p < size && p != world.rank && range_of(p).begin + i * 16 < range_of(p).end) mask |= 1u << p;
-      }
-      if (mask == 0) continue;
-      Vec16 v[N];
-      ok = ll_receive<N>(world, call, 1, i, mask, v);
-      TUTTI_UNROLL
-      for (int p = 0; p < N; ++p) {
-        if (!ok || (mask >> p & 1) == 0) continue;
-        const std::size_t at = range_of(p).begin + i * 16;
-        device::store_user(args.output + at, v[p], args.bytes - at);
-      }
-    }
+    ll_two_shot_data<N, R>(team, world, call, args, [&](std::size_t at, const Vec16& v, std::size_t left) {
+      device::store_user(args.output + at, v, left);
+    });
   }
   call.check_headers();
   call.leave();

@@ -152,66 +152,77 @@ TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, co
   call.leave();
 }
 
+// Both shots of an all-reduce, without what is around a call: sink(offset, vector, bytes) takes the sums. Workers only;
+// false, on all lanes of a warp or none, if a wait has ended without its data.
+template <int N, class R, class Team, class Sink>
+TUTTI_DEVICE bool ll128_two_shot_data(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                      const TwoShotArgs& args, Sink sink) {
+  const int size = group_size<N>(world);
+  const std::uint64_t flag = device::ll128_flag(call.sequence());
+  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+  const auto range_of = [&](int p) {
+    return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
+  };
+  for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
+    TUTTI_UNROLL
+    for (int k = 1; k < N; ++k) {
+      if (k >= size) break;
+      const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+      const Range range = range_of(peer);
+      if (!active || unit >= device::units_for(range.bytes())) continue;
+      const std::size_t bytes = bytes_of_unit(unit, range.bytes());
+      const std::byte* from = args.input + range.begin + device::unit_offset(unit);
+      device::ll128_store(call.ll128(peer, 0, world.rank), unit, R::own(device::load_user(from, bytes), args.spec),
+                          flag);
+    }
+    return true;
+  });
+  const Range mine = range_of(world.rank);
+  bool ok = true;
+  for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
+    const std::size_t at = mine.begin + device::unit_offset(unit);
+    const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
+    Vec16 v[N];
+    const Vec16 own = bytes > 0 ? R::own(device::load_user(args.input + at, bytes), args.spec) : Vec16{};
+    ok = ll128_receive<N>(world, call, 0, unit, active ? peers : 0, v);
+    if (!ok) return false;
+    put_own<N>(v, world.rank, own);
+    const Vec16 sum = R::reduce(v, size, args.spec);
+    for (int p = 0; p < N; ++p) {
+      if (p < size && active && p != world.rank) device::ll128_store(call.ll128(p, 1, world.rank), unit, sum, flag);
+    }
+    if (bytes > 0) sink(at, sum, bytes);
+    return true;
+  });
+  if (!ok) return false;
+  for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
+    std::uint32_t mask = 0;
+    for (int p = 0; p < N; ++p) {
+      if (p < size && active && p != world.rank && unit < device::units_for(range_of(p).bytes())) mask |= 1u << p;
+    }
+    Vec16 v[N];
+    ok = ll128_receive<N>(world, call, 1, unit, mask, v);
+    if (!ok) return false;
+    TUTTI_UNROLL
+    for (int p = 0; p < N; ++p) {
+      if ((mask >> p & 1) == 0) continue;
+      const Range range = range_of(p);
+      const std::size_t bytes = bytes_of_unit(unit, range.bytes());
+      if (bytes > 0) sink(range.begin + device::unit_offset(unit), v[p], bytes);
+    }
+    return true;
+  });
+  return ok;
+}
+
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  const int size = group_size<N>(world);
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    const std::uint64_t flag = device::ll128_flag(call.sequence());
-    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
-    const auto range_of = [&](int p) {
-      return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
-    };
-    for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
-      TUTTI_UNROLL
-      for (int k = 1; k < N; ++k) {
-        if (k >= size) break;
-        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
-        const Range range = range_of(peer);
-        if (!active || unit >= device::units_for(range.bytes())) continue;
-        const std::size_t bytes = bytes_of_unit(unit, range.bytes());
-        const std::byte* from = args.input + range.begin + device::unit_offset(unit);
-        device::ll128_store(call.ll128(peer, 0, world.rank), unit, R::own(device::load_user(from, bytes), args.spec),
-                            flag);
-      }
-      return true;
+    ll128_two_shot_data<N, R>(team, world, call, args, [&](std::size_t at, const Vec16& v, std::size_t bytes) {
+      device::store_user(args.output + at, v, bytes);
     });
-    const Range mine = range_of(world.rank);
-    bool ok = true;
-    for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
-      const std::size_t at = mine.begin + device::unit_offset(unit);
-      const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
-      Vec16 v[N];
-      const Vec16 own = bytes > 0 ? R::own(device::load_user(args.input + at, bytes), args.spec) : Vec16{};
-      ok = ll128_receive<N>(world, call, 0, unit, active ? peers : 0, v);
-      if (!ok) return false;
-      put_own<N>(v, world.rank, own);
-      const Vec16 sum = R::reduce(v, size, args.spec);
-      for (int p = 0; p < N; ++p) {
-        if (p < size && active && p != world.rank) device::ll128_store(call.ll128(p, 1, world.rank), unit, sum, flag);
-      }
-      if (bytes > 0) device::store_user(args.output + at, sum, bytes);
-      return true;
-    });
-    if (ok) {
-      for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
-        std::uint32_t mask = 0;
-        for (int p = 0; p < N; ++p) {
-          if (p < size && active && p != world.rank && unit < device::units_for(range_of(p).bytes())) mask |= 1u << p;
-        }
-        Vec16 v[N];
-        if (!ll128_receive<N>(world, call, 1, unit, mask, v)) return false;
-        TUTTI_UNROLL
-        for (int p = 0; p < N; ++p) {
-          if ((mask >> p & 1) == 0) continue;
-          const Range range = range_of(p);
-          const std::size_t bytes = bytes_of_unit(unit, range.bytes());
-          if (bytes > 0) device::store_user(args.output + range.begin + device::unit_offset(unit), v[p], bytes);
-        }
-        return true;
-      });
-    }
   }
   call.check_headers();
   call.leave();
