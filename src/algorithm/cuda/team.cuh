@@ -19,6 +19,8 @@ struct GridTeam {
   __device__ __forceinline__ int worker() const { return static_cast<int>(threadIdx.x); }
   __device__ __forceinline__ bool is_worker() const { return worker() < workers(); }
   __device__ __forceinline__ void sync() const { __syncthreads(); }
+  // A barrier of the workers alone, beside the control warp's work. There are whole warps of them.
+  __device__ __forceinline__ void sync_workers() const { asm volatile("bar.sync 1, %0;" ::"r"(workers()) : "memory"); }
   // A barrier that also tells every thread whether any of them says true.
   __device__ __forceinline__ bool any(bool mine) const { return __syncthreads_or(mine ? 1 : 0) != 0; }
   // f(peer) for each rank but `rank`, each on a control lane of its own.
@@ -49,6 +51,7 @@ struct SerialTeam {
   static int worker() { return 0; }
   static bool is_worker() { return true; }
   static void sync() {}
+  static void sync_workers() {}
   static bool any(bool mine) { return mine; }
   template <class F>
   void for_peers(int rank, int size, F f) const {
