@@ -1,0 +1,92 @@
+#include "algorithm/cuda/plan_quantized.h"
+
+#include <algorithm>
+
+#include "channel/cuda/scratch_layout.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr std::size_t kKB = 1024;
+
+std::size_t divided(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+// Tiles between ranks, then between blocks: few tiles a block while the message is small.
+void cut_tiles(QuantizedPlan& plan, int size, int most_blocks) {
+  QuantizedArgs& args = plan.args;
+  const std::size_t chunks = plan.pattern == QuantizedPattern::kLL ? 1 : static_cast<std::size_t>(size);
+  args.chunk_tiles = std::max<std::size_t>(1, divided(args.tiles, chunks));
+  const std::size_t wanted = divided(args.chunk_tiles, plan.pattern == QuantizedPattern::kBulk ? 32 : 4);
+  const auto most = static_cast<std::size_t>(std::min(most_blocks, kMaxBlocks));
+  args.block_tiles = divided(args.chunk_tiles, std::min(wanted, most));
+  plan.blocks = static_cast<int>(divided(args.chunk_tiles, args.block_tiles));
+  plan.threads = static_cast<int>(std::min<std::size_t>(args.block_tiles, 16)) * 32;
+  const auto tile_bytes = static_cast<std::size_t>(16 * tile_vectors(args.scale_vectors));
+  // Several pieces of a large part, so that the trips of one overlap the other's.
+  args.piece_tiles = std::clamp<std::size_t>(divided(args.block_tiles, 8), 16, kBulkPieceBytes / tile_bytes);
+}
+
+bool fits(const QuantizedPlan& plan) {
+  return plan.pattern == QuantizedPattern::kBulk ||
+         plan.args.block_tiles * static_cast<std::size_t>(tile_vectors(plan.args.scale_vectors)) <= kLLItems;
+}
+
+QuantizedPattern pattern_of(const ForcedChoice& forced) {
+  if (forced.protocol != Protocol::kLL) return QuantizedPattern::kBulk;
+  return forced.two_shot ? QuantizedPattern::kLLTwoShot : QuantizedPattern::kLL;
+}
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw_error(ErrorKind::kInvalidArgument, "all_reduce_quantized: " + why);
+}
+
+}  // namespace
+
+void check_quantized(const CudaQuantizedAllReduce& call) {
+  if (call.dtype != DataType::kBfloat16 && call.dtype != DataType::kFloat16 && call.dtype != DataType::kFloat32) {
+    refuse("the dtype must be bf16, fp16 or fp32");
+  }
+  if (call.code != DataType::kFloat8E4M3fn && call.code != DataType::kInt8)
+    refuse("the codes are fp8 (e4m3fn) or int8");
+  if (call.block != 32 && call.block != 64 && call.block != 128 && call.block != 256 && call.block != 512) {
+    refuse("a block has 32, 64, 128, 256 or 512 elements, not " + std::to_string(call.block));
+  }
+  if (call.count > 0 && (call.input == nullptr || call.output == nullptr)) refuse("input and output must not be null");
+  const auto* in = static_cast<const std::byte*>(call.input);
+  const auto* out = static_cast<const std::byte*>(call.output);
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  if (in != out && in < out + bytes && out < in + bytes) refuse("input and output overlap, and are not the same");
+}
+
+QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int most_blocks,
+                             const std::optional<ForcedChoice>& forced) {
+  QuantizedPlan plan;
+  QuantizedArgs& args = plan.args;
+  args.input = static_cast<const std::byte*>(call.input);
+  args.output = static_cast<std::byte*>(call.output);
+  args.count = call.count;
+  args.tiles = divided(call.count, kTileElements);
+  args.scaled_lanes = call.block / static_cast<int>(kLaneElements);
+  args.scale_vectors = std::max(1, 32 / args.scaled_lanes / 4);
+  args.int8 = call.code == DataType::kInt8 ? 1 : 0;
+  const auto takes = [&](QuantizedPattern pattern) {
+    plan.pattern = pattern;
+    cut_tiles(plan, size, most_blocks);
+    return fits(plan);
+  };
+  if (forced && takes(pattern_of(*forced))) return plan;
+  const std::size_t bytes = call.count * size_of(call.dtype);
+  // One shot has one rounding to codes less, too.
+  if (bytes <= (size <= 2 ? 256 * kKB : 128 * kKB) && takes(QuantizedPattern::kLL)) return plan;
+  if (bytes <= 1024 * kKB && takes(QuantizedPattern::kLLTwoShot)) return plan;
+  takes(QuantizedPattern::kBulk);
+  return plan;
+}
+
+std::string to_string(const QuantizedPlan& plan) {
+  const Protocol protocol = plan.pattern == QuantizedPattern::kBulk ? Protocol::kBulk : Protocol::kLL;
+  return to_string(Choice{protocol, plan.pattern != QuantizedPattern::kLL, plan.blocks, plan.threads, 0});
+}
+
+}  // namespace tutti::cuda

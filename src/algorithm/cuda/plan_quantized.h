@@ -1,0 +1,30 @@
+// Which kernel of quantized.cuh runs a call, and what it is told. Depends, as choice.h, only on what all ranks know
+// equally.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/quantized_args.h"
+#include "tutti/cuda_serving.h"
+
+namespace tutti::cuda {
+
+// Throws Error(kInvalidArgument).
+void check_quantized(const CudaQuantizedAllReduce& call);
+
+struct QuantizedPlan {
+  QuantizedPattern pattern = QuantizedPattern::kBulk;
+  int blocks = 1;
+  int threads = 512;   // workers
+  QuantizedArgs args;  // without the fingerprint
+};
+// The protocol of `forced` counts where its kernel takes the call; there is none over LL128.
+QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int most_blocks,
+                             const std::optional<ForcedChoice>& forced);
+
+// "ll_one_shot@4x128", as to_string(Choice).
+std::string to_string(const QuantizedPlan& plan);
+
+}  // namespace tutti::cuda

@@ -1,0 +1,351 @@
+// Sums over 8-bit codes: half the bytes of bf16 on the wire, at the price of the error that docs/gpu.md states.
+//
+//   LL, one shot    every rank sends all of its tiles to all; each adds the decoded tiles of all ranks, its own decoded
+//                   ones included, so that all get the same bits. Small messages.
+//   LL and bulk,    rank p adds its chunk: its own numbers as they are and the decoded ones of its peers, encodes the
+//   two shots       sums, and sends them to all; it stores what its peers will: the decoded sums
+//
+// Sums are in rank order, in fp32. Each number is read and written by one thread, so the output may be the input.
+#pragma once
+
+#include "algorithm/cuda/bulk.cuh"
+#include "algorithm/cuda/ll.cuh"
+#include "algorithm/cuda/tile_codec.cuh"
+
+namespace tutti::cuda {
+
+// The `index`-th tile of this block in chunk `chunk`; args.tiles if there is none.
+template <class Team>
+TUTTI_DEVICE std::size_t tile_of(const Team& team, const QuantizedArgs& args, int chunk, std::size_t index) {
+  const std::size_t of_chunk = static_cast<std::size_t>(team.block()) * args.block_tiles + index;
+  const std::size_t tile = static_cast<std::size_t>(chunk) * args.chunk_tiles + of_chunk;
+  return index < args.block_tiles && of_chunk < args.chunk_tiles && tile < args.tiles ? tile : args.tiles;
+}
+
+template <class Lanes, class Team>
+TUTTI_DEVICE void load_tile(const Team& team, const QuantizedArgs& args, std::size_t tile,
+                            Sixteen (&values)[kLanesHere<Team>]) {
+  for (int l = 0; l < kLanesHere<Team>; ++l) values[l] = load_sixteen<Lanes>(args, tile, lane_of(team, l));
+}
+
+// sum = the first part, or sum + part.
+TUTTI_DEVICE void accumulate(Sixteen& sum, const Sixteen& part, bool first) {
+  TUTTI_UNROLL
+  for (int i = 0; i < static_cast<int>(kLaneElements); ++i) sum.f[i] = first ? part.f[i] : sum.f[i] + part.f[i];
+}
+
+// A tile of this rank in the slots of a peer: `first` is its first item.
+template <class Team>
+TUTTI_DEVICE void ll_send_tile(const Team& team, const QuantizedArgs& args, Pair64* slot, std::size_t first,
+                               const LaneCodes (&encoded)[kLanesHere<Team>], std::uint32_t flag) {
+  for (int l = 0; l < kLanesHere<Team>; ++l) {
+    const int lane = lane_of(team, l);
+    device::ll_store(slot + first + static_cast<std::size_t>(lane), kLLItems, encoded[l].codes, flag);
+    if (lane < args.scale_vectors) {
+      device::ll_store(slot + first + static_cast<std::size_t>(kLanes + lane), kLLItems, encoded[l].scales, flag);
+    }
+  }
+}
+
+// A lane's codes and scales of the ranks of `mask`.
+template <int N, class Team>
+TUTTI_DEVICE bool ll_receive_lane(const DeviceWorld& world, const BlockCall<Team>& call, const QuantizedArgs& args,
+                                  int phase, std::size_t first, int lane, std::uint32_t mask, Vec16* codes,
+                                  Vec16* scales) {
+  return ll_receive<N>(world, call, phase, first + static_cast<std::size_t>(lane), mask, codes) &&
+         ll_receive<N>(world, call, phase, first + static_cast<std::size_t>(scale_vector(args, lane)), mask, scales);
+}
+
+template <int N, class Lanes, class Team>
+TUTTI_DEVICE void ll_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    constexpr int kHere = kLanesHere<Team>;
+    const int size = group_size<N>(world);
+    const std::uint32_t flag = device::ll_flag(call.sequence());
+    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+    const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+    const int tasks = static_cast<int>(args.block_tiles);
+    Sixteen values[kHere];
+    LaneCodes mine[kHere];
+    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
+      const std::size_t tile = tile_of(team, args, 0, static_cast<std::size_t>(task));
+      if (tile == args.tiles) return;
+      load_tile<Lanes>(team, args, tile, values);
+      encode(team, args, values, mine);
+      for (int k = 1; k < size; ++k) {
+        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+        ll_send_tile(team, args, call.ll(peer, 0, world.rank), static_cast<std::size_t>(task) * vectors, mine, flag);
+      }
+    });
+    bool ok = true;  // a lane whose wait has ended without its data still meets the others
+    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
+      const std::size_t tile = tile_of(team, args, 0, static_cast<std::size_t>(task));
+      if (tile == args.tiles) return;
+      load_tile<Lanes>(team, args, tile, values);
+      encode(team, args, values, mine);
+      for (int l = 0; l < kHere; ++l) {
+        const int lane = lane_of(team, l);
+        Vec16 codes[N], scales[N];
+        ok = ok && ll_receive_lane<N>(world, call, args, 0, static_cast<std::size_t>(task) * vectors, lane, peers,
+                                      codes, scales);
+        if (!ok) continue;
+        put_own<N>(codes, world.rank, mine[l].codes);
+        Sixteen sum;
+        TUTTI_UNROLL
+        for (int r = 0; r < N; ++r) {
+          if (r >= size) break;
+          const float scale = r == world.rank ? mine[l].scale : scale_in(args, lane, scales[r]);
+          accumulate(sum, decode(args, codes[r], scale), r == 0);
+        }
+        store_sixteen<Lanes>(args, tile, lane, sum);
+      }
+    });
+  }
+  call.check_headers();
+  call.leave();
+}
+
+// The sum of a tile of this rank's chunk: own numbers, and parts(r, lane, codes, scale) of each peer r.
+template <int N, class Team, class Parts>
+TUTTI_DEVICE void add_tile(const Team& team, const DeviceWorld& world, const QuantizedArgs& args,
+                           Sixteen (&values)[kLanesHere<Team>], Parts parts) {
+  const int size = group_size<N>(world);
+  for (int l = 0; l < kLanesHere<Team>; ++l) {
+    Sixteen sum;
+    TUTTI_UNROLL
+    for (int r = 0; r < N; ++r) {
+      if (r >= size) break;
+      if (r == world.rank) {
+        accumulate(sum, values[l], r == 0);
+      } else {
+        Vec16 codes;
+        float scale;
+        parts(r, l, codes, scale);
+        accumulate(sum, decode(args, codes, scale), r == 0);
+      }
+    }
+    values[l] = sum;
+  }
+}
+
+template <int N, class Lanes, class Team>
+TUTTI_DEVICE bool ll_quantized_sums(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                    const QuantizedArgs& args) {
+  constexpr int kHere = kLanesHere<Team>;
+  const int size = group_size<N>(world);
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+  const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+  bool ok = true;
+  for_warp_tasks<0>(team, static_cast<int>(args.block_tiles), [&](int /*i*/, int task) {
+    const std::size_t tile = tile_of(team, args, world.rank, static_cast<std::size_t>(task));
+    if (tile == args.tiles) return;
+    const std::size_t first = static_cast<std::size_t>(task) * vectors;
+    Sixteen values[kHere];
+    Vec16 codes[kHere][N], scales[kHere][N];
+    load_tile<Lanes>(team, args, tile, values);
+    for (int l = 0; l < kHere; ++l) {
+      ok = ok && ll_receive_lane<N>(world, call, args, 0, first, lane_of(team, l), peers, codes[l], scales[l]);
+    }
+    add_tile<N>(team, world, args, values, [&](int r, int l, Vec16& c, float& scale) {
+      c = codes[l][r];
+      scale = scale_in(args, lane_of(team, l), scales[l][r]);
+    });
+    LaneCodes sums[kHere];
+    encode(team, args, values, sums);
+    // Sums of what has not come are not sent on: the peers' waits end by the failure.
+    if (ok) {
+      for (int k = 1; k < size; ++k) {
+        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+        ll_send_tile(team, args, call.ll(peer, 1, world.rank), first, sums, flag);
+      }
+    }
+    for (int l = 0; l < kHere; ++l) {
+      store_sixteen<Lanes>(args, tile, lane_of(team, l), decode(args, sums[l].codes, sums[l].scale));
+    }
+  });
+  return ok;
+}
+
+template <int N, class Lanes, class Team>
+TUTTI_DEVICE void ll_two_shot_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    constexpr int kHere = kLanesHere<Team>;
+    const int size = group_size<N>(world);
+    const std::uint32_t flag = device::ll_flag(call.sequence());
+    const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+    const int tasks = static_cast<int>(args.block_tiles);
+    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
+      for (int k = 1; k < size; ++k) {
+        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+        const std::size_t tile = tile_of(team, args, peer, static_cast<std::size_t>(task));
+        if (tile == args.tiles) continue;
+        Sixteen values[kHere];
+        LaneCodes encoded[kHere];
+        load_tile<Lanes>(team, args, tile, values);
+        encode(team, args, values, encoded);
+        ll_send_tile(team, args, call.ll(peer, 0, world.rank), static_cast<std::size_t>(task) * vectors, encoded, flag);
+      }
+    });
+    bool ok = ll_quantized_sums<N, Lanes>(team, world, call, args);
+    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
+      std::uint32_t mask = 0;
+      for (int p = 0; p < size; ++p) {
+        const bool exists = tile_of(team, args, p, static_cast<std::size_t>(task)) < args.tiles;
+        if (p != world.rank && exists) mask |= 1u << p;
+      }
+      for (int l = 0; l < kHere; ++l) {
+        const int lane = lane_of(team, l);
+        Vec16 codes[N], scales[N];
+        ok = ok && ll_receive_lane<N>(world, call, args, 1, static_cast<std::size_t>(task) * vectors, lane, mask, codes,
+                                      scales);
+        if (!ok) continue;
+        TUTTI_UNROLL
+        for (int p = 0; p < N; ++p) {
+          if ((mask >> p & 1) == 0) continue;
+          const std::size_t tile = tile_of(team, args, p, static_cast<std::size_t>(task));
+          store_sixteen<Lanes>(args, tile, lane, decode(args, codes[p], scale_in(args, lane, scales[p])));
+        }
+      }
+    });
+  }
+  call.check_headers();
+  call.leave();
+}
+
+// A tile in a piece of the ring, whose `index`-th tile it is.
+template <class Team>
+TUTTI_DEVICE void store_tile(const Team& team, const QuantizedArgs& args, std::byte* slot, std::size_t index,
+                             const LaneCodes (&encoded)[kLanesHere<Team>]) {
+  auto* vectors = reinterpret_cast<Vec16*>(slot) + index * static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+  for (int l = 0; l < kLanesHere<Team>; ++l) {
+    const int lane = lane_of(team, l);
+    vectors[lane] = encoded[l].codes;
+    if (lane < args.scale_vectors) vectors[kLanes + lane] = encoded[l].scales;
+  }
+}
+TUTTI_DEVICE void load_lane(const QuantizedArgs& args, const std::byte* slot, std::size_t index, int lane, Vec16& codes,
+                            float& scale) {
+  const auto* vectors =
+      reinterpret_cast<const Vec16*>(slot) + index * static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+  codes = vectors[lane];
+  scale = scale_in(args, lane, vectors[scale_vector(args, lane)]);
+}
+
+// Calls f(tile, index in the piece) for this warp's tiles of piece `k` of chunk `chunk`. Workers only.
+template <class Team, class F>
+TUTTI_DEVICE void for_piece_tiles(const Team& team, const QuantizedArgs& args, int chunk, std::size_t k, F f) {
+  for_warp_tasks<0>(team, static_cast<int>(args.piece_tiles), [&](int /*i*/, int task) {
+    const auto index = static_cast<std::size_t>(task);
+    const std::size_t tile = tile_of(team, args, chunk, k * args.piece_tiles + index);
+    if (tile < args.tiles) f(tile, index);
+  });
+}
+
+// One step of the ring of bulk.cuh: what goes out of piece k.
+template <class Lanes, class Team>
+TUTTI_DEVICE void send_piece(const Team& team, const DeviceWorld& world, const QuantizedArgs& args,
+                             const BulkRing<Team>& ring, std::size_t k) {
+  if (!team.is_worker()) return;
+  for (int d = 1; d < world.size; ++d) {
+    const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+    std::byte* slot = ring.slot(peer, 0, k, world.rank);
+    for_piece_tiles(team, args, peer, k, [&](std::size_t tile, std::size_t index) {
+      Sixteen values[kLanesHere<Team>];
+      LaneCodes encoded[kLanesHere<Team>];
+      load_tile<Lanes>(team, args, tile, values);
+      encode(team, args, values, encoded);
+      store_tile(team, args, slot, index, encoded);
+    });
+  }
+}
+
+template <int N, class Lanes, class Team>
+TUTTI_DEVICE void add_piece(const Team& team, const DeviceWorld& world, const QuantizedArgs& args,
+                            const BulkRing<Team>& ring, std::size_t k) {
+  if (!team.is_worker()) return;
+  constexpr int kHere = kLanesHere<Team>;
+  for_piece_tiles(team, args, world.rank, k, [&](std::size_t tile, std::size_t index) {
+    Sixteen values[kHere];
+    LaneCodes sums[kHere];
+    load_tile<Lanes>(team, args, tile, values);
+    add_tile<N>(team, world, args, values, [&](int r, int l, Vec16& codes, float& scale) {
+      load_lane(args, ring.slot(world.rank, 0, k, r), index, lane_of(team, l), codes, scale);
+    });
+    encode(team, args, values, sums);
+    for (int d = 1; d < world.size; ++d) {
+      const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+      store_tile(team, args, ring.slot(peer, 1, k, world.rank), index, sums);
+    }
+    for (int l = 0; l < kHere; ++l) {
+      store_sixteen<Lanes>(args, tile, lane_of(team, l), decode(args, sums[l].codes, sums[l].scale));
+    }
+  });
+}
+
+template <class Lanes, class Team>
+TUTTI_DEVICE void take_piece(const Team& team, const DeviceWorld& world, const QuantizedArgs& args,
+                             const BulkRing<Team>& ring, std::size_t k) {
+  if (!team.is_worker()) return;
+  for (int d = 1; d < world.size; ++d) {
+    const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+    const std::byte* slot = ring.slot(world.rank, 1, k, peer);
+    for_piece_tiles(team, args, peer, k, [&](std::size_t tile, std::size_t index) {
+      for (int l = 0; l < kLanesHere<Team>; ++l) {
+        Vec16 codes;
+        float scale;
+        load_lane(args, slot, index, lane_of(team, l), codes, scale);
+        store_sixteen<Lanes>(args, tile, lane_of(team, l), decode(args, codes, scale));
+      }
+    });
+  }
+}
+
+template <int N, class Lanes, class Team>
+TUTTI_DEVICE void bulk_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint);
+  if (!call.enter()) return;
+  call.check_headers();  // the workers go on meanwhile
+  const BulkRing<Team> ring(team, world, call);
+  const std::size_t pieces = (args.block_tiles + args.piece_tiles - 1) / args.piece_tiles;
+  for (std::size_t k = 0; k < pieces + 2; ++k) {
+    if (k < pieces) send_piece<Lanes>(team, world, args, ring, k);
+    const bool added = k >= 1 && k - 1 < pieces;
+    if (added) {
+      if (!ring.wait(0, k - 1)) break;
+      add_piece<N, Lanes>(team, world, args, ring, k - 1);
+    }
+    if (k >= 2) {
+      if (!ring.wait(1, k - 2)) break;
+      take_piece<Lanes>(team, world, args, ring, k - 2);
+    }
+    team.sync();
+    if (k < pieces) ring.signal(0, k);
+    if (added) ring.signal(1, k - 1);
+  }
+  ring.finish(pieces);
+  call.leave();
+}
+
+template <QuantizedPattern kPattern, class Lanes, class Team>
+struct Quantized {
+  const Team& team;
+  const DeviceWorld& world;
+  const QuantizedArgs& args;
+  template <int N>
+  TUTTI_DEVICE void operator()() const {
+    if constexpr (kPattern == QuantizedPattern::kLL) ll_quantized_of<N, Lanes>(team, world, args);
+    if constexpr (kPattern == QuantizedPattern::kLLTwoShot) ll_two_shot_quantized_of<N, Lanes>(team, world, args);
+    if constexpr (kPattern == QuantizedPattern::kBulk) bulk_quantized_of<N, Lanes>(team, world, args);
+  }
+};
+template <QuantizedPattern kPattern, class Lanes, class Team>
+TUTTI_DEVICE void quantized_all_reduce(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
+  with_group_size(world.size, Quantized<kPattern, Lanes, Team>{team, world, args});
+}
+
+}  // namespace tutti::cuda
