@@ -68,12 +68,16 @@ function(tutti_cuda_module name folder)
     src/algorithm/cuda/kernels_sum_bf16.cu
     src/algorithm/cuda/kernels_sum_f16.cu
     src/algorithm/cuda/kernels_sum_f32.cu
+    src/algorithm/cuda/serving_kernels_bf16.cu
+    src/algorithm/cuda/serving_kernels_f16.cu
+    src/algorithm/cuda/serving_kernels_f32.cu
     src/communicator/cuda/call_board.cc
     src/communicator/cuda/call_log.cc
     src/communicator/cuda/copy_engine_calls.cc
     src/communicator/cuda/copy_streams.cc
     src/communicator/cuda/cuda_communicator_impl.cc
     src/communicator/cuda/cuda_memory_impl.cc
+    src/communicator/cuda/cuda_serving.cc
     src/communicator/cuda/device_failure.cc
     src/communicator/cuda/plugin.cc
     src/communicator/cuda/registered_calls.cc

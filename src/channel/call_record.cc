@@ -26,6 +26,8 @@ std::string name_of_call(std::uint8_t call) {
   if (is_collective(call)) return std::string(to_string(static_cast<Collective>(call)));
   if (call == kCallSend) return "send";
   if (call == kCallRecv) return "recv";
+  if (call == kCallAddRmsNorm) return "all_reduce_add_rms_norm";
+  if (call == kCallQuantized) return "all_reduce_quantized";
   return "call " + std::to_string(call);
 }
 
@@ -99,6 +101,10 @@ std::string describe(const CallRecord& record, std::string_view algorithm) {
   }
   if (is_collective(record.call)) {
     if (record.root >= 0) text += " root " + std::to_string(record.root);
+  } else if (record.call == kCallAddRmsNorm) {
+    text += " in rows of " + std::to_string(record.tag);
+  } else if (record.call == kCallQuantized) {
+    text += " in blocks of " + std::to_string(record.tag);
   } else {
     text += " tag " + std::to_string(record.tag);
   }

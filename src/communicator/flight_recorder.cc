@@ -63,6 +63,7 @@ std::string profiling_name(const CallRecord& r, int rank, std::int64_t peer) {
   // The analyser accepts the names of PyTorch's own backends only; gloo is the one of this kind.
   if (r.call == kCallSend) return "gloo:send " + std::to_string(rank) + "->" + std::to_string(peer);
   if (r.call == kCallRecv) return "gloo:recv " + std::to_string(rank) + "<-" + std::to_string(peer);
+  if (r.call == kCallAddRmsNorm || r.call == kCallQuantized) return "gloo:all_reduce";
   const auto collective = static_cast<Collective>(r.call);
   return "gloo:" + std::string(collective == Collective::kBarrier ? "all_reduce_barrier" : to_string(collective));
 }

@@ -28,8 +28,10 @@ int size_class(std::size_t bytes) noexcept {
 }
 
 std::string_view call_name(int call) noexcept {
-  if (call == kCollectiveCount) return "send";
-  if (call == kCollectiveCount + 1) return "recv";
+  if (call == kCallSend) return "send";
+  if (call == kCallRecv) return "recv";
+  if (call == kCallAddRmsNorm) return "all_reduce_add_rms_norm";
+  if (call == kCallQuantized) return "all_reduce_quantized";
   return to_string(static_cast<Collective>(call));
 }
 

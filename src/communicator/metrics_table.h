@@ -20,7 +20,7 @@ namespace tutti {
 
 class MetricsTable {
  public:
-  static constexpr int kCalls = kCollectiveCount + 2;  // and send, recv
+  static constexpr int kCalls = kCollectiveCount + 4;  // and those of call_record.h
   static constexpr int kSizeClasses = 8;
   // Histogram buckets grow by 1.2: 144 of them span 1 ns to 4 minutes.
   static constexpr int kBuckets = 144;

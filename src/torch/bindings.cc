@@ -8,6 +8,7 @@
 #include "torch/allocator.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
+#include "torch/serving.h"
 #include "torch/tensors.h"
 #include "tutti/config.h"
 
@@ -166,6 +167,11 @@ void bind_calls(GroupClass& group) {
         self.allreduce_into(output, input, options);
       },
       py::arg("output"), py::arg("input"), py::arg("op") = c10d::ReduceOp(c10d::ReduceOp::SUM), Release());
+  group.def("all_reduce_add_rms_norm", &all_reduce_add_rms_norm, py::arg("input"), py::arg("residual"),
+            py::arg("weight"), py::arg("epsilon"), py::arg("residual_output"), py::arg("output"),
+            py::arg("scale") = std::nullopt, py::arg("row_scales") = std::nullopt, Release());
+  group.def("all_reduce_quantized", &all_reduce_quantized, py::arg("output"), py::arg("input"), py::arg("bits"),
+            py::arg("block"), Release());
 }
 
 void bind_cuda_memory(py::module_& module, GroupClass& group) {

@@ -61,6 +61,8 @@ class ProcessGroupTutti final : public c10d::Backend {
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   Communicator& communicator() const noexcept { return *communicator_; }
+  // For calls on CUDA tensors that c10d has no name for (serving.cc). Collective when it is made.
+  CudaCommunicator& cuda_communicator(c10::Device device) { return *cuda_.group(device).communicator; }
 
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }

@@ -54,7 +54,7 @@ template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll_add_rms_norm_of(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                      NormScratch& scratch) {
   using Held = HeldRows<Team>;
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     const int size = group_size<N>(world);
@@ -106,7 +106,7 @@ TUTTI_DEVICE void ll_add_rms_norm_of(const Team& team, const DeviceWorld& world,
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll128_add_rms_norm_of(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                         NormScratch& scratch) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     const int size = group_size<N>(world);
@@ -147,7 +147,7 @@ TUTTI_DEVICE void ll128_add_rms_norm_of(const Team& team, const DeviceWorld& wor
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll_two_shot_add_rms_norm_of(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                               NormScratch& scratch) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     ll_two_shot_data<N, ReduceSum<Lanes>>(team, world, call, two_shot_of(args), AddResidual<Lanes>{args});
@@ -161,7 +161,7 @@ TUTTI_DEVICE void ll_two_shot_add_rms_norm_of(const Team& team, const DeviceWorl
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll128_two_shot_add_rms_norm_of(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                                  NormScratch& scratch) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     ll128_two_shot_data<N, ReduceSum<Lanes>>(team, world, call, two_shot_of(args), AddResidual<Lanes>{args});
@@ -175,7 +175,7 @@ TUTTI_DEVICE void ll128_two_shot_add_rms_norm_of(const Team& team, const DeviceW
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void bulk_add_rms_norm_of(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                        NormScratch& scratch) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const AddResidual<Lanes> sink{args};

@@ -40,7 +40,8 @@ struct AddRmsNormArgs {
   float hidden = 1;  // elements of a row
   float epsilon = 0;
   std::uint32_t fingerprint = 0;
-  int fp8 = 0;  // the output's elements
+  std::uint32_t ticket = 0;  // device::Awaited
+  int fp8 = 0;               // the output's elements
 };
 
 }  // namespace tutti::cuda

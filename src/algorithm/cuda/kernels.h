@@ -4,7 +4,9 @@
 
 #include <vector>
 
+#include "algorithm/cuda/add_rms_norm_args.h"
 #include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/quantized_args.h"
 
 namespace tutti::cuda {
 
@@ -20,6 +22,10 @@ const void* uniform_kernel(bool reduce, Reducer reducer) noexcept;
 const void* direct_kernel(Collective collective, Reducer reducer) noexcept;
 // Over MeetArgs.
 const void* meet_kernel() noexcept;
+// Over AddRmsNormArgs, for bf16, fp16 and fp32.
+const void* add_rms_norm_kernel_of(NormPattern pattern, DataType dtype) noexcept;
+// Over QuantizedArgs, for the same types.
+const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexcept;
 const void* message_kernel() noexcept;
 const void* probe_kernel() noexcept;
 

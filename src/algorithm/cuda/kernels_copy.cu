@@ -3,6 +3,7 @@
 #include "algorithm/cuda/meet.cuh"
 #include "algorithm/cuda/messages.cuh"
 #include "algorithm/cuda/probe.cuh"
+#include "algorithm/cuda/serving_kernel_set.cuh"
 
 namespace tutti::cuda {
 namespace {
@@ -48,6 +49,11 @@ const void* address(Kernel* kernel) {
 const KernelSet& set_of(Reducer reducer) {
   static const KernelSet sets[] = {kernels_sum_f32(), kernels_sum_bf16(), kernels_sum_f16(), kernels_any()};
   return sets[static_cast<int>(reducer)];
+}
+
+const ServingKernelSet& serving_set_of(DataType dtype) {
+  static const ServingKernelSet sets[] = {serving_kernels_bf16(), serving_kernels_f16(), serving_kernels_f32()};
+  return sets[dtype == DataType::kBfloat16 ? 0 : dtype == DataType::kFloat16 ? 1 : 2];
 }
 
 }  // namespace
@@ -98,6 +104,12 @@ const void* direct_kernel(Collective collective, Reducer reducer) noexcept {
   }
 }
 const void* meet_kernel() noexcept { return address(&meet_ranks_kernel); }
+const void* add_rms_norm_kernel_of(NormPattern pattern, DataType dtype) noexcept {
+  return serving_set_of(dtype).add_rms_norm[static_cast<int>(pattern)];
+}
+const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexcept {
+  return serving_set_of(dtype).quantized[static_cast<int>(pattern)];
+}
 const void* message_kernel() noexcept { return address(&messages_kernel); }
 const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
 
@@ -116,6 +128,14 @@ std::vector<const void*> all_kernels() {
       for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
         kernels.push_back(kernel_of(protocol, pattern, reducer));
       }
+    }
+  }
+  for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16, DataType::kFloat32}) {
+    for (int pattern = 0; pattern < kNormPatterns; ++pattern) {
+      kernels.push_back(add_rms_norm_kernel_of(static_cast<NormPattern>(pattern), dtype));
+    }
+    for (int pattern = 0; pattern < kQuantizedPatterns; ++pattern) {
+      kernels.push_back(quantized_kernel_of(static_cast<QuantizedPattern>(pattern), dtype));
     }
   }
   return kernels;

@@ -153,12 +153,14 @@ NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks
   return plan;
 }
 
-std::string to_string(const NormPlan& plan) {
+Choice choice_of(const NormPlan& plan) noexcept {
   const Protocol protocol = plan.pattern == NormPattern::kBulk ? Protocol::kBulk
                             : plan.pattern == NormPattern::kLL || plan.pattern == NormPattern::kLLTwoShot
                                 ? Protocol::kLL
                                 : Protocol::kLL128;
-  return to_string(Choice{protocol, two_shot(plan.pattern), plan.blocks, plan.threads, 0});
+  return {protocol, two_shot(plan.pattern), plan.blocks, plan.threads, 0};
 }
+
+std::string to_string(const NormPlan& plan) { return to_string(choice_of(plan)); }
 
 }  // namespace tutti::cuda

@@ -26,5 +26,7 @@ NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks
 
 // "ll_one_shot@4x256", as to_string(Choice).
 std::string to_string(const NormPlan& plan);
+// The same for name_of().
+Choice choice_of(const NormPlan& plan) noexcept;
 
 }  // namespace tutti::cuda

@@ -84,9 +84,11 @@ QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int m
   return plan;
 }
 
-std::string to_string(const QuantizedPlan& plan) {
+Choice choice_of(const QuantizedPlan& plan) noexcept {
   const Protocol protocol = plan.pattern == QuantizedPattern::kBulk ? Protocol::kBulk : Protocol::kLL;
-  return to_string(Choice{protocol, plan.pattern != QuantizedPattern::kLL, plan.blocks, plan.threads, 0});
+  return {protocol, plan.pattern != QuantizedPattern::kLL, plan.blocks, plan.threads, 0};
 }
+
+std::string to_string(const QuantizedPlan& plan) { return to_string(choice_of(plan)); }
 
 }  // namespace tutti::cuda

@@ -26,5 +26,7 @@ QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int m
 
 // "ll_one_shot@4x128", as to_string(Choice).
 std::string to_string(const QuantizedPlan& plan);
+// The same for name_of().
+Choice choice_of(const QuantizedPlan& plan) noexcept;
 
 }  // namespace tutti::cuda

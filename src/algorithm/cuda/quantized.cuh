@@ -58,7 +58,7 @@ TUTTI_DEVICE bool ll_receive_lane(const DeviceWorld& world, const BlockCall<Team
 
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     constexpr int kHere = kLanesHere<Team>;
@@ -171,7 +171,7 @@ TUTTI_DEVICE bool ll_quantized_sums(const Team& team, const DeviceWorld& world, 
 
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll_two_shot_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
     constexpr int kHere = kLanesHere<Team>;
@@ -307,7 +307,7 @@ TUTTI_DEVICE void take_piece(const Team& team, const DeviceWorld& world, const Q
 
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void bulk_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
-  BlockCall<Team> call(team, world, args.fingerprint);
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   call.check_headers();  // the workers go on meanwhile
   const BulkRing<Team> ring(team, world, call);

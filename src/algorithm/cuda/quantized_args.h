@@ -30,6 +30,7 @@ struct QuantizedArgs {
   int scale_vectors = 1;        // of a tile
   int int8 = 0;                 // else fp8
   std::uint32_t fingerprint = 0;
+  std::uint32_t ticket = 0;  // device::Awaited
 };
 
 // Vectors of a tile on the wire.

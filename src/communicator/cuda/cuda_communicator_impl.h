@@ -43,6 +43,10 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::uint64_t direct_calls() const noexcept override;
   void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
                 std::chrono::milliseconds timeout) override;
+  void all_reduce_add_rms_norm(const CudaAddRmsNorm& call, CudaStream stream,
+                               std::chrono::milliseconds timeout) override;
+  void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
+                            std::chrono::milliseconds timeout) override;
   void synchronize(CudaStream stream) override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
