@@ -30,4 +30,6 @@ bench small 110 --modes graph --budget-s 100 --algorithms "$small" --sizes 1K,4K
 large=direct@8,direct@16,direct@24,direct@32,bulk_two_shot@8,bulk_two_shot@16,bulk_two_shot@24,bulk_two_shot@32,bulk_one_shot@8,bulk_one_shot@16
 large=$large,bulk_one_shot@24,bulk_one_shot@32,copy_engine
 bench large 130 --modes graph --budget-s 120 --algorithms "$large" --sizes 512K,1M,4M,16M,64M,256M
-cat "$out/chosen.csv"
+timeout -k 5 40 "$dir/cuda_serving_bench" >"$out/serving.csv" 2>"$out/serving.err"
+echo "serving: exit code $?, $(grep -c fused "$out/serving.csv") rows; $(head -2 "$out/serving.err" | tr '\n' ' ')"
+cat "$out/chosen.csv" "$out/serving.csv"
