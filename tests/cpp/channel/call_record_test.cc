@@ -79,6 +79,13 @@ TEST(Describe, SaysWhatTheUserWrote) {
   EXPECT_EQ(describe(send), "send f32[16] tag 3");
   send.call = kCallRecv;
   EXPECT_EQ(describe(send), "recv f32[16] tag 3");
+  CallRecord norm = call(Collective::kBarrier, 8192);
+  norm.call = kCallAddRmsNorm;
+  norm.tag = 4096;
+  EXPECT_EQ(describe(norm), "all_reduce_add_rms_norm f32[8192] in rows of 4096");
+  norm.call = kCallQuantized;
+  norm.tag = 128;
+  EXPECT_EQ(describe(norm), "all_reduce_quantized f32[8192] in blocks of 128");
   CallRecord uneven = call(Collective::kAllToAll);
   uneven.uneven = 1;
   EXPECT_EQ(describe(uneven), "all_to_all #7 f32[uneven]");

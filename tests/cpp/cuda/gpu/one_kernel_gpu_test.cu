@@ -4,8 +4,13 @@
 
 #include "algorithm/cuda/kernel_set.cuh"
 #include "algorithm/cuda/messages.cuh"
+#include "algorithm/cuda/plan_add_rms_norm.h"
 #include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/plan_quantized.h"
+#include "algorithm/cuda/serving_kernel_set.cuh"
 #include "cuda/collective_case.h"
+#include "cuda/norm_case.h"
+#include "cuda/quantized_case.h"
 
 namespace tutti::cuda::test {
 namespace {
@@ -21,6 +26,8 @@ struct Job {
   DeviceWorld world;
   ExchangeArgs exchange;
   TwoShotArgs two_shot;
+  AddRmsNormArgs norm;
+  QuantizedArgs quantized;
 };
 
 template <class F>
@@ -46,6 +53,20 @@ __global__ void two_shot_kernel(const Job* jobs, Protocol protocol) {
     if (protocol == Protocol::kLL) ll_two_shot<SumF32>(team, job.world, job.two_shot);
     if (protocol == Protocol::kLL128) ll128_two_shot<SumF32>(team, job.world, job.two_shot);
     if (protocol == Protocol::kBulk) bulk_two_shot<SumF32>(team, job.world, job.two_shot);
+  });
+}
+
+template <NormPattern kPattern>
+__global__ void norm_kernel(const Job* jobs) {
+  __shared__ NormScratch scratch;
+  on_rank(jobs, [&](const RankTeam& team, const Job& job) {
+    add_rms_norm<kPattern, Bf16Lanes>(team, job.world, job.norm, scratch);
+  });
+}
+template <QuantizedPattern kPattern>
+__global__ void sum_of_codes_kernel(const Job* jobs) {
+  on_rank(jobs, [&](const RankTeam& team, const Job& job) {
+    quantized_all_reduce<kPattern, Bf16Lanes>(team, job.world, job.quantized);
   });
 }
 
@@ -133,6 +154,26 @@ class OneKernel : public testing::TestWithParam<const char*> {
     }
   }
 
+  std::byte* taken(const std::vector<std::byte>& content) {
+    std::byte* to = take(content.size());
+    ok(cudaMemcpy(to, content.data(), content.size(), cudaMemcpyHostToDevice));
+    return to;
+  }
+  std::vector<std::byte> read(const void* from, std::size_t bytes) {
+    std::vector<std::byte> to(bytes);
+    ok(cudaMemcpy(to.data(), from, bytes, cudaMemcpyDeviceToHost));
+    return to;
+  }
+  // All ranks in one kernel over the jobs.
+  void run_kernel(void (*kernel)(const Job*)) {
+    auto* jobs = reinterpret_cast<Job*>(take(sizeof(jobs_)));
+    ok(cudaMemcpy(jobs, jobs_, sizeof(jobs_), cudaMemcpyHostToDevice));
+    kernel<<<kRanks * kBlocks, kWorkers + kControlThreads>>>(jobs);
+    ok(cudaGetLastError());
+    ok(cudaDeviceSynchronize());
+    for (int r = 0; r < kRanks; ++r) ASSERT_EQ(host_[r].code, 0u) << "rank " << r;
+  }
+
   device::HostControl* host_ = nullptr;
   Job jobs_[kRanks];
   std::vector<void*> owned_;
@@ -152,6 +193,60 @@ TEST_P(OneKernel, EveryCollective) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// Rows whose segments keep each warp busy twice, so that the shared memory of the norm is used by all.
+TEST_P(OneKernel, AddRmsNorm) {
+  NormShape shape;
+  shape.rows = 5;
+  shape.hidden = 264;
+  shape.output = NormOutput::kFp8Rows;
+  const NormCase c(shape, kRanks, 3);
+  NormBuffers buffers[kRanks];
+  NormPattern pattern = NormPattern::kBulk;
+  for (int r = 0; r < kRanks; ++r) {
+    NormBuffers& b = buffers[r];
+    b = {taken(c.input(r)),
+         taken(c.residual()),
+         taken(c.weight()),
+         take(c.residual().size()),
+         take(c.expected_output().size()),
+         nullptr,
+         reinterpret_cast<float*>(take(4 * shape.rows))};
+    const NormPlan plan = plan_add_rms_norm(norm_call(shape, b), kRanks, kBlocks, true, parse_forced(GetParam()));
+    pattern = plan.pattern;
+    jobs_[r].norm = plan.args;
+    jobs_[r].norm.fingerprint = 7;
+  }
+  constexpr void (*kKernels[kNormPatterns])(const Job*) = {
+      norm_kernel<NormPattern::kLL>, norm_kernel<NormPattern::kLL128>, norm_kernel<NormPattern::kLLTwoShot>,
+      norm_kernel<NormPattern::kLL128TwoShot>, norm_kernel<NormPattern::kBulk>};
+  run_kernel(kKernels[static_cast<int>(pattern)]);
+  for (int r = 0; r < kRanks; ++r) {
+    ASSERT_TRUE(read(buffers[r].residual_output, c.residual().size()) == c.expected_residual()) << "rank " << r;
+    ASSERT_TRUE(read(buffers[r].output, c.expected_output().size()) == c.expected_output()) << "rank " << r;
+  }
+}
+
+TEST_P(OneKernel, SumOfCodes) {
+  QuantizedShape shape;
+  shape.count = 4001;
+  const QuantizedCase c(shape, kRanks, 4);
+  std::byte* outs[kRanks];
+  QuantizedPattern pattern = QuantizedPattern::kBulk;
+  for (int r = 0; r < kRanks; ++r) {
+    outs[r] = take(c.input(r).size());
+    const QuantizedPlan plan =
+        plan_quantized(quantized_call(shape, taken(c.input(r)), outs[r]), kRanks, kBlocks, parse_forced(GetParam()));
+    pattern = plan.pattern;
+    jobs_[r].quantized = plan.args;
+    jobs_[r].quantized.fingerprint = 7;
+  }
+  constexpr void (*kKernels[kQuantizedPatterns])(const Job*) = {sum_of_codes_kernel<QuantizedPattern::kLL>,
+                                                                sum_of_codes_kernel<QuantizedPattern::kLLTwoShot>,
+                                                                sum_of_codes_kernel<QuantizedPattern::kBulk>};
+  run_kernel(kKernels[static_cast<int>(pattern)]);
+  for (int r = 0; r < kRanks; ++r) ASSERT_EQ(c.complaint(read(outs[r], c.input(r).size()).data()), "") << "rank " << r;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OneKernel,
