@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "channel/call_record.h"
+
 namespace tutti {
 namespace {
 
