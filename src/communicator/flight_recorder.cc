@@ -128,7 +128,7 @@ std::string FlightRecorder::dump(const std::string& group, int rank, int size) c
     if (entry.version.load(std::memory_order_relaxed) != 2 * id + 2) continue;
     CallRecord r;
     std::memcpy(&r, words, sizeof(r));
-    const bool is_p2p = r.call >= kCollectiveCount;
+    const bool is_p2p = r.call == kCallSend || r.call == kCallRecv;
     const auto [in, out] = elements(r, static_cast<std::uint64_t>(size));
     const bool completed = words[kState] == static_cast<std::uint64_t>(State::kCompleted);
     nlohmann::json e = {{"record_id", id},

@@ -144,7 +144,7 @@ NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks
     cut_rows(plan, size, most_blocks);
     return fits(plan, ll128);
   };
-  bool found = forced && takes(pattern_of(forced->protocol, forced->two_shot));
+  bool found = forced && !forced->copy_engine && takes(pattern_of(forced->protocol, forced->two_shot));
   for (const Limit& limit : table(size)) {
     found = found || (args.rows * args.row_bytes <= limit.bytes && takes(limit.pattern));
   }

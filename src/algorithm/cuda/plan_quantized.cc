@@ -75,7 +75,7 @@ QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int m
     cut_tiles(plan, size, most_blocks);
     return fits(plan);
   };
-  if (forced && takes(pattern_of(*forced))) return plan;
+  if (forced && !forced->copy_engine && takes(pattern_of(*forced))) return plan;
   const std::size_t bytes = call.count * size_of(call.dtype);
   // One shot has one rounding to codes less, too.
   if (bytes <= (size <= 2 ? 256 * kKB : 128 * kKB) && takes(QuantizedPattern::kLL)) return plan;
