@@ -159,13 +159,11 @@ class CudaCommunicator {
   // and direction run in order. A batch of sends and receives in any order cannot deadlock within itself.
   virtual void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
                         std::chrono::milliseconds timeout = {}) = 0;
-
   // What inference engines need: tutti/cuda_serving.h.
   virtual void all_reduce_add_rms_norm(const CudaAddRmsNorm& call, CudaStream stream,
                                        std::chrono::milliseconds timeout = {}) = 0;
   virtual void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
                                     std::chrono::milliseconds timeout = {}) = 0;
-
   // Waits on the host for `stream`, then raises a failure if there is one.
   virtual void synchronize(CudaStream stream) = 0;
 
