@@ -280,6 +280,7 @@ def observed(ctx: Context) -> None:
     import tutti
 
     dist.all_reduce(torch.ones(1000, device="cuda"))
+    torch.cuda.synchronize()  # the GPU counts when a call ends
     before = tutti.get_metrics()["device_calls"]
     tutti.reset_metrics()
     for _ in range(3):

@@ -16,7 +16,8 @@ CaseShape sum(std::size_t count) {
 
 std::vector<std::string> states(const CudaCommunicator& comm) {
   std::vector<std::string> result;
-  for (const auto& e : nlohmann::json::parse(comm.flight_record())["entries"]) {
+  const nlohmann::json record = nlohmann::json::parse(comm.flight_record());
+  for (const auto& e : record["entries"]) {
     result.push_back(e["captured"] == true ? "captured" : e["failed"] == true ? "failed" : e["state"]);
   }
   return result;
