@@ -12,8 +12,6 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -21,15 +19,18 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <sstream>
-#include <thread>
 
 #include "bootstrap/memory_store.h"
+#include "gpu_ranks.h"
 #include "nccl_peer.h"
 #include "tutti/cuda_communicator.h"
 
 namespace {
 
+namespace bench = tutti::bench;
+using bench::numbers;
+using bench::ok;
+using bench::split;
 using tutti::Blocks;
 using tutti::Call;
 using tutti::Collective;
@@ -46,40 +47,22 @@ struct Options {
   double budget_s = 500;
 };
 
-void ok(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part == "auto" ? "" : part);
-  return parts;
-}
-
-std::size_t parse_size(const std::string& text) {
-  char* unit = nullptr;
-  const std::size_t value = std::strtoull(text.c_str(), &unit, 10);
-  return value << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : *unit == 'G' ? 30 : 0);
-}
-
 Options parse(int argc, char** argv) {
   Options o;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string key = argv[i], value = argv[i + 1];
     if (key == "--ranks") o.ranks = std::atoi(value.c_str());
     if (key == "--collectives") o.collectives = split(value);
-    if (key == "--algorithms") o.algorithms = split(value);
+    if (key == "--algorithms") {
+      o.algorithms = split(value);
+      std::replace(o.algorithms.begin(), o.algorithms.end(), std::string("auto"), std::string());
+    }
     if (key == "--modes") o.modes = split(value);
     if (key == "--calls") o.calls = std::atoi(value.c_str());
     if (key == "--repeats") o.repeats = std::atoi(value.c_str());
     if (key == "--nccl") o.nccl = value;
     if (key == "--budget-s") o.budget_s = std::atof(value.c_str());
-    if (key == "--sizes") {
-      for (const std::string& size : split(value)) o.sizes.push_back(parse_size(size));
-    }
+    if (key == "--sizes") o.sizes = numbers(value);
   }
   if (o.sizes.empty()) {
     for (std::size_t size = 1024; size <= (std::size_t{256} << 20); size *= 4) o.sizes.push_back(size);
@@ -156,45 +139,27 @@ bool right(const Rank& r, Collective c, std::size_t count) {
 
 class Bench {
  public:
-  explicit Bench(Options options) : options_(std::move(options)), started_(std::chrono::steady_clock::now()) {
-    ok(cudaGetDeviceCount(&devices_), "cudaGetDeviceCount");
-    if (options_.ranks == 0) options_.ranks = devices_;
-    barrier_ = std::make_unique<std::barrier<>>(options_.ranks);
-    times_.resize(static_cast<std::size_t>(options_.ranks));
-    if (!options_.nccl.empty() && devices_ >= options_.ranks) {
+  explicit Bench(const Options& options) : options_(options), ranks_(options.ranks) {
+    if (!options_.nccl.empty() && ranks_.devices() >= ranks_.size()) {
       nccl_ = std::make_unique<bench::Nccl>(options_.nccl);
-      nccl_comms_ = nccl_->init(options_.ranks);
+      nccl_comms_ = nccl_->init(ranks_.size());
     }
     cudaDeviceProp prop{};
     ok(cudaGetDeviceProperties(&prop, 0), "cudaGetDeviceProperties");
-    std::printf("# %d x %s, %d ranks, bf16, %d calls a repetition, %d repetitions, NCCL %d\n", devices_, prop.name,
-                options_.ranks, options_.calls, options_.repeats, nccl_ ? nccl_->version() : 0);
+    std::printf("# %d x %s, %d ranks, bf16, %d calls a repetition, %d repetitions, NCCL %d\n", ranks_.devices(),
+                prop.name, ranks_.size(), options_.calls, options_.repeats, nccl_ ? nccl_->version() : 0);
     std::printf("mode,collective,ranks,bytes,implementation,algorithm,median_us,min_us,algbw_gbs,busbw_gbs\n");
   }
 
   void run_all() {
-    std::vector<std::thread> threads;
-    for (int r = 0; r < options_.ranks; ++r) {
-      threads.emplace_back([this, r] {
-        try {
-          run_rank(r);
-        } catch (const std::exception& e) {
-          std::fflush(stdout);
-          std::fprintf(stderr, "rank %d: %s\n", r, e.what());
-          std::_Exit(1);
-        }
-      });
-    }
-    for (std::thread& t : threads) t.join();
+    ranks_.run([this](int rank) { run_rank(rank); });
   }
 
  private:
   void run_rank(int index) {
     Rank rank;
     rank.rank = index;
-    rank.size = options_.ranks;
-    const int device = index % devices_;
-    ok(cudaSetDevice(device), "cudaSetDevice");
+    rank.size = ranks_.size();
     ok(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking), "cudaStreamCreate");
     ok(cudaEventCreate(&rank.start), "cudaEventCreate");
     ok(cudaEventCreate(&rank.end), "cudaEventCreate");
@@ -202,10 +167,10 @@ class Bench {
     std::map<std::string, std::shared_ptr<CudaCommunicator>> comms;
     for (const std::string& algorithm : options_.algorithms) {
       tutti::CudaOptions o;
-      o.device = device;
+      o.device = ranks_.device_of(index);
       o.algorithm = forced_name(algorithm);
       o.timeout = std::chrono::seconds(10);
-      comms[algorithm] = CudaCommunicator::create(store_, "bench " + algorithm, index, options_.ranks, o);
+      comms[algorithm] = CudaCommunicator::create(store_, "bench " + algorithm, index, ranks_.size(), o);
     }
     // In memory that all ranks map, so that "direct" can use it; every other algorithm works on any memory.
     rank.memory = comms.begin()->second->allocate(store_, "buffers", 2 * rank.capacity);
@@ -220,7 +185,7 @@ class Bench {
         for (const std::string& mode : options_.modes) measure_all(rank, comms, name, bytes, mode);
       }
     }
-    barrier_->arrive_and_wait();
+    ranks_.meet();
     rank.memory.reset();
   }
 
@@ -263,16 +228,9 @@ class Bench {
     }
   }
 
-  bool out_of_time() {
-    const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
-    return elapsed > options_.budget_s;
-  }
-
   void measure(Rank& rank, Collective c, std::size_t count, const std::string& mode, const char* implementation,
                const std::string& algorithm, const std::function<void()>& issue) {
-    if (rank.rank == 0) stop_ = out_of_time();
-    barrier_->arrive_and_wait();
-    if (stop_) return;
+    if (ranks_.out_of_time(rank.rank, options_.budget_s)) return;
     const std::size_t total = count * 2 * (many_in(c) || many_out(c) ? static_cast<std::size_t>(rank.size) : 1);
     ok(cudaMemsetAsync(rank.out, 0xa5, std::min(rank.capacity, total), rank.stream), "cudaMemset");
     issue();
@@ -283,64 +241,36 @@ class Bench {
       std::exit(1);
     }
     const int calls = total >= (std::size_t{64} << 20) ? std::max(1, options_.calls / 5) : options_.calls;
-    cudaGraphExec_t graph = nullptr;
-    if (mode == "graph") {
-      cudaGraph_t captured = nullptr;
-      ok(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal), "begin capture");
-      for (int i = 0; i < calls; ++i) issue();
-      ok(cudaStreamEndCapture(rank.stream, &captured), "end capture");
-      ok(cudaGraphInstantiate(&graph, captured, 0), "cudaGraphInstantiate");
-      ok(cudaGraphDestroy(captured), "cudaGraphDestroy");
-      ok(cudaGraphUpload(graph, rank.stream), "cudaGraphUpload");
-    }
-    const auto once = [&] {
+    const cudaGraphExec_t graph = mode == "graph" ? bench::capture(rank.stream, calls, issue) : nullptr;
+    ok(cudaStreamSynchronize(rank.stream), "synchronize");
+    const std::vector<double> times = ranks_.measure(rank.rank, options_.repeats, [&] {
+      ok(cudaEventRecord(rank.start, rank.stream), "cudaEventRecord");
       if (graph != nullptr) {
         ok(cudaGraphLaunch(graph, rank.stream), "cudaGraphLaunch");
       } else {
         for (int i = 0; i < calls; ++i) issue();
       }
-    };
-    ok(cudaStreamSynchronize(rank.stream), "synchronize");
-    std::vector<double>& times = times_[static_cast<std::size_t>(rank.rank)];
-    times.clear();
-    for (int i = -2; i < options_.repeats; ++i) {
-      barrier_->arrive_and_wait();
-      ok(cudaEventRecord(rank.start, rank.stream), "cudaEventRecord");
-      once();
       ok(cudaEventRecord(rank.end, rank.stream), "cudaEventRecord");
       ok(cudaStreamSynchronize(rank.stream), "a repetition");
-      float ms = 0;
-      ok(cudaEventElapsedTime(&ms, rank.start, rank.end), "cudaEventElapsedTime");
-      if (i >= 0) times.push_back(static_cast<double>(ms) * 1000 / calls);
-    }
-    barrier_->arrive_and_wait();
-    if (rank.rank == 0) report(c, total, mode, implementation, algorithm);
-    barrier_->arrive_and_wait();
+      return bench::elapsed_us(rank.start, rank.end) / calls;
+    });
+    if (rank.rank == 0) report(c, total, mode, implementation, algorithm, times);
     if (graph != nullptr) ok(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
   }
 
   void report(Collective c, std::size_t bytes, const std::string& mode, const char* implementation,
-              const std::string& algorithm) const {
-    std::vector<double> slowest = times_[0];
-    for (const auto& times : times_) {
-      for (std::size_t i = 0; i < times.size(); ++i) slowest[i] = std::max(slowest[i], times[i]);
-    }
-    std::sort(slowest.begin(), slowest.end());
-    const double median = slowest[slowest.size() / 2], n = options_.ranks;
+              const std::string& algorithm, const std::vector<double>& times) const {
+    const double median = bench::median(times), n = ranks_.size();
     const double bandwidth = static_cast<double>(bytes) / median / 1e3;
     const double factor = c == Collective::kAllReduce ? 2 * (n - 1) / n : (n - 1) / n;
     std::printf("%s,%s,%d,%zu,%s,%s,%.2f,%.2f,%.2f,%.2f\n", mode.c_str(), std::string(tutti::to_string(c)).c_str(),
-                options_.ranks, bytes, implementation, algorithm.c_str(), median, slowest.front(), bandwidth,
+                ranks_.size(), bytes, implementation, algorithm.c_str(), median, times.front(), bandwidth,
                 bandwidth * factor);
     std::fflush(stdout);
   }
 
-  Options options_;
-  const std::chrono::steady_clock::time_point started_;
-  int devices_ = 1;
-  std::unique_ptr<std::barrier<>> barrier_;
-  std::vector<std::vector<double>> times_;  // of the measurement under way, by rank
-  bool stop_ = false;                       // written by rank 0 between barriers
+  const Options options_;
+  bench::GpuRanks ranks_;
   std::unique_ptr<bench::Nccl> nccl_;
   std::vector<bench::Nccl::Comm> nccl_comms_;
   tutti::MemoryStore store_;

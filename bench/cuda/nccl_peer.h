@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace bench {
+namespace tutti::bench {
 
 class Nccl {
  public:
@@ -72,4 +72,4 @@ class Nccl {
   int (*get_version_)(int*) = nullptr;
 };
 
-}  // namespace bench
+}  // namespace tutti::bench

@@ -14,22 +14,23 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bootstrap/memory_store.h"
+#include "gpu_ranks.h"
 #include "tutti/cuda_communicator.h"
 
 namespace {
 
+namespace bench = tutti::bench;
+using bench::numbers;
+using bench::ok;
 using tutti::Blocks;
 using tutti::Call;
 using tutti::CudaCommunicator;
@@ -40,27 +41,15 @@ struct Options {
   std::vector<std::size_t> hidden{4096, 8192}, rows{1, 8, 64, 512};
 };
 
-void ok(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
 Options parse(int argc, char** argv) {
   Options o;
-  const auto sizes = [](const std::string& text) {
-    std::vector<std::size_t> list;
-    std::stringstream stream(text);
-    for (std::string part; std::getline(stream, part, ',');) list.push_back(std::strtoull(part.c_str(), nullptr, 10));
-    return list;
-  };
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string key = argv[i], value = argv[i + 1];
     if (key == "--ranks") o.ranks = std::atoi(value.c_str());
     if (key == "--calls") o.calls = std::atoi(value.c_str());
     if (key == "--repeats") o.repeats = std::atoi(value.c_str());
-    if (key == "--hidden") o.hidden = sizes(value);
-    if (key == "--rows") o.rows = sizes(value);
+    if (key == "--hidden") o.hidden = numbers(value);
+    if (key == "--rows") o.rows = numbers(value);
   }
   return o;
 }
@@ -93,26 +82,11 @@ __global__ void add_rms_norm_kernel(const Bf16* sum, Bf16* residual, const Bf16*
 
 class Bench {
  public:
-  explicit Bench(Options options) : options_(std::move(options)) {
-    ok(cudaGetDeviceCount(&devices_), "cudaGetDeviceCount");
-    if (options_.ranks == 0) options_.ranks = devices_;
-    barrier_ = std::make_unique<std::barrier<>>(options_.ranks);
-    times_.resize(static_cast<std::size_t>(options_.ranks));
+  explicit Bench(const Options& options) : options_(options), ranks_(options.ranks) {
     std::printf("what,ranks,rows,hidden,bytes,median_us,min_us\n");
   }
   void run() {
-    std::vector<std::thread> threads;
-    for (int r = 0; r < options_.ranks; ++r) {
-      threads.emplace_back([this, r] {
-        try {
-          run_rank(r);
-        } catch (const std::exception& e) {
-          std::fprintf(stderr, "rank %d: %s\n", r, e.what());
-          std::_Exit(1);
-        }
-      });
-    }
-    for (std::thread& t : threads) t.join();
+    ranks_.run([this](int rank) { run_rank(rank); });
   }
 
  private:
@@ -139,8 +113,6 @@ class Bench {
   void run_rank(int index) {
     Rank r;
     r.rank = index;
-    const int device = index % devices_;
-    ok(cudaSetDevice(device), "cudaSetDevice");
     ok(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking), "cudaStreamCreate");
     // Loaded now: loading it beside a kernel that waits for a peer would wait for that kernel.
     cudaFuncAttributes attributes{};
@@ -155,9 +127,9 @@ class Bench {
     r.sum = filled(most, 0);
     r.out = filled(most, 0);
     tutti::CudaOptions o;
-    o.device = device;
+    o.device = ranks_.device_of(index);
     o.timeout = std::chrono::seconds(10);
-    r.comm = CudaCommunicator::create(store_, "serving", index, options_.ranks, o);
+    r.comm = CudaCommunicator::create(store_, "serving", index, ranks_.size(), o);
     for (const std::size_t hidden : options_.hidden) {
       for (const std::size_t rows : options_.rows) {
         r.hidden = hidden;
@@ -165,7 +137,7 @@ class Bench {
         measure_all(r);
       }
     }
-    barrier_->arrive_and_wait();
+    ranks_.meet();
   }
 
   static void fused(const Rank& r, Bf16* residual_output) {
@@ -234,48 +206,24 @@ class Bench {
   }
 
   void measure(Rank& r, const char* what, const std::function<void()>& issue) {
-    cudaGraph_t captured = nullptr;
-    cudaGraphExec_t graph = nullptr;
-    ok(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal), "begin capture");
-    for (int i = 0; i < options_.calls; ++i) issue();
-    ok(cudaStreamEndCapture(r.stream, &captured), "end capture");
-    ok(cudaGraphInstantiate(&graph, captured, 0), "cudaGraphInstantiate");
-    ok(cudaGraphDestroy(captured), "cudaGraphDestroy");
-    ok(cudaGraphUpload(graph, r.stream), "cudaGraphUpload");
+    const cudaGraphExec_t graph = bench::capture(r.stream, options_.calls, issue);
     ok(cudaStreamSynchronize(r.stream), "synchronize");
-    std::vector<double>& times = times_[static_cast<std::size_t>(r.rank)];
-    times.clear();
-    for (int i = -2; i < options_.repeats; ++i) {
-      barrier_->arrive_and_wait();
+    const std::vector<double> times = ranks_.measure(r.rank, options_.repeats, [&] {
       ok(cudaEventRecord(r.start, r.stream), "cudaEventRecord");
       ok(cudaGraphLaunch(graph, r.stream), "cudaGraphLaunch");
       ok(cudaEventRecord(r.end, r.stream), "cudaEventRecord");
       r.comm->synchronize(r.stream);
-      float ms = 0;
-      ok(cudaEventElapsedTime(&ms, r.start, r.end), "cudaEventElapsedTime");
-      if (i >= 0) times.push_back(static_cast<double>(ms) * 1000 / options_.calls);
-    }
-    barrier_->arrive_and_wait();
-    if (r.rank == 0) report(r, what);
-    barrier_->arrive_and_wait();
+      return bench::elapsed_us(r.start, r.end) / options_.calls;
+    });
     ok(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
-  }
-
-  void report(const Rank& r, const char* what) const {
-    std::vector<double> slowest = times_[0];
-    for (const auto& times : times_) {
-      for (std::size_t i = 0; i < times.size(); ++i) slowest[i] = std::max(slowest[i], times[i]);
-    }
-    std::sort(slowest.begin(), slowest.end());
-    std::printf("%s,%d,%zu,%zu,%zu,%.2f,%.2f\n", what, options_.ranks, r.rows, r.hidden, r.rows * r.hidden * 2,
-                slowest[slowest.size() / 2], slowest.front());
+    if (r.rank != 0) return;
+    std::printf("%s,%d,%zu,%zu,%zu,%.2f,%.2f\n", what, ranks_.size(), r.rows, r.hidden, r.rows * r.hidden * 2,
+                bench::median(times), times.front());
     std::fflush(stdout);
   }
 
-  Options options_;
-  int devices_ = 1;
-  std::unique_ptr<std::barrier<>> barrier_;
-  std::vector<std::vector<double>> times_;  // of the measurement under way, by rank
+  const Options options_;
+  bench::GpuRanks ranks_;
   tutti::MemoryStore store_;
 };
 

@@ -9,7 +9,6 @@
 // time is the longest of all ranks; the median of the repetitions is reported. A rank is a thread with a GPU of its own
 // (several on one GPU if there are fewer); bf16 sums, results checked first.
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -18,27 +17,23 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bootstrap/memory_store.h"
+#include "gpu_ranks.h"
 #include "matmul.cuh"
 #include "tutti/cuda_communicator.h"
 
 namespace {
 
+namespace bench = tutti::bench;
+using bench::numbers;
+using bench::ok;
 using tutti::CudaCommunicator;
 
 constexpr int kOrder = 4096;  // of the matrices
 constexpr int kProducts = 4;  // a repetition
-
-void ok(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
-  std::exit(1);
-}
 
 struct Options {
   int ranks = 0, repeats = 9;
@@ -46,17 +41,6 @@ struct Options {
   std::vector<std::size_t> blocks{4, 8, 16, 24, 32, 64};
   std::vector<std::size_t> sizes{std::size_t{64} << 20, std::size_t{256} << 20};
 };
-
-std::vector<std::size_t> numbers(const std::string& text) {
-  std::vector<std::size_t> result;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) {
-    char* unit = nullptr;
-    const std::size_t value = std::strtoull(part.c_str(), &unit, 10);
-    result.push_back(value << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : *unit == 'G' ? 30 : 0));
-  }
-  return result;
-}
 
 Options parse(int argc, char** argv) {
   Options o;
@@ -82,38 +66,20 @@ struct Rank {
 
 class Bench {
  public:
-  explicit Bench(Options options) : options_(std::move(options)), started_(std::chrono::steady_clock::now()) {
-    ok(cudaGetDeviceCount(&devices_), "cudaGetDeviceCount");
-    if (options_.ranks == 0) options_.ranks = devices_;
-    barrier_ = std::make_unique<std::barrier<>>(options_.ranks);
-    times_.resize(static_cast<std::size_t>(options_.ranks));
+  explicit Bench(const Options& options) : options_(options), ranks_(options.ranks) {
     cudaDeviceProp prop{};
     ok(cudaGetDeviceProperties(&prop, 0), "cudaGetDeviceProperties");
-    std::printf("# %d x %s, %d multiprocessors, %d ranks, bf16; fp32 products of order %d, %d a repetition\n", devices_,
-                prop.name, prop.multiProcessorCount, options_.ranks, kOrder, kProducts);
+    std::printf("# %d x %s, %d multiprocessors, %d ranks, bf16; fp32 products of order %d, %d a repetition\n",
+                ranks_.devices(), prop.name, prop.multiProcessorCount, ranks_.size(), kOrder, kProducts);
     std::printf("mode,bytes,blocks,path,calls,all_reduce_us,algbw_gbs,busbw_gbs,products_us,both_us,hidden\n");
   }
 
   void run_all() {
-    std::vector<std::thread> threads;
-    for (int r = 0; r < options_.ranks; ++r) {
-      threads.emplace_back([this, r] {
-        try {
-          run_rank(r);
-        } catch (const std::exception& e) {
-          std::fflush(stdout);
-          std::fprintf(stderr, "rank %d: %s\n", r, e.what());
-          std::_Exit(1);
-        }
-      });
-    }
-    for (std::thread& t : threads) t.join();
+    ranks_.run([this](int rank) { run_rank(rank); });
   }
 
  private:
   void prepare(Rank& rank) {
-    const int device = rank.rank % devices_;
-    ok(cudaSetDevice(device), "cudaSetDevice");
     int least = 0, greatest = 0;
     ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     ok(cudaStreamCreateWithPriority(&rank.compute, cudaStreamNonBlocking, least), "cudaStreamCreate");
@@ -125,11 +91,11 @@ class Bench {
     for (float* matrix : {rank.a, rank.b}) ok(cudaMemcpy(matrix, ones.data(), bytes, cudaMemcpyHostToDevice), "copy");
     for (const std::size_t blocks : options_.blocks) {
       tutti::CudaOptions o;
-      o.device = device;
+      o.device = ranks_.device_of(rank.rank);
       o.max_blocks = static_cast<int>(blocks);
       o.timeout = std::chrono::seconds(10);
       rank.by_blocks[blocks] =
-          CudaCommunicator::create(store_, "blocks " + std::to_string(blocks), rank.rank, options_.ranks, o);
+          CudaCommunicator::create(store_, "blocks " + std::to_string(blocks), rank.rank, ranks_.size(), o);
     }
     const std::size_t most = *std::max_element(options_.sizes.begin(), options_.sizes.end());
     rank.memory = rank.by_blocks.begin()->second->allocate(store_, "buffers", 2 * most);
@@ -141,7 +107,7 @@ class Bench {
     Rank rank;
     rank.rank = index;
     prepare(rank);
-    barrier_->arrive_and_wait();
+    ranks_.meet();
     multiply(rank, 1);
     float product = 0;
     ok(cudaMemcpyAsync(&product, rank.c + 7, sizeof(product), cudaMemcpyDeviceToHost, rank.compute), "copy");
@@ -156,14 +122,14 @@ class Bench {
         overlap(rank, bytes, blocks);
       }
     }
-    barrier_->arrive_and_wait();
+    ranks_.meet();
     rank.memory.reset();
   }
 
   static void multiply(const Rank& rank, int times) {
     for (int i = 0; i < times; ++i) {
-      tutti::bench::matmul<<<dim3(kOrder / tutti::bench::kTile, kOrder / tutti::bench::kTile),
-                             tutti::bench::kMatmulThreads, 0, rank.compute>>>(rank.a, rank.b, rank.c, kOrder);
+      bench::matmul<<<dim3(kOrder / bench::kTile, kOrder / bench::kTile), bench::kMatmulThreads, 0, rank.compute>>>(
+          rank.a, rank.b, rank.c, kOrder);
       ok(cudaGetLastError(), "matmul");
     }
   }
@@ -187,10 +153,7 @@ class Bench {
   // Median over repetitions of the longest of all ranks, in microseconds: from a start that both streams wait for to
   // the end of both.
   double measure(Rank& rank, const std::function<void()>& issue) {
-    std::vector<double>& times = times_[static_cast<std::size_t>(rank.rank)];
-    times.clear();
-    for (int i = -1; i < options_.repeats; ++i) {
-      barrier_->arrive_and_wait();
+    return bench::median(ranks_.measure(rank.rank, options_.repeats, [&] {
       ok(cudaEventRecord(rank.start, rank.collect), "cudaEventRecord");
       ok(cudaStreamWaitEvent(rank.compute, rank.start, 0), "cudaStreamWaitEvent");
       issue();
@@ -198,29 +161,8 @@ class Bench {
       ok(cudaStreamWaitEvent(rank.collect, rank.computed, 0), "cudaStreamWaitEvent");
       ok(cudaEventRecord(rank.end, rank.collect), "cudaEventRecord");
       ok(cudaStreamSynchronize(rank.collect), "a repetition");
-      float ms = 0;
-      ok(cudaEventElapsedTime(&ms, rank.start, rank.end), "cudaEventElapsedTime");
-      if (i >= 0) times.push_back(static_cast<double>(ms) * 1000);
-    }
-    barrier_->arrive_and_wait();
-    std::vector<double> slowest = times_[0];
-    for (const auto& of_rank : times_) {
-      for (std::size_t i = 0; i < of_rank.size(); ++i) slowest[i] = std::max(slowest[i], of_rank[i]);
-    }
-    barrier_->arrive_and_wait();
-    std::sort(slowest.begin(), slowest.end());
-    return slowest[slowest.size() / 2];
-  }
-
-  // The same on all ranks.
-  bool out_of_time(const Rank& rank) {
-    if (rank.rank == 0) {
-      stop_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count() > options_.budget_s;
-    }
-    barrier_->arrive_and_wait();
-    const bool stop = stop_;
-    barrier_->arrive_and_wait();
-    return stop;
+      return bench::elapsed_us(rank.start, rank.end);
+    }));
   }
 
   void check(const Rank& rank, std::size_t bytes) const {
@@ -233,7 +175,7 @@ class Bench {
       const std::uint32_t bits = static_cast<std::uint32_t>(element) << 16;
       float value = 0;
       std::memcpy(&value, &bits, sizeof(value));
-      if (value != 2.0F * static_cast<float>(options_.ranks)) {
+      if (value != 2.0F * static_cast<float>(ranks_.size())) {
         std::fprintf(stderr, "rank %d: an all-reduce of %zu bytes is wrong\n", rank.rank, bytes);
         std::exit(1);
       }
@@ -242,14 +184,14 @@ class Bench {
 
   void print(const char* mode, std::size_t bytes, std::size_t blocks, const char* path, int calls, double us,
              const std::string& rest) const {
-    const double n = options_.ranks, algbw = static_cast<double>(bytes) * calls / us / 1e3;
+    const double n = ranks_.size(), algbw = static_cast<double>(bytes) * calls / us / 1e3;
     std::printf("%s,%zu,%zu,%s,%d,%.2f,%.2f,%.2f,%s\n", mode, bytes, blocks, path, calls, us / calls, algbw,
                 algbw * 2 * (n - 1) / n, rest.c_str());
     std::fflush(stdout);
   }
 
   void bandwidth(Rank& rank, std::size_t bytes, std::size_t blocks, bool direct) {
-    if (out_of_time(rank)) return;
+    if (ranks_.out_of_time(rank.rank, options_.budget_s)) return;
     // Memory without copies belongs to one group, but is mapped alike for all.
     ok(cudaMemsetAsync(rank.memory->data(rank.rank) + rank.memory->bytes() / 2, 0xa5, bytes, rank.collect), "memset");
     all_reduce(rank, bytes, blocks, direct, 1);
@@ -260,7 +202,7 @@ class Bench {
   }
 
   void overlap(Rank& rank, std::size_t bytes, std::size_t blocks) {
-    if (out_of_time(rank)) return;
+    if (ranks_.out_of_time(rank.rank, options_.budget_s)) return;
     const double products = measure(rank, [&] { multiply(rank, kProducts); });
     const double one = measure(rank, [&] { all_reduce(rank, bytes, blocks, false, 1); });
     const int calls = std::max(1, static_cast<int>(std::lround(products / one)));
@@ -276,12 +218,8 @@ class Bench {
     print("overlap", bytes, blocks, "scratch", calls, collectives, rest);
   }
 
-  Options options_;
-  const std::chrono::steady_clock::time_point started_;
-  int devices_ = 1;
-  std::unique_ptr<std::barrier<>> barrier_;
-  std::vector<std::vector<double>> times_;  // of the measurement under way, by rank
-  bool stop_ = false;                       // written by rank 0 between barriers
+  const Options options_;
+  bench::GpuRanks ranks_;
   tutti::MemoryStore store_;
 };
 
