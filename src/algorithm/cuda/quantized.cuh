@@ -109,7 +109,7 @@ TUTTI_DEVICE void ll_quantized_of(const Team& team, const DeviceWorld& world, co
 
 // The sum of a tile of this rank's chunk: own numbers, and parts(r, lane, codes, scale) of each peer r.
 template <int N, class Team, class Parts>
-TUTTI_DEVICE void add_tile(const Team& team, const DeviceWorld& world, const QuantizedArgs& args,
+TUTTI_DEVICE void add_tile(const Team& /*team*/, const DeviceWorld& world, const QuantizedArgs& args,
                            Sixteen (&values)[kLanesHere<Team>], Parts parts) {
   const int size = group_size<N>(world);
   for (int l = 0; l < kLanesHere<Team>; ++l) {
