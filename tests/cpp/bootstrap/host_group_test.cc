@@ -174,7 +174,7 @@ TEST(HostGroup, AMissingRankIsNamedByAll) {
   MemoryStore store;
   const auto errors = test::run_threads(3, [&](int r) {
     HostGroupRequest request = request_of(r < 2 ? r : 3, 4);
-    request.timeout = std::chrono::milliseconds(50);
+    request.timeout = std::chrono::milliseconds(400);
     try {
       form_host_group(store, request);
     } catch (const Error& e) {

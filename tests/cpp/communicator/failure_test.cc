@@ -109,9 +109,9 @@ TEST(Failure, TwoRootsAreFoundAtTheNextCall) {
 TEST(Failure, AMissingRankIsNamedAtTheDeadline) {
   World world;
   world.size = 3;
-  world.timeout = milliseconds(300);
   std::atomic<int> raised{0};
   run_ranks(world, [&](Communicator& c) {
+    c.set_timeout(milliseconds(300));  // not for the forming of the group, which a busy machine delays
     if (c.rank() == 2) {
       // Stays in the group, makes no call, until the others have raised.
       while (raised.load() < 2) std::this_thread::yield();
@@ -196,7 +196,7 @@ TEST(Failure, SurvivorsShrink) {
       if (r == 2) return;
       EXPECT_NE(std::string(error_of([&] { c->run(all_reduce(x)); }).what()), "");
       std::vector<int> members;
-      auto smaller = c->shrink(store, "smaller", milliseconds(500), &members);
+      auto smaller = c->shrink(store, "smaller", milliseconds(1500), &members);
       EXPECT_EQ(members, (std::vector<int>{0, 1, 3}));
       std::vector<float> y(10, 1);
       smaller->run(all_reduce(y));
@@ -214,7 +214,7 @@ TEST(Failure, MonitoredBarrierNamesWhoIsMissingAndLeavesTheGroupUsable) {
   run_ranks(world, [](Communicator& c) {
     c.monitored_barrier(milliseconds(5000), false);
     if (c.rank() != 1) {
-      const Error error = error_of([&] { c.monitored_barrier(milliseconds(200), true); });
+      const Error error = error_of([&] { c.monitored_barrier(milliseconds(600), true); });
       EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
       if (c.rank() == 0) {
         EXPECT_TRUE(contains(error, "Rank 1 failed to pass monitoredBarrier")) << error.what();

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <thread>
 
 #include "communicator/plan_calls.h"
@@ -137,8 +138,11 @@ TEST(PlansBetweenHosts, AMismatchIsNamedAndRaisesEverywhere) {
       PlanFolder folder;
       const std::string file = folder.add("ring", plan::hosts_ring_all_reduce(hosts));
       std::atomic<int> named{0};
+      std::barrier all_agreed(hosts.ranks);
       run_ranks(world_of(hosts, file), [&](Communicator& c) {
         for (int i = 0; i < 3; ++i) run_once(c, Collective::kAllReduce, 1000, {}, i);
+        // A rank whose data are still on their way to it may be told first that another has given up the next call.
+        all_agreed.arrive_and_wait();
         const std::size_t count = c.rank() == odd ? 500 : 1000;
         const Error error = error_of([&] { run_once(c, Collective::kAllReduce, count, {}, 7); });
         EXPECT_TRUE(error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kPeerLost) << error.what();
@@ -157,11 +161,10 @@ TEST(PlansBetweenHosts, AMissingRankIsNamed) {
   for (const Hosts& hosts : {Hosts{2, 1}, Hosts{4, 2}}) {
     PlanFolder folder;
     const std::string file = folder.add("ring", plan::hosts_ring_all_reduce(hosts));
-    World world = world_of(hosts, file);
-    world.timeout = std::chrono::milliseconds(400);
     std::atomic<int> raised{0};
-    run_ranks(world, [&](Communicator& c) {
+    run_ranks(world_of(hosts, file), [&](Communicator& c) {
       run_once(c, Collective::kAllReduce, 1000, {}, 1);
+      if (c.rank() == 1) c.set_timeout(std::chrono::milliseconds(400));  // the others hear of it
       if (c.rank() == 0) {  // does not come, and does not leave before the others have given up
         while (raised.load() < c.size() - 1) std::this_thread::yield();
         return;

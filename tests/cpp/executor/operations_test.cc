@@ -340,7 +340,7 @@ TEST_P(Stuck, NamesWhoWaitsWhere) {
   message.input_block_bytes = message.output_block_bytes = 4;
   LocalOptions options;
   options.thread_per_rank = GetParam();
-  options.timeout = std::chrono::milliseconds(50);
+  options.timeout = std::chrono::milliseconds(300);
   const LocalResult result = world.run(message, options);
   EXPECT_EQ(result.outcome.status, Status::kTimeout);
   EXPECT_EQ(result.waiting, "rank 0 waits in thread block 0, operation 2 (wait) at mine.py:12 for a signal of rank 1");
