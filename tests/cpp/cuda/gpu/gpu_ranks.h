@@ -96,6 +96,8 @@ inline void run_gpu_ranks(const GpuWorld& world, const std::function<void(Rank&)
         options.device = rank.device;
         rank.comm = CudaCommunicator::create(store, "test", r, world.size, options);
         body(rank);
+        // A body that an assertion has left meets its peers at no barrier any more.
+        if (testing::Test::HasFatalFailure()) throw std::runtime_error("an assertion failed");
       } catch (const std::exception& e) {
         errors[static_cast<std::size_t>(r)] = e.what();
         if (rank.comm != nullptr) rank.comm->abort("the test failed on rank " + std::to_string(r));

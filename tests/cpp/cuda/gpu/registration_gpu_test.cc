@@ -60,6 +60,8 @@ TEST(Registered, GraphsReplayWithChangingData) {
     TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
     TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
     TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+    TUTTI_CUDA_OK(cudaGraphUpload(executable, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
     EXPECT_EQ(rank.comm->direct_calls(), 1u);
     rank.barrier->arrive_and_wait();
     for (std::uint64_t round = 1; round <= 5; ++round) {
