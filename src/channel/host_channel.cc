@@ -118,9 +118,10 @@ Outcome HostChannel::wait_slowly(int peer, Deadline& deadline, const Ready& read
     if (remaining <= 0) return {Status::kTimeout, peer};
     const std::uint32_t seen = doorbell(WaitLane::kCollective);
     announce_sleep(WaitLane::kCollective, true);
-    if (!ready() && !aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, kSliceNs));
+    const bool already = ready();  // not to be asked again: it may hold but once
+    if (!already && !aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, kSliceNs));
     announce_sleep(WaitLane::kCollective, false);
-    if (ready()) return kOkOutcome;
+    if (already || ready()) return kOkOutcome;
   }
 }
 

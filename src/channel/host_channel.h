@@ -102,8 +102,8 @@ class HostChannel {
   std::uint64_t stepped(int peer, StepLane lane) const noexcept;
 
   // ---- anything else -----------------------------------------------------------------------------------------------
-  // Waits until `condition` holds; it is asked again and again, and whoever may have made it true rings this rank's
-  // doorbell of the collective lane. `peer`: who is awaited, or -1.
+  // Waits until `condition` holds; it is asked again and again until it has said so once, and whoever may have made it
+  // true rings this rank's doorbell of the collective lane. `peer`: who is awaited, or -1.
   class Condition {
    public:
     virtual bool holds() noexcept = 0;

@@ -175,10 +175,14 @@ bool MessagePort::progress() noexcept {
 
 void MessagePort::drive(const std::function<bool()>& stop) noexcept {
   State& s = *state_;
-  const std::function<bool()> still_idle = [&s, &stop] { return !stop() && !s.drive(-1); };
+  bool stopped = false;  // `stop` is not asked again: it may say so but once
+  const std::function<bool()> still_idle = [&s, &stop, &stopped] {
+    stopped = stop();
+    return !stopped && !s.drive(-1);
+  };
   std::uint32_t idle = 0;
   std::uint32_t passes = 0;
-  while (!stop()) {
+  while (!stopped && !stop()) {
     const bool moved = s.try_drive(-1);
     if (++passes % kCheckEvery == 0) s.check();
     if (moved) {

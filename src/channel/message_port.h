@@ -122,8 +122,8 @@ class MessagePort {
   // Drives once without blocking; true if anything moved.
   bool progress() noexcept;
 
-  // Drives, sleeping while nothing moves, until `stop` returns true: the body of a progress thread. Who makes `stop`
-  // true nudges the waker afterwards.
+  // Drives, sleeping while nothing moves, until `stop` has returned true once: the body of a progress thread. Who makes
+  // `stop` true nudges the waker afterwards.
   void drive(const std::function<bool()>& stop) noexcept;
 
   // Takes an unfinished op back: afterwards the port never touches it or its data again. The op is done() with

@@ -134,6 +134,17 @@ TEST(MessageWait, TimeoutLeavesTheOpPosted) {
   EXPECT_EQ(in.data, out.data);
 }
 
+// What is asked may do what it waits for, and have nothing more to say when it is asked again.
+TEST(MessageWait, DrivingEndsWhenItIsToldOnce) {
+  ShmPorts ports(2);
+  ShmPorts::Rank zero(ports, 0, 0);
+  for (int yes = 1; yes <= 4; ++yes) {  // the second time is just before it sleeps
+    int asked = 0;
+    zero.port.drive([&] { return ++asked == yes || asked > 20; });
+    EXPECT_EQ(asked, yes);
+  }
+}
+
 TEST(MessageWait, FailWakesSleepers) {
   ShmPorts ports(2);
   ShmPorts::Rank zero(ports, 0, 0);

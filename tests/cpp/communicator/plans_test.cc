@@ -227,6 +227,33 @@ void run_two_ranks(const std::shared_ptr<const plan::Plan>& made,
   other.join();
 }
 
+// A rank that waits takes every step of its plan that it can while it asks whether it can, so a step may be told once.
+TEST(Plans, AWaitEndsWhenItsConditionHasHeldOnce) {
+  struct Once final : HostChannel::Condition {
+    explicit Once(int at) : yes(at) {}
+    bool holds() noexcept override { return ++asked == yes || asked > 80; }
+    int yes, asked = 0;
+  };
+  MemoryStore store;
+  std::barrier done(2);
+  const auto rank_body = [&](int rank) {
+    CommunicatorOptions options;
+    options.config.spins = 0;
+    const Topology topology = form_topology(store, "once", rank, 2, options);
+    // Where each rank has a core: 64 looks without a pause, one after asking for the peer, one just before it sleeps.
+    for (int yes = 1; rank == 0 && yes <= 67; ++yes) {
+      Once once(yes);
+      Deadline deadline = Deadline::after(std::chrono::milliseconds(20'000));
+      EXPECT_TRUE(topology.host->await_condition(1, once, deadline).ok());
+      EXPECT_EQ(once.asked, yes);
+    }
+    done.arrive_and_wait();
+  };
+  std::thread other(rank_body, 1);
+  rank_body(0);
+  other.join();
+}
+
 // No such plan gets through load_plans().
 TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
   auto stuck = std::make_shared<plan::Plan>(plan::two_step_all_reduce(2));
