@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tutti import _core
+from tutti._torchrun import agents_store
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -51,17 +52,17 @@ class Communicator:
 
         Without ``rank`` and ``size`` they are those that the launcher gave to this process. ``store`` is where the
         ranks find each other: another communicator's ``store``, torch's, or any object with ``set``, ``get``, ``add``
-        and ``wait`` like torch's; without it rank 0 serves one at ``TUTTI_MASTER_ADDR`` and ``TUTTI_MASTER_PORT``
-        (or ``MASTER_ADDR`` and ``MASTER_PORT``).
+        and ``wait`` like torch's; without it the one that torchrun serves, else rank 0 serves one at
+        ``TUTTI_MASTER_ADDR`` and ``TUTTI_MASTER_PORT`` (or ``MASTER_ADDR`` and ``MASTER_PORT``).
         """
         if (rank is None) != (size is None):
             raise ValueError("rank and size are given together, or neither")
         if rank is None or size is None:
             launch = _core.launch_info()
             rank, size = launch.rank, launch.size
-        self.store: Any = _core.environment_store(rank, size, timeout) if store is None and size > 1 else store
-        if self.store is None:  # a rank on its own needs none
-            self.store = _Alone()
+        if store is None:  # a rank on its own needs none
+            store = _Alone() if size == 1 else agents_store(timeout) or _core.environment_store(rank, size, timeout)
+        self.store: Any = store
         self._core = _core.create_communicator(self.store, rank, size, name, timeout)
         if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
             from tutti.algorithms.builder import give_defaults

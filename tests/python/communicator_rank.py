@@ -108,6 +108,16 @@ def loss(comm: tutti.Communicator) -> None:
         assert "rank 1" in str(error) and "all_reduce" in str(error), error
 
 
+def again(comm: tutti.Communicator) -> None:
+    """Groups beside and after the first, each found by the environment; torchrun's store needs torch."""
+    for _ in range(2):
+        with tutti.Communicator(timeout=20) as beside:
+            x = np.full(3, beside.rank + 1.0)
+            beside.all_reduce(x)
+            comm.all_reduce(x)
+            assert (x == beside.size**2 * (beside.size + 1) / 2).all(), x
+
+
 def mismatch(comm: tutti.Communicator) -> None:
     """Different calls name each other."""
     try:
@@ -124,5 +134,6 @@ if __name__ == "__main__":
     with tutti.Communicator(timeout=20) as communicator:
         for task in sys.argv[1:]:
             globals()[task](communicator)
-    assert "torch" not in sys.modules, "torch was loaded"
+    with_torch = "again" in sys.argv  # torchrun's store is torch's
+    assert ("torch" in sys.modules) == with_torch, "torch was loaded"
     print("done")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -26,9 +27,20 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def launch(ranks: int, *tasks: str, dies: int = -1, hosts: int = 1, script: Path = RANK) -> None:
+def own_store() -> dict[str, str]:
+    return {"TUTTI_MASTER_ADDR": "127.0.0.1", "TUTTI_MASTER_PORT": str(free_port())}
+
+
+def launch(
+    ranks: int,
+    *tasks: str,
+    dies: int = -1,
+    hosts: int = 1,
+    script: Path = RANK,
+    meet: dict[str, str] | None = None,
+) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "MASTER", "TUTTI_"))}
-    environment |= {"WORLD_SIZE": str(ranks), "TUTTI_MASTER_ADDR": "127.0.0.1", "TUTTI_MASTER_PORT": str(free_port())}
+    environment |= {"WORLD_SIZE": str(ranks), **(meet or own_store())}
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), *tasks],
@@ -60,6 +72,22 @@ def test_across_hosts() -> None:
 
 def test_messages_and_several_groups() -> None:
     launch(3, "messages", "several")
+
+
+def test_under_torchrun() -> None:
+    """Several groups in the store of the agent, whoever has the ports beside it."""
+    agent = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    taken = []
+    for port in (agent.port - 1, agent.port + 1):
+        with contextlib.suppress(OSError):  # somebody else has it
+            taken.append(socket.create_server(("127.0.0.1", port)))
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    try:
+        launch(2, "again", meet=where)
+        launch(2, "again", meet={**where, "TORCHELASTIC_RESTART_COUNT": "1"})
+    finally:
+        for server in taken:
+            server.close()
 
 
 def test_a_death_and_a_mismatch() -> None:
