@@ -47,6 +47,10 @@ struct Call {
   bool uneven = false;    // block sizes may differ between ranks (all ranks agree on this flag)
   double factor = 1.0;    // kPremulSum: this rank's input is multiplied by it first
   std::size_t count = 0;  // elements of this rank's single block; for all_to_all of an equal input block
+  // kPremulSum on a GPU (CudaCommunicator): when set, the factor instead. One real element of `dtype` (of a complex
+  // one's parts) in memory that the device reads, in stream order, so also by each replay of a graph; not in the
+  // output.
+  const void* device_factor = nullptr;
   Blocks input;
   Blocks output;
   const AlgorithmChoice* choice = nullptr;  // run by this algorithm or raise; null: the library chooses

@@ -56,6 +56,7 @@ void check_reduction(const Call& call) {
 
 void CommunicatorImpl::check(const Call& call) const {
   if (call.choice != nullptr) check_choice(call);
+  if (call.device_factor != nullptr) refuse(call, "a factor in device memory is read by GPUs only: give its value");
   check_call(call, rank_, size_);
 }
 

@@ -21,8 +21,7 @@ const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* call)
 
 void build_all_reduce(Prepared& prepared, const at::Tensor& tensor, const Reduction& reduction) {
   prepared.describe(Collective::kAllReduce, tensor);
-  prepared.call.op = reduction.op;
-  prepared.call.factor = reduction.factor;
+  prepared.reduce_by(reduction);
   prepared.call.input = Blocks::single(prepared.output(tensor, /*read=*/true), Prepared::bytes_of(tensor));
   prepared.call.output = prepared.call.input;
 }
@@ -52,8 +51,7 @@ Plan plan_coalesced(const std::vector<at::Tensor>& tensors) {
 
 void build_flat_all_reduce(Prepared& prepared, const std::vector<at::Tensor>& tensors, const Reduction& reduction) {
   prepared.describe(Collective::kAllReduce, tensors.front());
-  prepared.call.op = reduction.op;
-  prepared.call.factor = reduction.factor;
+  prepared.reduce_by(reduction);
   prepared.call.input = prepared.call.output = prepared.flatten(tensors);
 }
 
@@ -68,7 +66,7 @@ C10dWorkPtr ProcessGroupTutti::allreduce(Tensors& tensors, const c10d::Allreduce
   const at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.is_sparse()) return run_sparse(tensor, options);
   require_dense(tensor, "all_reduce");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, tensors);
   return issue({"tutti:all_reduce", OpType::ALLREDUCE}, tensors, tensors, options.asyncOp, options.timeout,
                [&](Prepared& prepared) { build_all_reduce(prepared, tensor, reduction); });
 }
@@ -79,12 +77,11 @@ C10dWorkPtr ProcessGroupTutti::allreduce_into(at::Tensor& output, const at::Tens
   require_dense(input, kCall);
   require_same_dtype(output, input, kCall);
   if (output.sizes() != input.sizes()) refuse(std::string(kCall) + ": input and output must have one shape");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, output);
   return issue({"tutti:all_reduce", OpType::ALLREDUCE}, input, output, options.asyncOp, options.timeout,
                [&](Prepared& prepared) {
                  prepared.describe(Collective::kAllReduce, input);
-                 prepared.call.op = reduction.op;
-                 prepared.call.factor = reduction.factor;
+                 prepared.reduce_by(reduction);
                  prepared.call.input = prepared.single_input(input);
                  prepared.call.output = prepared.single_output(output);
                });
@@ -118,7 +115,7 @@ C10dWorkPtr ProcessGroupTutti::run_sparse(const at::Tensor& tensor, const c10d::
 
 C10dWorkPtr ProcessGroupTutti::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   if (tensors.empty()) refuse("all_reduce_coalesced takes at least one tensor");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, tensors);
   const Plan plan = plan_coalesced(tensors);
   return issue_many({"tutti:all_reduce", OpType::ALLREDUCE_COALESCED}, tensors, tensors, options.asyncOp,
                     options.timeout, plan.size(), [&](std::size_t i, Prepared& prepared) {
@@ -134,12 +131,11 @@ C10dWorkPtr ProcessGroupTutti::reduce(Tensors& tensors, const c10d::ReduceOption
   const at::Tensor& tensor = only(tensors, "reduce");
   require_dense(tensor, "reduce");
   const int root = checked_root(options.rootRank, "reduce");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, tensors);
   return issue(
       {"tutti:reduce", OpType::REDUCE}, tensors, tensors, options.asyncOp, options.timeout, [&](Prepared& prepared) {
         prepared.describe(Collective::kReduce, tensor);
-        prepared.call.op = reduction.op;
-        prepared.call.factor = reduction.factor;
+        prepared.reduce_by(reduction);
         prepared.call.root = root;
         if (rank_ == root) {
           prepared.call.input = Blocks::single(prepared.output(tensor, /*read=*/true), Prepared::bytes_of(tensor));

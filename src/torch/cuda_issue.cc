@@ -41,21 +41,32 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
   if (async) side.emplace(lane.stream);
   const c10::Stream stream = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
 
+  std::optional<Prepared> single;  // the common case allocates nothing
   Batch batch;
-  batch.reserve(count);
+  const auto part = [&](std::size_t i) -> Prepared& { return count == 1 ? *single : *batch[i]; };
   for (std::size_t i = 0; i < count; ++i) {
-    batch.push_back(std::make_unique<Prepared>(/*keep=*/false));
-    build(i, *batch.back());
+    if (count == 1) {
+      single.emplace(/*keep=*/false);
+    } else {
+      batch.push_back(std::make_unique<Prepared>(/*keep=*/false));
+    }
+    build(i, part(i));
   }
   translated([&] {
-    for (const auto& prepared : batch) lane.communicator->check(prepared->call);
-    for (const auto& prepared : batch) {
-      lane.communicator->run(prepared->call, stream.native_handle(), call_timeout(timeout));
+    // All of them before the first is enqueued; run() itself checks a single one.
+    for (std::size_t i = 0; count > 1 && i < count; ++i) lane.communicator->check(part(i).call);
+    for (std::size_t i = 0; i < count; ++i) {
+      lane.communicator->run(part(i).call, stream.native_handle(), call_timeout(timeout));
     }
   });
-  for (const auto& prepared : batch) prepared->write_back();
+  for (std::size_t i = 0; i < count; ++i) part(i).write_back();
   auto work = c10::make_intrusive<CudaWork>(rank_, event.op, lane.communicator, stream, async, inputs, outputs);
-  if (async) captured(work);
+  if (async) {
+    for (std::size_t i = 0; i < count; ++i) {
+      if (part(i).device_factor().defined()) work->keep(part(i).device_factor());
+    }
+    captured(work);
+  }
   return work;
 }
 

@@ -29,6 +29,11 @@ CudaWork::CudaWork(int rank, c10d::OpType op, std::shared_ptr<CudaCommunicator> 
   end_.emplace(c10::DeviceType::CUDA).record(stream_);
 }
 
+void CudaWork::keep(const at::Tensor& tensor) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (side_) stash_.push_back(tensor);
+}
+
 CudaWork::~CudaWork() {
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   for (const at::Tensor& tensor : stash_) cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);

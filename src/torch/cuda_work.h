@@ -27,6 +27,9 @@ class CudaWork final : public c10d::Work {
            at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs);
   ~CudaWork() override;
 
+  // Of an asynchronous call, before the work is handed out: also stays until wait().
+  void keep(const at::Tensor& tensor);
+
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;

@@ -70,8 +70,7 @@ void build_all_gather_whole(Prepared& prepared, const at::Tensor& output, const 
 void build_reduce_scatter_whole(Prepared& prepared, const at::Tensor& output, const at::Tensor& input,
                                 const Reduction& reduction) {
   prepared.describe(Collective::kReduceScatter, output);
-  prepared.call.op = reduction.op;
-  prepared.call.factor = reduction.factor;
+  prepared.reduce_by(reduction);
   prepared.call.input = {static_cast<std::byte*>(prepared.input(input)), Prepared::bytes_of(output), nullptr, nullptr};
   prepared.call.output = prepared.single_output(output);
 }
@@ -195,12 +194,11 @@ C10dWorkPtr ProcessGroupTutti::reduce_scatter(Tensors& outputs, TensorLists& inp
   const at::Tensor& output = only(outputs, "reduce_scatter");
   const TensorList list = list_of(inputs, output, size_, "reduce_scatter");
   require_size(list[rank_], output.numel(), "reduce_scatter", "own input");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, outputs);
   return issue({"tutti:reduce_scatter", OpType::REDUCE_SCATTER}, list, outputs, options.asyncOp, options.timeout,
                [&](Prepared& prepared) {
                  prepared.describe(Collective::kReduceScatter, output);
-                 prepared.call.op = reduction.op;
-                 prepared.call.factor = reduction.factor;
+                 prepared.reduce_by(reduction);
                  prepared.call.uneven = !all_same_size(list);
                  prepared.call.input = prepared.input_list(list);
                  prepared.call.output = prepared.single_output(output);
@@ -210,7 +208,7 @@ C10dWorkPtr ProcessGroupTutti::reduce_scatter(Tensors& outputs, TensorLists& inp
 C10dWorkPtr ProcessGroupTutti::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                     const c10d::ReduceScatterOptions& options) {
   check_whole(input, output, size_, "reduce_scatter_tensor", "input");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, output);
   return issue({"tutti:reduce_scatter_tensor", OpType::_REDUCE_SCATTER_BASE}, input, output, options.asyncOp,
                options.timeout,
                [&](Prepared& prepared) { build_reduce_scatter_whole(prepared, output, input, reduction); });
@@ -221,7 +219,7 @@ C10dWorkPtr ProcessGroupTutti::reduce_scatter_tensor_coalesced(Tensors& outputs,
   constexpr const char* kCall = "reduce_scatter_tensor_coalesced";
   require_pairs(outputs.size(), inputs.size(), kCall);
   for (std::size_t i = 0; i < inputs.size(); ++i) check_whole(inputs[i], outputs[i], size_, kCall, "input");
-  const Reduction reduction = to_reduction(options.reduceOp);
+  const Reduction reduction = to_reduction(options.reduceOp, outputs);
   return issue_many({"tutti:reduce_scatter_tensor", OpType::COALESCED}, inputs, outputs, options.asyncOp,
                     options.timeout, inputs.size(), [&](std::size_t i, Prepared& prepared) {
                       build_reduce_scatter_whole(prepared, outputs[i], inputs[i], reduction);

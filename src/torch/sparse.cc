@@ -24,7 +24,7 @@ SparseReduction::SparseReduction(const at::Tensor& tensor, const c10d::ReduceOp&
   if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kSparse) {
     refuse("all_reduce: of the sparse layouts Tutti takes COO tensors on the CPU");
   }
-  const Reduction reduction = to_reduction(op);
+  const Reduction reduction = to_reduction(op, tensor);
   if (reduction.op == ReduceOp::kAvg && (tensor.is_floating_point() || tensor.is_complex())) {
     scale_after_ = 1.0 / size;
   } else if (reduction.op == ReduceOp::kPremulSum) {

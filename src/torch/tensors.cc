@@ -82,7 +82,36 @@ DataType to_dtype(at::ScalarType type) noexcept {
   }
 }
 
-Reduction to_reduction(const c10d::ReduceOp& op) {
+namespace {
+
+Reduction premultiplied(const PremulSumSupplement& supplement, at::ArrayRef<at::Tensor> outputs) {
+  const at::Tensor& factor = supplement.tensor_factor;
+  if (!factor.defined()) return {ReduceOp::kPremulSum, supplement.double_factor};
+  if (outputs.empty() || !outputs.front().is_cuda() || !factor.is_cuda()) {
+    return {ReduceOp::kPremulSum, factor.item().toDouble()};
+  }
+  bool overwritten = false;  // the GPU reads the factor while it writes the outputs
+  for (const at::Tensor& output : outputs) {
+    if (!output.is_floating_point() && !output.is_complex()) return {ReduceOp::kPremulSum};  // refused, as on the CPU
+    if (factor.device() != output.device()) {
+      refuse("PREMUL_SUM: the factor is on " + factor.device().str() + ", the data on " + output.device().str());
+    }
+    const at::ScalarType wanted = c10::toRealValueType(output.scalar_type());
+    if (factor.scalar_type() != wanted) {
+      refuse_type(std::string("PREMUL_SUM: a factor in GPU memory is read as it is: for these data it must be ") +
+                  at::toString(wanted) + ", not " + at::toString(factor.scalar_type()) +
+                  "; convert it by factor.to(), or give a Python number");
+    }
+    overwritten = overwritten || output.is_alias_of(factor);
+  }
+  if (!overwritten && usable_in_place(factor)) return {ReduceOp::kPremulSum, 1.0, factor};
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  return {ReduceOp::kPremulSum, 1.0, contiguous_like(factor).copy_(factor)};
+}
+
+}  // namespace
+
+Reduction to_reduction(const c10d::ReduceOp& op, at::ArrayRef<at::Tensor> outputs) {
   switch (op.op_) {
     case c10d::ReduceOp::SUM:
       return {ReduceOp::kSum};
@@ -103,8 +132,7 @@ Reduction to_reduction(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::PREMUL_SUM: {
       const auto* premul = dynamic_cast<const PremulSumSupplement*>(op.supplement_.get());
       if (premul == nullptr) refuse("tutti: PREMUL_SUM without a factor");
-      const auto& tensor = premul->tensor_factor;
-      return {ReduceOp::kPremulSum, tensor.defined() ? tensor.item().toDouble() : premul->double_factor};
+      return premultiplied(*premul, outputs);
     }
     case c10d::ReduceOp::UNUSED:
       break;
@@ -233,6 +261,14 @@ void Prepared::describe(Collective collective, const at::Tensor& tensor) noexcep
   call.collective = collective;
   call.dtype = to_dtype(tensor.scalar_type());
   call.count = count_of(tensor);
+}
+
+void Prepared::reduce_by(const Reduction& reduction) {
+  call.op = reduction.op;
+  call.factor = reduction.factor;
+  if (!reduction.device_factor.defined()) return;
+  device_factor_ = reduction.device_factor;
+  call.device_factor = device_factor_.const_data_ptr();
 }
 
 void Prepared::append_kept(std::vector<at::Tensor>& tensors) const {

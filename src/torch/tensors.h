@@ -22,10 +22,13 @@ DataType to_dtype(at::ScalarType type) noexcept;
 
 struct Reduction {
   ReduceOp op = ReduceOp::kSum;
-  double factor = 1.0;  // of kPremulSum
+  double factor = 1.0;            // of kPremulSum
+  at::Tensor device_factor = {};  // of kPremulSum, instead, when defined: one element that GPUs read when the call runs
 };
-// ValueError for an operation that does not exist.
-Reduction to_reduction(const c10d::ReduceOp& op);
+// `outputs`: what the call writes, on one device. A factor that is a CUDA tensor is left there if they are CUDA
+// tensors; any other tensor is read here, which waits for it. ValueError for an operation that does not exist or a
+// factor on another GPU, TypeError for a CUDA factor of another dtype.
+Reduction to_reduction(const c10d::ReduceOp& op, at::ArrayRef<at::Tensor> outputs);
 
 // Refuses what has no memory of its own on a device that Tutti serves (ValueError naming the call).
 void require_dense(const at::Tensor& tensor, const char* call);
@@ -50,6 +53,9 @@ class Prepared {
   // Rows of one tensor as blocks of splits[r] rows.
   Blocks input_rows(const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size);
   Blocks output_rows(const at::Tensor& tensor, at::ArrayRef<int64_t> splits, int size);
+
+  void reduce_by(const Reduction& reduction);
+  const at::Tensor& device_factor() const noexcept { return device_factor_; }
 
   // The elements of `tensor`, as the call counts them.
   void describe(Collective collective, const at::Tensor& tensor) noexcept;
@@ -81,6 +87,7 @@ class Prepared {
   const bool keep_;
   Pointers input_pointers_, output_pointers_;
   Sizes input_sizes_, output_sizes_;
+  at::Tensor device_factor_;
   c10::SmallVector<at::Tensor, 2> kept_;
   c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 1> targets_;  // (target, temporary)
   std::vector<Segment> segments_;                                   // parts of a flat temporary

@@ -161,12 +161,69 @@ def scaled(ctx: Context) -> None:
     dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))
     assert tensor.eq(ctx.size).all()
     tensor = torch.full((100,), 2.0, device="cuda")
-    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(torch.full((1,), 0.25, device="cuda")))
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(torch.full((1,), 0.25)))  # read here
     assert tensor.eq(0.5 * ctx.size).all()
 
 
 def test_factors(world: World) -> None:
     run(world, scaled)
+
+
+def scaled_by_tensor(ctx: Context) -> None:
+    """Factors in GPU memory: read when the call runs, whatever becomes of their tensors meanwhile."""
+    import tutti
+
+    for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
+        factor = torch.full((1,), 0.25, device="cuda", dtype=dtype.to_real())
+        for count in (100, 300_000):
+            tensor = torch.full((count,), 2.0, device="cuda", dtype=dtype)
+            dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
+            assert tensor.eq(0.5 * ctx.size).all(), (dtype, count)
+    # Every rank its own, and dropped as soon as the call is issued.
+    works = []
+    for i in range(20):
+        tensor = torch.ones(1000, device="cuda")
+        factor = torch.full((1,), float(i + ctx.rank), device="cuda")
+        works.append((tensor, dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor), async_op=True)))
+        del factor
+        torch.full((1,), -1.0, device="cuda")
+    for i, (tensor, work) in enumerate(works):
+        work.wait()
+        assert tensor.eq(sum(i + rank for rank in range(ctx.size))).all(), i
+    # The factor lies in the tensor that the call writes.
+    tensor = torch.full((200_000,), 0.5, device="cuda")
+    dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(tensor[7]))
+    assert tensor.eq(0.25 * ctx.size).all()
+    tensors = [torch.full((count,), 0.5, device="cuda") for count in (50_000, 3)]
+    options = dist.AllreduceCoalescedOptions()
+    options.reduceOp = dist._make_nccl_premul_sum(tensors[0][0])
+    tutti.get_communicator(device="cuda").allreduce_coalesced(tensors, options).wait()
+    assert all(tensor.eq(0.25 * ctx.size).all() for tensor in tensors)
+    with pytest.raises(TypeError, match="it must be Float, not Double"):
+        dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(torch.ones(1, device="cuda", dtype=torch.float64)))
+
+
+def test_factors_in_gpu_memory(world: World) -> None:
+    run(world, scaled_by_tensor)
+
+
+def graphed_factor(ctx: Context) -> None:
+    tensor, factor = torch.zeros(3000, device="cuda"), torch.zeros(1, device="cuda")
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
+    for step in range(5):
+        tensor.fill_(2)
+        factor.fill_(0.5 * step + ctx.rank)
+        graph.replay()
+        assert tensor.eq(2 * sum(0.5 * step + rank for rank in range(ctx.size))).all(), step
+    torch.cuda.synchronize()
+
+
+def test_graphs_replay_with_other_factors(world: World) -> None:
+    run(world, graphed_factor)
 
 
 def mixed(ctx: Context) -> None:

@@ -19,7 +19,7 @@ bool sends_list(const Call& call) {
          call.collective == Collective::kAllToAll;
 }
 
-ReduceSpec spec_of(const Call& call, int size) { return {call.dtype, call.op, size, call.factor}; }
+ReduceSpec spec_of(const Call& call, int size) { return {call.dtype, call.op, size, call.factor, call.device_factor}; }
 
 }  // namespace
 

@@ -12,8 +12,9 @@ namespace tutti::cuda {
 struct ReduceSpec {
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  int divisor = 1;      // kAvg
-  double factor = 1.0;  // kPremulSum: of this rank's own input
+  int divisor = 1;                      // kAvg
+  double factor = 1.0;                  // kPremulSum: of this rank's own input
+  const void* device_factor = nullptr;  // when set, instead: a value of the codec
 };
 
 template <typename V>
@@ -91,12 +92,15 @@ TUTTI_DEVICE void multiply_complex(const device::Vec16* v, int n, device::Vec16&
 }
 
 template <class Codec>
-TUTTI_DEVICE void multiply_by_factor(const device::Vec16& v, double factor, device::Vec16& out) {
+TUTTI_DEVICE void multiply_by_factor(const device::Vec16& v, const ReduceSpec& spec, device::Vec16& out) {
   using S = typename Codec::Stored;
   using V = typename Codec::Value;
   if constexpr (std::is_floating_point_v<V>) {
+    // Read here, not once a thread: it stays in the nearest cache, and the sums that have no factor carry nothing.
+    const V factor = spec.device_factor != nullptr ? Codec::in(*static_cast<const S*>(spec.device_factor))
+                                                   : static_cast<V>(spec.factor);
     for (int i = 0; i < static_cast<int>(16 / sizeof(S)); ++i) {
-      set_element<S>(out, i, Codec::out(Codec::in(element<S>(v, i)) * static_cast<V>(factor)));
+      set_element<S>(out, i, Codec::out(Codec::in(element<S>(v, i)) * factor));
     }
   }
 }
@@ -165,11 +169,11 @@ struct ReduceBody {
 };
 struct FactorBody {
   const device::Vec16& v;
-  double factor;
+  const ReduceSpec& spec;
   device::Vec16& out;
   template <class Codec>
   TUTTI_DEVICE void operator()() const {
-    multiply_by_factor<Codec>(v, factor, out);
+    multiply_by_factor<Codec>(v, spec, out);
   }
 };
 

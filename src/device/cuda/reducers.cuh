@@ -19,7 +19,7 @@ struct ReduceAny {
   }
   TUTTI_DEVICE_CALL static Vec16 own(const Vec16& v, const ReduceSpec& spec) {
     Vec16 out = v;
-    if (spec.op == ReduceOp::kPremulSum) with_codec(spec.dtype, FactorBody{v, spec.factor, out});
+    if (spec.op == ReduceOp::kPremulSum) with_codec(spec.dtype, FactorBody{v, spec, out});
     return out;
   }
 };

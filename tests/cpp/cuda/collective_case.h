@@ -22,12 +22,14 @@ struct CaseShape {
   bool in_place = false;
   std::size_t shift = 0;  // elements by which both buffers are off their alignment
   double factor = 1.0;
+  bool device_factor = false;  // read from memory by the kernels; `factor` is what lies there
 };
 
 inline std::string describe(const CaseShape& s, int size) {
   return std::string(to_string(s.collective)) + " " + std::string(to_string(s.dtype)) + "[" + std::to_string(s.count) +
          "] " + std::string(to_string(s.op)) + " ranks " + std::to_string(size) + " root " + std::to_string(s.root) +
-         (s.in_place ? " in place" : "") + " shift " + std::to_string(s.shift);
+         (s.in_place ? " in place" : "") + " shift " + std::to_string(s.shift) +
+         (s.device_factor ? " factor in memory" : "");
 }
 
 inline std::uint64_t mixed(std::uint64_t x) {
@@ -57,6 +59,20 @@ inline void fill(std::vector<std::byte>& bytes, const CaseShape& s, std::uint64_
       }
     }
   });
+}
+
+// The shape's factor as the kernels read it from memory: an element of its type, of a complex one's part. Empty unless
+// the type has fractions.
+inline std::vector<std::byte> stored_factor(const CaseShape& s) {
+  std::vector<std::byte> bytes;
+  reference::with_traits(s.dtype, [&]<typename Traits>(Traits) {
+    using V = typename Traits::Value;
+    if constexpr (std::is_floating_point_v<V>) {
+      bytes.resize(sizeof(typename Traits::Stored));
+      reference::store<typename Traits::Stored>(bytes.data(), 0, Traits::out(static_cast<V>(s.factor)));
+    }
+  });
+  return bytes;
 }
 
 class CollectiveCase {

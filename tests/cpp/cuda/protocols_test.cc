@@ -31,6 +31,7 @@ void run_case(HostRanks& ranks, const CaseShape& shape, std::uint64_t seed, cons
   const std::size_t shift = shape.shift * size_of(shape.dtype);
   std::vector<std::vector<std::byte>> ins, outs;
   std::vector<Call> calls;
+  const std::vector<std::byte> factor = stored_factor(shape);
   for (int r = 0; r < size; ++r) {
     ins.emplace_back(std::max(c.input_bytes(), c.output_bytes()) + shift + 2 * kGuard, std::byte{0x5a});
     outs.emplace_back(c.output_bytes() + shift + 2 * kGuard, std::byte{0xa5});
@@ -47,6 +48,10 @@ void run_case(HostRanks& ranks, const CaseShape& shape, std::uint64_t seed, cons
     }
     if (c.input_bytes() > 0) std::memcpy(in, c.input(r).data(), c.input_bytes());
     calls.push_back(c.call(in, out));
+    if (shape.device_factor) {
+      calls.back().device_factor = factor.data();
+      calls.back().factor = -1.0;  // nobody's
+    }
   }
   ranks.run([&](int) { return choice.blocks; },
             [&](int r, const SerialTeam& team) {
@@ -97,6 +102,24 @@ TEST_P(Protocols, EveryTypeAndOperation) {
       shape.count = 67;
       shape.shift = 1;
       if (cpu::supports(shape.dtype, shape.op)) run_case(ranks, shape, ++seed, GetParam());
+    }
+  }
+}
+
+TEST_P(Protocols, FactorsAreReadFromMemory) {
+  HostRanks ranks(3);
+  std::uint64_t seed = 700;
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+    for (int d = 0; d < kDataTypeCount; ++d) {
+      CaseShape shape;
+      shape.collective = collective;
+      shape.dtype = static_cast<DataType>(d);
+      shape.op = ReduceOp::kPremulSum;
+      shape.factor = 0.25;
+      shape.device_factor = true;
+      shape.count = 67;
+      shape.in_place = ++seed % 2 == 0;
+      if (cpu::supports(shape.dtype, shape.op)) run_case(ranks, shape, seed, GetParam());
     }
   }
 }

@@ -82,6 +82,26 @@ TEST(Collectives, EveryTypeAndOperation) {
   }
 }
 
+TEST(Collectives, FactorsAreReadFromMemory) {
+  for (const char* algorithm : {"", "ll_two_shot", "ll128_one_shot", "bulk_one_shot"}) {
+    GpuWorld world;
+    world.options.algorithm = algorithm;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::uint64_t seed = 300;
+      for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+        for (int d = 0; d < kDataTypeCount; ++d) {
+          CaseShape shape = shape_of(collective, 1237, static_cast<DataType>(d));
+          shape.op = ReduceOp::kPremulSum;
+          shape.factor = 0.25;
+          shape.device_factor = true;
+          shape.in_place = ++seed % 2 == 0;
+          if (cpu::supports(shape.dtype, shape.op)) run_and_verify(rank, shape, seed);
+        }
+      }
+    });
+  }
+}
+
 TEST(Collectives, LargeMessages) {
   GpuWorld world;
   world.size = 4;

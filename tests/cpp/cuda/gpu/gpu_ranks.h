@@ -122,6 +122,7 @@ struct Buffers {
   std::byte* input = nullptr;
   std::byte* output = nullptr;
   Call call;
+  std::byte* factor = nullptr;  // of a shape with device_factor
 };
 
 // Uploads the input, poisons the output.
@@ -139,6 +140,12 @@ inline Buffers prepare(Rank& rank, const CollectiveCase& c, cudaStream_t stream)
   }
   rank.upload(b.input, c.input(rank.rank), stream);
   b.call = c.call(b.input, b.output);
+  if (s.device_factor) {
+    b.factor = rank.allocate(sizeof(double));
+    rank.upload(b.factor, stored_factor(s), stream);
+    b.call.device_factor = b.factor;
+    b.call.factor = -1.0;  // nobody's
+  }
   return b;
 }
 

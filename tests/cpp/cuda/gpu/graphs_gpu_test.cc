@@ -64,6 +64,33 @@ TEST(Graphs, ReplayWithChangingData) {
   }
 }
 
+// A captured call reads its factor when it runs: each replay takes the one that lies there then.
+TEST(Graphs, ReplayWithChangingFactors) {
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    CaseShape shape = sum(3000);
+    shape.dtype = DataType::kFloat32;
+    shape.op = ReduceOp::kPremulSum;
+    shape.device_factor = true;
+    const Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 0), rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    cudaGraphExec_t graph = capture(rank.stream, [&] { rank.comm->run(b.call, rank.stream); });
+    TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
+    for (int round = 1; round <= 5; ++round) {
+      shape.factor = 0.25 * round;
+      const CollectiveCase c(shape, rank.size, static_cast<std::uint64_t>(round));
+      rank.upload(b.input, c.input(rank.rank), rank.stream);
+      rank.upload(b.factor, stored_factor(shape), rank.stream);
+      TUTTI_CUDA_OK(cudaGraphLaunch(graph, rank.stream));
+      rank.comm->synchronize(rank.stream);
+      verify(rank, c, b, "factor " + std::to_string(shape.factor));
+    }
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+  });
+}
+
 // Eager calls on two streams, with a capture between them: the second one still waits for the first, though nothing
 // else orders the streams.
 TEST(Graphs, ACaptureBetweenDoesNotPartEagerCalls) {
