@@ -28,25 +28,24 @@ CudaLane CudaSide::make(c10::Device device, const std::string& id, int rank, int
   return {std::move(communicator), cuda.getStreamFromGlobalPool(device, /*isHighPriority=*/true)};
 }
 
-void CudaSide::check_device(c10::Device device) const {
-  if (!group_.has_value() || group_->communicator->device() == device.index()) return;
+const CudaLane& CudaSide::checked(const CudaLane& lane, c10::Device device) {
+  if (lane.communicator->device() == device.index()) return lane;
   throw_error(ErrorKind::kInvalidArgument,
-              "this group's rank uses cuda:" + std::to_string(group_->communicator->device()) + ", not " +
-                  device.str() + ": a rank of a group has one device");
+              "this group's rank uses cuda:" + std::to_string(lane.communicator->device()) + ", not " + device.str() +
+                  ": a rank of a group has one device");
 }
 
 const CudaLane& CudaSide::group(c10::Device device) {
-  const auto made = [&]() -> const CudaLane* {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    check_device(device);
-    return group_.has_value() ? &*group_ : nullptr;
-  };
-  if (const CudaLane* lane = made()) return *lane;
+  // acquire: pairs with the release below.
+  if (const CudaLane* lane = made_group_.load(std::memory_order_acquire)) return checked(*lane, device);
   const std::lock_guard<std::mutex> one_at_a_time(making_);
-  if (const CudaLane* lane = made()) return *lane;
+  if (const CudaLane* lane = made_group_.load(std::memory_order_acquire)) return checked(*lane, device);
   CudaLane lane = make(device, id_, rank_, size_, "");
   const std::lock_guard<std::mutex> lock(mutex_);
-  return group_.emplace(std::move(lane));
+  const CudaLane& made = group_.emplace(std::move(lane));
+  // release: publishes the lane to those who take no lock.
+  made_group_.store(&made, std::memory_order_release);
+  return made;
 }
 
 const CudaLane& CudaSide::pair(c10::Device device, int peer, bool send) {

@@ -12,6 +12,7 @@
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -71,7 +72,7 @@ class CudaSide {
 
   // `messages`: what it is for, in the communicator's name; empty for that of the group.
   CudaLane make(c10::Device device, const std::string& id, int rank, int size, const std::string& messages) const;
-  void check_device(c10::Device device) const;
+  static const CudaLane& checked(const CudaLane& lane, c10::Device device);
   // The entry of this storage; null without. mutex_ is held.
   const Registered* find_registered(const c10::Storage& storage) const;
   template <typename Visit>
@@ -90,6 +91,7 @@ class CudaSide {
   CudaOptions options_;
   std::vector<Registered> registered_;  // before the communicator, which must end before they are freed
   std::optional<CudaLane> group_;
+  std::atomic<const CudaLane*> made_group_{nullptr};  // group_, once made: each call asks, without a lock
   std::map<Pair, CudaLane> pairs_;
 };
 

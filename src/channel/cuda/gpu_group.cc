@@ -112,13 +112,16 @@ GpuPorts& GpuGroup::ports() {
   if (ports_ == nullptr) {
     const DeviceGuard guard(request_.device);
     ports_ = std::make_unique<GpuPorts>(world_.control, request_.device);
+    // release: publishes them to port_failure().
+    made_ports_.store(ports_.get(), std::memory_order_release);
   }
   return *ports_;
 }
 
 std::optional<Error> GpuGroup::port_failure() const {
-  const std::lock_guard lock(ports_mutex_);
-  return ports_ == nullptr ? std::nullopt : ports_->proxy().failure();
+  // acquire: pairs with the release in ports().
+  GpuPorts* const made = made_ports_.load(std::memory_order_acquire);
+  return made == nullptr ? std::nullopt : made->proxy().failure();
 }
 
 std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const std::string& name,

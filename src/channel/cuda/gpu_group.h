@@ -7,11 +7,12 @@
 //
 // Ownership: owns all mappings. It must outlive every kernel that uses world(): graphs that hold such kernels keep it
 // alive. Thread rule: one thread makes it; const afterwards, except the control words and what ports() makes.
-// Lock: ports_mutex_ guards ports_; a leaf.
+// Lock: ports_mutex_ is held while ports_ is made; a leaf.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -71,7 +72,7 @@ class GpuGroup {
   std::chrono::milliseconds exchange_timeout() const noexcept { return request_.timeout; }
   // Made at the first call, which must come before kernels that wait.
   GpuPorts& ports();
-  // What the ports' proxy has met; empty without one.
+  // What the ports' proxy has met; empty without one. Asked before each call: takes no lock.
   std::optional<Error> port_failure() const;
   // The same in host memory that all ranks map.
   std::shared_ptr<SymmetricMemory> allocate_on_host(Store& store, const std::string& name, std::size_t bytes) const;
@@ -98,8 +99,9 @@ class GpuGroup {
   int most_blocks_ = kMaxBlocks;
   cudaStream_t reader_ = nullptr;
   std::string transport_;
-  mutable std::mutex ports_mutex_;
+  std::mutex ports_mutex_;
   std::unique_ptr<GpuPorts> ports_;
+  std::atomic<GpuPorts*> made_ports_{nullptr};  // ports_, once made
 };
 
 }  // namespace tutti::cuda

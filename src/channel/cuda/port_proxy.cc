@@ -75,6 +75,8 @@ void PortProxy::drain() {
 }
 
 std::optional<Error> PortProxy::failure() const {
+  // acquire: pairs with the release in fail().
+  if (!failed_.load(std::memory_order_acquire)) return std::nullopt;
   const std::lock_guard lock(mutex_);
   return failure_;
 }
@@ -87,6 +89,7 @@ void PortProxy::fail(const Error& error) noexcept {
   {
     const std::lock_guard lock(mutex_);
     failure_ = error;
+    failed_.store(true, std::memory_order_release);  // release: publishes that there is a failure to failure()
   }
   // Ends this rank's kernels that wait; they tell the peers.
   device::store_relaxed(&shared_.control->abort, 1);

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -81,7 +82,7 @@ class PortProxy {
   // Waits until all requests made so far, and their copies, are complete, or the proxy has left.
   void drain();
 
-  // What the proxy itself has met.
+  // What the proxy itself has met. Takes no lock while there is nothing.
   std::optional<Error> failure() const;
 
  private:
@@ -123,6 +124,7 @@ class PortProxy {
   bool stopping_ = false;
   bool left_ = false;
   std::optional<Error> failure_;
+  std::atomic<bool> failed_{false};  // failure_ is there
 
   std::thread thread_;  // last: it uses all above
 };

@@ -25,7 +25,7 @@ bool CudaCommunicatorImpl::uses_copy_engines(const Call& call) const {
   return choose_copy_engine(call, size_, group_->between_gpus(), forced_);
 }
 
-void CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                                                std::byte* const* outputs, cudaStream_t stream) {
   copy_streams_.prepare(size_);
   const bool reduce = call.collective == Collective::kAllReduce;
@@ -42,7 +42,9 @@ void CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
     meet_ranks(record.hash, stream);
   }
   copy_streams_.issue(plan_copies(call, rank_, size_, inputs, outputs), stream);
-  log(call, record, "copy_engine", meet_ranks(post(record, choice ^ kSecondMeeting), stream));
+  const Launched last = meet_ranks(post(record, choice ^ kSecondMeeting), stream);
+  log(call, record, "copy_engine", last);
+  return last.captured;
 }
 
 Launched CudaCommunicatorImpl::meet_ranks(std::uint32_t fingerprint, cudaStream_t stream) {

@@ -71,6 +71,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void throw_if_failed() const;
   void run_collective(const Call& call, cudaStream_t stream);
   void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
+  // This, and run_by_copy_engines(), tell whether the call was captured.
+  bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+                         std::byte* const* outputs, cudaStream_t stream);
   // Whether run() looks for registered memory.
   bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }
   void run_messages(const Call& call, cudaStream_t stream);
@@ -78,7 +81,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void forget_port_memory(const CudaRegion& region);
   // copy_engine_calls.cc
   bool uses_copy_engines(const Call& call) const;
-  void run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+  bool run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                            std::byte* const* outputs, cudaStream_t stream);
   Launched meet_ranks(std::uint32_t fingerprint, cudaStream_t stream);
   int direct_blocks() const noexcept;

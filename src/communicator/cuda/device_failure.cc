@@ -35,11 +35,9 @@ std::optional<Error> failure_of(const device::HostControl& control, int rank, co
                                 const std::string& abort_reason, const CallBoard& board) {
   // acquire: the record is complete.
   const auto code = static_cast<device::FailureCode>(device::load_acquire(&control.code));
+  if (code == device::FailureCode::kNone && abort_reason.empty()) return std::nullopt;  // asked before each call
   const std::string who = "group '" + name + "', rank " + std::to_string(rank) + ": ";
-  if (code == device::FailureCode::kNone) {
-    if (abort_reason.empty()) return std::nullopt;
-    return Error(ErrorKind::kAborted, who + abort_reason);
-  }
+  if (code == device::FailureCode::kNone) return Error(ErrorKind::kAborted, who + abort_reason);
   const auto peer = static_cast<int>(control.peer);
   const auto reporter = static_cast<int>(control.reporter);
   const std::string found = reporter == rank ? "" : " (found by rank " + std::to_string(reporter) + ")";

@@ -18,19 +18,26 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   }
   if (place.input.memory == nullptr) inputs[rank_] = call.input.base;
   if (place.output.memory == nullptr) outputs[rank_] = call.output.base;
+  ++direct_calls_;
+  const bool captured = by_copy_engines ? run_by_copy_engines(call, place, inputs, outputs, stream)
+                                        : run_direct_kernel(call, place, inputs, outputs, stream);
+  if (!captured) return;
   for (const DirectBuffer* buffer : {&place.input, &place.output}) {
     // The caller's own memory of run_in() has no owner here.
     if (buffer->memory.use_count() > 0) collectives_.retain(stream, buffer->memory);
   }
-  ++direct_calls_;
-  if (by_copy_engines) return run_by_copy_engines(call, place, inputs, outputs, stream);
+}
+
+bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
+                                             std::byte* const* outputs, cudaStream_t stream) {
   const int blocks = direct_blocks();
   const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
   if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
-  log(call, record, "direct",
-      launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, args,
-             Lane::kCollectives, stream));
+  const Launched how = launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers,
+                              args, Lane::kCollectives, stream);
+  log(call, record, "direct", how);
+  return how.captured;
 }
 
 int CudaCommunicatorImpl::direct_blocks() const noexcept {
