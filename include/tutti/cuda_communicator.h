@@ -164,6 +164,7 @@ class CudaCommunicator {
                                        std::chrono::milliseconds timeout = {}) = 0;
   virtual void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
                                     std::chrono::milliseconds timeout = {}) = 0;
+  virtual bool is_capturing(CudaStream stream) const = 0;  // calls on it become parts of a graph now
   // Waits on the host for `stream`, then raises a failure if there is one.
   virtual void synchronize(CudaStream stream) = 0;
 
@@ -186,8 +187,7 @@ class CudaCommunicator {
   virtual std::string explain_in(const Call& call) const = 0;
   // How this rank reaches the others and why: "peer memory", or "pinned host memory: device 0 cannot map device 1".
   virtual const std::string& transport() const noexcept = 0;
-  // Counts of what was issued or captured here, and of what the GPU has run; times are not measured. Reads from the
-  // GPU.
+  // Counts of what was issued or captured here, and of what the GPU has run; no times. Reads from the GPU.
   virtual Metrics metrics() const = 0;
   virtual void reset_metrics() noexcept = 0;
   // As Communicator::flight_record. A call is scheduled, started or completed as the GPU says now; a captured one stays

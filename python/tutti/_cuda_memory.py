@@ -107,6 +107,14 @@ def _own_pool(device: int) -> torch.cuda.MemPool:
         return mem_pool()
 
 
+def pool_memory(nbytes: int, device: int) -> torch.Tensor:
+    """``uint8[nbytes]`` on CUDA device ``device``, of this process's own pool. Raises as :func:`mem_pool` does."""
+    import torch
+
+    with torch.cuda.use_mem_pool(_own_pool(device), device):
+        return torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+
 def empty(
     sizes: list[int], dtype: torch.dtype | None, device: torch.device, group: ProcessGroup | None
 ) -> torch.Tensor:

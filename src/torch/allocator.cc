@@ -1,6 +1,7 @@
 #include "torch/allocator.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/Functions.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <atomic>
@@ -111,7 +112,12 @@ c10::Allocator& arena_allocator() {
 
 at::Tensor empty_in_arena(at::IntArrayRef sizes, at::ScalarType dtype) {
   constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
-  return at::Tensor(at::detail::empty_generic(sizes, &arena_allocator(), kCpu, dtype, std::nullopt));
+  try {
+    return at::Tensor(at::detail::empty_generic(sizes, &arena_allocator(), kCpu, dtype, std::nullopt));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kExhausted) throw;
+    return at::empty(sizes, dtype);
+  }
 }
 
 void use_shared_allocator(bool enabled, std::size_t threshold) {

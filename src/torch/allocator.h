@@ -15,6 +15,8 @@ namespace tutti::face {
 // Allocates everything in the arena; throws tutti::Error(kExhausted) when it is full or could not be made.
 c10::Allocator& arena_allocator();
 
+// An ordinary CPU tensor where the arena has no room: each rank may decide that by itself, since calls look at where
+// the ranks' tensors lie.
 at::Tensor empty_in_arena(at::IntArrayRef sizes, at::ScalarType dtype);
 
 // From now on CPU tensors of at least `threshold` bytes lie in the arena while it has room; smaller ones come from the

@@ -174,11 +174,29 @@ void bind_calls(GroupClass& group) {
             py::arg("block"), Release());
 }
 
+// Memory that other processes can map, of the pool that PyTorch's own Python functions keep. Undefined where there is
+// none, whatever the reason: the other ranks wait to hear of it.
+at::Tensor pool_memory(std::int64_t bytes, c10::Device device) {
+  const py::gil_scoped_acquire locked;
+  try {
+    const auto make = py::module_::import("tutti._cuda_memory").attr("pool_memory");
+    return make(bytes, static_cast<int>(device.index())).cast<at::Tensor>();
+  } catch (const py::error_already_set&) {
+    return {};
+  }
+}
+
 void bind_cuda_memory(py::module_& module, GroupClass& group) {
   group.def("register_tensors", &ProcessGroupTutti::register_tensors, py::arg("tensors"), Release())
       .def("unregister_tensors", &ProcessGroupTutti::unregister_tensors, py::arg("tensors"), Release())
       .def("is_registered", &ProcessGroupTutti::is_registered, py::arg("tensor"))
-      .def_property_readonly("cuda_direct_calls", &ProcessGroupTutti::cuda_direct_calls);
+      .def_property_readonly("cuda_direct_calls", &ProcessGroupTutti::cuda_direct_calls)
+      .def(
+          "allocate_tensor",
+          [](ProcessGroupTutti& self, long size, at::ScalarType dtype, const at::Device& device) {
+            return self.allocate_with(size, at::TensorOptions(dtype).device(device), &pool_memory);
+          },
+          py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"), Release());
   module.def("cuda_library", [] { return translated([] { return CudaCommunicator::library(); }); });
 }
 

@@ -1,5 +1,6 @@
 #include "torch/cuda_side.h"
 
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
@@ -120,6 +121,17 @@ std::vector<std::string> CudaSide::flight_records() const {
 bool CudaSide::in_use() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return group_.has_value() || !pairs_.empty();
+}
+
+void CudaSide::order_after_calls(const c10::Stream& stream) const {
+  const auto follow = [&](const CudaLane& lane) {
+    c10::Event last(c10::DeviceType::CUDA);
+    last.record(lane.stream);
+    last.block(stream);
+  };
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (group_.has_value()) follow(*group_);
+  for (const auto& [key, lane] : pairs_) follow(lane);
 }
 
 std::optional<Error> CudaSide::failure() const {

@@ -53,6 +53,8 @@ class CudaSide {
   std::uint64_t direct_calls() const;
 
   bool in_use() const;
+  // `stream` waits for the asynchronous calls issued so far.
+  void order_after_calls(const c10::Stream& stream) const;
   std::optional<Error> failure() const;
   void abort(const std::string& reason) noexcept;
   void set_timeout(std::chrono::milliseconds timeout);

@@ -63,8 +63,8 @@ ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& stor
       id_(id),
       options_(options),
       communicator_(std::move(communicator)),
-      cuda_(store, id + "/cuda", communicator_->rank(), communicator_->size(), cuda_options(*communicator_, *options)) {
-}
+      cuda_(store, id + "/cuda", communicator_->rank(), communicator_->size(), cuda_options(*communicator_, *options)),
+      buffers_(*communicator_, cuda_) {}
 
 ProcessGroupTutti::~ProcessGroupTutti() = default;
 
@@ -197,9 +197,20 @@ std::shared_ptr<c10::Allocator> ProcessGroupTutti::getMemAllocator() {
 }
 
 at::Tensor ProcessGroupTutti::allocateTensor(long size, at::TensorOptions options) {
-  if (options.device().is_cuda()) return at::empty({size}, options);
+  return allocate_with(size, options, [](std::int64_t bytes, c10::Device device) {
+    try {
+      return at::empty({bytes}, at::TensorOptions(at::kByte).device(device));
+    } catch (const c10::OutOfMemoryError&) {
+      return at::Tensor();
+    }
+  });
+}
+
+at::Tensor ProcessGroupTutti::allocate_with(long size, const at::TensorOptions& options, GroupBuffers::Source source) {
+  if (size < 0) refuse("allocate_tensor: the size is " + std::to_string(size));
+  if (options.device().is_cuda()) return translated([&] { return buffers_.allocate(size, options, source); });
   if (!options.device().is_cpu()) refuse("allocate_tensor: tutti allocates CPU and CUDA tensors");
-  return translated([&] { return empty_in_arena({size}, options.dtype().toScalarType()); });
+  return empty_in_arena({size}, options.dtype().toScalarType());
 }
 
 }  // namespace tutti::face

@@ -19,6 +19,7 @@
 #include <unordered_map>
 
 #include "torch/cuda_side.h"
+#include "torch/group_buffers.h"
 #include "torch/work.h"
 #include "tutti/communicator.h"
 
@@ -137,7 +138,10 @@ class ProcessGroupTutti final : public c10d::Backend {
   std::uint64_t cuda_direct_calls() const { return cuda_.direct_calls(); }
 
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  // Memory that all ranks map, where there is any: of CPU tensors by this rank alone, of CUDA tensors collectively
+  // (group_buffers.h), from PyTorch's allocator unless `source` gives other memory.
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+  at::Tensor allocate_with(long size, const at::TensorOptions& options, GroupBuffers::Source source);
 
  private:
   using Batch = std::vector<std::unique_ptr<Prepared>>;
@@ -181,6 +185,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   const std::shared_ptr<Communicator> communicator_;
 
   CudaSide cuda_;
+  GroupBuffers buffers_;  // of cuda_: goes before it
 
   // What a thread has issued since startCoalescing.
   struct Coalesced {

@@ -318,3 +318,76 @@ def allocate(ctx: Context) -> bool:
 @pytest.mark.tutti_only
 def test_allocate_tensor(world: World) -> None:
     assert world(2).call(allocate) == [True, True]
+
+
+def factor_tensors(ctx: Context) -> list[bool]:
+    """A factor on the CPU may have any dtype: its value counts."""
+    answers = []
+    for factor in (torch.tensor(0.5), torch.tensor([0.5], dtype=torch.float64), torch.tensor([[2]])):
+        tensor = torch.full((9,), 3.0, dtype=torch.bfloat16)
+        dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
+        answers.append(bool((tensor == 3 * float(factor) * ctx.size).all()))
+    parts = torch.ones(4 * ctx.size)
+    part = torch.empty(4)
+    dist.reduce_scatter_tensor(part, parts, op=dist._make_nccl_premul_sum(torch.tensor(float(ctx.rank))))
+    answers.append(bool((part == sum(range(ctx.size))).all()))
+    return answers
+
+
+@pytest.mark.tutti_only
+def test_factors_that_are_tensors(world: World) -> None:
+    assert world(2).call(factor_tensors) == [[True] * 4] * 2
+
+
+def allocate_too_much(ctx: Context) -> list[bool]:
+    import tutti
+
+    backend = tutti.get_communicator()
+    answers = []
+    for tensor in (
+        backend.allocate_tensor(1 << 20, dtype=torch.float32, device=torch.device("cpu")),
+        tutti.empty(1 << 20),
+    ):
+        tensor.fill_(ctx.rank + 1)
+        dist.all_reduce(tensor)
+        answers.append(not tutti.is_mapped(tensor) and bool((tensor == 3).all()))
+    answers.append(tutti.is_mapped(tutti.empty(1000)))
+    with pytest.raises(ValueError, match="CPU and CUDA tensors"):
+        backend.allocate_tensor(3, dtype=torch.float32, device=torch.device("meta"))
+    with pytest.raises(ValueError, match="the size is -1"):
+        backend.allocate_tensor(-1, dtype=torch.float32, device=torch.device("cpu"))
+    return answers
+
+
+@pytest.mark.tutti_only
+def test_a_full_arena_gives_ordinary_tensors(fresh_world: World) -> None:
+    """Training goes on where the arena has no room."""
+    assert fresh_world(2, env={"TUTTI_ARENA_BYTES": str(2 << 20)}).call(allocate_too_much) == [[True] * 3] * 2
+
+
+def both_devices(ctx: Context) -> list[bool]:
+    import tutti
+
+    ctx.init(f"{ctx.generation}.both", backend="cpu:tutti,cuda:tutti")
+    group = dist.group.WORLD
+    assert group is not None
+    backend = tutti.get_communicator(group)
+    tensor = torch.ones(10)
+    dist.all_reduce(tensor)
+    before = backend.sequence
+    answers = [tutti.get_communicator(group, "cuda") is backend, bool((tensor == ctx.size).all())]
+    if not torch.cuda.is_available():
+        # A call for the other device that cannot be made leaves the numbers of this one alone.
+        with pytest.raises(RuntimeError):
+            backend.eager_connect_single_device(torch.device("cuda:0"))
+        answers.append(backend.sequence == before)
+    dist.all_reduce(tensor)
+    dist.barrier()
+    objects = [None] * ctx.size
+    dist.all_gather_object(objects, ctx.rank)
+    return [*answers, objects == list(range(ctx.size)), bool((tensor == ctx.size**2).all())]
+
+
+@pytest.mark.tutti_only
+def test_one_backend_serves_both_devices(fresh_world: World) -> None:
+    assert all(all(answers) for answers in fresh_world(2).call(both_devices))

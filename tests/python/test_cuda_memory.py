@@ -237,3 +237,90 @@ def trained(ctx: Context, mapped: bool) -> list[float]:
 def test_ddp_reduces_registered_buckets(world: World) -> None:
     mapped, copied = run(world, trained, True), run(world, trained, False)
     assert all(m == pytest.approx(c, rel=1e-5) for m, c in zip(mapped, copied, strict=True))
+
+
+def allocated(ctx: Context) -> None:
+    """Tensors that the group allocates: registered, used again together, and never while one rank needs them."""
+    backend, device = tutti.get_communicator(device="cuda"), torch.device("cuda", torch.cuda.current_device())
+
+    def allocate(count: int) -> torch.Tensor:
+        return backend.allocate_tensor(count, dtype=torch.float32, device=device)
+
+    def expect_sum(tensor: torch.Tensor) -> None:
+        tensor.fill_(ctx.rank + 1)
+        expect_direct(ctx, lambda: dist.all_reduce(tensor))
+        assert tensor.eq(sum(range(1, ctx.size + 1))).all()
+
+    first = allocate(COUNT)
+    assert tutti.is_mapped(first) and first.numel() == COUNT and first.dtype == torch.float32
+    expect_sum(first)
+    place = first.data_ptr()
+    second = allocate(COUNT)  # while the first is in use
+    assert second.data_ptr() != place
+    del second
+    kept = first[3:] if ctx.rank == 0 else None  # one rank alone needs it longer
+    del first
+    third = allocate(COUNT)
+    assert third.data_ptr() != place
+    del kept, third
+    assert allocate(COUNT).data_ptr() == place  # again: the first one that is free on all ranks
+    # Calls that nobody waits for hold their buffer up on the GPU.
+    for step in range(50):
+        tensor = allocate(COUNT)
+        tensor.fill_(step)
+        work = dist.all_reduce(tensor, async_op=True)
+        if step % 2 == 0:
+            work.wait()
+            assert tensor.eq(step * ctx.size).all(), step
+        del work, tensor
+    assert not tutti.is_mapped(allocate(1000))  # gains nothing
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        other = allocate(COUNT)
+    assert other.data_ptr() != place  # a stream of its own
+    differing = allocate(COUNT + 1000 * ctx.rank)
+    assert differing.numel() == COUNT + 1000 * ctx.rank and not tutti.is_mapped(differing)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        inside = allocate(COUNT)
+        inside.fill_(1)
+        dist.all_reduce(inside)
+    assert not tutti.is_mapped(inside)
+    graph.replay()
+    assert inside.eq(ctx.size).all()
+    torch.cuda.synchronize()
+
+
+@on_gpu
+def test_tensors_that_the_group_allocates(world: World) -> None:
+    run(world, allocated)
+
+
+def sharded(ctx: Context, from_group: bool) -> tuple[list[float], int]:
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    torch.manual_seed(7)
+    net = nn.Sequential(nn.Linear(64, 1200), nn.ReLU(), nn.Linear(1200, 1200), nn.ReLU(), nn.Linear(1200, 8)).cuda()
+    fully_shard(net[2])
+    fully_shard(net)
+    for module in net.modules():
+        if isinstance(module, FSDPModule):
+            module.set_allocate_memory_from_process_group_for_comm(from_group)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    data = torch.randn(8, ctx.size, 16, 64, generator=torch.Generator().manual_seed(3)).cuda()
+    before, losses = tutti.cuda_direct_calls(), []
+    for step in range(8):
+        optimizer.zero_grad()
+        loss = net(data[step, ctx.rank]).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses, tutti.cuda_direct_calls() - before
+
+
+@on_gpu
+def test_fsdp2_with_buffers_of_the_group(world: World) -> None:
+    for (ours, direct), (plain, copied) in zip(run(world, sharded, True), run(world, sharded, False), strict=True):
+        assert ours == pytest.approx(plain, rel=1e-5)
+        assert direct >= 16 and copied == 0  # of the large layer: each step gathers and reduce-scatters

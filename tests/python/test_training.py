@@ -120,6 +120,52 @@ def test_fsdp2(world: World) -> None:
     assert max(world(2).call(train_fsdp)) < 1e-6
 
 
+def wide_fsdp(ctx: Context, from_group: bool) -> list[float]:
+    """Losses of a sharded model, its communication buffers from the group or from PyTorch."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard
+
+    torch.manual_seed(7)
+    net = nn.Sequential(nn.Linear(128, 512), nn.Tanh(), nn.Linear(512, 128))
+    mesh = init_device_mesh("cpu", (ctx.size,))
+    for layer in net:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    for module in net.modules():
+        if isinstance(module, FSDPModule):
+            module.set_allocate_memory_from_process_group_for_comm(from_group)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(3 + ctx.rank)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = net(torch.randn(4, 128, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def fsdp_from_group(ctx: Context) -> tuple[list[float], list[float], set[tuple[str, str]]]:
+    import tutti
+
+    plain = wide_fsdp(ctx, False)
+    tutti.reset_metrics()
+    ours = wide_fsdp(ctx, True)
+    rows = tutti.get_metrics()["rows"]
+    used = {(row["collective"], row["algorithm"]) for row in rows if row["bytes"] >= 64 << 10}
+    return plain, ours, used
+
+
+@pytest.mark.tutti_only
+def test_fsdp2_with_buffers_of_the_group(world: World) -> None:
+    """The buffers that FSDP2 asks the group for lie in memory that all ranks map: nothing is staged."""
+    for plain, ours, used in world(2).call(fsdp_from_group):
+        assert ours == plain
+        assert used == {("all_gather", "mapped"), ("reduce_scatter", "mapped")}
+
+
 def train_zero(ctx: Context) -> float:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 

@@ -289,6 +289,13 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const s
   return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
 }
 
+bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
+  const DeviceGuard guard(group_->device());
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
   check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   const std::lock_guard lock(mutex_);

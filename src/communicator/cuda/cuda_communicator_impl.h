@@ -47,6 +47,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
                                std::chrono::milliseconds timeout) override;
   void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
                             std::chrono::milliseconds timeout) override;
+  bool is_capturing(CudaStream stream) const override;
   void synchronize(CudaStream stream) override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
