@@ -74,7 +74,7 @@ TUTTI_DEVICE void ll_add_rms_norm_of(const Team& team, const DeviceWorld& world,
         TUTTI_UNROLL
         for (int k = 1; k < N; ++k) {
           if (k >= size) break;
-          const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+          const int peer = rank_after(world, k);
           const int phase = item < kLLItems ? 0 : 1;
           device::ll_store(call.ll(peer, phase, world.rank) + item % kLLItems, kLLItems, v, flag);
         }
@@ -121,7 +121,7 @@ TUTTI_DEVICE void ll128_add_rms_norm_of(const Team& team, const DeviceWorld& wor
       TUTTI_UNROLL
       for (int k = 1; k < N; ++k) {
         if (k >= size) break;
-        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+        const int peer = rank_after(world, k);
         device::ll128_store(call.ll128(peer, unit < kUnits ? 0 : 1, world.rank), unit % kUnits, v, flag);
       }
       return true;

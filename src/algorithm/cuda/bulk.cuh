@@ -143,33 +143,34 @@ TUTTI_DEVICE void worker_send(const Team& team, std::byte* to, const std::byte* 
 }
 
 // Reduces one piece: this rank's input and what lies in the slots; the result goes to `emit(offset, vector, left)`. Two
-// items of every rank are in flight a thread where the input is aligned.
+// items of every rank are in flight a thread where the input is aligned; in large groups one, which is as many loads.
 template <int N, class R, class Team, class Emit>
 TUTTI_DEVICE void worker_reduce(const Team& team, const DeviceWorld& world, const BulkRing<Team>& ring, std::size_t k,
                                 const std::byte* own, std::size_t bytes, const ReduceSpec& spec, Emit emit) {
   if (!team.is_worker()) return;
   const int size = group_size<N>(world);
-  const std::byte* slots[N];
-  TUTTI_UNROLL
-  for (int p = 0; p < N; ++p) slots[p] = p < size ? ring.slot(world.rank, 0, k, p) : nullptr;
+  // One address, not one a rank: the slots of a piece lie one after another.
+  const std::byte* const first_slot = ring.slot(world.rank, 0, k, 0);
+  const auto slot = [&](int p) { return first_slot + static_cast<std::size_t>(p) * kBulkPieceBytes; };
   const auto stride = static_cast<std::size_t>(team.workers()) * 16;
   std::size_t at = static_cast<std::size_t>(team.worker()) * 16;
 #if defined(__CUDA_ARCH__)
+  constexpr int kInFlight = N > 4 ? 1 : 2;
   if (device::aligned(own, 16)) {
-    for (; at + stride + 16 <= bytes; at += 2 * stride) {
-      Vec16 v[2][N];
+    for (; at + (kInFlight - 1) * stride + 16 <= bytes; at += kInFlight * stride) {
+      Vec16 v[kInFlight][N];
       TUTTI_UNROLL
-      for (int u = 0; u < 2; ++u) {
+      for (int u = 0; u < kInFlight; ++u) {
         TUTTI_UNROLL
         for (int p = 0; p < N; ++p) {
           if (p >= size) break;
-          const std::byte* from = p == world.rank ? own : slots[p];
+          const std::byte* from = p == world.rank ? own : slot(p);
           v[u][p] = *reinterpret_cast<const Vec16*>(from + at + u * stride);
           if (p == world.rank) v[u][p] = R::own(v[u][p], spec);
         }
       }
-      emit(at, R::reduce(v[0], size, spec), 16);
-      emit(at + stride, R::reduce(v[1], size, spec), 16);
+      TUTTI_UNROLL
+      for (int u = 0; u < kInFlight; ++u) emit(at + u * stride, R::reduce(v[u], size, spec), 16);
     }
   }
 #endif
@@ -177,7 +178,7 @@ TUTTI_DEVICE void worker_reduce(const Team& team, const DeviceWorld& world, cons
     Vec16 v[N];
     TUTTI_UNROLL
     for (int p = 0; p < N; ++p) {
-      if (p < size && p != world.rank) v[p] = *reinterpret_cast<const Vec16*>(slots[p] + at);
+      if (p < size && p != world.rank) v[p] = *reinterpret_cast<const Vec16*>(slot(p) + at);
     }
     put_own<N>(v, world.rank, R::own(device::load_user(own + at, bytes - at), spec));
     emit(at, R::reduce(v, size, spec), bytes - at);
@@ -218,13 +219,13 @@ TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, cons
       std::byte* to[kMaxRanks - 1] = {};
       TUTTI_UNROLL
       for (int d = 1; d < kMaxRanks; ++d) {
-        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+        const int peer = rank_after(world, d);
         if (d < world.size) to[d - 1] = ring.slot(peer, 0, k, world.rank);
       }
       worker_spread(team, to, world.size - 1, args.send[next] + r.begin, r.bytes());
     } else if (k < pieces) {
       for (int d = 1; d < world.size; ++d) {
-        const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+        const int peer = rank_after(world, d);
         const Range r = piece(part(args.send_bytes[peer], args.block_bytes, team.block()), args.piece_bytes, k);
         if (r.bytes() > 0) send(ring.slot(peer, 0, k, world.rank), args.send[peer] + r.begin, r.bytes());
       }
@@ -297,7 +298,7 @@ TUTTI_DEVICE void bulk_two_shot_data(const Team& team, const DeviceWorld& world,
     if (k < pieces) {
       for (int d = 1; d < N; ++d) {
         if (d >= size) break;
-        const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
+        const int peer = rank_after(world, d);
         const Range r = range_of(peer, k);
         if (r.bytes() > 0) {
           worker_send<R>(team, ring.slot(peer, 0, k, world.rank), args.input + r.begin, r.bytes(), args.spec);
@@ -313,7 +314,7 @@ TUTTI_DEVICE void bulk_two_shot_data(const Team& team, const DeviceWorld& world,
                             sink(r.begin + at, v, left);
                             for (int d = 1; d < N; ++d) {
                               if (d >= size) break;
-                              const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
+                              const int peer = rank_after(world, d);
                               *reinterpret_cast<Vec16*>(ring.slot(peer, 1, k - 1, world.rank) + at) = v;
                             }
                           });
@@ -322,7 +323,7 @@ TUTTI_DEVICE void bulk_two_shot_data(const Team& team, const DeviceWorld& world,
       if (!ring.wait(1, k - 2)) break;
       for (int d = 1; d < N; ++d) {
         if (d >= size) break;
-        const int peer = world.rank + d < size ? world.rank + d : world.rank + d - size;
+        const int peer = rank_after(world, d);
         const Range r = range_of(peer, k - 2);
         if (r.bytes() > 0) copy(r.begin, ring.slot(world.rank, 1, k - 2, peer), r.bytes());
       }

@@ -94,7 +94,7 @@ TUTTI_DEVICE void direct_all_reduce_of(const Team& team, const DeviceWorld& worl
       TUTTI_UNROLL
       for (int k = 0; k < N; ++k) {
         if (k >= group_size<N>(world)) break;
-        const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+        const int peer = rank_after(world, k);
         device::store_user(args.output[peer] + at, v, left);
       }
     });
@@ -121,7 +121,7 @@ TUTTI_DEVICE void direct_all_gather(const Team& team, const DeviceWorld& world, 
     std::byte* to[kMaxRanks - 1] = {};
     TUTTI_UNROLL
     for (int d = 1; d < kMaxRanks; ++d) {
-      const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+      const int peer = rank_after(world, d);
       if (d < world.size) to[d - 1] = args.output[peer] + base + mine.begin;
     }
     const std::byte* from = args.input[world.rank] + mine.begin;

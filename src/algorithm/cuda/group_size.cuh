@@ -1,4 +1,4 @@
-// The number of ranks as a constant of the compiler, where that is worth a kernel of its own.
+// Ranks of a group: their number as a constant of the compiler, where that is worth a kernel of its own, and in turn.
 #pragma once
 
 #include "channel/cuda/device_world.h"
@@ -10,6 +10,10 @@ namespace tutti::cuda {
 template <int N>
 TUTTI_DEVICE int group_size(const DeviceWorld& world) {
   return N == device::kMaxRanks ? world.size : N;
+}
+// The k-th rank after this one, 0 < k < size. Each rank starts with another peer, so that no link has all of them.
+TUTTI_DEVICE int rank_after(const DeviceWorld& world, int k) {
+  return world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
 }
 // f.operator()<N>() for the group's N.
 template <class F>

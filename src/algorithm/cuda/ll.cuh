@@ -4,8 +4,8 @@
 // bytes out of each rank and one trip. Two-shot: rank p gets the p-th chunk of all, reduces it and sends the result to
 // all: 4 (n-1)/n S bytes, two trips.
 //
-// All peers' packets are polled together: the loads of one item are in flight at the same time. Each item is read and
-// written by one thread, so the output may be the input.
+// The packets of up to four peers are polled together: the loads of one item are in flight at the same time. Each item
+// is read and written by one thread, so the output may be the input.
 #pragma once
 
 #include "algorithm/cuda/block_call.cuh"
@@ -17,33 +17,66 @@ namespace tutti::cuda {
 
 using device::Pair64;
 
-// Waits for item `i` of phase `phase` from every rank of `mask` and puts it to v[rank].
-template <int N, class Team>
-TUTTI_DEVICE bool ll_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t i,
-                             std::uint32_t mask, Vec16* v) {
+// Ranks of a group of N that are polled together. Their packets are in registers until all have come: of more ranks
+// they would not fit, beside what else a kernel holds.
+template <int N>
+inline constexpr int kPolledTogether = N < 4 ? N : 4;
+
+// Polls the ranks of `mask`, kTogether at a time, and calls each(p, item) for every p < N in order, once arrived(item)
+// of item = load(p); for ranks that are not in `mask` the item is undefined. False if a wait has ended without its
+// data; then each() has not been called for the ranks polled with it, nor for those after them.
+template <int N, int kTogether, class Team, class Load, class Arrived, class Each>
+TUTTI_DEVICE bool poll_ranks(const DeviceWorld& world, const BlockCall<Team>& call, std::uint32_t mask, Load load,
+                             Arrived arrived, Each each) {
+  static_assert(N % kTogether == 0);
+  device::Awaited awaited = call.awaited(world.rank);
+  bool came = true;
+  TUTTI_UNROLL
+  for (int first = 0; first < N; first += kTogether) {
+    decltype(load(0)) items[kTogether];
+    const auto ready = [&] {
+      TUTTI_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        if (mask >> (first + j) & 1) items[j] = load(first + j);
+      }
+      bool all = true;
+      TUTTI_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        if ((mask >> (first + j) & 1) != 0 && !arrived(items[j])) {
+          all = false;
+          awaited.peer = first + j;
+        }
+      }
+      return all;
+    };
+    came = came && device::wait_until(world.control, awaited, ready);
+    if (!came) break;
+    // After the wait: in it, what is made of the items would need registers of its own.
+    TUTTI_UNROLL
+    for (int j = 0; j < kTogether; ++j) each(first + j, items[j]);
+  }
+  return came;
+}
+// Waits for item `i` of phase `phase` from every rank of `mask`; each(p, v) takes rank p's, in order.
+template <int N, class Team, class Each>
+TUTTI_DEVICE bool ll_receive_each(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t i,
+                                  std::uint32_t mask, Each each) {
   const Pair64* slots = call.ll(world.rank, phase, 0) + i;
   constexpr std::size_t kStride = kLLSlotBytes / sizeof(Pair64);
   const std::uint32_t flag = device::ll_flag(call.sequence());
-  device::Awaited awaited = call.awaited(world.rank);
-  return device::wait_until(world.control, awaited, [&] {
-    device::LLItem items[N];
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if (mask >> p & 1) items[p] = device::ll_load(slots + static_cast<std::size_t>(p) * kStride, kLLItems);
-    }
-    bool all = true;
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if (mask >> p & 1) {
-        if (!device::ll_arrived(items[p], flag)) {
-          all = false;
-          awaited.peer = p;
-        }
-        v[p] = device::ll_data(items[p]);
-      }
-    }
-    return all;
-  });
+  return poll_ranks<N, kPolledTogether<N>>(
+      world, call, mask,
+      [&](int p) { return device::ll_load(slots + static_cast<std::size_t>(p) * kStride, kLLItems); },
+      [&](const device::LLItem& item) { return device::ll_arrived(item, flag); },
+      [&](int p, const device::LLItem& item) {
+        if (mask >> p & 1) each(p, device::ll_data(item));
+      });
+}
+// The same; v[p] is rank p's.
+template <int N, class Team>
+TUTTI_DEVICE bool ll_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t i,
+                             std::uint32_t mask, Vec16* v) {
+  return ll_receive_each<N>(world, call, phase, i, mask, [&](int p, const Vec16& data) { v[p] = data; });
 }
 
 // This block's part of what goes to each peer. A part that goes to several is loaded once.
@@ -58,7 +91,7 @@ TUTTI_DEVICE void ll_send(const Team& team, const DeviceWorld& world, const Bloc
     const std::byte* loaded = nullptr;
     Vec16 v{{0, 0, 0, 0}};
     for (int k = 1; k < world.size; ++k) {
-      const int peer = world.rank + k < world.size ? world.rank + k : world.rank + k - world.size;
+      const int peer = rank_after(world, k);
       if (at >= args.send_bytes[peer]) continue;
       if (args.send[peer] != loaded) {
         loaded = args.send[peer];
@@ -143,7 +176,7 @@ TUTTI_DEVICE bool ll_two_shot_data(const Team& team, const DeviceWorld& world, c
     TUTTI_UNROLL
     for (int k = 1; k < N; ++k) {
       if (k >= size) break;
-      const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+      const int peer = rank_after(world, k);
       const std::size_t at = range_of(peer).begin + i * 16;
       if (at >= range_of(peer).end) continue;
       const Vec16 v = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
@@ -170,15 +203,11 @@ TUTTI_DEVICE bool ll_two_shot_data(const Team& team, const DeviceWorld& world, c
     for (int p = 0; p < N; ++p) {
       if (p < size && p != world.rank && range_of(p).begin + i * 16 < range_of(p).end) mask |= 1u << p;
     }
-    if (mask == 0) continue;
-    Vec16 v[N];
-    if (!ll_receive<N>(world, call, 1, i, mask, v)) return false;
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if ((mask >> p & 1) == 0) continue;
+    const bool came = ll_receive_each<N>(world, call, 1, i, mask, [&](int p, const Vec16& sum) {
       const std::size_t at = range_of(p).begin + i * 16;
-      sink(at, v[p], args.bytes - at);
-    }
+      sink(at, sum, args.bytes - at);
+    });
+    if (!came) return false;
   }
   return true;
 }

@@ -29,41 +29,55 @@ TUTTI_DEVICE std::size_t bytes_of_unit(std::size_t unit, std::size_t bytes) {
   return at >= bytes ? 0 : bytes - at < most ? bytes - at : most;
 }
 
-// Waits for a unit of every rank of `mask` (equal on all lanes of a line). All lanes of the warp; false on all or none.
-template <int N, class Team>
-TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t unit,
-                                std::uint32_t mask, Vec16* v) {
+// Waits for a unit of every rank of `mask` (equal on all lanes of a line), some ranks at a time, as poll_ranks();
+// each(p, v) takes rank p's, in order. All lanes of the warp; false on all or none.
+template <int N, class Team, class Each>
+TUTTI_DEVICE bool ll128_receive_each(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t unit,
+                                     std::uint32_t mask, Each each) {
+  constexpr int kTogether = kPolledTogether<N>;
   const Pair64* slots = call.ll128(world.rank, phase, 0);
   const std::uint64_t flag = device::ll128_flag(call.sequence());
   device::Awaited awaited = call.awaited(world.rank);
   std::uint64_t started = 0;
-  // Not wait_until(): the lanes of a warp must leave the loop together.
-  for (std::uint32_t polls = 1;; ++polls) {
-    device::LL128Item items[N];
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if (mask >> p & 1) items[p] = device::ll128_load(slots + static_cast<std::size_t>(p) * kLL128Stride, unit);
-    }
-    bool all = true;
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if (mask >> p & 1) {
-        if (!device::ll128_arrived(unit, items[p], flag)) {
-          all = false;
-          awaited.peer = p;
-        }
-        v[p] = device::to_vec(items[p].pair);
+  TUTTI_UNROLL
+  for (int first = 0; first < N; first += kTogether) {
+    device::LL128Item items[kTogether];
+    // Not wait_until(): the lanes of a warp must leave the loop together.
+    for (std::uint32_t polls = 1;; ++polls) {
+      TUTTI_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        const Pair64* const lines = slots + static_cast<std::size_t>(first + j) * kLL128Stride;
+        if (mask >> (first + j) & 1) items[j] = device::ll128_load(lines, unit);
       }
-    }
-    if (device::all_lanes(all)) return true;
-    if (polls % device::kPollsPerLook == 0 &&
-        !device::all_lanes(all || !device::give_up(world.control, awaited, started))) {
-      return false;
-    }
+      bool all = true;
+      TUTTI_UNROLL
+      for (int j = 0; j < kTogether; ++j) {
+        if ((mask >> (first + j) & 1) != 0 && !device::ll128_arrived(unit, items[j], flag)) {
+          all = false;
+          awaited.peer = first + j;
+        }
+      }
+      if (device::all_lanes(all)) break;
+      if (polls % device::kPollsPerLook == 0 &&
+          !device::all_lanes(all || !device::give_up(world.control, awaited, started))) {
+        return false;
+      }
 #if !defined(__CUDA_ARCH__)
-    std::this_thread::yield();
+      std::this_thread::yield();
 #endif
+    }
+    TUTTI_UNROLL
+    for (int j = 0; j < kTogether; ++j) {
+      if (mask >> (first + j) & 1) each(first + j, device::to_vec(items[j].pair));
+    }
   }
+  return true;
+}
+// The same; v[p] is rank p's.
+template <int N, class Team>
+TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>& call, int phase, std::size_t unit,
+                                std::uint32_t mask, Vec16* v) {
+  return ll128_receive_each<N>(world, call, phase, unit, mask, [&](int p, const Vec16& data) { v[p] = data; });
 }
 
 template <int N, class Team, class Own>
@@ -77,7 +91,7 @@ TUTTI_DEVICE void ll128_send(const Team& team, const DeviceWorld& world, const B
     TUTTI_UNROLL
     for (int k = 1; k < N; ++k) {
       if (k >= size) break;
-      const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+      const int peer = rank_after(world, k);
       const Range range = part(args.send_bytes[peer], args.block_bytes, team.block());
       if (!active || unit >= device::units_for(range.bytes())) continue;
       if (args.send[peer] != loaded) {
@@ -167,7 +181,7 @@ TUTTI_DEVICE bool ll128_two_shot_data(const Team& team, const DeviceWorld& world
     TUTTI_UNROLL
     for (int k = 1; k < N; ++k) {
       if (k >= size) break;
-      const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
+      const int peer = rank_after(world, k);
       const Range range = range_of(peer);
       if (!active || unit >= device::units_for(range.bytes())) continue;
       const std::size_t bytes = bytes_of_unit(unit, range.bytes());
@@ -200,17 +214,12 @@ TUTTI_DEVICE bool ll128_two_shot_data(const Team& team, const DeviceWorld& world
     for (int p = 0; p < N; ++p) {
       if (p < size && active && p != world.rank && unit < device::units_for(range_of(p).bytes())) mask |= 1u << p;
     }
-    Vec16 v[N];
-    ok = ll128_receive<N>(world, call, 1, unit, mask, v);
-    if (!ok) return false;
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if ((mask >> p & 1) == 0) continue;
+    ok = ll128_receive_each<N>(world, call, 1, unit, mask, [&](int p, const Vec16& sum) {
       const Range range = range_of(p);
       const std::size_t bytes = bytes_of_unit(unit, range.bytes());
-      if (bytes > 0) sink(range.begin + device::unit_offset(unit), v[p], bytes);
-    }
-    return true;
+      if (bytes > 0) sink(range.begin + device::unit_offset(unit), sum, bytes);
+    });
+    return ok;
   });
   return ok;
 }

@@ -60,7 +60,7 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
       Vec16 v = loaded ? first : own(device::load_user(mine + at, args.bytes - at));
       TUTTI_UNROLL
       for (int k = 1; k < N; ++k) {
-        const int peer = world.rank + k < N ? world.rank + k : world.rank + k - N;
+        const int peer = rank_after(world, k);
         if (args.in_stride != 0) {
           const std::byte* from = args.input + args.in_stride * static_cast<std::size_t>(peer);
           v = own(device::load_user(from + at, args.bytes - at));

@@ -27,6 +27,14 @@ TUTTI_DEVICE void load_tile(const Team& team, const QuantizedArgs& args, std::si
                             Sixteen (&values)[kLanesHere<Team>]) {
   for (int l = 0; l < kLanesHere<Team>; ++l) values[l] = load_sixteen<Lanes>(args, tile, lane_of(team, l));
 }
+// Of an encoded tile: what its receivers will decode.
+template <class Lanes, class Team>
+TUTTI_DEVICE void store_decoded(const Team& team, const QuantizedArgs& args, std::size_t tile,
+                                const LaneCodes (&encoded)[kLanesHere<Team>]) {
+  for (int l = 0; l < kLanesHere<Team>; ++l) {
+    store_sixteen<Lanes>(args, tile, lane_of(team, l), decode(args, encoded[l].codes, encoded[l].scale));
+  }
+}
 
 // sum = the first part, or sum + part.
 TUTTI_DEVICE void accumulate(Sixteen& sum, const Sixteen& part, bool first) {
@@ -41,65 +49,99 @@ TUTTI_DEVICE void ll_send_tile(const Team& team, const QuantizedArgs& args, Pair
   for (int l = 0; l < kLanesHere<Team>; ++l) {
     const int lane = lane_of(team, l);
     device::ll_store(slot + first + static_cast<std::size_t>(lane), kLLItems, encoded[l].codes, flag);
+    team.step(first);
     if (lane < args.scale_vectors) {
       device::ll_store(slot + first + static_cast<std::size_t>(kLanes + lane), kLLItems, encoded[l].scales, flag);
     }
   }
 }
+template <class Team>
+TUTTI_DEVICE void ll_send_tile_to_all(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                      const QuantizedArgs& args, int phase, std::size_t first,
+                                      const LaneCodes (&encoded)[kLanesHere<Team>]) {
+  for (int k = 1; k < world.size; ++k) {
+    ll_send_tile(team, args, call.ll(rank_after(world, k), phase, world.rank), first, encoded,
+                 device::ll_flag(call.sequence()));
+  }
+}
 
-// A lane's codes and scales of the ranks of `mask`.
-template <int N, class Team>
+// A lane's codes as they were read, and its scale: one word of a vector, which the flag beside it vouches for.
+struct LLCodes {
+  device::LLItem codes;
+  std::uint64_t scale;
+};
+// each(p, codes, scale), for every p < N in order, with a lane's codes and scale from the ranks of `mask`; for others
+// without.
+template <int N, class Team, class Each>
 TUTTI_DEVICE bool ll_receive_lane(const DeviceWorld& world, const BlockCall<Team>& call, const QuantizedArgs& args,
-                                  int phase, std::size_t first, int lane, std::uint32_t mask, Vec16* codes,
-                                  Vec16* scales) {
-  return ll_receive<N>(world, call, phase, first + static_cast<std::size_t>(lane), mask, codes) &&
-         ll_receive<N>(world, call, phase, first + static_cast<std::size_t>(scale_vector(args, lane)), mask, scales);
+                                  int phase, std::size_t first, int lane, std::uint32_t mask, Each each) {
+  const Pair64* const slots = call.ll(world.rank, phase, 0) + first;
+  const Pair64* const codes = slots + lane;
+  const int word = scale_word(args, lane);
+  const auto* scales =
+      reinterpret_cast<const std::uint64_t*>(slots + scale_vector(args, lane) + (word < 2 ? 0 : kLLItems)) + word % 2;
+  constexpr std::size_t kStride = kLLSlotBytes / sizeof(Pair64);
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  constexpr int kTogether = 2;  // the sums that they are added to take 16 registers
+  return poll_ranks<N, kTogether>(
+      world, call, mask,
+      [&](int p) {
+        const std::size_t at = static_cast<std::size_t>(p) * kStride;
+        return LLCodes{device::ll_load(codes + at, kLLItems), device::load_relaxed(scales + 2 * at)};
+      },
+      [&](const LLCodes& item) { return device::ll_arrived(item.codes, flag) && item.scale >> 32 == flag; },
+      [&](int p, const LLCodes& item) {
+        each(p, device::ll_data(item.codes), float_of(static_cast<std::uint32_t>(item.scale)));
+      });
+}
+// The sum of a lane's numbers of all ranks, in rank order; own() is what this rank adds.
+template <int N, class Team, class Own>
+TUTTI_DEVICE bool ll_sum_lane(const DeviceWorld& world, const BlockCall<Team>& call, const QuantizedArgs& args,
+                              std::size_t first, int lane, Own own, Sixteen& sum) {
+  const int size = group_size<N>(world);
+  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+  return ll_receive_lane<N>(world, call, args, 0, first, lane, peers, [&](int p, const Vec16& codes, float scale) {
+    if (p < size) accumulate(sum, p == world.rank ? own() : decode(args, codes, scale), p == 0);
+  });
+}
+
+// Calls f(tile, first) for this warp's tiles of chunk `chunk`; `first` is the first item of a tile in its slots.
+template <class Team, class F>
+TUTTI_DEVICE void for_ll_tiles(const Team& team, const QuantizedArgs& args, int chunk, F f) {
+  const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+  for_warp_tasks<0>(team, static_cast<int>(args.block_tiles), [&](int /*i*/, int task) {
+    const auto index = static_cast<std::size_t>(task);
+    const std::size_t tile = tile_of(team, args, chunk, index);
+    if (tile < args.tiles) f(tile, index * vectors);
+  });
 }
 
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE void ll_quantized_of(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
+  constexpr int kHere = kLanesHere<Team>;
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    constexpr int kHere = kLanesHere<Team>;
-    const int size = group_size<N>(world);
-    const std::uint32_t flag = device::ll_flag(call.sequence());
-    const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
-    const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
-    const int tasks = static_cast<int>(args.block_tiles);
-    Sixteen values[kHere];
-    LaneCodes mine[kHere];
-    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
-      const std::size_t tile = tile_of(team, args, 0, static_cast<std::size_t>(task));
-      if (tile == args.tiles) return;
+    for_ll_tiles(team, args, 0, [&](std::size_t tile, std::size_t first) {
+      Sixteen values[kHere];
+      LaneCodes mine[kHere];
       load_tile<Lanes>(team, args, tile, values);
       encode(team, args, values, mine);
-      for (int k = 1; k < size; ++k) {
-        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
-        ll_send_tile(team, args, call.ll(peer, 0, world.rank), static_cast<std::size_t>(task) * vectors, mine, flag);
-      }
+      gather_scales(team, args, mine);
+      ll_send_tile_to_all(team, world, call, args, 0, first, mine);
     });
     bool ok = true;  // a lane whose wait has ended without its data still meets the others
-    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
-      const std::size_t tile = tile_of(team, args, 0, static_cast<std::size_t>(task));
-      if (tile == args.tiles) return;
+    for_ll_tiles(team, args, 0, [&](std::size_t tile, std::size_t first) {
+      Sixteen values[kHere];
+      LaneCodes mine[kHere];
       load_tile<Lanes>(team, args, tile, values);
       encode(team, args, values, mine);
       for (int l = 0; l < kHere; ++l) {
         const int lane = lane_of(team, l);
-        Vec16 codes[N], scales[N];
-        ok = ok && ll_receive_lane<N>(world, call, args, 0, static_cast<std::size_t>(task) * vectors, lane, peers,
-                                      codes, scales);
-        if (!ok) continue;
-        put_own<N>(codes, world.rank, mine[l].codes);
         Sixteen sum;
-        TUTTI_UNROLL
-        for (int r = 0; r < N; ++r) {
-          if (r >= size) break;
-          const float scale = r == world.rank ? mine[l].scale : scale_in(args, lane, scales[r]);
-          accumulate(sum, decode(args, codes[r], scale), r == 0);
-        }
-        store_sixteen<Lanes>(args, tile, lane, sum);
+        ok = ok && ll_sum_lane<N>(
+                       world, call, args, first, lane, [&] { return decode(args, mine[l].codes, mine[l].scale); }, sum);
+        if (ok) store_sixteen<Lanes>(args, tile, lane, sum);
       }
     });
   }
@@ -107,64 +149,43 @@ TUTTI_DEVICE void ll_quantized_of(const Team& team, const DeviceWorld& world, co
   call.leave();
 }
 
-// The sum of a tile of this rank's chunk: own numbers, and parts(r, lane, codes, scale) of each peer r.
-template <int N, class Team, class Parts>
-TUTTI_DEVICE void add_tile(const Team& /*team*/, const DeviceWorld& world, const QuantizedArgs& args,
-                           Sixteen (&values)[kLanesHere<Team>], Parts parts) {
-  const int size = group_size<N>(world);
-  for (int l = 0; l < kLanesHere<Team>; ++l) {
-    Sixteen sum;
-    TUTTI_UNROLL
-    for (int r = 0; r < N; ++r) {
-      if (r >= size) break;
-      if (r == world.rank) {
-        accumulate(sum, values[l], r == 0);
-      } else {
-        Vec16 codes;
-        float scale;
-        parts(r, l, codes, scale);
-        accumulate(sum, decode(args, codes, scale), r == 0);
-      }
-    }
-    values[l] = sum;
+// The first shot: each peer's chunk to it.
+template <class Lanes, class Team>
+TUTTI_DEVICE void ll_quantized_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                    const QuantizedArgs& args) {
+  for (int k = 1; k < world.size; ++k) {
+    const int peer = rank_after(world, k);
+    for_ll_tiles(team, args, peer, [&](std::size_t tile, std::size_t first) {
+      Sixteen values[kLanesHere<Team>];
+      LaneCodes encoded[kLanesHere<Team>];
+      load_tile<Lanes>(team, args, tile, values);
+      encode(team, args, values, encoded);
+      gather_scales(team, args, encoded);
+      ll_send_tile(team, args, call.ll(peer, 0, world.rank), first, encoded, device::ll_flag(call.sequence()));
+    });
   }
 }
-
+// The sums of this rank's chunk, to all. False on the lanes whose wait has ended without its data.
 template <int N, class Lanes, class Team>
 TUTTI_DEVICE bool ll_quantized_sums(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
                                     const QuantizedArgs& args) {
   constexpr int kHere = kLanesHere<Team>;
-  const int size = group_size<N>(world);
-  const std::uint32_t flag = device::ll_flag(call.sequence());
-  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
-  const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
   bool ok = true;
-  for_warp_tasks<0>(team, static_cast<int>(args.block_tiles), [&](int /*i*/, int task) {
-    const std::size_t tile = tile_of(team, args, world.rank, static_cast<std::size_t>(task));
-    if (tile == args.tiles) return;
-    const std::size_t first = static_cast<std::size_t>(task) * vectors;
+  for_ll_tiles(team, args, world.rank, [&](std::size_t tile, std::size_t first) {
     Sixteen values[kHere];
-    Vec16 codes[kHere][N], scales[kHere][N];
+    LaneCodes sums[kHere];
     load_tile<Lanes>(team, args, tile, values);
     for (int l = 0; l < kHere; ++l) {
-      ok = ok && ll_receive_lane<N>(world, call, args, 0, first, lane_of(team, l), peers, codes[l], scales[l]);
+      Sixteen sum;
+      ok = ok && ll_sum_lane<N>(
+                     world, call, args, first, lane_of(team, l), [&] { return values[l]; }, sum);
+      if (ok) values[l] = sum;
     }
-    add_tile<N>(team, world, args, values, [&](int r, int l, Vec16& c, float& scale) {
-      c = codes[l][r];
-      scale = scale_in(args, lane_of(team, l), scales[l][r]);
-    });
-    LaneCodes sums[kHere];
     encode(team, args, values, sums);
+    gather_scales(team, args, sums);
     // Sums of what has not come are not sent on: the peers' waits end by the failure.
-    if (ok) {
-      for (int k = 1; k < size; ++k) {
-        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
-        ll_send_tile(team, args, call.ll(peer, 1, world.rank), first, sums, flag);
-      }
-    }
-    for (int l = 0; l < kHere; ++l) {
-      store_sixteen<Lanes>(args, tile, lane_of(team, l), decode(args, sums[l].codes, sums[l].scale));
-    }
+    if (device::all_lanes(ok)) ll_send_tile_to_all(team, world, call, args, 1, first, sums);
+    store_decoded<Lanes>(team, args, tile, sums);
   });
   return ok;
 }
@@ -174,42 +195,23 @@ TUTTI_DEVICE void ll_two_shot_quantized_of(const Team& team, const DeviceWorld& 
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    constexpr int kHere = kLanesHere<Team>;
-    const int size = group_size<N>(world);
-    const std::uint32_t flag = device::ll_flag(call.sequence());
-    const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
-    const int tasks = static_cast<int>(args.block_tiles);
-    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
-      for (int k = 1; k < size; ++k) {
-        const int peer = world.rank + k < size ? world.rank + k : world.rank + k - size;
-        const std::size_t tile = tile_of(team, args, peer, static_cast<std::size_t>(task));
-        if (tile == args.tiles) continue;
-        Sixteen values[kHere];
-        LaneCodes encoded[kHere];
-        load_tile<Lanes>(team, args, tile, values);
-        encode(team, args, values, encoded);
-        ll_send_tile(team, args, call.ll(peer, 0, world.rank), static_cast<std::size_t>(task) * vectors, encoded, flag);
-      }
-    });
+    ll_quantized_send<Lanes>(team, world, call, args);
     bool ok = ll_quantized_sums<N, Lanes>(team, world, call, args);
-    for_warp_tasks<0>(team, tasks, [&](int /*i*/, int task) {
+    const auto vectors = static_cast<std::size_t>(tile_vectors(args.scale_vectors));
+    for_warp_tasks<0>(team, static_cast<int>(args.block_tiles), [&](int /*i*/, int task) {
+      const auto index = static_cast<std::size_t>(task);
       std::uint32_t mask = 0;
-      for (int p = 0; p < size; ++p) {
-        const bool exists = tile_of(team, args, p, static_cast<std::size_t>(task)) < args.tiles;
-        if (p != world.rank && exists) mask |= 1u << p;
+      for (int p = 0; p < world.size; ++p) {
+        if (p != world.rank && tile_of(team, args, p, index) < args.tiles) mask |= 1u << p;
       }
-      for (int l = 0; l < kHere; ++l) {
+      for (int l = 0; l < kLanesHere<Team>; ++l) {
         const int lane = lane_of(team, l);
-        Vec16 codes[N], scales[N];
-        ok = ok && ll_receive_lane<N>(world, call, args, 1, static_cast<std::size_t>(task) * vectors, lane, mask, codes,
-                                      scales);
-        if (!ok) continue;
-        TUTTI_UNROLL
-        for (int p = 0; p < N; ++p) {
-          if ((mask >> p & 1) == 0) continue;
-          const std::size_t tile = tile_of(team, args, p, static_cast<std::size_t>(task));
-          store_sixteen<Lanes>(args, tile, lane, decode(args, codes[p], scale_in(args, lane, scales[p])));
-        }
+        ok = ok && ll_receive_lane<N>(world, call, args, 1, index * vectors, lane, mask,
+                                      [&](int p, const Vec16& codes, float scale) {
+                                        if ((mask >> p & 1) == 0) return;
+                                        const std::size_t tile = tile_of(team, args, p, index);
+                                        store_sixteen<Lanes>(args, tile, lane, decode(args, codes, scale));
+                                      });
       }
     });
   }
@@ -233,7 +235,7 @@ TUTTI_DEVICE void load_lane(const QuantizedArgs& args, const std::byte* slot, st
   const auto* vectors =
       reinterpret_cast<const Vec16*>(slot) + index * static_cast<std::size_t>(tile_vectors(args.scale_vectors));
   codes = vectors[lane];
-  scale = scale_in(args, lane, vectors[scale_vector(args, lane)]);
+  scale = float_of(vectors[scale_vector(args, lane)].w[scale_word(args, lane)]);
 }
 
 // Calls f(tile, index in the piece) for this warp's tiles of piece `k` of chunk `chunk`. Workers only.
@@ -252,13 +254,14 @@ TUTTI_DEVICE void send_piece(const Team& team, const DeviceWorld& world, const Q
                              const BulkRing<Team>& ring, std::size_t k) {
   if (!team.is_worker()) return;
   for (int d = 1; d < world.size; ++d) {
-    const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+    const int peer = rank_after(world, d);
     std::byte* slot = ring.slot(peer, 0, k, world.rank);
     for_piece_tiles(team, args, peer, k, [&](std::size_t tile, std::size_t index) {
       Sixteen values[kLanesHere<Team>];
       LaneCodes encoded[kLanesHere<Team>];
       load_tile<Lanes>(team, args, tile, values);
       encode(team, args, values, encoded);
+      gather_scales(team, args, encoded);
       store_tile(team, args, slot, index, encoded);
     });
   }
@@ -273,17 +276,28 @@ TUTTI_DEVICE void add_piece(const Team& team, const DeviceWorld& world, const Qu
     Sixteen values[kHere];
     LaneCodes sums[kHere];
     load_tile<Lanes>(team, args, tile, values);
-    add_tile<N>(team, world, args, values, [&](int r, int l, Vec16& codes, float& scale) {
-      load_lane(args, ring.slot(world.rank, 0, k, r), index, lane_of(team, l), codes, scale);
-    });
-    encode(team, args, values, sums);
-    for (int d = 1; d < world.size; ++d) {
-      const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
-      store_tile(team, args, ring.slot(peer, 1, k, world.rank), index, sums);
-    }
     for (int l = 0; l < kHere; ++l) {
-      store_sixteen<Lanes>(args, tile, lane_of(team, l), decode(args, sums[l].codes, sums[l].scale));
+      Sixteen sum;
+      TUTTI_UNROLL
+      for (int r = 0; r < N; ++r) {
+        if (r >= group_size<N>(world)) break;
+        if (r == world.rank) {
+          accumulate(sum, values[l], r == 0);
+        } else {
+          Vec16 codes;
+          float scale;
+          load_lane(args, ring.slot(world.rank, 0, k, r), index, lane_of(team, l), codes, scale);
+          accumulate(sum, decode(args, codes, scale), r == 0);
+        }
+      }
+      values[l] = sum;
     }
+    encode(team, args, values, sums);
+    gather_scales(team, args, sums);
+    for (int d = 1; d < world.size; ++d) {
+      store_tile(team, args, ring.slot(rank_after(world, d), 1, k, world.rank), index, sums);
+    }
+    store_decoded<Lanes>(team, args, tile, sums);
   });
 }
 
@@ -292,7 +306,7 @@ TUTTI_DEVICE void take_piece(const Team& team, const DeviceWorld& world, const Q
                              const BulkRing<Team>& ring, std::size_t k) {
   if (!team.is_worker()) return;
   for (int d = 1; d < world.size; ++d) {
-    const int peer = world.rank + d < world.size ? world.rank + d : world.rank + d - world.size;
+    const int peer = rank_after(world, d);
     const std::byte* slot = ring.slot(world.rank, 1, k, peer);
     for_piece_tiles(team, args, peer, k, [&](std::size_t tile, std::size_t index) {
       for (int l = 0; l < kLanesHere<Team>; ++l) {

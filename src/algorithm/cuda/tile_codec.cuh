@@ -95,9 +95,9 @@ TUTTI_DEVICE Sixteen decode(const QuantizedArgs& args, const Vec16& codes, float
   return args.int8 != 0 ? numbers_of<Int8Code>(codes, scale) : numbers_of<Fp8Code>(codes, scale);
 }
 
-// All lanes of a warp.
+// All lanes of a warp. Without the scales that are to be sent.
 template <class Team>
-TUTTI_DEVICE void encode(const Team& team, const QuantizedArgs& args, const Sixteen (&values)[kLanesHere<Team>],
+TUTTI_DEVICE void encode(const Team& /*team*/, const QuantizedArgs& args, const Sixteen (&values)[kLanesHere<Team>],
                          LaneCodes (&encoded)[kLanesHere<Team>]) {
   constexpr int kHere = kLanesHere<Team>;
   std::uint32_t peaks[kHere];
@@ -110,13 +110,18 @@ TUTTI_DEVICE void encode(const Team& team, const QuantizedArgs& args, const Sixt
     }
   }
   combine_lanes(peaks, args.scaled_lanes, [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; });
-  float scales[kHere];
   for (int l = 0; l < kHere; ++l) {
-    scales[l] = args.int8 != 0 ? scale_of_peak<Int8Code>(peaks[l]) : scale_of_peak<Fp8Code>(peaks[l]);
-    encoded[l].scale = scales[l];
-    encoded[l].codes =
-        args.int8 != 0 ? codes_of<Int8Code>(values[l], scales[l]) : codes_of<Fp8Code>(values[l], scales[l]);
+    const float scale = args.int8 != 0 ? scale_of_peak<Int8Code>(peaks[l]) : scale_of_peak<Fp8Code>(peaks[l]);
+    encoded[l].scale = scale;
+    encoded[l].codes = args.int8 != 0 ? codes_of<Int8Code>(values[l], scale) : codes_of<Fp8Code>(values[l], scale);
   }
+}
+// The scales that a lane sends, of all lanes' codes. All lanes of a warp.
+template <class Team>
+TUTTI_DEVICE void gather_scales(const Team& team, const QuantizedArgs& args, LaneCodes (&encoded)[kLanesHere<Team>]) {
+  constexpr int kHere = kLanesHere<Team>;
+  float scales[kHere];
+  for (int l = 0; l < kHere; ++l) scales[l] = encoded[l].scale;
   for (int l = 0; l < kHere; ++l) {
     const int first_block = 4 * lane_of(team, l);
     TUTTI_UNROLL
@@ -126,11 +131,8 @@ TUTTI_DEVICE void encode(const Team& team, const QuantizedArgs& args, const Sixt
   }
 }
 
-// Which vector of a tile has the scale of a lane's block, and where in it.
+// Where the scale of a lane's block lies: in which vector of a tile, and which word of that.
 TUTTI_DEVICE int scale_vector(const QuantizedArgs& args, int lane) { return kLanes + lane / args.scaled_lanes / 4; }
-TUTTI_DEVICE float scale_in(const QuantizedArgs& args, int lane, const Vec16& scales) {
-  const int which = lane / args.scaled_lanes % 4;
-  return float_of(which == 0 ? scales.w[0] : which == 1 ? scales.w[1] : which == 2 ? scales.w[2] : scales.w[3]);
-}
+TUTTI_DEVICE int scale_word(const QuantizedArgs& args, int lane) { return lane / args.scaled_lanes % 4; }
 
 }  // namespace tutti::cuda
