@@ -5,9 +5,8 @@
 
 #include "algorithm/cuda/add_rms_norm.cuh"
 #include "algorithm/cuda/plan_add_rms_norm.h"
-#include "cuda/collective_case.h"
-#include "cuda/host_ranks.h"
 #include "cuda/norm_case.h"
+#include "cuda/serving_case.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda::test {
@@ -173,20 +172,7 @@ TEST(Norm, SharesItsSlotsWithOtherCollectives) {
       run_norm(ranks, shape, i, random() % 2 == 0 ? "" : kAlgorithms[random() % std::size(kAlgorithms)],
                1 + static_cast<int>(random() % 4));
     } else {
-      CaseShape shape;
-      shape.dtype = DataType::kInt32;
-      shape.count = 1 + random() % 3000;
-      const CollectiveCase c(shape, 3, i);
-      const Choice choice = choose({shape.collective, shape.dtype, 3, shape.count * 4, kMaxBlocks, true},
-                                   parse_forced(kOthers[random() % std::size(kOthers)]));
-      std::vector<std::vector<std::byte>> outs(3, std::vector<std::byte>(c.output_bytes()));
-      ranks.run([&](int) { return choice.blocks; },
-                [&](int r, const SerialTeam& team) {
-                  std::vector<std::byte> in = c.input(r);
-                  HostRanks::launch(team, ranks.world(r), c.call(in.data(), outs[static_cast<std::size_t>(r)].data()),
-                                    choice, 7);
-                });
-      for (int r = 0; r < 3; ++r) ASSERT_EQ(outs[static_cast<std::size_t>(r)], c.expected(r)) << "call " << i;
+      run_other_all_reduce(ranks, 1 + random() % 3000, i, kOthers[random() % std::size(kOthers)]);
     }
     if (HasFatalFailure()) return;
   }
@@ -231,23 +217,16 @@ TEST(Norm, CallsFollowEachOtherWithoutAPause) {
 }
 
 TEST(Norm, AMissingRankIsATimeoutEverywhere) {
+  NormShape shape;
+  shape.rows = 4;
+  const NormCase c(shape, 3, 1);
   for (const char* algorithm : kAlgorithms) {
-    HostRanks ranks(3);
-    NormShape shape;
-    shape.rows = 4;
-    const NormCase c(shape, 3, 1);
-    for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 400'000'000;
-    ranks.run([](int r) { return r == 1 ? 0 : 1; },
-              [&](int r, const SerialTeam& team) {
-                const NormMemory memory(c, r);
-                NormPlan plan = plan_add_rms_norm(memory.call(), 3, 1, true, parse_forced(algorithm));
-                plan.args.fingerprint = 5;
-                launch_norm(team, ranks.world(r), shape.dtype, plan);
-              });
-    for (const int r : {0, 2}) {
-      EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << algorithm;
-      EXPECT_EQ(ranks.host(r).peer, 1u) << algorithm;
-    }
+    expect_a_missing_rank_found(algorithm, [&](const DeviceWorld& world, int r, const SerialTeam& team) {
+      const NormMemory memory(c, r);
+      NormPlan plan = plan_add_rms_norm(memory.call(), 3, 1, true, parse_forced(algorithm));
+      plan.args.fingerprint = 5;
+      launch_norm(team, world, shape.dtype, plan);
+    });
   }
 }
 

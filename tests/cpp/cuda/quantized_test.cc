@@ -6,9 +6,8 @@
 #include <random>
 
 #include "algorithm/cuda/plan_quantized.h"
-#include "cuda/collective_case.h"
-#include "cuda/host_ranks.h"
 #include "cuda/quantized_case.h"
+#include "cuda/serving_case.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda::test {
@@ -159,22 +158,62 @@ TEST(Quantized, SharesItsSlotsWithOtherCollectives) {
       run_quantized(ranks, shape, i, random() % 2 == 0 ? "" : kAlgorithms[random() % 3],
                     1 + static_cast<int>(random() % 4), 1 + random() % 3);
     } else {
-      CaseShape shape;
-      shape.dtype = DataType::kInt32;
-      shape.count = 1 + random() % 3000;
-      const CollectiveCase c(shape, 3, i);
-      const Choice choice = choose({shape.collective, shape.dtype, 3, shape.count * 4, kMaxBlocks, true},
-                                   parse_forced(kOthers[random() % std::size(kOthers)]));
-      std::vector<std::vector<std::byte>> outs(3, std::vector<std::byte>(c.output_bytes()));
-      ranks.run([&](int) { return choice.blocks; },
-                [&](int r, const SerialTeam& team) {
-                  std::vector<std::byte> in = c.input(r);
-                  HostRanks::launch(team, ranks.world(r), c.call(in.data(), outs[static_cast<std::size_t>(r)].data()),
-                                    choice, 7);
-                });
-      for (int r = 0; r < 3; ++r) ASSERT_EQ(outs[static_cast<std::size_t>(r)], c.expected(r)) << "call " << i;
+      run_other_all_reduce(ranks, 1 + random() % 3000, i, kOthers[random() % std::size(kOthers)]);
     }
     if (HasFailure()) FAIL() << "call " << i;
+  }
+}
+
+// Many calls without a pause between them, each with numbers of its own.
+TEST(Quantized, CallsFollowEachOtherWithoutAPause) {
+  constexpr int kSize = 3, kCalls = 100, kBlocks = 2;
+  HostRanks ranks(kSize);
+  std::vector<QuantizedCase> cases;
+  std::vector<std::vector<std::byte>> outs[kSize];
+  std::vector<QuantizedPlan> plans[kSize];
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    QuantizedShape shape;
+    shape.count = 1 + i * i * 37 % 6000;
+    shape.block = 32 << i % 5;
+    shape.code = kCodes[i % 2];
+    cases.emplace_back(shape, kSize, i);
+  }
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    for (int r = 0; r < kSize; ++r) {
+      outs[r].emplace_back(cases[i].input(r).size());
+      const auto call = quantized_call(cases[i].shape(), cases[i].input(r).data(), outs[r].back().data());
+      plans[r].push_back(plan_quantized(call, kSize, kBlocks, parse_forced(kAlgorithms[(i + i / 7) % 3])));
+      plans[r].back().args.fingerprint = 5;
+      plans[r].back().args.piece_tiles = 1 + i % 3;
+    }
+  }
+  ranks.run(
+      [](int) { return kBlocks; },
+      [&](int r, const SerialTeam& thread) {
+        for (const QuantizedPlan& plan : plans[r]) {
+          if (thread.block_index >= plan.blocks) continue;
+          launch_quantized(SerialTeam{thread.block_index, plan.blocks}, ranks.world(r), DataType::kBfloat16, plan);
+        }
+      });
+  for (std::size_t i = 0; i < kCalls; ++i) {
+    SCOPED_TRACE("call " + std::to_string(i) + " " + describe(cases[i].shape(), kSize) + " " + to_string(plans[0][i]));
+    for (int r = 1; r < kSize; ++r) ASSERT_EQ(outs[r][i], outs[0][i]) << "rank " << r << " has other bits than rank 0";
+    ASSERT_EQ(cases[i].complaint(outs[0][i].data()), "");
+  }
+}
+
+TEST(Quantized, AMissingRankIsATimeoutEverywhere) {
+  QuantizedShape shape;
+  shape.count = 2000;
+  const QuantizedCase c(shape, 3, 1);
+  for (const char* algorithm : kAlgorithms) {
+    expect_a_missing_rank_found(algorithm, [&](const DeviceWorld& world, int r, const SerialTeam& team) {
+      std::vector<std::byte> out(c.input(r).size());
+      QuantizedPlan plan =
+          plan_quantized(quantized_call(shape, c.input(r).data(), out.data()), 3, 1, parse_forced(algorithm));
+      plan.args.fingerprint = 5;
+      launch_quantized(team, world, shape.dtype, plan);
+    });
   }
 }
 
