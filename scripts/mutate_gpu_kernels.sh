@@ -1,24 +1,35 @@
 #!/usr/bin/env bash
-# Breaks the order rules of the GPU kernels and ports one at a time and checks that cuda_protocols_test, cuda_stress_test
-# or cuda_ports_test, with random delays, notices each: a test that no mutant fails protects nothing. Runs on the host;
-# takes a compilation a mutant.
-#   scripts/mutate_gpu_kernels.sh [BUILD]      BUILD: a build folder with libtutti.so (build/release)
+# Breaks the order and index rules of the GPU kernels and ports one at a time and checks that cuda_protocols_test,
+# cuda_stress_test, cuda_serving_test or cuda_ports_test, with random delays, notices each: a test that no mutant fails
+# protects nothing. Runs on the host; takes a compilation a mutant. Barriers within a block have no mutants: a block is
+# one thread there.
+#   scripts/mutate_gpu_kernels.sh [BUILD [GROUP]]
+# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, stress, norm, codes or ports, else all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$(cd "${1:-build/release}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+only=${2:-}
 survivors=()
+
+# group NAME SOURCES: the mutants that follow are looked for by the program made of SOURCES.
+group() {
+  group=$1 sources=$2
+  [ "${only:-$1}" = "$1" ]
+  skipped=$?
+}
 
 # mutant NAME FILE SED-EXPRESSION FILTER: the tests of FILTER, in the program made of `sources`, must fail once FILE is
 # changed.
 mutant() {
   local name=$1 file=$2 change=$3 filter=$4
+  [ "$skipped" = 0 ] || return 0
   rm -rf "$work/tree" && mkdir "$work/tree"
   cp -r include src tests "$work/tree/"
   sed -i "$change" "$work/tree/$file"
   if [ "$name" != unchanged ] && cmp -s "$file" "$work/tree/$file"; then
-    echo "$name: the change does not apply to $file"; survivors+=("$name"); return
+    echo "$group: $name: the change does not apply to $file"; survivors+=("$group: $name"); return
   fi
   (cd "$work/tree" && g++ -std=c++20 -O1 -DTUTTI_RANDOM_DELAYS -Iinclude -Isrc -Itests/cpp \
     $sources -o test -L"$build" -ltutti -lgtest -lgtest_main -lpthread -Wl,-rpath,"$build") || exit 2
@@ -28,34 +39,94 @@ mutant() {
   timeout "$limit" "$work/tree/test" --gtest_filter="$filter" --gtest_repeat=5 --gtest_fail_fast >"$work/log" 2>&1
   local rc=$?
   if [ "$name" = unchanged ]; then
-    [ $rc -eq 0 ] && echo "unchanged: passes" || { echo "the unchanged code fails"; tail -5 "$work/log"; exit 1; }
+    [ $rc -eq 0 ] && echo "$group: unchanged: passes" || { echo "the unchanged code fails"; tail -5 "$work/log"; exit 1; }
   elif [ $rc -eq 0 ]; then
-    echo "$name: SURVIVED"; survivors+=("$name")
+    echo "$group: $name: SURVIVED"; survivors+=("$group: $name")
   else
-    echo "$name: found (exit code $rc)"
+    echo "$group: $name: found (exit code $rc)"
   fi
 }
 
-sources="tests/cpp/cuda/protocols_test.cc src/algorithm/cuda/choice.cc src/algorithm/cuda/plan_exchange.cc"
+plans="src/algorithm/cuda/choice.cc src/algorithm/cuda/plan_exchange.cc"
+group protocols "tests/cpp/cuda/protocols_test.cc $plans"
 headers=src/algorithm/cuda/block_call.cuh ring=src/channel/cuda/scratch_layout.h
+one_set='s/return static_cast<int>(sequence_ % kParities);/return 0;/'
+no_headers='s/seen >> 32 == low \&\& (seen \& 0xffffffffu) != 0/true/'
+early_results='s/if (reduced) ring.signal(1, k - 1);/;/; s/const bool reduced = k >= 1 \&\& k - 1 < pieces;/&\n    if (reduced) ring.signal(1, k - 1);/'
 mutant unchanged $headers '' 'Order.*:Scrubbing.*'
-mutant "one set of slots" $headers 's/return static_cast<int>(sequence_ % kParities);/return 0;/' 'Order.*'
-mutant "headers not awaited" $headers 's/seen >> 32 == low \&\& (seen \& 0xffffffffu) != 0/true/' 'Order.*'
+mutant "one set of slots" $headers "$one_set" 'Order.*'
+mutant "headers not awaited" $headers "$no_headers" 'Order.*'
 mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Order.*'
 mutant "messages without credits" src/algorithm/cuda/messages.cuh \
   's/team.is_first_control() \&\& piece_number >= kMessageDepth/false/' 'Order.*'
 mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::Pair64{0, 0});/;/' 'Scrubbing.*'
-mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh \
-  's/if (reduced) ring.signal(1, k - 1);/;/; s/const bool reduced = k >= 1 \&\& k - 1 < pieces;/&\n    if (reduced) ring.signal(1, k - 1);/' 'Order.*'
+mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh "$early_results" 'Order.*'
 mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
   's/if (k < pieces) ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
 
-sources="tests/cpp/cuda/stress_test.cc src/algorithm/cuda/choice.cc src/algorithm/cuda/plan_exchange.cc"
+group stress "tests/cpp/cuda/stress_test.cc $plans"
 mutant unchanged $headers '' 'Stress.*'
-mutant "one set of slots, in the stress" $headers 's/return static_cast<int>(sequence_ % kParities);/return 0;/' 'Stress.*'
-mutant "a ring of two, in the stress" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Stress.*'
+mutant "one set of slots" $headers "$one_set" 'Stress.*'
+mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Stress.*'
 
-sources="tests/cpp/cuda/ports_test.cc src/channel/cuda/port_proxy.cc"
+packets=include/tutti/device/packets.cuh codec=src/algorithm/cuda/tile_codec.cuh
+ll=src/algorithm/cuda/ll.cuh ll128=src/algorithm/cuda/ll128.cuh bulk=src/algorithm/cuda/bulk.cuh
+group norm "tests/cpp/cuda/norm_test.cc src/algorithm/cuda/plan_add_rms_norm.cc $plans"
+norm=src/algorithm/cuda/add_rms_norm.cuh rows=src/algorithm/cuda/norm_rows.cuh
+order='Norm.Calls*:Norm.Shares*' values='Norm.Every*:Norm.Large*'
+mutant unchanged $norm '' "$order"
+mutant "one set of slots" $headers "$one_set" "$order"
+mutant "headers not awaited" $headers "$no_headers" "$order"
+mutant "a number that is not advanced" $headers 's/&state.sequence, sequence_ + 1/\&state.sequence, sequence_/' "$order"
+mutant "one flag for all calls" $packets 's/return 0x80000000u | .*/return 0x80000001u;/' "$order"
+mutant "packets taken before they have come" $ll 's/!arrived(items\[j\])/false/' "$order"
+mutant "lines taken before they have come" $ll128 's/if (device::all_lanes(all)) break;/break;/' "$order"
+mutant "results not awaited" $bulk 's/if (!ring.wait(1, k - 2)) break;/;/' "$order"
+mutant "pieces not awaited" $bulk '/^TUTTI_DEVICE void bulk_two_shot_data/,$s/if (!ring.wait(0, k - 1)) break;/;/' "$order"
+mutant "results signalled before they are taken in" $bulk "$early_results" "$order"
+mutant "signal before the data" $bulk \
+  's/if (k < pieces) ring.signal(0, k);/;/; s/for (std::size_t k = 0; k < pieces + 2; ++k) {/&\n    if (k < pieces) ring.signal(0, k);/' "$order"
+mutant "a ring of one" $ring 's/kBulkDepth = 4/kBulkDepth = 1/' "$order"
+mutant "pieces not counted on" $bulk 's/.pieces = base_ + pieces;/.pieces = base_;/' "$order"
+mutant "one phase for both halves, LL" $norm 's/item < kLLItems ? 0 : 1/0/' "$values"
+mutant "one phase for both halves, lines" $norm 's/unit < kUnits ? 0 : 1/0/' "$values"
+mutant "both shots in one phase" $ll \
+  's/call.ll(p, 1, world.rank)/call.ll(p, 0, world.rank)/; s/(world, call, 1, i, mask/(world, call, 0, i, mask/' "$order"
+mutant "a slot of another rank" $norm 's/call.ll(peer, phase, world.rank)/call.ll(peer, phase, peer)/' 'Norm.Every*'
+mutant "rows of the next chunk" $rows 's/of_chunk < args.chunk_rows && //' "$values"
+mutant "rows behind the last" $rows 's/at.row < args.rows && //' "$values"
+mutant "columns behind the last" $rows 's/ && at.column < args.row_bytes//' "$values"
+mutant "the sums of another row" $rows 's|return task / args.segments \* args.segments;|return 0 * task;|' "$values"
+
+group codes "tests/cpp/cuda/quantized_test.cc src/algorithm/cuda/plan_quantized.cc $plans"
+codes=src/algorithm/cuda/quantized.cuh
+order='Quantized.Calls*:Quantized.Shares*' values='Quantized.TheError*:Quantized.Hostile*'
+mutant unchanged $codes '' "$order"
+mutant "one set of slots" $headers "$one_set" "$order"
+mutant "headers not awaited" $headers "$no_headers" "$order"
+mutant "one flag for all calls" $packets 's/return 0x80000000u | .*/return 0x80000001u;/' "$order"
+mutant "packets taken before they have come" $ll 's/!arrived(items\[j\])/false/' "$order"
+mutant "scales taken before they have come" $codes 's/ && item.scale >> 32 == flag//' "$order"
+mutant "codes taken before they have come" $codes 's/device::ll_arrived(item.codes, flag) && //' "$order"
+mutant "both shots in one phase" $codes \
+  's/args, 1, first, sums/args, 0, first, sums/; s/call, args, 1, index/call, args, 0, index/' "$order"
+mutant "sums sent in the first phase" $codes 's/args, 1, first, sums/args, 0, first, sums/' "$order"
+mutant "a slot of another rank" $codes 's/call.ll(rank_after(world, k), phase, world.rank)/call.ll(rank_after(world, k), phase, rank_after(world, k))/' "$order"
+mutant "signal before the data" $codes \
+  's/if (k < pieces) ring.signal(0, k);/;/; s/if (k < pieces) send_piece/if (k < pieces) ring.signal(0, k);\n    &/' "$order"
+mutant "results signalled before they are there" $codes \
+  's/if (added) ring.signal(1, k - 1);/;/; s/const bool added = .*/&\n    if (added) ring.signal(1, k - 1);/' "$order"
+mutant "pieces not awaited" $codes 's/if (!ring.wait(0, k - 1)) break;/;/' "$order"
+mutant "results not awaited" $codes 's/if (!ring.wait(1, k - 2)) break;/;/' "$order"
+mutant "a ring of one" $ring 's/kBulkDepth = 4/kBulkDepth = 1/' "$order"
+mutant "pieces not counted on" $bulk 's/.pieces = base_ + pieces;/.pieces = base_;/' "$order"
+mutant "results in the slot of the next piece" $codes 's/ring.slot(rank_after(world, d), 1, k,/ring.slot(rank_after(world, d), 1, k + 1,/' "$order"
+mutant "tiles of the next chunk" $codes 's/of_chunk < args.chunk_tiles && //' "$values"
+mutant "tiles of the next block" $codes 's/index < args.block_tiles && //' "$values"
+mutant "the scale of another block" $codec 's|return lane / args.scaled_lanes % 4;|return 0 * lane;|' "$values"
+mutant "own numbers that the peers do not have" $codes 's/return decode(args, mine\[l\].codes, mine\[l\].scale)/return values[l]/' "$values"
+
+group ports "tests/cpp/cuda/ports_test.cc src/channel/cuda/port_proxy.cc"
 port=include/tutti/device/port.cuh proxy=src/channel/cuda/port_proxy.cc
 mutant unchanged $port '' '*'
 mutant "no wait for room in the ring" $port 's/if (position >= load_acquire(known_tail) + size) {/if (false) {/' 'PortRing.*'
