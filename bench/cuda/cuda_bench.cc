@@ -23,14 +23,13 @@
 #include "bootstrap/memory_store.h"
 #include "gpu_ranks.h"
 #include "nccl_peer.h"
+#include "options.h"
 #include "tutti/cuda_communicator.h"
 
 namespace {
 
 namespace bench = tutti::bench;
-using bench::numbers;
 using bench::ok;
-using bench::split;
 using tutti::Blocks;
 using tutti::Call;
 using tutti::Collective;
@@ -49,21 +48,17 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options o;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string key = argv[i], value = argv[i + 1];
-    if (key == "--ranks") o.ranks = std::atoi(value.c_str());
-    if (key == "--collectives") o.collectives = split(value);
-    if (key == "--algorithms") {
-      o.algorithms = split(value);
-      std::replace(o.algorithms.begin(), o.algorithms.end(), std::string("auto"), std::string());
-    }
-    if (key == "--modes") o.modes = split(value);
-    if (key == "--calls") o.calls = std::atoi(value.c_str());
-    if (key == "--repeats") o.repeats = std::atoi(value.c_str());
-    if (key == "--nccl") o.nccl = value;
-    if (key == "--budget-s") o.budget_s = std::atof(value.c_str());
-    if (key == "--sizes") o.sizes = numbers(value);
-  }
+  bench::read_options(argc, argv,
+                      {{"--ranks", &o.ranks},
+                       {"--collectives", &o.collectives},
+                       {"--algorithms", &o.algorithms},
+                       {"--modes", &o.modes},
+                       {"--calls", &o.calls},
+                       {"--repeats", &o.repeats},
+                       {"--nccl", &o.nccl},
+                       {"--budget-s", &o.budget_s},
+                       {"--sizes", &o.sizes}});
+  std::replace(o.algorithms.begin(), o.algorithms.end(), std::string("auto"), std::string());
   if (o.sizes.empty()) {
     for (std::size_t size = 1024; size <= (std::size_t{256} << 20); size *= 4) o.sizes.push_back(size);
   }

@@ -24,24 +24,6 @@ inline void ok(cudaError_t error, const char* call) {
   std::exit(1);
 }
 
-inline std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-  return parts;
-}
-
-// "4,64K,16M,1G"
-inline std::vector<std::size_t> numbers(const std::string& text) {
-  std::vector<std::size_t> result;
-  for (const std::string& part : split(text)) {
-    char* unit = nullptr;
-    const std::size_t value = std::strtoull(part.c_str(), &unit, 10);
-    result.push_back(value << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : *unit == 'G' ? 30 : 0));
-  }
-  return result;
-}
-
 class GpuRanks {
  public:
   // 0: a rank for each GPU. With more ranks than GPUs they share.

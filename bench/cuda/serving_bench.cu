@@ -24,12 +24,12 @@
 
 #include "bootstrap/memory_store.h"
 #include "gpu_ranks.h"
+#include "options.h"
 #include "tutti/cuda_communicator.h"
 
 namespace {
 
 namespace bench = tutti::bench;
-using bench::numbers;
 using bench::ok;
 using tutti::Blocks;
 using tutti::Call;
@@ -43,14 +43,12 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options o;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string key = argv[i], value = argv[i + 1];
-    if (key == "--ranks") o.ranks = std::atoi(value.c_str());
-    if (key == "--calls") o.calls = std::atoi(value.c_str());
-    if (key == "--repeats") o.repeats = std::atoi(value.c_str());
-    if (key == "--hidden") o.hidden = numbers(value);
-    if (key == "--rows") o.rows = numbers(value);
-  }
+  bench::read_options(argc, argv,
+                      {{"--ranks", &o.ranks},
+                       {"--calls", &o.calls},
+                       {"--repeats", &o.repeats},
+                       {"--hidden", &o.hidden},
+                       {"--rows", &o.rows}});
   return o;
 }
 

@@ -23,12 +23,12 @@
 #include "bootstrap/memory_store.h"
 #include "gpu_ranks.h"
 #include "matmul.cuh"
+#include "options.h"
 #include "tutti/cuda_communicator.h"
 
 namespace {
 
 namespace bench = tutti::bench;
-using bench::numbers;
 using bench::ok;
 using tutti::CudaCommunicator;
 
@@ -44,14 +44,12 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options o;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string key = argv[i], value = argv[i + 1];
-    if (key == "--ranks") o.ranks = std::atoi(value.c_str());
-    if (key == "--repeats") o.repeats = std::atoi(value.c_str());
-    if (key == "--budget-s") o.budget_s = std::atof(value.c_str());
-    if (key == "--blocks") o.blocks = numbers(value);
-    if (key == "--sizes") o.sizes = numbers(value);
-  }
+  bench::read_options(argc, argv,
+                      {{"--ranks", &o.ranks},
+                       {"--repeats", &o.repeats},
+                       {"--budget-s", &o.budget_s},
+                       {"--blocks", &o.blocks},
+                       {"--sizes", &o.sizes}});
   return o;
 }
 
