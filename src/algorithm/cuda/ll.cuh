@@ -28,7 +28,6 @@ inline constexpr int kPolledTogether = N < 4 ? N : 4;
 template <int N, int kTogether, class Team, class Load, class Arrived, class Each>
 TUTTI_DEVICE bool poll_ranks(const DeviceWorld& world, const BlockCall<Team>& call, std::uint32_t mask, Load load,
                              Arrived arrived, Each each) {
-  static_assert(N % kTogether == 0);
   device::Awaited awaited = call.awaited(world.rank);
   bool came = true;
   TUTTI_UNROLL
@@ -37,12 +36,12 @@ TUTTI_DEVICE bool poll_ranks(const DeviceWorld& world, const BlockCall<Team>& ca
     const auto ready = [&] {
       TUTTI_UNROLL
       for (int j = 0; j < kTogether; ++j) {
-        if (mask >> (first + j) & 1) items[j] = load(first + j);
+        if (first + j < N && (mask >> (first + j) & 1) != 0) items[j] = load(first + j);
       }
       bool all = true;
       TUTTI_UNROLL
       for (int j = 0; j < kTogether; ++j) {
-        if ((mask >> (first + j) & 1) != 0 && !arrived(items[j])) {
+        if (first + j < N && (mask >> (first + j) & 1) != 0 && !arrived(items[j])) {
           all = false;
           awaited.peer = first + j;
         }
@@ -53,7 +52,9 @@ TUTTI_DEVICE bool poll_ranks(const DeviceWorld& world, const BlockCall<Team>& ca
     if (!came) break;
     // After the wait: in it, what is made of the items would need registers of its own.
     TUTTI_UNROLL
-    for (int j = 0; j < kTogether; ++j) each(first + j, items[j]);
+    for (int j = 0; j < kTogether; ++j) {
+      if (first + j < N) each(first + j, items[j]);
+    }
   }
   return came;
 }

@@ -9,34 +9,6 @@
 
 namespace tutti::cuda {
 
-// Waits for item `i` from all peers of a group of N.
-template <int N, class Team>
-TUTTI_DEVICE bool ll_receive_all(const DeviceWorld& world, const BlockCall<Team>& call, std::size_t i, Vec16 (&v)[N]) {
-  const Pair64* slots = call.ll(world.rank, 0, 0) + i;
-  constexpr std::size_t kStride = kLLSlotBytes / sizeof(Pair64);
-  const std::uint32_t flag = device::ll_flag(call.sequence());
-  device::Awaited awaited = call.awaited(world.rank);
-  return device::wait_until(world.control, awaited, [&] {
-    device::LLItem items[N];
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if (p != world.rank) items[p] = device::ll_load(slots + static_cast<std::size_t>(p) * kStride, kLLItems);
-    }
-    bool all = true;
-    TUTTI_UNROLL
-    for (int p = 0; p < N; ++p) {
-      if (p != world.rank) {
-        if (!device::ll_arrived(items[p], flag)) {
-          all = false;
-          awaited.peer = p;
-        }
-        v[p] = device::ll_data(items[p]);
-      }
-    }
-    return all;
-  });
-}
-
 // Own(v) is what this rank contributes of its input; sink(offset, v) takes all ranks' parts of an item. N is the size
 // of the group, known when compiled: the code of a small call should fit the caches of instructions.
 template <int N, class Team, class Own, class Sink>
@@ -54,6 +26,7 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
   if (!call.enter()) return;
   if (works) {
     const std::uint32_t flag = device::ll_flag(call.sequence());
+    const std::uint32_t peers = ((1u << N) - 1) & ~(1u << world.rank);
     first = own(first);
     for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
       const bool loaded = at == first_at || args.in_stride != 0;
@@ -72,11 +45,8 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
     for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
       Vec16 v[N];
       const Vec16 contribution = at == first_at ? first : own(device::load_user(mine + at, args.bytes - at));
-      if (!ll_receive_all<N>(world, call, i, v)) break;
-      TUTTI_UNROLL
-      for (int p = 0; p < N; ++p) {
-        if (p == world.rank) v[p] = contribution;
-      }
+      if (!ll_receive<N>(world, call, 0, i, peers, v)) break;
+      put_own<N>(v, world.rank, contribution);
       sink(at, v);
     }
   }
