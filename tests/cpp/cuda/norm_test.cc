@@ -197,6 +197,7 @@ TEST(Norm, CallsFollowEachOtherWithoutAPause) {
       plans[i].push_back(plan_add_rms_norm(memory[i].back().call(), kSize, kBlocks, true,
                                            parse_forced(kAlgorithms[(i + i / 7) % std::size(kAlgorithms)])));
       plans[i].back().args.fingerprint = 5;
+      plans[i].back().args.piece_bytes = 64 * (1 + i % 4);  // bulk: many pieces
     }
   }
   ranks.run([](int) { return kBlocks; },
