@@ -1,4 +1,5 @@
-// Tutti's communicator under the common benchmark loop: tutti_bench --ranks N [--mapped 1] [options of harness.h].
+// Tutti's communicator under the common benchmark loop: tutti_bench --ranks N [--hosts H] [--mapped 1] [options of
+// harness.h]. With --hosts the ranks are divided among H hosts, joined by TCP over this machine's own network.
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -78,6 +79,7 @@ void bind_to_core(int rank, int ranks) {
 
 int main(int argc, char** argv) {
   const int ranks = value_of(argc, argv, "--ranks", 2);
+  const int hosts = value_of(argc, argv, "--hosts", 1);
   const bool mapped = value_of(argc, argv, "--mapped", 0) != 0;
   int port_pipe[2];
   if (::pipe(port_pipe) != 0) return 2;
@@ -98,6 +100,7 @@ int main(int argc, char** argv) {
     options.timeout = std::chrono::seconds(60);
     options.config = tutti::config_from_environment();
     options.config.local_world_size = ranks;
+    if (hosts > 1) options.config.host_id = "host" + std::to_string(rank * hosts / ranks);
     Tutti impl(tutti::Communicator::create(store, "bench", rank, ranks, options), mapped);
     bind_to_core(rank, ranks);
     bench::bench_main(impl, bench::parse(argc, argv));
