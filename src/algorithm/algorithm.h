@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "algorithm/group_hosts.h"
 #include "algorithm/host/shared_writer.h"
 #include "base/clock.h"
 #include "base/outcome.h"
@@ -51,14 +52,20 @@ class Scratch {
 struct CallContext {
   int rank = 0;
   int size = 1;
-  HostChannel* host = nullptr;  // when all ranks are on one host and there is more than one
+  HostChannel* host = nullptr;        // when all ranks are on one host and there is more than one
+  const GroupHosts* hosts = nullptr;  // when the ranks are on several hosts
   MessagePort* port = nullptr;
+  // Algorithms over messages run among these ranks of the group, ascending, which `rank` and `size` then count; null:
+  // among all. `watched`: a rank beyond them whose first message would show that it makes another call; -1 for none.
+  const int* members = nullptr;
+  int watched = -1;
   Scratch* scratch = nullptr;
   SharedWriter slot_writer, stage_writer;  // apart: sizes and reuse differ, and with them the better way to store
   Deadline deadline;
   CallRecord record;      // this rank's own, complete
   std::string detail;     // set by plans that time out: who waits where
-  CallRecord mismatched;  // set by algorithms over messages when they return kMismatch: what the peer said
+  CallRecord mismatched;  // on kMismatch, set where there are several hosts: what the peer said ...
+  CallRecord compared;    // ... and, if that was another call of this rank's than the current one, which; else empty
 };
 
 class Algorithm {

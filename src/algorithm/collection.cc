@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "algorithm/host/host_algorithms.h"
+#include "algorithm/hosts/hosts_algorithms.h"
 #include "algorithm/net/net_algorithms.h"
 #include "tutti/error.h"
 
@@ -11,7 +12,8 @@ namespace tutti {
 
 std::shared_ptr<const AlgorithmCollection> AlgorithmCollection::defaults() {
   auto collection = std::make_shared<AlgorithmCollection>();
-  for (const AlgorithmList& family : {slot_algorithms(), mapped_algorithms(), staged_algorithms(), net_algorithms()}) {
+  for (const AlgorithmList& family : {slot_algorithms(), mapped_algorithms(), staged_algorithms(), leader_algorithms(),
+                                      carrier_algorithms(), net_algorithms()}) {
     for (const auto& algorithm : family) collection->add(algorithm);
   }
   return collection;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "algorithm/hosts/scopes.h"
 #include "algorithm/user/identity.h"
 #include "communicator/call_bytes.h"
 #include "communicator/communicator_impl.h"
@@ -101,6 +102,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     effective_call.input = Blocks::single(scaled, call.input.size(0));
   }
   context_.detail.clear();
+  context_.compared = {};
   Outcome outcome = dispatch(effective_call, how);
   if (!outcome.ok()) [[unlikely]] {
     recorder_.update(entry, FlightRecorder::State::kFailed);
@@ -109,19 +111,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     context.mine = context.ours = context_.record;
     context.timeout = context_.deadline.timeout();
     context.detail = context_.detail;
-    if (context_.host != nullptr) {
-      if (outcome.status == Status::kPeerFailed) {
-        // A peer found the difference first. Both calls are to be named on every rank.
-        if (const int peer = context_.host->find_mismatch(); peer >= 0) outcome = {Status::kMismatch, peer};
-      }
-      if (outcome.status == Status::kTimeout) context.missing = context_.host->missing();
-      if (outcome.status == Status::kMismatch) {
-        context.ours = context_.host->mismatched_mine();
-        context.theirs = context_.host->mismatched_theirs();
-      }
-    } else if (outcome.status == Status::kMismatch) {
-      context.theirs = context_.mismatched;
-    }
+    explain_failure(outcome, context);
     context.our_algorithm = algorithms_.name_of(context.ours.plans);
     context.their_algorithm = algorithms_.name_of(context.theirs.plans);
     fail(outcome, context);
@@ -133,6 +123,32 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   recorder_.update(entry, FlightRecorder::State::kCompleted);
   metrics_.record(static_cast<int>(call.collective), bytes, how.ran != nullptr ? how.ran->name() : "alone",
                   timed ? now_ns() - start : -1, timed && context_.host != nullptr ? context_.host->waited_ns() : 0);
+}
+
+// Completes what the algorithm has said by what the ranks of this host have announced.
+void CommunicatorImpl::explain_failure(Outcome& outcome, FailureContext& context) noexcept {
+  HostChannel* host = topology_.host.get();
+  const auto rank_at = [this](int index) { return topology_.host_ranks[static_cast<std::size_t>(index)]; };
+  bool announced = context_.host != nullptr;  // the difference is one of announcements
+  if (host != nullptr && outcome.status == Status::kPeerFailed) {
+    // A peer found the difference first. Both calls are to be named on every rank.
+    if (const int peer = host->find_mismatch(); peer >= 0) {
+      outcome = {Status::kMismatch, rank_at(peer)};
+      announced = true;
+    }
+  }
+  if (host != nullptr && outcome.status == Status::kTimeout) {
+    context.missing = host->missing();
+    for (int& missing : context.missing) missing = rank_at(missing);
+  }
+  if (outcome.status != Status::kMismatch) return;
+  if (announced) {
+    context.ours = host->mismatched_mine();
+    context.theirs = host->mismatched_theirs();
+    return;
+  }
+  context.theirs = context_.mismatched;
+  if (context_.compared.sequence != 0) context.ours = context_.compared;
 }
 
 Outcome CommunicatorImpl::dispatch(const Call& call, Dispatch& how) noexcept {
@@ -149,6 +165,9 @@ Outcome CommunicatorImpl::dispatch(const Call& call, Dispatch& how) noexcept {
     if (shape.mapped_input || shape.mapped_output) metrics_.count_mapped();
   }
   if (algorithm == nullptr) return {Status::kInternal, -1};
+  if (context_.hosts != nullptr && !algorithm->announces()) {
+    if (Outcome outcome = announce_here(); !outcome.ok()) return outcome;
+  }
   if (how.chosen != nullptr) {
     how.refused = algorithm->refusal(shape);
     if (how.refused != nullptr) return kOkOutcome;  // nothing has been sent but the announcements, which agree
@@ -192,6 +211,13 @@ Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept 
     if (output_counts && theirs.mapped_output == kNotMapped) shape.mapped_output = false;
   }
   return kOkOutcome;
+}
+
+// Of several hosts: tells the ranks of this one, of which some may run in two levels what this one does not.
+Outcome CommunicatorImpl::announce_here() noexcept {
+  HostChannel* host = hosts_.here;
+  if (host == nullptr) return kOkOutcome;
+  return of_group(context_, host->begin_and_announce(context_.record, context_.deadline));
 }
 
 void CommunicatorImpl::publish_block_sizes(const Call& call) noexcept {

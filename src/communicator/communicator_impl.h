@@ -100,6 +100,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   };
   Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
+  Outcome announce_here() noexcept;
+  void explain_failure(Outcome& outcome, FailureContext& context) noexcept;
   void record_mapped(const Call& call, CallRecord& record) const noexcept;
   Outcome check_block_sizes(const Call& call) noexcept;
   void publish_block_sizes(const Call& call) noexcept;
@@ -137,6 +139,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   const CommunicatorOptions options_;
   const Logger logger_;
   Topology topology_;
+  const GroupHosts hosts_;
   std::unique_ptr<GroupWaker> waker_;
   std::unique_ptr<MessagePort> port_;
   mutable AlgorithmTable algorithms_;  // see there for its threads

@@ -72,6 +72,7 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       options_(options),
       logger_(parse_log_level(options.config.log_level), rank),
       topology_(std::move(topology)),
+      hosts_(make_group_hosts(rank, topology_.host_of, topology_.host.get())),
       algorithms_(
           collect(topology_, rank, plans, tuning),
           [measured = rules(topology_, size, tuning),
@@ -88,6 +89,7 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
   context_.rank = rank;
   context_.size = size;
   context_.host = topology_.hosts == 1 ? topology_.host.get() : nullptr;
+  context_.hosts = topology_.hosts > 1 ? &hosts_ : nullptr;
   context_.port = port_.get();
   context_.scratch = &scratch_;
   exit_hook_ = std::make_unique<ExitHook>([this] {

@@ -50,12 +50,14 @@ inline std::uint64_t rounds_of(std::size_t bytes, std::size_t chunk) noexcept { 
 
 // Which ranks take part on one side of the exchange.
 struct Side {
-  int only = -1;    // one rank, or -1
-  int except = -1;  // all but one, or -1
-  bool has(int rank) const noexcept { return only >= 0 ? rank == only : rank != except; }
+  int only = -1;              // one rank, or -1
+  int except = -1;            // all but one, or -1
+  int first = kMaxHostRanks;  // of the others: the first so many
+  bool has(int rank) const noexcept { return only >= 0 ? rank == only : rank != except && rank < first; }
   static Side all() noexcept { return {}; }
-  static Side root(int r) noexcept { return {r, -1}; }
-  static Side others(int r) noexcept { return {-1, r}; }
+  static Side root(int r) noexcept { return {.only = r}; }
+  static Side others(int r) noexcept { return {.except = r}; }
+  static Side lowest(int n) noexcept { return {.first = n}; }
 };
 
 // fill(round, area): copies this rank's chunk of `round` into `area`.

@@ -25,24 +25,26 @@ NetCall::NetCall(CallContext& context, std::size_t ops)
     : context_(context),
       tag_(tag_of(context.record)),
       count_(ops),
-      ops_(std::make_unique<MessageOp[]>(ops + kGreetings)) {}
+      ops_(std::make_unique<MessageOp[]>(ops + kGreetings + 1)) {
+  if (context.watched >= 0) context.port->post_recv(ops_[watch()], context.watched, tag_, nullptr, 0, context.record);
+}
 
 std::uint64_t NetCall::tag_of(const CallRecord& record) noexcept {
   return kCollectiveTag | (record.sequence << kStepBits);
 }
 
 NetCall::~NetCall() {
-  for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
+  for (std::size_t i = 0; i <= watch(); ++i) {
     if (!unused(ops_[i]) && !ops_[i].done()) context_.port->cancel(ops_[i]);
   }
 }
 
 void NetCall::send(std::size_t op, int peer, const void* data, std::size_t bytes) noexcept {
-  context_.port->post_send(ops_[op], peer, tag_, data, bytes, context_.record);
+  context_.port->post_send(ops_[op], rank_of(peer), tag_, data, bytes, context_.record);
 }
 
 void NetCall::recv(std::size_t op, int peer, void* data, std::size_t bytes) noexcept {
-  context_.port->post_recv(ops_[op], peer, tag_, data, bytes, context_.record);
+  context_.port->post_recv(ops_[op], rank_of(peer), tag_, data, bytes, context_.record);
 }
 
 void NetCall::greet() noexcept {
@@ -52,6 +54,11 @@ void NetCall::greet() noexcept {
 
 Outcome NetCall::verdict() noexcept {
   Outcome worst;
+  // Nothing else that becomes of it counts: the watched rank may be through with the call and gone.
+  if (const MessageOp& op = ops_[watch()]; !unused(op) && op.done() && op.outcome.status == Status::kMismatch) {
+    context_.mismatched = op.remote;
+    return op.outcome;
+  }
   for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
     const MessageOp& op = ops_[i];
     if (unused(op) || !op.done() || weight_of(op.outcome.status) <= weight_of(worst.status)) continue;

@@ -8,6 +8,11 @@
 // begin so calls greet() first. Plans do so too; their own messages have a step each in the tag, so that those of
 // several channels between two ranks do not depend on each other's order (executor/cpu/inflow.h).
 //
+// A call may run among some of the group's ranks (CallContext::members): neighbours are then those among the members,
+// and peers are named by their places. Where a member's left neighbour in the group is on another host and no member,
+// it is watched: a receive is posted that the same call never serves. If that rank makes another call, its first
+// message comes here, and the call ends with a mismatch.
+//
 // Ownership: owns the ops; the memory they point at is the caller's. Thread rule: one thread, that of the call.
 #pragma once
 
@@ -38,7 +43,7 @@ class NetCall {
   }
   std::byte* scratch(std::size_t bytes) { return context_.scratch->get(bytes); }
 
-  // Op number `op` must be unused, or awaited since its last use.
+  // Op number `op` must be unused, or awaited since its last use. `peer`: as right() and left() count.
   void send(std::size_t op, int peer, const void* data, std::size_t bytes) noexcept;
   void recv(std::size_t op, int peer, void* data, std::size_t bytes) noexcept;
 
@@ -49,17 +54,21 @@ class NetCall {
 
   bool finished() const noexcept;
 
-  // What has become of the call so far: of the failed ops' outcomes the one that explains most, kOk if none has failed.
+  // What has become of the call so far: a mismatch with the watched rank, or of the failed ops' outcomes the one that
+  // explains most, kOk if none has failed.
   Outcome verdict() noexcept;
 
   // An empty message to the right and one from the left; finish() awaits them.
   void greet() noexcept;
 
  private:
+  std::size_t watch() const noexcept { return count_ + 2; }
+  int rank_of(int peer) const noexcept { return context_.members != nullptr ? context_.members[peer] : peer; }
+
   CallContext& context_;
   const std::uint64_t tag_;
   const std::size_t count_;
-  std::unique_ptr<MessageOp[]> ops_;  // two more than `count_`, for greet()
+  std::unique_ptr<MessageOp[]> ops_;  // three more than `count_`: two for greet(), one for the watched rank
 };
 
 }  // namespace tutti

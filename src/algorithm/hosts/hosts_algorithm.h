@@ -1,0 +1,58 @@
+// What the algorithms in two levels have in common: a part on each host, a part among the hosts.
+//
+// The part among the hosts is one of the algorithms over messages, run by one rank of each host. How calls are
+// compared: on a host by announcements, which every call of a group on several hosts makes, whatever its algorithm;
+// among the hosts by the messages, whose first go around the ring of those ranks (net_call.h). If two hosts make
+// different calls and one of them runs in one level, there are neighbouring ranks, the left on such a host, the right
+// on one that runs in two levels: the right one watches for the left one's first message.
+//
+// A rank that waits on its host sees in the segment that a peer has failed, so whatever ends a part among the hosts
+// ends the call of all ranks.
+#pragma once
+
+#include <memory>
+#include <new>
+
+#include "algorithm/hosts/scopes.h"
+#include "algorithm/native_algorithm.h"
+
+namespace tutti {
+
+class HostsAlgorithm : public NativeAlgorithm {
+ public:
+  using NativeAlgorithm::NativeAlgorithm;
+  const char* refusal(const CallShape& shape) const noexcept override;
+
+  Outcome run(const Call& call, CallContext& context) const noexcept final {
+    try {
+      return execute(call, context);
+    } catch (const std::bad_alloc&) {
+      return {Status::kInternal, context.rank};
+    }
+  }
+
+ protected:
+  // May throw std::bad_alloc.
+  virtual Outcome execute(const Call& call, CallContext& context) const = 0;
+};
+
+// The part among the hosts: the first of the library's algorithms over messages that fits.
+class HostsExchange {
+ public:
+  explicit HostsExchange(Collective collective);
+  // `part` is the call of these ranks; `largest`: bytes of the largest block. The context is that of AmongHosts.
+  Outcome run(const Call& part, std::size_t largest, CallContext& context) const noexcept;
+
+ private:
+  std::vector<std::shared_ptr<const Algorithm>> candidates_;
+};
+
+// A call over `bytes` at `data`, in and out, that is a part of `call`; averages are sums until average() divides.
+Call part_of(const Call& call, std::byte* data, std::size_t bytes) noexcept;
+void average(const Call& call, std::byte* data, std::size_t bytes, int ranks) noexcept;
+
+// Until the rank with `place` on this host has published `value` as filled. Watches, if this rank's left neighbour is
+// on another host. The context is that of the group. May throw std::bad_alloc.
+Outcome await_filled(CallContext& context, int place, std::uint64_t value);
+
+}  // namespace tutti

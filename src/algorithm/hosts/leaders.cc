@@ -1,0 +1,284 @@
+// Algorithms in which one rank of each host speaks for all of them: for messages where the number of messages counts.
+//
+// Every rank announces the call with its payload beside the announcement, as in host/slots.cc. The leader of a host,
+// its first rank, takes part in the call among the hosts, puts the result where its payload was, and publishes it; the
+// others take it from there. With h hosts, k ranks a host, a message of B bytes, latency a a message:
+//
+//   barrier      log2(h) a, and two line transfers
+//   all_reduce   that of the algorithm over messages for h ranks, of B bytes; two line transfers; the leader reads k B.
+//                Partial sums of narrow types would be rounded: of these the leaders exchange all inputs, k B a host.
+//   broadcast    that of the algorithm over messages for h ranks, of B bytes; on the root's host the root is the
+//                leader, and the others take its payload at once
+//   all_gather   that of the algorithm over messages for h ranks, of k B bytes a host; the leader hands out all n B
+//
+// Source: Karonis et al., "Exploiting hierarchy in parallel computer networks to optimize collective operation
+// performance", IPDPS 2000.
+//
+// Ranks take the result before they announce a call that uses the slot again, so nothing is awaited at the end.
+#include <algorithm>
+#include <vector>
+
+#include "algorithm/host/host_algorithm.h"
+#include "algorithm/hosts/hosts_algorithm.h"
+#include "algorithm/hosts/hosts_algorithms.h"
+#include "algorithm/net/net_algorithm.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::size_t kMostBytes = 32 * 1024;     // of a slot
+constexpr std::size_t kMostGathered = 64 * 1024;  // inputs of all ranks that a leader brings together
+
+class LeadersAlgorithm : public HostsAlgorithm {
+ public:
+  explicit LeadersAlgorithm(Collective collective)
+      : HostsAlgorithm(collective, "leaders",
+                       "one rank a host makes the call with those of the other hosts, through slots on its own") {}
+  const char* refusal(const CallShape& shape) const noexcept override {
+    if (const char* reason = HostsAlgorithm::refusal(shape)) return reason;
+    return shape.bytes > kMostBytes ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
+  }
+  bool announces() const noexcept final { return true; }
+
+ protected:
+  static Outcome announce(CallContext& c, const void* payload, std::size_t bytes) noexcept {
+    HostChannel* host = c.hosts->here;
+    if (host == nullptr) return kOkOutcome;
+    if (Outcome outcome = host->begin(c.record, c.deadline); !outcome.ok()) return of_group(c, outcome);
+    c.slot_writer.copy(host->payload_area(bytes), payload, bytes);
+    host->announce();
+    return kOkOutcome;
+  }
+  static Outcome await_announcements(CallContext& c) noexcept {
+    return c.hosts->here == nullptr ? kOkOutcome : of_group(c, c.hosts->here->await_all(c.deadline));
+  }
+  // The leader's end of a call: the others find `bytes` of `result`.
+  static void hand_out(CallContext& c, const std::byte* result, std::size_t bytes) noexcept {
+    HostChannel* host = c.hosts->here;
+    if (host == nullptr) return;
+    c.slot_writer.copy(host->payload_area(bytes), result, bytes);
+    host->publish(StepLane::kFilled, host->step_base() + 1);
+    host->advance_steps(1);
+  }
+  // The others' end.
+  static Outcome take(CallContext& c, std::byte* result, std::size_t bytes) {
+    HostChannel& host = *c.hosts->here;
+    if (Outcome outcome = host.await(0, c.deadline); !outcome.ok()) return of_group(c, outcome);
+    if (Outcome outcome = await_filled(c, 0, host.step_base() + 1); !outcome.ok()) return outcome;
+    if (bytes != 0) cpu::copy_from_peer(result, host.peer_payload(0, bytes), bytes);
+    host.advance_steps(1);
+    return kOkOutcome;
+  }
+};
+
+// The input of the rank with `place` on this host, which its leader asks for.
+const std::byte* input_of(const Call& call, const CallContext& c, int place) noexcept {
+  if (place == c.hosts->index) return call.input.data(0);
+  return c.hosts->here->peer_payload(place, call.input.size(0));
+}
+
+// The inputs of all ranks, host by host, as a leader brings them together.
+class Inputs {
+ public:
+  // `bytes`: of one rank's input.
+  Inputs(const CallContext& c, std::size_t bytes)
+      : bytes_(bytes), memory_(bytes * static_cast<std::size_t>(c.size)), by_rank_(static_cast<std::size_t>(c.size)) {
+    std::byte* at = memory_.data();
+    for (const std::vector<int>& ranks : c.hosts->ranks) {
+      blocks_.push_back(at);
+      sizes_.push_back(bytes * ranks.size());
+      for (const int r : ranks) {
+        by_rank_[static_cast<std::size_t>(r)] = at;
+        at += bytes;
+      }
+    }
+  }
+
+  Outcome bring(const Call& call, CallContext& c, const HostsExchange& all_gather) {
+    const auto mine = static_cast<std::size_t>(c.hosts->host);
+    for (std::size_t i = 0; i < c.hosts->ranks_here().size(); ++i) {
+      cpu::copy(static_cast<std::byte*>(blocks_[mine]) + i * bytes_, input_of(call, c, static_cast<int>(i)), bytes_);
+    }
+    Call part = call;
+    part.collective = Collective::kAllGather;
+    part.uneven = true;
+    part.input = Blocks::single(blocks_[mine], sizes_[mine]);
+    part.output = Blocks::list(blocks_.data(), sizes_.data());
+    const AmongHosts among(c, [](int) { return 0; });
+    return all_gather.run(part, 0, c);
+  }
+
+  const std::vector<const void*>& by_rank() const noexcept { return by_rank_; }
+
+ private:
+  std::size_t bytes_;
+  std::vector<std::byte> memory_;
+  std::vector<void*> blocks_;  // by host, and so by leader: hosts are in the order of their first ranks
+  std::vector<std::size_t> sizes_;
+  std::vector<const void*> by_rank_;
+};
+
+class LeadersBarrier final : public LeadersAlgorithm {
+ public:
+  LeadersBarrier() : LeadersAlgorithm(Collective::kBarrier), exchange_(Collective::kBarrier) {}
+
+ private:
+  Outcome execute(const Call& call, CallContext& c) const override {
+    if (Outcome outcome = announce(c, nullptr, 0); !outcome.ok()) return outcome;
+    if (c.hosts->index != 0) return take(c, nullptr, 0);
+    if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;
+    {
+      const AmongHosts among(c, [](int) { return 0; });
+      if (Outcome outcome = exchange_.run(call, 0, c); !outcome.ok()) return outcome;
+    }
+    hand_out(c, nullptr, 0);
+    return kOkOutcome;
+  }
+
+  HostsExchange exchange_;
+};
+
+class LeadersAllReduce final : public LeadersAlgorithm {
+ public:
+  LeadersAllReduce()
+      : LeadersAlgorithm(Collective::kAllReduce), reduce_(Collective::kAllReduce), gather_(Collective::kAllGather) {}
+  const char* refusal(const CallShape& shape) const noexcept override {
+    if (const char* reason = LeadersAlgorithm::refusal(shape)) return reason;
+    return rounds_partials(shape.dtype, shape.op) &&
+                   shape.bytes > kMostGathered / static_cast<std::size_t>(std::max(1, shape.ranks))
+               ? "all inputs together, of a type whose partial sums would be rounded, are too large for the leaders"
+               : nullptr;
+  }
+
+ private:
+  Outcome execute(const Call& call, CallContext& c) const override {
+    const std::size_t bytes = call.input.size(0);
+    std::byte* output = call.output.data(0);
+    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
+    if (c.hosts->index != 0) return take(c, output, bytes);
+    if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;
+    const bool whole = rounds_partials(call.dtype, call.op);
+    const Outcome outcome = whole ? reduce_at_once(call, c) : reduce_in_parts(call, c);
+    if (outcome.ok()) hand_out(c, output, bytes);
+    return outcome;
+  }
+
+  Outcome reduce_in_parts(const Call& call, CallContext& c) const {
+    const std::size_t bytes = call.input.size(0);
+    const int ranks = c.size;
+    const Call part = part_of(call, call.output.data(0), bytes);
+    const auto here = static_cast<int>(c.hosts->ranks_here().size());
+    SourceList sources;
+    for (int i = 0; i < here; ++i) sources[static_cast<std::size_t>(i)] = input_of(call, c, i);
+    void* target = call.output.data(0);
+    cpu::reduce(&target, 1, sources.data(), here, part.count, call.dtype, part.op);
+    {
+      const AmongHosts among(c, [](int) { return 0; });
+      if (Outcome outcome = reduce_.run(part, bytes, c); !outcome.ok()) return outcome;
+    }
+    average(call, call.output.data(0), bytes, ranks);
+    return kOkOutcome;
+  }
+
+  Outcome reduce_at_once(const Call& call, CallContext& c) const {
+    const std::size_t bytes = call.input.size(0);
+    Inputs inputs(c, bytes);
+    if (Outcome outcome = inputs.bring(call, c, gather_); !outcome.ok()) return outcome;
+    void* target = call.output.data(0);
+    cpu::reduce(&target, 1, inputs.by_rank().data(), c.size, bytes / size_of(call.dtype), call.dtype, call.op,
+                divisor_of(call, c.size));
+    return kOkOutcome;
+  }
+
+  HostsExchange reduce_, gather_;
+};
+
+class LeadersBroadcast final : public LeadersAlgorithm {
+ public:
+  LeadersBroadcast() : LeadersAlgorithm(Collective::kBroadcast), exchange_(Collective::kBroadcast) {}
+
+ private:
+  Outcome execute(const Call& call, CallContext& c) const override {
+    const std::size_t bytes = call.output.size(0);
+    std::byte* output = call.output.data(0);
+    const GroupHosts& hosts = *c.hosts;
+    const bool root = c.rank == call.root;
+    const int root_host = hosts.host_of[static_cast<std::size_t>(call.root)];
+    const std::vector<int>& beside = hosts.ranks[static_cast<std::size_t>(root_host)];
+    const auto root_place =
+        static_cast<int>(std::lower_bound(beside.begin(), beside.end(), call.root) - beside.begin());
+    const auto leader_on = [&](int host) { return host == root_host ? root_place : 0; };
+    if (root) copy_unless_same(output, call.input.data(0), bytes);
+    if (Outcome outcome = announce(c, output, root ? bytes : 0); !outcome.ok()) return outcome;
+    if (hosts.index != leader_on(hosts.host)) {
+      return hosts.host == root_host ? take_from_root(c, root_place, output, bytes) : take(c, output, bytes);
+    }
+    {
+      Call part = part_of(call, output, bytes);
+      const AmongHosts among(c, leader_on);
+      part.root = among.place_of(call.root);
+      if (Outcome outcome = exchange_.run(part, bytes, c); !outcome.ok()) return outcome;
+    }
+    if (!root) {
+      hand_out(c, output, bytes);
+    } else if (hosts.here != nullptr) {
+      hosts.here->advance_steps(1);
+    }
+    return kOkOutcome;
+  }
+
+  // On the root's host its payload is there with its announcement.
+  static Outcome take_from_root(CallContext& c, int place, std::byte* output, std::size_t bytes) noexcept {
+    HostChannel& host = *c.hosts->here;
+    if (Outcome outcome = host.await(place, c.deadline); !outcome.ok()) return of_group(c, outcome);
+    cpu::copy_from_peer(output, host.peer_payload(place, bytes), bytes);
+    host.advance_steps(1);
+    return kOkOutcome;
+  }
+
+  HostsExchange exchange_;
+};
+
+class LeadersAllGather final : public LeadersAlgorithm {
+ public:
+  LeadersAllGather() : LeadersAlgorithm(Collective::kAllGather), exchange_(Collective::kAllGather) {}
+  const char* refusal(const CallShape& shape) const noexcept override {
+    if (const char* reason = HostsAlgorithm::refusal(shape)) return reason;
+    return shape.bytes > kMostBytes / static_cast<std::size_t>(std::max(1, shape.ranks))
+               ? "all ranks' blocks together are larger than a slot of 32 KB"
+               : nullptr;
+  }
+
+ private:
+  Outcome execute(const Call& call, CallContext& c) const override {
+    const std::size_t bytes = call.input.size(0);
+    const auto ranks = static_cast<std::size_t>(c.size);
+    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
+    std::vector<std::byte> result(bytes * ranks);
+    const bool leads = c.hosts->index == 0;
+    if (leads) {
+      if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;
+      Inputs inputs(c, bytes);
+      if (Outcome outcome = inputs.bring(call, c, exchange_); !outcome.ok()) return outcome;
+      for (std::size_t r = 0; r < ranks; ++r) cpu::copy(result.data() + r * bytes, inputs.by_rank()[r], bytes);
+      hand_out(c, result.data(), result.size());
+    } else if (Outcome outcome = take(c, result.data(), result.size()); !outcome.ok()) {
+      return outcome;
+    }
+    for (std::size_t r = 0; r < ranks; ++r) {
+      cpu::copy(call.output.data(static_cast<int>(r)), result.data() + r * bytes, bytes);
+    }
+    return kOkOutcome;
+  }
+
+  HostsExchange exchange_;
+};
+
+}  // namespace
+
+AlgorithmList leader_algorithms() {
+  return {std::make_shared<LeadersBarrier>(), std::make_shared<LeadersAllReduce>(),
+          std::make_shared<LeadersBroadcast>(), std::make_shared<LeadersAllGather>()};
+}
+
+}  // namespace tutti
