@@ -28,10 +28,16 @@ step() { # NAME LIMIT_S COMMAND...
 command -v nvidia-smi >/dev/null && nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 # Each suite in a process of its own: what ends or stops one hides nothing of the others.
 gpu_test=$(find_program tutti_gpu_test)
+suites=0
 while read -r suite; do
   name=${suite%.}
+  suites=$((suites + 1))
   step "gpu_${name//\//_}" 60 "$gpu_test" --gtest_filter="$suite*"
 done < <("$gpu_test" --gtest_list_tests | grep -E '^[^ ]+\.( |$)' | cut -d' ' -f1)
+if [ "$suites" -eq 0 ]; then
+  echo "=== no tests in ${gpu_test:-tutti_gpu_test, which is not in $dir}: build it (make test-gpu does)"
+  failures+=(gpu)
+fi
 # The same stress with random delays at every step of the protocols: a plug-in of its own.
 delayed=$(find "$dir" -path '*/delayed/libtutti_cuda.so' | head -1)
 if [ -n "$delayed" ]; then

@@ -16,14 +16,15 @@ _uses = itertools.count()  # of this process; all ranks use it in the same order
 def agents_store(timeout: float) -> Any | None:
     """Of torchrun's agent, at ``MASTER_PORT``; each use has names of its own in it. ``timeout`` is in seconds.
 
-    ``None`` where no agent serves one, where ``TUTTI_MASTER_PORT`` names another place, or without torch. A store of
-    one's own needs a port that nobody else takes; torchrun picks ``MASTER_PORT`` at random among those which the kernel
-    gives to anybody, so the next one may be in use.
+    ``None`` where no agent serves one, where ``TUTTI_MASTER_ADDR`` or ``TUTTI_MASTER_PORT`` names another place, or
+    without torch. A store of one's own needs a port that nobody else takes; torchrun picks ``MASTER_PORT`` at random
+    among those which the kernel gives to anybody, so the next one may be in use.
     """
     variables = os.environ
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT", "")
-    served = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and not variables.get("TUTTI_MASTER_PORT")
-    if not served or not host or not port.isdecimal() or find_spec("torch") is None:
+    served = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    elsewhere = variables.get("TUTTI_MASTER_ADDR") or variables.get("TUTTI_MASTER_PORT")
+    if not served or elsewhere or not host or not port.isdecimal() or find_spec("torch") is None:
         return None
     from torch.distributed import PrefixStore, TCPStore
 

@@ -15,7 +15,6 @@
 #include "algorithm/host/exchange.h"
 #include "algorithm/hosts/hosts_algorithm.h"
 #include "algorithm/hosts/hosts_algorithms.h"
-#include "algorithm/net/net_algorithm.h"
 
 namespace tutti {
 namespace {

@@ -1,7 +1,6 @@
 #include "algorithm/hosts/hosts_algorithm.h"
 
 #include "algorithm/net/net_algorithms.h"
-#include "algorithm/net/net_call.h"
 
 namespace tutti {
 namespace {

@@ -11,29 +11,17 @@
 #pragma once
 
 #include <memory>
-#include <new>
+#include <vector>
 
 #include "algorithm/hosts/scopes.h"
-#include "algorithm/native_algorithm.h"
+#include "algorithm/net/net_algorithm.h"
 
 namespace tutti {
 
-class HostsAlgorithm : public NativeAlgorithm {
+class HostsAlgorithm : public NetAlgorithm {
  public:
-  using NativeAlgorithm::NativeAlgorithm;
+  using NetAlgorithm::NetAlgorithm;
   const char* refusal(const CallShape& shape) const noexcept override;
-
-  Outcome run(const Call& call, CallContext& context) const noexcept final {
-    try {
-      return execute(call, context);
-    } catch (const std::bad_alloc&) {
-      return {Status::kInternal, context.rank};
-    }
-  }
-
- protected:
-  // May throw std::bad_alloc.
-  virtual Outcome execute(const Call& call, CallContext& context) const = 0;
 };
 
 // The part among the hosts: the first of the library's algorithms over messages that fits.

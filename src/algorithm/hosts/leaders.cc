@@ -21,7 +21,6 @@
 #include "algorithm/host/host_algorithm.h"
 #include "algorithm/hosts/hosts_algorithm.h"
 #include "algorithm/hosts/hosts_algorithms.h"
-#include "algorithm/net/net_algorithm.h"
 
 namespace tutti {
 namespace {
