@@ -2,13 +2,14 @@
 // the same run. CSV to standard output.
 //
 //   cuda_bench [--ranks N] [--collectives a,b] [--algorithms x,y] [--sizes 1K,64K,16M] [--modes graph,eager]
-//              [--calls 20] [--repeats 15] [--nccl libnccl.so.2] [--budget-s 400]
+//              [--calls 20] [--repeats 15] [--nccl libnccl.so.2] [--windows yes|no] [--budget-s 400]
 //
 // A rank is a thread with a GPU of its own (several on one GPU if there are fewer). A repetition is `calls` calls
 // between two events of the rank's stream; its time is the longest of all ranks; the median and the minimum of the
 // repetitions are reported, a call. `bytes` is what nccl-tests calls the size: the whole of what is gathered or
-// scattered. All calls use one pair of bf16 buffers. Results are checked before each measurement; a wrong one ends the
-// program.
+// scattered. All calls use one pair of bf16 buffers; NCCL is measured twice, on them ("default") and on buffers of its
+// own that are registered as symmetric windows ("windows"). Results are checked before each measurement; a wrong one
+// ends the program.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "bootstrap/memory_store.h"
 #include "gpu_ranks.h"
@@ -42,7 +44,7 @@ struct Options {
   std::vector<std::size_t> sizes;
   std::vector<std::string> modes{"graph", "eager"};
   int calls = 20, repeats = 15;
-  std::string nccl;
+  std::string nccl, windows = "yes";
   double budget_s = 500;
 };
 
@@ -56,6 +58,7 @@ Options parse(int argc, char** argv) {
                        {"--calls", &o.calls},
                        {"--repeats", &o.repeats},
                        {"--nccl", &o.nccl},
+                       {"--windows", &o.windows},
                        {"--budget-s", &o.budget_s},
                        {"--sizes", &o.sizes}});
   std::replace(o.algorithms.begin(), o.algorithms.end(), std::string("auto"), std::string());
@@ -82,6 +85,7 @@ struct Rank {
   cudaStream_t stream = nullptr;
   cudaEvent_t start = nullptr, end = nullptr;
   std::byte *in = nullptr, *out = nullptr;
+  std::byte* window = nullptr;  // as much as both, registered with NCCL
   std::size_t capacity = 0;
   std::shared_ptr<tutti::CudaMemory> memory;
 };
@@ -175,6 +179,13 @@ class Bench {
     std::vector<std::uint16_t> data(rank.capacity / 2);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = pattern(index, i);
     ok(cudaMemcpy(rank.in, data.data(), rank.capacity, cudaMemcpyHostToDevice), "cudaMemcpy");
+    if (nccl_ && options_.windows == "yes") {
+      rank.window = static_cast<std::byte*>(
+          nccl_->window(2 * rank.capacity, nccl_comms_[static_cast<std::size_t>(index)]));
+      if (rank.window != nullptr) {
+        ok(cudaMemcpy(rank.window, data.data(), rank.capacity, cudaMemcpyHostToDevice), "cudaMemcpy");
+      }
+    }
     for (const std::string& name : options_.collectives) {
       for (const std::size_t bytes : options_.sizes) {
         for (const std::string& mode : options_.modes) measure_all(rank, comms, name, bytes, mode);
@@ -220,6 +231,11 @@ class Bench {
       void* comm = nccl_comms_[static_cast<std::size_t>(rank.rank)];
       measure(rank, c, count, mode, "nccl", "default",
               [&] { nccl_->run(name, rank.in, rank.out, count, comm, rank.stream); });
+      if (rank.window == nullptr) return;
+      std::byte* const usual = std::exchange(rank.out, rank.window + rank.capacity);
+      measure(rank, c, count, mode, "nccl", "windows",
+              [&] { nccl_->run(name, rank.window, rank.out, count, comm, rank.stream); });
+      rank.out = usual;
     }
   }
 

@@ -113,6 +113,8 @@ TEST(Observed, RanksAgreeOnTheBlocks) {
     options.device = rank.device;
     options.max_blocks = rank.rank == 0 ? 3 : 7;
     rank.comm = CudaCommunicator::create(store, "few blocks", rank.rank, rank.size, options);
+    // The one before has been freed, which waits for the whole device: no kernel may wait for a peer that frees.
+    rank.barrier->arrive_and_wait();
     for (const std::size_t count : {std::size_t{100}, std::size_t{100'000}, std::size_t{3'000'000}}) {
       const CollectiveCase c(sum(count), rank.size, 2);
       rank.used = 0;
