@@ -30,8 +30,9 @@ constexpr std::array<Named, 6> kNamed{{{"ll_one_shot", Protocol::kLL, false},
                                        {"bulk_two_shot", Protocol::kBulk, true}}};
 
 constexpr std::string_view kCopyEngineName = "copy_engine";
-// From here on copy engines are faster than multiprocessors; in a prototype 525 against 588 us at 256 MB on four H200.
-constexpr std::size_t kLeastCopyEngine = 32 * kMB;
+// From here on copy engines are faster than multiprocessors (two and four H200, docs/performance.md). What the first
+// half of an all-reduce takes is the same in both.
+constexpr std::size_t kLeastCopyEngine = 64 * kMB, kLeastCopyEngineAllReduce = 128 * kMB;
 
 // What one pair exchanges in one phase.
 std::size_t part_bytes(const CudaShape& shape, bool two_shot) {
@@ -52,26 +53,29 @@ std::size_t capacity(Protocol protocol, int blocks) {
   return ~std::size_t{0};
 }
 
-// One block up to `per_block` bytes of a part, then more.
+// Blocks whose parts are up to `per_block` bytes.
 int blocks_for(std::size_t bytes, std::size_t per_block) {
   return static_cast<int>(std::clamp<std::size_t>((bytes + per_block - 1) / per_block, 1, kMaxBlocks));
 }
 
-// As a sweep over two H200 found it (docs/performance.md); with more ranks the limits of one-shot are guesses.
+// Packets go out and come in faster from many blocks of few threads, up to this many: a multiprocessor each.
+constexpr int kManyBlocks = 32;
+
+// As sweeps over two and four H200 found it (docs/performance.md); with more ranks the limits of one-shot are guesses.
 ForcedChoice table(const CudaShape& shape) {
   if (shape.collective == Collective::kAllReduce) {
     const auto fits = [&](Protocol protocol, bool two_shot) { return refusal(shape, protocol, two_shot) == nullptr; };
     const std::size_t one_shot = shape.size <= 2 ? 128 * kKB : 64 * kKB;
+    const std::size_t one_shot_128 = shape.size <= 2 ? 512 * kKB : shape.size <= 4 ? 128 * kKB : 0;
     if (shape.bytes <= one_shot && fits(Protocol::kLL, false)) return {Protocol::kLL, false};
-    if (shape.size == 2 && shape.bytes <= 512 * kKB && fits(Protocol::kLL128, false)) return {Protocol::kLL128, false};
-    if (shape.bytes <= 256 * kKB && fits(Protocol::kLL, true)) return {Protocol::kLL, true};
-    if (fits(Protocol::kLL128, true) && shape.bytes <= 2 * kMB) return {Protocol::kLL128, true};
-    if (fits(Protocol::kLL, true) && shape.bytes <= 512 * kKB) return {Protocol::kLL, true};
+    if (shape.bytes <= one_shot_128 && fits(Protocol::kLL128, false)) return {Protocol::kLL128, false};
+    if (shape.bytes <= 512 * kKB && fits(Protocol::kLL, true)) return {Protocol::kLL, true};
+    if (shape.bytes <= 2 * kMB && fits(Protocol::kLL128, true)) return {Protocol::kLL128, true};
     // Between two ranks one shot sends twice the bytes of two, and saves a trip.
     return {Protocol::kBulk, shape.size > 2 || shape.bytes > 16 * kMB};
   }
-  if (shape.bytes <= 64 * kKB && refusal(shape, Protocol::kLL, false) == nullptr) return {Protocol::kLL, false};
-  if (refusal(shape, Protocol::kLL128, false) == nullptr && shape.bytes <= 1 * kMB) return {Protocol::kLL128, false};
+  if (shape.bytes <= 128 * kKB && refusal(shape, Protocol::kLL, false) == nullptr) return {Protocol::kLL, false};
+  if (shape.bytes <= 1 * kMB && refusal(shape, Protocol::kLL128, false) == nullptr) return {Protocol::kLL128, false};
   return {Protocol::kBulk, false};
 }
 
@@ -103,9 +107,13 @@ std::optional<ForcedChoice> parse_forced(std::string_view text) {
   if (good && at < text.size()) {
     const std::string_view numbers = text.substr(at + 1);
     const std::size_t x = std::min(numbers.find('x'), numbers.size());
+    const std::size_t y = std::min(numbers.find('x', x + 1), numbers.size());
     forced.blocks = number(numbers.substr(0, x), kMaxBlocks);
-    if (x < numbers.size()) forced.threads = number(numbers.substr(x + 1), 512);
-    good = forced.blocks >= 0 && forced.threads >= 0 && forced.threads % 32 == 0;
+    if (x < numbers.size()) forced.threads = number(numbers.substr(x + 1, y - x - 1), 512);
+    int piece = 0;
+    if (y < numbers.size()) piece = number(numbers.substr(y + 1), static_cast<int>(kBulkPieceBytes));
+    good = forced.blocks >= 0 && forced.threads >= 0 && forced.threads % 32 == 0 && piece >= 0 && piece % 16 == 0;
+    if (good) forced.piece_bytes = static_cast<std::size_t>(piece);
   }
   if (!good) {
     std::string names;
@@ -113,7 +121,8 @@ std::optional<ForcedChoice> parse_forced(std::string_view text) {
     throw_error(
         ErrorKind::kInvalidArgument,
         "CUDA algorithm '" + std::string(text) + "': must be one of " + names +
-            ", then if wanted @BLOCKS or @BLOCKSxTHREADS with at most 64 blocks and 512 threads, a multiple of 32");
+            ", then if wanted @BLOCKS, @BLOCKSxTHREADS or @BLOCKSxTHREADSxPIECE with at most 64 blocks, 512 threads (a "
+            "multiple of 32) and pieces of 65536 bytes (a multiple of 16)");
   }
   return forced;
 }
@@ -138,36 +147,44 @@ Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced)
   switch (wanted.protocol) {
     case Protocol::kLL: {
       const int least = blocks_for(part, kLLBlockBytes);
-      choice.blocks = std::max(least, wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 4 * kKB));
+      choice.blocks =
+          std::max(least, wanted.blocks != 0 ? wanted.blocks : std::min(kManyBlocks, blocks_for(part, kKB)));
       break;
     }
     case Protocol::kLL128: {
       const int least = blocks_for(part, kLL128BlockBytes);
-      choice.blocks = std::max(least, wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 8 * kKB));
+      const int table_blocks = std::max(blocks_for(part, 8 * kKB), std::min(kManyBlocks, blocks_for(part, 4 * kKB)));
+      choice.blocks = std::max(least, wanted.blocks != 0 ? wanted.blocks : table_blocks);
       break;
     }
     case Protocol::kBulk:
-      choice.blocks = wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 32 * kKB);
+      choice.blocks = wanted.blocks != 0 ? wanted.blocks : blocks_for(part, 16 * kKB);
       break;
   }
   choice.blocks = std::min(choice.blocks, shape.most_blocks);
   const std::size_t each = part_size(part, choice.blocks, 16);
   choice.threads = wanted.threads != 0 ? wanted.threads
                                        : static_cast<int>(std::clamp<std::size_t>((each / 16 + 31) / 32 * 32, 32, 512));
+  // Large ones: each step of a block takes a trip, and other blocks fill the links meanwhile.
   choice.piece_bytes =
-      wanted.piece_bytes != 0 ? wanted.piece_bytes : std::min(kBulkPieceBytes, std::max<std::size_t>(each, 16));
-  if (wanted.protocol == Protocol::kBulk && each > kBulkPieceBytes) {
-    // Several pieces, so that the trips of one overlap the other's.
-    choice.piece_bytes = std::min(kBulkPieceBytes, std::max<std::size_t>(16 * kKB, part_size(each, 8, 16)));
-  }
+      wanted.piece_bytes != 0 ? wanted.piece_bytes : std::clamp<std::size_t>(each, 16, kBulkPieceBytes);
   return choice;
 }
 
 bool choose_copy_engine(const Call& call, int size, bool between_gpus, const std::optional<ForcedChoice>& forced) {
   if (!copy_engines_can(call, size)) return false;
   if (forced) return forced->copy_engine;
-  return between_gpus && call.collective == Collective::kAllGather &&
-         agreed_bytes(call, size) * static_cast<std::size_t>(size) >= kLeastCopyEngine;
+  if (!between_gpus) return false;
+  const std::size_t bytes = agreed_bytes(call, size);
+  switch (call.collective) {
+    case Collective::kAllGather:
+    case Collective::kAllToAll:
+      return bytes * static_cast<std::size_t>(size) >= kLeastCopyEngine;
+    case Collective::kAllReduce:
+      return bytes >= kLeastCopyEngineAllReduce;
+    default:
+      return false;
+  }
 }
 
 std::string_view name_of(const Choice& choice) noexcept {

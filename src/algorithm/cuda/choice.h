@@ -35,7 +35,8 @@ struct CudaShape {
   bool ll128 = false;     // all pairs have passed the probe for it
 };
 
-// "ll_one_shot@4x256": a forced choice. Blocks and threads may be left out, or 0, to be chosen.
+// "ll_one_shot@4x256", "bulk_two_shot@64x512x16384": a forced choice. Blocks, threads and the bytes of a piece may be
+// left out, or 0, to be chosen.
 struct ForcedChoice {
   Protocol protocol = Protocol::kLL;
   bool two_shot = false;

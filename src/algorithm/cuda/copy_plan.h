@@ -1,7 +1,7 @@
 // Collectives on memory that all ranks map, carried out by copy engines: which copies a rank issues.
 //
 // The kernels around them: all ranks meet (meet.cuh), so that every input is complete and every output may be
-// overwritten; then the copies, all at once, one stream a peer; then all ranks meet again, so that everything has come.
+// overwritten; then the copies, to one peer after another; then all ranks meet again, so that everything has come.
 //   all_gather      push this rank's block to every output        (n - 1) blocks out, (n - 1) in
 //   all_to_all      push block p of the input to rank p           the same
 //   broadcast       the root pushes to every output               (n - 1) S out of the root

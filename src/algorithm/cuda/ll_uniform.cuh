@@ -2,7 +2,8 @@
 // The same packets in the same slots, so a rank whose memory does not allow it may run the general kernel.
 //
 // What a call waits for, in order: parameters, the block's sequence number and, at the same time, the first input; the
-// packets' trip; nothing else. So the first input is loaded before the sequence number is known.
+// packets' trip; nothing else. So the first inputs are loaded before the sequence number is known, those for all peers
+// at the same time.
 #pragma once
 
 #include "algorithm/cuda/ll.cuh"
@@ -21,24 +22,28 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
   const std::byte* mine = args.input + args.in_stride * static_cast<std::size_t>(world.rank);
   const std::size_t first_at = begin + i * 16;
   const bool works = team.is_worker() && first_at < end;
-  Vec16 first{{0, 0, 0, 0}};
-  if (works) first = device::load_user(mine + first_at, args.bytes - first_at);
+  Vec16 parts[N] = {};  // parts[k]: of the k-th rank after this one; the first is this rank's, and all of an all-gather
+  const auto load = [&](std::size_t at) {
+    TUTTI_UNROLL
+    for (int k = 0; k < N; ++k) {
+      if (k != 0 && args.in_stride == 0) break;
+      const std::byte* from = args.input + args.in_stride * static_cast<std::size_t>(rank_after(world, k));
+      parts[k] = device::load_user(from + at, args.bytes - at);
+    }
+  };
+  if (works) load(first_at);
   if (!call.enter()) return;
   if (works) {
     const std::uint32_t flag = device::ll_flag(call.sequence());
     const std::uint32_t peers = ((1u << N) - 1) & ~(1u << world.rank);
-    first = own(first);
+    const Vec16 first = own(parts[0]);
     for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
-      const bool loaded = at == first_at || args.in_stride != 0;
-      Vec16 v = loaded ? first : own(device::load_user(mine + at, args.bytes - at));
+      if (at != first_at) load(at);
+      const Vec16 to_all = own(parts[0]);
       TUTTI_UNROLL
       for (int k = 1; k < N; ++k) {
-        const int peer = rank_after(world, k);
-        if (args.in_stride != 0) {
-          const std::byte* from = args.input + args.in_stride * static_cast<std::size_t>(peer);
-          v = own(device::load_user(from + at, args.bytes - at));
-        }
-        device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
+        const Vec16 v = args.in_stride != 0 ? own(parts[k]) : to_all;
+        device::ll_store(call.ll(rank_after(world, k), 0, world.rank) + i, kLLItems, v, flag);
       }
     }
     i = static_cast<std::size_t>(team.worker());

@@ -27,7 +27,7 @@ bool CudaCommunicatorImpl::uses_copy_engines(const Call& call) const {
 
 bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                                                std::byte* const* outputs, cudaStream_t stream) {
-  copy_streams_.prepare(size_);
+  copy_streams_.prepare(rank_);
   const bool reduce = call.collective == Collective::kAllReduce;
   const int blocks = reduce ? direct_blocks() : 1;
   // The complement: unlike the same call by kernels.

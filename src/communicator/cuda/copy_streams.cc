@@ -17,20 +17,6 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then what it was before
 };
 
-// Side by side behind what was captured last.
-void add_nodes(const std::vector<PlannedCopy>& copies, cudaStream_t stream, cudaGraph_t graph,
-               const std::vector<cudaGraphNode_t>& before) {
-  std::vector<cudaGraphNode_t> nodes(copies.size());
-  for (std::size_t i = 0; i < copies.size(); ++i) {
-    check_cuda(cudaGraphAddMemcpyNode1D(&nodes[i], graph, before.data(), before.size(), copies[i].to, copies[i].from,
-                                        copies[i].bytes, cudaMemcpyDefault),
-               "cudaGraphAddMemcpyNode1D");
-  }
-  check_cuda(cudaStreamUpdateCaptureDependencies(stream, nodes.data(), nullptr, nodes.size(),
-                                                 cudaStreamSetCaptureDependencies),
-             "cudaStreamUpdateCaptureDependencies");
-}
-
 }  // namespace
 
 CopyStreams::~CopyStreams() {
@@ -41,12 +27,12 @@ CopyStreams::~CopyStreams() {
   if (forked_ != nullptr) static_cast<void>(cudaEventDestroy(forked_));
 }
 
-void CopyStreams::prepare(int ranks) {
+void CopyStreams::prepare(int rank) {
   if (forked_ != nullptr) return;
+  rank_ = rank;
   const RelaxedCapture relaxed;
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-  lanes_.resize(static_cast<std::size_t>(ranks));
   for (Lane& lane : lanes_) {
     // Where ranks share a GPU, a kernel that waits must not lie before a copy in one hardware queue: streams of another
     // priority have queues of their own.
@@ -74,16 +60,37 @@ void CopyStreams::issue(const std::vector<PlannedCopy>& copies, cudaStream_t str
   add_nodes(copies, stream, graph, std::vector<cudaGraphNode_t>(before, before + count));
 }
 
+void CopyStreams::add_nodes(const std::vector<PlannedCopy>& copies, cudaStream_t stream, cudaGraph_t graph,
+                            const std::vector<cudaGraphNode_t>& before) {
+  std::array<std::vector<cudaGraphNode_t>, 2> ends{before, before};  // of each lane
+  for (const PlannedCopy& copy : copies) {
+    std::vector<cudaGraphNode_t>& end = ends[lane_of(copy)];
+    cudaGraphNode_t node = nullptr;
+    check_cuda(cudaGraphAddMemcpyNode1D(&node, graph, end.data(), end.size(), copy.to, copy.from, copy.bytes,
+                                        cudaMemcpyDefault),
+               "cudaGraphAddMemcpyNode1D");
+    end.assign(1, node);
+  }
+  // A lane without a copy ends where both begin: behind the other's.
+  std::vector<cudaGraphNode_t> last;
+  for (const std::vector<cudaGraphNode_t>& end : ends) {
+    if (end != before) last.insert(last.end(), end.begin(), end.end());
+  }
+  check_cuda(
+      cudaStreamUpdateCaptureDependencies(stream, last.data(), nullptr, last.size(), cudaStreamSetCaptureDependencies),
+      "cudaStreamUpdateCaptureDependencies");
+}
+
 void CopyStreams::fork(const std::vector<PlannedCopy>& copies, cudaStream_t stream) {
   check_cuda(cudaEventRecord(forked_, stream), "cudaEventRecord");
+  for (const Lane& lane : lanes_) check_cuda(cudaStreamWaitEvent(lane.stream, forked_, 0), "cudaStreamWaitEvent");
   for (const PlannedCopy& copy : copies) {
-    const Lane& lane = lanes_[static_cast<std::size_t>(copy.peer)];
-    check_cuda(cudaStreamWaitEvent(lane.stream, forked_, 0), "cudaStreamWaitEvent");
-    check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault, lane.stream), "cudaMemcpyAsync");
-    check_cuda(cudaEventRecord(lane.done, lane.stream), "cudaEventRecord");
+    check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault, lanes_[lane_of(copy)].stream),
+               "cudaMemcpyAsync");
   }
-  for (const PlannedCopy& copy : copies) {
-    check_cuda(cudaStreamWaitEvent(stream, lanes_[static_cast<std::size_t>(copy.peer)].done, 0), "cudaStreamWaitEvent");
+  for (const Lane& lane : lanes_) {
+    check_cuda(cudaEventRecord(lane.done, lane.stream), "cudaEventRecord");
+    check_cuda(cudaStreamWaitEvent(stream, lane.done, 0), "cudaStreamWaitEvent");
   }
 }
 

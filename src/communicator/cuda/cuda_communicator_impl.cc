@@ -84,7 +84,7 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
   set_timeout(options.timeout);
   if (forced_ && forced_->copy_engine) {
     const DeviceGuard guard(device);
-    copy_streams_.prepare(size);
+    copy_streams_.prepare(rank);
   }
 }
 
@@ -284,7 +284,7 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const s
   {
     // Here, where no kernel waits: CUDA may wait for kernels when it makes a stream.
     const std::lock_guard lock(mutex_);
-    copy_streams_.prepare(size_);
+    copy_streams_.prepare(rank_);
   }
   return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
 }

@@ -101,7 +101,7 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(S
   {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
-    copy_streams_.prepare(size_);
+    copy_streams_.prepare(rank_);
     problem = problem_with(ranges);
     name = "register " + std::to_string(registration_calls_++);
   }

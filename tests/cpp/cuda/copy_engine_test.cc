@@ -151,21 +151,24 @@ Call gather_of(std::size_t block) {
   return call;
 }
 
-TEST(CopyEngine, IsChosenForLargeGathersAndByName) {
+TEST(CopyEngine, IsChosenForLargeCallsAndByName) {
   constexpr std::size_t kMB = 1 << 20;
   const auto chosen = [](const Call& call, int size, const char* forced, bool between_gpus = true) {
     return choose_copy_engine(call, size, between_gpus, parse_forced(forced));
   };
-  EXPECT_TRUE(chosen(gather_of(8 * kMB), 4, ""));
-  EXPECT_FALSE(chosen(gather_of(8 * kMB - 16), 4, ""));
-  EXPECT_FALSE(chosen(gather_of(8 * kMB), 4, "bulk_one_shot@16"));
-  EXPECT_FALSE(chosen(gather_of(8 * kMB), 4, "", false));
+  EXPECT_TRUE(chosen(gather_of(16 * kMB), 4, ""));
+  EXPECT_FALSE(chosen(gather_of(16 * kMB - 16), 4, ""));
+  EXPECT_FALSE(chosen(gather_of(16 * kMB), 4, "bulk_one_shot@16"));
+  EXPECT_FALSE(chosen(gather_of(16 * kMB), 4, "", false));
   EXPECT_TRUE(chosen(gather_of(1000), 4, "copy_engine", false));
   EXPECT_FALSE(chosen(gather_of(0), 4, "copy_engine"));
   EXPECT_FALSE(chosen(gather_of(8 * kMB), 1, "copy_engine"));
   Call sum = gather_of(64 * kMB);
   sum.collective = Collective::kAllReduce;
   EXPECT_FALSE(chosen(sum, 4, ""));
+  Call large_sum = gather_of(128 * kMB);
+  large_sum.collective = Collective::kAllReduce;
+  EXPECT_TRUE(chosen(large_sum, 4, ""));
   EXPECT_TRUE(chosen(sum, 4, "copy_engine@16"));
   EXPECT_FALSE(chosen(sum, 3, "copy_engine")) << "64 MB do not divide into vectors for three";
   sum.op = ReduceOp::kPremulSum;
@@ -174,6 +177,8 @@ TEST(CopyEngine, IsChosenForLargeGathersAndByName) {
   sum.collective = Collective::kReduceScatter;
   EXPECT_FALSE(chosen(sum, 4, "copy_engine"));
   sum.collective = Collective::kAllToAll;
+  EXPECT_TRUE(chosen(sum, 4, ""));
+  sum.collective = Collective::kBroadcast;
   EXPECT_FALSE(chosen(sum, 4, ""));
   EXPECT_TRUE(chosen(sum, 4, "copy_engine"));
   sum.uneven = true;

@@ -318,7 +318,8 @@ TEST(Failures, AnotherFingerprintIsAMismatch) {
 
 // Large messages go around the ring of pieces several times.
 TEST(Bulk, ManyPieces) {
-  for (const char* algorithm : {"bulk_one_shot@2", "bulk_two_shot@2"}) {
+  for (const char* algorithm :
+       {"bulk_one_shot@2", "bulk_two_shot@2", "bulk_one_shot@2x32x4096", "bulk_two_shot@3x32x1040"}) {
     HostRanks ranks(3);
     for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
       CaseShape shape;

@@ -54,6 +54,21 @@ TEST_P(Algorithms, SequenceNumbersWrap) {
   }
 }
 
+// Few and many, even and odd.
+TEST(Collectives, PiecesOfAllSizes) {
+  for (const char* algorithm : {"bulk_one_shot@3x64x1024", "bulk_two_shot@3x64x1040", "bulk_two_shot@2x512x16"}) {
+    GpuWorld world;
+    world.size = 3;
+    world.options.algorithm = algorithm;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::uint64_t seed = 900;
+      for (const Collective collective : kCollectives) {
+        for (const std::size_t count : {1024, 33333}) run_and_verify(rank, shape_of(collective, count), ++seed);
+      }
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, Algorithms,
                          testing::Values("", "ll_one_shot", "ll128_one_shot", "bulk_one_shot@5", "ll_two_shot@3",
                                          "ll128_two_shot", "bulk_two_shot@7"),

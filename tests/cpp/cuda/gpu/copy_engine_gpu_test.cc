@@ -66,7 +66,7 @@ TEST(CopyEngine, ChosenForLargeGathers) {
   GpuWorld world;
   MemoryStore store;
   run_gpu_ranks(world, [&](Rank& rank) {
-    const CollectiveCase c(shape_of(Collective::kAllGather, 4 << 20), rank.size, 3);  // 32 MB in all
+    const CollectiveCase c(shape_of(Collective::kAllGather, 8 << 20), rank.size, 3);  // 64 MB in all, of 4 bytes
     const auto memory = rank.comm->allocate(store, "copies", c.input_bytes() + c.output_bytes());
     Buffers b;
     b.input = memory->data(rank.rank);
