@@ -68,6 +68,7 @@ function(tutti_cuda_module name folder)
     src/algorithm/cuda/kernels_sum_bf16.cu
     src/algorithm/cuda/kernels_sum_f16.cu
     src/algorithm/cuda/kernels_sum_f32.cu
+    src/algorithm/cuda/norm_kernels.cu
     src/algorithm/cuda/serving_kernels_bf16.cu
     src/algorithm/cuda/serving_kernels_f16.cu
     src/algorithm/cuda/serving_kernels_f32.cu

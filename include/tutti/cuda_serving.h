@@ -1,8 +1,8 @@
 // What inference engines ask of a CudaCommunicator beside the collectives: an all-reduce that also adds a residual and
 // normalises, and one that sends 8 bits an element.
 //
-// Both are collectives: all ranks make the same calls in the same order. Each is one kernel, runs on the caller's
-// stream, can be captured in a graph, and fails as CudaCommunicator::run() does.
+// Both are collectives: all ranks make the same calls in the same order. Each is one call to metrics and the flight
+// recorder, runs on the caller's stream, can be captured in a graph, and fails as CudaCommunicator::run() does.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,14 @@ namespace tutti {
 //   s   = round(round(sum of all ranks' input) + residual)       to dtype; the sum has all_reduce's bits
 //   y   = round(round(s / sqrt(mean(s * s) + epsilon)) * weight)  the mean in fp32, s widened
 //   residual_output = s;  output = y, or in fp8: saturated(y / scale)
-// All ranks get the same bits, whatever kernel runs, if they give the same residual and weight.
+// All ranks get the same bits, whatever kernels run, if they give the same residual and weight; those of a row do not
+// depend on the number of rows.
+//
+// Small rows take one kernel, others an all-reduce and a kernel behind it: src/algorithm/cuda/plan_add_rms_norm.h.
 //
 // Memory of this rank's device, contiguous, of any alignment. residual_output may be residual, and output may be input
-// if both have one dtype; other overlap is refused or undefined.
+// if both have one dtype; other overlap is refused or undefined. After a failure the outputs and the workspace are
+// undefined.
 struct CudaAddRmsNorm {
   DataType dtype = DataType::kBfloat16;  // of input, residual and weight: bf16, fp16 or fp32
   std::size_t rows = 0;
@@ -33,6 +37,9 @@ struct CudaAddRmsNorm {
   bool fp8 = false;
   const float* scale = nullptr;  // one value, read by the kernel
   float* row_scales = nullptr;   // [rows], written: max(largest |y| of the row / 448, kLeastRowScale)
+  // Of the input's size, overwritten. Needed for an fp8 output if residual_output is residual, which leaves no other
+  // place for the sums; else not looked at.
+  void* workspace = nullptr;
 };
 // As inference engines choose it.
 inline constexpr float kLeastRowScale = 1.0f / (448.0f * 512.0f);

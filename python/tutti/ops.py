@@ -19,9 +19,9 @@ Those that return new tensors have ``.out`` overloads (``out``, ``residual_out``
 The operators have fake kernels: ``torch.compile(fullgraph=True)`` keeps them, and moves nothing across them that has to
 stay in order, since all ranks must make the same calls. They have no gradients: they are for inference.
 
-On CUDA tensors they run on the current stream and can be captured in a graph. The norms are one kernel there for
+On CUDA tensors they run on the current stream and can be captured in a graph. The norms are one call there for
 bfloat16, float16 and float32 rows of a multiple of 16 bytes, up to 512 KB; other rows, and CPU tensors, take an
-all-reduce and PyTorch's operators.
+all-reduce and PyTorch's operators. Those in fp8 allocate memory of the size of ``x`` where the residual is in place.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 #include "torch/serving.h"
 
+#include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -71,6 +72,12 @@ void all_reduce_add_rms_norm(ProcessGroupTutti& group, const at::Tensor& input, 
   call.residual_output = residual_output.mutable_data_ptr();
   call.output = output.mutable_data_ptr();
   const c10::DeviceGuard on_device(input.device());
+  // Used on the current stream alone, so the allocator may have it back at once.
+  at::Tensor workspace;
+  if (call.fp8 && call.residual_output == call.residual) {
+    workspace = at::empty_like(input);
+    call.workspace = workspace.mutable_data_ptr();
+  }
   translated(
       [&] { group.cuda_communicator(input.device()).all_reduce_add_rms_norm(call, current_stream(input.device())); });
 }

@@ -22,8 +22,11 @@ const void* uniform_kernel(bool reduce, Reducer reducer) noexcept;
 const void* direct_kernel(Collective collective, Reducer reducer) noexcept;
 // Over MeetArgs.
 const void* meet_kernel() noexcept;
-// Over AddRmsNormArgs, for bf16, fp16 and fp32.
-const void* add_rms_norm_kernel_of(NormPattern pattern, DataType dtype) noexcept;
+// Over AddRmsNormArgs, for bf16, fp16 and fp32. `aligned`: all memory, to 16 bytes.
+const void* add_rms_norm_kernel_of(bool aligned, DataType dtype) noexcept;
+// The same types. Takes AddRmsNormArgs alone, and no control warp; `vectors` of 16 bytes a thread holds, one of
+// kNormVectors.
+const void* norm_kernel_of(int vectors, DataType dtype) noexcept;
 // Over QuantizedArgs, for the same types.
 const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexcept;
 const void* message_kernel() noexcept;

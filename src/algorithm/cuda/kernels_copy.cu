@@ -104,8 +104,8 @@ const void* direct_kernel(Collective collective, Reducer reducer) noexcept {
   }
 }
 const void* meet_kernel() noexcept { return address(&meet_ranks_kernel); }
-const void* add_rms_norm_kernel_of(NormPattern pattern, DataType dtype) noexcept {
-  return serving_set_of(dtype).add_rms_norm[static_cast<int>(pattern)];
+const void* add_rms_norm_kernel_of(bool aligned, DataType dtype) noexcept {
+  return serving_set_of(dtype).add_rms_norm[aligned ? 1 : 0];
 }
 const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexcept {
   return serving_set_of(dtype).quantized[static_cast<int>(pattern)];
@@ -131,9 +131,8 @@ std::vector<const void*> all_kernels() {
     }
   }
   for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16, DataType::kFloat32}) {
-    for (int pattern = 0; pattern < kNormPatterns; ++pattern) {
-      kernels.push_back(add_rms_norm_kernel_of(static_cast<NormPattern>(pattern), dtype));
-    }
+    for (const bool aligned : {false, true}) kernels.push_back(add_rms_norm_kernel_of(aligned, dtype));
+    for (const int vectors : kNormVectors) kernels.push_back(norm_kernel_of(vectors, dtype));
     for (int pattern = 0; pattern < kQuantizedPatterns; ++pattern) {
       kernels.push_back(quantized_kernel_of(static_cast<QuantizedPattern>(pattern), dtype));
     }

@@ -1,4 +1,5 @@
-// The norm of rows by one block: what add_rms_norm.cuh does with the sums.
+// The norm of rows by one block: what both ways of all_reduce_add_rms_norm do with the sums. add_and_norm() is the
+// second of two kernels, behind an all-reduce; add_rms_norm.cuh sums by itself.
 //
 // The order of additions is fixed by the row alone, so every kernel, on every rank and on the host, gives the same
 // bits: within 16 bytes in order; over the 32 vectors of a segment as a tree; over the segments of a row 32 apart in
@@ -21,6 +22,10 @@ namespace tutti::cuda {
 struct NormScratch {
   float sums[kMostSegments];
   std::uint32_t peaks[kMostSegments];  // bits of the largest |y|
+};
+
+struct alignas(8) Pair32 {
+  std::uint32_t a, b;
 };
 
 struct Sum {
@@ -86,18 +91,26 @@ struct RowVector {
   std::size_t column;  // bytes from the row's start
   bool exists;         // not past the row's end, and not of a row that there is not
 };
-// `task`: a segment of this block's rows, counted over all its chunks.
+// `task`: a segment of this block's rows.
 template <class Team>
 TUTTI_DEVICE RowVector row_vector(const Team& team, const AddRmsNormArgs& args, int task, int lane) {
   const auto index = static_cast<std::uint32_t>(task) / static_cast<std::uint32_t>(args.segments);
   const auto segment = static_cast<std::uint32_t>(task) - index * static_cast<std::uint32_t>(args.segments);
-  const auto block_rows = static_cast<std::uint32_t>(args.block_rows);
-  const std::size_t of_chunk = static_cast<std::size_t>(team.block()) * args.block_rows + index % block_rows;
   RowVector at;
-  at.row = index / block_rows * args.chunk_rows + of_chunk;
+  at.row = static_cast<std::size_t>(team.block()) * args.block_rows + index;
   at.column = segment * kSegmentBytes + static_cast<std::size_t>(lane) * 16;
-  at.exists = of_chunk < args.chunk_rows && at.row < args.rows && at.column < args.row_bytes;
+  at.exists = at.row < args.rows && at.column < args.row_bytes;
   return at;
+}
+// Calls f(i, l, at) for the vectors that there are of this thread's tasks out of `tasks`.
+template <int kMost, class Team, class F>
+TUTTI_DEVICE void for_row_vectors(const Team& team, const AddRmsNormArgs& args, int tasks, F f) {
+  for_warp_tasks<kMost>(team, tasks, [&](int i, int task) {
+    for (int l = 0; l < kLanesHere<Team>; ++l) {
+      const RowVector at = row_vector(team, args, task, lane_of(team, l));
+      if (at.exists) f(i, l, at);
+    }
+  });
 }
 
 // 1 / sqrt(mean + epsilon) of the row whose segments' sums start at `sums`. All lanes of a warp.
@@ -123,10 +136,37 @@ TUTTI_DEVICE float scale_of_row(const Team& team, const AddRmsNormArgs& args, co
   return scale < kLeastRowScale ? kLeastRowScale : scale;  // a NaN stays
 }
 
-template <class Lanes>
+// kAligned: all of the caller's memory is aligned to 16 bytes, as the host has found. The tests of every access would
+// keep loads from being under way together.
+template <bool kAligned>
+TUTTI_DEVICE Vec16 load_row(const std::byte* p) {
+  if constexpr (kAligned) return *reinterpret_cast<const Vec16*>(p);
+  return device::load_user(p, 16);
+}
+template <bool kAligned>
+TUTTI_DEVICE void store_row(std::byte* p, const Vec16& v) {
+  if constexpr (kAligned) {
+    *reinterpret_cast<Vec16*>(p) = v;
+  } else {
+    device::store_user(p, v, 16);
+  }
+}
+// The codes of a vector: 8 bytes, or of fp32 4.
+template <bool kAligned, int kBytes>
+TUTTI_DEVICE void store_codes(std::byte* p, const Vec16& v) {
+  if constexpr (!kAligned) {
+    device::store_user(p, v, kBytes);
+  } else if constexpr (kBytes == 4) {
+    *reinterpret_cast<std::uint32_t*>(p) = v.w[0];
+  } else {
+    *reinterpret_cast<Pair32*>(p) = Pair32{v.w[0], v.w[1]};
+  }
+}
+
+template <bool kAligned, class Lanes>
 TUTTI_DEVICE void store_output(const AddRmsNormArgs& args, const RowVector& at, const Vec16& y, float scale) {
   const std::size_t offset = at.row * args.row_bytes + at.column;
-  if (args.fp8 == 0) return device::store_user(args.output + offset, y, 16);
+  if (args.fp8 == 0) return store_row<kAligned>(args.output + offset, y);
   float x[Lanes::kLanes];
   Lanes::unpack(y, x);
   Vec16 codes{{0, 0, 0, 0}};
@@ -134,14 +174,17 @@ TUTTI_DEVICE void store_output(const AddRmsNormArgs& args, const RowVector& at, 
   for (int i = 0; i < Lanes::kLanes; ++i) x[i] = x[i] / scale;
   TUTTI_UNROLL
   for (int i = 0; i < Lanes::kLanes / 4; ++i) codes.w[i] = Fp8Code::out(x + 4 * i);
-  device::store_user(args.output + offset * Lanes::kLanes / 16, codes, Lanes::kLanes);
+  store_codes<kAligned, Lanes::kLanes>(args.output + offset * Lanes::kLanes / 16, codes);
 }
+
+// Given for all rows, or 1.
+TUTTI_DEVICE float given_scale(const AddRmsNormArgs& args) { return args.scale != nullptr ? *args.scale : 1.0f; }
 
 // Normalises the rows of the segments [first, first + tasks). source.value(i, l, at) is s, source.weight(i, l, at) the
 // weight, of vector `at`, which is lane l's of this warp's i-th segment. Workers only, all of them.
-template <int kMost, class Lanes, class Team, class Source>
+template <int kMost, bool kAligned, class Lanes, class Team, class Source>
 TUTTI_DEVICE void norm_segments(const Team& team, const AddRmsNormArgs& args, int first, int tasks,
-                                NormScratch& scratch, const Source& source) {
+                                NormScratch& scratch, const Source& source, float given) {
   constexpr int kHere = kLanesHere<Team>;
   for_warp_tasks<kMost>(team, tasks, [&](int i, int task) {
     float sum[kHere];
@@ -154,9 +197,16 @@ TUTTI_DEVICE void norm_segments(const Team& team, const AddRmsNormArgs& args, in
   });
   team.sync_workers();
   const auto first_of_row = [&](int task) { return task / args.segments * args.segments; };
+  int known = -1;  // the row whose inverse is at hand: often that of the warp's next segment
+  float inverse = 0;
+  const auto find_inverse = [&](int task) {
+    if (first_of_row(task) == known) return;
+    known = first_of_row(task);
+    inverse = inverse_of_row(team, args, scratch.sums + known);
+  };
   if (args.row_scales != nullptr) {
     for_warp_tasks<kMost>(team, tasks, [&](int i, int task) {
-      const float inverse = inverse_of_row(team, args, scratch.sums + first_of_row(task));
+      find_inverse(task);
       std::uint32_t most[kHere];
       for (int l = 0; l < kHere; ++l) {
         const RowVector at = row_vector(team, args, first + task, lane_of(team, l));
@@ -169,20 +219,50 @@ TUTTI_DEVICE void norm_segments(const Team& team, const AddRmsNormArgs& args, in
     team.sync_workers();
   }
   for_warp_tasks<kMost>(team, tasks, [&](int i, int task) {
-    const float inverse = inverse_of_row(team, args, scratch.sums + first_of_row(task));
-    float scale = args.scale != nullptr ? *args.scale : 1.0f;
-    if (args.row_scales != nullptr) scale = scale_of_row(team, args, scratch.peaks + first_of_row(task));
+    find_inverse(task);
+    const float scale =
+        args.row_scales != nullptr ? scale_of_row(team, args, scratch.peaks + first_of_row(task)) : given;
     for (int l = 0; l < kHere; ++l) {
       const RowVector at = row_vector(team, args, first + task, lane_of(team, l));
       if (!at.exists) continue;
-      store_output<Lanes>(args, at, normalised<Lanes>(source.value(i, l, at), inverse, source.weight(i, l, at)), scale);
+      const Vec16 y = normalised<Lanes>(source.value(i, l, at), inverse, source.weight(i, l, at));
+      store_output<kAligned, Lanes>(args, at, y, scale);
       if (args.row_scales != nullptr && at.column == 0) args.row_scales[at.row] = scale;
     }
   });
-  team.sync_workers();  // before the scratch is used again
 }
 
-// From memory: what this block has written to residual_output.
+// The rows of a block in the registers of its threads, kVectors vectors a thread.
+template <int kVectors, bool kAligned, class Team>
+struct HeldRows {
+  static constexpr int kHere = kLanesHere<Team>;
+  // On the host one thread is all warps.
+  static constexpr int kTasks = kVectors * (Team::kOnDevice ? 1 : kNormThreads / kLanes);
+  Vec16 values[kTasks * kHere];
+  Vec16 residuals[kTasks * kHere];
+  Vec16 weights[kTasks * kHere];
+
+  // All loads are under way before the first is waited for.
+  TUTTI_DEVICE void load(const Team& team, const AddRmsNormArgs& args, int tasks) {
+    for_row_vectors<kTasks>(team, args, tasks, [&](int i, int l, const RowVector& at) {
+      const std::size_t offset = at.row * args.row_bytes + at.column;
+      values[i * kHere + l] = load_row<kAligned>(args.input + offset);
+      residuals[i * kHere + l] = load_row<kAligned>(args.residual + offset);
+      weights[i * kHere + l] = load_row<kAligned>(args.weight + at.column);
+    });
+  }
+  // The sum of vector `at` becomes s.
+  template <class Lanes>
+  TUTTI_DEVICE void add_residual(const AddRmsNormArgs& args, int i, int l, const RowVector& at, const Vec16& sum) {
+    const Vec16 s = add<Lanes>(sum, residuals[i * kHere + l]);
+    store_row<kAligned>(args.residual_output + at.row * args.row_bytes + at.column, s);
+    values[i * kHere + l] = s;
+  }
+  TUTTI_DEVICE const Vec16& value(int i, int l, const RowVector& /*at*/) const { return values[i * kHere + l]; }
+  TUTTI_DEVICE const Vec16& weight(int i, int l, const RowVector& /*at*/) const { return weights[i * kHere + l]; }
+};
+
+// Rows that no registers hold: what this block has written to residual_output.
 struct StoredRows {
   const AddRmsNormArgs& args;
   TUTTI_DEVICE Vec16 value(int /*i*/, int /*l*/, const RowVector& at) const {
@@ -193,14 +273,35 @@ struct StoredRows {
   }
 };
 
-// All rows of this block, some at a time. Workers only, after they have stored the sums and met.
-template <class Lanes, class Team>
-TUTTI_DEVICE void norm_stored_rows(const Team& team, const AddRmsNormArgs& args, NormScratch& scratch) {
-  const int total = args.chunks * static_cast<int>(args.block_rows) * args.segments;
-  const int batch = kMostSegments / args.segments * args.segments;
-  for (int first = 0; first < total; first += batch) {
-    norm_segments<0, Lanes>(team, args, first, total - first < batch ? total - first : batch, scratch,
-                            StoredRows{args});
+// Adds the residual to the sums in args.input and normalises this block's rows. Registers hold them, kVectors a thread,
+// which takes aligned memory; with 0 they are read again, and any memory will do. The sums may lie in the output or in
+// residual_output: each element is read by the thread that writes it, before it does. All threads are workers.
+template <int kVectors, class Lanes, class Team>
+TUTTI_DEVICE void add_and_norm(const Team& team, const AddRmsNormArgs& args, NormScratch& scratch) {
+  const int tasks = static_cast<int>(args.block_rows) * args.segments;
+  const float given = given_scale(args);
+  if constexpr (kVectors > 0) {
+    using Held = HeldRows<kVectors, true, Team>;
+    Held held;
+    held.load(team, args, tasks);
+    for_row_vectors<Held::kTasks>(team, args, tasks, [&](int i, int l, const RowVector& at) {
+      held.template add_residual<Lanes>(args, i, l, at, held.value(i, l, at));
+    });
+    norm_segments<Held::kTasks, true, Lanes>(team, args, 0, tasks, scratch, held, given);
+  } else {
+    for_row_vectors<0>(team, args, tasks, [&](int /*i*/, int /*l*/, const RowVector& at) {
+      const std::size_t offset = at.row * args.row_bytes + at.column;
+      const Vec16 residual = device::load_user(args.residual + offset, 16);
+      device::store_user(args.residual_output + offset,
+                         add<Lanes>(device::load_user(args.input + offset, 16), residual), 16);
+    });
+    team.sync_workers();
+    const int batch = kMostSegments / args.segments * args.segments;
+    for (int first = 0; first < tasks; first += batch) {
+      norm_segments<0, false, Lanes>(team, args, first, tasks - first < batch ? tasks - first : batch, scratch,
+                                     StoredRows{args}, given);
+      team.sync_workers();  // before the scratch is used again
+    }
   }
 }
 

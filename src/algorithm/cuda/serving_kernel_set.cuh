@@ -8,16 +8,16 @@
 namespace tutti::cuda {
 
 struct ServingKernelSet {
-  const void* add_rms_norm[kNormPatterns];    // by NormPattern
+  const void* add_rms_norm[2];                // of any alignment, aligned
   const void* quantized[kQuantizedPatterns];  // by QuantizedPattern
 };
 
 #if defined(__CUDACC__)
-template <NormPattern kPattern, class Lanes>
+template <bool kAligned, class Lanes>
 __global__ void __launch_bounds__(kMostThreads)
     add_rms_norm_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ AddRmsNormArgs args) {
   __shared__ NormScratch scratch;
-  add_rms_norm<kPattern, Lanes>(GridTeam{}, world, args, scratch);
+  add_rms_norm<kAligned, Lanes>(GridTeam{}, world, args, scratch);
 }
 template <QuantizedPattern kPattern, class Lanes>
 __global__ void __launch_bounds__(kMostThreads)
@@ -28,11 +28,7 @@ __global__ void __launch_bounds__(kMostThreads)
 template <class Lanes>
 ServingKernelSet make_serving_kernel_set() {
   const auto address = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
-  return {{address(&add_rms_norm_kernel<NormPattern::kLL, Lanes>),
-           address(&add_rms_norm_kernel<NormPattern::kLL128, Lanes>),
-           address(&add_rms_norm_kernel<NormPattern::kLLTwoShot, Lanes>),
-           address(&add_rms_norm_kernel<NormPattern::kLL128TwoShot, Lanes>),
-           address(&add_rms_norm_kernel<NormPattern::kBulk, Lanes>)},
+  return {{address(&add_rms_norm_kernel<false, Lanes>), address(&add_rms_norm_kernel<true, Lanes>)},
           {address(&quantized_kernel<QuantizedPattern::kLL, Lanes>),
            address(&quantized_kernel<QuantizedPattern::kLLTwoShot, Lanes>),
            address(&quantized_kernel<QuantizedPattern::kBulk, Lanes>)}};

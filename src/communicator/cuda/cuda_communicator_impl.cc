@@ -149,8 +149,7 @@ CudaShape CudaCommunicatorImpl::shape_of(const Call& call) const noexcept {
   return {call.collective, call.dtype, size_, agreed_bytes(call, size_), group_->most_blocks(), group_->ll128()};
 }
 
-// A number for a choice: part of what ranks compare.
-std::uint32_t number_of(const Choice& choice) {
+std::uint32_t number_of(const Choice& choice) noexcept {
   return static_cast<std::uint32_t>(choice.protocol) | static_cast<std::uint32_t>(choice.two_shot) << 2 |
          static_cast<std::uint32_t>(choice.blocks) << 3 | static_cast<std::uint32_t>(choice.piece_bytes) << 10;
 }
@@ -206,21 +205,26 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono:
 void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream) {
   const Choice choice = choose(shape_of(call), forced_);
   const CallRecord record = record_of(call, number_of(choice));
+  log(call, record, name_of(choice), launch_collective(call, choice, record.hash, stream));
+}
+
+Launched CudaCommunicatorImpl::launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint,
+                                                 cudaStream_t stream) {
   const Reducer reducer = reducer_of(call.dtype, call.op);
   const auto enqueue = [&](const void* kernel, auto&& args) {
-    log(call, record, name_of(choice), launch(kernel, choice.blocks, choice.threads, args, Lane::kCollectives, stream));
+    return launch(kernel, choice.blocks, choice.threads, args, Lane::kCollectives, stream);
   };
   if (choice.two_shot) {
     return enqueue(kernel_of(choice.protocol, Pattern::kTwoShot, reducer),
-                   make_two_shot(call, size_, choice, record.hash));
+                   make_two_shot(call, size_, choice, fingerprint));
   }
   if (choice.protocol == Protocol::kLL && size_ > 1) {
-    if (std::optional<UniformArgs> args = make_uniform(call, size_, choice, record.hash)) {
+    if (std::optional<UniformArgs> args = make_uniform(call, size_, choice, fingerprint)) {
       return enqueue(uniform_kernel(reduces(call.collective), reducer), *args);
     }
   }
   const Pattern pattern = reduces(call.collective) ? Pattern::kReduce : Pattern::kCopy;
-  enqueue(kernel_of(choice.protocol, pattern, reducer), make_exchange(call, rank_, size_, choice, record.hash));
+  return enqueue(kernel_of(choice.protocol, pattern, reducer), make_exchange(call, rank_, size_, choice, fingerprint));
 }
 
 // Uneven calls whose sizes only the two ranks of a pair know. They are collectives all the same: in order with the

@@ -1,6 +1,6 @@
 // The communicator behind include/tutti/cuda_communicator.h, in libtutti_cuda.so.
 //
-// A call is: check, choose, one launch. The host waits for nothing. What the device needs between calls lies in device
+// A call is: check, choose, launch. The host waits for nothing. What the device needs between calls lies in device
 // memory (DeviceWorld), so that a captured launch can be replayed.
 //
 // Locks: mutex_ guards everything below it; a leaf.
@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/plan_add_rms_norm.h"
 #include "algorithm/cuda/plan_exchange.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
@@ -22,6 +23,9 @@
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::cuda {
+
+// A number for a choice: part of what ranks compare.
+std::uint32_t number_of(const Choice& choice) noexcept;
 
 class CudaCommunicatorImpl final : public CudaCommunicator {
  public:
@@ -71,6 +75,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::optional<Error> current_failure() const;
   void throw_if_failed() const;
   void run_collective(const Call& call, cudaStream_t stream);
+  // What run_collective() does when the choice is made and announced.
+  Launched launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint, cudaStream_t stream);
+  Launched launch_norm(const CudaAddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint, cudaStream_t stream);
   void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
   // This, and run_by_copy_engines(), tell whether the call was captured.
   bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,

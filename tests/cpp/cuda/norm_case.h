@@ -54,6 +54,8 @@ class NormCase {
   const std::vector<std::byte>& input(int r) const { return inputs_[static_cast<std::size_t>(r)]; }
   const std::vector<std::byte>& residual() const { return residual_; }
   const std::vector<std::byte>& weight() const { return weight_; }
+  // Of all inputs.
+  const std::vector<std::byte>& sum() const { return sum_; }
   const std::vector<std::byte>& expected_residual() const { return expected_residual_; }
   const std::vector<std::byte>& expected_output() const { return expected_output_; }
   const std::vector<float>& expected_scales() const { return expected_scales_; }
@@ -96,20 +98,20 @@ class NormCase {
 
   void expect() {
     const std::size_t count = shape_.rows * shape_.hidden;
-    std::vector<std::byte> sum(residual_.size());
+    sum_.resize(residual_.size());
     std::vector<const void*> srcs;
     for (const auto& input : inputs_) srcs.push_back(input.data());
-    void* dst = sum.data();
+    void* dst = sum_.data();
     reference::reduce(&dst, 1, srcs.data(), static_cast<int>(srcs.size()), count, shape_.dtype, ReduceOp::kSum, 1);
     expected_residual_.resize(residual_.size());
     expected_output_.resize(shape_.output == NormOutput::kSame ? residual_.size() : count);
     reference::with_traits(shape_.dtype, [&]<typename Traits>(Traits) {
-      if constexpr (std::is_same_v<typename Traits::Value, float>) expect_rows<Traits>(sum);
+      if constexpr (std::is_same_v<typename Traits::Value, float>) expect_rows<Traits>();
     });
   }
 
   template <typename Traits>
-  void expect_rows(const std::vector<std::byte>& sum) {
+  void expect_rows() {
     using S = typename Traits::Stored;
     const auto load = [](const std::vector<std::byte>& from, std::size_t i) {
       return Traits::in(reference::load<S>(from.data(), i));
@@ -119,7 +121,7 @@ class NormCase {
       std::vector<float> s, y;
       for (std::size_t i = 0; i < shape_.hidden; ++i) {
         const std::size_t at = r * shape_.hidden + i;
-        s.push_back(rounded(load(sum, at) + load(residual_, at)));
+        s.push_back(rounded(load(sum_, at) + load(residual_, at)));
         reference::store<S>(expected_residual_.data(), at, Traits::out(s.back()));
       }
       const float mean = square_sum(s) / static_cast<float>(shape_.hidden);
@@ -148,7 +150,7 @@ class NormCase {
 
   NormShape shape_;
   std::vector<std::vector<std::byte>> inputs_;
-  std::vector<std::byte> residual_, weight_, expected_residual_, expected_output_;
+  std::vector<std::byte> residual_, weight_, sum_, expected_residual_, expected_output_;
   std::vector<float> expected_scales_;
 };
 
@@ -156,6 +158,7 @@ class NormCase {
 struct NormBuffers {
   std::byte *input, *residual, *weight, *residual_output, *output;
   float *scale, *row_scales;
+  std::byte* workspace = nullptr;  // of the input's size
 };
 inline CudaAddRmsNorm norm_call(const NormShape& s, const NormBuffers& b) {
   CudaAddRmsNorm call;
@@ -171,6 +174,7 @@ inline CudaAddRmsNorm norm_call(const NormShape& s, const NormBuffers& b) {
   call.fp8 = s.output != NormOutput::kSame;
   if (s.output == NormOutput::kFp8) call.scale = b.scale;
   if (s.output == NormOutput::kFp8Rows) call.row_scales = b.row_scales;
+  if (call.fp8 && s.in_place) call.workspace = b.workspace;
   return call;
 }
 

@@ -1,5 +1,5 @@
-// The kernels of all_reduce_add_rms_norm on the host, with ranks and blocks as threads: every way for the data to move
-// gives the bits of the reference, beside other collectives on the same slots.
+// The kernels of all_reduce_add_rms_norm on the host, with ranks and blocks as threads: one kernel, and every
+// all-reduce with the norm behind it, give the bits of the reference, beside other collectives on the same slots.
 #include <algorithm>
 #include <random>
 
@@ -12,30 +12,51 @@
 namespace tutti::cuda::test {
 namespace {
 
-constexpr const char* kAlgorithms[] = {"ll_one_shot", "ll128_one_shot", "ll_two_shot", "ll128_two_shot",
-                                       "bulk_two_shot"};
+// The first is the one kernel, where it takes the rows.
+constexpr const char* kAlgorithms[] = {"ll_one_shot", "ll128_one_shot", "bulk_one_shot",
+                                       "ll_two_shot", "ll128_two_shot", "bulk_two_shot"};
 
-template <class Lanes>
-void launch_as(const SerialTeam& team, const DeviceWorld& world, NormPattern pattern, const AddRmsNormArgs& args) {
-  NormScratch scratch;
-  switch (pattern) {
-    case NormPattern::kLL:
-      return add_rms_norm<NormPattern::kLL, Lanes>(team, world, args, scratch);
-    case NormPattern::kLL128:
-      return add_rms_norm<NormPattern::kLL128, Lanes>(team, world, args, scratch);
-    case NormPattern::kLLTwoShot:
-      return add_rms_norm<NormPattern::kLLTwoShot, Lanes>(team, world, args, scratch);
-    case NormPattern::kLL128TwoShot:
-      return add_rms_norm<NormPattern::kLL128TwoShot, Lanes>(team, world, args, scratch);
-    case NormPattern::kBulk:
-      return add_rms_norm<NormPattern::kBulk, Lanes>(team, world, args, scratch);
-  }
+template <class F>
+void with_lanes(DataType dtype, F f) {
+  if (dtype == DataType::kBfloat16) return f.template operator()<Bf16Lanes>();
+  if (dtype == DataType::kFloat16) return f.template operator()<F16Lanes>();
+  f.template operator()<F32Lanes>();
 }
 
-void launch_norm(const SerialTeam& team, const DeviceWorld& world, DataType dtype, const NormPlan& plan) {
-  if (dtype == DataType::kBfloat16) return launch_as<Bf16Lanes>(team, world, plan.pattern, plan.args);
-  if (dtype == DataType::kFloat16) return launch_as<F16Lanes>(team, world, plan.pattern, plan.args);
-  launch_as<F32Lanes>(team, world, plan.pattern, plan.args);
+// One rank's call, as the communicator would launch it.
+struct RankCall {
+  CudaAddRmsNorm call;
+  NormPlan plan;
+
+  int blocks() const { return plan.choice.blocks; }
+  // A block of the kernel that communicates.
+  void communicate(const SerialTeam& team, const DeviceWorld& world, std::uint32_t fingerprint) const {
+    if (!plan.one_kernel) return HostRanks::launch(team, world, sum_of(call, plan), plan.choice, fingerprint);
+    AddRmsNormArgs args = plan.args;
+    args.fingerprint = fingerprint;
+    NormScratch scratch;
+    with_lanes(call.dtype, [&]<class Lanes>() {
+      if (plan.aligned) return add_rms_norm<true, Lanes>(team, world, args, scratch);
+      add_rms_norm<false, Lanes>(team, world, args, scratch);
+    });
+  }
+  // The second kernel, if there is one: all its blocks, the last one first, since their order is not promised.
+  void normalise() const {
+    for (int b = plan.blocks - 1; b >= 0 && !plan.one_kernel; --b) {
+      const SerialTeam team{b, plan.blocks};
+      NormScratch scratch;
+      with_lanes(call.dtype, [&]<class Lanes>() {
+        if (plan.vectors == 1) return add_and_norm<1, Lanes>(team, plan.args, scratch);
+        if (plan.vectors == 2) return add_and_norm<2, Lanes>(team, plan.args, scratch);
+        if (plan.vectors == 4) return add_and_norm<4, Lanes>(team, plan.args, scratch);
+        add_and_norm<0, Lanes>(team, plan.args, scratch);
+      });
+    }
+  }
+};
+RankCall rank_call(const CudaAddRmsNorm& call, int size, int most_blocks, const char* algorithm) {
+  check_add_rms_norm(call);
+  return {call, plan_add_rms_norm(call, size, most_blocks, true, parse_forced(algorithm))};
 }
 
 // One rank's memory for a case, between guards.
@@ -47,16 +68,21 @@ class NormMemory {
       memory_.emplace_back(content->size() + shift + 2 * kGuard, std::byte{0x5a});
       if (!content->empty()) std::memcpy(memory_.back().data() + kGuard + shift, content->data(), content->size());
     }
-    for (const std::size_t bytes : {c.residual().size(), c.expected_output().size()}) {
+    for (const std::size_t bytes : {c.residual().size(), c.expected_output().size(), c.residual().size()}) {
       memory_.emplace_back(bytes + shift + 2 * kGuard, std::byte{0x5a});
     }
     scales_.assign(shape_.rows + 1, -1.0f);
     scales_.back() = NormCase::kScale;
     const auto at = [&](std::size_t i) { return memory_[i].data() + kGuard + shift; };
     const bool same = shape_.output == NormOutput::kSame;
-    buffers_ = {
-        at(0),           at(1),         at(2), shape_.in_place ? at(1) : at(3), shape_.in_place && same ? at(0) : at(4),
-        &scales_.back(), scales_.data()};
+    buffers_ = {at(0),
+                at(1),
+                at(2),
+                shape_.in_place ? at(1) : at(3),
+                shape_.in_place && same ? at(0) : at(4),
+                &scales_.back(),
+                scales_.data(),
+                at(5)};
   }
   CudaAddRmsNorm call() const { return norm_call(shape_, buffers_); }
 
@@ -89,19 +115,14 @@ void run_norm(HostRanks& ranks, const NormShape& shape, std::uint64_t seed, cons
   const int size = ranks.size();
   const NormCase c(shape, size, seed);
   std::vector<NormMemory> memory;
-  std::vector<NormPlan> plans;
+  std::vector<RankCall> calls;
   for (int r = 0; r < size; ++r) memory.emplace_back(c, r);
-  for (int r = 0; r < size; ++r) {
-    const CudaAddRmsNorm call = memory[static_cast<std::size_t>(r)].call();
-    check_add_rms_norm(call);
-    plans.push_back(plan_add_rms_norm(call, size, most_blocks, true, parse_forced(algorithm)));
-    plans.back().args.fingerprint = 99;
-  }
-  SCOPED_TRACE(describe(shape, size) + " " + to_string(plans[0]) + " seed " + std::to_string(seed));
-  ranks.run([&](int) { return plans[0].blocks; },
-            [&](int r, const SerialTeam& team) {
-              launch_norm(team, ranks.world(r), shape.dtype, plans[static_cast<std::size_t>(r)]);
-            });
+  for (const NormMemory& of_rank : memory) calls.push_back(rank_call(of_rank.call(), size, most_blocks, algorithm));
+  SCOPED_TRACE(describe(shape, size) + " " + to_string(calls[0].plan) + " seed " + std::to_string(seed));
+  ranks.run(
+      [&](int) { return calls[0].blocks(); },
+      [&](int r, const SerialTeam& team) { calls[static_cast<std::size_t>(r)].communicate(team, ranks.world(r), 99); });
+  for (const RankCall& call : calls) call.normalise();
   for (int r = 0; r < size; ++r) {
     SCOPED_TRACE("rank " + std::to_string(r));
     ASSERT_EQ(ranks.host(r).code, 0u) << "failed";
@@ -133,7 +154,8 @@ TEST(Norm, EveryKernelGivesTheBitsOfTheReference) {
   }
 }
 
-// The hidden sizes of models: rows that fill slots to the last item, and rows of several pieces and batches.
+// The hidden sizes of models: rows that fill slots to the last item, rows for every number of vectors a thread, rows of
+// which a block has several.
 TEST(Norm, LargeRows) {
   HostRanks ranks(2);
   std::uint64_t seed = 7;
@@ -155,6 +177,14 @@ TEST(Norm, LargeRows) {
   widest.rows = 2;
   widest.output = NormOutput::kFp8Rows;
   run_norm(ranks, widest, 1, "", 2);
+  NormShape many;
+  many.hidden = 264;
+  many.rows = 515;
+  for (const NormOutput output : {NormOutput::kSame, NormOutput::kFp8, NormOutput::kFp8Rows}) {
+    many.output = output;
+    many.in_place = output != NormOutput::kFp8;
+    run_norm(ranks, many, 2, "", 4);
+  }
 }
 
 // What the norm leaves in slots, other calls use next, and the other way round: across the period of the flags too.
@@ -184,30 +214,32 @@ TEST(Norm, CallsFollowEachOtherWithoutAPause) {
   HostRanks ranks(kSize);
   std::vector<NormCase> cases;
   std::vector<std::vector<NormMemory>> memory;
-  std::vector<std::vector<NormPlan>> plans;
+  std::vector<std::vector<RankCall>> calls;
   for (std::size_t i = 0; i < kCalls; ++i) {
     NormShape shape;
     shape.rows = 1 + i % 6;
     shape.hidden = 8 * (1 + i * i % 60);
     cases.emplace_back(shape, kSize, i);
     memory.emplace_back();
-    plans.emplace_back();
+    calls.emplace_back();
     for (int r = 0; r < kSize; ++r) {
       memory[i].emplace_back(cases[i], r);
-      plans[i].push_back(plan_add_rms_norm(memory[i].back().call(), kSize, kBlocks, true,
-                                           parse_forced(kAlgorithms[(i + i / 7) % std::size(kAlgorithms)])));
-      plans[i].back().args.fingerprint = 5;
-      plans[i].back().args.piece_bytes = 64 * (1 + i % 4);  // bulk: many pieces
+      calls[i].push_back(
+          rank_call(memory[i].back().call(), kSize, kBlocks, kAlgorithms[(i + i / 7) % std::size(kAlgorithms)]));
+      calls[i].back().plan.choice.piece_bytes = 64 * (1 + i % 4);  // bulk: many pieces
     }
   }
   ranks.run([](int) { return kBlocks; },
             [&](int r, const SerialTeam& thread) {
-              for (const auto& of_call : plans) {
-                const NormPlan& plan = of_call[static_cast<std::size_t>(r)];
-                if (thread.block_index >= plan.blocks) continue;
-                launch_norm(SerialTeam{thread.block_index, plan.blocks}, ranks.world(r), DataType::kBfloat16, plan);
+              for (const auto& of_call : calls) {
+                const RankCall& call = of_call[static_cast<std::size_t>(r)];
+                if (thread.block_index >= call.blocks()) continue;
+                call.communicate(SerialTeam{thread.block_index, call.blocks()}, ranks.world(r), 5);
               }
             });
+  for (const auto& of_call : calls) {
+    for (const RankCall& call : of_call) call.normalise();
+  }
   for (std::size_t i = 0; i < kCalls; ++i) {
     for (int r = 0; r < kSize; ++r) {
       SCOPED_TRACE("call " + std::to_string(i) + " rank " + std::to_string(r));
@@ -224,9 +256,7 @@ TEST(Norm, AMissingRankIsATimeoutEverywhere) {
   for (const char* algorithm : kAlgorithms) {
     expect_a_missing_rank_found(algorithm, [&](const DeviceWorld& world, int r, const SerialTeam& team) {
       const NormMemory memory(c, r);
-      NormPlan plan = plan_add_rms_norm(memory.call(), 3, 1, true, parse_forced(algorithm));
-      plan.args.fingerprint = 5;
-      launch_norm(team, world, shape.dtype, plan);
+      rank_call(memory.call(), 3, 1, algorithm).communicate(team, world, 5);
     });
   }
 }
@@ -294,6 +324,18 @@ TEST(Norm, RefusesWhatItCannotDo) {
     call.residual_output = at(256);
     return call;
   }()));
+  // An fp8 output in place needs room for the sums, of its own.
+  const auto in_place = [&](std::byte* workspace) {
+    return changed([&](auto& c) {
+      c.fp8 = true;
+      c.scale = &scale;
+      c.residual_output = at(256);
+      c.workspace = workspace;
+    });
+  };
+  EXPECT_EQ(in_place(nullptr), ErrorKind::kInvalidArgument);
+  for (const std::size_t taken : {0, 256, 512, 1280}) EXPECT_EQ(in_place(at(taken)), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(in_place(at(2048)), ErrorKind::kInternal) << "no error";
 }
 
 // The choice follows what all ranks know; a forced kernel that does not take the call is left out.
@@ -304,16 +346,60 @@ TEST(Norm, ChoosesBySize) {
     call.hidden = hidden;
     return to_string(plan_add_rms_norm(call, size, kMaxBlocks, ll128, parse_forced(forced)));
   };
-  EXPECT_EQ(chosen(1, 4096, 4, true, ""), "ll_one_shot@1x512");
-  EXPECT_EQ(chosen(4, 8192, 2, true, ""), "ll_one_shot@4x512");
-  EXPECT_EQ(chosen(8, 512, 8, true, ""), "ll_one_shot@8x64");
-  EXPECT_EQ(chosen(16, 8192, 2, true, ""), "ll128_one_shot@16x512");
-  EXPECT_EQ(chosen(64, 8192, 4, true, ""), "ll128_two_shot@16x512");
-  EXPECT_EQ(chosen(64, 4096, 4, false, ""), "ll_two_shot@16x512");
-  EXPECT_EQ(chosen(64, 8192, 4, false, ""), "bulk_two_shot@16x512");
-  EXPECT_EQ(chosen(4096, 8192, 4, true, ""), "bulk_two_shot@64x512");
-  EXPECT_EQ(chosen(1, 4096, 4, true, "ll_two_shot"), "ll_two_shot@1x512");
-  EXPECT_EQ(chosen(4096, 8192, 4, true, "ll_two_shot"), "bulk_two_shot@64x512");
+  const auto sum_and = [](std::size_t rows, std::size_t hidden, int size, bool ll128, const char* forced,
+                          const char* norm) {
+    const CudaShape shape{Collective::kAllReduce, DataType::kBfloat16, size, rows * hidden * 2, kMaxBlocks, ll128};
+    return to_string(choose(shape, parse_forced(forced))) + ", norm@" + norm;
+  };
+  EXPECT_EQ(chosen(1, 2048, 4, true, ""), "one_kernel@1x256");
+  EXPECT_EQ(chosen(8, 512, 8, true, ""), "one_kernel@8x64");
+  EXPECT_EQ(chosen(0, 8192, 4, true, ""), "one_kernel@1x512");
+  EXPECT_EQ(chosen(16, 2048, 4, true, ""), "one_kernel@16x256");
+  EXPECT_EQ(chosen(17, 2048, 4, true, ""), sum_and(17, 2048, 4, true, "", "17x256"));
+  EXPECT_EQ(chosen(32, 2048, 2, true, ""), "one_kernel@32x256");
+  EXPECT_EQ(chosen(1, 2056, 4, true, ""), sum_and(1, 2056, 4, true, "", "1x288"));
+  EXPECT_EQ(chosen(4, 8192, 4, true, ""), sum_and(4, 8192, 4, true, "", "4x512"));
+  EXPECT_EQ(chosen(64, 8192, 4, true, ""), sum_and(64, 8192, 4, true, "", "64x512"));
+  EXPECT_EQ(chosen(64, 8192, 4, false, ""), sum_and(64, 8192, 4, false, "", "64x512"));
+  EXPECT_EQ(chosen(4096, 8192, 4, true, ""), sum_and(4096, 8192, 4, true, "", "4096x512"));
+  EXPECT_EQ(chosen(4096, 512, 4, true, ""), sum_and(4096, 512, 4, true, "", "1024x256"));
+  // Forced: the all-reduce; LL in one shot also the one kernel, up to a vector a thread.
+  EXPECT_EQ(chosen(1, 2048, 4, true, "ll_two_shot"), sum_and(1, 2048, 4, true, "ll_two_shot", "1x256"));
+  EXPECT_EQ(chosen(1, 4096, 4, true, "ll_one_shot"), "one_kernel@1x512");
+  EXPECT_EQ(chosen(1, 8192, 4, true, "ll_one_shot"), sum_and(1, 8192, 4, true, "ll_one_shot", "1x512"));
+  EXPECT_EQ(chosen(1, 2048, 4, true, "copy_engine"), "one_kernel@1x256");
+}
+
+// What a rank alone knows, where its memory lies, changes nothing that goes over the wire.
+TEST(Norm, MemoryChangesOnlyWhatIsLocal) {
+  std::vector<std::byte> memory(1 << 20);
+  float scale = 1;
+  const auto planned = [&](std::size_t shift, std::byte* residual_output) {
+    CudaAddRmsNorm call;
+    call.rows = 4;
+    call.hidden = 4096;
+    call.input = memory.data() + shift;
+    call.residual = memory.data() + (1 << 16);
+    call.weight = memory.data() + (2 << 16);
+    call.output = memory.data() + (3 << 16);
+    call.residual_output = residual_output;
+    call.workspace = memory.data() + (4 << 16);
+    call.fp8 = true;
+    call.scale = &scale;
+    return plan_add_rms_norm(call, 4, kMaxBlocks, true, std::nullopt);
+  };
+  std::byte* const residual = memory.data() + (1 << 16);
+  std::byte* const elsewhere = memory.data() + (5 << 16);
+  const NormPlan apart = planned(0, elsewhere), in_place = planned(0, residual), shifted = planned(0, elsewhere + 2);
+  EXPECT_EQ(apart.sum, elsewhere);
+  EXPECT_EQ(in_place.sum, memory.data() + (4 << 16)) << "the residual is still needed";
+  EXPECT_EQ(shifted.vectors, 0) << "memory of any alignment";
+  EXPECT_NE(apart.vectors, 0);
+  for (const NormPlan& plan : {in_place, shifted}) {
+    EXPECT_EQ(plan.one_kernel, apart.one_kernel);
+    EXPECT_EQ(to_string(plan.choice), to_string(apart.choice));
+    EXPECT_EQ(plan.choice.piece_bytes, apart.choice.piece_bytes);
+  }
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // The calls of inference engines on a GPU: bits, bounds, graphs, faults.
+#include <nlohmann/json.hpp>
+
 #include "cuda/gpu/gpu_ranks.h"
 #include "cuda/norm_case.h"
 #include "cuda/quantized_case.h"
@@ -27,6 +29,7 @@ NormBuffers prepare_norm(Rank& rank, const NormCase& c) {
   b.output = s.in_place && s.output == NormOutput::kSame ? b.input : poisoned(c.expected_output().size());
   b.scale = reinterpret_cast<float*>(rank.allocate(4));
   b.row_scales = reinterpret_cast<float*>(rank.allocate(4 * s.rows));
+  b.workspace = poisoned(c.residual().size());
   TUTTI_CUDA_OK(cudaMemcpyAsync(b.scale, &NormCase::kScale, 4, cudaMemcpyHostToDevice, rank.stream));
   return b;
 }
@@ -53,6 +56,12 @@ void verify_norm(const Rank& rank, const NormCase& c, const NormBuffers& b, cons
   compare(rank, what + ", the output", b.output, c.expected_output());
 }
 
+// Small rows, for the one kernel; for the second of two, every number of vectors a thread, several rows a block (from
+// 512 on), and more rows than the GPU has processors.
+constexpr std::pair<int, int> kRowsAndHidden[] = {{1, 8},      {1, 4096},   {5, 5120}, {3, 264},
+                                                  {70, 1032},  {260, 512},  {7, 8192}, {1, 16384},
+                                                  {2, 40'008}, {1025, 264}, {600, 40}};
+
 class NormOnGpu : public testing::TestWithParam<std::string> {};
 
 TEST_P(NormOnGpu, GivesTheBitsOfTheReference) {
@@ -64,7 +73,7 @@ TEST_P(NormOnGpu, GivesTheBitsOfTheReference) {
     run_gpu_ranks(world, [&](Rank& rank) {
       std::uint64_t seed = static_cast<std::uint64_t>(size);
       for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16, DataType::kFloat32}) {
-        for (const auto& [rows, hidden] : {std::pair{1, 8}, {1, 4096}, {5, 5120}, {3, 264}, {70, 1032}, {260, 512}}) {
+        for (const auto& [rows, hidden] : kRowsAndHidden) {
           ++seed;
           NormShape shape;
           shape.dtype = dtype;
@@ -87,7 +96,7 @@ TEST_P(NormOnGpu, GivesTheBitsOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Serving, NormOnGpu,
                          testing::Values("", "ll_one_shot", "ll128_one_shot", "ll_two_shot", "ll128_two_shot",
-                                         "bulk_two_shot"),
+                                         "bulk_one_shot", "bulk_two_shot"),
                          [](const auto& which) { return which.param.empty() ? std::string("chosen") : which.param; });
 
 TEST(Quantized, TheErrorStaysInItsBoundAndTheBitsAreEqual) {
@@ -135,25 +144,34 @@ TEST(Quantized, TheErrorStaysInItsBoundAndTheBitsAreEqual) {
   }
 }
 
-// Both calls beside an all-reduce in a graph that is replayed with other data, eager calls between.
+// Both calls beside an all-reduce in a graph that is replayed with other data, eager calls between. The norms: in one
+// kernel, behind an all-reduce, and there with the sums in a workspace.
 TEST(Serving, GraphsAndEagerCalls) {
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
-    NormShape shape;
-    shape.rows = 4;
-    shape.hidden = 4096;
+    NormShape shapes[3];
+    shapes[0].rows = shapes[1].rows = 4;
+    shapes[0].hidden = 1024;
+    shapes[1].hidden = 4096;
+    shapes[2].rows = 40;
+    shapes[2].hidden = 5120;
+    shapes[2].output = NormOutput::kFp8Rows;
+    shapes[2].in_place = true;
     QuantizedShape codes;
     codes.count = 10'000;
     CaseShape sum;
     sum.dtype = DataType::kUint32;
     sum.count = 3000;
-    const NormBuffers norm = prepare_norm(rank, NormCase(shape, rank.size, 0));
+    std::vector<NormBuffers> norms;
+    for (const NormShape& shape : shapes) norms.push_back(prepare_norm(rank, NormCase(shape, rank.size, 0)));
     const Buffers plain = prepare(rank, CollectiveCase(sum, rank.size, 0), rank.stream);
     std::byte* in = rank.allocate(2 * codes.count);
     std::byte* out = rank.allocate(2 * codes.count);
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
     const auto issue = [&] {
-      rank.comm->all_reduce_add_rms_norm(norm_call(shape, norm), rank.stream);
+      for (std::size_t i = 0; i < norms.size(); ++i) {
+        rank.comm->all_reduce_add_rms_norm(norm_call(shapes[i], norms[i]), rank.stream);
+      }
       rank.comm->run(plain.call, rank.stream);
       rank.comm->all_reduce_quantized(quantized_call(codes, in, out), rank.stream);
     };
@@ -168,12 +186,15 @@ TEST(Serving, GraphsAndEagerCalls) {
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
     rank.barrier->arrive_and_wait();
     for (std::uint64_t round = 1; round <= 10; ++round) {
-      const NormCase c(shape, rank.size, round);
+      std::vector<NormCase> cases;
+      for (std::size_t i = 0; i < norms.size(); ++i) {
+        const NormCase& c = cases.emplace_back(shapes[i], rank.size, 10 * round + i);
+        rank.upload(norms[i].input, c.input(rank.rank), rank.stream);
+        rank.upload(norms[i].residual, c.residual(), rank.stream);
+        rank.upload(norms[i].weight, c.weight(), rank.stream);
+      }
       const CollectiveCase p(sum, rank.size, round);
       const QuantizedCase q(codes, rank.size, round);
-      rank.upload(norm.input, c.input(rank.rank), rank.stream);
-      rank.upload(norm.residual, c.residual(), rank.stream);
-      rank.upload(norm.weight, c.weight(), rank.stream);
       rank.upload(plain.input, p.input(rank.rank), rank.stream);
       rank.upload(in, q.input(rank.rank), rank.stream);
       if (round % 3 == 0) {
@@ -182,7 +203,7 @@ TEST(Serving, GraphsAndEagerCalls) {
         TUTTI_CUDA_OK(cudaGraphLaunch(executable, rank.stream));
       }
       rank.comm->synchronize(rank.stream);
-      verify_norm(rank, c, norm, "graph");
+      for (std::size_t i = 0; i < norms.size(); ++i) verify_norm(rank, cases[i], norms[i], "graph");
       verify(rank, p, plain, "graph");
       const std::string complaint = q.complaint(rank.download(out, 2 * codes.count).data());
       if (!complaint.empty()) throw std::runtime_error("round " + std::to_string(round) + ": " + complaint);
@@ -191,26 +212,65 @@ TEST(Serving, GraphsAndEagerCalls) {
   });
 }
 
-// A difference that all_reduce would not see: the same number of elements in other rows.
-TEST(Serving, OtherRowsAreAMismatch) {
+// In one kernel or two, on two streams in turn: one call to the sequence, the metrics, the GPU's count and the record.
+TEST(Serving, ANormIsOneCall) {
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
-    NormShape shape;
-    shape.rows = rank.rank == 0 ? 2 : 4;
-    shape.hidden = rank.rank == 0 ? 1024 : 512;
-    const NormBuffers b = prepare_norm(rank, NormCase(shape, rank.size, 1));
-    rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
-    std::string text;
-    try {
-      rank.comm->synchronize(rank.stream);
-    } catch (const Error& error) {
-      text = error.what();
+    const std::uint64_t first = rank.comm->sequence();
+    std::uint64_t calls = 0;
+    for (const std::size_t hidden : {512, 8192}) {
+      for (const cudaStream_t stream : {rank.stream, rank.other_stream, rank.stream}) {
+        NormShape shape;
+        shape.rows = 9;
+        shape.hidden = hidden;
+        const NormCase c(shape, rank.size, ++calls);
+        const NormBuffers b = prepare_norm(rank, c);
+        TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+        rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), stream);
+        rank.comm->synchronize(stream);
+        verify_norm(rank, c, b, "stream");
+      }
     }
-    const std::string mine = "all_reduce_add_rms_norm bf16[2048] in rows of " + std::to_string(shape.hidden);
-    if (text.find("different calls") == std::string::npos || text.find(mine) == std::string::npos) {
-      throw std::runtime_error("not the error that names the call: " + text);
+    EXPECT_EQ(rank.comm->sequence(), first + calls);
+    const Metrics metrics = rank.comm->metrics();
+    EXPECT_EQ(metrics.device_calls, calls);
+    std::uint64_t counted = 0, bytes = 0;
+    for (const MetricsRow& row : metrics.rows) {
+      EXPECT_EQ(row.collective, "all_reduce_add_rms_norm");
+      counted += row.calls;
+      bytes += row.bytes;
     }
+    EXPECT_EQ(counted, calls);
+    EXPECT_EQ(bytes, 3u * 9 * (512 + 8192) * 2);
+    const nlohmann::json record = nlohmann::json::parse(rank.comm->flight_record());
+    EXPECT_EQ(record["entries"].size(), calls);
+    for (const auto& entry : record["entries"]) EXPECT_EQ(entry["state"], "completed") << entry.dump();
   });
+}
+
+// A difference that all_reduce would not see: the same number of elements in other rows. In one kernel, and in two.
+TEST(Serving, OtherRowsAreAMismatch) {
+  for (const std::size_t widest : {1024, 16384}) {
+    GpuWorld world;
+    run_gpu_ranks(world, [&](Rank& rank) {
+      NormShape shape;
+      shape.rows = rank.rank == 0 ? 2 : 4;
+      shape.hidden = rank.rank == 0 ? widest : widest / 2;
+      const NormBuffers b = prepare_norm(rank, NormCase(shape, rank.size, 1));
+      rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
+      std::string text;
+      try {
+        rank.comm->synchronize(rank.stream);
+      } catch (const Error& error) {
+        text = error.what();
+      }
+      const std::string mine =
+          "all_reduce_add_rms_norm bf16[" + std::to_string(2 * widest) + "] in rows of " + std::to_string(shape.hidden);
+      if (text.find("different calls") == std::string::npos || text.find(mine) == std::string::npos) {
+        throw std::runtime_error("not the error that names the call: " + text);
+      }
+    });
+  }
 }
 
 TEST(Serving, AMissingRankIsATimeout) {
