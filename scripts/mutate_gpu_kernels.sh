@@ -88,14 +88,16 @@ mutant "signal before the data" $bulk \
   's/if (k < pieces) ring.signal(0, k);/;/; s/for (std::size_t k = 0; k < pieces + 2; ++k) {/&\n    if (k < pieces) ring.signal(0, k);/' "$order"
 mutant "a ring of one" $ring 's/kBulkDepth = 4/kBulkDepth = 1/' "$order"
 mutant "pieces not counted on" $bulk 's/.pieces = base_ + pieces;/.pieces = base_;/' "$order"
-mutant "one phase for both halves, LL" $norm 's/item < kLLItems ? 0 : 1/0/' "$values"
-mutant "one phase for both halves, lines" $norm 's/unit < kUnits ? 0 : 1/0/' "$values"
 mutant "both shots in one phase" $ll \
   's/call.ll(p, 1, world.rank)/call.ll(p, 0, world.rank)/; s/(world, call, 1, i, mask/(world, call, 0, i, mask/' "$order"
-mutant "a slot of another rank" $norm 's/call.ll(peer, phase, world.rank)/call.ll(peer, phase, peer)/' 'Norm.Every*'
-mutant "rows of the next chunk" $rows 's/of_chunk < args.chunk_rows && //' "$values"
+mutant "a slot of another rank" $norm 's/call.ll(peer, 0, world.rank)/call.ll(peer, 0, peer)/' 'Norm.Every*'
 mutant "rows behind the last" $rows 's/at.row < args.rows && //' "$values"
 mutant "columns behind the last" $rows 's/ && at.column < args.row_bytes//' "$values"
+mutant "rows of another block" $rows 's/static_cast<std::size_t>(team.block()) \* args.block_rows + index/index/' "$values"
+mutant "no residual" $rows 's/add<Lanes>(sum, residuals\[i \* kHere + l\])/sum/' "$values"
+mutant "no residual, rows read again" $rows 's/add<Lanes>(device::load_user(args.input + offset, 16), residual)/device::load_user(args.input + offset, 16)/' "$values"
+mutant "the residual overwritten by the sums" src/algorithm/cuda/plan_add_rms_norm.cc 's/call.residual_output != call.residual ? //; s/call.residual_output : call.workspace/call.residual_output/' "$values"
+mutant "an inverse kept for the next row" $rows 's/if (first_of_row(task) == known) return;/if (known >= 0) return;/' "$values"
 mutant "the sums of another row" $rows 's|return task / args.segments \* args.segments;|return 0 * task;|' "$values"
 
 group codes "tests/cpp/cuda/quantized_test.cc src/algorithm/cuda/plan_quantized.cc $plans"
