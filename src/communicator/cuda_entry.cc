@@ -7,6 +7,7 @@
 #include "communicator/call_check.h"
 #include "device/registry.h"
 #include "tutti/config.h"
+#include "tutti/cuda_capture.h"
 #include "tutti/cuda_communicator.h"
 #include "tutti/cuda_report.h"
 
@@ -75,6 +76,12 @@ std::string try_cuda_group() {
   }
   return transports[0];
 }
+
+bool cuda_is_capturing(int device, CudaStream stream) {
+  return registry(config_from_environment()).find("cuda").is_capturing(device, stream);
+}
+
+void cuda_relax_capture_in_thread() { registry(config_from_environment()).find("cuda").relax_capture_in_thread(); }
 
 std::vector<std::string> CudaCommunicator::algorithms() { return cuda::algorithm_names(); }
 

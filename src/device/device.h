@@ -43,6 +43,10 @@ class Device {
                                                               int /*size*/, const CudaOptions& /*options*/) {
     throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no communicators of its own");
   }
+
+  // For devices with graphs: see tutti/cuda_capture.h.
+  virtual bool is_capturing(int /*device*/, CudaStream /*stream*/) { return false; }
+  virtual void relax_capture_in_thread() {}
 };
 
 // The CPU device; lives as long as the process.

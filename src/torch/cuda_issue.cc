@@ -3,6 +3,8 @@
 // Synchronous calls run on the current stream, so that nothing has to be awaited or kept. Asynchronous ones run on a
 // stream of the group, which waits for the current one first. Whatever a call needs around it (gathering a layout,
 // writing it back) is enqueued on the same stream.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/alias.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -11,6 +13,7 @@
 #include "torch/cuda_batch.h"
 #include "torch/cuda_side.h"
 #include "torch/cuda_work.h"
+#include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
 
 namespace tutti::face {
@@ -27,6 +30,92 @@ class OnSideStream {
 
  private:
   c10::StreamGuard guard_;
+};
+
+// The lane's stream is the current one.
+C10dWorkPtr exchange(int rank, c10d::OpType op, const CudaLane& lane, CudaBatch& batch) {
+  translated([&] { lane.communicator->exchange(batch.messages, lane.stream.native_handle()); });
+  std::vector<at::Tensor> kept;
+  for (const auto& prepared : batch.prepared) {
+    prepared->write_back();
+    prepared->append_kept(kept);
+  }
+  return c10::make_intrusive<CudaWork>(rank, op, lane.communicator, lane.stream, /*side=*/true, kept, batch.tensors);
+}
+
+struct CudaTransfer {
+  int peer;  // a rank of the communicator that it goes to
+  std::uint32_t tag;
+  bool receive;
+};
+
+// Adds the message of `tensor`, whose memory is `view`'s. What has to be gathered is, on the current stream.
+void describe(CudaBatch& batch, const CudaTransfer& transfer, const at::Tensor& tensor, const at::Tensor& view) {
+  batch.prepared.push_back(std::make_unique<Prepared>(/*keep=*/true));
+  Prepared& prepared = *batch.prepared.back();
+  void* memory = transfer.receive ? prepared.output(view) : prepared.input(view);
+  batch.messages.push_back({!transfer.receive, memory, Prepared::bytes_of(view), transfer.peer, transfer.tag});
+  batch.tensors.push_back(tensor);
+}
+
+// A message between two ranks whose communicator is being made: all of it happens on the maker's thread, when the turn
+// comes. The lane's stream must not wait earlier for what the caller's held: that may itself depend on a message that
+// is queued before this one.
+class DeferredMessage final : public DeferredCall {
+ public:
+  DeferredMessage(const CudaPair& pair, int rank, c10d::OpType op, const CudaTransfer& transfer, int peer,
+                  const at::Tensor& tensor)
+      : work_(c10::make_intrusive<DeferredCudaWork>(rank, peer, op, pair.stream(), tensor)),
+        pair_(pair),
+        transfer_(transfer),
+        rank_(rank),
+        op_(op),
+        tensor_(tensor),
+        before_(c10::DeviceType::CUDA) {
+    // A shape of its own: what the caller does to that of its tensor meanwhile is nothing to the message.
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    view_ = at::alias(tensor);
+    before_.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(tensor.device()));
+  }
+
+  const c10::intrusive_ptr<DeferredCudaWork>& work() const noexcept { return work_; }
+
+  void run() noexcept override {
+    try {
+      const std::shared_ptr<CudaCommunicator> communicator = pair_.communicator();
+      const CudaLane lane{communicator, pair_.stream()};
+      const c10::DeviceGuard on_device(tensor_.device());
+      const c10::StreamGuard on_stream(lane.stream);
+      before_.block(lane.stream);
+      CudaBatch batch(tensor_.device());
+      describe(batch, transfer_, tensor_, view_);
+      enqueued_ = exchange(rank_, op_, lane, batch);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+  void fail(const std::exception_ptr& error) noexcept override { error_ = as_torch(error); }
+  void wake() noexcept override { work_->settle(std::move(enqueued_), error_); }
+  void announce() noexcept override {
+    try {
+      work_->announce();
+    } catch (const std::exception& error) {
+      // A future has no other place to put it; the work itself has its outcome.
+      TORCH_WARN("tutti: a future of a message between two ranks cannot complete: ", error.what());
+    }
+  }
+
+ private:
+  const c10::intrusive_ptr<DeferredCudaWork> work_;
+  const CudaPair& pair_;  // it holds this call
+  const CudaTransfer transfer_;
+  const int rank_;
+  const c10d::OpType op_;
+  const at::Tensor tensor_;
+  at::Tensor view_;
+  c10::Event before_;
+  C10dWorkPtr enqueued_;      // once it has run,
+  std::exception_ptr error_;  // or this
 };
 
 }  // namespace
@@ -75,44 +164,35 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, at::Tensor& 
   if (peer == kAnySource) refuse("recv of a CUDA tensor needs a source rank");
   if (peer == rank_) refuse("send and recv of CUDA tensors go to other ranks");
   const c10::DeviceGuard on_device(tensor.device());
-  CudaBatch batch(tensor.device());
-  const auto describe = [&](CudaBatch& into) {
-    into.prepared.push_back(std::make_unique<Prepared>(/*keep=*/true));
-    Prepared& prepared = *into.prepared.back();
-    void* memory = receive ? prepared.output(tensor) : prepared.input(tensor);
-    into.messages.push_back({!receive, memory, Prepared::bytes_of(tensor), peer, static_cast<std::uint32_t>(tag)});
-    into.tensors.push_back(tensor);
-  };
+  CudaTransfer transfer{peer, static_cast<std::uint32_t>(tag), receive};
   if (CudaBatch* open = open_cuda_batch(tensor.device())) {
-    describe(*open);  // endCoalescing sends it
+    describe(*open, transfer, tensor, tensor);  // endCoalescing sends it
     return c10::make_intrusive<CompletedWork>(rank_, event.op, tensor);
   }
-  const CudaLane& lane =
-      translated([&]() -> const CudaLane& { return cuda_.pair(tensor.device(), peer, /*send=*/!receive); });
-  const OnSideStream side(lane.stream);
-  describe(batch);
-  batch.messages.front().peer = receive ? 0 : 1;  // ranks of the pair's communicator
-  return exchange_on_cuda(event, lane, batch);
-}
-
-// The lane's stream is the current one.
-C10dWorkPtr ProcessGroupTutti::exchange_on_cuda(const Event& event, const CudaLane& lane, CudaBatch& batch) {
-  const SyncEvent reported(event, batch.tensors);
-  translated([&] { lane.communicator->exchange(batch.messages, lane.stream.native_handle()); });
-  std::vector<at::Tensor> kept;
-  for (const auto& prepared : batch.prepared) {
-    prepared->write_back();
-    prepared->append_kept(kept);
+  transfer.peer = receive ? 0 : 1;  // ranks of the pair's communicator
+  CudaPair& pair = translated([&]() -> CudaPair& { return cuda_.pair(tensor.device(), peer, /*send=*/!receive); });
+  const SyncEvent reported(event, tensor);
+  const CudaLane* lane = translated([&] { return pair.lane(); });
+  if (lane == nullptr) {
+    translated([&] { CudaPair::refuse_capture(tensor.device(), peer); });
+    auto message = std::make_unique<DeferredMessage>(pair, rank_, event.op, transfer, peer, tensor);
+    C10dWorkPtr work = message->work();
+    DeferredCalls::Call call = std::move(message);
+    if (translated([&] { return pair.queue(call); })) return work;
+    lane = translated([&] { return pair.lane(); });  // made meanwhile
   }
-  return c10::make_intrusive<CudaWork>(rank_, event.op, lane.communicator, lane.stream, /*side=*/true, kept,
-                                       batch.tensors);
+  const OnSideStream side(lane->stream);
+  CudaBatch batch(tensor.device());
+  describe(batch, transfer, tensor, tensor);
+  return exchange(rank_, event.op, *lane, batch);
 }
 
 C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
   const c10::DeviceGuard on_device(batch.device);
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(batch.device); });
   const OnSideStream side(lane.stream);
-  return exchange_on_cuda({"tutti:coalesced", c10d::OpType::COALESCED}, lane, batch);
+  const SyncEvent reported({"tutti:coalesced", c10d::OpType::COALESCED}, batch.tensors);
+  return exchange(rank_, c10d::OpType::COALESCED, lane, batch);
 }
 
 void ProcessGroupTutti::drain_cuda(c10::Device device) {

@@ -13,27 +13,40 @@ namespace tutti::face {
 CudaSide::CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options)
     : store_(std::move(store)), id_(std::move(id)), rank_(rank), size_(size), options_(std::move(options)) {}
 
-CudaLane CudaSide::make(c10::Device device, const std::string& id, int rank, int size,
-                        const std::string& messages) const {
+CudaSide::~CudaSide() {
+  // All of them before the first is awaited.
+  for (auto& [key, pair] : pairs_) pair.give_up("the group was destroyed");
+}
+
+namespace {
+
+// Of high priority: what others wait for goes before what only this rank computes.
+c10::Stream side_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+}
+
+[[noreturn]] void refuse_second_device(c10::DeviceIndex used, c10::Device device) {
+  throw_error(ErrorKind::kInvalidArgument, "this group's rank uses cuda:" + std::to_string(used) + ", not " +
+                                               device.str() + ": a rank of a group has one device");
+}
+
+}  // namespace
+
+CudaLane CudaSide::make(c10::Device device) const {
   CudaOptions options;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     options = options_;
   }
   options.device = device.index();
-  if (!messages.empty()) options.name += ", messages " + messages;
   StoreAdapter adapter(store_);
-  auto communicator = CudaCommunicator::create(adapter, id, rank, size, options);
-  const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-  // Of high priority: what others wait for goes before what only this rank computes.
-  return {std::move(communicator), cuda.getStreamFromGlobalPool(device, /*isHighPriority=*/true)};
+  auto communicator = CudaCommunicator::create(adapter, id_, rank_, size_, options);
+  return {std::move(communicator), side_stream(device)};
 }
 
 const CudaLane& CudaSide::checked(const CudaLane& lane, c10::Device device) {
   if (lane.communicator->device() == device.index()) return lane;
-  throw_error(ErrorKind::kInvalidArgument,
-              "this group's rank uses cuda:" + std::to_string(lane.communicator->device()) + ", not " + device.str() +
-                  ": a rank of a group has one device");
+  refuse_second_device(static_cast<c10::DeviceIndex>(lane.communicator->device()), device);
 }
 
 const CudaLane& CudaSide::group(c10::Device device) {
@@ -41,7 +54,7 @@ const CudaLane& CudaSide::group(c10::Device device) {
   if (const CudaLane* lane = made_group_.load(std::memory_order_acquire)) return checked(*lane, device);
   const std::lock_guard<std::mutex> one_at_a_time(making_);
   if (const CudaLane* lane = made_group_.load(std::memory_order_acquire)) return checked(*lane, device);
-  CudaLane lane = make(device, id_, rank_, size_, "");
+  CudaLane lane = make(device);
   const std::lock_guard<std::mutex> lock(mutex_);
   const CudaLane& made = group_.emplace(std::move(lane));
   // release: publishes the lane to those who take no lock.
@@ -49,36 +62,50 @@ const CudaLane& CudaSide::group(c10::Device device) {
   return made;
 }
 
-const CudaLane& CudaSide::pair(c10::Device device, int peer, bool send) {
-  const Pair key{peer, send};
-  const auto made = [&]() -> const CudaLane* {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = pairs_.find(key);
-    return found != pairs_.end() ? &found->second : nullptr;
+CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
+  const auto find = [&]() -> CudaPair* {
+    const auto found = pairs_.find({peer, send});
+    if (found == pairs_.end()) return nullptr;
+    const c10::Device used = found->second.stream().device();
+    if (used != device) refuse_second_device(used.index(), device);
+    return &found->second;
   };
-  if (const CudaLane* lane = made()) return *lane;
-  const std::lock_guard<std::mutex> one_at_a_time(making_);
-  if (const CudaLane* lane = made()) return *lane;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (CudaPair* pair = find()) return *pair;
+    if (aborted_.has_value()) throw_error(ErrorKind::kAborted, "the group was aborted: " + *aborted_);
+  }
+  CudaPair::refuse_capture(device, peer);
+  // Not under the lock, which abort() takes: the first use of the pool makes streams.
+  const c10::Stream stream = side_stream(device);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (CudaPair* pair = find()) return *pair;
+  if (aborted_.has_value()) throw_error(ErrorKind::kAborted, "the group was aborted: " + *aborted_);
   const int from = send ? rank_ : peer;
   const int to = send ? peer : rank_;
   const std::string direction = std::to_string(from) + ">" + std::to_string(to);
-  CudaLane lane = make(device, id_ + "/" + direction, send ? 0 : 1, 2, direction);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return pairs_.emplace(key, std::move(lane)).first->second;
+  CudaPair::Plan plan{store_, id_ + "/" + direction, from, to, send, options_};
+  plan.options.device = device.index();
+  plan.options.name += ", messages " + direction;
+  return pairs_.try_emplace({peer, send}, std::move(plan), stream).first->second;
 }
 
 template <typename Visit>
 void CudaSide::each(Visit&& visit) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (group_.has_value()) visit(*group_->communicator);
-  for (const auto& [key, lane] : pairs_) visit(*lane.communicator);
+  for (const auto& [key, pair] : pairs_) {
+    if (const auto communicator = pair.communicator()) visit(*communicator);
+  }
 }
 
 // For what reads from the GPU: not under the mutex, which abort() takes.
 std::vector<std::shared_ptr<CudaCommunicator>> CudaSide::communicators() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::shared_ptr<CudaCommunicator>> all{group_.has_value() ? group_->communicator : nullptr};
-  for (const auto& [key, lane] : pairs_) all.push_back(lane.communicator);
+  for (const auto& [key, pair] : pairs_) {
+    if (auto communicator = pair.communicator()) all.push_back(std::move(communicator));
+  }
   return all;
 }
 
@@ -123,15 +150,16 @@ bool CudaSide::in_use() const {
   return group_.has_value() || !pairs_.empty();
 }
 
+// Messages that are still queued hold their tensors, so nobody asks for an order after them.
 void CudaSide::order_after_calls(const c10::Stream& stream) const {
-  const auto follow = [&](const CudaLane& lane) {
+  const auto follow = [&](const c10::Stream& side) {
     c10::Event last(c10::DeviceType::CUDA);
-    last.record(lane.stream);
+    last.record(side);
     last.block(stream);
   };
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (group_.has_value()) follow(*group_);
-  for (const auto& [key, lane] : pairs_) follow(lane);
+  if (group_.has_value()) follow(group_->stream);
+  for (const auto& [key, pair] : pairs_) follow(pair.stream());
 }
 
 std::optional<Error> CudaSide::failure() const {
@@ -143,15 +171,17 @@ std::optional<Error> CudaSide::failure() const {
 }
 
 void CudaSide::abort(const std::string& reason) noexcept {
-  each([&](CudaCommunicator& communicator) { communicator.abort(reason); });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!aborted_.has_value()) aborted_ = reason;
+  if (group_.has_value()) group_->communicator->abort(reason);
+  for (auto& [key, pair] : pairs_) pair.abort(reason);
 }
 
 void CudaSide::set_timeout(std::chrono::milliseconds timeout) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    options_.timeout = timeout;
-  }
-  each([&](CudaCommunicator& communicator) { communicator.set_timeout(timeout); });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  options_.timeout = timeout;
+  if (group_.has_value()) group_->communicator->set_timeout(timeout);
+  for (auto& [key, pair] : pairs_) pair.set_timeout(timeout);
 }
 
 std::uint64_t CudaSide::sequence() const {

@@ -2,8 +2,8 @@
 //
 // The communicator of all ranks is made at the first call with a CUDA tensor, or when torch binds the group to a device
 // (init_process_group(device_id=...)): both are collective. Sends and receives outside a batch concern two ranks only,
-// so each ordered pair has a communicator and a stream of its own: they wait for nobody else, and a send never holds up
-// a receive.
+// so each ordered pair has a communicator and a stream of its own (cuda_pair.h): they wait for nobody else, and a send
+// never holds up a receive.
 //
 // Ownership: held by the group; works hold the communicator of their call. Thread rule: all members from any thread.
 #pragma once
@@ -22,26 +22,25 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "torch/cuda_pair.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::face {
-
-// A communicator and the stream on which it runs asynchronous calls.
-struct CudaLane {
-  std::shared_ptr<CudaCommunicator> communicator;
-  c10::Stream stream;
-};
 
 class CudaSide {
  public:
   // `id` is unique in the store for the life of the job.
   CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options);
+  // Ends the making of pairs, and waits for that: within a second.
+  ~CudaSide();
 
   // All ranks, on `device`. Throws Error where there is no GPU support or the ranks are on several hosts, and
   // Error(kInvalidArgument) for a second device: a rank has one.
   const CudaLane& group(c10::Device device);
-  // This rank and `peer`, for messages in one direction.
-  const CudaLane& pair(c10::Device device, int peer, bool send);
+  // This rank and `peer`, for messages in one direction. Waits for nobody: the pair may still be being made. Throws
+  // Error(kInvalidArgument) for a second device and for a new pair in a capture, and Error(kAborted) for a new pair
+  // of a group that was aborted.
+  CudaPair& pair(c10::Device device, int peer, bool send);
 
   // Collective (cuda_memory.cc): lets all ranks use these storages without copies, and holds them. Returns why that is
   // impossible, the same on all ranks; empty: done. Throws Error(kInvalidArgument) if the ranks' sizes differ.
@@ -72,8 +71,7 @@ class CudaSide {
     std::weak_ptr<CudaRegion> region;  // the communicator's
   };
 
-  // `messages`: what it is for, in the communicator's name; empty for that of the group.
-  CudaLane make(c10::Device device, const std::string& id, int rank, int size, const std::string& messages) const;
+  CudaLane make(c10::Device device) const;
   static const CudaLane& checked(const CudaLane& lane, c10::Device device);
   // The entry of this storage; null without. mutex_ is held.
   const Registered* find_registered(const c10::Storage& storage) const;
@@ -89,12 +87,13 @@ class CudaSide {
   // Two locks: making a communicator waits for other ranks, and abort() must not wait for that. `making_` is taken
   // first.
   std::mutex making_;
-  mutable std::mutex mutex_;  // guards the members below; lanes are never removed
+  mutable std::mutex mutex_;  // guards the members below; lanes are never removed. Taken before those of pairs
   CudaOptions options_;
   std::vector<Registered> registered_;  // before the communicator, which must end before they are freed
   std::optional<CudaLane> group_;
   std::atomic<const CudaLane*> made_group_{nullptr};  // group_, once made: each call asks, without a lock
-  std::map<Pair, CudaLane> pairs_;
+  std::map<Pair, CudaPair> pairs_;
+  std::optional<std::string> aborted_;  // why
 };
 
 }  // namespace tutti::face

@@ -165,7 +165,6 @@ class ProcessGroupTutti final : public c10d::Backend {
                             at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout, std::size_t count,
                             c10::function_ref<void(std::size_t, Prepared&)> build);
   C10dWorkPtr transfer_on_cuda(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
-  C10dWorkPtr exchange_on_cuda(const Event& event, const CudaLane& lane, CudaBatch& batch);
   C10dWorkPtr end_cuda_batch(CudaBatch& batch);
   // What this thread collects between startCoalescing and endCoalescing; null outside.
   CudaBatch* open_cuda_batch(c10::Device device);

@@ -2,10 +2,17 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <thread>
+#include <utility>
+
 #include "tutti/error.h"
 
 namespace tutti::face {
 namespace {
+
+constexpr auto kFirstPause = std::chrono::milliseconds(1);
+constexpr auto kLongestPause = std::chrono::milliseconds(16);
 
 std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
@@ -72,6 +79,43 @@ void StoreAdapter::erase(std::string_view key) noexcept {
     store_->deleteKey(std::string(key));
   } catch (const std::exception&) {
     // A store that cannot forget keeps a few bytes.
+  }
+}
+
+namespace {
+
+c10::intrusive_ptr<c10d::Store> clone_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  try {
+    auto clone = store->clone();
+    if (clone != nullptr) return clone;
+  } catch (const std::exception&) {
+    // A store of the user's own need not have it; sharing it is right, if slower.
+  }
+  return store;
+}
+
+}  // namespace
+
+InterruptibleStore::InterruptibleStore(const c10::intrusive_ptr<c10d::Store>& store, std::function<void()> interrupt)
+    : interrupt_(std::move(interrupt)), store_(clone_of(store)), adapter_(store_) {}
+
+std::string InterruptibleStore::get(std::string_view key, std::chrono::milliseconds timeout) {
+  const std::string name(key);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    interrupt_();
+    const bool last = std::chrono::steady_clock::now() >= deadline;
+    try {
+      // What is there is found even when the time is up, and get() does not wait.
+      if (store_->check({name})) return to_string(store_->get(name));
+    } catch (const std::exception& error) {
+      throw_store_error("'" + name + "'", timeout, error);
+    }
+    if (last) {
+      throw Error(ErrorKind::kTimeout,
+                  "the store did not give '" + name + "' within " + std::to_string(timeout.count()) + " ms");
+    }
+    std::this_thread::sleep_for(pause);
   }
 }
 

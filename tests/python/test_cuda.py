@@ -140,22 +140,6 @@ def test_batches_of_messages(world: World) -> None:
     run(world, batched)
 
 
-def crossed(ctx: Context) -> None:
-    """Both send before they receive: more than any buffer holds."""
-    if ctx.rank > 1:
-        return
-    source = torch.full((1 << 24,), float(ctx.rank), device="cuda")
-    target = torch.zeros_like(source)
-    works = [dist.isend(source, 1 - ctx.rank), dist.irecv(target, 1 - ctx.rank)]
-    for work in works:
-        work.wait()
-    assert target.eq(1 - ctx.rank).all()
-
-
-def test_messages_that_cross(world: World) -> None:
-    run(world, crossed)
-
-
 def scaled(ctx: Context) -> None:
     tensor = torch.full((100,), 2.0, device="cuda")
     dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(0.5))

@@ -29,7 +29,10 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
     state_ = static_cast<RankState*>(state);
     RankState fresh;
     for (BlockState& block : fresh.blocks) block.sequence = block.pieces = request_.first_sequence;
-    check_cuda(cudaMemcpy(state_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice), "cudaMemcpy");
+    check_cuda(cudaStreamCreateWithFlags(&reader_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    // Not on the legacy stream: it may hold a wait for a message whose peer waits for this very group.
+    check_cuda(cudaMemcpyAsync(state_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice, reader_), "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(reader_), "cudaStreamSynchronize");
     void* pinned = nullptr;
     check_cuda(cudaHostAlloc(&pinned, sizeof(device::HostControl), cudaHostAllocPortable | cudaHostAllocMapped),
                "cudaHostAlloc");
@@ -39,7 +42,6 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
       request_.secret =
           exchange(store, request_.id, "cuda-secret", request_.rank, request_.size, mine, request_.timeout)[0];
     }
-    check_cuda(cudaStreamCreateWithFlags(&reader_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     agree_on_blocks(store);
     if (request_.transport == "host") {
       connect(store, false);

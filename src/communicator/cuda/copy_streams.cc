@@ -1,24 +1,9 @@
 #include "communicator/cuda/copy_streams.h"
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/relaxed_capture.h"
 
 namespace tutti::cuda {
-namespace {
-
-// Lets this thread make streams and events while it, or another one, captures.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { check_cuda(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
-  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then what it was before
-};
-
-}  // namespace
-
 CopyStreams::~CopyStreams() {
   for (const Lane& lane : lanes_) {
     if (lane.done != nullptr) static_cast<void>(cudaEventDestroy(lane.done));

@@ -31,6 +31,18 @@ class CudaDevice final : public CudaMemoryDevice {
     release_retired();
     return std::make_shared<CudaCommunicatorImpl>(store, id, rank, size, options, device);
   }
+
+  bool is_capturing(int device, CudaStream stream) override {
+    const DeviceGuard guard(device);
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
+  }
+
+  void relax_capture_in_thread() override {
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  }
 };
 
 constexpr DevicePlugin kPlugin{kDeviceAbiVersion, "cuda", []() -> Device* { return new CudaDevice; },

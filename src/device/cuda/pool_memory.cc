@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/relaxed_capture.h"
 #include "device/cuda/shared_memory.h"
 #include "tutti/error.h"
 
@@ -28,17 +29,6 @@ Pool& pool() {
   static Pool* const instance = new Pool;
   return *instance;
 }
-
-class RelaxedCapture {
- public:
-  RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 }  // namespace
 }  // namespace tutti::cuda

@@ -1,0 +1,17 @@
+// Captures of CUDA graphs, for those who link no CUDA: libtutti_cuda.so is asked.
+//
+// Thread rule: both from any thread. Both throw Error(kUnsupported) without the plug-in.
+#pragma once
+
+#include "tutti/cuda_communicator.h"
+
+namespace tutti {
+
+// Whether work on `stream` becomes part of a graph now. Needs no communicator.
+bool cuda_is_capturing(int device, CudaStream stream);
+
+// For threads of one's own: until this thread ends, it may allocate and ask for events while another thread captures in
+// the global mode, as torch does; else such a call would break that capture.
+void cuda_relax_capture_in_thread();
+
+}  // namespace tutti

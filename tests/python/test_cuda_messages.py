@@ -1,0 +1,158 @@
+"""Messages between two ranks on CUDA tensors, first ones above all. Skipped without a GPU, as test_cuda.py is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+from test_cuda import DEVICE, GPUS, run
+
+pytestmark = [
+    pytest.mark.tutti_only,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+World = Callable[..., RankPool]
+
+
+def crossed(ctx: Context) -> None:
+    """Both send before they receive: more than any buffer holds."""
+    if ctx.rank > 1:
+        return
+    source = torch.full((1 << 24,), float(ctx.rank), device="cuda")
+    target = torch.zeros_like(source)
+    works = [dist.isend(source, 1 - ctx.rank), dist.irecv(target, 1 - ctx.rank)]
+    for work in works:
+        work.wait()
+    assert target.eq(1 - ctx.rank).all()
+
+
+def test_messages_that_cross(world: World) -> None:
+    run(world, crossed)
+
+
+def ringed(ctx: Context) -> None:
+    """Every rank sends first, in a group in which no two ranks have exchanged anything."""
+    group = dist.new_group(list(range(ctx.size)))
+    left, right = (ctx.rank - 1) % ctx.size, (ctx.rank + 1) % ctx.size
+    source = torch.full((1000,), float(ctx.rank), device="cuda")
+    target = torch.zeros_like(source)
+    works = [dist.isend(source, right, group=group), dist.irecv(target, left, group=group)]
+    futures = [work.get_future() for work in works]  # wait for nobody
+    for work in works:
+        work.wait()
+    assert target.add(1).eq(left + 1).all()
+    for future in futures:
+        future.wait()
+    # A layout that is gathered and written back.
+    source = torch.arange(64.0, device="cuda").view(8, 8).add(ctx.rank)
+    target = torch.zeros_like(source)
+    works = [dist.isend(source.t(), left, group=group), dist.irecv(target.t(), right, group=group)]
+    for work in works:
+        work.wait()
+    assert target.eq(source - ctx.rank + right).all()
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.parametrize("size", sorted({2, 4, max(2, GPUS)}))
+def test_first_messages_of_a_ring(world: World, size: int) -> None:
+    run(world, ringed, size=size)
+
+
+def followed(ctx: Context) -> None:
+    """A first message, others at once behind it, and one that nobody waits for."""
+    group = dist.new_group([0, 1])
+    if ctx.rank > 1:
+        return
+    values = range(21)
+    if ctx.rank == 0:
+        dropped = torch.full((10,), -5.0, device="cuda")
+        dist.isend(dropped, 1, group=group)
+        del dropped
+        torch.full((10,), -1.0, device="cuda")
+        works = [dist.isend(torch.full((10 + i,), float(i), device="cuda"), 1, group=group) for i in values]
+        for work in works:
+            work.wait()
+    else:
+        first = torch.zeros(10, device="cuda")
+        targets = [torch.zeros(10 + i, device="cuda") for i in values]
+        works = [dist.irecv(target, 0, group=group) for target in [first, *targets]]
+        works[-1].wait()  # one lane: the others lie before it
+        assert first.eq(-5).all()
+        for i, target in enumerate(targets):
+            assert target.eq(i).all(), (i, target)
+    torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+
+
+def test_messages_behind_a_first_one(world: World) -> None:
+    run(world, followed, size=2)
+
+
+def given_up(ctx: Context, how: str) -> tuple[str, str]:
+    """Rank 0 sends what rank 1 never receives. Returns what wait() said before and after the group's end."""
+    import tutti
+
+    group = dist.new_group([0, 1])
+    if ctx.rank == 1:
+        ctx.await_signal(f"given_up.{how}", [0])
+        dist.destroy_process_group(group)
+        return "", ""
+    backend = tutti.get_communicator(group, device="cuda")
+    work = dist.isend(torch.ones(10, device="cuda"), 1, group=group)
+    assert not work.is_completed()
+    with pytest.raises(RuntimeError, match="rank 1 has not come") as early:
+        work.wait(timedelta(milliseconds=50))
+    if how == "abort":
+        backend.abort()
+    else:
+        dist.destroy_process_group(group)
+        del backend, group
+    with pytest.raises(RuntimeError) as late:
+        work.wait(timedelta(seconds=20))  # the group's own timeout is minutes
+    assert work.is_completed() and not work.is_success()
+    if how == "abort":
+        with pytest.raises(RuntimeError, match="abort"):
+            dist.isend(torch.ones(10, device="cuda"), 1, group=group)
+        del backend
+        dist.destroy_process_group(group)
+    ctx.signal(f"given_up.{how}")
+    return str(early.value), str(late.value)
+
+
+@pytest.mark.parametrize(("how", "why"), [("abort", "ProcessGroup.abort()"), ("destroy", "the group was destroyed")])
+def test_a_first_message_ends_with_its_group(fresh_world: World, how: str, why: str) -> None:
+    early, late = fresh_world(2, env=DEVICE).call(given_up, how, timeout_s=120)[0]
+    assert "50 ms" in early
+    assert "from rank 0 to rank 1" in late and why in late, late
+
+
+def captured_first(ctx: Context) -> None:
+    group = dist.new_group([0, 1])
+    peer = 1 - ctx.rank
+    source, target = torch.ones(10, device="cuda"), torch.zeros(10, device="cuda")
+    exchanged = (lambda: dist.isend(source, peer, group=group), lambda: dist.irecv(target, peer, group=group))
+    torch.cuda.synchronize()
+    remedy = "send one message in this direction, and wait for it, before the capture"
+    with pytest.raises(ValueError, match=remedy), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        exchanged[ctx.rank]()
+    exchanged[ctx.rank]().wait()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        exchanged[ctx.rank]().wait()
+    source.fill_(3)
+    graph.replay()
+    if ctx.rank == 1:
+        assert target.eq(3).all()
+    torch.cuda.synchronize()
+    del graph
+    dist.destroy_process_group(group)
+
+
+def test_a_first_message_is_not_captured(world: World) -> None:
+    run(world, captured_first, size=2)
