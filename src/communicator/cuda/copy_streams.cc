@@ -4,6 +4,7 @@
 #include "device/cuda/relaxed_capture.h"
 
 namespace tutti::cuda {
+
 CopyStreams::~CopyStreams() {
   for (const Lane& lane : lanes_) {
     if (lane.done != nullptr) static_cast<void>(cudaEventDestroy(lane.done));
