@@ -13,8 +13,11 @@ namespace tutti::face {
 CudaSide::CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options)
     : store_(std::move(store)), id_(std::move(id)), rank_(rank), size_(size), options_(std::move(options)) {}
 
-CudaSide::~CudaSide() {
-  // All of them before the first is awaited.
+// All pairs give up before the destructor of the first waits for its thread.
+CudaSide::~CudaSide() { shutdown(); }
+
+void CudaSide::shutdown() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [key, pair] : pairs_) pair.give_up("the group was destroyed");
 }
 

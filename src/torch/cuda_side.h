@@ -56,6 +56,8 @@ class CudaSide {
   void order_after_calls(const c10::Stream& stream) const;
   std::optional<Error> failure() const;
   void abort(const std::string& reason) noexcept;
+  // Ends the making of pairs, within a second, and nothing else: messages whose peer has not come fail.
+  void shutdown() noexcept;
   void set_timeout(std::chrono::milliseconds timeout);
   std::uint64_t sequence() const;
   // Of all communicators together.

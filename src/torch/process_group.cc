@@ -119,7 +119,10 @@ void ProcessGroupTutti::abort_because(const std::string& reason) noexcept {
   cuda_.abort(reason);
 }
 
-void ProcessGroupTutti::shutdown() { communicator_->shutdown(); }
+void ProcessGroupTutti::shutdown() {
+  cuda_.shutdown();
+  communicator_->shutdown();
+}
 
 std::string ProcessGroupTutti::next_id(const std::string& kind) {
   const std::lock_guard<std::mutex> lock(mutex_);
