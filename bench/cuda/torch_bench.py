@@ -123,7 +123,9 @@ def main() -> None:
     groups = {"tutti": dist.group.WORLD, "nccl": dist.new_group(backend="nccl")}
     rank, ranks, begun = dist.get_rank(), dist.get_world_size(), time.monotonic()
     if rank == 0:
-        print(f"# {ranks} x {torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}")
+        print(
+            f"# {ranks} x {torch.cuda.get_device_name()}, torch {torch.__version__}, NCCL {torch.cuda.nccl.version()}"
+        )
         print("mode,bytes,implementation,median_us,min_us", flush=True)
     for mode in arguments.modes.split(","):
         for size in map(parse_size, arguments.sizes.split(",")):

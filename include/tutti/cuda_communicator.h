@@ -122,10 +122,9 @@ class CudaCommunicator {
 
   // all_reduce, reduce_scatter and all_gather without copies: input and output lie in `memory`, at the same offsets on
   // all ranks, which the ranks compare. A call that is too small to gain from it, or any other collective, runs as
-  // run() does. All_gather and all_to_all of 64 MB and more in all, and all_reduce of 128 MB and more (its second
-  // half), run on copy engines between GPUs, which are faster and leave the multiprocessors to other work;
-  // CudaOptions::algorithm "copy_engine" makes all_reduce (its second half), all_gather, all_to_all, broadcast, gather
-  // and scatter of any size do so. If a call on copy engines fails, its buffers are undefined in whole.
+  // run() does. Between GPUs, copy engines run all_gather and all_to_all of 64 MB and more in all, and the second half
+  // of an all_reduce of 128 MB and more; with CudaOptions::algorithm "copy_engine" these, broadcast, gather and scatter
+  // of any size. If a call on copy engines fails, its buffers are undefined in whole.
   virtual void run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
                       std::chrono::milliseconds timeout = {}) = 0;
 

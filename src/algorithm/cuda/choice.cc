@@ -79,6 +79,13 @@ ForcedChoice table(const CudaShape& shape) {
   return {Protocol::kBulk, false};
 }
 
+// Of what a block has for each peer. Large ones, because each step of a block takes a trip while other blocks fill the
+// links; but where a few would do, the last of them is used up with nothing on its way.
+std::size_t piece_for(std::size_t each) {
+  if (each <= 2 * kBulkPieceBytes) return std::clamp<std::size_t>(each, 16, kBulkPieceBytes);
+  return std::clamp(part_size(each, 8, 16), kBulkPieceBytes / 2, kBulkPieceBytes);
+}
+
 int number(std::string_view text, int most) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -165,9 +172,7 @@ Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced)
   const std::size_t each = part_size(part, choice.blocks, 16);
   choice.threads = wanted.threads != 0 ? wanted.threads
                                        : static_cast<int>(std::clamp<std::size_t>((each / 16 + 31) / 32 * 32, 32, 512));
-  // Large ones: each step of a block takes a trip, and other blocks fill the links meanwhile.
-  choice.piece_bytes =
-      wanted.piece_bytes != 0 ? wanted.piece_bytes : std::clamp<std::size_t>(each, 16, kBulkPieceBytes);
+  choice.piece_bytes = wanted.piece_bytes != 0 ? wanted.piece_bytes : piece_for(each);
   return choice;
 }
 

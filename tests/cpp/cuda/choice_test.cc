@@ -66,8 +66,10 @@ TEST(Choice, OneShotForSmallMessagesTwoForLarge) {
   EXPECT_EQ(to_string(chosen(Collective::kAllGather, 256 * kKB, 4, "", false)), "bulk_one_shot@16x512");
 }
 
-TEST(Choice, PiecesAreAsLargeAsTheSlots) {
-  EXPECT_EQ(chosen(Collective::kAllGather, 1 * kMB + 16, 4).piece_bytes, 16'400u);  // 64 blocks: one piece each
+TEST(Choice, PiecesAreLarge) {
+  EXPECT_EQ(chosen(Collective::kAllGather, 1 * kMB + 16, 4).piece_bytes, 16'400u);          // 64 blocks: one piece each
+  EXPECT_EQ(chosen(Collective::kAllGather, 8 * kMB, 4).piece_bytes, kBulkPieceBytes);       // two
+  EXPECT_EQ(chosen(Collective::kAllGather, 16 * kMB, 4).piece_bytes, kBulkPieceBytes / 2);  // eight
   EXPECT_EQ(chosen(Collective::kAllGather, 64 * kMB, 4).piece_bytes, kBulkPieceBytes);
 }
 
