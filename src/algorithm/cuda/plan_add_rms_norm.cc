@@ -11,14 +11,13 @@ namespace {
 constexpr std::size_t kKB = 1024;
 
 // The most that one block sends to each peer. An all-reduce spreads a row over many blocks; from here on that saves
-// more time than a second kernel costs. On four H200, one row of 8 KB took 6.7 us either way, of 16 KB 10.0 in one
-// kernel and 8.1 in two.
-constexpr std::size_t kOneKernelBlockBytes = 4 * kKB;
+// more time than a second kernel costs: docs/performance.md.
+constexpr std::size_t kOneKernelBlockBytes = 8 * kKB;
 
 std::size_t divided(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 // What one shot over LL is good for, with all rows.
-std::size_t one_shot_bytes(int size) { return size <= 2 ? 128 * kKB : 64 * kKB; }
+std::size_t one_shot_bytes(int size) { return size <= 2 ? 512 * kKB : 64 * kKB; }
 
 // Cuts the rows between at most `most_blocks` blocks.
 void cut_rows(NormPlan& plan, std::size_t most_blocks) {

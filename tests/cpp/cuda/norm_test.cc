@@ -356,8 +356,11 @@ TEST(Norm, ChoosesBySize) {
   EXPECT_EQ(chosen(0, 8192, 4, true, ""), "one_kernel@1x512");
   EXPECT_EQ(chosen(16, 2048, 4, true, ""), "one_kernel@16x256");
   EXPECT_EQ(chosen(17, 2048, 4, true, ""), sum_and(17, 2048, 4, true, "", "17x256"));
-  EXPECT_EQ(chosen(32, 2048, 2, true, ""), "one_kernel@32x256");
-  EXPECT_EQ(chosen(1, 2056, 4, true, ""), sum_and(1, 2056, 4, true, "", "1x288"));
+  EXPECT_EQ(chosen(64, 4096, 2, true, ""), "one_kernel@64x512");
+  EXPECT_EQ(chosen(128, 2048, 2, true, ""), "one_kernel@64x512");
+  EXPECT_EQ(chosen(65, 4096, 2, true, ""), sum_and(65, 4096, 2, true, "", "65x512"));
+  EXPECT_EQ(chosen(1, 4096, 4, true, ""), "one_kernel@1x512");
+  EXPECT_EQ(chosen(1, 4104, 4, true, ""), sum_and(1, 4104, 4, true, "", "1x288"));
   EXPECT_EQ(chosen(4, 8192, 4, true, ""), sum_and(4, 8192, 4, true, "", "4x512"));
   EXPECT_EQ(chosen(64, 8192, 4, true, ""), sum_and(64, 8192, 4, true, "", "64x512"));
   EXPECT_EQ(chosen(64, 8192, 4, false, ""), sum_and(64, 8192, 4, false, "", "64x512"));
@@ -377,7 +380,7 @@ TEST(Norm, MemoryChangesOnlyWhatIsLocal) {
   const auto planned = [&](std::size_t shift, std::byte* residual_output) {
     CudaAddRmsNorm call;
     call.rows = 4;
-    call.hidden = 4096;
+    call.hidden = 8192;
     call.input = memory.data() + shift;
     call.residual = memory.data() + (1 << 16);
     call.weight = memory.data() + (2 << 16);
