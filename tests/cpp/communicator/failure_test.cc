@@ -148,11 +148,14 @@ TEST(Failure, AbortEndsAWaitAndIsToldToThePeers) {
       const WorkPtr work = c.submit(all_reduce(x));
       c.abort("enough");
       aborted.store(true, std::memory_order_release);  // release: pairs with the acquire of rank 1
-      const Error error = error_of([&] { work->wait(); });
+      const Error error = error_of([&] {
+        work->wait();  // completes if the peer's data come before the abort is seen
+        c.run(all_reduce(x));
+      });
       EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
       EXPECT_TRUE(contains(error, "enough")) << error.what();
     } else {
-      // Not before: the call would complete.
+      // Not before: both calls would complete.
       while (!aborted.load(std::memory_order_acquire)) std::this_thread::yield();
       const Error error = error_of([&] {
         for (int i = 0; i < 2; ++i) c.run(all_reduce(x));
