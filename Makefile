@@ -11,18 +11,21 @@
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
-# Where nvcc is, the CUDA plug-in is built too: for the GPUs of this machine, or for one kind so that it compiles soon. A
-# wheel (pip wheel .) is built for all.
-CUDA_ARCHITECTURES ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo native || echo 90-real)
+# On a machine with a GPU and nvcc the CUDA plug-in is built too, for that GPU. (A wheel, pip wheel ., is built for all kinds.)
+HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
+CUDA ?= $(if $(HAS_GPU),AUTO,OFF)
+CUDA_ARCHITECTURES ?= $(if $(HAS_GPU),native,90-real)
+CUDA_SETTINGS := TUTTI_CUDA=$(CUDA) TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
 # Python files too: an editable installation knows those that were there when it was made.
-SOURCES := $(shell find include src cmake python tests/cpp CMakeLists.txt CMakePresets.json pyproject.toml -type f \
+SOURCES := $(shell find include src cmake python CMakeLists.txt CMakePresets.json pyproject.toml -type f \
   -not -name '*.pyc' 2>/dev/null)
+TEST_SOURCES := $(shell find tests/cpp -type f 2>/dev/null)
 ACTIVATE := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 demo: build
 	$(ACTIVATE) $(PY) examples/demo.py $(ARGS)
 
-test: build
+test: build/.tests
 	ctest --preset release -j 2
 	$(ACTIVATE) $(PY) -m pytest tests/python $(ARGS)
 
@@ -53,14 +56,19 @@ build/.system: scripts/setup_system.sh
 	@PYTHON="$(PYTHON)" TORCH_VERSION="$(TORCH_VERSION)" TORCH_INDEX="$(TORCH_INDEX)" ./scripts/setup_venv.sh
 	@touch $@
 
-# CMake builds the library, its tests and the modules; pip then installs them, in editable form, from the same folder.
+# CMake builds the library and the modules; pip then installs them, in editable form, from the same folder.
 build/.installed: .venv/.ready $(SOURCES)
-	cmake --preset release -DTUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
+	cmake --preset release -DTUTTI_BUILD_TESTS=OFF $(addprefix -D,$(CUDA_SETTINGS))
 	cmake --build --preset release
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . \
-	  -Cbuild-dir=build/release -Ccmake.define.TUTTI_BUILD_TESTS=ON \
-	  -Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
+	  -Cbuild-dir=build/release $(addprefix -Ccmake.define.,$(CUDA_SETTINGS))
+	@touch $@
+
+# The tests in C++ come on top, in the same folder.
+build/.tests: build/.installed $(TEST_SOURCES)
+	cmake --preset release -DTUTTI_BUILD_TESTS=ON $(addprefix -D,$(CUDA_SETTINGS))
+	cmake --build --preset release
 	@touch $@
 
 clean:
-	rm -rf build/release build/.installed dist demo-out
+	rm -rf build/release build/.installed build/.tests dist demo-out

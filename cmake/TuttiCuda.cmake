@@ -24,8 +24,10 @@ macro(tutti_find_cuda)
       set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
       enable_language(CUDA)
       find_package(CUDAToolkit REQUIRED)
-      # nvcc takes a core and a gigabyte for each file: one at a time.
-      set_property(GLOBAL APPEND PROPERTY JOB_POOLS tutti_nvcc=1)
+      # nvcc takes a core and up to two gigabytes for each file: as many at a time as memory holds.
+      cmake_host_system_information(RESULT TUTTI_MEGABYTES QUERY TOTAL_PHYSICAL_MEMORY)
+      math(EXPR TUTTI_NVCC_JOBS "${TUTTI_MEGABYTES} / 2048 + 1")
+      set_property(GLOBAL APPEND PROPERTY JOB_POOLS tutti_nvcc=${TUTTI_NVCC_JOBS})
       set(TUTTI_CUDA_FOUND ON)
       message(STATUS "CUDA: ${CMAKE_CUDA_COMPILER_VERSION} for ${TUTTI_CUDA_ARCHITECTURES}")
     elseif(NOT TUTTI_CUDA STREQUAL "AUTO")

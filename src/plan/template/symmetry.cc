@@ -40,7 +40,7 @@ std::optional<std::int32_t> Symmetry::moved_chunks(int buffer, std::int32_t inde
                                                    std::int32_t chunks, std::int32_t by) const {
   const std::int32_t blocks = blocks_[buffer];
   if (blocks == 1) return index;
-  if (chunks % blocks != 0) return std::nullopt;
+  if (chunks <= 0 || chunks % blocks != 0) return std::nullopt;  // an empty buffer has no chunk to move
   const std::int32_t length = chunks / blocks;
   const std::int32_t first = index / length;
   const std::int32_t last = (index + size - 1) / length;

@@ -57,6 +57,7 @@ TEST(Symmetry, MovesChunksWithTheirBlocks) {
   EXPECT_EQ(ring.moved_chunks(0, 8, 4, 12, 1), std::nullopt);  // … would lie at both ends
   EXPECT_EQ(ring.moved_chunks(0, 1, 2, 12, 1), std::nullopt);  // halves of two blocks
   EXPECT_EQ(ring.moved_chunks(1, 7, 3, 12, 5), 7);             // stays
+  EXPECT_EQ(ring.moved_chunks(0, 0, 1, 0, 1), std::nullopt);   // a buffer without chunks has none to move
   const Symmetry cube({2, 2, 2}, {8, 8});
   EXPECT_EQ(cube.moved_chunks(0, 2, 2, 8, 5), 6);  // blocks 2 and 3 xor 5 are 7 and 6
 }
