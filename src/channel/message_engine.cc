@@ -324,7 +324,7 @@ void MessageEngine::lose(int peer, Outcome outcome) {
   p.dead = outcome;
   p.wants_room = false;
   std::erase(active_, peer);
-  news_ = true;
+  change_poll_set();
   p.out.clear();
   p.posted.clear();
   p.incoming.clear();

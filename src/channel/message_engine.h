@@ -64,7 +64,9 @@ class MessageEngine {
   OpQueue take_callbacks() noexcept { return std::exchange(callbacks_, OpQueue{}); }
   // True once after an op ended or the descriptors to wait for changed: then other sleepers must look again.
   bool take_news() noexcept { return std::exchange(news_, false); }
-  void poll_set(std::vector<pollfd>& fds);
+  // The descriptors to wait for, and the number of their last change: a set of another number is not to be slept on.
+  std::uint64_t poll_set(std::vector<pollfd>& fds);
+  std::uint64_t poll_set_number() const noexcept { return poll_set_number_; }
   void check_links();
   int pending() const noexcept { return pending_; }
 
@@ -117,6 +119,7 @@ class MessageEngine {
 
   // Links.
   bool open(int peer);
+  void change_poll_set() noexcept;
   bool accept_links();
   bool serve(int peer);
   bool flush(int peer);
@@ -142,6 +145,7 @@ class MessageEngine {
   std::uint64_t next_order_ = 1;
   std::uint64_t next_arrival_ = 1;
   bool news_ = false;
+  std::uint64_t poll_set_number_ = 0;
   bool outputs_pending_ = false;  // some outbox may be not idle
   bool accept_soon_ = true;
   std::uint32_t passes_ = 0;

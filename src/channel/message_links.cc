@@ -37,7 +37,7 @@ bool MessageEngine::open(int peer) {
   }
   // A link that is connecting has no descriptor yet; its transport announces it again when it has one.
   p.rings = p.transport->accept_fd() < 0 && p.link->poll_fd() < 0;
-  news_ = true;
+  change_poll_set();
   if (std::find(active_.begin(), active_.end(), peer) == active_.end()) active_.push_back(peer);
   return true;
 }
@@ -98,7 +98,7 @@ bool MessageEngine::flush(int peer) {
   if (more) outputs_pending_ = true;
   if (more != p.wants_room) {
     p.wants_room = more;
-    if (more) news_ = true;
+    if (more) change_poll_set();
   }
   return moved;
 }
@@ -327,7 +327,12 @@ void MessageEngine::check_links() {
   }
 }
 
-void MessageEngine::poll_set(std::vector<pollfd>& fds) {
+void MessageEngine::change_poll_set() noexcept {
+  ++poll_set_number_;
+  news_ = true;
+}
+
+std::uint64_t MessageEngine::poll_set(std::vector<pollfd>& fds) {
   fds.clear();
   accept_soon_ = true;  // the pass after the sleep looks
   for (const Transport* transport : transports_)
@@ -337,6 +342,7 @@ void MessageEngine::poll_set(std::vector<pollfd>& fds) {
     const int fd = p.link->poll_fd();
     if (fd >= 0) fds.push_back({fd, static_cast<short>(p.wants_room ? POLLIN | POLLOUT : POLLIN), 0});
   }
+  return poll_set_number_;
 }
 
 }  // namespace tutti

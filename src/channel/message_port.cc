@@ -88,12 +88,19 @@ struct MessagePort::State {
 
   void sleep(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept {
     std::vector<pollfd> fds;
+    std::uint64_t number = 0;
     {
       const std::lock_guard lock(mutex);
-      engine.poll_set(fds);
+      number = engine.poll_set(fds);
       ++sleepers;  // from here on, news about what we poll nudge us
     }
-    waker->sleep(fds, timeout_ns, still_idle);
+    // A nudge that comes before the waker counts us as asleep is nobody's: a set that has changed by then is found
+    // here.
+    const auto current = [this, number] {
+      const std::lock_guard lock(mutex);
+      return engine.poll_set_number() == number;
+    };
+    waker->sleep(fds, timeout_ns, [&] { return still_idle() && current(); });
     const std::lock_guard lock(mutex);
     --sleepers;
   }

@@ -90,7 +90,8 @@ class PortWaker {
  public:
   virtual ~PortWaker() = default;
   // Sleeps until a doorbell rings, a descriptor of `fds` is ready, `nudge()` is called, or `timeout_ns` passed.
-  // `still_idle` is asked once more after sleep has been announced; if false, returns at once.
+  // `still_idle` is asked once more after sleep has been announced; if false, returns at once: there is something to
+  // do, or `fds` is not what is to be waited for any more.
   virtual void sleep(const std::vector<struct pollfd>& fds, std::int64_t timeout_ns,
                      const std::function<bool()>& still_idle) noexcept = 0;
   virtual void nudge() noexcept = 0;  // wakes this rank's own sleepers

@@ -1,10 +1,17 @@
 // Nobody may sleep on: who must be woken is, at once, and not by the end of a slice.
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 
+#include <array>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "base/unique_fd.h"
 #include "channel/sim_ports.h"
 #include "transport/shm_world.h"
 
@@ -122,6 +129,57 @@ TEST(MessageWake, ReaderRingsTheWriterThatWaitsForRoom) {
     }
   }
   EXPECT_EQ(in.data, out.data);
+}
+
+// Links with a descriptor each, which take what is written and never give anything.
+class SilentTransport final : public Transport {
+ public:
+  std::string_view name() const noexcept override { return "silent"; }
+  Link* link(int peer) noexcept override { return &links_[static_cast<std::size_t>(peer)]; }
+  int accept_new(std::span<int>) noexcept override { return 0; }
+
+ private:
+  struct SilentLink final : Link {
+    std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override { return head.size() + body.size(); }
+    std::size_t read_some(MutableBytes) noexcept override { return 0; }
+    Status status() const noexcept override { return Status::kOk; }
+    int poll_fd() const noexcept override { return fd.get(); }
+    UniqueFd fd{::eventfd(0, EFD_CLOEXEC)};
+  };
+  std::array<SilentLink, 3> links_;
+};
+
+// Does something just before a sleep begins, as another thread may, and notes what would have been slept on.
+class MeddlingWaker final : public PortWaker {
+ public:
+  void sleep(const std::vector<pollfd>& fds, std::int64_t, const std::function<bool()>& still_idle) noexcept override {
+    if (before_sleep) std::exchange(before_sleep, nullptr)();
+    sleeps.emplace_back(fds.size(), still_idle());
+    if (sleeps.back().second && asleep) asleep();
+  }
+  void nudge() noexcept override {}
+  void ring(int) noexcept override {}
+  Outcome check(int) noexcept override { return kOkOutcome; }
+
+  std::function<void()> before_sleep;
+  std::function<void()> asleep;
+  std::vector<std::pair<std::size_t, bool>> sleeps;  // descriptors, and whether it slept
+};
+
+// The nudge that says so comes before anybody counts as asleep.
+TEST(MessageWake, NobodySleepsOnDescriptorsThatHaveChanged) {
+  SilentTransport silent;
+  MeddlingWaker waker;
+  MessagePort port(0, 3, {nullptr, &silent, &silent}, &waker, 0);
+  Parcel to_one(8), to_two(8), in(8);
+  to_one.send(port, 1, 1);
+  in.recv(port, 1, 1);
+  waker.before_sleep = [&] { to_two.send(port, 2, 1); };
+  waker.asleep = [&] { port.fail({Status::kAborted, -1}); };
+  Deadline bound = Deadline::after(std::chrono::seconds(60));
+  EXPECT_EQ(port.wait(in.op, bound).status, Status::kAborted);
+  const std::vector<std::pair<std::size_t, bool>> expected = {{1, false}, {2, true}};
+  EXPECT_EQ(waker.sleeps, expected);
 }
 
 }  // namespace
