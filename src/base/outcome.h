@@ -14,6 +14,7 @@ enum class Status : std::uint8_t {
   kAborted,
   kMismatch,
   kInternal,
+  kCorrupt,  // what a peer says in shared memory cannot be
 };
 
 struct Outcome {
@@ -39,6 +40,8 @@ inline int weight_of(Status status) noexcept {
       return 4;
     case Status::kMismatch:
       return 5;
+    case Status::kCorrupt:
+      return 6;
     default:
       return 1;
   }

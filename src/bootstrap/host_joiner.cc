@@ -17,7 +17,7 @@ constexpr int kRetryMs = 1;
 
 bool holds(int fd, std::uint64_t bytes) noexcept {
   struct stat status {};
-  return ::fstat(fd, &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= bytes;
+  return never_shrinks(fd) && ::fstat(fd, &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= bytes;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/futex.h"
 #include "base/process.h"
@@ -27,6 +28,14 @@ std::uint64_t segment_id(int fd) {
   return static_cast<std::uint64_t>(st.st_ino) ^ (static_cast<std::uint64_t>(st.st_dev) << 40);
 }
 
+// One reading: another process may write there at any time, and what is checked must be what is used.
+CallRecord copy_once(const CallRecord& shared) noexcept {
+  CallRecord copy;
+  std::memcpy(&copy, &shared, sizeof copy);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler may not read there again instead
+  return copy;
+}
+
 }  // namespace
 
 HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolicy policy)
@@ -40,6 +49,7 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
   base_ = segment_->data();
   group_.segment.reset();
   verified_.assign(n, 0);
+  records_.assign(n, {});
   arenas_.assign(n, nullptr);
   arenas_mapped_ = true;
   const Arena* own = process_arena();
@@ -141,7 +151,7 @@ Outcome HostChannel::verify_up_to(int peer, std::uint64_t sequence, Deadline& de
     const CallRecord& mine = mine_[next % kWindow];
     if (static_cast<std::uint32_t>(value >> 32) != mine.hash) {
       mismatch_mine_ = mine;
-      mismatch_theirs_ = control(peer).records[next % kWindow];
+      mismatch_theirs_ = copy_once(control(peer).records[next % kWindow]);
       return {Status::kMismatch, peer};
     }
     verified = next;
@@ -191,6 +201,26 @@ Outcome HostChannel::await_all(Deadline& deadline) noexcept {
   }
   verified_by_all_ = sequence_;
   return kOkOutcome;
+}
+
+Outcome HostChannel::await_records(Deadline& deadline) noexcept {
+  if (Outcome outcome = await_all(deadline); !outcome.ok()) return outcome;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    records_[static_cast<std::size_t>(rank)] =
+        rank == index_ ? mine_[sequence_ % kWindow] : copy_once(control(rank).records[sequence_ % kWindow]);
+  }
+  return kOkOutcome;
+}
+
+std::byte* HostChannel::in_arena(int rank, std::uint64_t offset, std::size_t bytes) const noexcept {
+  const auto& arena = peer_arenas_[static_cast<std::size_t>(rank)];
+  if (arena == nullptr || offset > arena->bytes() || bytes > arena->bytes() - offset) return nullptr;
+  return arena->data() + offset;
+}
+
+void HostChannel::blame(int peer) noexcept {
+  mismatch_mine_ = mine_[sequence_ % kWindow];
+  mismatch_theirs_ = copy_once(control(peer).records[sequence_ % kWindow]);
 }
 
 int HostChannel::find_mismatch() noexcept {

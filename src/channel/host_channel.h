@@ -67,16 +67,16 @@ class HostChannel {
   // Waits for a peer's announcement of the current call and compares it with ours; kMismatch names the peer.
   Outcome await(int peer, Deadline& deadline) noexcept;
   Outcome await_all(Deadline& deadline) noexcept;
+  // The same, then copies what all ranks said of the call.
+  Outcome await_records(Deadline& deadline) noexcept;
   const std::byte* peer_payload(int peer, std::size_t bytes) const noexcept {
     return bytes <= kInlineBytes ? cell(peer, sequence_).payload : layout_.slot(base_, peer, sequence_);
   }
-  // What a peer said of the current call; valid after await(peer).
-  const CallRecord& peer_record(int peer) const noexcept { return control(peer).records[sequence_ % kWindow]; }
+  // What a rank said of the current call, as await_records() found it: whatever the rank writes later, what is checked
+  // is what is used.
+  const CallRecord& peer_record(int peer) const noexcept { return records_[static_cast<std::size_t>(peer)]; }
   // Says that the current call differs from a peer's in something that the fingerprint does not cover.
-  void blame(int peer) noexcept {
-    mismatch_mine_ = mine_[sequence_ % kWindow];
-    mismatch_theirs_ = peer_record(peer);
-  }
+  void blame(int peer) noexcept;
   // After kPeerFailed: a peer whose announcement of the current call differs from ours, as blame() says it; -1 for
   // none.
   int find_mismatch() noexcept;
@@ -116,6 +116,8 @@ class HostChannel {
   // ---- mapped tensors ----------------------------------------------------------------------------------------------
   // Address here of a peer's arena; null when it is not mapped. Own arena included.
   std::byte* arena(int rank) const noexcept { return arenas_[static_cast<std::size_t>(rank)]; }
+  // Address here of [offset, offset + bytes) of a rank's arena; null where it does not lie in it.
+  std::byte* in_arena(int rank, std::uint64_t offset, std::size_t bytes) const noexcept;
   bool arenas_mapped() const noexcept { return arenas_mapped_; }
 
   // Half of what each rank may take of the last cache: an output beyond it is not there any more when it is read.
@@ -184,6 +186,7 @@ class HostChannel {
   std::vector<std::uint64_t> verified_;  // per peer: its announcements up to here agree with ours
   std::uint64_t verified_by_all_ = 0;    // lower bound of the minimum over peers
   CallRecord mine_[kWindow];             // our own last calls, to compare late announcements with
+  std::vector<CallRecord> records_;      // by rank: copies of what all said of the current call
   CallRecord mismatch_mine_, mismatch_theirs_;
   bool timing_ = false;
   std::int64_t waited_ns_ = 0;

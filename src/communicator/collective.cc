@@ -16,6 +16,14 @@ bool reduces(Collective c) noexcept {
   return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
 }
 
+// How many of the blocks in tutti/call.h a rank has on either side.
+int input_blocks(Collective c, int ranks) noexcept {
+  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll ? ranks : 1;
+}
+int output_blocks(Collective c, int ranks) noexcept {
+  return c == Collective::kGather || c == Collective::kAllGather || c == Collective::kAllToAll ? ranks : 1;
+}
+
 // Where all of a block list's memory lies in the arena, if it is one piece.
 std::uint64_t mapped_offset(const Arena& arena, const Blocks& blocks, int count) noexcept {
   if (blocks.pointers != nullptr || blocks.base == nullptr) return kNotMapped;
@@ -181,10 +189,20 @@ void CommunicatorImpl::record_mapped(const Call& call, CallRecord& record) const
   if (context_.host == nullptr || !context_.host->arenas_mapped() || call.uneven) return;
   const Arena* arena = process_arena();
   if (arena == nullptr) return;
-  const Collective c = call.collective;
-  const bool lists_input = c == Collective::kReduceScatter || c == Collective::kAllToAll;
-  record.mapped_input = mapped_offset(*arena, call.input, lists_input ? size_ : 1);
-  record.mapped_output = mapped_offset(*arena, call.output, 1);
+  record.mapped_input = mapped_offset(*arena, call.input, input_blocks(call.collective, size_));
+  record.mapped_output = mapped_offset(*arena, call.output, output_blocks(call.collective, size_));
+}
+
+// What a peer says of its tensors must lie in what it has mapped, before anything is read or written there.
+bool CommunicatorImpl::lies_in_arena(const Call& call, int peer) const noexcept {
+  const HostChannel& host = *context_.host;
+  const CallRecord& theirs = host.peer_record(peer);
+  const std::size_t block = block_bytes(call, rank_);
+  const auto lies = [&](std::uint64_t offset, int blocks) {
+    return offset == kNotMapped || host.in_arena(peer, offset, block * static_cast<std::size_t>(blocks)) != nullptr;
+  };
+  return lies(theirs.mapped_input, input_blocks(call.collective, size_)) &&
+         lies(theirs.mapped_output, output_blocks(call.collective, size_));
 }
 
 // Announces a large call and learns from all announcements what the choice of the algorithm needs.
@@ -195,7 +213,7 @@ Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept 
   if (Outcome outcome = host.begin(record, context_.deadline); !outcome.ok()) return outcome;
   if (call.uneven) publish_block_sizes(call);
   host.announce();
-  if (Outcome outcome = host.await_all(context_.deadline); !outcome.ok()) return outcome;
+  if (Outcome outcome = host.await_records(context_.deadline); !outcome.ok()) return outcome;
   shape.announced = true;
   if (call.uneven) return check_block_sizes(call);
   shape.mapped_input =
@@ -204,6 +222,7 @@ Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept 
       record.mapped_output != kNotMapped || (call.collective == Collective::kReduce && rank_ != call.root);
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
+    if (!lies_in_arena(call, r)) return {Status::kCorrupt, r};
     const CallRecord& theirs = host.peer_record(r);
     const bool input_counts = call.collective != Collective::kBroadcast || r == call.root;
     const bool output_counts = call.collective != Collective::kReduce || r == call.root;

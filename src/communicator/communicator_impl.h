@@ -103,6 +103,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   Outcome announce_here() noexcept;
   void explain_failure(Outcome& outcome, FailureContext& context) noexcept;
   void record_mapped(const Call& call, CallRecord& record) const noexcept;
+  bool lies_in_arena(const Call& call, int peer) const noexcept;
   Outcome check_block_sizes(const Call& call) noexcept;
   void publish_block_sizes(const Call& call) noexcept;
   void run_alone(const Call& call) const noexcept;

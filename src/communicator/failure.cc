@@ -38,6 +38,8 @@ std::string reported_text(Outcome reported) {
       return "its call differs from that of" + other;
     case Status::kAborted:
       return "it aborted the group";
+    case Status::kCorrupt:
+      return "it found what" + other + " says in shared memory to be impossible";
     default:
       return "it failed";
   }
@@ -73,6 +75,9 @@ Error make_error(Outcome outcome, const FailureContext& c) {
       return Error(ErrorKind::kMismatch, head + mismatch_text(outcome.peer, c));
     case Status::kAborted:
       return Error(ErrorKind::kAborted, head + "aborted on this rank" + (c.reason.empty() ? "" : ": " + c.reason));
+    case Status::kCorrupt:
+      return Error(ErrorKind::kInternal,
+                   head + peer + " says in shared memory that memory of this call lies outside of its arena" + restart);
     default:
       if (!c.detail.empty()) return Error(ErrorKind::kInternal, head + c.detail);
       return Error(ErrorKind::kInternal, head + "internal error; please report it with the output of 'tutti doctor'");

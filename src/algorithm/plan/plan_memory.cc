@@ -1,5 +1,6 @@
 #include "algorithm/plan/plan_memory.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -7,6 +8,11 @@
 #include "device/cpu/arena.h"
 
 namespace tutti {
+namespace {
+
+constexpr std::uint64_t kAlignment = 64;  // of all that an arena gives out
+
+}  // namespace
 
 PlanMemory::PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes)
     : world_(world), shadow_bytes_(shadow_bytes) {
@@ -60,10 +66,16 @@ Outcome PlanMemory::exchange(std::uint64_t place, Deadline& deadline) noexcept {
   for (int index = 0; index < host.ranks(); ++index) {
     std::uint64_t theirs = 0;
     std::memcpy(&theirs, host.stage(index), sizeof theirs);
-    all = all && theirs != kNotMapped;
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler may not read there again instead
     // Our own block too: ranks that are threads of one process then see each counter at one address, as sanitizers
     // must.
-    ranks_[static_cast<std::size_t>(world_.here[static_cast<std::size_t>(index)])].base = host.arena(index) + theirs;
+    executor::RankMemory& memory = ranks_[static_cast<std::size_t>(world_.here[static_cast<std::size_t>(index)])];
+    memory.base = host.in_arena(index, theirs, memory.layout.total + shadow_bytes_);
+    if (theirs == kNotMapped) {
+      all = false;
+    } else if (memory.base == nullptr || theirs % kAlignment != 0) {
+      return {Status::kCorrupt, index};
+    }
   }
   // Nobody writes its place again before all have read it: another plan may be next.
   host.publish(StepLane::kFilled, ended_ + 1);

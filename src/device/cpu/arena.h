@@ -62,7 +62,8 @@ Arena* process_arena(std::size_t bytes_if_new = 0) noexcept;
 // Mappings of peers' arenas, shared by all communicators of the process and counted: one mapping a peer process.
 class PeerArena {
  public:
-  // Maps the arena behind `fd` or finds the mapping that exists for `id`. Null if it cannot be mapped.
+  // Maps the arena behind `fd` or finds the mapping that exists for `id`. Null if it cannot be mapped, or if its owner
+  // could shrink it.
   static std::shared_ptr<PeerArena> open(int fd, std::uint64_t id, std::size_t bytes) noexcept;
   std::byte* data() const noexcept { return mapping_.data(); }
   std::size_t bytes() const noexcept { return mapping_.bytes(); }

@@ -1,5 +1,7 @@
 // Mappings of peers' arenas: one a peer, checked before use, and really the same memory in another process.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
@@ -65,6 +67,16 @@ TEST(PeerArena, RefusesWhatItCannotMap) {
   const auto peer = PeerArena::open(arena->fd(), arena->id(), 4 * kMiB);
   ASSERT_NE(peer, nullptr);
   EXPECT_EQ(PeerArena::open(arena->fd(), arena->id(), 8 * kMiB), nullptr) << "larger than what is mapped";
+}
+
+TEST(PeerArena, RefusesAFileThatItsOwnerCanShrink) {
+  const UniqueFd open(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(open.get(), kMiB), 0);
+  EXPECT_EQ(PeerArena::open(open.get(), 11, kMiB), nullptr);
+  ASSERT_EQ(::fcntl(open.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
+  EXPECT_EQ(PeerArena::open(open.get(), 12, kMiB), nullptr) << "another seal";
+  ASSERT_EQ(::fcntl(open.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_NE(PeerArena::open(open.get(), 13, kMiB), nullptr);
 }
 
 void send_fd(int socket, int fd) {

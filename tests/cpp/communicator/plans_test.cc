@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <cstring>
 #include <functional>
 
 #include "algorithm/plan/plan_admission.h"
@@ -198,7 +199,7 @@ class BareCall {
   Outcome run(const Algorithm& algorithm) {
     Deadline enough = Deadline::after(std::chrono::milliseconds(10'000));
     if (Outcome outcome = host_.begin_and_announce(context.record, enough); !outcome.ok()) return outcome;
-    if (Outcome outcome = host_.await_all(enough); !outcome.ok()) return outcome;
+    if (Outcome outcome = host_.await_records(enough); !outcome.ok()) return outcome;
     return algorithm.run(call_, context);
   }
 
@@ -225,6 +226,29 @@ void run_two_ranks(const std::shared_ptr<const plan::Plan>& made,
   std::thread other(rank_body, 1);
   rank_body(0);
   other.join();
+}
+
+// A peer's place is used only if all of its block lies in its arena.
+TEST(Plans, APlaceOutsideOfAPeersArenaIsFound) {
+  const auto made = std::make_shared<plan::Plan>(plan::two_step_all_reduce(2));
+  for (const std::uint64_t place : {std::uint64_t{1} << 50, std::uint64_t{8}, kNotMapped - 64}) {
+    run_two_ranks(made, [&](const Topology& topology, int rank, const Algorithm& algorithm) {
+      BareCall call(topology, rank, 1, std::chrono::milliseconds(10'000));
+      if (rank == 0) {
+        const Outcome outcome = call.run(algorithm);
+        EXPECT_EQ(outcome.status, Status::kCorrupt);
+        EXPECT_EQ(outcome.peer, 1);
+        return;
+      }
+      HostChannel& host = *topology.host;
+      Deadline enough = Deadline::after(std::chrono::milliseconds(10'000));
+      ASSERT_TRUE(host.begin_and_announce(call.context.record, enough).ok());
+      ASSERT_TRUE(host.await_records(enough).ok());
+      std::memcpy(host.stage(1), &place, sizeof place);
+      host.publish(StepLane::kFilled, host.step_base() + 1);
+      EXPECT_TRUE(host.await_step(0, StepLane::kFilled, host.step_base() + 1, enough).ok());
+    });
+  }
 }
 
 // A rank that waits takes every step of its plan that it can while it asks whether it can, so a step may be told once.
