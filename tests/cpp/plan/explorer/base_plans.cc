@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "plan/cases.h"
+#include "plan/explorer/loop_plans.h"
 #include "plan/plan_builder.h"
 #include "plan/reader.h"
 
@@ -315,6 +316,7 @@ std::vector<BasePlan> plans_by_hand() {
   add("two_blocks", two_blocks(false));
   add("two_blocks_credit", two_blocks(true));
   add("loop_with_credits", loop_with_credits());
+  for (BasePlan& base : plans_with_loops()) plans.push_back(std::move(base));
   return plans;
 }
 

@@ -1,6 +1,9 @@
 #include "plan/explorer/campaign.h"
 
+#include <algorithm>
+
 #include "plan/explorer/explorer.h"
+#include "plan/explorer/permutations.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 #include "plan/writer.h"
@@ -21,7 +24,10 @@ void Tally::add(const Tally& other) {
   repaired_right += other.repaired_right;
   accepted_wrong.insert(accepted_wrong.end(), other.accepted_wrong.begin(), other.accepted_wrong.end());
   false_alarms.insert(false_alarms.end(), other.false_alarms.begin(), other.false_alarms.end());
-  for (const auto& [kind, count] : other.false_alarm_kinds) false_alarm_kinds[kind] += count;
+  known.insert(known.end(), other.known.begin(), other.known.end());
+  permuted += other.permuted;
+  changed_by_permutation.insert(changed_by_permutation.end(), other.changed_by_permutation.begin(),
+                                other.changed_by_permutation.end());
 }
 
 std::optional<Plan> loaded(const Plan& mutant) {
@@ -32,34 +38,69 @@ std::optional<Plan> loaded(const Plan& mutant) {
   }
 }
 
-void judge(const Plan& plan, const std::string& name, Limits limits, Tally& tally) {
+Verdict judge(const Plan& plan, const std::string& name, Limits limits, Tally& tally) {
   ++tally.mutants;
   const Verdict verdict = verify(plan);
   const Finding finding = explore(plan, limits);
   if (finding.outcome == kUndecided) ++tally.undecided;
   if (finding.outcome == kWrong) ++tally.wrong;
-  const auto accepted_wrong = [&](const std::string& what) {
-    tally.accepted_wrong.push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " + what);
+  const auto accepted = [&](const Finding& as_accepted) {
+    if (as_accepted.outcome != kWrong) return;
+    (as_accepted.known ? tally.known : tally.accepted_wrong)
+        .push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " + as_accepted.what);
   };
   switch (verdict.outcome) {
     case Outcome::kProven:
       ++tally.proven;
-      if (finding.outcome == kWrong) accepted_wrong(finding.what);
-      return;
-    case Outcome::kProvenAfterRepair: {
+      accepted(finding);
+      break;
+    case Outcome::kProvenAfterRepair:
       ++tally.repaired;
       if (finding.outcome == kRight) ++tally.repaired_right;
-      const Finding after = explore(repaired(plan, verdict.repairs), limits);
-      if (after.outcome == kWrong) accepted_wrong(after.what);
-      return;
-    }
+      accepted(explore(repaired(plan, verdict.repairs), limits));
+      break;
     case Outcome::kRejected:
-      if (finding.outcome != kRight) return;
+      if (finding.outcome != kRight) break;
       ++tally.rejected_right;
-      ++tally.false_alarm_kinds[std::string(to_string(verdict.fault.kind))];
       tally.false_alarms.push_back(name + ": " + std::string(to_string(verdict.fault.kind)) + ", " +
                                    verdict.fault.message);
   }
+  return verdict;
+}
+
+namespace {
+
+// The verifier is known to: it judges a ring of scratch by the widest loop of all, and of packets that a port brings
+// twice it remembers what it comes to first.
+bool depends_on_order(const Plan& plan, const Permuted& other) {
+  if (plan.reuse_resources && other.how.find("a loop more") != std::string::npos) return true;
+  const auto sends_packets = [](const Operation& op) {
+    return op.channel == ChannelKind::kPort && (op.kind == OpKind::kPutPackets || op.kind == OpKind::kReadPutPackets);
+  };
+  for (const Rank& rank : plan.ranks) {
+    for (const ThreadBlock& block : rank.blocks) {
+      if (std::any_of(block.operations.begin(), block.operations.end(), sends_packets)) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void permute(const Plan& plan, const std::string& name, const Verdict& verdict, std::mt19937_64& random, Tally& tally) {
+  const Permuted other = permuted(plan, random);
+  const std::optional<Plan> mutant = loaded(other.plan);
+  if (!mutant) {
+    tally.changed_by_permutation.push_back(name + ": refused by the loader with other " + other.how);
+    return;
+  }
+  ++tally.permuted;
+  const Verdict after = verify(*mutant);
+  if (after.outcome == verdict.outcome && after.same_bits == verdict.same_bits) return;
+  auto& list = depends_on_order(plan, other) ? tally.known : tally.changed_by_permutation;
+  list.push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " +
+                 std::string(to_string(after.outcome)) + " with other " + other.how + ": " +
+                 (verdict.outcome == Outcome::kProven ? after : verdict).fault.message);
 }
 
 }  // namespace tutti::plan::explorer

@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "plan/explorer/search.h"
 #include "plan/plan.h"
+#include "plan/verifier/verdict.h"
 
 namespace tutti::plan::explorer {
 
@@ -23,7 +24,9 @@ struct Tally {
   std::size_t repaired_right = 0;  // repaired without need
   std::vector<std::string> accepted_wrong;
   std::vector<std::string> false_alarms;
-  std::map<std::string, std::size_t> false_alarm_kinds;
+  std::size_t permuted = 0;
+  std::vector<std::string> changed_by_permutation;
+  std::vector<std::string> known;  // of those two what the verifier is known for
 
   void add(const Tally& other);
 };
@@ -31,7 +34,11 @@ struct Tally {
 // As a plan comes from a file; empty if the loader refuses it.
 std::optional<Plan> loaded(const Plan& mutant);
 
-// Explores one mutant that was loaded, and notes what both say; `name` tells where it comes from.
-void judge(const Plan& plan, const std::string& name, Limits limits, Tally& tally);
+// Explores one mutant that was loaded, and notes what both say; `name` tells where it comes from. What the verifier
+// says.
+Verdict judge(const Plan& plan, const std::string& name, Limits limits, Tally& tally);
+
+// Notes whether the verdict on a plan is another one if the plan is permuted.
+void permute(const Plan& plan, const std::string& name, const Verdict& verdict, std::mt19937_64& random, Tally& tally);
 
 }  // namespace tutti::plan::explorer

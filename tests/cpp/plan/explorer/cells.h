@@ -1,11 +1,13 @@
 // The memory that the explorer gives a plan: a cell for each unit of each chunk of each buffer.
 //
-// A chunk is as many units as groups of thread blocks and loops need; most plans need one. A message may end early:
-// then chunks from a position of their rank block on are empty, which cuts what reads or writes them.
+// A unit is the largest part of a chunk that no loop and no group of thread blocks divides, and for loops half of that,
+// so that a chunk may end within an iteration. A message may end early: then what lies behind its end, in each rank
+// block, is empty, which cuts what reads or writes it.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -19,10 +21,16 @@ struct Setting {
   std::int64_t units = 1;       // a chunk
   std::int64_t loop_bytes = 0;  // what a unit stands for in loops; 0 without any
   std::int64_t ring = 0;        // units of a chunk of scratch that wraps; 0 if it does not
-  std::int64_t filled = -1;     // chunks of a rank block that the message reaches; -1: all
+  std::int64_t filled = -1;     // units of a rank block that the message reaches; -1: all
+  bool uneven = false;          // chunks of a length that the verifier does not look at yet
 };
 
-// The ways that decide: whole and short messages, loops once and as often as credits and ring can matter.
+// ", with chunks of 3 units", for messages.
+std::string describe(const Setting& setting);
+
+// The ways that decide: whole and short messages; with loops chunks of less than an iteration, of one, of one and a
+// half, and so on, up to as many as credits and the ring of scratch can matter. Those that no message that the plan is
+// for can have are left out.
 std::vector<Setting> settings_for(const Plan& plan);
 
 class Cells {
@@ -40,7 +48,7 @@ class Cells {
   };
   std::int32_t cell_of(const Spot& spot) const;
   // False if the message ends before.
-  bool filled(BufferKind buffer, std::int64_t chunk) const;
+  bool filled(const Spot& spot) const;
 
   std::int32_t count() const { return count_; }
   const Shape& shape() const { return shape_; }

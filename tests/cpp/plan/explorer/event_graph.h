@@ -30,9 +30,10 @@ struct Store {
   int own_copy = -1;  // the storing observer's, which has it at once
 };
 
-// The output that a call must leave.
+// What a call must leave: its output, and the input as it was.
 struct Wanted {
   int copy = 0;
+  bool of_input = false;
   std::vector<Term> any_of;
   std::int64_t place = -1;  // sendrecv: this unit of the input of whichever rank sends to `rank`
   std::int32_t rank = 0;
@@ -69,5 +70,7 @@ struct Graph {
 struct WrongPlan {
   std::string what;
 };
+
+struct TooManyEvents {};
 
 }  // namespace tutti::plan::explorer

@@ -4,23 +4,41 @@
 #include "plan/explorer/unroll.h"
 
 namespace tutti::plan::explorer {
+namespace {
+
+Finding explore_one(const Plan& plan, const Setting& setting, Limits limits) {
+  Finding finding;
+  Terms terms;
+  try {
+    const Graph graph = unroll(plan, setting, terms, limits.events);
+    Search search(graph, terms, plan.ranks.size(), limits);
+    finding.outcome = search.run();
+    finding.states = search.states();
+    finding.what = search.what();
+    finding.known = search.input_changed();
+  } catch (const WrongPlan& wrong) {
+    finding.outcome = Search::Outcome::kWrong;
+    finding.what = wrong.what;
+  } catch (const TooManyEvents&) {
+    finding.outcome = Search::Outcome::kUndecided;
+  }
+  finding.what += describe(setting);
+  finding.known = finding.known || setting.uneven;
+  return finding;
+}
+
+}  // namespace
 
 Finding explore(const Plan& plan, Limits limits) {
   Finding finding;
   for (const Setting& setting : settings_for(plan)) {
-    const std::string when =
-        setting.filled < 0 ? "" : ", in a message of " + std::to_string(setting.filled) + " chunks a rank block";
-    Terms terms;
-    try {
-      const Graph graph = unroll(plan, setting, terms);
-      Search search(graph, terms, plan.ranks.size(), limits);
-      const Search::Outcome outcome = search.run();
-      finding.states += search.states();
-      if (outcome == Search::Outcome::kUndecided) finding.outcome = outcome;
-      if (outcome == Search::Outcome::kWrong) return {outcome, search.what() + when, finding.states};
-    } catch (const WrongPlan& wrong) {
-      return {Search::Outcome::kWrong, wrong.what + when, finding.states};
-    }
+    const Finding now = explore_one(plan, setting, limits);
+    const std::size_t states = finding.states + now.states;
+    const bool worse = now.outcome == Search::Outcome::kWrong ||
+                       (now.outcome == Search::Outcome::kUndecided && finding.outcome == Search::Outcome::kRight);
+    if (worse) finding = now;
+    finding.states = states;
+    if (finding.outcome == Search::Outcome::kWrong && !finding.known) return finding;
   }
   return finding;
 }

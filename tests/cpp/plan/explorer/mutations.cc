@@ -103,10 +103,79 @@ class Collector {
     if (!op.sources.empty()) change_data(where, op);
     for (std::size_t i = 0; i < op.sources.size(); ++i) change_operand(where, op, i, true);
     for (std::size_t i = 0; i < op.destinations.size(); ++i) change_operand(where, op, i, false);
-    if (op.kind == OpKind::kPipeline) {
-      change(where, "units twice as large", [](Operation& o) { o.iteration.unit_bytes *= 2; });
-      change(where, "a chunk more to repeat over", [](Operation& o) { ++o.iteration.chunks; });
+    if (op.kind == OpKind::kPipeline) change_loop(where, op);
+    if (op.kind == OpKind::kBarrier) change(where, "the barrier after", [](Operation& o) { ++o.barrier_id; });
+  }
+
+  void change_loop(const Position& where, const Operation& loop) {
+    change(where, "units twice as large", [](Operation& o) { o.iteration.unit_bytes *= 2; });
+    change(where, "units three times as large", [](Operation& o) { o.iteration.unit_bytes *= 3; });
+    change(where, "units half as large", [](Operation& o) { o.iteration.unit_bytes /= 2; });
+    change(where, "a chunk more to repeat over", [](Operation& o) { ++o.iteration.chunks; });
+    change(where, "a chunk less to repeat over", [](Operation& o) { --o.iteration.chunks; });
+    const auto place = [where](Plan& plan, std::size_t after) {
+      return list_of(plan, where).begin() + static_cast<std::ptrdiff_t>(where.op + after);
+    };
+    // One chunk after the other instead of together, and the other way round.
+    at(where, "two loops, of a chunk and of the others", [=](Plan& plan) {
+      Operation first = operation_of(plan, where);
+      narrow(operation_of(plan, where), 1, first.iteration.chunks - 1);
+      narrow(first, 0, 1);
+      list_of(plan, where).insert(place(plan, 0), std::move(first));
+    });
+    at(where, "one loop with the one after", [=](Plan& plan) {
+      auto& list = list_of(plan, where);
+      if (where.op + 1 == list.size() || list[where.op + 1].kind != OpKind::kPipeline) return;
+      const std::int32_t more = list[where.op + 1].iteration.chunks;
+      narrow(list[where.op], 0, list[where.op].iteration.chunks + more);
+      erase_at(list, where.op + 1);
+    });
+    for (std::size_t k = 1; k < loop.body.size(); ++k) {
+      at(where, "two loops, cut before operation " + std::to_string(k), [=](Plan& plan) {
+        Operation second = operation_of(plan, where);
+        const auto cut = static_cast<std::ptrdiff_t>(k);
+        second.body.erase(second.body.begin(), second.body.begin() + cut);
+        operation_of(plan, where).body.resize(k);
+        list_of(plan, where).insert(place(plan, 1), std::move(second));
+      });
     }
+    if (loop.body.size() > 1) {
+      at(where, "its first operation once, before it", [=](Plan& plan) {
+        Operation moved = operation_of(plan, where).body.front();
+        erase_at(operation_of(plan, where).body, 0);
+        list_of(plan, where).insert(place(plan, 0), std::move(moved));
+      });
+      at(where, "its last operation once, after it", [=](Plan& plan) {
+        Operation moved = operation_of(plan, where).body.back();
+        operation_of(plan, where).body.pop_back();
+        list_of(plan, where).insert(place(plan, 1), std::move(moved));
+      });
+    }
+    at(where, "the operation after in every iteration", [=](Plan& plan) {
+      auto& list = list_of(plan, where);
+      if (where.op + 1 == list.size() || list[where.op + 1].kind == OpKind::kPipeline) return;
+      list[where.op].body.push_back(list[where.op + 1]);
+      erase_at(list, where.op + 1);
+    });
+    at(where, "the operation before in every iteration", [=](Plan& plan) {
+      auto& list = list_of(plan, where);
+      if (where.op == 0 || list[where.op - 1].kind == OpKind::kPipeline) return;
+      list[where.op].body.insert(list[where.op].body.begin(), list[where.op - 1]);
+      erase_at(list, where.op - 1);
+    });
+  }
+
+  // The loop over `chunks` chunks from its `first` on.
+  static void narrow(Operation& loop, std::int32_t first, std::int32_t chunks) {
+    for (Operation& op : loop.body) {
+      for (auto* side : {&op.sources, &op.destinations}) {
+        for (Operand& operand : *side) {
+          operand.index += first;
+          operand.size += chunks - loop.iteration.chunks;
+        }
+      }
+    }
+    loop.iteration.chunks = chunks;
   }
 
   void reorder(const Position& where, const Operation& op) {

@@ -19,6 +19,7 @@ namespace tutti::plan::explorer {
 
 struct Limits {
   std::size_t states = 1000000;
+  std::size_t events = 6000;
   bool reduce = true;  // false: branch over everything that can happen
 };
 
@@ -30,6 +31,7 @@ class Search {
   Outcome run();
 
   const std::string& what() const { return what_; }
+  bool input_changed() const { return input_changed_; }
   std::size_t states() const { return seen_.size(); }
 
  private:
@@ -78,6 +80,7 @@ class Search {
   std::unordered_set<std::string> seen_;
   std::string what_;
   bool wrong_ = false;
+  bool input_changed_ = false;
   bool undecided_ = false;
 };
 

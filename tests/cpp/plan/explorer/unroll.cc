@@ -7,20 +7,21 @@
 
 namespace tutti::plan::explorer {
 
-Graph unroll(const Plan& plan, const Setting& setting, Terms& terms) {
-  Unroller survey(plan, setting, terms, {});
+Graph unroll(const Plan& plan, const Setting& setting, Terms& terms, std::size_t most_events) {
+  Unroller survey(plan, setting, terms, {}, most_events);
   survey.run();
-  Unroller unroller(plan, setting, terms, survey.take_survey());
+  Unroller unroller(plan, setting, terms, survey.take_survey(), most_events);
   unroller.run();
   unroller.check_halves();
   return unroller.take_graph();
 }
 
-Unroller::Unroller(const Plan& plan, const Setting& setting, Terms& terms, Survey survey)
+Unroller::Unroller(const Plan& plan, const Setting& setting, Terms& terms, Survey survey, std::size_t most_events)
     : plan_(plan),
       setting_(setting),
       terms_(terms),
       survey_(std::move(survey)),
+      most_events_(most_events),
       links_(plan),
       cells_(plan, setting),
       callers_(plan.ranks.size()),
@@ -164,6 +165,7 @@ int Unroller::emit(Event event, Lane& lane) {
   event.after.insert(event.after.end(), lane.last.begin(), lane.last.end());
   std::sort(event.after.begin(), event.after.end());
   event.after.erase(std::unique(event.after.begin(), event.after.end()), event.after.end());
+  if (graph_.events.size() >= most_events_) throw TooManyEvents{};
   const int number = static_cast<int>(graph_.events.size());
   Bits before = event.implied;
   for (const int other : event.after) {

@@ -9,6 +9,7 @@ namespace tutti::plan::explorer {
 
 // Throws WrongPlan if the plan deadlocks, leaves a counter changed, leaves its buffers, mixes packets and plain data in
 // a chunk of scratch, or uses a half of scratch before its last use is over.
-Graph unroll(const Plan& plan, const Setting& setting, Terms& terms);
+// Throws TooManyEvents past `most_events`.
+Graph unroll(const Plan& plan, const Setting& setting, Terms& terms, std::size_t most_events);
 
 }  // namespace tutti::plan::explorer

@@ -84,13 +84,29 @@ void Unroller::fill_buffers(int event, int rank, int call) {
 }
 
 void Unroller::want_outputs(Event& event, int rank, int call) {
-  if (!has_result(plan_, rank)) return;
   const int observer = caller_observer_[static_cast<std::size_t>(rank)];
+  if (!plan_.in_place) {
+    const std::vector<Term> input = inputs(rank, call);
+    for (std::size_t i = 0; i < input.size(); ++i) {
+      const auto unit = static_cast<std::int64_t>(i);
+      const int cell =
+          cells_.cell_of({rank, BufferKind::kInput, false, 0, unit / setting_.units, unit % setting_.units});
+      found_.observers[cell].insert(observer);
+      Wanted unchanged;
+      unchanged.copy = copy_of(cell, observer);
+      unchanged.any_of = {input[i]};
+      unchanged.of_input = true;
+      event.loads.push_back({unchanged.copy, kPlain});
+      event.wanted.push_back(std::move(unchanged));
+    }
+  }
+  if (!has_result(plan_, rank)) return;
   const std::int64_t chunks = std::int64_t{cells_.shape().blocks[kOut]} * cells_.shape().block_chunks[kOut];
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    if (!cells_.filled(BufferKind::kOutput, chunk)) continue;
     for (std::int64_t unit = 0; unit < setting_.units; ++unit) {
-      const int cell = cells_.cell_of({rank, BufferKind::kOutput, false, 0, chunk, unit});
+      const Cells::Spot spot{rank, BufferKind::kOutput, false, 0, chunk, unit};
+      if (!cells_.filled(spot)) continue;
+      const int cell = cells_.cell_of(spot);
       found_.observers[cell].insert(observer);
       Wanted wanted = wanted_at(rank, chunk, unit, call);
       wanted.copy = copy_of(cell, observer);

@@ -45,8 +45,7 @@ std::pair<std::int64_t, std::int64_t> Unroller::range_of(const Block& block, con
 // Whether the message is long enough for this unit of all operands, or of pair `pair` of them.
 bool Unroller::fits(const Block& block, const Site& site, std::int64_t unit, int pair) const {
   const auto filled = [&](const Operand& operand, OperandRule rule) {
-    const Cells::Spot spot = spots_of(block, site, operand, rule, unit)[0];
-    return cells_.filled(spot.buffer, spot.chunk);
+    return cells_.filled(spots_of(block, site, operand, rule, unit)[0]);
   };
   const Operation& op = *site.op;
   const auto counts = [pair](std::size_t i) { return pair < 0 || static_cast<std::size_t>(pair) == i; };

@@ -32,7 +32,7 @@ struct Survey {
 
 class Unroller {
  public:
-  Unroller(const Plan& plan, const Setting& setting, Terms& terms, Survey survey);
+  Unroller(const Plan& plan, const Setting& setting, Terms& terms, Survey survey, std::size_t most_events);
 
   void run();
   void check_halves() const;
@@ -140,6 +140,7 @@ class Unroller {
   Terms& terms_;
   Survey survey_;
   Survey found_;
+  std::size_t most_events_;
   Links links_;
   Cells cells_;
   Graph graph_;
