@@ -223,7 +223,8 @@ def check_plan(text: str, strict: bool = False) -> dict[str, Any]:
     """Proves a plan, or says what is wrong.
 
     Keys: ``outcome`` ("proven", "proven after repair", "rejected"), ``fault`` (None, or ``kind``, ``message``,
-    ``sites``), ``repairs``, ``repaired`` (the plan with them, or None), ``same_bits``, ``calls``.
+    ``sites``), ``repairs``, ``repaired`` (the plan with them, or None), ``same_bits``, ``checked`` (whether the
+    collective says what the outputs hold), ``calls``.
     """
 
 def run_plan(

@@ -102,9 +102,28 @@ constexpr bool in_order() {
 }
 static_assert(in_order(), "kRules must follow the order of OpKind");
 
-constexpr std::array<std::string_view, 11> kCollectives{"allreduce", "allgather", "reducescatter", "alltoall",
-                                                        "sendrecv",  "broadcast", "reduce",        "gather",
-                                                        "scatter",   "test",      "custom"};
+constexpr std::array<CollectiveRules, 11> kCollectives{{
+    {PlanCollective::kAllReduce, "allreduce", true},
+    {PlanCollective::kAllGather, "allgather", true},
+    {PlanCollective::kReduceScatter, "reducescatter", true},
+    {PlanCollective::kAllToAll, "alltoall", true},
+    {PlanCollective::kSendRecv, "sendrecv", true},
+    {PlanCollective::kBroadcast, "broadcast", true},
+    {PlanCollective::kReduce, "reduce", true},
+    {PlanCollective::kGather, "gather", true},
+    {PlanCollective::kScatter, "scatter", true},
+    {PlanCollective::kTest, "test", false},
+    {PlanCollective::kCustom, "custom", false},
+}};
+
+constexpr bool collectives_in_order() {
+  for (std::size_t i = 0; i < kCollectives.size(); ++i) {
+    if (static_cast<std::size_t>(kCollectives[i].collective) != i) return false;
+  }
+  return true;
+}
+static_assert(collectives_in_order(), "kCollectives must follow the order of PlanCollective");
+
 constexpr std::array<std::string_view, 2> kProtocols{"Simple", "LL"};
 constexpr std::array<std::string_view, 8> kReduces{"sum", "product", "min", "max", "band", "bor", "bxor", "any"};
 constexpr std::array<std::string_view, kBufferKindCount> kBuffers{"i", "o", "s"};
@@ -134,6 +153,10 @@ OperandRule rule_at(const OperandRules& rules, std::size_t index) noexcept {
 }
 
 }  // namespace
+
+const CollectiveRules& rules_of(PlanCollective collective) noexcept {
+  return kCollectives[static_cast<std::size_t>(collective)];
+}
 
 const OperationRules& rules_of(OpKind kind) noexcept { return kRules[static_cast<std::size_t>(kind)]; }
 
@@ -169,14 +192,17 @@ bool uses_packets(const Operation& op) noexcept {
 }
 
 std::string_view to_string(OpKind kind) noexcept { return rules_of(kind).name; }
-std::string_view to_string(PlanCollective collective) noexcept { return name_in(kCollectives, collective); }
+std::string_view to_string(PlanCollective collective) noexcept { return rules_of(collective).name; }
 std::string_view to_string(Protocol protocol) noexcept { return name_in(kProtocols, protocol); }
 std::string_view to_string(ReduceKind reduce) noexcept { return name_in(kReduces, reduce); }
 std::string_view to_string(BufferKind buffer) noexcept { return name_in(kBuffers, buffer); }
 std::string_view to_string(ChannelKind channel) noexcept { return name_in(kChannels, channel); }
 
 std::optional<PlanCollective> collective_of(std::string_view name) noexcept {
-  return find<PlanCollective>(kCollectives, name);
+  for (const CollectiveRules& rules : kCollectives) {
+    if (rules.name == name) return rules.collective;
+  }
+  return std::nullopt;
 }
 std::optional<Protocol> protocol_of(std::string_view name) noexcept { return find<Protocol>(kProtocols, name); }
 std::optional<ReduceKind> reduce_of(std::string_view name) noexcept { return find<ReduceKind>(kReduces, name); }

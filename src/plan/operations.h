@@ -71,6 +71,16 @@ struct OperationRules {
 };
 
 const OperationRules& rules_of(OpKind kind) noexcept;
+
+// A collective, and whether it says what every rank's output holds. Only then can a result be checked, and only then do
+// buffers consist of the collective's rank blocks.
+struct CollectiveRules {
+  PlanCollective collective;
+  std::string_view name;  // in JSON
+  bool defines_result;
+};
+
+const CollectiveRules& rules_of(PlanCollective collective) noexcept;
 std::optional<OpKind> op_kind_of(std::string_view name) noexcept;
 
 inline bool reduces(OpKind kind) noexcept { return rules_of(kind).fold != Fold::kNone; }

@@ -30,7 +30,7 @@ enum class PlanCollective : std::uint8_t {
   kGather,
   kScatter,
   kTest,
-  kCustom,  // any other name, kept in Plan::collective_name
+  kCustom,  // and any name that is none of these, kept in Plan::collective_name: it loads and is not proven
 };
 
 enum class Protocol : std::uint8_t { kSimple, kLL };

@@ -43,10 +43,6 @@ bool needs(const Plan& plan, std::size_t rank, int buffer) {
   }
 }
 
-bool free_form(PlanCollective collective) {
-  return collective == PlanCollective::kTest || collective == PlanCollective::kCustom;
-}
-
 // Pipelines: what their bodies move must be what they iterate over.
 void check_pipeline(const Operation& op, const std::string& path) {
   for (std::size_t k = 0; k < op.body.size(); ++k) {
@@ -102,7 +98,7 @@ Shape shape_of(const Plan& plan) {
     shape.block_chunks[buffer] = most / shape.blocks[buffer];
   }
   // In place one buffer is (part of) the other, so a plan may leave one of them out.
-  if (plan.in_place && !free_form(plan.collective)) {
+  if (plan.in_place && rules_of(plan.collective).defines_result) {
     for (const int buffer : {kIn, kOut}) {
       if (shape.block_chunks[buffer] == 0) shape.block_chunks[buffer] = shape.block_chunks[1 - buffer];
     }
@@ -113,8 +109,8 @@ Shape shape_of(const Plan& plan) {
 void check_shape(const Plan& plan) {
   const Shape shape = shape_of(plan);
   constexpr std::array<std::string_view, 2> kKeys{"/input_chunks", "/output_chunks"};
-  const bool free = free_form(plan.collective);
-  if (!free && (shape.block_chunks[kIn] != shape.block_chunks[kOut] || shape.block_chunks[kIn] == 0)) {
+  if (rules_of(plan.collective).defines_result &&
+      (shape.block_chunks[kIn] != shape.block_chunks[kOut] || shape.block_chunks[kIn] == 0)) {
     throw_at("/gpus", "the chunks of input and output do not fit \"" + plan.collective_name + "\" among " +
                           std::to_string(plan.ranks.size()) + " ranks");
   }

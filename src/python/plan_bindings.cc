@@ -59,6 +59,7 @@ nb::dict verdict_dict(const plan::Verdict& verdict, std::string repaired_text) {
     fault["sites"] = sites;
     out["fault"] = fault;
   }
+  out["checked"] = verdict.checked;
   nb::list repairs;
   for (const plan::Repair& repair : verdict.repairs) {
     nb::dict entry;

@@ -74,6 +74,8 @@ def _print_verdict(source: PlanSource, verdict: dict[str, Any]) -> None:
             typer.echo(_site_line(site))
     for line in _repair_lines(verdict["repairs"], source):
         typer.echo(f"repair: {line}")
+    if verdict["outcome"] != "rejected" and not verdict["checked"]:
+        typer.echo("note: its collective says nothing of results, so none was checked; all else is proven")
     if fault is None and not verdict["same_bits"]:
         typer.echo("note: ranks reduce in different orders, so their results may differ in the last bits")
 

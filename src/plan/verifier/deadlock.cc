@@ -48,7 +48,7 @@ Execution::Waiting Execution::waiting_of(const Block& block) const {
   }
   if (rules.sync == SyncKind::kSemaphoreAcquire) {
     for (const std::int32_t id : op.semaphore_ids) {
-      if (!semaphores_[block.rank][id].tokens.empty()) continue;
+      if (semaphores_[block.rank][id].count() > 0) continue;
       return {"acquires semaphore " + std::to_string(id), find(block.rank, [&](const Block& other) {
                 return any_operation(plan_.ranks[block.rank].blocks[other.index], [&](const Operation& o) {
                   return o.kind == OpKind::kSemRelease && names(o.semaphore_ids, id);

@@ -57,7 +57,7 @@ void Execution::number_components() {
     for (const std::int32_t initial : rank.semaphores) {
       Counter counter;
       counter.initial = static_cast<std::size_t>(initial);
-      counter.tokens.resize(counter.initial);
+      counter.unraised = counter.initial;
       semaphores_[r].push_back(std::move(counter));
     }
   }
@@ -189,8 +189,8 @@ void Execution::check_left_over() const {
     }
     for (std::size_t i = 0; i < semaphores_[r].size(); ++i) {
       const Counter& counter = semaphores_[r][i];
-      if (counter.tokens.size() == counter.initial) continue;
-      fail(static_cast<std::int32_t>(r), "semaphore " + std::to_string(i), counter.tokens.size(), counter.initial);
+      if (counter.count() == counter.initial) continue;
+      fail(static_cast<std::int32_t>(r), "semaphore " + std::to_string(i), counter.count(), counter.initial);
     }
   }
 }
@@ -353,15 +353,17 @@ bool Execution::barrier(Block& block, const Step& step) {
 bool Execution::semaphore(Block& block, const Step& step, bool acquire) {
   auto& counters = semaphores_[block.rank];
   const auto& ids = step.op->semaphore_ids;
-  const bool ready = std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return !counters[id].tokens.empty(); });
+  const bool ready = std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return counters[id].count() > 0; });
   if (acquire && !ready) return false;
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    auto& tokens = counters[ids[k]].tokens;
-    if (acquire) {
-      lane(block, k).join_data(tokens.front().clock);
-      tokens.pop_front();
+    Counter& counter = counters[ids[k]];
+    if (!acquire) {
+      counter.tokens.push_back({lane(block, k), true});
+    } else if (counter.unraised > 0) {
+      --counter.unraised;
     } else {
-      tokens.push_back({lane(block, k), true});
+      lane(block, k).join_data(counter.tokens.front().clock);
+      counter.tokens.pop_front();
     }
   }
   return true;

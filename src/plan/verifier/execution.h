@@ -36,10 +36,13 @@ class Execution {
     Clock clock;
     bool releases = false;
   };
-  // A counter and who raises it.
+  // What was raised and not taken yet. A semaphore begins with some that nobody raised: a number, which may be large.
   struct Counter {
     std::deque<Token> tokens;
     std::size_t initial = 0;
+    std::size_t unraised = 0;  // of those that it begins with; they are taken first
+
+    std::size_t count() const { return unraised + tokens.size(); }
   };
   struct Block {
     std::int32_t rank = 0;

@@ -19,14 +19,11 @@ Expected::Expected(const Plan& plan, const Layout& layout, const Values& values)
 
 bool Expected::defined(std::int32_t rank) const {
   switch (plan_.collective) {
-    case PlanCollective::kTest:
-    case PlanCollective::kCustom:
-      return false;
     case PlanCollective::kReduce:
     case PlanCollective::kGather:
       return rank == plan_.root;
     default:
-      return true;
+      return rules_of(plan_.collective).defines_result;
   }
 }
 
@@ -69,12 +66,16 @@ std::string Expected::found(ValueId value) const {
          std::to_string(is.count) + " ranks of call " + std::to_string(is.invocation + 1) + missing;
 }
 
-std::string Expected::reduction_fault(const Wanted& want, std::int64_t unit, ValueId value,
-                                      std::int32_t invocation) const {
+std::string Expected::reduction_fault(const Wanted& want, std::int64_t unit, ValueId value, std::int32_t invocation) {
   const Values::Summary& is = values_.summary(value);
   const auto ranks = static_cast<std::int32_t>(plan_.ranks.size());
   const bool right = is.sound && is.place == want.chunk * layout_.cut().units + unit && is.invocation == invocation &&
-                     is.count == ranks && (!is.reduced || !plan_.reduce || is.reduce == *plan_.reduce);
+                     is.count == ranks;
+  if (right && is.reduced && !reduction_) reduction_ = is.reduce;
+  if (right && is.reduced && is.reduce != *reduction_) {
+    return found(value) + ", while other chunks hold the " + std::string(to_string(*reduction_)) +
+           ": no caller asks for both";
+  }
   if (right) return "";
   return "the reduction of chunk " + std::to_string(want.chunk) + " of all " + std::to_string(ranks) +
          " ranks' inputs is wanted, but " + found(value);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,7 @@ class Expected {
     std::int64_t chunk = 0;
   };
   Wanted wanted(std::int32_t rank, std::int64_t chunk) const;
-  std::string reduction_fault(const Wanted& wanted, std::int64_t unit, ValueId value, std::int32_t invocation) const;
+  std::string reduction_fault(const Wanted& wanted, std::int64_t unit, ValueId value, std::int32_t invocation);
   std::string send_fault(std::int32_t rank, std::int64_t chunk, std::int64_t unit, ValueId value,
                          std::int32_t invocation);
   std::string found(ValueId value) const;
@@ -42,6 +43,7 @@ class Expected {
   const Values& values_;
   std::int64_t block_chunks_;
   bool same_bits_ = true;
+  std::optional<ReduceKind> reduction_;  // of all outputs: a caller asks for one
   std::vector<ValueId> first_;        // all-reduce: by chunk and unit, of the first rank that came, in the first call
   std::vector<std::int32_t> source_;  // sendrecv: whose input a rank has
   std::vector<std::int32_t> taker_;   // sendrecv: who has a rank's input

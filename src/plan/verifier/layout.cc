@@ -91,8 +91,7 @@ Layout::Layout(const Plan& plan, const Cut& cut)
   user_.resize(plan.ranks.size());
   scratch_.resize(plan.ranks.size());
   // In place, the smaller buffer is a part of the larger one.
-  const bool alias =
-      plan.in_place && plan.collective != PlanCollective::kTest && plan.collective != PlanCollective::kCustom;
+  const bool alias = plan.in_place && rules_of(plan.collective).defines_result;
   const int larger = shape_.blocks[kIn] > shape_.blocks[kOut] ? kIn : kOut;
   for (std::int32_t r = 0; r < ranks; ++r) {
     for (const int buffer : {kIn, kOut}) {

@@ -11,8 +11,8 @@ std::string_view to_string(Outcome outcome) noexcept {
 }
 
 std::string_view to_string(FaultKind kind) noexcept {
-  constexpr std::array<std::string_view, 8> kNames{"none",         "race",      "deadlock", "leftover",
-                                                   "wrong result", "lost data", "packets",  "too large"};
+  constexpr std::array<std::string_view, 9> kNames{
+      "none", "race", "deadlock", "leftover", "wrong result", "lost data", "packets", "too large", "nothing to check"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

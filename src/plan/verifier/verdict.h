@@ -22,6 +22,7 @@ enum class FaultKind : std::uint8_t {
   kLostData,     // a chunk passes through a shorter one
   kPackets,      // a chunk of scratch holds packets and plain data, or a slot is written twice
   kTooLarge,     // past what the verifier takes on
+  kUnchecked,    // nothing says what the plan should compute
 };
 
 // One operation of one thread block; -1 where it does not apply.
@@ -68,6 +69,7 @@ struct Verdict {
   Fault fault;                  // why the plan as it stands is not proven; kNone if it is
   std::vector<Repair> repairs;  // what makes it proven
   bool same_bits = false;       // a reduction gives every rank the same bits
+  bool checked = false;         // the outputs too: the collective says what they hold
   std::int32_t invocations = 0;
 };
 

@@ -20,7 +20,7 @@ std::string_view verifier_build() noexcept;
 std::string write_verdict(const Verdict& verdict, std::string_view subject);
 
 // Nothing unless the text is, to the byte, what write_verdict() of this very verifier makes of some verdict on
-// `subject`.
+// `subject`. Verdict::checked is not kept.
 std::optional<Verdict> read_verdict(std::string_view text, std::string_view subject);
 
 }  // namespace tutti::plan

@@ -1,11 +1,11 @@
 // Which executions decide, and the search for repairs.
 #include "plan/verifier/verifier.h"
 
-#include <array>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "plan/structure.h"
+#include "plan/operations.h"
 #include "plan/verifier/execution.h"
 #include "plan/verifier/repair.h"
 #include "tutti/error.h"
@@ -34,12 +34,25 @@ std::vector<Kinds> combinations() {
           {kSize, kFlush, kRelaxed}};
 }
 
+// A misspelt collective would be proven to compute anything.
+void require_known(const Plan& plan) {
+  if (plan.collective != PlanCollective::kCustom || plan.collective_name == to_string(PlanCollective::kCustom)) return;
+  throw FaultFound{{FaultKind::kUnchecked,
+                    "nothing says what the collective \"" + plan.collective_name +
+                        "\" computes, so there is no result to check; plans whose results nobody checks are \"" +
+                        std::string(to_string(PlanCollective::kCustom)) + "\" or \"" +
+                        std::string(to_string(PlanCollective::kTest)) + "\"",
+                    {}}};
+}
+
 }  // namespace
 
 Verdict verify_strictly(const Plan& plan) {
   Verdict verdict;
   verdict.invocations = plan.double_scratch ? 3 : 2;
+  verdict.checked = rules_of(plan.collective).defines_result;
   try {
+    require_known(plan);
     verdict.same_bits = true;
     const std::int64_t most = deciding_iterations(plan);
     for (std::int64_t iterations = 1;; iterations = most) {

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "plan/cases.h"
+#include "plan/limits.h"
 #include "plan/plan_builder.h"
 #include "plan/reader.h"
 #include "plan/sizes.h"
@@ -118,6 +119,52 @@ TEST(Verifier, KnowsTheReductionsApart) {
     if (op.kind == OpKind::kReduce) op.reduce = ReduceKind::kMax;
   }
   EXPECT_EQ(verify(plan).fault.kind, FaultKind::kWrongResult);
+}
+
+// Two chunks, each of them reduced on both ranks: the first by sums, the second as `second` says.
+Plan two_reductions(ReduceKind second) {
+  PlanBuilder builder(PlanCollective::kAllReduce, 2, 2, 2, 2);
+  builder.plan.double_scratch = true;
+  for (std::int32_t r = 0; r < 2; ++r) {
+    for (std::int32_t chunk = 0; chunk < 2; ++chunk) {
+      const auto block = builder.at(r, chunk);
+      block.move_memory(OpKind::kPutPackets, {local(kI, chunk)},
+                        {block.remote(ChannelKind::kMemory, 1 - r, kS, chunk)});
+      block.move(OpKind::kReducePackets, {local(kI, chunk), local(kS, chunk)}, {local(kO, chunk)});
+      block.operations().back().reduce = chunk == 0 ? ReduceKind::kSum : second;
+    }
+  }
+  return builder.plan;
+}
+
+TEST(Verifier, RefusesAMixOfReductions) {
+  EXPECT_EQ(verify(loaded(two_reductions(ReduceKind::kSum))).outcome, Outcome::kProven);
+  const Verdict verdict = verify(loaded(two_reductions(ReduceKind::kMax)));
+  EXPECT_EQ(verdict.fault.kind, FaultKind::kWrongResult);
+  EXPECT_NE(verdict.fault.message.find("no caller asks for both"), std::string::npos) << verdict.fault.message;
+}
+
+TEST(Verifier, SaysWhatItHasChecked) {
+  PlanBuilder builder(PlanCollective::kCustom, 2, 1, 1, 0);
+  const Verdict custom = verify(loaded(builder.plan));
+  EXPECT_EQ(custom.outcome, Outcome::kProven) << custom.fault.message;
+  EXPECT_FALSE(custom.checked);
+  EXPECT_TRUE(verify(ring_all_reduce(3)).checked);
+  builder.plan.collective_name = "alreduce";
+  const Verdict misspelt = verify(loaded(builder.plan));
+  EXPECT_EQ(misspelt.outcome, Outcome::kRejected);
+  EXPECT_EQ(misspelt.fault.kind, FaultKind::kUnchecked);
+  EXPECT_NE(misspelt.fault.message.find("\"alreduce\""), std::string::npos) << misspelt.fault.message;
+}
+
+// Sixteen gigabytes if they were things.
+TEST(Verifier, CountsWhatASemaphoreBeginsWith) {
+  PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
+  builder.plan.ranks[0].semaphores.assign(256, kMaxCredit);
+  builder.at(0, 0).acquire(7).acquire(7);
+  EXPECT_EQ(verify(loaded(builder.plan)).fault.kind, FaultKind::kLeftover);
+  builder.at(0, 1).release(7).release(7);
+  EXPECT_EQ(verify(loaded(builder.plan)).outcome, Outcome::kProven);
 }
 
 // A loop without credits is right as long as its scratch need not be a ring; a larger message is refused, not run.
