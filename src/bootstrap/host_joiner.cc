@@ -44,8 +44,8 @@ bool HostJoiner::connect() {
   if (!socket_) return false;
   for (;;) {
     const SocketStatus status = connect_local(socket_.get(), name);
-    if (status == SocketStatus::kEnd) return false;
     if (status == SocketStatus::kOk) break;
+    if (status != SocketStatus::kAgain) return false;
     if (context_.deadline.expired()) return false;
     ::poll(nullptr, 0, kRetryMs);  // the listener's backlog is full
   }

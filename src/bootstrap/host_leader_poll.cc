@@ -56,13 +56,13 @@ void HostLeader::poll_once(bool accepting, int most_ms) {
 
 void HostLeader::accept_all() {
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
-    UniqueFd socket = accept_local(listener_.get(), accept_exhausted_);
-    if (!socket) {
-      // No descriptor left: the strangers give theirs up, and the listener rests for a moment.
-      if (accept_exhausted_) strangers_.clear();
-      return;
-    }
-    Stranger stranger{std::move(socket), now_ns() + kStrangerNs};
+    Accepted accepted = accept_local(listener_.get());
+    accept_exhausted_ = accepted.status == AcceptStatus::kExhausted;
+    // No descriptor left: the strangers give theirs up, and the listener rests for a moment.
+    if (accept_exhausted_) strangers_.clear();
+    if (accept_exhausted_ || accepted.status == AcceptStatus::kNone) return;
+    if (accepted.status == AcceptStatus::kStranger) continue;
+    Stranger stranger{std::move(accepted.socket), now_ns() + kStrangerNs};
     if (read_stranger(stranger)) continue;
     if (strangers_.size() == kMostStrangers) strangers_.pop_front();
     strangers_.push_back(std::move(stranger));

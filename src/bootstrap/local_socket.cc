@@ -4,11 +4,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/process.h"
 
@@ -32,6 +34,18 @@ socklen_t abstract_address(std::string_view name, sockaddr_un& address) noexcept
 
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
+bool credentials_of(int socket, ucred& credentials) noexcept {
+  socklen_t length = sizeof(credentials);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0;
+}
+
+// Whether the process that connected, or that listened, did so as this process's user. The kernel noted that then, so a
+// socket that is passed on stays its maker's. Users that this user namespace does not know are read as its "nobody".
+bool same_user(int socket) noexcept {
+  ucred credentials{};
+  return credentials_of(socket, credentials) && credentials.uid == ::geteuid();
+}
+
 }  // namespace
 
 UniqueFd new_local_socket() noexcept {
@@ -49,17 +63,22 @@ UniqueFd listen_local(std::string_view name) noexcept {
   return listener;
 }
 
-UniqueFd accept_local(int listener, bool& exhausted) noexcept {
-  exhausted = false;
+Accepted accept_local(int listener) noexcept {
   UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!socket) exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-  return socket;
+  if (!socket) {
+    const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    return {exhausted ? AcceptStatus::kExhausted : AcceptStatus::kNone, {}};
+  }
+  if (!same_user(socket.get())) return {AcceptStatus::kStranger, {}};
+  return {AcceptStatus::kOk, std::move(socket)};
 }
 
 SocketStatus connect_local(int socket, std::string_view name) noexcept {
   sockaddr_un address;
   const socklen_t length = abstract_address(name, address);
-  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), length) == 0) return SocketStatus::kOk;
+  if (::connect(socket, reinterpret_cast<sockaddr*>(&address), length) == 0) {
+    return same_user(socket) ? SocketStatus::kOk : SocketStatus::kStranger;
+  }
   return would_block(errno) ? SocketStatus::kAgain : SocketStatus::kEnd;
 }
 
@@ -118,10 +137,9 @@ SocketStatus receive_message(int socket, LocalMessage& message) {
 LocalPeer local_peer(int socket) noexcept {
   LocalPeer peer;
   ucred credentials{};
-  socklen_t length = sizeof(credentials);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0) peer.pid = credentials.pid;
+  if (credentials_of(socket, credentials)) peer.pid = credentials.pid;
   int fd = -1;
-  length = sizeof(fd);
+  socklen_t length = sizeof(fd);
   if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &length) == 0 && fd >= 0) {
     peer.pidfd = UniqueFd(fd);
     peer.proven = true;

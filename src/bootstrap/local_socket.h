@@ -1,5 +1,9 @@
-// Messages with file descriptors between processes of one machine: abstract Unix sockets that keep message
+// Messages with file descriptors between processes of one user on one machine: abstract Unix sockets that keep message
 // boundaries (SOCK_SEQPACKET), never block and are closed on exec.
+//
+// Everybody on the machine can see an abstract name (/proc/net/unix) and connect to it. So both sides ask the kernel
+// whose process is at the other end (SO_PEERCRED) before a byte is read or sent: its effective user must be this
+// process's. Root is no exception: it needs no socket to read this memory, and a rank of another user is better told.
 //
 // Ownership: every descriptor is a UniqueFd; those of a message that is dropped are closed. Thread rule: free functions
 // over descriptors that one thread uses at a time. Linux only.
@@ -23,17 +27,24 @@ inline constexpr std::size_t kMaxMessageBytes = 32768;
 
 enum class SocketStatus {
   kOk,
-  kAgain,  // not now: poll and come back. Also when too many descriptors are under way in the whole system
-  kEnd,    // the other side is gone, or its message is not one of ours
+  kAgain,     // not now: poll and come back. Also when too many descriptors are under way in the whole system
+  kEnd,       // the other side is gone, or its message is not one of ours
+  kStranger,  // of connect_local: another user's process listens there
 };
 
 // A new listening socket of this (abstract) name; empty when the system refuses.
 UniqueFd listen_local(std::string_view name) noexcept;
 
-// The next connection; empty when there is none. `exhausted` tells that there was one but no descriptor left.
-UniqueFd accept_local(int listener, bool& exhausted) noexcept;
+// The next connection. Another user's is closed, and counts as one so that the caller can bound them.
+enum class AcceptStatus { kOk, kNone, kStranger, kExhausted /* there is one, but no descriptor left */ };
+struct Accepted {
+  AcceptStatus status = AcceptStatus::kNone;
+  UniqueFd socket;
+};
+Accepted accept_local(int listener) noexcept;
 
-// A new socket to connect, and one attempt to do it; kAgain while the listener's backlog is full.
+// A new socket to connect, and one attempt to do it; kAgain while the listener's backlog is full. After kStranger the
+// socket is good for nothing but to be closed.
 UniqueFd new_local_socket() noexcept;
 SocketStatus connect_local(int socket, std::string_view name) noexcept;
 

@@ -62,16 +62,15 @@ bool send(int socket, const std::string& bytes, std::span<const int> fds, Deadli
   }
 }
 
-// Gives the descriptors to `request.clients` peers that prove the secret. Strangers are dropped.
+// Gives the descriptors to `request.clients` peers of this user that prove the secret. Strangers are dropped.
 void serve(const FdServer& server, const FdExchange& request, std::span<const int> own) {
   Deadline deadline = Deadline::after(request.timeout);
   for (int clients = request.clients; clients > 0;) {
-    bool exhausted = false;
-    const UniqueFd socket = accept_local(server.listener.get(), exhausted);
-    if (!socket) {
-      if (!wait_for(server.listener.get(), POLLIN, deadline)) return;
-      continue;
-    }
+    const auto [status, socket] = accept_local(server.listener.get());
+    if (deadline.expired()) return;  // strangers who keep coming hold up nobody for longer
+    if (status == AcceptStatus::kNone && !wait_for(server.listener.get(), POLLIN, deadline)) return;
+    if (status == AcceptStatus::kExhausted) std::this_thread::yield();
+    if (status != AcceptStatus::kOk) continue;
     // A client that says nothing must not hold up the others for long.
     Deadline patience = Deadline::after(Milliseconds(2000));
     LocalMessage hello;
@@ -102,6 +101,8 @@ std::vector<UniqueFd> fetch(const FdExchange& request, int peer) {
     const SocketStatus status = connect_local(socket.get(), from.socket);
     if (status == SocketStatus::kOk) break;
     if (status == SocketStatus::kEnd) unreachable(request, peer, "its Unix socket is not there");
+    if (status == SocketStatus::kStranger)
+      unreachable(request, peer, "another user's process listens at its Unix socket");
     // The listener's backlog is full for the moment.
     if (deadline.expired()) unreachable(request, peer, "its Unix socket does not answer");
     std::this_thread::yield();

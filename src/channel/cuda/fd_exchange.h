@@ -1,5 +1,6 @@
 // Every rank of a host gives file descriptors to every other process, over Unix sockets whose names pass through the
-// store. Both ends prove the group's secret by HMAC, so a stranger who finds the socket gets nothing.
+// store. Both ends must be one user's and prove the group's secret by HMAC, so a stranger who finds the socket gets
+// nothing, and a rank of another job is not taken for one of this.
 #pragma once
 
 #include <chrono>
