@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Breaks the order and index rules of the GPU kernels and ports one at a time and checks that cuda_protocols_test,
-# cuda_stress_test, cuda_serving_test or cuda_ports_test, with random delays, notices each: a test that no mutant fails
-# protects nothing. Runs on the host; takes a compilation a mutant. Barriers within a block have no mutants: a block is
-# one thread there.
+# Breaks the order and index rules of the GPU kernels and ports one at a time and checks that one of the host's tests of
+# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test), with random
+# delays, notices each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
+# Barriers within a block have no mutants but in `failures`: elsewhere a block is one thread.
 #   scripts/mutate_gpu_kernels.sh [BUILD [GROUP]]
-# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, stress, norm, codes or ports, else all.
+# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes or ports, else
+# all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$(cd "${1:-build/release}" && pwd)
@@ -63,6 +64,11 @@ mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::P
 mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh "$early_results" 'Order.*'
 mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
   's/if (k < pieces) ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
+
+group failures "tests/cpp/cuda/failures_test.cc $plans"
+mutant unchanged $headers '' 'Failures.*'
+mutant "poison decided thread by thread" $headers 's/if (team_.any(\(device::load_relaxed(world_.control.poison) != 0\)))/if (\1)/' 'Failures.AllThreads*'
+mutant "complete without its data" $headers 's/ \&\& !incomplete//' 'Failures.ACall*'
 
 group stress "tests/cpp/cuda/stress_test.cc $plans"
 mutant unchanged $headers '' 'Stress.*'

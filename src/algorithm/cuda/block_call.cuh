@@ -10,6 +10,10 @@
 // of slots before it sends anything: no peer writes there before it has this call's header.
 //
 // A header is (low half of the sequence number, fingerprint of the call): a peer that makes another call is found here.
+//
+// The threads of a block leave a call together or not at all. A peer may poison the communicator between the loads of
+// two threads; were each to go by its own, the first to leave would be missing at the others' barriers, some of which
+// count threads and have no deadline.
 #pragma once
 
 #include "algorithm/cuda/team.cuh"
@@ -26,14 +30,17 @@ class BlockCall {
                          std::uint32_t ticket = 0)
       : team_(team), world_(world), fingerprint_(fingerprint), ticket_(ticket) {}
 
-  // Starts the call. False: the communicator has failed, leave at once.
+  // Starts the call. All threads; false on all or none: the communicator has failed, leave at once.
   TUTTI_DEVICE bool enter() {
     BlockState& state = world_.state->blocks[team_.block()];
     sequence_ = device::load_relaxed(&state.sequence);
     team_.step(4 * sequence_);
     // The answer is looked at in check_headers(): it takes longer than the loads.
     if (team_.is_first_control()) was_busy_ = exchange(&state.busy, 1);
-    if (device::load_relaxed(world_.control.poison) != 0) {
+#if defined(__CUDA_ARCH__)
+    if (team_.is_first_control()) missed_by_block() = 0;
+#endif
+    if (team_.any(device::load_relaxed(world_.control.poison) != 0)) {
       // Still reported: a peer may have failed between the calls.
       if (team_.is_first_control()) {
         device::fail_as_told(world_.control, awaited(world_.rank));
@@ -78,17 +85,33 @@ class BlockCall {
                      awaited(peer), theirs);
       }
     });
+    if (!agreed) miss();
     return agreed;
+  }
+
+  // What this thread waits for does not come: the call is never seen as completed. The failure's record alone cannot
+  // tell that: it may bear the ticket of another call, which ran beside this one.
+  TUTTI_DEVICE void miss() const {
+#if defined(__CUDA_ARCH__)
+    missed_by_block() = 1;
+#else
+    missed_ = true;
+#endif
   }
 
   // Ends the call: nothing of it is touched after this. All threads.
   TUTTI_DEVICE void leave() const {
     team_.step(4 * sequence_ + 2);
+#if defined(__CUDA_ARCH__)
     team_.sync();
+    const bool incomplete = missed_by_block() != 0;
+#else
+    const bool incomplete = team_.any(missed_);
+#endif
     if (!team_.is_first_control()) return;
     BlockState& state = world_.state->blocks[team_.block()];
     device::store_relaxed(&state.sequence, sequence_ + 1);
-    if (ticket_ != 0) device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_));
+    if (ticket_ != 0 && !incomplete) device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_));
     device::store_relaxed(&state.busy, 0);
   }
 
@@ -109,6 +132,13 @@ class BlockCall {
   }
 
  private:
+#if defined(__CUDA_ARCH__)
+  // In shared memory: a register for it, all through the call, is one that the kernels do not have.
+  __device__ __forceinline__ static int& missed_by_block() {
+    __shared__ int missed;
+    return missed;
+  }
+#endif
   TUTTI_DEVICE std::uint64_t expected_header() const { return sequence_ << 32 | fingerprint_; }
   TUTTI_DEVICE std::uint64_t* header(std::byte* scratch, int src) const {
     return reinterpret_cast<std::uint64_t*>(scratch + world_.layout.header(team_.block(), parity(), src));
@@ -149,6 +179,9 @@ class BlockCall {
   const std::uint32_t ticket_;
   std::uint64_t sequence_ = 0;
   std::uint64_t was_busy_ = 0;
+#if !defined(__CUDA_ARCH__)
+  mutable bool missed_ = false;  // by this thread
+#endif
 };
 
 }  // namespace tutti::cuda

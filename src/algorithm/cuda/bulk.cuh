@@ -55,6 +55,7 @@ class BulkRing {
                               [&] { return device::load_acquire(inbound) >= base_ + k + 1; }) &&
            ok;
     });
+    if (!ok) call_.miss();
     const bool none_failed = !team_.any(!ok);
     team_.step(4 * (base_ + k) + 2 + static_cast<std::size_t>(phase));  // then the piece is read
     return none_failed;

@@ -49,7 +49,10 @@ TUTTI_DEVICE bool poll_ranks(const DeviceWorld& world, const BlockCall<Team>& ca
       return all;
     };
     came = came && device::wait_until(world.control, awaited, ready);
-    if (!came) break;
+    if (!came) {
+      call.miss();
+      break;
+    }
     // After the wait: in it, what is made of the items would need registers of its own.
     TUTTI_UNROLL
     for (int j = 0; j < kTogether; ++j) {

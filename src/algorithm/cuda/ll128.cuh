@@ -127,7 +127,10 @@ TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, cons
       }
       mask &= ~(1u << world.rank);
       Vec16 v[N];
-      if (!ll128_receive<N>(world, call, 0, unit, mask, v)) return false;
+      if (!ll128_receive<N>(world, call, 0, unit, mask, v)) {
+        call.miss();
+        return false;
+      }
       TUTTI_UNROLL
       for (int p = 0; p < N; ++p) {
         if ((mask >> p & 1) == 0) continue;
@@ -156,7 +159,10 @@ TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, co
       const std::size_t bytes = active ? bytes_of_unit(unit, mine.bytes()) : 0;
       Vec16 v[N];
       const Vec16 own = bytes > 0 ? R::own(device::load_user(args.send[world.rank] + at, bytes), args.spec) : Vec16{};
-      if (!ll128_receive<N>(world, call, 0, unit, active ? peers : 0, v)) return false;
+      if (!ll128_receive<N>(world, call, 0, unit, active ? peers : 0, v)) {
+        call.miss();
+        return false;
+      }
       put_own<N>(v, world.rank, own);
       if (bytes > 0) device::store_user(args.output + at, R::reduce(v, size, args.spec), bytes);
       return true;
@@ -229,9 +235,10 @@ TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, 
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll128_two_shot_data<N, R>(team, world, call, args, [&](std::size_t at, const Vec16& v, std::size_t bytes) {
+    const auto store = [&](std::size_t at, const Vec16& v, std::size_t bytes) {
       device::store_user(args.output + at, v, bytes);
-    });
+    };
+    if (!ll128_two_shot_data<N, R>(team, world, call, args, store)) call.miss();
   }
   call.check_headers();
   call.leave();

@@ -280,42 +280,6 @@ TEST(Order, MessagesKeepTheirCredits) {
   }
 }
 
-// Failures end the waits of all ranks, and say who is to blame.
-TEST(Failures, AMissingRankIsATimeoutEverywhere) {
-  for (const char* algorithm : {"ll_one_shot@1", "ll128_two_shot@1", "bulk_two_shot@1"}) {
-    HostRanks ranks(3);
-    CaseShape shape;
-    shape.count = 500;
-    const CollectiveCase c(shape, 3, 1);
-    const Choice choice = choice_for(c, 3, algorithm);
-    for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 50'000'000;
-    ranks.run([](int r) { return r == 1 ? 0 : 1; },
-              [&](int r, const SerialTeam& team) {
-                std::vector<std::byte> in = c.input(r), out(in.size());
-                HostRanks::launch(team, ranks.world(r), c.call(in.data(), out.data()), choice, 7);
-              });
-    for (const int r : {0, 2}) {
-      EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << algorithm;
-      EXPECT_EQ(ranks.host(r).peer, 1u) << algorithm;
-    }
-  }
-}
-
-TEST(Failures, AnotherFingerprintIsAMismatch) {
-  HostRanks ranks(2);
-  CaseShape shape;
-  shape.count = 10;
-  const CollectiveCase c(shape, 2, 1);
-  const Choice choice = choice_for(c, 2, "ll_one_shot@1");
-  ranks.run([](int) { return 1; },
-            [&](int r, const SerialTeam& team) {
-              std::vector<std::byte> in = c.input(r), out(in.size());
-              HostRanks::launch(team, ranks.world(r), c.call(in.data(), out.data()), choice,
-                                static_cast<std::uint32_t>(40 + r));
-            });
-  for (const int r : {0, 1}) EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kMismatch));
-}
-
 // Large messages go around the ring of pieces several times.
 TEST(Bulk, ManyPieces) {
   for (const char* algorithm :

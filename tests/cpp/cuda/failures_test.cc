@@ -1,0 +1,136 @@
+// What the kernels' bodies do when something goes wrong: whom they blame, that all threads of a block leave together,
+// and that nothing is called complete that is not.
+#include <array>
+
+#include "algorithm/cuda/meet.cuh"
+#include "cuda/collective_case.h"
+#include "cuda/host_ranks.h"
+#include "cuda/thread_team.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+Choice choice_of(const CollectiveCase& c, int size, const char* algorithm) {
+  CudaShape shape{c.shape().collective, c.shape().dtype, size, 0, kMaxBlocks, true};
+  std::byte none{};
+  shape.bytes = agreed_bytes(c.call(&none, &none), size);
+  return choose(shape, parse_forced(algorithm));
+}
+
+CaseShape floats(std::size_t count) {
+  CaseShape shape;
+  shape.count = count;
+  return shape;
+}
+
+// Failures end the waits of all ranks, and say who is to blame.
+TEST(Failures, AMissingRankIsATimeoutEverywhere) {
+  for (const char* algorithm : {"ll_one_shot@1", "ll128_two_shot@1", "bulk_two_shot@1"}) {
+    HostRanks ranks(3);
+    const CollectiveCase c(floats(500), 3, 1);
+    const Choice choice = choice_of(c, 3, algorithm);
+    for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 50'000'000;
+    ranks.run([](int r) { return r == 1 ? 0 : 1; },
+              [&](int r, const SerialTeam& team) {
+                std::vector<std::byte> in = c.input(r), out(in.size());
+                HostRanks::launch(team, ranks.world(r), c.call(in.data(), out.data()), choice, 7);
+              });
+    for (const int r : {0, 2}) {
+      EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << algorithm;
+      EXPECT_EQ(ranks.host(r).peer, 1u) << algorithm;
+    }
+  }
+}
+
+TEST(Failures, AnotherFingerprintIsAMismatch) {
+  HostRanks ranks(2);
+  const CollectiveCase c(floats(10), 2, 1);
+  const Choice choice = choice_of(c, 2, "ll_one_shot@1");
+  ranks.run([](int) { return 1; },
+            [&](int r, const SerialTeam& team) {
+              std::vector<std::byte> in = c.input(r), out(in.size());
+              HostRanks::launch(team, ranks.world(r), c.call(in.data(), out.data()), choice,
+                                static_cast<std::uint32_t>(40 + r));
+            });
+  for (const int r : {0, 1}) EXPECT_EQ(ranks.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kMismatch));
+}
+
+// A peer's poison arrives between the looks of two threads. Here each thread has a word of its own for it, so that
+// every order is met: whichever thread alone sees it, all of them leave, and the call is neither complete nor counted.
+TEST(Failures, AllThreadsOfABlockLeaveTogether) {
+  constexpr int kWorkers = 3;
+  constexpr std::uint64_t kFirst = 10;  // a call that clears no slots, which takes a barrier
+  for (int sees_it = -1; sees_it <= kWorkers; ++sees_it) {
+    SCOPED_TRACE("seen by thread " + std::to_string(sees_it));
+    HostRanks ranks(2, kFirst);
+    constexpr std::uint32_t kTicket = 5;
+    std::array<std::uint64_t, kWorkers + 1> words{};
+    if (sees_it >= 0) {
+      words[static_cast<std::size_t>(sees_it)] =
+          device::pack_poison(device::FailureCode::kTimeout, /*peer=*/0, /*reporter=*/1);
+    }
+    std::array<char, kWorkers + 1> entered{};
+    run_block(kWorkers, [&](const ThreadTeam& team) {
+      DeviceWorld world = ranks.world(0);
+      world.control.poison = &words[static_cast<std::size_t>(team.thread)];
+      BlockCall<ThreadTeam> call(team, world, 7, kTicket);
+      entered[static_cast<std::size_t>(team.thread)] = call.enter() ? 1 : 0;
+    });
+    for (const char one : entered) EXPECT_EQ(one, sees_it < 0 ? 1 : 0);
+    const BlockState& state = ranks.world(0).state->blocks[0];
+    EXPECT_EQ(state.progress, sees_it < 0 ? pack_progress(kTicket, kTicket - 1) : 0u);
+    EXPECT_EQ(state.sequence, kFirst);
+    EXPECT_EQ(state.busy, sees_it < 0 ? 1u : 0u);
+  }
+}
+
+// A wait that ends without its data: the call is not complete, whatever the failure's record says. It may be that of a
+// message, which ran beside the call and has a later ticket.
+TEST(Failures, ACallWithoutItsDataIsNotComplete) {
+  constexpr std::uint32_t kTicket = 9;
+  constexpr std::uint64_t kBegun = pack_progress(kTicket, kTicket - 1);
+  const auto alone = [&](const std::function<void(const SerialTeam&, const DeviceWorld&)>& body) {
+    HostRanks ranks(2);
+    ranks.host(0).timeout_ns = 20'000'000;
+    ranks.world(0).state->failed = device::pack_poison(device::FailureCode::kTimeout, 1, 0);  // recorded before
+    body(SerialTeam{}, ranks.world(0));
+    return ranks.world(0).state->blocks[0].progress;
+  };
+  std::vector<std::byte> in(4096), out(4096);
+  UniformArgs uniform;
+  uniform.input = in.data();
+  uniform.output = out.data();
+  uniform.bytes = uniform.block_bytes = 64;
+  uniform.ticket = kTicket;
+  ExchangeArgs exchange;
+  exchange.send[1] = in.data();
+  exchange.receive[1] = out.data();
+  exchange.send_bytes[1] = exchange.receive_bytes[1] = exchange.block_bytes = 64;
+  exchange.send[0] = in.data();
+  exchange.output = out.data();
+  exchange.output_bytes = 64;
+  exchange.piece_bytes = 64;
+  exchange.ticket = kTicket;
+  TwoShotArgs two_shot;
+  two_shot.input = in.data();
+  two_shot.output = out.data();
+  two_shot.bytes = 64;
+  two_shot.chunk_bytes = two_shot.block_bytes = two_shot.piece_bytes = 32;
+  two_shot.ticket = kTicket;
+  MeetArgs meeting;
+  meeting.ticket = kTicket;
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_uniform_copy(team, world, uniform); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_copy(team, world, exchange); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_reduce<SumF32>(team, world, exchange); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_two_shot<SumF32>(team, world, two_shot); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll128_copy(team, world, exchange); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll128_reduce<SumF32>(team, world, exchange); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll128_two_shot<SumF32>(team, world, two_shot); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { bulk_copy(team, world, exchange); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { bulk_reduce<SumF32>(team, world, exchange); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { bulk_two_shot<SumF32>(team, world, two_shot); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { meet(team, world, meeting); }), kBegun);
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test
