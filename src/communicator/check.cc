@@ -46,7 +46,7 @@ void check_reduction(const Call& call) {
   if (cpu::supports(call.dtype, call.op)) return;
   const std::string op(to_string(call.op));
   const std::string dtype(to_string(call.dtype));
-  if (call.op == ReduceOp::kAvg || call.op == ReduceOp::kPremulSum) {
+  if (call.op == ReduceOp::kPremulSum) {
     refuse(call, op + " of " + dtype + " would lose its fraction: use sum, or convert to a floating type");
   }
   refuse(call, op + " makes no sense for " + dtype);

@@ -74,7 +74,7 @@ def refusals(comm: tutti.Communicator) -> None:
         (lambda: comm.all_reduce(np.ones(4), np.empty(5)), ValueError),
         (lambda: comm.all_reduce(np.ones(4), np.empty(4, np.float32)), ValueError),
         (lambda: comm.all_reduce(np.ones(4), op="median"), ValueError),
-        (lambda: comm.all_reduce(np.ones(4, np.int32), op="avg"), ValueError),
+        (lambda: comm.all_reduce(np.ones(4, np.bool_), op="avg"), ValueError),
         (lambda: comm.broadcast(np.ones(4), root=comm.size), ValueError),
         (lambda: comm.scatter(np.ones(comm.size + 1), np.empty(1), root=comm.rank), ValueError),
         (lambda: comm.send(np.ones(1), comm.size), ValueError),

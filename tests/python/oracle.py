@@ -7,6 +7,7 @@ inputs of all ranks from the seed, so nothing but the collective under test cros
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -39,7 +40,8 @@ def is_integral(dtype: torch.dtype) -> bool:
 def ops_of(dtype: torch.dtype) -> list[str]:
     """The operations that make sense for a type."""
     if is_integral(dtype):
-        return ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+        bits = ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+        return bits if dtype == torch.bool else [*bits, "AVG"]
     if dtype.is_complex:
         return ["SUM", "AVG", "PRODUCT", "PREMUL_SUM"]
     return ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "PREMUL_SUM"]
@@ -106,6 +108,11 @@ def reduced(values: torch.Tensor, op: str) -> torch.Tensor:
         return wide.amax(0) if op in ("SUM", "MAX", "BOR") else wide.sum(0) % 2 if op == "BXOR" else wide.amin(0)
     if op == "SUM":
         return wide.sum(0)
+    if op == "AVG" and is_integral(values.dtype):  # the sum wraps, the quotient is cut towards zero
+        total = wide.sum(0).to(values.dtype)
+        if values.dtype == torch.uint64:
+            return torch.from_numpy((total.numpy() // np.uint64(wide.shape[0])).astype(np.int64))
+        return total.to(torch.int64).div(wide.shape[0], rounding_mode="trunc")
     if op == "AVG":
         return wide.sum(0) / wide.shape[0]
     if op == "PREMUL_SUM":

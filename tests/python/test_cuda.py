@@ -229,8 +229,11 @@ def test_both_devices_of_one_group(fresh_world: World) -> None:
 def refused(ctx: Context) -> None:
     with pytest.raises(ValueError, match="one device"):
         dist.all_gather([torch.zeros(3) for _ in range(ctx.size)], torch.zeros(3, device="cuda"))
-    with pytest.raises(ValueError, match="would lose its fraction"):
-        dist.all_reduce(torch.ones(3, dtype=torch.int32, device="cuda"), op=dist.ReduceOp.AVG)
+    with pytest.raises(ValueError, match="avg makes no sense for bool"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool, device="cuda"), op=dist.ReduceOp.AVG)
+    total = torch.full((3,), -(ctx.rank + 2), dtype=torch.int32, device="cuda")
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)  # cut towards zero
+    assert total.eq(-int(sum(range(2, ctx.size + 2)) / ctx.size)).all()
     tensor = torch.ones(3, device="cuda")
     dist.all_reduce(tensor)
     assert tensor.eq(ctx.size).all()

@@ -258,7 +258,7 @@ def count_calls(ctx: Context) -> list[int]:
     dist.barrier()
     numbers.append(tutti.sequence_number())
     try:
-        dist.all_reduce(torch.ones(3, dtype=torch.int32), op=dist.ReduceOp.AVG)
+        dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND)
     except ValueError:
         numbers.append(tutti.sequence_number())
     other = (ctx.rank + 1) % 2

@@ -200,7 +200,7 @@ def refused(ctx: Context) -> list[str]:
     """Calls that cannot work are refused before anything is sent; the group and its numbering go on."""
     tensor = torch.ones(4)
     tries: list[tuple[str, Callable[[], Any]]] = [
-        ("average of integers", lambda: dist.all_reduce(tensor.int(), op=dist.ReduceOp.AVG)),
+        ("average of truth", lambda: dist.all_reduce(tensor.bool(), op=dist.ReduceOp.AVG)),
         ("bits of floats", lambda: dist.all_reduce(tensor, op=dist.ReduceOp.BAND)),
         ("order of complex", lambda: dist.all_reduce(tensor.to(torch.complex64), op=dist.ReduceOp.MAX)),
         ("too small an output", lambda: dist.all_gather_into_tensor(torch.ones(3), tensor)),

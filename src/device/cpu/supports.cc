@@ -12,6 +12,7 @@ bool supports(DataType dtype, ReduceOp op) noexcept {
     case ReduceOp::kProduct:
       return true;
     case ReduceOp::kAvg:
+      return dtype != DataType::kBool;
     case ReduceOp::kPremulSum:
       return !integral;
     case ReduceOp::kMin:

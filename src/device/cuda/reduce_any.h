@@ -48,6 +48,13 @@ TUTTI_DEVICE V combine(ReduceOp op, V a, V b) {
   }
 }
 
+// Cut towards zero. The type itself may be too narrow for the divisor.
+template <typename V>
+TUTTI_DEVICE V quotient(V value, int divisor) {
+  using Wide = std::conditional_t<std::is_signed_v<V>, std::int64_t, std::uint64_t>;
+  return static_cast<V>(static_cast<Wide>(value) / static_cast<Wide>(divisor));
+}
+
 template <typename T>
 TUTTI_DEVICE T element(const device::Vec16& v, int i) {
   T t;
@@ -68,6 +75,8 @@ TUTTI_DEVICE void reduce_scalars(const device::Vec16* v, int n, const ReduceSpec
     for (int r = 1; r < n; ++r) acc = combine<V>(spec.op, acc, Codec::in(element<S>(v[r], i)));
     if constexpr (std::is_floating_point_v<V>) {
       if (spec.op == ReduceOp::kAvg) acc = acc / static_cast<V>(spec.divisor);
+    } else if constexpr (!std::is_same_v<V, bool>) {
+      if (spec.op == ReduceOp::kAvg) acc = quotient(acc, spec.divisor);
     }
     set_element<S>(out, i, Codec::out(acc));
   }

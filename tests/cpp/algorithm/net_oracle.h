@@ -104,7 +104,9 @@ inline Value apply(DataType dtype, ReduceOp op, Value a, Value b) {
 inline Value reduced(DataType dtype, ReduceOp op, int ranks, int block, std::size_t i) {
   Value sum = element(dtype, op, 0, block, i);
   for (int r = 1; r < ranks; ++r) sum = apply(dtype, op, sum, element(dtype, op, r, block, i));
-  return op == ReduceOp::kAvg ? sum / static_cast<double>(ranks) : sum;
+  if (op != ReduceOp::kAvg) return sum;
+  const Value average = sum / static_cast<double>(ranks);
+  return dtype <= DataType::kInt64 ? std::trunc(average.real()) : average;  // integers come first in the enumeration
 }
 
 // Averages are rounded to the type; all else is exact.

@@ -171,7 +171,7 @@ TEST(Failure, RefusedCallsLeaveTheGroupUsable) {
     const std::uint64_t before = c.sequence();
     EXPECT_EQ(error_of([&] { c.run(broadcast(x, 7)); }).kind(), ErrorKind::kInvalidArgument);
     EXPECT_EQ(error_of([&] { c.run(all_reduce(x, ReduceOp::kBand)); }).kind(), ErrorKind::kInvalidArgument);
-    Call integers = all_reduce(x, ReduceOp::kAvg);
+    Call integers = all_reduce(x, ReduceOp::kPremulSum);
     integers.dtype = DataType::kInt32;
     EXPECT_EQ(error_of([&] { c.run(integers); }).kind(), ErrorKind::kInvalidArgument);
     Call null = all_reduce(x);

@@ -103,6 +103,10 @@ void reduce_scalars(void* const* dsts, int n_dsts, const void* const* srcs, int 
     for (int s = 1; s < n_srcs; ++s) v = combine(op, v, Traits::in(load<S>(srcs[s], i)));
     if constexpr (std::is_floating_point_v<decltype(v)>) {
       if (op == ReduceOp::kAvg) v /= static_cast<decltype(v)>(divisor);
+    } else if constexpr (std::is_signed_v<decltype(v)>) {
+      if (op == ReduceOp::kAvg) v = static_cast<decltype(v)>(std::int64_t{v} / divisor);
+    } else {
+      if (op == ReduceOp::kAvg) v = static_cast<decltype(v)>(std::uint64_t{v} / static_cast<std::uint64_t>(divisor));
     }
     for (int d = 0; d < n_dsts; ++d) store<S>(dsts[d], i, Traits::out(v));
   }

@@ -71,7 +71,10 @@ TEST(Trial, RefusesWhatThePlanDoesNotServe) {
   request.op = ReduceOp::kAvg;
   EXPECT_EQ(try_plan(shared, request).fault, "");
   request.dtype = DataType::kInt32;
+  EXPECT_EQ(try_plan(shared, request).fault, "");
+  request.dtype = DataType::kBool;
   EXPECT_THROW(try_plan(shared, request), Error);
+  request.dtype = DataType::kInt32;
   request.op = ReduceOp::kSum;
   request.block_bytes = 7;
   EXPECT_THROW(try_plan(shared, request), Error);
