@@ -56,8 +56,8 @@ class ForkHook {
   ForkHandler& handler_;
 };
 
-// True in a child that forked after Tutti was used there: everything but destruction refuses to work in it, and
-// destructors must not write to memory that other processes map.
+// True in a child that forked after Tutti was used there: everything refuses to work in it, before it takes a lock, and
+// what is the parent's is not destroyed (base/release.h).
 bool forked_child() noexcept;
 
 enum class RegistryMember { kMappedMemory };

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -21,7 +22,7 @@ constexpr int kMostRetryMs = 100;
 
 }  // namespace
 
-TcpStore::TcpStore(const TcpStoreOptions& options) : options_(options) {
+TcpStore::TcpStore(const TcpStoreOptions& options) : options_(options), owner_(::getpid()) {
   if (options_.serve) {
     server_ = std::make_unique<TcpStoreServer>(options_.host, options_.port, options_.secret);
     options_.port = server_->port();
@@ -84,6 +85,11 @@ bool TcpStore::greet(Deadline& deadline) {
 }
 
 void TcpStore::send(std::string_view payload, Deadline& deadline) {
+  if (::getpid() != owner_) {  // its answers would be read by whoever reads first
+    throw_error(
+        ErrorKind::kUnsupported,
+        "the job's store of this process belongs to the parent, from which it was forked: make one in this process");
+  }
   if (!socket_) lost("an earlier operation failed");
   if (payload.size() > kMaxStoreFrame) {
     throw_error(ErrorKind::kInvalidArgument, "the store takes at most " + std::to_string(kMaxStoreFrame) +

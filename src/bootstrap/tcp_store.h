@@ -8,6 +8,8 @@
 // Thread rule: one thread at a time (the server has its own).
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <memory>
 
@@ -48,6 +50,7 @@ class TcpStore final : public Store {
   std::string place() const;
 
   TcpStoreOptions options_;
+  const pid_t owner_;  // the connection is its
   std::unique_ptr<TcpStoreServer> server_;
   UniqueFd socket_;
   FrameBuffer in_;

@@ -2,12 +2,21 @@
 
 #include <vector>
 
+#include "base/registry.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
+void WorkState::throw_if_forked() const {
+  if (forked_child()) [[unlikely]] {
+    throw_error(ErrorKind::kUnsupported,
+                "wait: the call belongs to the parent: Tutti is disabled in a forked child. Wait for it in the parent");
+  }
+}
+
 void WorkState::wait(std::chrono::milliseconds timeout) {
   if (!done()) {
+    throw_if_forked();
     std::unique_lock lock(mutex_);
     const auto finished = [this] { return done(); };
     if (timeout == std::chrono::milliseconds::max()) {
@@ -25,7 +34,8 @@ std::string WorkState::describe_wait_timeout(std::chrono::milliseconds timeout) 
 }
 
 void WorkState::on_done(std::function<void(Work&)> callback) {
-  {
+  if (!done()) {
+    throw_if_forked();
     const std::lock_guard lock(mutex_);
     if (!done()) {
       callbacks_.push_back(std::move(callback));

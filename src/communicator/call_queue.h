@@ -38,6 +38,8 @@ class WorkState : public Work {
  protected:
   // Once. Wakes the waiters and runs the callbacks.
   void finish(std::exception_ptr error, int source) noexcept;
+  // In a forked child what has not completed never will. Before any lock is taken.
+  void throw_if_forked() const;
   std::string describe_wait_timeout(std::chrono::milliseconds timeout) const;
 
  private:

@@ -55,6 +55,7 @@ void check_reduction(const Call& call) {
 }  // namespace
 
 void CommunicatorImpl::check(const Call& call) const {
+  throw_if_forked();
   if (call.choice != nullptr) check_choice(call);
   if (call.device_factor != nullptr) refuse(call, "a factor in device memory is read by GPUs only: give its value");
   check_call(call, rank_, size_);

@@ -7,6 +7,9 @@
 //   run_mutex_      held while a collective runs; guards sequence_, context_, scratch_, and the host channel's call
 //   state failure_mutex_  guards failure_; a leaf
 // The port, the queue and the works have leaf mutexes of their own.
+//
+// In a forked child every member raises before it takes a lock, or does nothing (abort, shutdown), and the destructor
+// does not run (base/release.h).
 #pragma once
 
 #include <atomic>
@@ -77,9 +80,9 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   // relaxed: a reader on another thread wants any recent value.
   std::uint64_t sequence() const noexcept override { return sequence_.load(std::memory_order_relaxed); }
 
-  Metrics metrics() const override { return metrics_.snapshot(); }
-  void reset_metrics() noexcept override { metrics_.reset(); }
-  std::string flight_record() const override { return recorder_.dump(options_.name, rank_, size_); }
+  Metrics metrics() const override;
+  void reset_metrics() noexcept override;
+  std::string flight_record() const override;
   std::string explain(const Call& call) const override;
 
  private:
@@ -131,6 +134,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   void trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
   void throw_if_unusable() const;
+  void throw_if_forked() const;
+  Error parents_error() const;
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const noexcept {
     return timeout.count() > 0 ? timeout : this->timeout();
   }

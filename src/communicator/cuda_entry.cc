@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "algorithm/cuda/choice.h"
+#include "base/release.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
 #include "device/registry.h"
@@ -33,7 +34,7 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const s
   if (complete.max_blocks == 0) complete.max_blocks = config.cuda_max_blocks;
   if (complete.flight_recorder_entries < 0) complete.flight_recorder_entries = config.flight_recorder_entries;
   if (complete.secret.empty()) complete.secret = config.secret;
-  return registry(config).find("cuda").make_communicator(store, id, rank, size, complete);
+  return released_by_owner(registry(config).find("cuda").make_communicator(store, id, rank, size, complete));
 }
 
 std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }

@@ -3,6 +3,7 @@
 
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/verdict_store.h"
+#include "base/release.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
@@ -62,7 +63,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
   const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
   Topology topology = form_topology(store, id, rank, size, options, tuning.identity);
   agree_on_tuning(tuning, topology, rank, options);
-  return std::make_shared<CommunicatorImpl>(std::move(topology), rank, size, options, plans, tuning);
+  return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), Release{}};
 }
 
 CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
@@ -101,11 +102,9 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
 
 CommunicatorImpl::~CommunicatorImpl() {
   exit_hook_.reset();
-  if (!forked_child()) {
-    if (!queue_.empty() || !outstanding_.empty()) abort("the communicator was destroyed with calls under way");
-    if (topology_.host) topology_.host->leave();
-    port_->fail({Status::kPeerLeft, rank_});
-  }
+  if (!queue_.empty() || !outstanding_.empty()) abort("the communicator was destroyed with calls under way");
+  if (topology_.host) topology_.host->leave();
+  port_->fail({Status::kPeerLeft, rank_});
   queue_.stop();
   {
     const std::lock_guard lock(message_thread_mutex_);
@@ -114,7 +113,7 @@ CommunicatorImpl::~CommunicatorImpl() {
   }
   waker_->nudge();
   if (message_thread_.joinable()) {
-    if (forked_child() || message_thread_.get_id() == std::this_thread::get_id()) {
+    if (message_thread_.get_id() == std::this_thread::get_id()) {
       message_thread_.detach();
     } else {
       message_thread_.join();
@@ -123,6 +122,7 @@ CommunicatorImpl::~CommunicatorImpl() {
 }
 
 void CommunicatorImpl::shutdown() noexcept {
+  if (forked_child()) return;
   queue_.drain(std::min(timeout(), std::chrono::milliseconds(60'000)));
   {
     const std::lock_guard lock(failure_mutex_);
@@ -156,19 +156,44 @@ void CommunicatorImpl::abort(const std::string& reason) noexcept {
 }
 
 std::optional<Error> CommunicatorImpl::failure() const {
+  if (forked_child()) return parents_error();
   const std::lock_guard lock(failure_mutex_);
   return failure_;
 }
 
+Metrics CommunicatorImpl::metrics() const {
+  throw_if_forked();
+  return metrics_.snapshot();
+}
+
+void CommunicatorImpl::reset_metrics() noexcept {
+  if (!forked_child()) metrics_.reset();
+}
+
+std::string CommunicatorImpl::flight_record() const {
+  throw_if_forked();
+  return recorder_.dump(options_.name, rank_, size_);
+}
+
+// Before any lock: a thread of the parent may have held it at the fork.
+void CommunicatorImpl::throw_if_forked() const {
+  if (forked_child()) [[unlikely]]
+    throw parents_error();
+}
+
+Error CommunicatorImpl::parents_error() const {
+  return {ErrorKind::kUnsupported,
+          "group '" + options_.name + "' of rank " + std::to_string(rank_) +
+              " belongs to the parent: Tutti is disabled in a forked child. Make the call in the parent, or start this "
+              "process by spawn or forkserver and make a group in it"};
+}
+
 void CommunicatorImpl::throw_if_unusable() const {
+  throw_if_forked();
   // acquire: pairs with the releases that follow a write of failure_.
   if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     const std::lock_guard lock(failure_mutex_);
     throw Error(failure_->kind(), std::string(failure_->what()));
-  }
-  if (forked_child()) [[unlikely]] {
-    throw_error(ErrorKind::kUnsupported,
-                "group '" + options_.name + "' belongs to the parent: Tutti is disabled in a forked child");
   }
 }
 

@@ -30,6 +30,7 @@ void MessageWork::complete() noexcept {
 }
 
 void MessageWork::wait(std::chrono::milliseconds timeout) {
+  if (!op_.done()) throw_if_forked();
   const auto self = shared_from_this();
   while (!op_.done()) {
     std::chrono::milliseconds left;

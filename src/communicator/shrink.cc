@@ -34,6 +34,7 @@ std::vector<int> read_ranks(std::string_view list) {
 
 std::shared_ptr<Communicator> CommunicatorImpl::shrink(Store& store, const std::string& id,
                                                        std::chrono::milliseconds timeout, std::vector<int>* members) {
+  throw_if_forked();
   abort("the group is being shrunk");
   Deadline deadline = Deadline::after(effective(timeout));
   store.set(store_key(id, "here", std::to_string(rank_)), "1");

@@ -7,6 +7,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <pthread.h>
 
 #include <map>
 #include <optional>
@@ -148,6 +149,8 @@ void bind_probes(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  // A forked child ends without what the parent's other threads held: that is no leak to tell the user of.
+  ::pthread_atfork(nullptr, nullptr, [] { nb::set_leak_warnings(false); });
   m.doc() = "The core of Tutti without torch: settings, checks of the machine, explanations.";
   nb::register_exception_translator(&translate);
   bind_values(m);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/registry.h"
 #include "torch/store_adapter.h"
 
 namespace tutti::face {
@@ -14,7 +15,14 @@ CudaSide::CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int ra
     : store_(std::move(store)), id_(std::move(id)), rank_(rank), size_(size), options_(std::move(options)) {}
 
 // All pairs give up before the destructor of the first waits for its thread.
-CudaSide::~CudaSide() { shutdown(); }
+// A forked child has none of the threads, and leaves everything as it is.
+CudaSide::~CudaSide() {
+  if (forked_child()) {
+    static_cast<void>(new std::map<Pair, CudaPair>(std::move(pairs_)));
+    return;
+  }
+  shutdown();
+}
 
 void CudaSide::shutdown() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/registry.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
 #include "torch/store_adapter.h"
@@ -96,6 +97,7 @@ Metrics ProcessGroupTutti::metrics() const {
 }
 
 void ProcessGroupTutti::reset_metrics() noexcept {
+  if (forked_child()) return;
   communicator_->reset_metrics();
   cuda_.reset_metrics();
 }
@@ -115,11 +117,13 @@ c10d::ErrorType ProcessGroupTutti::getError() {
 }
 
 void ProcessGroupTutti::abort_because(const std::string& reason) noexcept {
+  if (forked_child()) return;
   communicator_->abort(reason);
   cuda_.abort(reason);
 }
 
 void ProcessGroupTutti::shutdown() {
+  if (forked_child()) return;
   cuda_.shutdown();
   communicator_->shutdown();
 }

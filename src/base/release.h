@@ -1,0 +1,32 @@
+// How objects end whose threads, locks and connections belong to the process that made them.
+//
+// A forked child has a copy of such an object and none of what it stands on: its threads do not run there, its locks
+// may be held for ever by threads that are not, and what its destructor says would be said in the parent's name. So in
+// a child it is not destroyed at all; its memory goes with the process. Thread rule: any thread.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "base/registry.h"
+
+namespace tutti {
+
+// The deleter of such objects.
+struct Release {
+  template <class T>
+  void operator()(T* object) const noexcept {
+    if (!forked_child()) delete object;
+  }
+};
+
+// The same for what has a deleter of its own already.
+template <class T>
+std::shared_ptr<T> released_by_owner(std::shared_ptr<T> object) {
+  using Held = std::shared_ptr<T>;
+  T* const address = object.get();
+  const std::shared_ptr<Held> holder(new Held(std::move(object)), Release{});
+  return {holder, address};
+}
+
+}  // namespace tutti
