@@ -102,7 +102,7 @@ void Execution::fill_inputs(std::int32_t rank, std::int32_t invocation, const Ac
             defined ? values_.input(rank, chunk * layout_.cut().units + unit, invocation) : kUndefined;
         const std::int32_t position = defined ? static_cast<std::int32_t>(layout_.position(buffer, chunk)) : -1;
         if (writer == nullptr) {
-          memory_.set_initial(cell, value, position);
+          memory_.set_initial(cell, value, position, ranks_[rank].user, {sites_.caller(rank), -1, 0});
         } else {
           memory_.write(cell, *writer, 0, value, position);
         }
@@ -120,7 +120,7 @@ void Execution::end_call(std::int32_t rank) {
     all.join_data(blocks_[first_block_[rank] + b].base);
   }
   const auto tick = static_cast<std::uint32_t>(state.invocation) + 1;
-  Actor user{state.user, tick, tick, &all, {sites_.caller(rank), -1, state.invocation}};
+  Actor user{state.user, tick, tick, &all, {sites_.caller(rank), -1, state.invocation}, 0, &all};
   const Shape& shape = layout_.shape();
   const std::int64_t chunks = expected_.defined(rank) ? shape.blocks[kOut] * std::int64_t{shape.block_chunks[kOut]} : 0;
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -285,7 +285,8 @@ Clock& Execution::lane(Block& block, std::size_t index) {
 }
 
 Actor Execution::actor(const Block& block, const Step& step, const Clock& clock) const {
-  return {block.component, block.tick, block.joined, &clock, step.moment};
+  return {block.component, block.tick, block.joined, &clock, step.moment, std::uint64_t{block.component} << 32,
+          &block.base};
 }
 
 // Which counter the k-th channel of an operation means: of this rank, or the one that it raises at the peer.

@@ -223,10 +223,12 @@ void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& 
   now.drained.join_order(before);
   now.passed.join_order(before);
   const Clock earlier = now.passed;
+  const auto key_of = [&now](std::uint32_t component) { return std::uint64_t{component} << 32 | now.since; };
   for (std::int64_t unit = begin; unit < end; ++unit) {
     ++port.tick;
-    const Actor reader{port.reads, port.tick, ordered, &reading, step.moment};
-    const Actor writer{port.writes, port.tick, ordered, &before, step.moment};
+    // Another block's transfers through the channel may know less.
+    const Actor reader{port.reads, port.tick, ordered, &reading, step.moment, key_of(port.reads), &reading};
+    const Actor writer{port.writes, port.tick, ordered, &before, step.moment, key_of(port.writes), &before};
     const std::uint64_t lane = std::uint64_t{now.since} << 32;  // no other transfer's
     const Layout::Run& in = source[0];
     const Layout::Run& out = target[0];

@@ -2,6 +2,7 @@
 #include "plan/verifier/memory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -98,35 +99,52 @@ void Memory::read(Cell cell, const Actor& actor, std::uint64_t lane) {
 
 void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest) {
   State& state = cells_[cell];
-  const bool same = value != kUndefined && value == state.value;
-  const auto unordered_write = std::find_if(state.writers.begin(), state.writers.end(),
-                                            [&](const Access& writer) { return !visible_to(writer, actor, lane); });
-  if (unordered_write != state.writers.end() && !same) {
-    race(cell, actor, "overwrites", *unordered_write, "writes",
-         happened_before(*unordered_write, actor, lane)
+  const auto seen = [&](const Access& writer) { return visible_to(writer, actor, lane); };
+  if (value != kUndefined && value == state.value) {
+    // Who comes after one of the writers comes after all that this one came after.
+    const bool follows = std::any_of(state.writers.begin(), state.writers.end(), seen);
+    for (const Past& past : state.past) {
+      if (follows || comes_after(past, actor, lane)) continue;
+      race(cell, actor, "overwrites", past.access, past.writes ? "writes" : "reads",
+           "another write of the same value comes in between, but nothing orders the two");
+    }
+    add_writer(state, actor, lane);
+    state.shortest = std::max(state.shortest, shortest);
+    return;
+  }
+  for (const Access& writer : state.writers) {
+    if (seen(writer)) continue;
+    race(cell, actor, "overwrites", writer, "writes",
+         happened_before(writer, actor, lane)
              ? "the first write comes first, but nothing makes it visible before the second"
              : "nothing orders the two writes");
   }
-  const auto unordered_read = std::find_if(state.readers.begin(), state.readers.end(),
-                                           [&](const Access& reader) { return !happened_before(reader, actor, lane); });
-  if (unordered_read != state.readers.end() && !same) {
-    race(cell, actor, "overwrites", *unordered_read, "reads", "nothing orders the read before the write");
+  for (const Access& reader : state.readers) {
+    if (happened_before(reader, actor, lane)) continue;
+    race(cell, actor, "overwrites", reader, "reads", "nothing orders the read before the write");
   }
+  state.past.clear();
+  for (const Access& writer : state.writers) state.past.push_back({writer, true});
+  for (const Access& reader : state.readers) state.past.push_back({reader, false});
+  state.writers.assign(1, Access{actor.component, actor.tick, lane, actor.moment});
+  state.readers.clear();
+  state.value = value;
+  state.shortest = shortest;
+}
+
+// Of writes that one component makes one after the other, the first is what readers need and the last what the next
+// value must come after.
+void Memory::add_writer(State& state, const Actor& actor, std::uint64_t lane) {
   const Access access{actor.component, actor.tick, lane, actor.moment};
-  if (same) {
-    // A reader that has seen an earlier write of the value is served; one such write is enough.
-    bool kept = false;
-    std::erase_if(state.writers, [&](const Access& writer) {
-      if (!visible_to(writer, actor, lane)) return false;
-      return std::exchange(kept, true);
-    });
-  } else {
-    state.writers.clear();
+  bool first = false;
+  for (Access& writer : state.writers) {
+    if (writer.component != actor.component || !visible_to(writer, actor, lane)) continue;
+    if (std::exchange(first, true)) {
+      writer = access;
+      return;
+    }
   }
   state.writers.push_back(access);
-  if (unordered_read == state.readers.end()) state.readers.clear();
-  state.value = value;
-  state.shortest = same ? std::max(state.shortest, shortest) : shortest;
 }
 
 bool Memory::arrived(Cell slot, std::int32_t invocation) const {
@@ -137,8 +155,7 @@ void Memory::read_slot(Cell slot, const Actor& actor, std::uint64_t lane) { add_
 
 void Memory::read_slot_raw(Cell slot, const Actor& actor) {
   State& state = cells_[slot];
-  const Access* writer = state.writers.empty() ? nullptr : &state.writers.front();
-  if (writer == nullptr || !arrived(slot, actor.moment.invocation)) {
+  if (state.writers.empty() || !arrived(slot, actor.moment.invocation)) {
     Fault fault{FaultKind::kPackets,
                 describe(sites_.site(actor.moment)) + " sends " + layout_.name_of(slot) +
                     ", into which nothing has put packets in this call",
@@ -148,8 +165,10 @@ void Memory::read_slot_raw(Cell slot, const Actor& actor) {
   // Whoever has read the packets knows that they are whole.
   const bool known = std::any_of(state.readers.begin(), state.readers.end(),
                                  [&](const Access& reader) { return happened_before(reader, actor, 0); });
-  if (!known && !visible_to(*writer, actor, 0)) {
-    race(slot, actor, "sends", *writer, "writes", "nothing orders the write before the transfer");
+  const bool seen = std::any_of(state.writers.begin(), state.writers.end(),
+                                [&](const Access& writer) { return visible_to(writer, actor, 0); });
+  if (!known && !seen) {
+    race(slot, actor, "sends", state.writers.front(), "writes", "nothing orders the write before the transfer");
   }
   add_reader(state, actor, 0);
 }
@@ -159,8 +178,10 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
   State& state = cells_[cell];
   Slot& slot = slots_[cell - layout_.first_packet_cell()];
   if (slot.invocation == actor.moment.invocation) {
-    if (value == state.value) {
-      state.writers.push_back({actor.component, actor.tick, lane, actor.moment});
+    // Filled again by who filled it, it tells no less than before.
+    const Access& filler = state.writers.front();
+    if (value == state.value && filler.component == actor.component && visible_to(filler, actor, lane)) {
+      add_writer(state, actor, lane);
       return;
     }
     Fault fault;
@@ -206,18 +227,42 @@ void Memory::learn(Cell cell, bool fence, Clock& clock) const {
 }
 
 // Whether a write that comes before the actor cannot take effect after it any more: the actor sees it, or somebody has
-// seen it. A cell with other writers by now has been through this.
-bool Memory::landed(const Use& write, const Actor& actor) const {
-  if (visible_to(write.access, actor, 0)) return true;
-  const State& state = cells_[write.cell];
-  const auto same = [&write](const Access& writer) {
-    return writer.component == write.access.component && writer.tick == write.access.tick;
-  };
-  if (std::none_of(state.writers.begin(), state.writers.end(), same)) return true;
-  return state.writers.size() == 1 &&
-         std::any_of(state.readers.begin(), state.readers.end(), [&](const Access& reader) {
-           return reader.component != write.access.component && happened_before(reader, actor, 0);
-         });
+// seen it.
+bool Memory::landed(const Half& half, const Use& write, const Actor& actor) {
+  if (!write.writes || visible_to(write.access, actor, 0)) return true;
+  const auto first = half.witnesses.begin() + static_cast<std::ptrdiff_t>(write.first_witness);
+  return std::any_of(first, first + static_cast<std::ptrdiff_t>(write.witnesses),
+                     [&](const Access& witness) { return happened_before(witness, actor, 0); });
+}
+
+const Memory::Use* Memory::unordered_use(const Half& half, const Actor& actor) {
+  for (const Use& other : half.before) {
+    if (!happened_before(other.access, actor, 0) || !landed(half, other, actor)) return &other;
+  }
+  return nullptr;
+}
+
+// A half's next use begins. Accesses of the last one that were to come yet would be found to be late, so who has seen
+// its writes is known by now.
+void Memory::retire(Half& half, std::int32_t use) {
+  half.before = std::exchange(half.now, {});
+  half.witnesses.clear();
+  half.settled.clear();
+  half.use = use;
+  for (Use& old : half.before) {
+    if (!old.writes) continue;
+    const State& state = cells_[old.cell];
+    const auto same = [&old](const Access& writer) {
+      return writer.component == old.access.component && writer.tick == old.access.tick;
+    };
+    // Who has overwritten it has seen it, and is an old use too.
+    old.writes = std::any_of(state.writers.begin(), state.writers.end(), same);
+    if (!old.writes || state.writers.size() > 1) continue;
+    old.first_witness = half.witnesses.size();
+    std::copy_if(state.readers.begin(), state.readers.end(), std::back_inserter(half.witnesses),
+                 [&old](const Access& reader) { return reader.component != old.access.component; });
+    old.witnesses = half.witnesses.size() - old.first_witness;
+  }
 }
 
 void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Actor& actor, Cell cell, bool writes) {
@@ -247,15 +292,15 @@ void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Act
                           " uses it in another call: nothing orders the two",
                       {now, then}}};
   };
-  if (use > half.use) {
-    half.before = std::exchange(half.now, {});
-    half.checked.clear();
-    half.use = use;
-  }
+  if (use > half.use) retire(half, use);
   if (use < half.use && !half.now.empty()) conflict(half.now.front());
-  if (half.checked.insert(actor.component).second) {
-    for (const Use& other : half.before) {
-      if (!happened_before(other.access, actor, 0) || (other.writes && !landed(other, actor))) conflict(other);
+  if (!half.before.empty() && !half.settled.contains(actor.key)) {
+    Actor lasting = actor;
+    lasting.clock = actor.lasting;
+    if (unordered_use(half, lasting) == nullptr) {
+      half.settled.insert(actor.key);
+    } else if (const Use* other = unordered_use(half, actor)) {
+      conflict(*other);
     }
   }
   const auto same = [&access](const Access& other) {
@@ -264,7 +309,8 @@ void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Act
   if (writes || half.now.empty() || !same(half.now.back().access)) half.now.push_back({access, cell, writes});
 }
 
-void Memory::set_initial(Cell cell, ValueId value, std::int32_t position) {
+void Memory::set_initial(Cell cell, ValueId value, std::int32_t position, std::uint32_t caller, const Moment& moment) {
+  if (value != kUndefined) cells_[cell].writers.assign(1, Access{caller, 0, 0, moment});
   cells_[cell].value = value;
   cells_[cell].shortest = position;
 }

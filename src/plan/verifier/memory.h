@@ -1,8 +1,10 @@
 // The abstract memory: what every cell holds, who wrote and read it last, and whether the next access is ordered after.
 //
-// Read after write and write after write need D, write after read needs X; rewriting the same value needs nothing.
-// Scratch is ordered as a whole too: since offsets change with the size of a call, every access to a rank's half of
-// scratch comes after every access at that half's previous use.
+// Read after write and write after write need D, write after read needs X. Writing the value that is there already
+// needs no order among those who write and read that value, but it does come after all accesses to what was there
+// before. They stay on record for that, so that the order in which accesses are looked at decides nothing. Scratch is
+// ordered as a whole too: since offsets change with the size of a call, every access to a rank's half of scratch comes
+// after every access at that half's previous use.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +55,9 @@ struct Actor {
   std::uint32_t joined = 0;     // own ticks up to this one are ordered before
   const Clock* clock = nullptr;
   Moment moment;
+  // What it knows for certain at all accesses of this key, beside what `clock` knows at this one.
+  std::uint64_t key = 0;
+  const Clock* lasting = nullptr;
 };
 
 class Memory {
@@ -83,7 +88,8 @@ class Memory {
   ValueId value(Cell cell) const { return cells_[cell].value; }
   // The shortest chunk that the value has passed through, as a position in a rank block; -1 if none cuts.
   std::int32_t shortest(Cell cell) const { return cells_[cell].shortest; }
-  void set_initial(Cell cell, ValueId value, std::int32_t position);
+  // As the caller has left it: before all that happens.
+  void set_initial(Cell cell, ValueId value, std::int32_t position, std::uint32_t caller, const Moment& moment);
 
   // The last writer, for messages; false if there is none.
   bool last_writer(Cell cell, Moment& writer) const;
@@ -95,11 +101,16 @@ class Memory {
     std::uint64_t lane;
     Moment moment;
   };
+  struct Past {
+    Access access;
+    bool writes = false;
+  };
   struct State {
     ValueId value = kUndefined;
     std::int32_t shortest = -1;
-    std::vector<Access> writers;  // more than one only if all wrote the same unordered
-    std::vector<Access> readers;  // since
+    std::vector<Access> writers;  // of this value: the first one and those who wrote it again
+    std::vector<Access> readers;  // of this value
+    std::vector<Past> past;       // who wrote and read the value before this one
   };
   struct Slot {
     std::int32_t invocation = -1;  // whose flag it carries
@@ -114,17 +125,27 @@ class Memory {
     Access access;
     Cell cell = 0;
     bool writes = false;
+    // Of a write in `before` that may be under way yet: who has seen it, in Half::witnesses.
+    std::size_t first_witness = 0;
+    std::size_t witnesses = 0;
   };
   struct Half {
     std::int32_t use = 0;
     std::vector<Use> now;
     std::vector<Use> before;
-    std::set<std::uint32_t> checked;  // components known to come after `before`
+    std::vector<Access> witnesses;
+    std::set<std::uint64_t> settled;  // keys of actors (Actor::key) that come after `before`
   };
 
   static bool happened_before(const Access& access, const Actor& actor, std::uint64_t lane);
   static bool visible_to(const Access& access, const Actor& actor, std::uint64_t lane);
-  bool landed(const Use& write, const Actor& actor) const;
+  static bool comes_after(const Past& past, const Actor& actor, std::uint64_t lane) {
+    return past.writes ? visible_to(past.access, actor, lane) : happened_before(past.access, actor, lane);
+  }
+  static bool landed(const Half& half, const Use& write, const Actor& actor);
+  static const Use* unordered_use(const Half& half, const Actor& actor);
+  void retire(Half& half, std::int32_t use);
+  void add_writer(State& state, const Actor& actor, std::uint64_t lane);
   void add_reader(State& state, const Actor& actor, std::uint64_t lane);
   [[noreturn]] void race(Cell cell, const Actor& actor, const char* does, const Access& other, const char* did,
                          const char* missing) const;

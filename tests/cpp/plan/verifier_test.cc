@@ -157,6 +157,54 @@ TEST(Verifier, SaysWhatItHasChecked) {
   EXPECT_NE(misspelt.fault.message.find("\"alreduce\""), std::string::npos) << misspelt.fault.message;
 }
 
+// One thread block uses scratch for one thing and then for another; a second block writes the other thing too, but at
+// any time.
+Plan same_value_from_two(int first, int second) {
+  PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 1);
+  builder.at(0, 1);
+  builder.at(0, first).copy(local(kI, 0), local(kS, 0)).nop().copy(local(kS, 0), local(kO, 0)).nop();
+  builder.at(0, first).copy(local(kI, 1), local(kS, 0)).nop().copy(local(kS, 0), local(kO, 1));
+  builder.at(0, second).copy(local(kI, 1), local(kS, 0));
+  return builder.plan;
+}
+
+TEST(Verifier, TheSameValueIsARaceWithWhatWasThereBefore) {
+  for (const int first : {0, 1}) {
+    const Verdict verdict = verify(loaded(same_value_from_two(first, 1 - first)));
+    EXPECT_EQ(verdict.outcome, Outcome::kRejected) << first;
+    EXPECT_EQ(verdict.fault.kind, FaultKind::kRace) << verdict.fault.message;
+  }
+}
+
+// Rank 0's two thread blocks put into rank 1's scratch through one port channel; rank 2 reads what the first has put.
+// Where that lies depends on the size of a call, so the second must wait for rank 2 as well.
+Plan port_of_two_blocks(bool second_waits_for_reader) {
+  PlanBuilder builder(PlanCollective::kCustom, 3, 2, 2, 2);
+  const auto first = builder.at(0, 0);
+  const auto second = builder.at(0, 1);
+  const auto owner = builder.at(1);
+  const auto reader = builder.at(2);
+  reader.signal(0, 0);
+  if (second_waits_for_reader) reader.signal(0, 1);
+  owner.signal(0, 0).signal(0, 1).port_wait(0).nop().copy(local(kS, 1), local(kO, 1)).signal(2);
+  reader.wait(1).nop();
+  reader.move_memory(OpKind::kGet, {reader.remote(ChannelKind::kMemory, 1, kS, 0)}, {local(kO, 0)});
+  second.wait(1, 1);
+  if (second_waits_for_reader) second.wait(2, 1);
+  second.nop().put_port(OpKind::kPut, 1, local(kI, 1), kS, 1).barrier(0, 2).flush(1);
+  first.wait(2, 0).wait(1, 0).nop().put_port(OpKind::kPut, 1, local(kI, 0), kS, 0).barrier(0, 2);
+  first.port_signal(1).flush(1);
+  return builder.plan;
+}
+
+TEST(Verifier, EveryUseOfScratchComesAfterThoseOfTheCallBefore) {
+  const Verdict right = verify(loaded(port_of_two_blocks(true)));
+  EXPECT_EQ(right.outcome, Outcome::kProven) << right.fault.message;
+  const Verdict wrong = verify(loaded(port_of_two_blocks(false)));
+  EXPECT_EQ(wrong.outcome, Outcome::kRejected);
+  EXPECT_NE(wrong.fault.message.find("scratch"), std::string::npos) << wrong.fault.message;
+}
+
 // Sixteen gigabytes if they were things.
 TEST(Verifier, CountsWhatASemaphoreBeginsWith) {
   PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
