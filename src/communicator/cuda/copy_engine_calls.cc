@@ -14,12 +14,6 @@
 #include "communicator/cuda/cuda_communicator_impl.h"
 
 namespace tutti::cuda {
-namespace {
-
-// Tells the second kernel's fingerprint from the first one's.
-constexpr std::uint32_t kSecondMeeting = 0x5bd1e995u;
-
-}  // namespace
 
 bool CudaCommunicatorImpl::uses_copy_engines(const Call& call) const {
   return choose_copy_engine(call, size_, group_->between_gpus(), forced_);
@@ -30,9 +24,7 @@ bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
   copy_streams_.prepare(rank_);
   const bool reduce = call.collective == Collective::kAllReduce;
   const int blocks = reduce ? direct_blocks() : 1;
-  // The complement: unlike the same call by kernels.
-  const std::uint32_t choice = ~(place.number * 64 + static_cast<std::uint32_t>(blocks));
-  const CallRecord record = record_of(call, choice);
+  const CallRecord record = record_of(call, choice_of(place, blocks, DirectWay::kFirstMeeting));
   if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   if (reduce) {
     DirectArgs args = plan_reduce_half(call, rank_, size_, blocks, inputs, outputs, record.hash);
@@ -42,7 +34,7 @@ bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
     meet_ranks(record.hash, stream);
   }
   copy_streams_.issue(plan_copies(call, rank_, size_, inputs, outputs), stream);
-  const Launched last = meet_ranks(post(record, choice ^ kSecondMeeting), stream);
+  const Launched last = meet_ranks(post(record, choice_of(place, blocks, DirectWay::kSecondMeeting)), stream);
   log(call, record, "copy_engine", last);
   return last.captured;
 }

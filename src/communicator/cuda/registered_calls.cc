@@ -31,7 +31,7 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
 bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                                              std::byte* const* outputs, cudaStream_t stream) {
   const int blocks = direct_blocks();
-  const CallRecord record = record_of(call, place.number * 64 + static_cast<std::uint32_t>(blocks));
+  const CallRecord record = record_of(call, choice_of(place, blocks, DirectWay::kKernel));
   if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
   const Launched how = launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers,

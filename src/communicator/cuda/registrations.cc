@@ -11,7 +11,22 @@ namespace {
 // Below this a call through scratch is faster: it has one barrier less.
 constexpr std::size_t kLeastDirect = std::size_t{1} << 20;
 
-std::uint32_t mixed(std::uint64_t offsets) { return static_cast<std::uint32_t>(offsets ^ offsets >> 32); }
+std::uint64_t mix64(std::uint64_t x) noexcept {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebULL;
+  return x ^ x >> 31;
+}
+
+// Of what has been added one after another: every bit of it counts, and no regular step of offsets cancels another one.
+class Identity {
+ public:
+  explicit Identity(std::uint64_t kind) : hash_(mix64(kind)) {}
+  void add(std::uint64_t value) { hash_ = mix64(hash_ * 0x9e3779b97f4a7c15ULL + value + 1); }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_;
+};
 
 }  // namespace
 
@@ -60,10 +75,19 @@ DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const
   DirectPlace place;
   if (sizes.input > 0) place.input = {unowned, offset_of(call.input.base, sizes.input, "input"), 0};
   if (sizes.output > 0) place.output = {unowned, offset_of(call.output.base, sizes.output, "output"), 0};
-  std::uint64_t offsets = sizes.shared_input ? place.input.offset * 31 + 1 : 0;
-  if (sizes.shared_output) offsets = offsets * 31 + place.output.offset;
-  place.number = mixed(offsets);
+  Identity identity(0);
+  identity.add(sizes.shared_input ? place.input.offset + 1 : 0);
+  identity.add(sizes.shared_output ? place.output.offset + 1 : 0);
+  place.number = identity.value();
   return place;
+}
+
+std::uint32_t choice_of(const DirectPlace& place, int blocks, DirectWay way) noexcept {
+  Identity identity(2);
+  identity.add(place.number);
+  identity.add(static_cast<std::uint64_t>(blocks));
+  identity.add(static_cast<std::uint64_t>(way));
+  return static_cast<std::uint32_t>(identity.value() ^ identity.value() >> 32);
 }
 
 std::string describe(const DirectPlace& place) {
@@ -116,17 +140,18 @@ std::optional<DirectPlace> Registrations::place_of(const Call& call, int size) c
   const std::optional<DirectSizes> sizes = direct_sizes(call, size);
   if (!sizes) return std::nullopt;
   DirectPlace place;
-  std::uint64_t numbers = 0x5ca1e;  // unlike any call in memory of allocate()
+  Identity identity(1);  // unlike any call in memory of allocate()
   const auto locate = [&](const std::byte* data, std::size_t bytes, DirectBuffer& buffer) {
     const auto* found = find(data, bytes);
     if (found == nullptr) return false;
     buffer = {found->second.region, static_cast<std::size_t>(data - found->first), found->second.number};
-    numbers = (numbers * 0x100000001b3u ^ buffer.range) * 0x100000001b3u ^ buffer.offset;
+    identity.add(buffer.range);
+    identity.add(buffer.offset);
     return true;
   };
   if (sizes->shared_input && !locate(call.input.base, sizes->input, place.input)) return std::nullopt;
   if (sizes->shared_output && !locate(call.output.base, sizes->output, place.output)) return std::nullopt;
-  place.number = mixed(numbers);
+  place.number = identity.value();
   return place;
 }
 

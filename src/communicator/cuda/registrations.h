@@ -29,8 +29,12 @@ struct DirectBuffer {
 };
 struct DirectPlace {
   DirectBuffer input, output;
-  std::uint32_t number = 0;  // of what must lie alike: part of what ranks compare
+  std::uint64_t number = 0;  // of what must lie alike: part of what ranks compare
 };
+// How such a call runs; of copy engines, which of the two meetings.
+enum class DirectWay { kKernel, kFirstMeeting, kSecondMeeting };
+// What ranks compare of it beside the call: place, blocks and way. A hash of all bits of them.
+std::uint32_t choice_of(const DirectPlace& place, int blocks, DirectWay way) noexcept;
 // "input in range 1 at byte 0, output in range 2 at byte 64": the registered ones.
 std::string describe(const DirectPlace& place);
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "algorithm/cuda/direct.cuh"
 #include "cuda/collective_case.h"
 #include "cuda/host_ranks.h"
@@ -120,7 +122,7 @@ TEST_F(RegistrationTable, ComparesRangeAndOffset) {
   std::byte* other_second = add(other, 0x50000000, 4 * kMB);
   constexpr Collective kReduce = Collective::kAllReduce;
   EXPECT_EQ(number(table_, kReduce, first_ + 64, second_), number(other, kReduce, other_first + 64, other_second));
-  const std::uint32_t base = number(table_, kReduce, first_, first_);
+  const std::uint64_t base = number(table_, kReduce, first_, first_);
   EXPECT_NE(base, number(other, kReduce, other_first + 16, other_first));
   EXPECT_NE(base, number(other, kReduce, other_first, other_first + 16));
   EXPECT_NE(base, number(other, kReduce, other_second, other_second));
@@ -130,6 +132,33 @@ TEST_F(RegistrationTable, ComparesRangeAndOffset) {
             number(other, Collective::kReduceScatter, other_first, other_second + 5));
   EXPECT_EQ(number(table_, Collective::kAllGather, foreign_, first_),
             number(other, Collective::kAllGather, other_second + 5, other_first));
+}
+
+// Regular steps, such as of 64 MB, or of one buffer up and the other one down, make other calls of them.
+TEST(DirectIdentity, TellsPlacesBlocksAndWaysApart) {
+  const FakeRegion memory(at(std::uintptr_t{1} << 40), std::size_t{1} << 36);
+  Registrations table;
+  table.add(std::make_shared<FakeRegion>(at(std::uintptr_t{1} << 40), std::size_t{1} << 36), 0);
+  std::byte* const base = memory.data(0);
+  std::set<std::uint32_t> seen;
+  std::size_t made = 0;
+  const auto add = [&](std::size_t input, std::size_t output) {
+    const Call call = call_of(Collective::kAllReduce, base + input, base + output, kMB);
+    for (const DirectPlace& place :
+         {place_in(call, 0, copied_sizes(call, 0, 2), memory), table.place_of(call, 2).value()}) {
+      for (const int blocks : {1, 32, 64}) {
+        for (const DirectWay way : {DirectWay::kKernel, DirectWay::kFirstMeeting, DirectWay::kSecondMeeting}) {
+          seen.insert(choice_of(place, blocks, way));
+          ++made;
+        }
+      }
+    }
+  };
+  for (std::size_t step = 0; step < 100; ++step) add(step * 64 * kMB, 0);
+  for (std::size_t step = 1; step < 100; ++step) add(0, step * 64 * kMB);
+  for (std::size_t step = 1; step < 20; ++step) add(16 * step, 31 * 16 * (40 - step));
+  for (const std::size_t high : {std::size_t{1} << 32, std::size_t{1} << 33}) add(high, high >> 32);
+  EXPECT_EQ(seen.size(), made);
 }
 
 TEST_F(RegistrationTable, ForgetsWhatIsRemoved) {
@@ -147,7 +176,7 @@ TEST_F(RegistrationTable, ForgetsWhatIsRemoved) {
   EXPECT_FALSE(table_.holds(*region));
   EXPECT_FALSE(table_.place_of(call, 2).has_value());
   // A number is never given twice: a rank that still uses the old range is found.
-  const std::uint32_t before = table_.place_of(call_of(Collective::kAllReduce, second_, second_, kMB), 2)->number;
+  const std::uint64_t before = table_.place_of(call_of(Collective::kAllReduce, second_, second_, kMB), 2)->number;
   add(table_, 0x10000000, 4 * kMB);
   const auto again = table_.place_of(call, 2);
   EXPECT_EQ(describe(*again), "input in range 3 at byte 0, output in range 3 at byte 0");
