@@ -60,6 +60,9 @@ mutant "headers not awaited" $headers "$no_headers" 'Order.*'
 mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Order.*'
 mutant "messages without credits" src/algorithm/cuda/messages.cuh \
   's/team.is_first_control() \&\& piece_number >= kMessageDepth/false/' 'Order.*'
+mutant "batches cut by place in the list" src/algorithm/cuda/plan_exchange.cc \
+  's/if (r.send != send || r.peer != peer) continue;/if (r.send != send || r.peer != peer) { ++position; continue; }/; s/first + kMessagesOfALane/first + kManyMessages/; s/first += kMessagesOfALane/first += kManyMessages/' \
+  'Order.Batches*'
 mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::Pair64{0, 0});/;/' 'Scrubbing.*'
 mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh "$early_results" 'Order.*'
 mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
@@ -68,6 +71,9 @@ mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
 group failures "tests/cpp/cuda/failures_test.cc $plans"
 mutant unchanged $headers '' 'Failures.*'
 mutant "poison decided thread by thread" $headers 's/if (team_.any(\(device::load_relaxed(world_.control.poison) != 0\)))/if (\1)/' 'Failures.AllThreads*'
+messages=src/algorithm/cuda/messages.cuh
+mutant "poison before a message not told" $messages 's/device::fail_as_told(world.control, {lane.peer.*/;/' 'Failures.AMessage*'
+mutant "overlap of messages not looked for" $messages 's/set_busy(lane.send != 0 ? &state.sending : &state.receiving) != 0/false/' 'Failures.MessageKernels*'
 mutant "complete without its data" $headers 's/ \&\& !incomplete//' 'Failures.ACall*'
 
 group stress "tests/cpp/cuda/stress_test.cc $plans"

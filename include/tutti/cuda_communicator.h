@@ -155,8 +155,8 @@ class CudaCommunicator {
   // Calls that have run without copies so far, captured ones included.
   virtual std::uint64_t direct_calls() const noexcept = 0;
 
-  // Enqueues a batch of messages as one kernel: none of them waits for another one of the batch, but those of one pair
-  // and direction run in order. A batch of sends and receives in any order cannot deadlock within itself.
+  // Enqueues a batch of sends and receives in any order as one kernel: none of them waits for another one, but those of
+  // one pair and direction run in order. Of more than 1008, a kernel has 72 of each pair and direction.
   virtual void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
                         std::chrono::milliseconds timeout = {}) = 0;
   // What inference engines need: tutti/cuda_serving.h.

@@ -35,6 +35,60 @@ def test_messages_that_cross(world: World) -> None:
     run(world, crossed)
 
 
+def batched(ctx: Context, each: int) -> None:
+    """All sends before all receives, on every rank: more than a kernel, or a ring of scratch, holds."""
+    peers = [rank for rank in range(ctx.size) if rank != ctx.rank]
+    sources = {p: [torch.full((100 + i,), 1000.0 * ctx.rank + i, device="cuda") for i in range(each)] for p in peers}
+    targets = {p: [torch.zeros(100 + i, device="cuda") for i in range(each)] for p in peers}
+    operations = [dist.P2POp(dist.isend, tensor, peer) for peer in peers for tensor in sources[peer]]
+    operations += [dist.P2POp(dist.irecv, tensor, peer) for peer in peers for tensor in targets[peer]]
+    for _ in range(2):
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        for peer in peers:
+            for i, target in enumerate(targets[peer]):
+                assert target.eq(1000.0 * peer + i).all(), (peer, i)
+                target.zero_()
+
+
+@pytest.mark.parametrize("each", [60, 200, 700])
+def test_batches_of_any_size(world: World, each: int) -> None:
+    run(world, batched, each, size=2)
+
+
+def test_batches_among_all(world: World) -> None:
+    run(world, batched, 200, size=max(2, GPUS))
+
+
+def deserted(ctx: Context) -> str:
+    """Rank 1 fails alone. What rank 0 issues on the pair afterwards would wait for nobody, and says so all the same."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    peer = 1 - ctx.rank
+    first = torch.ones(10, device="cuda")
+    dist.batch_isend_irecv([dist.P2POp((dist.isend, dist.irecv)[ctx.rank], first, peer, group=group)])[0].wait()
+    torch.cuda.synchronize()
+    if ctx.rank == 1:
+        missing = torch.zeros(10, device="cuda")
+        works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, missing, 0, group=group)])
+        torch.cuda.synchronize()  # the kernel ends at the deadline; this says nothing
+        with pytest.raises(RuntimeError, match="rank 0 did not come") as raised:
+            works[0].wait()
+        ctx.signal("deserted")
+        return str(raised.value)
+    ctx.await_signal("deserted", [1])
+    target = torch.zeros(10, device="cuda")
+    works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, target, 1, group=group)])
+    torch.cuda.synchronize()
+    with pytest.raises(RuntimeError, match="rank 0 did not come") as raised:
+        works[0].wait()
+    return str(raised.value)
+
+
+def test_messages_after_a_peer_has_failed(fresh_world: World) -> None:
+    said = fresh_world(2, env=DEVICE).call(deserted, timeout_s=120)
+    assert "found by rank 1" in said[0] and "found by" not in said[1], said
+
+
 def ringed(ctx: Context) -> None:
     """Every rank sends first, in a group in which no two ranks have exchanged anything."""
     group = dist.new_group(list(range(ctx.size)))

@@ -22,6 +22,17 @@
 
 namespace tutti::cuda {
 
+// Marks what one block at a time may use, and tells whether it was in use: then two kernels of one communicator run at
+// the same time.
+TUTTI_DEVICE std::uint64_t set_busy(std::uint64_t* busy) {
+#if defined(__CUDA_ARCH__)
+  return atomicExch(reinterpret_cast<unsigned long long*>(busy), 1ULL);
+#else
+  // relaxed: nothing is published by it.
+  return std::atomic_ref<std::uint64_t>(*busy).exchange(1, std::memory_order_relaxed);
+#endif
+}
+
 template <class Team>
 class BlockCall {
  public:
@@ -36,7 +47,7 @@ class BlockCall {
     sequence_ = device::load_relaxed(&state.sequence);
     team_.step(4 * sequence_);
     // The answer is looked at in check_headers(): it takes longer than the loads.
-    if (team_.is_first_control()) was_busy_ = exchange(&state.busy, 1);
+    if (team_.is_first_control()) was_busy_ = set_busy(&state.busy);
 #if defined(__CUDA_ARCH__)
     if (team_.is_first_control()) missed_by_block() = 0;
 #endif
@@ -143,14 +154,6 @@ class BlockCall {
   TUTTI_DEVICE std::uint64_t* header(std::byte* scratch, int src) const {
     return reinterpret_cast<std::uint64_t*>(scratch + world_.layout.header(team_.block(), parity(), src));
   }
-  TUTTI_DEVICE static std::uint64_t exchange(std::uint64_t* p, std::uint64_t value) {
-#if defined(__CUDA_ARCH__)
-    return atomicExch(reinterpret_cast<unsigned long long*>(p), value);
-#else
-    return std::atomic_ref<std::uint64_t>(*p).exchange(value, std::memory_order_relaxed);
-#endif
-  }
-
   TUTTI_DEVICE void scrub() const {
     const int other = (parity() + 1) % kParities;
     constexpr std::size_t kPairs = kLLSlotBytes / sizeof(device::Pair64);

@@ -29,7 +29,8 @@ const void* add_rms_norm_kernel_of(bool aligned, DataType dtype) noexcept;
 const void* norm_kernel_of(int vectors, DataType dtype) noexcept;
 // Over QuantizedArgs, for the same types.
 const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexcept;
-const void* message_kernel() noexcept;
+// Over FewMessages or ManyMessages.
+const void* message_kernel(bool many) noexcept;
 const void* probe_kernel() noexcept;
 
 // Every kernel there is: all are loaded before the first call, because loading one beside a kernel that waits for a

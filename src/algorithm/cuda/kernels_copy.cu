@@ -32,8 +32,9 @@ __global__ void __launch_bounds__(kMostThreads)
     meet_ranks_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ MeetArgs args) {
   meet(GridTeam{}, world, args);
 }
+template <class Args>
 __global__ void __launch_bounds__(kMostThreads)
-    messages_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ MessageArgs args) {
+    messages_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ Args args) {
   run_messages(GridTeam{}, world, args);
 }
 __global__ void __launch_bounds__(kMostThreads)
@@ -110,11 +111,16 @@ const void* add_rms_norm_kernel_of(bool aligned, DataType dtype) noexcept {
 const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexcept {
   return serving_set_of(dtype).quantized[static_cast<int>(pattern)];
 }
-const void* message_kernel() noexcept { return address(&messages_kernel); }
+const void* message_kernel(bool many) noexcept {
+  return many ? address(&messages_kernel<ManyMessages>) : address(&messages_kernel<FewMessages>);
+}
 const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
 
 std::vector<const void*> all_kernels() {
-  std::vector<const void*> kernels{message_kernel(), probe_kernel(), meet_kernel(),
+  std::vector<const void*> kernels{message_kernel(false),
+                                   message_kernel(true),
+                                   probe_kernel(),
+                                   meet_kernel(),
                                    uniform_kernel(false, Reducer::kAny),
                                    direct_kernel(Collective::kAllGather, Reducer::kAny)};
   for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {

@@ -7,13 +7,23 @@
 // empty one included), whose header both sides compare.
 //
 // Messages use no sequence number of the collectives and may run beside them.
+//
+// A batch of up to kManyMessages is one kernel. A larger one is cut, each lane after so many of its own messages
+// (kMessagesOfALane), which is the same number on all ranks: the k-th kernels of the ranks then hold the two ends of
+// the same messages, so none of them waits for a later one. Cut by the place in the batch instead, a rank's first
+// kernel could hold sends whose receives are in the peer's second, behind sends whose receives are in this rank's
+// second.
 #pragma once
 
 #include "algorithm/cuda/bulk.cuh"
 
 namespace tutti::cuda {
 
-inline constexpr int kMaxMessages = 64;      // of one kernel
+// Messages of one kernel: the arguments of a few fit the first lines of a kernel's parameters, those of many take 24
+// KB.
+inline constexpr int kFewMessages = 64;
+inline constexpr int kManyMessages = 1008;
+inline constexpr int kMessagesOfALane = kManyMessages / (2 * (device::kMaxRanks - 1));  // where a batch is cut
 inline constexpr int kMessageWorkers = 256;  // threads of a block that move data
 
 struct Message {
@@ -28,22 +38,25 @@ struct MessageLane {
   int first = 0;  // of `messages`
   int count = 0;
 };
+template <int kMessages>
 struct MessageArgs {
   int lanes = 0;
   int channels = 1;
   std::size_t piece_bytes = kMessagePieceBytes;
   std::uint32_t ticket = 0;  // device::Awaited
   MessageLane lane[2 * device::kMaxRanks];
-  Message message[kMaxMessages];
+  Message message[kMessages];
 };
+using FewMessages = MessageArgs<kFewMessages>;
+using ManyMessages = MessageArgs<kManyMessages>;
 
 // (size, fingerprint) of a message, beside each of its pieces.
 TUTTI_DEVICE device::Pair64 message_header(const Message& m) { return {m.bytes, m.fingerprint}; }
 
 // One message over one channel. All threads of the block; false on all or none.
-template <class Team>
-TUTTI_DEVICE bool send_message(const Team& team, const DeviceWorld& world, const MessageArgs& args,
-                               const MessageLane& lane, int channel, const Message& m, std::uint64_t& piece_number) {
+template <class Team, class Args>
+TUTTI_DEVICE bool send_message(const Team& team, const DeviceWorld& world, const Args& args, const MessageLane& lane,
+                               int channel, const Message& m, std::uint64_t& piece_number) {
   const ScratchLayout& layout = world.layout;
   std::byte* there = world.scratch[lane.peer];
   const std::size_t share = (m.bytes + 16 * static_cast<std::size_t>(args.channels) - 1) /
@@ -80,9 +93,9 @@ TUTTI_DEVICE bool send_message(const Team& team, const DeviceWorld& world, const
   return true;
 }
 
-template <class Team>
-TUTTI_DEVICE bool receive_message(const Team& team, const DeviceWorld& world, const MessageArgs& args,
-                                  const MessageLane& lane, int channel, const Message& m, std::uint64_t& piece_number) {
+template <class Team, class Args>
+TUTTI_DEVICE bool receive_message(const Team& team, const DeviceWorld& world, const Args& args, const MessageLane& lane,
+                                  int channel, const Message& m, std::uint64_t& piece_number) {
   const ScratchLayout& layout = world.layout;
   std::byte* here = world.scratch[world.rank];
   const std::size_t share = (m.bytes + 16 * static_cast<std::size_t>(args.channels) - 1) /
@@ -122,16 +135,36 @@ TUTTI_DEVICE bool receive_message(const Team& team, const DeviceWorld& world, co
   return true;
 }
 
-template <class Team>
-TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const MessageArgs& args) {
+// Before a block's first message. All threads; false on all or none. A failure is recorded here as well: a peer may
+// have failed before this kernel came, and then no wait of this rank would ever say so.
+template <class Team, class Args>
+TUTTI_DEVICE bool begin_messages(const Team& team, const DeviceWorld& world, const Args& args, const MessageLane& lane,
+                                 MessageState& state) {
+  if (team.any(device::load_relaxed(world.control.poison) != 0)) {
+    if (team.is_first_control()) {
+      device::fail_as_told(world.control, {lane.peer, 0, args.message[lane.first].fingerprint, args.ticket});
+    }
+    return false;
+  }
+  bool overlaps = false;
+  if (team.is_first_control() && set_busy(lane.send != 0 ? &state.sending : &state.receiving) != 0) {
+    overlaps = true;
+    device::fail(world.control, device::pack_poison(device::FailureCode::kOverlap, world.rank, world.rank),
+                 {lane.peer, 0, args.message[lane.first].fingerprint, args.ticket}, 0);
+  }
+  return !team.any(overlaps);
+}
+
+template <class Team, class Args>
+TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const Args& args) {
   const MessageLane& lane = args.lane[team.block() / args.channels];
   const int channel = team.block() % args.channels;
-  if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
+  MessageState& state = world.state->messages[lane.peer][channel];
+  if (!begin_messages(team, world, args, lane, state)) return;
   std::uint64_t& progress = world.state->message_progress[team.block()];
   if (args.ticket != 0 && team.is_first_control()) {
     device::store_relaxed(&progress, pack_progress(args.ticket, args.ticket - 1));
   }
-  MessageState& state = world.state->messages[lane.peer][channel];
   // relaxed, only so that the compiler does not read both words: the other one is another block's.
   std::uint64_t* const count = lane.send != 0 ? &state.sent : &state.received;
   std::uint64_t number = device::load_relaxed(count);
@@ -144,6 +177,7 @@ TUTTI_DEVICE void run_messages(const Team& team, const DeviceWorld& world, const
   team.sync();
   if (!team.is_first_control()) return;
   *count = number;
+  device::store_relaxed(lane.send != 0 ? &state.sending : &state.receiving, 0);
   if (args.ticket != 0) device::store_relaxed(&progress, pack_progress(args.ticket, args.ticket));
 }
 

@@ -21,6 +21,30 @@ bool sends_list(const Call& call) {
 
 ReduceSpec spec_of(const Call& call, int size) { return {call.dtype, call.op, size, call.factor, call.device_factor}; }
 
+// Of each lane, its messages from the `first`-th to before the `end`-th.
+template <class Args>
+Args fill(const std::vector<MessageRequest>& requests, int channels, std::size_t first, std::size_t end) {
+  Args args;
+  args.channels = channels;
+  int placed = 0;
+  for (const bool send : {true, false}) {
+    for (int peer = 0; peer < device::kMaxRanks; ++peer) {
+      MessageLane lane{peer, send ? 1 : 0, placed, 0};
+      std::size_t position = 0;
+      for (const MessageRequest& r : requests) {
+        if (r.send != send || r.peer != peer) continue;
+        if (position >= first && position < end) {
+          args.message[placed++] = {r.data, r.bytes, r.fingerprint, 0};
+          ++lane.count;
+        }
+        ++position;
+      }
+      if (lane.count > 0) args.lane[args.lanes++] = lane;
+    }
+  }
+  return args;
+}
+
 }  // namespace
 
 bool reduces(Collective c) noexcept {
@@ -135,28 +159,18 @@ DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const*
   return args;
 }
 
-std::vector<MessageArgs> make_messages(const std::vector<MessageRequest>& requests, int channels) {
-  std::vector<MessageArgs> kernels;
-  for (std::size_t begin = 0; begin < requests.size(); begin += kMaxMessages) {
-    const std::size_t end = std::min(requests.size(), begin + kMaxMessages);
-    MessageArgs args;
-    args.channels = channels;
-    int placed = 0;
-    for (const bool send : {true, false}) {
-      for (int peer = 0; peer < device::kMaxRanks; ++peer) {
-        MessageLane lane{peer, send ? 1 : 0, placed, 0};
-        for (std::size_t i = begin; i < end; ++i) {
-          const MessageRequest& r = requests[i];
-          if (r.send != send || r.peer != peer) continue;
-          args.message[placed++] = {r.data, r.bytes, r.fingerprint, 0};
-          ++lane.count;
-        }
-        if (lane.count > 0) args.lane[args.lanes++] = lane;
-      }
-    }
+FewMessages make_few_messages(const std::vector<MessageRequest>& requests, int channels) {
+  return fill<FewMessages>(requests, channels, 0, requests.size());
+}
+
+std::vector<ManyMessages> make_many_messages(const std::vector<MessageRequest>& requests, int channels) {
+  if (requests.size() <= kManyMessages) return {fill<ManyMessages>(requests, channels, 0, requests.size())};
+  std::vector<ManyMessages> kernels;
+  for (std::size_t first = 0;; first += kMessagesOfALane) {
+    ManyMessages args = fill<ManyMessages>(requests, channels, first, first + kMessagesOfALane);
+    if (args.lanes == 0) return kernels;
     kernels.push_back(args);
   }
-  return kernels;
 }
 
 std::vector<MessageRequest> messages_of(const Call& call, int rank, int size, std::uint32_t fingerprint) {

@@ -36,9 +36,10 @@ struct MessageRequest {
   int peer = 0;
   std::uint32_t fingerprint = 0;
 };
-// Kernels' worth of messages: lanes by peer and direction, at most kMaxMessages a kernel, in order. `channels` is the
-// same on all ranks.
-std::vector<MessageArgs> make_messages(const std::vector<MessageRequest>& requests, int channels);
+// A kernel's worth of up to kFewMessages: lanes by peer and direction, in order. `channels` is the same on all ranks.
+FewMessages make_few_messages(const std::vector<MessageRequest>& requests, int channels);
+// The same of any number: a batch of more than kManyMessages becomes several kernels.
+std::vector<ManyMessages> make_many_messages(const std::vector<MessageRequest>& requests, int channels);
 // The messages of an uneven all_to_all, gather or scatter, this rank's own part left out.
 std::vector<MessageRequest> messages_of(const Call& call, int rank, int size, std::uint32_t fingerprint);
 

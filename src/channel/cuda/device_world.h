@@ -17,6 +17,8 @@ struct BlockState {
 struct MessageState {
   std::uint64_t sent = 0;      // pieces sent to a peer over one channel
   std::uint64_t received = 0;  // and received from it
+  std::uint64_t sending = 0;   // not zero while a kernel's block does
+  std::uint64_t receiving = 0;
 };
 // Tickets (tutti/device/wait.cuh) of the last calls that a block has started and ended: the host reads them when it
 // wants to know how far the GPU has come.

@@ -250,8 +250,14 @@ Launched CudaCommunicatorImpl::launch_messages(const std::vector<MessageRequest>
   // As many blocks as lanes and channels: few where ranks share a GPU (GpuGroup::most_blocks).
   const int channels = group_->sharers() <= 2 ? kMessageChannels : 1;
   Launched last{Lane::kMessages, 0, 0, false, reinterpret_cast<std::uintptr_t>(stream)};
-  for (MessageArgs& args : make_messages(requests, channels)) {
-    last = launch(message_kernel(), args.lanes * args.channels, kMessageWorkers, args, Lane::kMessages, stream);
+  const auto enqueue = [&](bool many, auto args) {
+    last = launch(message_kernel(many), args.lanes * args.channels, kMessageWorkers, args, Lane::kMessages, stream);
+  };
+  if (requests.empty()) return last;
+  if (requests.size() <= kFewMessages) {
+    enqueue(false, make_few_messages(requests, channels));
+  } else {
+    for (const ManyMessages& args : make_many_messages(requests, channels)) enqueue(true, args);
   }
   return last;
 }

@@ -84,6 +84,42 @@ TEST(Failures, AllThreadsOfABlockLeaveTogether) {
   }
 }
 
+// Messages between rank 0 and rank 1: what each of them has in its batch.
+FewMessages one_message(std::vector<std::byte>& data, bool send, int peer) {
+  FewMessages kernel = make_few_messages({{send, data.data(), data.size(), peer, 3}}, 1);
+  kernel.ticket = 5;
+  return kernel;
+}
+
+// A rank that only receives would never wait, so nobody would tell it that its peer has failed.
+TEST(Failures, AMessageOnAPoisonedPairIsReported) {
+  for (const bool send : {false, true}) {
+    HostRanks ranks(2);
+    *ranks.world(1).control.poison = device::pack_poison(device::FailureCode::kTimeout, 1, 0);
+    std::vector<std::byte> data(100, std::byte{7});
+    const FewMessages kernel = one_message(data, send, 0);
+    run_messages(SerialTeam{}, ranks.world(1), kernel);
+    EXPECT_EQ(ranks.host(1).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout));
+    EXPECT_EQ(ranks.host(1).reporter, 0u);
+    EXPECT_EQ(ranks.host(1).ticket, 5u);
+    EXPECT_EQ(ranks.world(1).state->message_progress[0], 0u);
+  }
+}
+
+// Two kernels of one lane at the same time, such as graphs replayed on two streams, would take the same slots.
+TEST(Failures, MessageKernelsThatOverlapAreFound) {
+  for (const bool send : {false, true}) {
+    HostRanks ranks(2);
+    std::vector<std::byte> data(100);
+    const FewMessages kernel = one_message(data, send, 1);
+    MessageState& state = ranks.world(0).state->messages[1][0];
+    (send ? state.sending : state.receiving) = 1;  // the other kernel runs
+    run_messages(SerialTeam{}, ranks.world(0), kernel);
+    EXPECT_EQ(ranks.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kOverlap)) << send;
+    EXPECT_EQ(ranks.host(0).peer, 0u);
+  }
+}
+
 // A wait that ends without its data: the call is not complete, whatever the failure's record says. It may be that of a
 // message, which ran beside the call and has a later ticket.
 TEST(Failures, ACallWithoutItsDataIsNotComplete) {

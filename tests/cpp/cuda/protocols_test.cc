@@ -1,6 +1,7 @@
 // The kernels' bodies on the host: every collective over every protocol, with ranks and blocks as threads.
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <random>
 
 #include "cuda/collective_case.h"
@@ -270,13 +271,60 @@ TEST(Order, MessagesKeepTheirCredits) {
                 requests.push_back(
                     {false, received[r][i].data(), received[r][i].size(), 1 - r, static_cast<std::uint32_t>(i)});
               }
-              std::vector<MessageArgs> kernels = make_messages(requests, 2);
-              kernels[0].piece_bytes = 64;
-              run_messages(team, ranks.world(r), kernels[0]);
+              FewMessages kernel = make_few_messages(requests, 2);
+              kernel.piece_bytes = 64;
+              run_messages(team, ranks.world(r), kernel);
             });
   for (int r = 0; r < kSize; ++r) {
     ASSERT_EQ(ranks.host(r).code, 0u);
     for (std::size_t i = 0; i < kMessages / 2; ++i) ASSERT_EQ(received[r][i], sent[1 - r][i]) << "message " << i;
+  }
+}
+
+// What one batch may hold has no limit, in whichever order: all sends before all receives on every rank, as a ring or a
+// pipeline issues them. The kernels of a batch run one after another, as on a stream.
+TEST(Order, BatchesOfAnySizeInAnyOrder) {
+  struct Shape {
+    int size, each;  // messages to each peer
+  };
+  for (const Shape shape : {Shape{2, 60}, Shape{2, 700}, Shape{4, 250}}) {
+    const auto each = static_cast<std::size_t>(shape.each);
+    HostRanks ranks(shape.size);
+    std::vector<std::vector<std::uint64_t>> sent(static_cast<std::size_t>(shape.size)), received(sent.size());
+    std::vector<std::vector<MessageRequest>> batches(sent.size());
+    std::vector<std::unique_ptr<std::barrier<>>> streams;
+    for (int r = 0; r < shape.size; ++r) {
+      const auto index = static_cast<std::size_t>(r);
+      sent[index].resize(sent.size() * each);
+      received[index].resize(sent.size() * each);
+      for (std::size_t i = 0; i < sent[index].size(); ++i) sent[index][i] = mixed(index << 32 | i);
+      for (const bool send : {true, false}) {
+        for (int peer = 0; peer < shape.size; ++peer) {
+          for (std::size_t i = 0; peer != r && i < each; ++i) {
+            std::uint64_t* word = &(send ? sent : received)[index][static_cast<std::size_t>(peer) * each + i];
+            batches[index].push_back(
+                {send, reinterpret_cast<std::byte*>(word), sizeof(*word), peer, static_cast<std::uint32_t>(i)});
+          }
+        }
+      }
+      streams.push_back(std::make_unique<std::barrier<>>(2 * (shape.size - 1)));
+    }
+    ranks.run([&](int) { return 2 * (shape.size - 1); },
+              [&](int r, const SerialTeam& team) {
+                for (const ManyMessages& kernel : make_many_messages(batches[static_cast<std::size_t>(r)], 1)) {
+                  run_messages(team, ranks.world(r), kernel);
+                  streams[static_cast<std::size_t>(r)]->arrive_and_wait();
+                }
+              });
+    for (int r = 0; r < shape.size; ++r) {
+      ASSERT_EQ(ranks.host(r).code, 0u) << shape.each << " messages";
+      for (int p = 0; p < shape.size; ++p) {
+        for (std::size_t i = 0; p != r && i < each; ++i) {
+          ASSERT_EQ(received[static_cast<std::size_t>(r)][static_cast<std::size_t>(p) * each + i],
+                    sent[static_cast<std::size_t>(p)][static_cast<std::size_t>(r) * each + i]);
+        }
+      }
+    }
   }
 }
 
