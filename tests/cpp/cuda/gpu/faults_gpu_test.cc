@@ -139,7 +139,7 @@ TEST(Refusals, AreErrorsBeforeAnythingIsSent) {
     Buffers b = prepare(rank, c, rank.stream);
     Call bad = b.call;
     bad.dtype = DataType::kInt32;
-    bad.op = ReduceOp::kAvg;
+    bad.op = ReduceOp::kPremulSum;
     EXPECT_EQ(kind_of([&] { rank.comm->run(bad, rank.stream); }), ErrorKind::kInvalidArgument);
     EXPECT_EQ(kind_of([&] {
                 rank.comm->exchange({{true, b.input, 4, rank.rank, 0}}, rank.stream);
