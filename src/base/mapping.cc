@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <random>
@@ -18,6 +19,9 @@
 // Newer than Debian 12's headers.
 #if defined(__linux__) && !defined(MFD_NOEXEC_SEAL)
 #define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#if defined(__linux__) && !defined(MADV_POPULATE_WRITE)
+#define MADV_POPULATE_WRITE 23
 #endif
 #ifndef MAP_NORESERVE
 #define MAP_NORESERVE 0
@@ -177,6 +181,33 @@ bool replace_by_private_memory(std::byte* data, std::size_t bytes) noexcept {
 void replace_by_nothing(std::byte* data, std::size_t bytes) noexcept {
   if (bytes == 0) return;
   if (!fixed_map(data, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) ::munmap(data, bytes);
+}
+
+bool keep_writes_private(std::byte* data, std::size_t bytes, int fd, std::size_t offset) noexcept {
+  if (fixed_map(data, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, offset)) return true;
+  // Limits are checked before anything is unmapped. Should that ever not hold, the old view again.
+  fixed_map(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);
+  return false;
+}
+
+bool take_own_pages(std::byte* data, std::size_t bytes) noexcept {
+#if defined(MADV_POPULATE_WRITE)
+  int result = 0;
+  do {
+    result = ::madvise(data, bytes, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return true;
+  if (errno != EINVAL) return false;  // EINVAL: Linux before 5.14
+#endif
+  // A write that changes nothing, also while other threads write there.
+  for (std::size_t at = 0; at < bytes; at += page_bytes()) {
+    const std::atomic_ref<unsigned char> byte(*reinterpret_cast<unsigned char*>(data + at));
+    unsigned char value = byte.load(std::memory_order_relaxed);
+    // relaxed: orders nothing; it is the page fault that counts.
+    while (!byte.compare_exchange_weak(value, value, std::memory_order_relaxed, std::memory_order_relaxed)) {
+    }
+  }
+  return true;
 }
 
 void drop_private_pages(std::byte* data, std::size_t bytes) noexcept { ::madvise(data, bytes, MADV_DONTNEED); }

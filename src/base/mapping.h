@@ -65,6 +65,13 @@ bool replace_by_private_memory(std::byte* data, std::size_t bytes) noexcept;
 // Nothing: every access faults, the addresses stay taken.
 void replace_by_nothing(std::byte* data, std::size_t bytes) noexcept;
 
+// Two steps to make a shared view of a file the caller's own. The first: what this process writes to the range from now
+// on, on any thread, goes to pages of its own, what it has written before is kept, and pages that it has not written
+// still show the file. False if that is refused: nothing has changed then.
+bool keep_writes_private(std::byte* data, std::size_t bytes, int fd, std::size_t offset) noexcept;
+// The second: gives every page of the range a copy of its own, with what it shows. False without memory for all.
+bool take_own_pages(std::byte* data, std::size_t bytes) noexcept;
+
 // Drops the pages of private memory; it reads as zeros afterwards.
 void drop_private_pages(std::byte* data, std::size_t bytes) noexcept;
 

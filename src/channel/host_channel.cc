@@ -388,17 +388,37 @@ void HostChannel::leave() noexcept {
   }
 }
 
-void HostChannel::report(Outcome outcome) noexcept {
+void HostChannel::report(Outcome outcome, std::uint64_t sequence) noexcept {
   RankControl& me = control(index_);
   // relaxed: only this rank writes its state; the release below publishes.
-  if (me.state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(RankState::kJoined)) return;
-  me.failed_status = static_cast<std::int32_t>(outcome.status);
-  me.failed_peer = outcome.peer;
-  // release: publishes the note; pairs with the acquire in reported() and check().
-  me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
+  const bool first = me.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(RankState::kJoined);
+  if (first) {
+    me.failed_status = static_cast<std::int32_t>(outcome.status);
+    me.failed_peer = outcome.peer;
+    // release: publishes the note; pairs with the acquire in reported() and check().
+    me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
+  }
+  if (sequence != 0) {
+    // release: with the state and the note; pairs with the acquire in check_given_up().
+    me.given_up.store(sequence, std::memory_order_release);
+    // Before anything that this rank does to memory of the call; pairs with the fence in check_given_up().
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  if (!first) return;
   for (int peer = 0; peer < ranks(); ++peer) {
     for (int lane = 0; lane < kWaitLanes; ++lane) ring_doorbell(peer, static_cast<WaitLane>(lane));
   }
+}
+
+Outcome HostChannel::check_given_up() const noexcept {
+  // Everything read before is older than the words below; pairs with the fence in report().
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (int peer = 0; peer < ranks(); ++peer) {
+    // acquire: makes the note visible; pairs with the release in report().
+    const std::uint64_t sequence = control(peer).given_up.load(std::memory_order_acquire);
+    if (peer != index_ && sequence != 0 && sequence <= sequence_) return {Status::kPeerFailed, peer};
+  }
+  return kOkOutcome;
 }
 
 }  // namespace tutti

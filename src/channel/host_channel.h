@@ -139,8 +139,13 @@ class HostChannel {
   Outcome check(int peer) noexcept;
   void abort() noexcept;  // every wait here ends with kAborted
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
-  void leave() noexcept;                  // tells the peers: a clean end
-  void report(Outcome outcome) noexcept;  // tells the peers: a failure; first one counts
+  void leave() noexcept;  // tells the peers: a clean end
+  // Tells the peers: a failure; the first one counts. `sequence`: of the collective that failed, if it was one; peers
+  // that complete it or a later one all the same learn of it by check_given_up().
+  void report(Outcome outcome, std::uint64_t sequence = 0) noexcept;
+  // After the current call's last look at peers' memory: whether a peer has given that call up, and so what was read
+  // there may be nobody's any more.
+  Outcome check_given_up() const noexcept;
   // What a peer has reported.
   Outcome reported(int peer) const noexcept;
   int pid(int peer) const noexcept { return group_.members[static_cast<std::size_t>(peer)].pid; }

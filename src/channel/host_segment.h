@@ -72,6 +72,7 @@ struct alignas(128) RankControl {
   std::atomic<std::uint32_t> state;                // RankState; release: publishes the note below
   std::int32_t failed_status;                      // Status
   std::int32_t failed_peer;
+  std::atomic<std::uint64_t> given_up;       // the first call that this rank has failed in; 0: none
   std::uint64_t word;                        // what the rank says of itself from the start; published by `joined`
   alignas(128) CallRecord records[kWindow];  // published by the word of the cell of the same index
 };

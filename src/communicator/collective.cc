@@ -1,5 +1,6 @@
 // How a collective runs.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "algorithm/hosts/scopes.h"
@@ -24,10 +25,16 @@ int output_blocks(Collective c, int ranks) noexcept {
   return c == Collective::kGather || c == Collective::kAllGather || c == Collective::kAllToAll ? ranks : 1;
 }
 
-// Where all of a block list's memory lies in the arena, if it is one piece.
-std::uint64_t mapped_offset(const Arena& arena, const Blocks& blocks, int count) noexcept {
-  if (blocks.pointers != nullptr || blocks.base == nullptr) return kNotMapped;
-  return arena.offset_of(blocks.base, blocks.bytes * static_cast<std::size_t>(count));
+// All of a block list's memory, if it is one piece; else nothing.
+std::span<std::byte> piece_of(const Blocks& blocks, int count) noexcept {
+  if (blocks.pointers != nullptr || blocks.base == nullptr) return {};
+  return {blocks.base, blocks.bytes * static_cast<std::size_t>(count)};
+}
+std::span<std::byte> input_of(const Call& call, int ranks) noexcept {
+  return piece_of(call.input, input_blocks(call.collective, ranks));
+}
+std::span<std::byte> output_of(const Call& call, int ranks) noexcept {
+  return piece_of(call.output, output_blocks(call.collective, ranks));
 }
 
 }  // namespace
@@ -114,7 +121,6 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   Outcome outcome = dispatch(effective_call, how);
   if (!outcome.ok()) [[unlikely]] {
     recorder_.update(entry, FlightRecorder::State::kFailed);
-    quarantine(call);
     FailureContext context;
     context.mine = context.ours = context_.record;
     context.timeout = context_.deadline.timeout();
@@ -122,8 +128,12 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     explain_failure(outcome, context);
     context.our_algorithm = algorithms_.name_of(context.ours.plans);
     context.their_algorithm = algorithms_.name_of(context.theirs.plans);
-    fail(outcome, context);
+    // The peers first: it may take a while to make memory this process's own.
+    const Error error = poison(outcome, context);
+    take_tensors_back(false);
+    throw error;
   }
+  take_tensors_back(true);
   if (how.refused != nullptr) [[unlikely]] {
     recorder_.update(entry, FlightRecorder::State::kFailed);
     throw_error(ErrorKind::kUnsupported, describe(context_.record) + ": the algorithm " + how.refused);
@@ -181,16 +191,34 @@ Outcome CommunicatorImpl::dispatch(const Call& call, Dispatch& how) noexcept {
     if (how.refused != nullptr) return kOkOutcome;  // nothing has been sent but the announcements, which agree
   }
   how.ran = algorithm;
-  return algorithm->run(call, context_);
+  const Outcome outcome = algorithm->run(call, context_);
+  HostChannel* host = topology_.host.get();
+  if (!outcome.ok() || host == nullptr || algorithm->announces()) return outcome;
+  const Outcome life = host->check_given_up();
+  return context_.hosts != nullptr ? of_group(context_, life) : life;
 }
 
-// Where this rank's tensors lie in its arena, for calls whose algorithm may use that.
-void CommunicatorImpl::record_mapped(const Call& call, CallRecord& record) const noexcept {
-  if (context_.host == nullptr || !context_.host->arenas_mapped() || call.uneven) return;
-  const Arena* arena = process_arena();
+// The arena, if it may hold tensors of this call that peers could use where they lie.
+Arena* CommunicatorImpl::arena_for(const Call& call) const noexcept {
+  return context_.host != nullptr && context_.host->arenas_mapped() && !call.uneven ? process_arena() : nullptr;
+}
+
+// From here to the end of the call peers may touch those of its tensors that are mapped.
+void CommunicatorImpl::lend_tensors(const Call& call, CallRecord& record) noexcept {
+  Arena* arena = arena_for(call);
   if (arena == nullptr) return;
-  record.mapped_input = mapped_offset(*arena, call.input, input_blocks(call.collective, size_));
-  record.mapped_output = mapped_offset(*arena, call.output, output_blocks(call.collective, size_));
+  lent_ = {input_of(call, size_), output_of(call, size_)};
+  record.mapped_input = arena->lend(lent_[0].data(), lent_[0].size());
+  record.mapped_output = arena->lend(lent_[1].data(), lent_[1].size());
+  if (record.mapped_input == kNotMapped) lent_[0] = {};
+  if (record.mapped_output == kNotMapped) lent_[1] = {};
+}
+
+// `done`: all peers have ended the call. Else a stopped one may resume in the middle of it.
+void CommunicatorImpl::take_tensors_back(bool done) noexcept {
+  if (lent_[0].data() == nullptr && lent_[1].data() == nullptr) return;
+  process_arena()->take_back(lent_, done);
+  lent_ = {};
 }
 
 // What a peer says of its tensors must lie in what it has mapped, before anything is read or written there.
@@ -209,7 +237,7 @@ bool CommunicatorImpl::lies_in_arena(const Call& call, int peer) const noexcept 
 Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept {
   HostChannel& host = *context_.host;
   CallRecord& record = context_.record;
-  record_mapped(call, record);
+  lend_tensors(call, record);
   if (Outcome outcome = host.begin(record, context_.deadline); !outcome.ok()) return outcome;
   if (call.uneven) publish_block_sizes(call);
   host.announce();
@@ -280,24 +308,17 @@ void CommunicatorImpl::run_alone(const Call& call) const noexcept {
   if (in.data(0) != out.data(0) && out.size(0) != 0) cpu::copy(out.data(0), in.data(0), out.size(0));
 }
 
-// A stopped peer may still write into mapped memory of this call, or read it: it is never given to anybody else.
-void CommunicatorImpl::quarantine(const Call& call) noexcept {
-  Arena* arena = process_arena();
-  if (arena == nullptr) return;
-  for (const Blocks* blocks : {&call.input, &call.output}) {
-    if (blocks->base != nullptr && arena->contains(blocks->base)) arena->quarantine(blocks->base);
-  }
-}
-
 std::string CommunicatorImpl::explain(const Call& call) const {
   check(call);
   CallShape shape = shape_of(call);
   // What the other ranks' tensors are is not known without the call: taken to be like this rank's.
-  CallRecord record;
-  record.mapped_input = record.mapped_output = kNotMapped;
-  record_mapped(call, record);
-  shape.mapped_input = record.mapped_input != kNotMapped;
-  shape.mapped_output = record.mapped_output != kNotMapped;
+  if (const Arena* arena = arena_for(call); arena != nullptr) {
+    const auto mapped = [arena](std::span<std::byte> tensor) {
+      return arena->offset_of(tensor.data(), tensor.size()) != kNotMapped;
+    };
+    shape.mapped_input = mapped(input_of(call, size_));
+    shape.mapped_output = mapped(output_of(call, size_));
+  }
   return algorithms_.explain(shape);
 }
 

@@ -12,10 +12,12 @@
 // does not run (base/release.h).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "algorithm/collection.h"
@@ -105,14 +107,15 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   Outcome announce_here() noexcept;
   void explain_failure(Outcome& outcome, FailureContext& context) noexcept;
-  void record_mapped(const Call& call, CallRecord& record) const noexcept;
+  Arena* arena_for(const Call& call) const noexcept;
+  void lend_tensors(const Call& call, CallRecord& record) noexcept;
+  void take_tensors_back(bool done) noexcept;
   bool lies_in_arena(const Call& call, int peer) const noexcept;
   Outcome check_block_sizes(const Call& call) noexcept;
   void publish_block_sizes(const Call& call) noexcept;
   void run_alone(const Call& call) const noexcept;
   CallRecord make_record(const Call& call, const UserAlgorithm* chosen) const noexcept;
   CallShape shape_of(const Call& call) const noexcept;
-  void quarantine(const Call& call) noexcept;
 
   // point_to_point.cc
   void check_message(const void* data, std::size_t count, int peer, std::uint64_t tag, bool any_source) const;
@@ -130,7 +133,6 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept override;
 
   // lifecycle.cc
-  [[noreturn]] void fail(Outcome outcome, FailureContext context);
   void trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
   void throw_if_unusable() const;
@@ -154,8 +156,9 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   std::mutex run_mutex_;
   std::atomic<std::uint64_t> sequence_{0};  // written under run_mutex_
   CallContext context_;
-  Scratch scratch_;         // of algorithms
-  Scratch factor_scratch_;  // kPremulSum: the multiplied input
+  std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output
+  Scratch scratch_;                           // of algorithms
+  Scratch factor_scratch_;                    // kPremulSum: the multiplied input
 
   MetricsTable metrics_;
   std::mutex message_metrics_mutex_;  // point-to-point calls of several threads record one at a time; a leaf

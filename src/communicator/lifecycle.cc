@@ -239,11 +239,9 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
     }
   }
   metrics_.count_error();
-  if (host != nullptr) host->report(outcome);
+  if (host != nullptr) host->report(outcome, context.mine.sequence);
   port_->fail(outcome);
   return error;
 }
-
-void CommunicatorImpl::fail(Outcome outcome, FailureContext context) { throw poison(outcome, context); }
 
 }  // namespace tutti

@@ -144,9 +144,9 @@ ArenaStats arena_stats() noexcept {
   return {shared->bytes(), shared->bytes_in_use(), shared->bytes_cached(), shared->bytes_quarantined()};
 }
 
-bool in_arena(const void* data) noexcept {
+bool is_mapped(const void* data, std::size_t bytes) noexcept {
   const Arena* const shared = arena();
-  return shared != nullptr && shared->contains(data);
+  return shared != nullptr && shared->offset_of(data, bytes) != kNotMapped;
 }
 
 }  // namespace tutti::face

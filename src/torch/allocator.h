@@ -31,6 +31,6 @@ struct ArenaStats {
   std::size_t quarantined = 0;
 };
 ArenaStats arena_stats() noexcept;
-bool in_arena(const void* data) noexcept;
+bool is_mapped(const void* data, std::size_t bytes) noexcept;
 
 }  // namespace tutti::face

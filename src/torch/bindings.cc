@@ -219,7 +219,8 @@ void bind_arena(py::module_& module) {
   module.def("shared_allocator_wanted",
              [] { return translated([] { return config_from_environment().shared_allocator; }); });
   module.def("is_mapped", [](const at::Tensor& tensor) {
-    return tensor.device().is_cpu() && tensor.layout() == at::kStrided && in_arena(tensor.storage().data());
+    return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
+           is_mapped(tensor.storage().data(), tensor.storage().nbytes());
   });
   module.def("arena_stats", [] {
     const ArenaStats stats = arena_stats();

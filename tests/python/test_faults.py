@@ -333,6 +333,60 @@ def test_stopped_rank_that_resumes_corrupts_nothing(fresh_world: World, tmp_path
         pool.kill()
 
 
+LARGE = 24_000_000  # 96 MB: nearly all of a call's time its ranks write into each other's tensors
+
+
+def reduce_then_refill(ctx: Context, marker: str) -> dict[str, Any]:
+    """Reduces a mapped tensor until an error; then goes on with the same tensor."""
+    import tutti
+
+    tensor = shared_or_plain(True, LARGE, 1.0)
+    started = False
+    try:
+        while True:
+            dist.all_reduce(tensor)
+            if not started:
+                with open(f"{marker}.{ctx.rank}", "w"):
+                    started = True
+    except dist.DistBackendError as error:
+        message = str(error)
+    mapped = tutti.is_mapped(tensor)
+    tensor.fill_(42.0 + ctx.rank)
+    ctx.kept["live"] = tensor
+    return {"message": message, "mapped": mapped}
+
+
+def still_live(ctx: Context) -> bool:
+    return bool((ctx.kept["live"] == 42.0 + ctx.rank).all())
+
+
+def reduce_live(ctx: Context, name: str) -> bool:
+    """The tensor in a group of those that are left."""
+    ctx.init(name, 20, rank=ctx.rank, size=ctx.size)
+    dist.all_reduce(ctx.kept["live"])
+    return bool((ctx.kept["live"] == 85.0).all())
+
+
+def test_stopped_rank_that_resumes_leaves_live_tensors_alone(fresh_world: World, tmp_path: Any) -> None:
+    """As above, but the other goes on with the tensor of the failed call itself."""
+    for attempt in range(2):
+        pool = fresh_world(2)
+        pool.open_group(1.0)
+        marker = str(tmp_path / f"running{attempt}")
+        pending = pool.begin(reduce_then_refill, marker)
+        await_file(f"{marker}.1")
+        pool.send_signal(1, signal.SIGSTOP)
+        outcomes = pending.wait(20, [0])
+        raised_in_time(outcomes, 0, 15, pool)
+        pool.send_signal(1, signal.SIGCONT)
+        outcomes |= pending.wait(20, [1])
+        assert [outcomes[rank].kind for rank in (0, 1)] == ["ok", "ok"], pool.explain(outcomes)
+        assert pool.call(still_live) == [True, True]
+        assert not outcomes[0].value["mapped"], "a tensor of a failed call is never mapped again"
+        assert pool.call(reduce_live, unique_name("survivors")) == [True, True]
+        pool.kill()
+
+
 class Scribbler(torch.utils.data.Dataset):  # type: ignore[type-arg]
     """A data set whose worker process changes a tensor of its parent in place."""
 

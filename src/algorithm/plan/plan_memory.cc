@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "device/cpu/arena.h"
@@ -22,6 +23,8 @@ PlanMemory::PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout>
 PlanMemory::~PlanMemory() {
   Arena* arena = process_arena();
   if (own_ == nullptr || arena == nullptr) return;
+  const std::span<std::byte> lent(static_cast<std::byte*>(own_), own_bytes_);
+  arena->take_back({&lent, 1}, true);  // no user's memory, whatever peers may still do with it
   if (failed_) {
     arena->quarantine(own_);
     arena->deallocate(own_);
@@ -41,11 +44,11 @@ Outcome PlanMemory::join(Deadline& deadline) noexcept {
   executor::RankMemory& own = ranks_[static_cast<std::size_t>(world_.rank)];
   std::uint64_t place = kNotMapped;
   if (Arena* arena = process_arena(); arena != nullptr) {
-    const std::size_t bytes = own.layout.total + shadow_bytes_;
-    own_ = arena->allocate(bytes);
+    own_bytes_ = own.layout.total + shadow_bytes_;
+    own_ = arena->allocate(own_bytes_);
     if (own_ != nullptr) {
       std::memset(own_, 0, own.layout.total);
-      place = arena->offset_of(own_, bytes);
+      place = arena->lend(own_, own_bytes_);
     }
   }
   if (world_.host == nullptr) {

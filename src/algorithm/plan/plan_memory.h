@@ -46,6 +46,7 @@ class PlanMemory {
   std::vector<executor::RankMemory> ranks_;
   std::size_t shadow_bytes_;
   void* own_ = nullptr;
+  std::size_t own_bytes_ = 0;
   std::uint64_t ended_ = 0;  // the step that says that a rank has ended its last call
   bool failed_ = false;
 };

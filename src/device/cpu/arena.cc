@@ -10,11 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
+#include "device/cpu/loans.h"
 #include "device/cpu/mapped_memory.h"
 #include "device/cpu/range_allocator.h"
 #include "device/cpu/resident_units.h"
@@ -46,6 +49,8 @@ class MemfdArena final : public Arena, private ForkHandler {
   void deallocate(void* data) noexcept override;
   bool contains(const void* data) const noexcept override;
   std::uint64_t offset_of(const void* data, std::size_t bytes) const noexcept override;
+  std::uint64_t lend(const void* data, std::size_t bytes) noexcept override;
+  void take_back(std::span<const std::span<std::byte>> lent, bool done) noexcept override;
   void quarantine(const void* data) noexcept override;
   std::size_t bytes_in_use() const noexcept override;
   std::size_t bytes_cached() const noexcept override;
@@ -66,16 +71,23 @@ class MemfdArena final : public Arena, private ForkHandler {
     return static_cast<std::size_t>(static_cast<const std::byte*>(data) - mapping_.data());
   }
   const Block* find(const void* data) const noexcept;
+  std::uint64_t find_offset(const void* data, std::size_t bytes) const noexcept;
+  ByteRange pages_of(std::size_t offset, std::size_t bytes) const noexcept;
+  bool detached(const Block& block) const noexcept {
+    return loans_.any_detached({block.offset, block.offset + block.bytes});
+  }
   Block* find(const void* data) noexcept { return const_cast<Block*>(std::as_const(*this).find(data)); }
   Block* take(std::size_t bytes);
   Block* take_pages(std::size_t bytes);
   Block* take_small(std::size_t bytes);
   void recycle(Block* block) noexcept;
+  void set_aside(Block* block) noexcept;
   void retire(Block* block) noexcept;
   void release_held() noexcept;
   void sweep_held() noexcept;
   void trim() noexcept;
   bool give_back(std::size_t offset, std::size_t bytes) noexcept;
+  void settle() noexcept;
   void forget_inherited();
 
   MappedMemory& table_;
@@ -83,12 +95,14 @@ class MemfdArena final : public Arena, private ForkHandler {
   Mapping mapping_;
   const std::uint64_t id_;
   const std::size_t cached_limit_;
+  const std::size_t page_;
 
   mutable std::mutex mutex_;  // guards what follows
   RangeAllocator pages_;
   RangeAllocator small_{kSmallGranule};
   ResidentUnits units_;
   std::vector<HeldBlock> held_;
+  Loans loans_;
   std::uint32_t calls_with_held_ = 0;
   std::size_t in_use_ = 0;
   std::size_t quarantined_ = 0;
@@ -112,7 +126,8 @@ MemfdArena::MemfdArena(UniqueFd fd, Mapping mapping, std::size_t cached_limit)
       mapping_(std::move(mapping)),
       id_(random_id()),
       cached_limit_(cached_limit),
-      pages_(std::max<std::size_t>(4096, page_bytes())) {
+      page_(std::max<std::size_t>(4096, page_bytes())),
+      pages_(page_) {
   advise_huge_pages(mapping_.data(), mapping_.bytes());
   exclude_from_core_dump(mapping_.data(), mapping_.bytes());
   pages_.add(0, mapping_.bytes());
@@ -158,7 +173,11 @@ Block* MemfdArena::take_pages(std::size_t bytes) {
 }
 
 Block* MemfdArena::take_small(std::size_t bytes) {
-  if (Block* const block = small_.take(bytes)) return block;
+  while (Block* const block = small_.take(bytes)) {
+    if (!detached(*block)) return block;
+    set_aside(block);  // beside a block of a failed call
+    block->state = BlockState::kRetired;
+  }
   Block* const chunk = take_pages(std::min(kChunkBytes, mapping_.bytes()));
   if (chunk == nullptr) return nullptr;
   try {
@@ -186,6 +205,7 @@ void MemfdArena::deallocate(void* data) noexcept {
     return;
   }
   in_use_ -= block->bytes;
+  if (detached(*block)) set_aside(block);
   ForkedChildren& children = table_.children();
   if (block->quarantined || (private_ && block->offset < inherited_end_)) {
     retire(block);
@@ -215,11 +235,23 @@ void MemfdArena::recycle(Block* block) noexcept {
   if (units_.cached_bytes() > cached_limit_) trim();
 }
 
+// Never maps the block nor gives it out again.
+void MemfdArena::set_aside(Block* block) noexcept {
+  if (block->quarantined || block->state == BlockState::kRetired) return;
+  block->quarantined = true;
+  quarantined_ += block->bytes;
+  if (block->state != BlockState::kHeld) return;
+  std::erase_if(held_, [block](const HeldBlock& held) { return held.offset == block->offset; });
+  retire(block);
+}
+
 // Keeps a block's addresses for ever and gives its memory back: a stopped peer that resumes and writes there finds
 // an empty page of nobody's.
 void MemfdArena::retire(Block* block) noexcept {
   block->state = BlockState::kRetired;
-  if (block->bytes >= kSmallLimit) give_back(block->offset, block->bytes);
+  if (block->bytes < kSmallLimit) return;
+  give_back(block->offset, block->bytes);
+  if (detached(*block)) drop_private_pages(mapping_.data() + block->offset, block->bytes);
 }
 
 // Recycles the blocks whose last possible reader among the forked children has ended.
@@ -266,21 +298,73 @@ bool MemfdArena::contains(const void* data) const noexcept {
 std::uint64_t MemfdArena::offset_of(const void* data, std::size_t bytes) const noexcept {
   if (!contains(data)) return kNotMapped;
   const std::lock_guard lock(mutex_);
+  return find_offset(data, bytes);
+}
+
+std::uint64_t MemfdArena::find_offset(const void* data, std::size_t bytes) const noexcept {
   const Block* const block = find(data);
-  if (private_ || block == nullptr || block->state != BlockState::kUsed) return kNotMapped;
+  if (private_ || block == nullptr || block->state != BlockState::kUsed || block->quarantined) return kNotMapped;
   const std::size_t begin = offset(data);
-  return bytes <= block->offset + block->bytes - begin ? begin : kNotMapped;
+  if (bytes > block->offset + block->bytes - begin) return kNotMapped;
+  return loans_.any_detached(pages_of(begin, bytes)) ? kNotMapped : begin;
+}
+
+ByteRange MemfdArena::pages_of(std::size_t offset, std::size_t bytes) const noexcept {
+  return {offset / page_ * page_, round_up(offset + bytes, page_)};
+}
+
+std::uint64_t MemfdArena::lend(const void* data, std::size_t bytes) noexcept {
+  if (!contains(data)) return kNotMapped;
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t begin = find_offset(data, bytes);
+  if (begin == kNotMapped) return kNotMapped;
+  try {
+    return loans_.begin(pages_of(begin, bytes)) ? begin : kNotMapped;
+  } catch (const std::bad_alloc&) {
+    return kNotMapped;
+  }
+}
+
+void MemfdArena::take_back(std::span<const std::span<std::byte>> lent, bool done) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (private_) return;
+  for (const std::span<std::byte>& range : lent) {
+    if (range.data() == nullptr) continue;
+    loans_.end(pages_of(offset(range.data()), range.size()), !done);
+    if (done) continue;
+    if (Block* const block = find(range.data())) set_aside(block);
+  }
+  settle();
+  for (const std::span<std::byte>& range : lent) {
+    if (range.data() == nullptr || !loans_.any_lost(pages_of(offset(range.data()), range.size()))) continue;
+    Logger().warning("arena: " + std::to_string(range.size()) +
+                     " bytes of a failed call stay shared until the calls of other groups that lend them, too, have "
+                     "ended: a stopped rank that resumes before may change them");
+  }
+}
+
+// Makes the process's own what is lost and lent by no call any more.
+void MemfdArena::settle() noexcept {
+  while (const std::optional<ByteRange> lost = loans_.next_lost()) {
+    bool own = true;
+    while (const std::optional<ByteRange> part = loans_.first_shared(*lost)) {
+      std::byte* const data = mapping_.data() + part->begin;
+      const std::size_t bytes = part->end - part->begin;
+      own = keep_writes_private(data, bytes, fd_.get(), part->begin);
+      if (!own) break;
+      loans_.detach(*part);
+      own = take_own_pages(data, bytes);
+    }
+    if (own) continue;
+    Logger().error("arena: " + std::to_string(lost->end - lost->begin) +
+                   " bytes of a failed call stay shared, for there is no memory for pages of their own: a stopped rank "
+                   "that resumes may change them. End the process, or do not use them");
+  }
 }
 
 void MemfdArena::quarantine(const void* data) noexcept {
   const std::lock_guard lock(mutex_);
-  Block* const block = find(data);
-  if (block == nullptr || block->quarantined || block->state == BlockState::kRetired) return;
-  block->quarantined = true;
-  quarantined_ += block->bytes;
-  if (block->state != BlockState::kHeld) return;
-  std::erase_if(held_, [block](const HeldBlock& held) { return held.offset == block->offset; });
-  retire(block);
+  if (Block* const block = find(data)) set_aside(block);
 }
 
 std::size_t MemfdArena::bytes_in_use() const noexcept {
@@ -304,7 +388,11 @@ void MemfdArena::after_fork_in_child() noexcept {
   if (!private_) {
     private_ = true;
     inherited_end_ = std::min(round_up(pages_.high_water(), ResidentUnits::kUnitBytes), mapping_.bytes());
-    replace_by_private_copy(mapping_.data(), inherited_end_, fd_.get(), 0);
+    // What is this process's alone the child has a copy of already.
+    for (ByteRange rest{0, inherited_end_}; const std::optional<ByteRange> part = loans_.first_shared(rest);) {
+      replace_by_private_copy(mapping_.data() + part->begin, part->end - part->begin, fd_.get(), part->begin);
+      rest.begin = part->end;
+    }
     if (!replace_by_private_memory(mapping_.data() + inherited_end_, mapping_.bytes() - inherited_end_)) {
       inherited_end_ = mapping_.bytes();  // nothing to give out
     }

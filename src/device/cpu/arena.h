@@ -2,7 +2,10 @@
 //
 // One sparse memfd a process. Peers receive its descriptor when a communicator forms and map all of it once; a
 // tensor is then named by its offset. Freed blocks are cached; above a bound their pages are given back by punching
-// holes. A block that a failed call may still be written to by a stopped peer is quarantined for the process's life.
+// holes. What a call of
+// this process lends to its peers is taken back when the call ends. If it failed a stopped peer may resume and write
+// there at any time, so the pages are replaced by private ones with the same content, in place, and the block that they
+// belong to is quarantined: never mapped and never given out again.
 //
 // In a forked child the arena is remapped private at the same address by a pthread_atfork handler, so that a child
 // that writes in place leaves its parent's tensors alone; Tutti is disabled there (forked_child()). The child may
@@ -17,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "base/mapping.h"
 #include "base/registry.h"  // forked_child()
@@ -45,7 +49,16 @@ class Arena {
   // Offset of [data, data + bytes) in the arena, kNotMapped if it does not lie in one block of it.
   virtual std::uint64_t offset_of(const void* data, std::size_t bytes) const noexcept = 0;
 
-  // The block that holds `data` is never given out again, also after its owner frees it.
+  // offset_of(), and the peers may read and write there until take_back(). kNotMapped, too, where an earlier call that
+  // failed lent some of the pages.
+  virtual std::uint64_t lend(const void* data, std::size_t bytes) noexcept = 0;
+  // Ends what lend() began for these ranges; empty ones are nothing. `done`: the peers are done with them. Else a range
+  // is this process's alone when this returns, with its content (what threads of this process write meanwhile is kept),
+  // and its block is quarantined. Two exceptions, both logged: while a call of another group lends the same pages they
+  // stay shared until that ends; and without memory for them they stay so for ever.
+  virtual void take_back(std::span<const std::span<std::byte>> lent, bool done) noexcept = 0;
+
+  // The block that holds `data` is never mapped nor given out again, also after its owner frees it.
   virtual void quarantine(const void* data) noexcept = 0;
 
   // What blocks occupy, sizes rounded up: given out and not freed; freed and still resident; quarantined, whether
