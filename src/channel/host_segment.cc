@@ -22,7 +22,7 @@ SegmentLayout::SegmentLayout(const SegmentShape& shape) noexcept : shape_(shape)
   shape_.stage_bytes = round_up(std::max(shape.stage_bytes, 8 * 64 * n), kPage);
   control_ = round_up(sizeof(SegmentHeader), kPage);
   sizes_ = round_up(sizeof(RankControl), 128);
-  control_stride_ = round_up(sizes_ + 2 * n * sizeof(std::uint64_t), kPage);
+  control_stride_ = round_up(sizes_ + kWindow * n * sizeof(std::uint64_t), kPage);
   slots_ = control_ + n * control_stride_;
   stages_ = round_up(slots_ + n * kWindow * shape_.slot_bytes, kPage);
   rings_ = stages_ + n * shape_.stage_bytes;

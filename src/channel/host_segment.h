@@ -6,7 +6,7 @@
 //
 //   header          which ranks sleep: two lanes of one byte a rank, packed so that a publisher reads one line for 64
 //   control[rank]   announcements, step counters, state, call records, doorbells; zero-filled by the kernel
-//   sizes[rank]     block sizes of uneven calls, for the last two calls
+//   sizes[rank]     block sizes of uneven calls, one row for each of the last kWindow calls
 //   slots[rank]     payloads of small calls, one slot for each of the last kWindow calls
 //   stage[rank]     the staging area of large calls
 //   rings[src][dst] byte rings of the message port
@@ -23,8 +23,9 @@
 namespace tutti {
 
 // How many calls an announcement stays readable. A rank announces call s only after it has verified every peer's
-// announcements up to s - kLag; so no rank is ever more than kLag calls ahead of what a peer has verified, and a cell
-// is overwritten (kWindow calls later) only after every peer has verified it and every slot after it was read.
+// announcements up to s - kLag; so no rank is ever more than kLag calls ahead of what a peer has verified, and what
+// belongs to a call (cell, record, sizes, slot) is overwritten, kWindow calls later, only after every peer has verified
+// the call and has returned from it. docs/architecture.md has the proof: whatever is kept by call is kept kWindow deep.
 inline constexpr int kWindow = 8;
 inline constexpr int kLag = 4;
 static_assert(kWindow >= 2 * kLag, "a peer that lags kLag calls may still verify kLag calls back");
@@ -105,7 +106,7 @@ class SegmentLayout {
   // sizes of the call with this sequence number: one word a destination rank.
   std::uint64_t* sizes(std::byte* base, int rank, std::uint64_t sequence) const noexcept {
     return reinterpret_cast<std::uint64_t*>(base + control_ + rank * control_stride_ + sizes_) +
-           (sequence % 2) * static_cast<std::size_t>(shape_.ranks);
+           sequence % kWindow * static_cast<std::size_t>(shape_.ranks);
   }
   std::byte* slot(std::byte* base, int rank, std::uint64_t sequence) const noexcept {
     return base + slots_ + (static_cast<std::size_t>(rank) * kWindow + sequence % kWindow) * shape_.slot_bytes;
