@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,16 +38,23 @@ struct CallShape {
   bool announced = false;  // all ranks' announcements of this call have been verified
 };
 
-// Memory that grows and is kept between calls; one a communicator.
+// Memory that grows and is kept between calls; one a communicator. What it holds is lost when it grows.
 class Scratch {
  public:
+  // Throws std::bad_alloc.
   std::byte* get(std::size_t bytes) {
-    if (memory_.size() < bytes) memory_.resize(bytes);
-    return memory_.data();
+    if (bytes_ < bytes) {
+      bytes_ = 0;
+      memory_.reset();
+      memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      bytes_ = bytes;
+    }
+    return memory_.get();
   }
 
  private:
-  std::vector<std::byte> memory_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t bytes_ = 0;
 };
 
 struct CallContext {

@@ -1,6 +1,8 @@
 // How a collective runs.
 #include <algorithm>
+#include <new>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "algorithm/hosts/scopes.h"
@@ -95,6 +97,9 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   const UserAlgorithmPtr chosen = chosen_for(call);
   Dispatch how;
   if (chosen != nullptr) how.chosen = algorithms_.made(*chosen);
+  // What may find no memory comes before the call has a number: a call that is refused here leaves all ranks as they
+  // were.
+  const Call effective_call = premultiplied(call);
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
   const std::int64_t start = timed ? now_ns() : 0;
@@ -105,17 +110,6 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
       recorder_.add(context_.record, call.root, FlightRecorder::State::kStarted, context_.deadline.timeout().count());
   if (context_.host != nullptr) context_.host->time_waits(timed);
 
-  Call effective_call = call;
-  if (call.op == ReduceOp::kPremulSum && reduces(call.collective)) {
-    // Multiplied into memory of our own: a call that fails must leave its input alone.
-    const std::size_t blocks = call.collective == Collective::kReduceScatter ? static_cast<std::size_t>(size_) : 1;
-    std::byte* scaled = factor_scratch_.get(call.input.size(0) * blocks);
-    for (std::size_t b = 0; b < blocks; ++b) {
-      cpu::scale(scaled + b * call.input.size(0), call.input.data(static_cast<int>(b)),
-                 call.input.size(0) / size_of(call.dtype), call.dtype, call.factor);
-    }
-    effective_call.input = Blocks::single(scaled, call.input.size(0));
-  }
   context_.detail.clear();
   context_.compared = {};
   Outcome outcome = dispatch(effective_call, how);
@@ -141,6 +135,34 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   recorder_.update(entry, FlightRecorder::State::kCompleted);
   metrics_.record(static_cast<int>(call.collective), bytes, how.ran != nullptr ? how.ran->name() : "alone",
                   timed ? now_ns() - start : -1, timed && context_.host != nullptr ? context_.host->waited_ns() : 0);
+}
+
+// The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
+Call CommunicatorImpl::premultiplied(const Call& call) {
+  if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return call;
+  const int blocks = call.collective == Collective::kReduceScatter ? size_ : 1;
+  std::size_t bytes = 0;
+  for (int b = 0; b < blocks; ++b) bytes += call.input.size(b);
+  std::byte* scaled = nullptr;
+  try {
+    scaled = factor_scratch_.get(bytes);
+    factor_blocks_.resize(static_cast<std::size_t>(blocks));
+  } catch (const std::bad_alloc&) {
+    throw_error(ErrorKind::kExhausted, std::string(to_string(call.collective)) + " of group '" + options_.name +
+                                           "' on rank " + std::to_string(rank_) + ": no memory for the " +
+                                           std::to_string(bytes) +
+                                           " bytes of the multiplied input. Nothing has been sent: free some memory "
+                                           "and call again");
+  }
+  for (int b = 0; b < blocks; ++b) {
+    factor_blocks_[static_cast<std::size_t>(b)] = scaled;
+    cpu::scale(scaled, call.input.data(b), call.input.size(b) / size_of(call.dtype), call.dtype, call.factor);
+    scaled += call.input.size(b);
+  }
+  Call scaled_call = call;
+  scaled_call.input.base = static_cast<std::byte*>(factor_blocks_[0]);
+  scaled_call.input.pointers = call.input.pointers != nullptr ? factor_blocks_.data() : nullptr;
+  return scaled_call;
 }
 
 // Completes what the algorithm has said by what the ranks of this host have announced.

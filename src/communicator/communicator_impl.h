@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "algorithm/collection.h"
 #include "algorithm/plan/plan_files.h"
@@ -103,6 +104,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
     const Algorithm* ran = nullptr;
     const char* refused = nullptr;  // why the chosen one cannot run after all, on all ranks alike
   };
+  Call premultiplied(const Call& call);
   Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   Outcome announce_here() noexcept;
@@ -158,7 +160,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   CallContext context_;
   std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output
   Scratch scratch_;                           // of algorithms
-  Scratch factor_scratch_;                    // kPremulSum: the multiplied input
+  Scratch factor_scratch_;                    // kPremulSum: the multiplied input ...
+  std::vector<void*> factor_blocks_;          // ... and where its blocks begin
 
   MetricsTable metrics_;
   std::mutex message_metrics_mutex_;  // point-to-point calls of several threads record one at a time; a leaf
