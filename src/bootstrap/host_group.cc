@@ -31,6 +31,38 @@ void make_alone(const HostGroupRequest& request, HostGroup& group) {
   group.segment_bytes = 0;
 }
 
+// "TUTTI_STAGE_BYTES is 4M on rank 0 and 1M on ranks 1 and 2": of one setting, which the ranks have differently; else
+// empty. Every rank finds the same.
+std::string difference_in(const std::vector<HostCard>& cards, std::size_t setting) {
+  const AgreedSetting& first = cards.front().settings[setting];
+  const AgreedSetting* other = nullptr;
+  std::vector<int> alike, others;
+  for (std::size_t r = 0; r < cards.size(); ++r) {
+    const AgreedSetting& theirs = cards[r].settings[setting];
+    if (theirs.compared == first.compared) {
+      alike.push_back(static_cast<int>(r));
+    } else if (other == nullptr || theirs.compared == other->compared) {
+      other = &theirs;
+      others.push_back(static_cast<int>(r));
+    }
+  }
+  if (other == nullptr) return {};
+  return first.name + " is " + first.value + " on " + name_ranks(alike) + " and " + other->value + " on " +
+         name_ranks(others);
+}
+
+void require_equal_settings(const std::vector<HostCard>& cards, const HostGroupRequest& request) {
+  std::string differences;
+  for (std::size_t s = 0; s < request.settings.size(); ++s) {
+    const std::string difference = difference_in(cards, s);
+    if (!difference.empty()) differences += (differences.empty() ? "" : "; ") + difference;
+  }
+  if (differences.empty()) return;
+  throw_error(ErrorKind::kMismatch, "communicator \"" + request.id + "\"" +
+                                        " cannot form, for its ranks have different settings: " + differences +
+                                        ". Give all ranks the same");
+}
+
 std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
   const std::vector<std::string> blobs =
       exchange(store, request.id, "host", request.rank, request.size, encode(own), request.timeout);
@@ -38,13 +70,14 @@ std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& reque
   std::vector<int> different;
   for (std::size_t r = 0; r < blobs.size(); ++r) {
     const std::optional<HostCard> card = decode_card(blobs[r]);
-    if (!card) {
+    if (!card || card->settings.size() != request.settings.size()) {
       throw_error(ErrorKind::kMismatch, "rank " + std::to_string(r) + " speaks another version of Tutti than rank " +
                                             std::to_string(request.rank) + ": install one version everywhere");
     }
     cards.push_back(*card);
     if (card->segment_bytes != cards.front().segment_bytes) different.push_back(static_cast<int>(r));
   }
+  require_equal_settings(cards, request);
   if (!different.empty()) {
     throw_error(ErrorKind::kMismatch, name_ranks(different) +
                                           " would lay out shared memory differently than rank 0: "
@@ -138,7 +171,8 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   Deadline deadline = Deadline::after(request.timeout);
   deadline.remaining_ns();  // the clock starts here
   // Every rank listens before the exchange, since only after it is known who leads: so nobody has to ask again.
-  HostCard own{hint_of(request), "tutti-" + random_secret(), random_nonce(), request.segment_bytes(request.size), {}};
+  HostCard own{hint_of(request), "tutti-" + random_secret(), random_nonce(), request.segment_bytes(request.size), {},
+               request.settings};
   if (request.rank == 0 && request.secret.empty()) own.secret = random_secret();
   UniqueFd listener = listen_local(own.socket_name);
   if (!listener) own.socket_name.clear();

@@ -44,6 +44,15 @@ struct HostGroup {
   std::string secret;  // the one in force, for further connections of this communicator
 };
 
+// A setting that all ranks of a communicator must have alike, because what they do follows from it.
+struct AgreedSetting {
+  std::string name;      // "TUTTI_ALGORITHM"
+  std::string value;     // as messages show it
+  std::string compared;  // what has to be equal
+
+  bool operator==(const AgreedSetting&) const = default;
+};
+
 struct HostGroupRequest {
   std::string id;  // of the communicator
   int rank = 0;
@@ -54,10 +63,12 @@ struct HostGroupRequest {
   std::uint64_t arena_id = 0;
   std::uint64_t arena_bytes = 0;
   std::function<std::size_t(int)> segment_bytes;  // for a host of n ranks; equal on all ranks
+  std::vector<AgreedSetting> settings;            // the same names in the same order on all ranks
   std::chrono::milliseconds timeout{};
 };
 
-// Collective. Throws Error(kTimeout) naming the ranks that have not come.
+// Collective. Throws Error(kTimeout) naming the ranks that have not come; Error(kMismatch) on all ranks naming the
+// settings that differ, their values and the ranks.
 HostGroup form_host_group(Store& store, const HostGroupRequest& request);
 
 }  // namespace tutti

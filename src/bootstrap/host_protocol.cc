@@ -45,6 +45,8 @@ std::string encode(const HostCard& card) {
   ByteWriter out;
   out.u32(kCardVersion).text(card.hint).text(card.socket_name).digest(card.nonce);
   out.u64(card.segment_bytes).text(card.secret);
+  out.u32(static_cast<std::uint32_t>(card.settings.size()));
+  for (const AgreedSetting& s : card.settings) out.text(s.name).text(s.value).text(s.compared);
   return std::move(out).str();
 }
 
@@ -57,6 +59,13 @@ std::optional<HostCard> decode_card(std::string_view bytes) {
   card.nonce = in.digest();
   card.segment_bytes = in.u64();
   card.secret = in.text();
+  const std::uint32_t settings = in.u32();
+  for (std::uint32_t i = 0; i < settings && in.ok(); ++i) {
+    AgreedSetting& s = card.settings.emplace_back();
+    s.name = in.text();
+    s.value = in.text();
+    s.compared = in.text();
+  }
   if (!in.done()) return std::nullopt;
   return card;
 }

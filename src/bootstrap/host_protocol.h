@@ -32,6 +32,7 @@ struct HostCard {
   Nonce nonce{};
   std::uint64_t segment_bytes = 0;  // its request.segment_bytes(size of the communicator), to be compared
   std::string secret;               // made up by rank 0 for ranks that were given none; else empty
+  std::vector<AgreedSetting> settings{};
 };
 std::string encode(const HostCard& card);
 std::optional<HostCard> decode_card(std::string_view bytes);

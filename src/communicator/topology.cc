@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <set>
+#include <utility>
 
 #include "base/process.h"
 #include "bootstrap/exchange.h"
@@ -53,7 +54,13 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   return policy;
 }
 
-HostGroup find_host(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options) {
+AgreedSetting stage_setting(int size, const Config& config) {
+  const std::string bytes = std::to_string(segment_shape(size, config).stage_bytes);
+  return {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? bytes + " (chosen)" : bytes, bytes};
+}
+
+HostGroup find_host(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
+                    std::vector<AgreedSetting> settings) {
   HostGroupRequest request;
   request.id = id;
   request.rank = rank;
@@ -66,6 +73,8 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
     request.arena_bytes = arena->bytes();
   }
   request.segment_bytes = [&](int n) { return SegmentLayout(segment_shape(n, options.config)).total_bytes(); };
+  request.settings = std::move(settings);
+  request.settings.push_back(stage_setting(size, options.config));
   request.timeout = options.timeout;
   return form_host_group(store, request);
 }
@@ -115,14 +124,14 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
 }  // namespace
 
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       std::uint64_t word) {
+                       std::uint64_t word, std::vector<AgreedSetting> settings) {
   Topology topology;
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
   topology.host_ranks = {rank};
   topology.host_of = {rank};
   if (size == 1) return topology;
-  HostGroup group = find_host(store, id, rank, size, options);
+  HostGroup group = find_host(store, id, rank, size, options, std::move(settings));
   const std::string secret = group.secret;
   topology.hosts = static_cast<int>(std::set<int>(group.host_of.begin(), group.host_of.end()).size());
   topology.host_of = group.host_of;

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "bootstrap/host_group.h"
 #include "channel/host_channel.h"
 #include "transport/link.h"
 #include "tutti/communicator.h"
@@ -24,8 +25,9 @@ struct Topology {
 };
 
 // Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kExhausted), Error(kPeerLost).
-// `word` is what this rank tells the ranks of its host (HostChannel::word_of).
+// `word` is what this rank tells the ranks of its host (HostChannel::word_of). `settings`: what all ranks must have
+// alike, beside the layout of shared memory; Error(kMismatch) on all of them if they have not.
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       std::uint64_t word = 0);
+                       std::uint64_t word = 0, std::vector<AgreedSetting> settings = {});
 
 }  // namespace tutti

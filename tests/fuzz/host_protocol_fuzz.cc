@@ -54,8 +54,8 @@ std::vector<std::string> seeds() {
   good.ranks = {0, 1, 5};
   HostVerdict bad;
   bad.failure = "rank 1 died";
-  return {encode(HostCard{"host", "socket", Nonce{}, 4096, "secret"}), encode(good), encode(bad), encode(entry()),
-          encode(HostWelcome{0, 1, 1 << 20, Nonce{}, {entry(), entry()}})};
+  return {encode(HostCard{"host", "socket", Nonce{}, 4096, "secret", {{"A", "1", "1"}, {"B", "unset", ""}}}),
+          encode(good), encode(bad), encode(entry()), encode(HostWelcome{0, 1, 1 << 20, Nonce{}, {entry(), entry()}})};
 }
 
 }  // namespace tutti::fuzz

@@ -178,20 +178,38 @@ def test_shrink_after_a_death_in_a_plan(fresh_world: World, tmp_path: Path, size
         assert after == (names[1:] or ["staged"])
 
 
-def first_error(ctx: Context) -> str:
+def error_of_new_group(ctx: Context, folder: str) -> str:
+    os.environ["TUTTI_PLAN_PATH"] = f"{folder}/{ctx.rank}"
     try:
-        dist.all_reduce(torch.ones(1000))
-    except dist.DistBackendError as error:
+        dist.new_group()
+    except RuntimeError as error:
         return str(error)
+    finally:
+        del os.environ["TUTTI_PLAN_PATH"]
     return ""
 
 
 def test_different_plans_are_both_named(fresh_world: World, tmp_path: Path) -> None:
     for rank, algorithm in enumerate(("ring", "swing")):
         write_plan(tmp_path / str(rank), algorithm, 2)
-    pool = fresh_world(2, env_of=lambda rank: {"TUTTI_PLAN_PATH": str(tmp_path / str(rank))})
-    messages = pool.call(first_error)
+    messages = fresh_world(2).call(error_of_new_group, str(tmp_path))
     named = [set(re.findall(r"with the plans ([0-9a-f]{8})", message)) for message in messages]
     assert len(named[0]) == 2 and named[0] == named[1], messages
     for message in messages:
-        assert "rank 0" in message and "rank 1" in message
+        assert "TUTTI_PLAN_PATH" in message and f"{tmp_path}/0 " in message and f"{tmp_path}/1 " in message
+        assert "on rank 0" in message and "on rank 1" in message
+
+
+def error_of_options(ctx: Context) -> str:
+    """Of a group whose ranks force different algorithms by its options."""
+    try:
+        dist.new_group(pg_options=tutti.Options(algorithm=f"all_reduce={('staged', 'slots')[ctx.rank]}"))
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_different_options_are_both_named(fresh_world: World) -> None:
+    for message in fresh_world(2).call(error_of_options):
+        assert "Options(algorithm=...)" in message, message
+        assert "is all_reduce=staged on rank 0 and all_reduce=slots on rank 1" in message, message

@@ -224,6 +224,29 @@ TEST(HostGroup, DifferentLayoutsAreAMismatchToAll) {
   for (const std::string& e : errors) EXPECT_NE(e.find("rank 1"), std::string::npos) << e;
 }
 
+TEST(HostGroup, SettingsThatDifferAreNamedWithTheirValuesToAll) {
+  MemoryStore store;
+  const auto errors = test::run_threads(4, [&](int r) {
+    HostGroupRequest request = request_of(r, 4, r == 3 ? "other" : "");
+    request.settings = {{"SAME", "written as rank " + std::to_string(r) + " has it", "same"},
+                        {"FIRST", r == 1 ? "one" : "none", r == 1 ? "1" : ""},
+                        {"SECOND", r < 2 ? "low" : "high", r < 2 ? "0" : "1"}};
+    try {
+      form_host_group(store, request);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kMismatch);
+      throw;
+    }
+  });
+  for (const std::string& e : errors) {
+    EXPECT_NE(e.find("FIRST is none on ranks 0, 2 and 3 and one on rank 1; SECOND is low on ranks 0 and 1 and high on "
+                     "ranks 2 and 3"),
+              std::string::npos)
+        << e;
+    EXPECT_EQ(e.find("SAME"), std::string::npos) << e;
+  }
+}
+
 TEST(HostGroup, LeavesNoDescriptor) {
   const auto round = [](int n) {
     MemoryStore store;

@@ -21,8 +21,12 @@ struct World {
   // Host of a rank; all on one when empty.
   std::function<std::string(int)> host_of;
   std::string algorithm;
+  // The settings of a rank, before what follows; the defaults when empty.
+  std::function<Config(int)> config_of;
   // TUTTI_PLAN_PATH of a rank; none when empty.
   std::function<std::string(int)> plan_path_of;
+  // Where what each rank has thrown is put, as many as ranks; then the test does not fail with it.
+  std::vector<std::string>* errors = nullptr;
   // TUTTI_TUNING_PATH of a rank; no table when empty.
   std::function<std::string(int)> tuning_path_of;
 };
@@ -37,7 +41,8 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
       try {
         CommunicatorOptions options;
         options.timeout = world.timeout;
-        options.config.algorithm = world.algorithm;
+        if (world.config_of) options.config = world.config_of(r);
+        if (!world.algorithm.empty()) options.config.algorithm = world.algorithm;
         options.config.log_level = "error";
         if (world.plan_path_of) options.config.plan_path = world.plan_path_of(r);
         if (world.tuning_path_of) options.config.tuning_path = world.tuning_path_of(r);
@@ -50,6 +55,10 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
     });
   }
   for (auto& thread : threads) thread.join();
+  if (world.errors != nullptr) {
+    *world.errors = errors;
+    return;
+  }
   for (int r = 0; r < world.size; ++r) {
     EXPECT_EQ(errors[static_cast<std::size_t>(r)], "") << "on rank " << r;
   }

@@ -1,0 +1,111 @@
+// Each setting, different on one rank: the group works and its results are right, or every rank is told which setting
+// differs and how. Never a wrong result, never a rank left waiting.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "communicator/thread_ranks.h"
+#include "plan/plan_builder.h"
+#include "plan/writer.h"
+#include "support/temporary_folder.h"
+#include "tutti/config.h"
+
+namespace tutti::test {
+namespace {
+
+Call make(Collective collective, std::vector<float>& in, std::vector<float>& out, std::size_t blocks = 1) {
+  Call call;
+  call.collective = collective;
+  call.dtype = DataType::kFloat32;
+  call.count = in.size() / blocks;
+  call.input = Blocks::single(in.data(), call.count * sizeof(float));
+  call.output = Blocks::single(out.data(), out.size() / blocks * sizeof(float));
+  return call;
+}
+
+// Calls of all sizes, each with its result; kept small enough for the slots, past them, and past the staging area.
+void expect_right_results(Communicator& c) {
+  const auto n = static_cast<std::size_t>(c.size());
+  for (const std::size_t count : {1UL, 20UL, 5'000UL, 300'000UL}) {
+    std::vector<float> x(count, static_cast<float>(c.rank() + 1)), y(count, -1);
+    c.run(make(Collective::kAllReduce, x, y));
+    ASSERT_EQ(y, std::vector<float>(count, static_cast<float>(n * (n + 1) / 2)));
+    std::vector<float> z(count, static_cast<float>(c.rank()));
+    Call broadcast = make(Collective::kBroadcast, z, z);
+    broadcast.root = 1;
+    c.run(broadcast);
+    ASSERT_EQ(z, std::vector<float>(count, 1));
+    std::vector<float> parts(count * n, static_cast<float>(c.rank())), got(count * n, -1);
+    c.run(make(Collective::kAllToAll, parts, got, n));
+    for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], static_cast<float>(i / count));
+  }
+  float token = static_cast<float>(c.rank());
+  if (c.rank() == 0) c.send(&token, 1, DataType::kFloat32, 1, 0, {});
+  if (c.rank() == 1) c.recv(&token, 1, DataType::kFloat32, 0, 0, {});
+  ASSERT_EQ(token, c.rank() < 2 ? 0.0F : 2.0F);
+}
+
+struct Odd {
+  std::string value;      // on rank 1
+  std::string others;     // on ranks 0 and 2; unset when empty
+  std::string said = {};  // what all ranks are told; nothing where the group works
+};
+
+TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
+  const TemporaryFolder folder;
+  const std::string plan = folder.write("plan.json", plan::write_plan(plan::ring_all_reduce(3)));
+  // The values are there to be different and to matter, where anything can.
+  const std::multimap<std::string, Odd> settings = {
+      {"TUTTI_LOG_LEVEL", {"error", "warning"}},
+      {"TUTTI_HOST_ID", {"elsewhere", ""}},
+      {"TUTTI_SOCKET_IFNAME", {"lo", ""}},
+      {"TUTTI_STAGE_BYTES", {"64K", "", "(chosen) on ranks 0 and 2 and 65536 on rank 1"}},
+      {"TUTTI_STAGE_BYTES", {"64K", "256K", "262144 on ranks 0 and 2 and 65536 on rank 1"}},
+      {"TUTTI_ARENA_BYTES", {"64M", ""}},
+      {"TUTTI_SHARED_THRESHOLD", {"1", "1M"}},
+      {"TUTTI_SHARED_ALLOCATOR", {"1", "0"}},
+      {"TUTTI_SPINS", {"0", "100"}},
+      {"TUTTI_FLIGHT_RECORDER_ENTRIES", {"0", "10"}},
+      {"TUTTI_ALGORITHM", {"all_reduce=staged", "", "unset on ranks 0 and 2 and all_reduce=staged on rank 1"}},
+      {"TUTTI_ALGORITHM",
+       {"all_reduce=direct", "all_reduce=ring", "all_reduce=ring on ranks 0 and 2 and all_reduce=direct"}},
+      {"TUTTI_ALGORITHM", {"broadcast=staged", "", "unset on ranks 0 and 2 and broadcast=staged on rank 1"}},
+      {"TUTTI_PLAN_PATH", {plan, "", "unset on ranks 0 and 2 and " + plan + " (with the plans "}},
+      {"TUTTI_TUNING_PATH", {"none", ""}},
+      {"TUTTI_CACHE_DIR", {"none", ""}},
+      {"TUTTI_PLUGIN_PATH", {folder.path(), ""}},
+      {"TUTTI_CUDA_TRANSPORT", {"host", "peer"}},
+      {"TUTTI_CUDA_ALGORITHM", {"ll_one_shot", ""}},
+      {"TUTTI_CUDA_MAX_BLOCKS", {"3", "0"}},
+      {"TUTTI_HEARTBEAT_MS", {"10", "60000"}},
+  };
+  for (const ConfigVariable& variable : describe(Config{})) {
+    if (variable.name == "TUTTI_SECRET") continue;  // a rank with another is a stranger to the others
+    EXPECT_TRUE(settings.contains(variable.name)) << variable.name << " is not tried";
+  }
+  for (const auto& [name, odd] : settings) {
+    SCOPED_TRACE(name + "=" + odd.value + " against " + odd.others);
+    World world;
+    world.size = 3;
+    std::vector<std::string> errors(3);
+    world.errors = &errors;
+    world.config_of = [&, name = name, odd = odd](int rank) {
+      const std::string value = rank == 1 ? odd.value : odd.others;
+      return parse_config([&](const char* asked) { return name == asked && !value.empty() ? value.c_str() : nullptr; });
+    };
+    run_ranks(world, expect_right_results);
+    for (const std::string& error : errors) {
+      if (odd.said.empty()) {
+        EXPECT_EQ(error, "");
+      } else {
+        EXPECT_NE(error.find(name), std::string::npos) << error;
+        EXPECT_NE(error.find(odd.said), std::string::npos) << error;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
