@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tutti import _core
+from tutti._arrays import operation
 from tutti._torchrun import agents_store
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ DEFAULT_TIMEOUT = 1800.0  # seconds
 class Communicator:
     """A group of ranks and the collectives among them.
 
-    Arrays are C-contiguous and in main memory: NumPy arrays, torch CPU tensors, anything with ``__dlpack__``. Element
-    types are bool, the integers, float16 to float64, bfloat16 and complex. ``op`` is one of ``sum avg product min max
-    band bor bxor``. A ``timeout`` is in seconds; 0 means the communicator's own. Several threads may use one
+    Arrays are C-contiguous and in main memory: NumPy arrays, torch CPU tensors, anything with ``__dlpack__``. What is
+    written is writeable. Element types are bool, the integers, float16 to float64, bfloat16 and complex, in the
+    machine's byte order. ``op`` is one of ``sum avg product min max band bor bxor``, in any case, or NumPy's function
+    such as ``numpy.maximum``. A ``timeout`` is in seconds; 0 means the communicator's own. Several threads may use one
     communicator; all ranks make the same collective calls in the same order.
 
     Raises ``ValueError`` and ``NotImplementedError`` for arguments, before anything is sent and with nothing lost;
@@ -63,6 +65,7 @@ class Communicator:
         if store is None:  # a rank on its own needs none
             store = _Alone() if size == 1 else agents_store(timeout) or _core.environment_store(rank, size, timeout)
         self.store: Any = store
+        self._closed = False
         self._core = _core.create_communicator(self.store, rank, size, name, timeout)
         if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
             from tutti.algorithms.builder import give_defaults
@@ -93,11 +96,11 @@ class Communicator:
         """The ranks that share memory with this one, itself included."""
         return self._core.host_ranks
 
-    def all_reduce(self, input: Any, output: Any = None, op: str = "sum", *, timeout: float = 0) -> Any:
+    def all_reduce(self, input: Any, output: Any = None, op: Any = "sum", *, timeout: float = 0) -> Any:
         """Reduces the arrays of all ranks, elementwise, for all ranks. In place without ``output``."""
         return self._run("all_reduce", input, input if output is None else output, op, timeout=timeout)
 
-    def reduce(self, input: Any, output: Any = None, root: int = 0, op: str = "sum", *, timeout: float = 0) -> Any:
+    def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, timeout: float = 0) -> Any:
         """Reduces the arrays of all ranks at ``root``; only there ``output`` is written. In place without it."""
         return self._run("reduce", input, input if output is None else output, op, root, timeout)
 
@@ -117,7 +120,7 @@ class Communicator:
         """Gives block r of the ``input`` of ``root``, which the others leave out (``None``), to rank r."""
         return self._run("scatter", input, output, root=root, timeout=timeout)
 
-    def reduce_scatter(self, input: Any, output: Any, op: str = "sum", *, timeout: float = 0) -> Any:
+    def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, timeout: float = 0) -> Any:
         """Reduces the arrays of all ranks; rank r gets block r of the result."""
         return self._run("reduce_scatter", input, output, op, timeout=timeout)
 
@@ -127,15 +130,15 @@ class Communicator:
 
     def barrier(self, *, timeout: float = 0) -> None:
         """Returns when all ranks have called it."""
-        self._core.run("barrier", None, None, timeout=timeout)
+        self._run("barrier", None, None, timeout=timeout)
 
     def send(self, array: Any, peer: int, tag: int = 0, *, timeout: float = 0) -> None:
         """Sends to ``peer``; returns when the array may be changed. Matched by peer, tag and order."""
-        self._core.send(array, peer, tag, timeout)
+        self._open().send(array, peer, tag, timeout)
 
     def recv(self, array: Any, peer: int = -1, tag: int = 0, *, timeout: float = 0) -> int:
         """Receives from ``peer``, or from whoever sends first (-1); returns the sender."""
-        return self._core.recv(array, peer, tag, timeout)
+        return self._open().recv(array, peer, tag, timeout)
 
     def metrics(self) -> Metrics:
         """What this rank has done in the group: counts are exact, times in nanoseconds (docs/backend.md)."""
@@ -150,7 +153,8 @@ class Communicator:
         self._core.abort(reason)
 
     def close(self) -> None:
-        """Leaves the group in good order. Later calls raise."""
+        """Leaves the group in good order. Later calls raise; another ``close()`` does nothing."""
+        self._closed = True
         self._core.shutdown()
 
     def __enter__(self) -> Communicator:
@@ -162,10 +166,15 @@ class Communicator:
         self.close()
 
     def _run(
-        self, collective: str, input: Any, output: Any, op: str = "sum", root: int = -1, timeout: float = 0
+        self, collective: str, input: Any, output: Any, op: Any = "sum", root: int = -1, timeout: float = 0
     ) -> Any:
-        self._core.run(collective, input, output, op, root, timeout)
+        self._open().run(collective, input, output, operation(op), root, timeout)
         return output
+
+    def _open(self) -> _core.Communicator:
+        if self._closed:
+            raise RuntimeError(f"communicator '{self._core.name}' has been closed on this rank: make another")
+        return self._core
 
 
 class _Alone:

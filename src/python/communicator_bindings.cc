@@ -26,6 +26,7 @@ namespace tutti {
 namespace {
 
 using Array = nb::ndarray<nb::ro, nb::device::cpu>;
+using WrittenArray = nb::ndarray<nb::device::cpu>;
 using Milliseconds = std::chrono::milliseconds;
 
 Milliseconds milliseconds_of(double seconds) {
@@ -74,6 +75,39 @@ class PythonStore final : public Store {
 
   nb::object store_;
 };
+
+// Argument `which` as it is, never a converted copy. None is no array. Throws Error(kInvalidArgument) saying what the
+// argument is and what to pass instead; `written`: also where its memory is read-only.
+std::optional<Array> array_of(nb::handle object, const char* which, bool written) {
+  if (object.is_none()) return std::nullopt;
+  if (written) {
+    if (WrittenArray array; nb::try_cast(object, array, false)) return Array(array);
+  } else {
+    if (Array array; nb::try_cast(object, array, false)) return array;
+  }
+  PyErr_Clear();  // of what was tried
+  const nb::object why = nb::module_::import_("tutti._arrays").attr("refusal")(object, which, written);
+  throw_error(ErrorKind::kInvalidArgument, nb::cast<std::string>(why));
+}
+
+Array required_array(nb::handle object, const char* which, bool written) {
+  std::optional<Array> array = array_of(object, which, written);
+  if (!array) throw_error(ErrorKind::kInvalidArgument, std::string("the ") + which + " is None: pass an array");
+  return *std::move(array);
+}
+
+// Whether this rank's output is written; else it may lie in memory that cannot be.
+bool writes_output(Collective collective, int root, int rank) {
+  switch (collective) {
+    case Collective::kReduce:
+    case Collective::kGather:
+      return rank == root;
+    case Collective::kBroadcast:
+      return rank != root;
+    default:
+      return true;
+  }
+}
 
 DataType dtype_of(const Array& array) {
   struct Row {
@@ -153,16 +187,23 @@ Call make_call(const Communicator& comm, Collective collective, const std::optio
   return call;
 }
 
-void run(Communicator& comm, const std::string& collective, const std::optional<Array>& input,
-         const std::optional<Array>& output, const std::string& op, int root, double timeout) {
-  const Call call = make_call(comm, from_name<Collective>(collective, "collective", kCollectiveCount), input, output,
-                              from_name<ReduceOp>(op, "reduce operation", kReduceOpCount), root);
+void run(Communicator& comm, const std::string& name, nb::handle input_object, nb::handle output_object,
+         const std::string& op, int root, double timeout) {
+  const auto collective = from_name<Collective>(name, "collective", kCollectiveCount);
+  const bool in_place = input_object.is(output_object);
+  const bool written = writes_output(collective, root, comm.rank());
+  const char* const what = collective == Collective::kBroadcast ? "array" : "input";
+  const std::optional<Array> input = array_of(input_object, what, in_place && written);
+  const std::optional<Array> output = in_place ? input : array_of(output_object, "output", written);
+  const Call call =
+      make_call(comm, collective, input, output, from_name<ReduceOp>(op, "reduce operation", kReduceOpCount), root);
   const Milliseconds limit = milliseconds_of(timeout);
   const nb::gil_scoped_release released;
   comm.run(call, limit);
 }
 
-void send(Communicator& comm, const Array& array, int peer, std::uint64_t tag, double timeout) {
+void send(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, double timeout) {
+  const Array array = required_array(object, "message", false);
   require_contiguous(array, "message");
   const DataType dtype = dtype_of(array);
   const Milliseconds limit = milliseconds_of(timeout);
@@ -170,7 +211,8 @@ void send(Communicator& comm, const Array& array, int peer, std::uint64_t tag, d
   comm.send(array.data(), array.size(), dtype, peer, tag, limit);
 }
 
-int recv(Communicator& comm, const Array& array, int peer, std::uint64_t tag, double timeout) {
+int recv(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, double timeout) {
+  const Array array = required_array(object, "message", true);
   require_contiguous(array, "message");
   const DataType dtype = dtype_of(array);
   const Milliseconds limit = milliseconds_of(timeout);
@@ -260,10 +302,10 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("host_ranks", [](const Communicator& c) { return c.host_ranks(); })
       .def_prop_ro("host_count", [](const Communicator& c) { return c.host_count(); })
       .def_prop_ro("sequence", [](const Communicator& c) { return c.sequence(); })
-      .def("run", &run, "collective"_a, "input"_a.noconvert().none(), "output"_a.noconvert().none(), "op"_a = "sum",
-           "root"_a = -1, "timeout"_a = 0.0)
-      .def("send", &send, "array"_a.noconvert(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
-      .def("recv", &recv, "array"_a.noconvert(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
+      .def("run", &run, "collective"_a, "input"_a.none(), "output"_a.none(), "op"_a = "sum", "root"_a = -1,
+           "timeout"_a = 0.0)
+      .def("send", &send, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
+      .def("recv", &recv, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
       .def("flight_record", &Communicator::flight_record)
       .def("metrics", &metrics)
       .def("reset_metrics", &Communicator::reset_metrics)

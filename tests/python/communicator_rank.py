@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,7 +81,7 @@ def refusals(comm: tutti.Communicator) -> None:
         (lambda: comm.scatter(np.ones(comm.size + 1), np.empty(1), root=comm.rank), ValueError),
         (lambda: comm.send(np.ones(1), comm.size), ValueError),
         (lambda: comm.all_reduce(np.ones(1), timeout=-1), ValueError),
-        (lambda: comm.all_reduce("text"), TypeError),
+        (lambda: comm.all_reduce("text"), ValueError),
     ):
         try:
             bad()
@@ -87,6 +89,89 @@ def refusals(comm: tutti.Communicator) -> None:
             continue
         raise AssertionError("not refused")
     check(comm.all_reduce(np.ones(4)), np.full(4, comm.size))
+
+
+def unusable(comm: tutti.Communicator) -> None:
+    """Arguments that are no arrays of numbers, or that must not be written: named, with what to pass instead."""
+    ones, me, n = np.ones(4), comm.rank, comm.size
+    frozen = np.ones(4)
+    frozen.flags.writeable = False
+    text = bytes(32)
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(f"{folder}/file.npy", ones)
+        mapped = np.load(f"{folder}/file.npy", mmap_mode="r")
+    swapped = np.ones(4, np.dtype(np.float64).newbyteorder())
+    structured = np.ones(4, [("x", "f8"), ("y", "f8")])
+    objects = np.ones(4, object)
+    dates = np.zeros(4, "datetime64[s]")
+    read_only = (frozen, mapped, text, memoryview(text), np.float64(3))
+    for array in read_only:
+        words = "scalar" if isinstance(array, np.generic) else "read-only"
+        refused(lambda array=array: comm.all_reduce(array), "the input is", words)
+        refused(lambda array=array: comm.all_reduce(ones, array), "the output is", words)
+        refused(lambda array=array: comm.recv(array, (me + 1) % n), "the message is", words)
+    refused(lambda: comm.broadcast(frozen, root=(me + 1) % n), "the array is", "read-only", ".copy()")
+    refused(lambda: comm.reduce(frozen, root=me), "the input is", "read-only")
+    refused(lambda: comm.all_gather(np.ones(1), frozen[:n]), "the output is", "read-only")
+    for array, words, remedy in (
+        (swapped, "byte order", "newbyteorder"),
+        (structured, "structured", "field"),
+        (objects, "Python objects", "astype"),
+        (dates, "datetime64", "view"),
+        ([1.0] * 4, "list", "numpy.array"),
+        ((1.0,) * 4, "tuple", "numpy.array"),
+        (3.0, "scalar", "array"),
+        (3, "scalar", "array"),
+        ("text", "no array", "NumPy"),
+        ({1: 2}, "no array", "NumPy"),
+    ):
+        refused(lambda array=array: comm.all_reduce(array), "the input is", words, remedy)
+        refused(lambda array=array: comm.all_reduce(ones, array), "the output is", words, remedy)
+        refused(lambda array=array: comm.send(array, (me + 1) % n), "the message is", words, remedy)
+    refused(lambda: comm.send(None, (me + 1) % n), "the message is None")
+    for op, words in (("median", "median"), (np.divide, "divide"), (print, "print"), (None, "None")):
+        refused(lambda op=op: comm.all_reduce(ones, op=op), words, "max")
+    assert (ones == 1).all() and (frozen == 1).all() and text == bytes(32)
+    # What is only read may be read-only, and nothing above has cost the group anything.
+    check(comm.all_reduce(frozen, np.empty(4)), np.full(4, n))
+    check(comm.broadcast(frozen if me == 0 else np.zeros(4)), ones)
+    summed = comm.reduce(np.ones(4) if me == 0 else frozen)
+    check(summed, np.full(4, n) if me == 0 else ones)
+    check(comm.all_gather(text, np.empty(32 * n, np.uint8)), np.zeros(32 * n))
+    for op in ("MAX", "Max", np.maximum):
+        check(comm.all_reduce(np.full(3, me), op=op), np.full(3, n - 1))
+    check(comm.all_reduce(np.full(3, me + 1), op=np.minimum), np.ones(3))
+    check(comm.all_reduce(np.full(3, 2), op=np.multiply), np.full(3, 2**n))
+
+
+def refused(call: Callable[[], Any], *words: str) -> None:
+    """With a message that has these words."""
+    try:
+        call()
+    except ValueError as error:
+        assert all(word in str(error) for word in words), (words, str(error))
+    else:
+        raise AssertionError(f"not refused: {words}")
+
+
+def closed(comm: tutti.Communicator) -> None:
+    """A call after ``close()`` says so; another ``close()`` does nothing."""
+    with tutti.Communicator(comm.store, comm.rank, comm.size, name="closing") as other:
+        other.barrier()
+    for call in (
+        lambda: other.all_reduce(np.ones(1)),
+        other.barrier,
+        lambda: other.send(np.ones(1), 0),
+        lambda: other.recv(np.ones(1)),
+    ):
+        try:
+            call()
+        except RuntimeError as error:
+            assert "'closing' has been closed" in str(error), error
+        else:
+            raise AssertionError("not refused")
+    other.close()
+    comm.barrier()
 
 
 def several(comm: tutti.Communicator) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,22 @@ def launch(
     hosts: int = 1,
     script: Path = RANK,
     meet: dict[str, str] | None = None,
-) -> None:
+    env_of: Callable[[int], dict[str, str]] = lambda rank: {},
+    fails: bool = False,
+) -> list[str]:
+    """What the ranks have printed; all end well, but the one that ``dies``, or none where all are to fail."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "MASTER", "TUTTI_"))}
     environment |= {"WORLD_SIZE": str(ranks), **(meet or own_store())}
     processes = [
         subprocess.Popen(
             [sys.executable, str(script), *tasks],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "TUTTI_HOST_ID": f"host{rank % hosts}"},
+            env={
+                **environment,
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "TUTTI_HOST_ID": f"host{rank % hosts}",
+                **env_of(rank),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -57,13 +67,53 @@ def launch(
         for process in processes:
             process.kill()
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
-        if rank != dies:
+        if fails:
+            assert process.returncode == 1, f"rank {rank}: {output}"
+        elif rank != dies:
             assert process.returncode == 0 and output.endswith("done\n"), f"rank {rank}: {output}"
+    return outputs
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_collective(ranks: int) -> None:
     launch(ranks, "every_collective", "refusals")
+
+
+def test_what_is_no_array_or_must_not_be_written() -> None:
+    launch(2, "unusable", "closed")
+
+
+def test_settings_that_may_differ() -> None:
+    """All at once on one rank, and small enough to matter."""
+    odd = {
+        "TUTTI_LOG_LEVEL": "error",
+        "TUTTI_ARENA_BYTES": "16M",
+        "TUTTI_SHARED_THRESHOLD": "1",
+        "TUTTI_SHARED_ALLOCATOR": "1",
+        "TUTTI_SPINS": "0",
+        "TUTTI_FLIGHT_RECORDER_ENTRIES": "0",
+        "TUTTI_TUNING_PATH": "none",
+        "TUTTI_CACHE_DIR": "none",
+        "TUTTI_PLUGIN_PATH": "/nowhere",
+        "TUTTI_CUDA_TRANSPORT": "host",
+        "TUTTI_CUDA_ALGORITHM": "ll_one_shot",
+        "TUTTI_CUDA_MAX_BLOCKS": "1",
+        "TUTTI_HEARTBEAT_MS": "10",
+    }
+    launch(3, "every_collective", "messages", env_of=lambda rank: odd if rank == 1 else {})
+    launch(3, "every_collective", "messages", hosts=2, env_of=lambda rank: odd if rank == 1 else {})
+
+
+def test_another_algorithm_on_one_rank() -> None:
+    """All ranks are told of both values before there is a group."""
+    outputs = launch(
+        3,
+        "every_collective",
+        env_of=lambda rank: {"TUTTI_ALGORITHM": "all_reduce=staged"} if rank == 1 else {},
+        fails=True,
+    )
+    for output in outputs:
+        assert "is unset on ranks 0 and 2 and all_reduce=staged on rank 1" in output, output
 
 
 def test_across_hosts() -> None:
