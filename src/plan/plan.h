@@ -182,6 +182,7 @@ struct Plan {
   Protocol protocol = Protocol::kSimple;
   bool in_place = false;
   bool reuse_resources = false;  // scratch of a fixed size: loops wrap in it
+  bool writes_input = false;     // not in place, and yet it writes inputs: it has to be given a copy
   bool double_scratch = false;   // invocations alternate between two halves of scratch
   // What the operations that reduce have in common; empty if they differ or if none reduces.
   std::optional<ReduceKind> reduce;

@@ -37,6 +37,7 @@ void read_names(const Cursor& from, Plan& plan) {
 void read_settings(const Cursor& from, Plan& plan) {
   plan.in_place = from.at("inplace").boolean();
   if (from.has("reuse_resources")) plan.reuse_resources = from.at("reuse_resources").boolean();
+  if (from.has("writes_input")) plan.writes_input = from.at("writes_input").boolean();
   if (from.has("use_double_scratch_buffer")) plan.double_scratch = from.at("use_double_scratch_buffer").boolean();
   if (from.has("num_threads_per_block")) {
     plan.threads_per_block = static_cast<std::int32_t>(from.at("num_threads_per_block").integer(1, 65536));
@@ -58,7 +59,7 @@ void read_header(const Json& root, Plan& plan) {
   const Cursor from(root);
   from.allow_only({"version", "name", "collective", "protocol", "inplace", "reuse_resources", "gpus",
                    "num_threads_per_block", "use_double_scratch_buffer", "buffer_alignment", "min_message_size",
-                   "max_message_size", "root", "source", "template"});
+                   "max_message_size", "root", "source", "template", "writes_input"});
   read_names(from, plan);
   read_settings(from, plan);
 }

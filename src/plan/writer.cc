@@ -65,6 +65,7 @@ class Writer {
     out["buffer_alignment"] = plan_.buffer_alignment;
     out["min_message_size"] = plan_.min_message_bytes;
     out["max_message_size"] = plan_.max_message_bytes;
+    if (extended_ && plan_.writes_input) out["writes_input"] = true;
     if (extended_ && plan_.root != 0) out["root"] = plan_.root;
     if (extended_ && !plan_.source.empty()) out["source"] = plan_.source;
     return out;

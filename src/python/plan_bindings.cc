@@ -122,6 +122,7 @@ nb::dict plan_info(const std::string& text) {
   out["in_place"] = plan.in_place;
   out["reuse_resources"] = plan.reuse_resources;
   out["double_scratch"] = plan.double_scratch;
+  out["writes_input"] = plan.writes_input;
   out["reduce"] = plan.reduce ? nb::object(text_of(to_string(*plan.reduce))) : nb::object(nb::none());
   out["root"] = plan.root;
   out["threads_per_block"] = plan.threads_per_block;

@@ -132,7 +132,7 @@ def _show_table(file: Path) -> None:
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
     console = Console()
-    traits = [name for name in ("in_place", "reuse_resources", "double_scratch") if info[name]]
+    traits = [name for name in ("in_place", "reuse_resources", "double_scratch", "writes_input") if info[name]]
     console.print(
         f"{info['name']}: {info['collective']} among {len(info['ranks'])} ranks, protocol {info['protocol']}"
         + (f", {info['reduce']}" if info["reduce"] else "")

@@ -15,6 +15,7 @@ SETTINGS: dict[str, Any] = {
     "inplace": None,
     "reuse_resources": False,
     "use_double_scratch_buffer": False,
+    "writes_input": False,
     "num_threads_per_block": 1024,
     "buffer_alignment": 16,
     "min_message_size": 0,

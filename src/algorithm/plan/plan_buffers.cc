@@ -44,11 +44,12 @@ void PlanBuffers::place_two_buffers() noexcept {
   const executor::Tables& tables = *geometry_.tables;
   for (const int side : {kIn, kOut}) {
     const auto s = static_cast<std::size_t>(side);
+    const bool copied = side == kIn && tables.plan().writes_input;
     if (tables.reached(static_cast<plan::BufferKind>(side), context_.rank)) {
-      shadow_all_[s] = !mapped_everywhere(side) || (side == kIn && overlaps_anywhere());
+      shadow_all_[s] = copied || !mapped_everywhere(side) || (side == kIn && overlaps_anywhere());
     } else {
       may_shadow_mine_ = may_shadow_mine_ || side == kIn || rooted(side);
-      shadow_mine_[s] = !has(side) || (side == kIn && overlaps_here());
+      shadow_mine_[s] = copied || !has(side) || (side == kIn && overlaps_here());
     }
   }
 }

@@ -3,8 +3,8 @@
 // A buffer that other ranks of the host reach into must be where they can: in the tensor if all ranks' tensors are
 // mapped, else in the shadows of all ranks. Ranks decide alike, from the announcements; with several hosts there are
 // none, and such a buffer is a shadow always. A buffer that only its own rank touches is the
-// tensor. Two cases more take a shadow: a buffer that this rank's call does not have (a root's alone), and an input
-// that lies in the output when the plan is not made for that.
+// tensor. Three cases more take a shadow: a buffer that this rank's call does not have (a root's alone), an input
+// that lies in the output when the plan is not made for that, and the input of a plan that writes it.
 //
 // Segments take their shadows in turn from a ring of several: by the time a shadow is written again, the peers' caches
 // have lost it, so the stores need not wait for them (see SharedWriter).

@@ -132,6 +132,10 @@ class Trial {
           return "rank " + std::to_string(rank) + ": a buffer was written past its end";
         }
       }
+      if (!plan_.in_place && !plan_.writes_input &&
+          !std::equal(given_[r].begin(), given_[r].end(), inputs_[r].begin())) {
+        return "rank " + std::to_string(rank) + ": its input was changed, and the plan does not say \"writes_input\"";
+      }
       if (!checkable() || !has_output(rank)) continue;
       if (plan_.collective == PlanCollective::kSendRecv) {
         if (!takes_one(at.outputs[r], taken)) {

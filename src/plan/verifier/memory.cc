@@ -182,6 +182,7 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
     const Access& filler = state.writers.front();
     if (value == state.value && filler.component == actor.component && visible_to(filler, actor, lane)) {
       add_writer(state, actor, lane);
+      state.shortest = std::max(state.shortest, shortest);
       return;
     }
     Fault fault;

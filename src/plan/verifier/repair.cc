@@ -113,6 +113,10 @@ std::vector<Repair> necessary_repairs(std::vector<Repair> repairs,
 
 Plan repaired(Plan plan, const std::vector<Repair>& repairs) {
   for (const Repair& repair : repairs) {
+    if (repair.kind == Repair::Kind::kInput) {
+      plan.writes_input = true;
+      continue;
+    }
     if (repair.kind == Repair::Kind::kSize) {
       plan.max_message_bytes = std::min(plan.max_message_bytes, static_cast<std::uint64_t>(repair.bytes));
       continue;

@@ -11,13 +11,14 @@ std::string_view to_string(Outcome outcome) noexcept {
 }
 
 std::string_view to_string(FaultKind kind) noexcept {
-  constexpr std::array<std::string_view, 9> kNames{
-      "none", "race", "deadlock", "leftover", "wrong result", "lost data", "packets", "too large", "nothing to check"};
+  constexpr std::array<std::string_view, 10> kNames{
+      "none",      "race",    "deadlock",  "leftover",         "wrong result",
+      "lost data", "packets", "too large", "nothing to check", "input"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
 std::string_view to_string(Repair::Kind kind) noexcept {
-  constexpr std::array<std::string_view, 5> kNames{"signal", "wait", "flush", "fence", "size"};
+  constexpr std::array<std::string_view, 6> kNames{"signal", "wait", "flush", "fence", "size", "input"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -34,6 +35,9 @@ std::string describe(const Site& site) {
 }
 
 std::string describe(const Repair& repair) {
+  if (repair.kind == Repair::Kind::kInput) {
+    return "all ranks: writes_input becomes true: each call runs on a copy of its input";
+  }
   if (repair.kind == Repair::Kind::kSize) {
     return "all ranks: max_message_size becomes " + std::to_string(repair.bytes) +
            ", past which loops would use scratch anew";

@@ -23,6 +23,7 @@ enum class FaultKind : std::uint8_t {
   kPackets,      // a chunk of scratch holds packets and plain data, or a slot is written twice
   kTooLarge,     // past what the verifier takes on
   kUnchecked,    // nothing says what the plan should compute
+  kInput,        // the caller's input is written by a plan that does not say so
 };
 
 // One operation of one thread block; -1 where it does not apply.
@@ -52,6 +53,7 @@ struct Repair {
     kFlush,   // a flush of `channel` (as the block numbers it) is added at the end of the block
     kFence,   // an operation on packets also orders plain data
     kSize,    // the plan is for rank blocks of at most `bytes`, so that reused scratch need not be a ring
+    kInput,   // the plan says that it writes its input, so that it runs on a copy
   };
   Kind kind = Kind::kSignal;
   std::int32_t rank = 0;

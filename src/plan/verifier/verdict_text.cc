@@ -45,7 +45,7 @@ bool take_repair(std::string_view& text, Repair& repair) {
   for (std::size_t i = 0; i < fields.size(); ++i) {
     if (!take_number(text, i + 1 < fields.size() ? ' ' : '\n', fields[i])) return false;
   }
-  if (fields[0] < 0 || fields[0] > static_cast<std::int64_t>(Repair::Kind::kSize)) return false;
+  if (fields[0] < 0 || fields[0] > static_cast<std::int64_t>(Repair::Kind::kInput)) return false;
   for (int i = 1; i < kRepairFields - 1; ++i) {
     if (fields[i] != static_cast<std::int32_t>(fields[i])) return false;
   }

@@ -1,12 +1,14 @@
 // Which executions decide, and the search for repairs.
 #include "plan/verifier/verifier.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "plan/operations.h"
 #include "plan/verifier/execution.h"
+#include "plan/verifier/input_writes.h"
 #include "plan/verifier/repair.h"
 #include "tutti/error.h"
 
@@ -53,6 +55,7 @@ Verdict verify_strictly(const Plan& plan) {
   verdict.checked = rules_of(plan.collective).defines_result;
   try {
     require_known(plan);
+    if (std::optional<Fault> fault = undeclared_input_write(plan)) throw FaultFound{std::move(*fault)};
     verdict.same_bits = true;
     const std::int64_t most = deciding_iterations(plan);
     for (std::int64_t iterations = 1;; iterations = most) {
@@ -76,6 +79,15 @@ Verdict verify_strictly(const Plan& plan) {
 }
 
 Verdict verify(const Plan& plan) {
+  if (std::optional<Fault> undeclared = undeclared_input_write(plan)) {
+    const Repair declare{Repair::Kind::kInput, 0, 0, -1, -1, -1, 0};
+    Verdict declared = verify(repaired(plan, {declare}));
+    if (declared.outcome == Outcome::kRejected) return declared;
+    if (declared.outcome == Outcome::kProven) declared.fault = std::move(*undeclared);
+    declared.outcome = Outcome::kProvenAfterRepair;
+    declared.repairs.insert(declared.repairs.begin(), declare);
+    return declared;
+  }
   Verdict strict = verify_strictly(plan);
   // Only order can be repaired.
   if (strict.outcome == Outcome::kProven || strict.fault.kind != FaultKind::kRace) return strict;

@@ -93,6 +93,43 @@ INSTANTIATE_TEST_SUITE_P(Plans, FromFile, testing::Combine(testing::Values(2, 3,
                                   std::to_string(std::get<0>(test.param));
                          });
 
+// Reduces into the input before it copies to the output.
+plan::Plan reduce_scatter_in_input(std::int32_t ranks) {
+  plan::Plan made = plan::read_reduce_scatter(ranks);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    auto& operations = made.ranks[static_cast<std::size_t>(r)].blocks[0].operations;
+    const auto reduces = std::find_if(operations.begin(), operations.end(),
+                                      [](const plan::Operation& op) { return op.kind == plan::OpKind::kReadReduce; });
+    plan::Operation copy;
+    copy.kind = plan::OpKind::kCopy;
+    copy.sources = {plan::local(plan::kI, r)};
+    copy.destinations = reduces->destinations;
+    reduces->destinations = {plan::local(plan::kI, r)};
+    operations.insert(reduces + 2, copy);  // behind the nop
+  }
+  return made;
+}
+
+TEST(Plans, TheCallersInputStaysAsItWas) {
+  for (const bool declared : {false, true}) {
+    PlanFolder folder;
+    plan::Plan made = reduce_scatter_in_input(2);
+    made.writes_input = declared;
+    const std::string file = folder.add("uses_input", made);
+    World world;
+    world.plan_path_of = [&](int) { return file; };
+    run_ranks(world, [](Communicator& c) {
+      int salt = 0;
+      for (const bool mapped : {false, true}) {
+        for (const std::size_t count : {5, 300'007}) {
+          run_once(c, Collective::kReduceScatter, count, {mapped, false, ReduceOp::kSum, -1}, ++salt);
+        }
+      }
+      EXPECT_TRUE(ran(c, "plan:uses_input"));
+    });
+  }
+}
+
 // Whether a rank's input is its output is that rank's own affair.
 TEST(Plans, RanksMayDifferInBeingInPlace) {
   for (const auto make : {plan::two_step_all_reduce, plan::switch_all_reduce, in_place_ring}) {

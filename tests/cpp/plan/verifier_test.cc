@@ -205,6 +205,25 @@ TEST(Verifier, EveryUseOfScratchComesAfterThoseOfTheCallBefore) {
   EXPECT_NE(wrong.fault.message.find("scratch"), std::string::npos) << wrong.fault.message;
 }
 
+// An input is the caller's, unless the plan is in place or says that it writes inputs.
+TEST(Verifier, ProtectsTheInput) {
+  PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 0);
+  builder.at(0).copy(local(kI, 0, 2), local(kO, 0, 2)).nop().copy(local(kO, 0), local(kI, 1));
+  const Plan plan = loaded(builder.plan);
+  EXPECT_EQ(verify_strictly(plan).fault.kind, FaultKind::kInput);
+  const Verdict verdict = verify(plan);
+  EXPECT_EQ(verdict.outcome, Outcome::kProvenAfterRepair) << verdict.fault.message;
+  EXPECT_EQ(verdict.fault.kind, FaultKind::kInput);
+  ASSERT_EQ(verdict.repairs.size(), 1U);
+  EXPECT_EQ(verdict.repairs[0].kind, Repair::Kind::kInput);
+  const Plan declared = repaired(plan, verdict.repairs);
+  EXPECT_TRUE(loaded(declared).writes_input);
+  EXPECT_EQ(verify_strictly(declared).outcome, Outcome::kProven);
+  const auto kept = read_verdict(write_verdict(verdict, "subject"), "subject");
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->repairs, verdict.repairs);
+}
+
 // Sixteen gigabytes if they were things.
 TEST(Verifier, CountsWhatASemaphoreBeginsWith) {
   PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
