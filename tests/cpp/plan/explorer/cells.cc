@@ -115,7 +115,8 @@ std::vector<Setting> settings_for(const Plan& plan) {
   const std::int64_t widest = needs.widest / setting.loop_bytes;
   const std::int64_t narrowest = needs.narrowest / setting.loop_bytes;
   const Reuse reuse = reuse_of(plan, needs, setting.loop_bytes);
-  const std::int64_t most = (2 * reuse.ring + (needs.credit + 2) * widest + needs.shortest - 1) / needs.shortest;
+  const std::int64_t ahead = needs.credit + needs.given_ahead + 2;
+  const std::int64_t most = (2 * reuse.ring + ahead * widest + needs.shortest - 1) / needs.shortest;
   std::set<std::int64_t> lengths{1, narrowest, widest, widest + 1, 2 * widest, 2 * widest + narrowest, most, most + 1};
   for (const std::int64_t of : {narrowest, widest}) lengths.insert({(of + 1) / 2, of + of / 2, 3 * of});
   lengths.insert(std::max(most, needs.parts));

@@ -34,8 +34,8 @@ struct Store {
 struct Wanted {
   int copy = 0;
   bool of_input = false;
-  std::vector<Term> any_of;
-  std::int64_t place = -1;  // sendrecv: this unit of the input of whichever rank sends to `rank`
+  std::vector<Term> any_of;  // of a reduction: one for each kind that it may be
+  std::int64_t place = -1;   // sendrecv: this unit of the input of whichever rank sends to `rank`
   std::int32_t rank = 0;
 };
 

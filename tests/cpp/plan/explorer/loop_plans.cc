@@ -171,6 +171,80 @@ Plan get_then_add() {
   return builder.plan;
 }
 
+// Two thread blocks share a port, in the order that a semaphore gives them; the second signals for both.
+Plan shared_port_in_turn() {
+  PlanBuilder builder(PlanCollective::kBroadcast, 2, 2, 2, 0);
+  builder.plan.ranks[0].semaphores = {0};
+  const auto first = builder.at(0, 0);
+  const auto second = builder.at(0, 1);
+  const auto leaf = builder.at(1);
+  leaf.port_signal(0);
+  first.port_wait(1).nop().put_port(OpKind::kPut, 1, local(kI, 0), kO, 0).nop().release(0);
+  first.copy(local(kI, 0), local(kO, 0)).flush(1);
+  second.acquire(0).nop().put_port(OpKind::kPutWithSignalAndFlush, 1, local(kI, 1), kO, 1);
+  second.copy(local(kI, 1), local(kO, 1));
+  leaf.port_wait(0);
+  return builder.plan;
+}
+
+// One thread block adds what comes in packets, the other passes the sum on: a semaphore at each rank, packets between.
+Plan packets_and_semaphores(int ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 2 * ranks);
+  builder.plan.double_scratch = true;
+  for (int r = 0; r < ranks; ++r) {
+    builder.plan.ranks[static_cast<std::size_t>(r)].semaphores = {0};
+    const auto adds = builder.at(r, 0);
+    const auto passes = builder.at(r, 1);
+    std::vector<Operand> sources{local(kI, r)};
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (peer == r) continue;
+      adds.move_memory(OpKind::kPutPackets, {local(kI, peer)}, {adds.remote(kMemory, peer, kS, r)});
+      sources.push_back(local(kS, peer));
+    }
+    adds.move(OpKind::kReducePackets, sources, {local(kO, r)}).nop().release(0);
+    passes.acquire(0).nop();
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (peer == r) continue;
+      passes.move_memory(OpKind::kPutPackets, {local(kO, r)}, {passes.remote(kMemory, peer, kS, ranks + r)});
+      passes.move(OpKind::kUnpackPackets, {local(kS, ranks + peer)}, {local(kO, peer)});
+    }
+  }
+  return builder.plan;
+}
+
+// A reduction along a chain of three in a loop over a ring of scratch, each rank a credit ahead of the next.
+Plan chain_of_three(bool double_scratch) {
+  constexpr int kRanks = 3;
+  PlanBuilder builder(PlanCollective::kReduce, kRanks, 1, 1, 1);
+  builder.plan.root = kRanks - 1;
+  builder.plan.reuse_resources = true;
+  builder.plan.double_scratch = double_scratch;
+  for (int r = 0; r < kRanks; ++r) {
+    const auto block = builder.at(r);
+    const bool first = r == 0;
+    const bool last = r + 1 == kRanks;
+    if (!first) block.signal(r - 1, 0, kRelaxedSignal);
+    const std::size_t begin = block.operations().size();
+    if (!first) block.wait(r - 1).nop();
+    if (!last) block.wait(r + 1, 0, kRelaxedWait).nop();
+    std::vector<Operand> sources{local(kI, 0)};
+    if (!first) sources.push_back(local(kS, 0));
+    if (first) {
+      block.put(r + 1, local(kI, 0), kS, 0);
+    } else if (last) {
+      block.move(OpKind::kReduce, sources, {local(kO, 0)});
+    } else {
+      block.move(OpKind::kReduce, sources, {local(kO, 0)}).nop().put(r + 1, local(kO, 0), kS, 0);
+    }
+    block.nop();
+    if (!last) block.signal(r + 1);
+    if (!first) block.signal(r - 1, 0, kRelaxedSignal);
+    repeat(block, begin, kUnit);
+    if (!last) block.wait(r + 1, 0, kRelaxedWait);
+  }
+  return builder.plan;
+}
+
 }  // namespace
 
 std::vector<BasePlan> plans_with_loops() {
@@ -194,7 +268,12 @@ std::vector<BasePlan> plans_with_loops() {
           {"loop_credits_fewer", credits(1, kUnit)},
           {"loop_all_reduce", all_reduce_each(false)},
           {"loop_all_reduce_ring", all_reduce_each(true)},
-          {"loop_get", get_then_add()}};
+          {"loop_get", get_then_add()},
+          {"loop_chain", chain_of_three(false)},
+          {"loop_chain_double", chain_of_three(true)},
+          {"mixed_port", shared_port_in_turn()},
+          {"mixed_packets_2", packets_and_semaphores(2)},
+          {"mixed_packets_3", packets_and_semaphores(3)}};
 }
 
 }  // namespace tutti::plan::explorer

@@ -128,6 +128,13 @@ void Search::check_outputs(const State& state, const Event& event) {
   for (const Wanted& wanted : event.wanted) {
     const Term found = state.copies[static_cast<std::size_t>(wanted.copy)].term;
     bool right = std::find(wanted.any_of.begin(), wanted.any_of.end(), found) != wanted.any_of.end();
+    if (right && wanted.any_of.size() > 1) {
+      // All chunks of all ranks must be one reduction, whichever it is.
+      unsigned alike = 0;
+      for (std::size_t k = 0; k < wanted.any_of.size(); ++k) alike |= wanted.any_of[k] == found ? 1U << k : 0U;
+      reductions_ &= alike;
+      right = reductions_ != 0;
+    }
     const Origin* origin = terms_.origin(found);
     if (wanted.place >= 0 && origin != nullptr && origin->place == wanted.place && origin->call == event.call) {
       // Whoever sends first is the sender, in all calls and schedules.

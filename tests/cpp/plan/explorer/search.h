@@ -77,6 +77,7 @@ class Search {
   std::vector<std::vector<int>> deliveries_to_;  // [copy]: events that write it
   std::vector<std::int32_t> sender_of_;          // [rank]: sendrecv
   std::vector<std::int32_t> taker_of_;           // [rank]
+  unsigned reductions_ = ~0U;                    // those that all outputs so far can be
   std::unordered_set<std::string> seen_;
   std::string what_;
   bool wrong_ = false;

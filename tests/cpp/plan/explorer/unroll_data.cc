@@ -289,7 +289,9 @@ void Unroller::transfer(const Block& block, const Site& site, std::size_t i, int
     to.push_back(spots_of(block, site, op.destinations[i], destination_rule(op, i), unit)[0]);
     const int cell = cells_.cell_of(from.back());
     found_.observers[cell].insert(port.observer);
-    event.loads.push_back({copy_of(cell, port.observer), kPlain});
+    // What the enqueuing block has seen in a slot the proxy sees too.
+    const bool looked = op.kind == OpKind::kReadPutPackets;
+    event.loads.push_back({copy_of(cell, port.observer), looked ? block.call + 1 : kPlain});
   }
   Item item;
   item.enqueued = enqueued;
