@@ -1,7 +1,5 @@
 #include "plan/explorer/campaign.h"
 
-#include <algorithm>
-
 #include "plan/explorer/explorer.h"
 #include "plan/explorer/permutations.h"
 #include "plan/reader.h"
@@ -70,19 +68,9 @@ Verdict judge(const Plan& plan, const std::string& name, Limits limits, Tally& t
 
 namespace {
 
-// The verifier is known to: it judges a ring of scratch by the widest loop of all, and of packets that a port brings
-// twice it remembers what it comes to first.
+// The verifier is known to judge a ring of scratch by the widest loop of all.
 bool depends_on_order(const Plan& plan, const Permuted& other) {
-  if (plan.reuse_resources && other.how.find("a loop more") != std::string::npos) return true;
-  const auto sends_packets = [](const Operation& op) {
-    return op.channel == ChannelKind::kPort && (op.kind == OpKind::kPutPackets || op.kind == OpKind::kReadPutPackets);
-  };
-  for (const Rank& rank : plan.ranks) {
-    for (const ThreadBlock& block : rank.blocks) {
-      if (std::any_of(block.operations.begin(), block.operations.end(), sends_packets)) return true;
-    }
-  }
-  return false;
+  return plan.reuse_resources && other.how.find("a loop more") != std::string::npos;
 }
 
 }  // namespace
