@@ -1,7 +1,6 @@
 #include "bootstrap/tcp_store_server.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "bootstrap/tcp_socket.h"
 #include "tutti/error.h"
 
@@ -33,18 +33,7 @@ TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std:
       port_(port_of(listener_.get())),
       process_(::getpid()) {
   if (!stop_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
-  // The program's signal handlers run on its own threads.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { serve(); });
-  } catch (...) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("of the job's store", [this] { serve(); });
 }
 
 TcpStoreServer::~TcpStoreServer() {

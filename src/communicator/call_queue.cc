@@ -3,9 +3,17 @@
 #include <vector>
 
 #include "base/registry.h"
+#include "base/thread.h"
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+// What a queue's thread is at, for callbacks on it.
+thread_local const void* queue_here = nullptr;
+thread_local bool call_runs_here = false;
+
+}  // namespace
 
 void WorkState::throw_if_forked() const {
   if (forked_child()) [[unlikely]] {
@@ -61,16 +69,33 @@ void WorkState::finish(std::exception_ptr error, int source) noexcept {
 
 class CallQueue::QueuedCall final : public WorkState {
  public:
-  QueuedCall(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive)
-      : call_(call), timeout_(timeout), keep_alive_(std::move(keep_alive)) {}
+  QueuedCall(State* queue, const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive)
+      : queue_(queue), call_(call), timeout_(timeout), keep_alive_(std::move(keep_alive)) {}
+
+  // On the queue's own thread, whose loop keeps the queue alive, nobody else would run it.
+  void wait(std::chrono::milliseconds timeout) override {
+    if (!done() && queue_here == queue_) {
+      if (call_runs_here) {
+        throw_error(
+            ErrorKind::kUnsupported,
+            "wait: called by a callback of a message in the course of a collective, on the thread that would run "
+            "the call waited for: wait for it elsewhere");
+      }
+      while (!done() && run_next(*queue_)) {
+      }
+    }
+    WorkState::wait(timeout);
+  }
 
   void run(CallRunner& runner, std::atomic<std::int64_t>& unfinished) noexcept {
     std::exception_ptr error;
     try {
+      call_runs_here = true;
       runner.run_queued(call_, timeout_);
     } catch (...) {
       error = std::current_exception();
     }
+    call_runs_here = false;
     keep_alive_.reset();
     // release: pairs with the acquire in empty(). Before finish(), so that who has waited finds the queue empty.
     unfinished.fetch_sub(1, std::memory_order_release);
@@ -78,38 +103,53 @@ class CallQueue::QueuedCall final : public WorkState {
   }
 
  private:
+  State* const queue_;
   Call call_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<void> keep_alive_;
 };
 
 WorkPtr CallQueue::push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) {
-  auto queued = std::make_shared<QueuedCall>(call, timeout, std::move(keep_alive));
+  auto queued = std::make_shared<QueuedCall>(state_.get(), call, timeout, std::move(keep_alive));
   const std::lock_guard lock(state_->mutex);
   if (state_->stopping) throw_error(ErrorKind::kAborted, "the communicator has been shut down");
+  // First: a call in a queue that nobody runs would never end.
+  if (!thread_.joinable()) thread_ = start_thread("of queued calls", [state = state_] { loop(state); });
+  state_->calls.push_back(queued);
   // relaxed: the caller's own later look must see it, and does.
   state_->unfinished.fetch_add(1, std::memory_order_relaxed);
-  state_->calls.push_back(queued);
-  if (!thread_.joinable()) thread_ = std::thread([state = state_] { loop(state); });
   state_->changed.notify_all();
   return queued;
 }
 
 void CallQueue::loop(const std::shared_ptr<State>& state) noexcept {
+  queue_here = state.get();
   for (;;) {
-    std::shared_ptr<QueuedCall> next;
     {
       std::unique_lock lock(state->mutex);
       state->changed.wait(lock, [&] { return state->stopping || !state->calls.empty(); });
       if (state->calls.empty()) return;
-      next = std::move(state->calls.front());
-      state->calls.pop_front();
     }
-    next->run(state->runner, state->unfinished);
-    const std::lock_guard lock(state->mutex);
-    state->changed.notify_all();  // for drain()
+    run_next(*state);
   }
 }
+
+// Runs the call that is first in the queue; false if there is none. On the queue's thread.
+bool CallQueue::run_next(State& state) noexcept {
+  std::shared_ptr<QueuedCall> next;
+  {
+    const std::lock_guard lock(state.mutex);
+    if (state.calls.empty()) return false;
+    next = std::move(state.calls.front());
+    state.calls.pop_front();
+  }
+  next->run(state.runner, state.unfinished);
+  const std::lock_guard lock(state.mutex);
+  state.changed.notify_all();  // for drain()
+  return true;
+}
+
+bool CallQueue::on_own_thread() const noexcept { return queue_here == state_.get(); }
 
 bool CallQueue::drain(std::chrono::milliseconds timeout) {
   std::unique_lock lock(state_->mutex);
@@ -117,22 +157,12 @@ bool CallQueue::drain(std::chrono::milliseconds timeout) {
 }
 
 void CallQueue::stop() noexcept {
-  std::deque<std::shared_ptr<QueuedCall>> left;
-  const bool own_thread = thread_.joinable() && thread_.get_id() == std::this_thread::get_id();
   {
     const std::lock_guard lock(state_->mutex);
     state_->stopping = true;
-    // The runner is about to be destroyed under its own thread: end here what it would run afterwards.
-    if (own_thread) left.swap(state_->calls);
     state_->changed.notify_all();
   }
-  for (const auto& call : left) call->run(state_->runner, state_->unfinished);
-  if (!thread_.joinable()) return;
-  if (own_thread) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
+  if (thread_.joinable()) thread_.join();
 }
 
 }  // namespace tutti

@@ -58,7 +58,7 @@ class CallQueue {
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // Throws Error(kAborted) after stop().
+  // Throws Error(kAborted) after stop(), and Error(kExhausted) if the thread cannot be started.
   WorkPtr push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
 
   // No call is pushed and unfinished. acquire: whoever sees it sees everything that the queue's calls have written.
@@ -67,14 +67,16 @@ class CallQueue {
   // Waits until all calls have finished, at most `timeout`.
   bool drain(std::chrono::milliseconds timeout);
 
-  // Ends the thread. The runner must be raising by then: calls that wait in the queue are run and end so. May be called
-  // from a callback on the queue's own thread.
+  // Whether the caller is a callback on the queue's own thread. It must not wait for what this thread is to run; so its
+  // calls run at once, and a wait for a queued one runs the queue up to it.
+  bool on_own_thread() const noexcept;
+
+  // Ends the thread. The runner must be raising by then: calls that wait in the queue are run and end so.
   void stop() noexcept;
 
  private:
   class QueuedCall;
-  // Shared with the thread, which outlives the queue when the last reference to the communicator is dropped by a
-  // callback that it runs.
+  // Shared with the thread and, for their waits, with the calls that it runs.
   struct State {
     explicit State(CallRunner& r) noexcept : runner(r) {}
     CallRunner& runner;
@@ -85,6 +87,7 @@ class CallQueue {
     std::atomic<std::int64_t> unfinished{0};
   };
   static void loop(const std::shared_ptr<State>& state) noexcept;
+  static bool run_next(State& state) noexcept;
 
   std::shared_ptr<State> state_;
   std::thread thread_;  // started under the mutex

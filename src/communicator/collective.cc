@@ -15,6 +15,25 @@
 namespace tutti {
 namespace {
 
+// The collectives that this thread is in, innermost first: one may drive messages, whose callback may make another.
+struct RunningHere {
+  explicit RunningHere(const CommunicatorImpl* c) noexcept : communicator(c), outer(innermost) { innermost = this; }
+  ~RunningHere() { innermost = outer; }
+  RunningHere(const RunningHere&) = delete;
+  RunningHere& operator=(const RunningHere&) = delete;
+
+  static bool is_in(const CommunicatorImpl* communicator) noexcept {
+    const RunningHere* at = innermost;
+    while (at != nullptr && at->communicator != communicator) at = at->outer;
+    return at != nullptr;
+  }
+
+  const CommunicatorImpl* const communicator;
+  const RunningHere* const outer;
+  static thread_local const RunningHere* innermost;
+};
+thread_local const RunningHere* RunningHere::innermost = nullptr;
+
 bool reduces(Collective c) noexcept {
   return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
 }
@@ -77,7 +96,7 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
 
 void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) {
   check(call);
-  if (!queue_.empty()) {
+  if (!queue_.empty() && !queue_.on_own_thread()) {
     queue_.push(call, timeout, nullptr)->wait();
     return;
   }
@@ -92,6 +111,12 @@ WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds tim
 }
 
 void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout) {
+  if (RunningHere::is_in(this)) {
+    throw_error(ErrorKind::kUnsupported, std::string(to_string(call.collective)) +
+                                             ": called by a callback of a message in the course of another collective "
+                                             "of this group: make it elsewhere, or asynchronously");
+  }
+  const RunningHere here(this);
   const std::lock_guard lock(run_mutex_);
   throw_if_unusable();
   const UserAlgorithmPtr chosen = chosen_for(call);

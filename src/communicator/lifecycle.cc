@@ -5,6 +5,7 @@
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/verdict_store.h"
 #include "base/release.h"
+#include "base/thread.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
@@ -64,6 +65,19 @@ std::vector<TuningRule> rules(const Topology& topology, int size, const Tuning& 
   return rules_of(*tuning.table, size, topology.host->crowded());
 }
 
+// The deleter of communicators. A callback may drop the last reference to its own, on a thread that the destructor
+// waits for: then another one destroys it.
+struct End {
+  void operator()(CommunicatorImpl* communicator) const noexcept {
+    if (!on_library_thread() || forked_child()) return Release()(communicator);
+    try {
+      start_thread("that ends a group", [communicator] { delete communicator; }).detach();
+    } catch (const std::exception&) {
+      communicator->abort("its last reference was dropped by a callback, and no thread can be started to end it");
+    }
+  }
+};
+
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
@@ -75,7 +89,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
   Topology topology =
       form_topology(store, id, rank, size, options, tuning.identity, agreed_settings(options.config, plans));
   agree_on_tuning(tuning, topology, rank, options);
-  return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), Release{}};
+  return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
 }
 
 CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
@@ -124,13 +138,7 @@ CommunicatorImpl::~CommunicatorImpl() {
     message_thread_wake_.notify_all();
   }
   waker_->nudge();
-  if (message_thread_.joinable()) {
-    if (message_thread_.get_id() == std::this_thread::get_id()) {
-      message_thread_.detach();
-    } else {
-      message_thread_.join();
-    }
-  }
+  if (message_thread_.joinable()) message_thread_.join();
 }
 
 void CommunicatorImpl::shutdown() noexcept {

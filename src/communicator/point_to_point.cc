@@ -1,4 +1,5 @@
 // Point-to-point calls.
+#include "base/thread.h"
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
@@ -112,13 +113,20 @@ WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, Dat
     port_->post_recv(work->op(), peer, tag, data, bytes, record);
   }
   if (!work->op().done()) port_->progress();
-  if (!work->op().done()) wake_message_thread();
+  if (work->op().done()) return work;
+  try {
+    wake_message_thread();
+  } catch (...) {  // nobody would drive it
+    port_->cancel(work->op());
+    recorder_.update(entry, FlightRecorder::State::kFailed);
+    throw;
+  }
   return work;
 }
 
 void CommunicatorImpl::wake_message_thread() {
   const std::lock_guard lock(message_thread_mutex_);
-  if (!message_thread_.joinable()) message_thread_ = std::thread([this] { message_loop(); });
+  if (!message_thread_.joinable()) message_thread_ = start_thread("of messages", [this] { message_loop(); });
   message_thread_wake_.notify_all();
 }
 

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "base/thread.h"
 #include "torch/errors.h"
 #include "tutti/error.h"
 
@@ -110,7 +111,8 @@ void AsyncWork::complete_staged(std::exception_ptr error) {
 }
 
 void AsyncWork::wait_if_python_asks() {
-  if (overlap_future_ || PyGILState_Check() == 0) return;
+  // A callback on a thread of ours would wait for a future that this thread is to complete.
+  if ((overlap_future_ && !on_library_thread()) || PyGILState_Check() == 0) return;
   PyThreadState* const state = PyEval_SaveThread();
   try {
     wait();

@@ -8,7 +8,7 @@
 // Futures: get_future() called from Python waits for the call, so that the callbacks of `.then` run on the caller's
 // thread in program order, as they do on NCCL, where a future is complete once the call is issued. Callbacks that
 // communicate (PowerSGD) would otherwise issue their calls in another order on each rank. Options.overlap_futures turns
-// it off. DDP itself takes its futures in C++ and overlaps always.
+// it off, but for calls that such a callback makes itself. DDP itself takes its futures in C++ and overlaps always.
 //
 // Ownership: an AsyncWork never owns the communicator: its last reference may be dropped by the progress thread, which
 // the communicator's destructor joins. Thread rule: all members from any thread; mutex_ (of c10d::Work) guards what

@@ -39,6 +39,28 @@ def test_work(world: World) -> None:
         assert answer == [True] * 7
 
 
+def communicate_in_a_callback(ctx: Context) -> list[float]:
+    """On the progress thread: it must not wait for what this thread is to run."""
+    import tutti
+
+    group = dist.new_group(pg_options=tutti.Options(overlap_futures=True))
+    tensors = [torch.ones(LARGE), *(torch.full((4,), float(number)) for number in (2, 3, 4))]
+
+    def more(done: torch.futures.Future[list[torch.Tensor]]) -> None:
+        dist.all_reduce(tensors[1], group=group)
+        dist.all_reduce(tensors[2], group=group, async_op=True).wait()
+        dist.all_reduce(tensors[3], group=group, async_op=True).get_future().wait()
+
+    dist.all_reduce(tensors[0], group=group, async_op=True).get_future().then(more).wait()
+    dist.destroy_process_group(group)
+    return [float(tensor[0]) for tensor in tensors]
+
+
+@pytest.mark.tutti_only
+def test_callbacks_may_communicate_and_wait(world: World) -> None:
+    assert world(2).call(communicate_in_a_callback) == [[2.0, 4.0, 6.0, 8.0]] * 2
+
+
 def overlap(ctx: Context) -> bool:
     """Many asynchronous calls of mixed kinds and sizes, waited for against the order of issue."""
     works, tensors = [], []

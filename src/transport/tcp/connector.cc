@@ -1,15 +1,14 @@
 #include "transport/tcp/connector.h"
 
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <limits>
-#include <system_error>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "tutti/error.h"
 
 namespace tutti::tcp {
@@ -51,18 +50,7 @@ TcpTransport::Connector::Connector(const TcpOptions& options, UniqueFd listener)
   wanted_.reserve(static_cast<std::size_t>(options.size));
   news_.reserve(static_cast<std::size_t>(options.size));
   for (int r = 0; r < options.size; ++r) peers_.push_back(std::make_unique<Peer>());
-  // Signals belong to the program's threads: one that arrived here would surprise its handler.
-  sigset_t all;
-  sigset_t before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& error) {
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw_system_error(ErrorKind::kExhausted, "starting the thread of the tcp transport", error.code().value());
-  }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_thread("of the tcp transport", [this] { run(); });
 }
 
 TcpTransport::Connector::~Connector() {

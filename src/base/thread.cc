@@ -1,0 +1,49 @@
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+thread_local bool library_thread = false;
+
+// A thread inherits the mask of the one that starts it.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+std::thread start_thread(const char* what, std::function<void()> body) {
+  const SignalsBlocked blocked;
+  try {
+    return std::thread([body = std::move(body)] {
+      library_thread = true;
+      body();
+    });
+  } catch (const std::system_error& error) {
+    throw_system_error(ErrorKind::kExhausted, std::string("starting the thread ") + what, error.code().value());
+  }
+}
+
+bool on_library_thread() noexcept { return library_thread; }
+
+}  // namespace tutti

@@ -1,0 +1,18 @@
+// Threads of the library's own.
+//
+// All signals are blocked on them: a signal belongs to the program, whose handlers run on its own threads.
+// Thread rule: any thread.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace tutti {
+
+// Throws Error(kExhausted) that names `what` the thread is for.
+std::thread start_thread(const char* what, std::function<void()> body);
+
+// Whether the caller is one of them: it must not wait for the end of a thread that may be itself.
+bool on_library_thread() noexcept;
+
+}  // namespace tutti

@@ -1,0 +1,184 @@
+// Callbacks on the library's threads: they may communicate, wait, and drop the last reference to their group; and what
+// becomes of a call for which no thread can be started.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+
+#include <future>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "communicator/thread_ranks.h"
+
+namespace tutti::test {
+namespace {
+
+constexpr auto kBound = std::chrono::seconds(60);
+
+Call all_reduce(std::vector<float>& x) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DataType::kFloat32;
+  call.count = x.size();
+  call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
+  return call;
+}
+
+// A call that holds it does not complete before it is opened: callbacks can be attached in time.
+class Gate {
+ public:
+  std::shared_ptr<void> hold() {
+    return {this, [opened = opened_](void*) { opened.wait(); }};
+  }
+  void open() { open_.set_value(); }
+
+ private:
+  std::promise<void> open_;
+  std::shared_future<void> opened_ = open_.get_future().share();
+};
+
+template <typename T>
+T within_bound(std::future<T> future) {
+  if (future.wait_for(kBound) != std::future_status::ready) throw std::runtime_error("it hangs");
+  return future.get();
+}
+
+TEST(Callbacks, MayMakeCollectivesWhileOthersAreQueued) {
+  run_ranks({}, [](Communicator& c) {
+    std::vector<float> first(4, 1), nested(4, 2), later(4, 3), awaited(4, 4);
+    Gate gate;
+    const WorkPtr work = c.submit(all_reduce(first), {}, gate.hold());
+    std::promise<Error> ended;
+    work->on_done([&](Work&) {
+      ended.set_value(error_of([&] {
+        c.run(all_reduce(nested));
+        c.submit(all_reduce(awaited))->wait();
+      }));
+    });
+    const WorkPtr last = c.submit(all_reduce(later));
+    gate.open();
+    EXPECT_STREQ(within_bound(ended.get_future()).what(), "");
+    last->wait();
+    EXPECT_EQ(nested.front(), 4);
+    EXPECT_EQ(later.front(), 6);
+    EXPECT_EQ(awaited.front(), 8);
+  });
+}
+
+bool blocks_signals() {
+  sigset_t mask;
+  ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
+  return ::sigismember(&mask, SIGINT) == 1 && ::sigismember(&mask, SIGTERM) == 1 && ::sigismember(&mask, SIGUSR1) == 1;
+}
+
+TEST(Callbacks, RunWhereNoSignalArrives) {
+  std::promise<void> ready;
+  run_ranks({}, [&](Communicator& c) {
+    std::vector<float> x(4, 1);
+    Gate gate;
+    const WorkPtr work = c.submit(all_reduce(x), {}, gate.hold());
+    std::promise<bool> queue;
+    work->on_done([&](Work&) { queue.set_value(blocks_signals()); });
+    gate.open();
+    EXPECT_TRUE(within_bound(queue.get_future()));
+    if (c.rank() == 1) {
+      ready.get_future().wait();
+      c.send(x.data(), x.size(), DataType::kFloat32, 0, 1);
+      return;
+    }
+    const WorkPtr message = c.irecv(x.data(), x.size(), DataType::kFloat32, 1, 1);
+    std::promise<bool> messages;
+    message->on_done([&](Work&) { messages.set_value(blocks_signals()); });
+    ready.set_value();
+    EXPECT_TRUE(within_bound(messages.get_future()));
+  });
+}
+
+// The destructor waits for the threads of the group, of which the callback's is one.
+TEST(Callbacks, MayDropTheLastReference) {
+  for (const bool message : {false, true}) {
+    MemoryStore store;
+    std::promise<void> ready;
+    std::vector<std::thread> ranks;
+    std::vector<std::string> errors(2);
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.emplace_back([&, rank] {
+        try {
+          CommunicatorOptions options;
+          options.timeout = kBound;
+          options.config.log_level = "error";
+          auto comm = Communicator::create(store, "drop", rank, 2, options);
+          std::vector<float> x(4, 1);
+          if (rank == 1) {
+            ready.get_future().wait();
+            if (message) {
+              comm->send(x.data(), x.size(), DataType::kFloat32, 0, 1);
+            } else {
+              comm->run(all_reduce(x));
+            }
+            return;
+          }
+          const WorkPtr work =
+              message ? comm->irecv(x.data(), x.size(), DataType::kFloat32, 1, 1) : comm->submit(all_reduce(x));
+          std::promise<void> dropped;
+          work->on_done([&dropped, last = std::make_shared<std::shared_ptr<Communicator>>(std::move(comm))](Work&) {
+            last->reset();
+            dropped.set_value();
+          });
+          ready.set_value();
+          within_bound(dropped.get_future());
+        } catch (const std::exception& e) {
+          errors[static_cast<std::size_t>(rank)] = e.what();
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_EQ(errors, std::vector<std::string>(2)) << (message ? "of a message" : "of a collective");
+  }
+}
+
+// Threads are started with stacks that no address space holds.
+class NoThreads {
+ public:
+  NoThreads() {
+    ::pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    ::pthread_attr_init(&huge);
+    ::pthread_attr_setstacksize(&huge, std::size_t{1} << 50);
+    ::pthread_setattr_default_np(&huge);
+    ::pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+TEST(Callbacks, CallsWithoutAThreadFailAndLeaveTheGroupUsable) {
+  MemoryStore store;
+  CommunicatorOptions options;
+  options.timeout = kBound;
+  const auto comm = Communicator::create(store, "alone", 0, 1, options);
+  std::vector<float> x(4, 1), y(4, 0);
+  {
+    const NoThreads none;
+    const Error queued = error_of([&] { comm->submit(all_reduce(x))->wait(); });
+    EXPECT_EQ(queued.kind(), ErrorKind::kExhausted) << queued.what();
+    const Error message = error_of([&] { comm->irecv(y.data(), y.size(), DataType::kFloat32, 0, 1)->wait(); });
+    EXPECT_EQ(message.kind(), ErrorKind::kExhausted) << message.what();
+  }
+  comm->run(all_reduce(x));
+  comm->submit(all_reduce(x))->wait();
+  const WorkPtr received = comm->irecv(y.data(), y.size(), DataType::kFloat32, 0, 1);
+  comm->send(x.data(), x.size(), DataType::kFloat32, 0, 1);
+  received->wait();
+  EXPECT_EQ(y, x);
+}
+
+}  // namespace
+}  // namespace tutti::test
