@@ -45,10 +45,7 @@ void TcpStore::connect() {
   for (int pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kMostRetryMs)) {
     socket_ = connect_tcp(options_.host, options_.port, deadline, why);
     if (socket_) {
-      if (greet(deadline)) return;
-      why =
-          "what listens there does not answer like a Tutti store; if it is another one (torchrun keeps its own on "
-          "MASTER_PORT), choose a free port with TUTTI_MASTER_PORT";
+      if (greet(deadline, why)) return;
     }
     if (deadline.expired()) {
       throw_error(ErrorKind::kTimeout, "the job's store (rank 0 at " + place() + ") could not be reached within " +
@@ -58,8 +55,11 @@ void TcpStore::connect() {
   }
 }
 
-// False if the other side is no store, or closed before it said anything.
-bool TcpStore::greet(Deadline& deadline) {
+// False, with the reason, if the other side is no store, or closed before it gave its answer.
+bool TcpStore::greet(Deadline& deadline, std::string& why) {
+  why =
+      "what listens there does not answer like a Tutti store; if it is another one (torchrun keeps its own on "
+      "MASTER_PORT), choose a free port with TUTTI_MASTER_PORT";
   in_ = FrameBuffer();
   Nonce server{};
   const Nonce client = random_nonce();
@@ -78,7 +78,9 @@ bool TcpStore::greet(Deadline& deadline) {
     const Digest proof = in.digest();
     if (in.done() && equal(proof, store_proof(options_.secret, "server", server, client))) return true;
   } catch (const Error& e) {
-    if (deadline.expired()) return false;
+    if (e.kind() == ErrorKind::kInternal) throw;
+    why = "it closed the connection before its answer: too many connect at once, or it has ended";
+    return false;
   }
   throw_error(ErrorKind::kInvalidArgument,
               "the job's store (rank 0 at " + place() + ") has another secret: give all ranks the same TUTTI_SECRET");

@@ -43,7 +43,7 @@ class TcpStore final : public Store {
 
  private:
   void connect();
-  bool greet(Deadline& deadline);
+  bool greet(Deadline& deadline, std::string& why);
   void send(std::string_view payload, Deadline& deadline);
   std::string receive(Deadline& deadline);
   [[noreturn]] void lost(const std::string& why);

@@ -86,6 +86,10 @@ std::optional<Nonce> decode_challenge(std::string_view payload);
 std::string encode(const StoreResponse& response);
 std::optional<StoreResponse> decode_response(std::string_view payload);
 
+// What the server says to a proof that is wrong, before it closes: a connection that ends without it was taken for a
+// stranger's for another reason (a crowd, a bound of time), and may be tried again.
+inline constexpr std::string_view kStoreRefusal = "another secret";
+
 // What each side proves: that it knows the secret, now, in this role.
 Digest store_proof(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client);
 

@@ -18,7 +18,10 @@ std::string reply(StoreReply status) { return ByteWriter().u8(static_cast<std::u
 bool TcpStoreServer::prove(Client& client, std::string_view frame) {
   const std::optional<StoreResponse> response = decode_response(frame);
   if (!response) return false;
-  if (!equal(response->proof, store_proof(secret_, "client", client.nonce, response->nonce))) return false;
+  if (!equal(response->proof, store_proof(secret_, "client", client.nonce, response->nonce))) {
+    send(client, kStoreRefusal);
+    return false;
+  }
   client.proven = true;
   --strangers_;
   send(client, ByteWriter().digest(store_proof(secret_, "server", client.nonce, response->nonce)).str());

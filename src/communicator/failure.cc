@@ -64,7 +64,9 @@ Error make_error(Outcome outcome, const FailureContext& c) {
     case Status::kTimeout:
       return Error(ErrorKind::kTimeout, head + timeout_text(outcome.peer, c));
     case Status::kPeerLost:
-      return Error(ErrorKind::kPeerLost, head + peer + " died or cannot be reached any more" + restart);
+      return Error(
+          ErrorKind::kPeerLost,
+          head + peer + " " + (c.why_lost.empty() ? "died or cannot be reached any more" : c.why_lost) + restart);
     case Status::kPeerLeft:
       return Error(ErrorKind::kPeerLost, head + peer + " has left the group (it exited or destroyed it)" + restart);
     case Status::kPeerFailed:

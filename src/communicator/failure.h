@@ -25,8 +25,9 @@ struct FailureContext {
   std::vector<int> missing;             // kTimeout: ranks that have not arrived
   std::string detail;                   // where in a plan this rank was waiting; kInternal: what has failed
   int peer_pid = 0;
-  Outcome reported;    // kPeerFailed: what the peer reported
-  std::string reason;  // kAborted: why
+  std::string why_lost;  // kPeerLost: what became of the link, as the rest of a sentence; empty: no more is known
+  Outcome reported;      // kPeerFailed: what the peer reported
+  std::string reason;    // kAborted: why
 };
 
 Error make_error(Outcome outcome, const FailureContext& context);

@@ -243,6 +243,10 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
   context.group = options_.name;
   context.rank = rank_;
   trace_to_cause(outcome, context);
+  if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
+    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
+    if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
+  }
   HostChannel* host = topology_.host.get();
   Error error(ErrorKind::kInternal, "");
   {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/outcome.h"
@@ -54,6 +55,10 @@ class Transport {
 
   // A descriptor that becomes readable when accept_new() has something; -1 if links need no accepting.
   virtual int accept_fd() const noexcept { return -1; }
+
+  // Why there is no link to `peer`, as the rest of a sentence that begins with its name and says what to do; empty when
+  // no more is known than that the link has ended. Any thread, at any time.
+  virtual std::string why_lost(int /*peer*/) const { return {}; }
 
   // This rank has failed or left: nothing more is written or accepted. Peers read what has been written, then their
   // links die. Never blocks. Transports whose peers learn of it by other means need not do anything.

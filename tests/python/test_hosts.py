@@ -112,7 +112,7 @@ def test_killed_rank_of_two_hosts(fresh_world: World, collective: str, victim: i
 
 @pytest.mark.tutti_only
 def test_wrong_secret_is_refused(fresh_world: World) -> None:
-    """A rank without the secret is no member: it fails, and what it sends changes nothing for the others."""
+    """A rank without the secret is no member, and both sides say that it is the secret: nobody has died."""
     pool = fresh_world(
         2,
         env_of=lambda rank: {"TUTTI_HOST_ID": str(rank), "TUTTI_SECRET": f"secret {rank}"},
@@ -120,6 +120,9 @@ def test_wrong_secret_is_refused(fresh_world: World) -> None:
     )
     outcomes = pool.begin(open_and_reduce, unique_name("secret")).wait(30)
     assert all(outcome.kind == "raised" for outcome in outcomes.values()), outcomes
+    for rank, outcome in outcomes.items():
+        text = outcome.error.message
+        assert f"rank {1 - rank} cannot be reached" in text and "TUTTI_SECRET" in text, text
 
 
 def open_and_reduce(ctx: Context, name: str) -> None:
@@ -250,6 +253,22 @@ def test_stopped_rank_across_namespaces(hosts: Hosts, backend: str, store_port: 
         messages = raised_in_time(pending.wait(20, [0, 1, 2]), 0.1, 2.0 + PARTITION_S, pool)
         assert any(re.search(r"\brank 3\b", message) for message in messages.values()), messages
     finally:
+        pool.kill()
+
+
+@pytest.mark.tutti_only
+def test_no_route_names_address_and_setting(hosts: Hosts, backend: str, store_port: int) -> None:
+    route = f"{SUBNET}.3/32"  # of the second host
+    hosts.run("ip", "-n", hosts.names[0], "route", "add", "unreachable", route)
+    pool = namespace_pool(hosts, backend, store_port)
+    try:
+        outcomes = pool.begin(connect_all).wait(30, [0, 1])
+        messages = [outcome.error.message for outcome in outcomes.values()]
+        # Who hears of it from the other may not know why.
+        told = [text for text in messages if f"no way from here to {SUBNET}.3:" in text]
+        assert told and all("TUTTI_SOCKET_IFNAME" in text for text in told), messages
+    finally:
+        hosts.run("ip", "-n", hosts.names[0], "route", "del", "unreachable", route)
         pool.kill()
 
 

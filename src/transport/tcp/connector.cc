@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <limits>
 
 #include "base/clock.h"
@@ -208,6 +209,9 @@ void TcpTransport::Connector::advance_strangers(std::int64_t now_ms) {
     Handshake& handshake = strangers_[i].handshake;
     if (pollfds_[2 + i].revents == 0) continue;
     if (handshake.advance() == Handshake::State::kProven) admit(handshake);
+    if (handshake.state() == Handshake::State::kBroken && handshake.peer() >= 0) {
+      at(handshake.peer()).left_at_our_proof = true;
+    }
     if (handshake.state() == Handshake::State::kForged) {
       const LogLevel level = warned_of_strangers_ ? LogLevel::kDebug : LogLevel::kWarning;
       options_.logger.log(level, "tcp transport: dropped a connection that does not know the secret of this job");
@@ -251,9 +255,11 @@ void TcpTransport::Connector::start_dial(int peer, std::int64_t now_ms) {
     p.dial_began_ms = now_ms;
     p.state = Peer::State::kDialing;
   } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS || errno == EAGAIN) {
-    rest_after_failure(peer, now_ms, "no descriptors, ports or memory left");
+    rest_after_failure(peer, now_ms,
+                       std::string("cannot be reached: no descriptors, ports or memory left here (") +
+                           std::strerror(errno) + "); ulimit -n bounds the descriptors");
   } else {
-    give_up(peer, Status::kPeerLost, "its address cannot be reached");
+    give_up(peer, no_way(peer, errno));
   }
 }
 
@@ -265,7 +271,7 @@ void TcpTransport::Connector::advance_dials(std::int64_t now_ms) {
     if (pollfds_[first + i].revents != 0) p.dial->advance();
     const bool late = p.dial->state() == Handshake::State::kConnecting &&
                       p.dial_began_ms + options_.connect_timeout.count() <= now_ms;
-    if (late) give_up(pending_[i], Status::kPeerLost, "its host does not answer");
+    if (late) give_up(pending_[i], no_way(pending_[i], ETIMEDOUT));
     if (!late && p.dial->over()) on_dial_over(pending_[i], now_ms);
   }
 }
@@ -274,11 +280,14 @@ void TcpTransport::Connector::on_dial_over(int peer, std::int64_t now_ms) {
   Peer& p = at(peer);
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
-      return give_up(peer, Status::kPeerLost, "nobody listens at its address any more");
+      return give_up(peer, left_at_our_proof(peer) ? other_secret(peer) : no_way(peer, p.dial->error()));
     case Handshake::State::kForged:
-      return give_up(peer, Status::kPeerLost, "whoever listens at its address does not know the secret of this job");
+      return give_up(peer, other_secret(peer));
     case Handshake::State::kBroken:
-      return rest_after_failure(peer, now_ms, "it ends every connection");
+      return rest_after_failure(peer, now_ms,
+                                left_at_our_proof(peer)
+                                    ? other_secret(peer)
+                                    : "died or cannot be reached any more: it ends every connection");
     default:
       break;
   }
@@ -291,13 +300,14 @@ void TcpTransport::Connector::on_dial_over(int peer, std::int64_t now_ms) {
       p.rest_until_ms = now_ms + kYieldMs;
       return;
     case Verdict::kRefuse:
-      return give_up(peer, Status::kPeerLost, "it has had a connection to this rank, and that is gone");
+      return give_up(peer,
+                     "died or cannot be reached any more: it has had a connection to this rank, and that is gone");
   }
 }
 
-void TcpTransport::Connector::rest_after_failure(int peer, std::int64_t now_ms, const char* why) {
+void TcpTransport::Connector::rest_after_failure(int peer, std::int64_t now_ms, std::string why) {
   Peer& p = at(peer);
-  if (++p.failures > kMostFailures) return give_up(peer, Status::kPeerLost, why);
+  if (++p.failures > kMostFailures) return give_up(peer, std::move(why));
   p.dial.reset();
   p.state = Peer::State::kResting;
   p.rest_until_ms = now_ms + std::min(kFirstRestMs << (p.failures - 1), kLongestRestMs);
@@ -312,13 +322,44 @@ void TcpTransport::Connector::bring_up(int peer, UniqueFd socket) {
   tell(peer);
 }
 
-void TcpTransport::Connector::give_up(int peer, Status status, const char* why) {
+void TcpTransport::Connector::give_up(int peer, std::string why) {
   Peer& p = at(peer);
+  options_.logger.info("tcp transport: rank " + std::to_string(peer) + " " + why);
+  {
+    const std::lock_guard lock(mutex_);
+    p.why = std::move(why);  // before the link ends: whoever sees that asks why
+  }
   p.dial.reset();
   p.state = Peer::State::kDown;
-  p.link.fail(status);
-  options_.logger.info("tcp transport: no connection to rank " + std::to_string(peer) + ": " + why);
+  p.link.fail(Status::kPeerLost);
   tell(peer);
+}
+
+std::string TcpTransport::Connector::why_lost(int peer) const {
+  if (peer < 0 || peer >= options_.size) return {};
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<std::size_t>(peer)]->why;
+}
+
+// A dialer proves itself only to a listener whose proof is right. One that says it is `peer` and hangs up at ours has
+// another secret; it has given up, and its end must not be taken for a death. Only a hint, since it has proved nothing:
+// asked when this rank's own dial has failed.
+bool TcpTransport::Connector::left_at_our_proof(int peer) {
+  return at(peer).left_at_our_proof || std::any_of(strangers_.begin(), strangers_.end(), [peer](Stranger& s) {
+           return s.handshake.peer() == peer && s.handshake.advance() == Handshake::State::kBroken;
+         });
+}
+
+std::string TcpTransport::Connector::other_secret(int peer) const {
+  return "cannot be reached: whoever listens for it at " + known_addresses_[static_cast<std::size_t>(peer)].text() +
+         " has another secret; give all ranks the same TUTTI_SECRET, or none";
+}
+
+std::string TcpTransport::Connector::no_way(int peer, int error) const {
+  const std::string at = known_addresses_[static_cast<std::size_t>(peer)].text();
+  if (error == ECONNREFUSED) return "died or cannot be reached any more: nobody listens at " + at;
+  return "cannot be reached: no way from here to " + at + " (" + std::strerror(error) +
+         "); TUTTI_SOCKET_IFNAME on that rank chooses the interface whose address it offers";
 }
 
 void TcpTransport::Connector::tell(int peer) {
@@ -353,6 +394,10 @@ void TcpTransport::Connector::watch_hosts(std::int64_t now_ms) {
       continue;
     }
     options_.logger.info("tcp transport: the host of rank " + std::to_string(peer) + " does not answer any more");
+    {
+      const std::lock_guard lock(mutex_);
+      p.why = "cannot be reached: its host does not answer any more";
+    }
     p.link.fail(Status::kPeerLost);
   }
 }

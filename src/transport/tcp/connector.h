@@ -39,6 +39,7 @@ class TcpTransport::Connector {
   TcpLink* want(int peer) noexcept;
   int take_news(std::span<int> peers) noexcept;
   int news_fd() const noexcept { return news_fd_.get(); }
+  std::string why_lost(int peer) const;
   // The links end, nothing is dialed or accepted any more. Takes effect on the thread.
   void close() noexcept;
 
@@ -57,6 +58,8 @@ class TcpTransport::Connector {
     std::int64_t dial_began_ms = 0;
     std::int64_t rest_until_ms = 0;
     int failures = 0;  // dials in a row that broke
+    bool left_at_our_proof = false;
+    std::string why;  // there is no connection; the transport's mutex
     PeerWatch watch;
     TcpLink link;
     std::atomic<bool> asked{false};  // relaxed: only spares later calls the lock
@@ -83,9 +86,12 @@ class TcpTransport::Connector {
   void start_dial(int peer, std::int64_t now_ms);
   void advance_dials(std::int64_t now_ms);
   void on_dial_over(int peer, std::int64_t now_ms);
-  void rest_after_failure(int peer, std::int64_t now_ms, const char* why);
+  void rest_after_failure(int peer, std::int64_t now_ms, std::string why);
   void bring_up(int peer, UniqueFd socket);
-  void give_up(int peer, Status status, const char* why);
+  void give_up(int peer, std::string why);
+  bool left_at_our_proof(int peer);
+  std::string other_secret(int peer) const;
+  std::string no_way(int peer, int error) const;
   void tell(int peer);
   void watch_hosts(std::int64_t now_ms);
   void close_all();
@@ -109,7 +115,7 @@ class TcpTransport::Connector {
   bool warned_of_strangers_ = false;
   bool closed_ = false;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards what callers and the thread exchange: this and each peer's `why`
   std::vector<int> wanted_;
   std::vector<SocketAddress> addresses_;
   std::vector<int> news_;

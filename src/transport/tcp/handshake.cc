@@ -65,6 +65,7 @@ void Handshake::finish_connect() noexcept {
   if (error == EINPROGRESS) return;
   if (error != 0) {
     state_ = error == ECONNRESET ? State::kBroken : State::kUnreachable;
+    error_ = error;
     return;
   }
   sockaddr_storage remote{};

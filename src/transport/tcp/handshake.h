@@ -62,6 +62,7 @@ class Handshake {
   Verdict verdict() const noexcept { return verdict_; }
   int peer() const noexcept { return peer_; }
   int fd() const noexcept { return fd_.get(); }
+  int error() const noexcept { return error_; }  // kUnreachable: the errno of the attempt
   UniqueFd take_socket() noexcept { return std::move(fd_); }
 
  private:
@@ -86,6 +87,7 @@ class Handshake {
   State state_;
   Verdict verdict_ = Verdict::kRefuse;
   int messages_ = 0;  // received so far
+  int error_ = 0;
   std::size_t expected_ = 0;
   std::size_t received_ = 0;
   std::array<std::byte, kLongestMessage> buffer_{};

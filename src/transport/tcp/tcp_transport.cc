@@ -41,6 +41,7 @@ void TcpTransport::set_peer_addresses(const std::vector<std::string>& addresses)
 Link* TcpTransport::link(int peer) noexcept { return connector_->want(peer); }
 int TcpTransport::accept_new(std::span<int> peers) noexcept { return connector_->take_news(peers); }
 void TcpTransport::close() noexcept { connector_->close(); }
+std::string TcpTransport::why_lost(int peer) const { return connector_->why_lost(peer); }
 int TcpTransport::accept_fd() const noexcept { return connector_->news_fd(); }
 
 }  // namespace tutti::tcp

@@ -59,6 +59,7 @@ class TcpTransport final : public Transport {
   // their descriptor looks again.
   int accept_new(std::span<int> peers) noexcept override;
   int accept_fd() const noexcept override;
+  std::string why_lost(int peer) const override;
   void close() noexcept override;
 
  private:

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <random>
+#include <thread>
 
 #include "base/bytes.h"
 #include "bootstrap/ranks.h"
@@ -154,6 +155,40 @@ TEST(TcpStore, AWrongSecretIsRefusedAtOnce) {
       EXPECT_NE(std::string(e.what()).find("TUTTI_SECRET"), std::string::npos) << e.what();
     }
   }
+}
+
+// A server under a crowd drops connections that have not had their answer: that says nothing about secrets, and the
+// rank comes again.
+TEST(TcpStore, ARankThatIsTakenForAStrangerComesAgain) {
+  const UniqueFd listener = listen_tcp("127.0.0.1", 0);
+  std::thread crowded([&] {
+    Deadline deadline = Deadline::after(kLong);
+    for (const bool answers : {false, true}) {
+      bool exhausted = false;
+      if (!wait_ready(listener.get(), POLLIN, deadline)) return;
+      const UniqueFd client = accept_tcp(listener.get(), exhausted);
+      const auto say = [&](const std::string& text) {
+        const std::string bytes = framed(text);
+        ::send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      };
+      const Nonce nonce = random_nonce();
+      say(encode_challenge(nonce));
+      FrameBuffer in;
+      std::optional<StoreResponse> response;
+      while (!response && wait_ready(client.get(), POLLIN, deadline)) {
+        char buffer[256];
+        const ssize_t got = ::recv(client.get(), buffer, sizeof(buffer), 0);
+        if (got <= 0) break;
+        in.append({buffer, static_cast<std::size_t>(got)});
+        if (const auto frame = in.next(kMaxStoreFrame)) response = decode_response(*frame);
+      }
+      if (answers && response) {
+        say(ByteWriter().digest(store_proof("secret", "server", nonce, response->nonce)).str());
+      }
+    }
+  });
+  EXPECT_NO_THROW(TcpStore(options_for(port_of(listener.get()), "secret")));
+  crowded.join();
 }
 
 TEST(TcpStore, NoServerIsATimeoutThatSaysWhere) {

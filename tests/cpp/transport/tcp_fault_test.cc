@@ -83,6 +83,33 @@ TEST(TcpFault, WrongSecretOrGroupEndsTheLink) {
     });
     EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
     EXPECT_EQ(wait_for_end(ranks[1], 0), Status::kPeerLost);
+    for (const int r : {0, 1}) {
+      const std::string why = ranks[r].why_lost(1 - r);
+      EXPECT_NE(why.find(ranks[1 - r].address() + " has another secret"), std::string::npos) << why;
+      EXPECT_NE(why.find("TUTTI_SECRET"), std::string::npos) << why;
+    }
+  }
+}
+
+// The first that finds out gives up, and listens no more. The other must not take that for a death.
+TEST(TcpFault, AWrongSecretIsNamedByTheSecondRankToo) {
+  Ranks ranks(2, [&](TcpOptions& o) {
+    if (o.rank == 1) o.secret = "something else";
+    o.logger = Logger();
+  });
+  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
+  ranks.transports[0].reset();
+  EXPECT_EQ(wait_for_end(ranks[1], 0), Status::kPeerLost);
+  EXPECT_NE(ranks[1].why_lost(0).find("TUTTI_SECRET"), std::string::npos) << ranks[1].why_lost(0);
+}
+
+TEST(TcpFault, NoRouteNamesTheAddressAndTheSetting) {
+  Ranks ranks(1, [](TcpOptions& o) { o.size = 2; });
+  ranks[0].set_peer_addresses({"", "224.0.0.1:9"});  // no connection can be made to a group of hosts
+  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
+  const std::string why = ranks[0].why_lost(1);
+  for (const char* part : {"cannot be reached: no way from here to 224.0.0.1:9 (", "TUTTI_SOCKET_IFNAME"}) {
+    EXPECT_NE(why.find(part), std::string::npos) << why;
   }
 }
 
