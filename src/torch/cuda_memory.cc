@@ -79,13 +79,15 @@ void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::St
 }
 
 bool CudaSide::is_registered(const void* data, std::size_t bytes) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return group_.has_value() && group_->communicator->is_registered(data, bytes);
+  // acquire: pairs with the release in group().
+  const CudaLane* lane = made_group_.load(std::memory_order_acquire);
+  return lane != nullptr && lane->communicator->is_registered(data, bytes);
 }
 
 std::uint64_t CudaSide::direct_calls() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return group_.has_value() ? group_->communicator->direct_calls() : 0;
+  // acquire: pairs with the release in group().
+  const CudaLane* lane = made_group_.load(std::memory_order_acquire);
+  return lane != nullptr ? lane->communicator->direct_calls() : 0;
 }
 
 std::string ProcessGroupTutti::register_tensors(const std::vector<at::Tensor>& tensors) {

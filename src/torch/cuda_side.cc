@@ -103,14 +103,12 @@ CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
 
 template <typename Visit>
 void CudaSide::each(Visit&& visit) const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (group_.has_value()) visit(*group_->communicator);
-  for (const auto& [key, pair] : pairs_) {
-    if (const auto communicator = pair.communicator()) visit(*communicator);
+  for (const auto& communicator : communicators()) {
+    if (communicator != nullptr) visit(*communicator);
   }
 }
 
-// For what reads from the GPU: not under the mutex, which abort() takes.
+// The first is the group's, null while there is none. Not visited under the mutex, which abort() takes.
 std::vector<std::shared_ptr<CudaCommunicator>> CudaSide::communicators() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<std::shared_ptr<CudaCommunicator>> all{group_.has_value() ? group_->communicator : nullptr};
@@ -168,9 +166,13 @@ void CudaSide::order_after_calls(const c10::Stream& stream) const {
     last.record(side);
     last.block(stream);
   };
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (group_.has_value()) follow(group_->stream);
-  for (const auto& [key, pair] : pairs_) follow(pair.stream());
+  std::vector<c10::Stream> streams;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (group_.has_value()) streams.push_back(group_->stream);
+    for (const auto& [key, pair] : pairs_) streams.push_back(pair.stream());
+  }
+  for (const c10::Stream& side : streams) follow(side);
 }
 
 std::optional<Error> CudaSide::failure() const {
@@ -196,8 +198,9 @@ void CudaSide::set_timeout(std::chrono::milliseconds timeout) {
 }
 
 std::uint64_t CudaSide::sequence() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return group_.has_value() ? group_->communicator->sequence() : 0;
+  // acquire: pairs with the release in group().
+  const CudaLane* lane = made_group_.load(std::memory_order_acquire);
+  return lane != nullptr ? lane->communicator->sequence() : 0;
 }
 
 }  // namespace tutti::face

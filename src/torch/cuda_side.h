@@ -89,7 +89,9 @@ class CudaSide {
   // Two locks: making a communicator waits for other ranks, and abort() must not wait for that. `making_` is taken
   // first.
   std::mutex making_;
-  mutable std::mutex mutex_;  // guards the members below; lanes are never removed. Taken before those of pairs
+  // Guards the members below; lanes are never removed. Taken before those of pairs; nothing that may wait for the GPU
+  // or for a launch is called under it: abort() takes it.
+  mutable std::mutex mutex_;
   CudaOptions options_;
   std::vector<Registered> registered_;  // before the communicator, which must end before they are freed
   std::optional<CudaLane> group_;

@@ -31,7 +31,18 @@ std::uint32_t CallLog::open(std::chrono::milliseconds timeout) noexcept {
   return last_ticket_;
 }
 
+void CallLog::count_error() noexcept {
+  const std::lock_guard lock(mutex_);
+  metrics_.count_error();
+}
+
+void CallLog::reset_metrics() noexcept {
+  const std::lock_guard lock(mutex_);
+  metrics_.reset();
+}
+
 void CallLog::issued(const IssuedCall& call, const Launched& how) {
+  const std::lock_guard lock(mutex_);
   metrics_.record(call.record.call, call.bytes, call.algorithm, -1, 0);
   const bool done = how.blocks == 0;
   const std::int64_t timeout_ms =
@@ -74,15 +85,24 @@ void CallLog::follow(std::deque<Pending>& pending, const std::function<std::uint
 }
 
 void CallLog::refresh() {
-  if (collectives_.empty() && messages_.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (collectives_.empty() && messages_.empty()) return;
+  }
   RankState state;
   if (!read_state_(state)) return;
+  // What was issued since is not in `state`, and stays scheduled.
+  const std::lock_guard lock(mutex_);
   follow(collectives_, [&](int block) { return state.blocks[block].progress; });
   follow(messages_, [&](int block) { return state.message_progress[block]; });
 }
 
 Metrics CallLog::metrics() const {
-  Metrics metrics = metrics_.snapshot();
+  Metrics metrics;
+  {
+    const std::lock_guard lock(mutex_);
+    metrics = metrics_.snapshot();
+  }
   for (MetricsRow& row : metrics.rows) row.device = "cuda";
   RankState state;
   if (read_state_(state)) metrics.device_calls = state.blocks[0].sequence - first_sequence_;

@@ -8,14 +8,16 @@
 //
 // Times of calls are not measured: that would take two events a call.
 //
-// Thread rule: one thread at a time (the communicator's mutex). Knows nothing of CUDA: tests run it over the kernels'
-// bodies on the host.
+// Thread rule: open() and issued() by one thread at a time (the communicator's mutex), all else from any thread at any
+// time: whoever asks what hangs must not wait for a launch that does. Lock: mutex_ guards what changes; a leaf, not
+// held while the GPU is read. Knows nothing of CUDA: tests run it over the kernels' bodies on the host.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -59,10 +61,10 @@ class CallLog {
   std::uint32_t open(std::chrono::milliseconds timeout) noexcept;
   void issued(const IssuedCall& call, const Launched& how);
 
-  void count_error() noexcept { metrics_.count_error(); }
+  void count_error() noexcept;
   // Reads from the GPU.
   Metrics metrics() const;
-  void reset_metrics() noexcept { metrics_.reset(); }
+  void reset_metrics() noexcept;
   // JSON, as FlightRecorder::dump. Reads from the GPU.
   std::string flight_record(const std::string& group);
 
@@ -83,6 +85,7 @@ class CallLog {
   device::HostControl& control_;
   const ReadState read_state_;
   std::uint32_t last_ticket_ = 0;
+  mutable std::mutex mutex_;
   MetricsTable metrics_;
   FlightRecorder recorder_;
   std::deque<Pending> collectives_, messages_;

@@ -103,27 +103,20 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   }
 }
 
-std::uint64_t CudaCommunicatorImpl::sequence() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return sequence_;
-}
+std::uint64_t CudaCommunicatorImpl::sequence() const noexcept { return sequence_.load(std::memory_order_relaxed); }
 
 void CudaCommunicatorImpl::set_timeout(std::chrono::milliseconds timeout) noexcept {
   device::store_relaxed(&group_->control().timeout_ns, to_ns(timeout));
 }
 
 void CudaCommunicatorImpl::abort(const std::string& reason) noexcept {
-  {
-    const std::lock_guard lock(mutex_);
-    if (abort_reason_.empty()) abort_reason_ = reason.empty() ? "aborted" : reason;
-  }
+  // The word first, by nobody's leave: it ends the kernels that others may be waiting for.
   device::store_relaxed(&group_->control().abort, 1);
+  const std::lock_guard lock(reason_mutex_);
+  if (abort_reason_.empty()) abort_reason_ = reason.empty() ? "aborted" : reason;
 }
 
-std::optional<Error> CudaCommunicatorImpl::failure() const {
-  const std::lock_guard lock(mutex_);
-  return current_failure();
-}
+std::optional<Error> CudaCommunicatorImpl::failure() const { return current_failure(); }
 
 // What the ports' proxy has met comes first: it has aborted the kernels because of it.
 std::optional<Error> CudaCommunicatorImpl::current_failure() const {
@@ -131,7 +124,12 @@ std::optional<Error> CudaCommunicatorImpl::current_failure() const {
     return Error(port->kind(), "group '" + options_.name + "', rank " + std::to_string(rank_) + ": " + port->what());
   }
   const device::HostControl& control = group_->control();
-  auto error = failure_of(control, rank_, options_.name, abort_reason_, board_);
+  std::string abort_reason;
+  {
+    const std::lock_guard lock(reason_mutex_);
+    abort_reason = abort_reason_;
+  }
+  auto error = failure_of(control, rank_, options_.name, abort_reason, board_);
   if (!error || error->kind() != ErrorKind::kMismatch) return error;
   return Error(error->kind(), error->what() + registrations_.explain(static_cast<std::uint32_t>(control.mine)));
 }
@@ -308,24 +306,18 @@ bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
   check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
-  const std::lock_guard lock(mutex_);
   throw_if_failed();
 }
 
 Metrics CudaCommunicatorImpl::metrics() const {
   const DeviceGuard guard(group_->device());
-  const std::lock_guard lock(mutex_);
   return log_.metrics();
 }
 
-void CudaCommunicatorImpl::reset_metrics() noexcept {
-  const std::lock_guard lock(mutex_);
-  log_.reset_metrics();
-}
+void CudaCommunicatorImpl::reset_metrics() noexcept { log_.reset_metrics(); }
 
 std::string CudaCommunicatorImpl::flight_record() const {
   const DeviceGuard guard(group_->device());
-  const std::lock_guard lock(mutex_);
   return log_.flight_record(options_.name);
 }
 

@@ -3,11 +3,15 @@
 // A call is: check, choose, launch. The host waits for nothing. What the device needs between calls lies in device
 // memory (DeviceWorld), so that a captured launch can be replayed.
 //
-// Locks: mutex_ guards everything below it; a leaf.
+// Locks: mutex_ guards everything below it, and is held while a kernel is launched: when the device's queue is full,
+// that takes until a kernel ends. So whoever wants to know what hangs, or to end it, never takes it: abort() stores its
+// word first, and failure(), flight_record() and metrics() read what has locks of its own (reason_mutex_, the log's,
+// the registrations'), all of them leaves.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <mutex>
 
 #include "algorithm/cuda/choice.h"
@@ -111,19 +115,21 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // Shared with the graphs that hold its kernels.
   const std::shared_ptr<GpuGroup> group_;
 
-  mutable std::mutex mutex_;
-  std::uint64_t sequence_ = 0;
-  StreamOrder collectives_, messages_;
-  CopyStreams copy_streams_;
+  mutable std::mutex reason_mutex_;  // guards abort_reason_
+  std::string abort_reason_;
+  std::atomic<std::uint64_t> sequence_{0};         // counts under mutex_
+  std::atomic<std::uint64_t> direct_calls_{0};     // relaxed, both: they order nothing
   std::shared_ptr<SymmetricMemory> shared_board_;  // null: peers' calls are not known
   CallBoard board_;
   mutable CallLog log_;
-  std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
-  std::string abort_reason_;
   Registrations registrations_;
+
+  mutable std::mutex mutex_;
+  StreamOrder collectives_, messages_;
+  CopyStreams copy_streams_;
+  std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
   std::unordered_map<const CudaRegion*, std::uint32_t> port_memories_;  // registered ones: the ports' numbers
   std::uint64_t registration_calls_ = 0;                                // names them in the store
-  std::uint64_t direct_calls_ = 0;
 };
 
 }  // namespace tutti::cuda

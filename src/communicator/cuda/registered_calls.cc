@@ -18,7 +18,7 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   }
   if (place.input.memory == nullptr) inputs[rank_] = call.input.base;
   if (place.output.memory == nullptr) outputs[rank_] = call.output.base;
-  ++direct_calls_;
+  direct_calls_.fetch_add(1, std::memory_order_relaxed);
   const bool captured = by_copy_engines ? run_by_copy_engines(call, place, inputs, outputs, stream)
                                         : run_direct_kernel(call, place, inputs, outputs, stream);
   if (!captured) return;
@@ -172,8 +172,7 @@ bool CudaCommunicatorImpl::is_registered(const void* data, std::size_t bytes) co
 }
 
 std::uint64_t CudaCommunicatorImpl::direct_calls() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return direct_calls_;
+  return direct_calls_.load(std::memory_order_relaxed);
 }
 
 }  // namespace tutti::cuda

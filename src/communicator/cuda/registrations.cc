@@ -106,6 +106,8 @@ void Registrations::add(std::shared_ptr<CudaRegion> region, int rank) {
   const std::byte* base = region->data(rank);
   const std::size_t bytes = region->bytes();
   entries_.insert_or_assign(base, Entry{std::move(region), ++made_, bytes});
+  const std::lock_guard lock(texts_mutex_);
+  any_ = true;
 }
 
 void Registrations::remove(const CudaRegion& region) {
@@ -156,13 +158,15 @@ std::optional<DirectPlace> Registrations::place_of(const Call& call, int size) c
 }
 
 void Registrations::remember(std::uint32_t fingerprint, const DirectPlace& place) {
+  const std::lock_guard lock(texts_mutex_);
   if (texts_.contains(fingerprint)) return;
   if (texts_.size() > 4096) texts_.clear();
   texts_.emplace(fingerprint, describe(place));
 }
 
 std::string Registrations::explain(std::uint32_t fingerprint) const {
-  if (made_ == 0) return {};
+  const std::lock_guard lock(texts_mutex_);
+  if (!any_) return {};
   const auto found = texts_.find(fingerprint);
   return "; here " +
          (found != texts_.end() ? "it uses registered memory (" + found->second + ")"

@@ -5,12 +5,14 @@
 // fingerprint that every call compares before a peer's memory is touched: a broken promise is an error, never wrong
 // data.
 //
-// Thread rule: the communicator's mutex guards it.
+// Thread rule: the communicator's mutex guards it, but remember() and explain(), which have a lock of their own (a
+// leaf): who asks for a failure must not wait for a launch.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -80,6 +82,8 @@ class Registrations {
 
   std::map<const std::byte*, Entry> entries_;  // by this rank's address
   std::uint32_t made_ = 0;
+  mutable std::mutex texts_mutex_;  // guards the members below
+  bool any_ = false;                // memory was ever registered
   std::unordered_map<std::uint32_t, std::string> texts_;
 };
 

@@ -166,6 +166,32 @@ TEST(CallLog, TimeoutsOfOtherCallsDoNotCount) {
   EXPECT_EQ(device::timeout_ns(host, 0), 1u);
 }
 
+// Reading from the GPU may take as long as a kernel hangs: calls are issued and counted meanwhile.
+TEST(CallLog, IsNotLockedWhileTheGpuIsRead) {
+  device::HostControl host;
+  CallLog* log = nullptr;
+  int reads = 0;
+  const auto issue = [&] {
+    Launched how{Lane::kMessages, log->open({}), 1, false, 0};
+    log->issued({}, how);
+  };
+  CallLog made(0, 1, 10, 0, host, [&](RankState&) {
+    ++reads;
+    std::thread other([&] {
+      issue();
+      log->count_error();
+    });
+    other.join();
+    return true;
+  });
+  log = &made;
+  issue();
+  const auto record = nlohmann::json::parse(made.flight_record("group"));
+  EXPECT_EQ(record["entries"].size(), 2u);
+  EXPECT_EQ(made.metrics().errors, 1u);
+  EXPECT_EQ(reads, 2);
+}
+
 TEST(CallLog, RemembersABoundedNumberOfCalls) {
   LoggedRanks world(2, 4);
   std::vector<std::unique_ptr<LoggedRanks::Made>> kept;

@@ -1,4 +1,6 @@
 // What goes wrong ends: peers that do not come, other calls, aborts, overlap. No kernel stays on the GPU.
+#include <atomic>
+
 #include "cuda/gpu/gpu_ranks.h"
 
 namespace tutti::cuda::test {
@@ -67,6 +69,45 @@ TEST_P(Faults, AbortEndsAKernelThatWaits) {
       rank.comm->run(b.call, rank.stream);
       EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }), ErrorKind::kPeerLost);
     }
+  });
+}
+
+// A device's queue holds some 1,000 launches. Behind a kernel that waits for a peer it fills up, and the next launch
+// blocks, with the communicator's lock held: abort() and failure() need no lock that it holds.
+TEST_P(Faults, AbortDoesNotWaitForAFullQueue) {
+  GpuWorld world;
+  world.options.algorithm = GetParam();
+  world.options.timeout = std::chrono::seconds(100);
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(sum(5000), rank.size, 2);
+    const Buffers b = prepare(rank, c, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    if (rank.rank == 0) {
+      std::atomic<int> issued{0};
+      std::thread issuer([&] {
+        try {
+          for (int i = 0; i < 20'000; ++i) {
+            rank.comm->run(b.call, rank.stream);
+            ++issued;
+          }
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+        }
+      });
+      // Full: for a second, no call has come further.
+      for (int before = -1; before != issued.load();) {
+        before = issued.load();
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+      }
+      EXPECT_LT(issued.load(), 20'000);
+      EXPECT_FALSE(rank.comm->failure().has_value());
+      const auto start = std::chrono::steady_clock::now();
+      rank.comm->abort("enough");
+      issuer.join();
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+      EXPECT_EQ(kind_of([&] { rank.comm->synchronize(rank.stream); }), ErrorKind::kAborted);
+    }
+    rank.barrier->arrive_and_wait();
   });
 }
 
