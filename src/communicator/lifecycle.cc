@@ -1,6 +1,5 @@
 // How a communicator is made, fails and ends.
 #include <algorithm>
-#include <cstdio>
 
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/verdict_store.h"
@@ -37,16 +36,6 @@ void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const C
     tuning = {};
     return;
   }
-}
-
-// What the choice of an algorithm follows from, beside the call, the machine and the tuning table, of which see above.
-std::vector<AgreedSetting> agreed_settings(const Config& config, const PlanFiles& plans) {
-  const std::string& forced = config.algorithm;
-  char identity[2 * sizeof plans.identity + 1];
-  std::snprintf(identity, sizeof identity, "%08x", plans.identity);
-  return {{"TUTTI_ALGORITHM (or Options(algorithm=...))", forced.empty() ? "unset" : forced, forced},
-          {"TUTTI_PLAN_PATH",
-           config.plan_path.empty() ? "unset" : config.plan_path + " (with the plans " + identity + ")", identity}};
 }
 
 // A user's plans first, then the library's own algorithms, then the plans that the tuning table may choose.
@@ -86,8 +75,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
   // First, so that a bad file is an error of its own and not a group that never forms.
   Tuning tuning = load_tuning(options.config, size);
   const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
-  Topology topology =
-      form_topology(store, id, rank, size, options, tuning.identity, agreed_settings(options.config, plans));
+  Topology topology = form_topology(store, id, rank, size, options, tuning.identity, plans.identity);
   agree_on_tuning(tuning, topology, rank, options);
   return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <set>
-#include <utility>
 
 #include "base/process.h"
 #include "bootstrap/exchange.h"
@@ -54,13 +54,21 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   return policy;
 }
 
-AgreedSetting stage_setting(int size, const Config& config) {
-  const std::string bytes = std::to_string(segment_shape(size, config).stage_bytes);
-  return {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? bytes + " (chosen)" : bytes, bytes};
+// What the choice of an algorithm follows from, beside the call, the machine and the tuning table, and how shared
+// memory is laid out.
+std::vector<AgreedSetting> agreed_settings(int size, const Config& config, std::uint32_t plans) {
+  const std::string& forced = config.algorithm;
+  char identity[2 * sizeof plans + 1];
+  std::snprintf(identity, sizeof identity, "%08x", plans);
+  const std::string stage = std::to_string(segment_shape(size, config).stage_bytes);
+  return {{"TUTTI_ALGORITHM (or Options(algorithm=...))", forced.empty() ? "unset" : forced, forced},
+          {"TUTTI_PLAN_PATH",
+           config.plan_path.empty() ? "unset" : config.plan_path + " (with the plans " + identity + ")", identity},
+          {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? stage + " (chosen)" : stage, stage}};
 }
 
 HostGroup find_host(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                    std::vector<AgreedSetting> settings) {
+                    std::uint32_t plans) {
   HostGroupRequest request;
   request.id = id;
   request.rank = rank;
@@ -73,8 +81,7 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
     request.arena_bytes = arena->bytes();
   }
   request.segment_bytes = [&](int n) { return SegmentLayout(segment_shape(n, options.config)).total_bytes(); };
-  request.settings = std::move(settings);
-  request.settings.push_back(stage_setting(size, options.config));
+  request.settings = agreed_settings(size, options.config, plans);
   request.timeout = options.timeout;
   return form_host_group(store, request);
 }
@@ -124,14 +131,14 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
 }  // namespace
 
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       std::uint64_t word, std::vector<AgreedSetting> settings) {
+                       std::uint64_t word, std::uint32_t plans) {
   Topology topology;
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
   topology.host_ranks = {rank};
   topology.host_of = {rank};
   if (size == 1) return topology;
-  HostGroup group = find_host(store, id, rank, size, options, std::move(settings));
+  HostGroup group = find_host(store, id, rank, size, options, plans);
   const std::string secret = group.secret;
   topology.hosts = static_cast<int>(std::set<int>(group.host_of.begin(), group.host_of.end()).size());
   topology.host_of = group.host_of;

@@ -4,7 +4,6 @@
 #include <memory>
 #include <vector>
 
-#include "bootstrap/host_group.h"
 #include "channel/host_channel.h"
 #include "transport/link.h"
 #include "tutti/communicator.h"
@@ -25,9 +24,10 @@ struct Topology {
 };
 
 // Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kExhausted), Error(kPeerLost).
-// `word` is what this rank tells the ranks of its host (HostChannel::word_of). `settings`: what all ranks must have
-// alike, beside the layout of shared memory; Error(kMismatch) on all of them if they have not.
+// `word` is what this rank tells the ranks of its host (HostChannel::word_of). `plans`: identity of those
+// that the choice of algorithms begins with; with other settings it is compared: Error(kMismatch) on all ranks that
+// names what differs.
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       std::uint64_t word = 0, std::vector<AgreedSetting> settings = {});
+                       std::uint64_t word = 0, std::uint32_t plans = 0);
 
 }  // namespace tutti
