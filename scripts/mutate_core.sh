@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# Breaks the core's protocols one line at a time (announcements, pipelines, messages, wakers, arena, queue of calls,
+# handshakes, Unix sockets) and checks that the C++ tests notice: a rule that no test fails without is not protected.
+#   scripts/mutate_core.sh [-j WORKERS] [-k WORDS] [-w FOLDER]
+# WORKERS (2): mutants at once, each in a copy of the sources with a build of its own, which is made once and takes as
+# many compilers as there are cores a worker. WORDS: only mutants whose file or name contains them. FOLDER: where the
+# copies are kept for the next run; else a temporary one. Needs cmake, ninja and g++, no network, Python or torch.
+# Every build and test has a hard limit of time; a mutant that hangs is found. Prints a table at the end and exits with
+# 1 if a mutant survives or no longer applies. Survivors may be equivalent to the code: each wants a look, and then a
+# test or a note in docs/tested.md.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+workers=2 only='' work=''
+while getopts j:k:w: option; do
+  case $option in
+    j) workers=$OPTARG ;; k) only=$OPTARG ;; w) work=$OPTARG ;;
+    *) exit 2 ;;
+  esac
+done
+build_limit=1800 test_limit=240  # seconds; the build's is for the first one, of everything
+[ -n "$work" ] && mkdir -p "$work" || { work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; }
+work=$(cd "$work" && pwd)
+compilers=$(( ($(nproc) + workers - 1) / workers ))
+
+names=() files=() changes=() targets=() filters=()
+# mutant TARGET FILTER FILE NAME SED-EXPRESSION: the tests of FILTER in TARGET must fail once FILE is changed.
+mutant() {
+  case "$3 $4" in *"$only"*) ;; *) return ;; esac
+  targets+=("$1") filters+=("$2") files+=("$3") names+=("$4") changes+=("$5")
+}
+
+host=src/channel/host_channel.cc
+all_host='*Collectives*:*PointToPoint*:Failure*'
+mutant host_channel_test '*' $host 'no barrier before sleeping' 's/  if (light_barrier_) heavy_barrier();/  ;/'
+mutant host_channel_test '*' $host 'no sleeping flag' 's/flag.store(asleep ? 1 : 0, std::memory_order_relaxed);/;/'
+mutant host_channel_test '*' $host 'a publisher wakes nobody' '/^void HostChannel::wake_sleepers/,/^}/s/futex_wake_all(.*/;/'
+mutant host_channel_test '*' $host 'a doorbell wakes nobody' '/^void HostChannel::ring_doorbell/,/^}/s/futex_wake_all(.*/;/'
+mutant host_channel_test '*' $host 'publish does not look for sleepers' '/^void HostChannel::publish/,/^}/s/wake_sleepers(.*/;/'
+mutant communicator_test "$all_host" $host 'announce before the record' '/^void HostChannel::announce()/,/^}/s/me.records\[sequence_ % kWindow\] = record;/;/'
+mutant communicator_test "$all_host" $host 'announcements are not compared' 's/if (static_cast<std::uint32_t>(value >> 32) != mine.hash)/if (false)/'
+mutant communicator_test "$all_host" $host 'the lag is not kept' 's/if (verified_by_all_ + kLag < sequence_)/if (false)/'
+mutant communicator_test "$all_host" $host 'a lag of the window' 's/const std::uint64_t needed = sequence_ - kLag;/const std::uint64_t needed = sequence_ - kWindow;/'
+mutant communicator_test "$all_host" $host 'only the last announcement is verified' 's/const std::uint64_t next = verified + 1;/const std::uint64_t next = sequence;/'
+mutant communicator_test "$all_host" $host 'a step is awaited one too few' 's/return word.load(std::memory_order_acquire) >= value;/return word.load(std::memory_order_acquire) + 1 >= value;/'
+mutant communicator_test "$all_host" $host 'a peer that failed is not noticed' 's/if (state == RankState::kFailed) return {Status::kPeerFailed, r};/;/'
+mutant communicator_test "$all_host" $host 'a peer that left is not noticed' 's/if (state == RankState::kLeft \&\& r == peer) return {Status::kPeerLeft, r};/;/'
+mutant communicator_test "$all_host" $host 'an abort does not end waits' 's/  if (aborted()) return {Status::kAborted, index_};/  ;/'
+mutant communicator_test "$all_host:*Corrupt*" $host 'an arena offset is not bounded' 's/bytes > arena->bytes() - offset) return nullptr;/false) return nullptr;/'
+mutant communicator_test "$all_host" $host 'records are not copied' '/^Outcome HostChannel::await_records/,/^}/s/rank == index_ ? mine_\[sequence_ % kWindow\] : .*/mine_[sequence_ % kWindow];/'
+
+pipe=src/algorithm/host/exchange.h
+mutant communicator_test '*Collectives*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'
+mutant communicator_test '*Collectives*' $pipe 'a place is filled one round early' 's/base + before + 1); !outcome/base + before); !outcome/'
+mutant communicator_test '*Collectives*' $pipe 'a round is drained before it is filled' 's/StepLane::kFilled, base + u + 1); !outcome/StepLane::kFilled, base + u); !outcome/'
+mutant communicator_test '*Collectives*' $pipe 'a round is published before it is filled' 's/      fill(t, ring.at(c.rank, t));/      host.publish(StepLane::kFilled, base + t + 1);\n&/'
+mutant communicator_test '*Collectives*' $pipe 'steps do not go on' 's/host.advance_steps(rounds);/;/'
+mutant communicator_test '*Collectives*' $pipe 'the last byte of a window is left out' 's/size(std::min(bytes - begin, chunk))/size(std::min(bytes - begin, chunk) - (bytes > begin ? 1 : 0))/'
+
+engine=src/channel/message_engine.cc links=src/channel/message_links.cc outbox=src/channel/outbox.cc
+mutant message_test '*' $engine 'sizes of messages are not compared' 's/if (op.bytes != bytes) return false;/;/'
+mutant message_test '*' $engine 'types of messages are not compared' 's/return op.record.dtype == record.dtype;/return true;/'
+mutant message_test '*' $engine 'the newest receive takes a message' 's/if (found == nullptr || op->order < found->order) found = op;/if (found == nullptr || op->order > found->order) found = op;/'
+mutant message_test '*' $engine 'the newest message is taken' 's/if (found == nullptr || a->order < found->order) found = a;/if (found == nullptr || a->order > found->order) found = a;/'
+mutant message_test '*' $engine 'a refusal is not told' 's/at(peer).out.refuse(id, op.record, record);/;/'
+mutant message_test '*' $engine 'eager bytes of an unexpected message are not given back' '/^void MessageEngine::claim/,/^}/s/if (eager) p.taken += eager_cost(arrival.bytes);/;/'
+mutant message_test '*' $engine 'a cancelled receive still gets its bytes' '/^void MessageEngine::detach_receive/,/^}/s/if (in.op == &op) {/if (false) {/'
+mutant message_test '*' $engine 'a lost peer keeps its receives' 's/if (op->peer == peer || (!op->is_send \&\& op->source == peer)) finish(\*op, outcome);/;/'
+mutant message_test '*' $engine 'no news for sleepers' '/^void MessageEngine::finish/,/^}/s/news_ = true;/;/'
+mutant message_test '*' $links 'a reader does not ring the writer' '/^bool MessageEngine::receive/,/^}/s/waker_->ring(peer);/;/'
+mutant message_test '*' $links 'a writer does not ring the reader' 's/if (moved \&\& p.rings) waker_->ring(peer);/;/'
+mutant message_test '*' $links 'eager bytes are not given back' 's/if (eager) p.taken += eager_cost(h.bytes);/;/'
+mutant message_test '*' $links 'a fragment may be longer than its receive' 's/if (h.bytes > op->bytes - op->moved || .*/;/'
+mutant message_test '*' $links 'a farewell blames nobody else' 's/outcome = {status, blamed};/;/'
+mutant message_test '*' $outbox 'the eager window has no end' 's/ \&\& eager_sent_ - eager_taken_ + cost <= kEagerWindow//'
+mutant message_test '*' $outbox 'a cancelled send is read on' '/^void Outbox::retract/,/^}/s/if (op_ == &op) own_rest_of_body();/;/'
+mutant message_test '*' $outbox 'a withdrawal is not told' 's/if (header_.kind == FrameKind::kAnnounce \&\& tell) control(FrameKind::kWithdraw, op.id);/;/'
+mutant message_test '*' $outbox 'a credit beyond what was sent counts' 's/if (credit - eager_taken_ > eager_sent_ - eager_taken_) return false;/;/'
+
+waker=src/channel/poll_waker.cc
+mutant message_test '*' $waker 'a nudge before the sleep is lost' 's/  if (wakes_ != seen) return;/  ;/'
+mutant message_test '*' $waker 'a nudge writes no event' '/^void PollWaker::nudge/,/^}/s/::write(event_.get(), &one, sizeof one)/0/'
+mutant message_test '*' $waker 'the poller tells nobody' '/^void PollWaker::sleep/,/^}/s/  ++wakes_;/  ;/'
+mutant message_test '*' src/channel/message_port.cc 'sleepers are not counted' 's/      ++sleepers;  .*/      ;/'
+
+arena=src/device/cpu/arena.cc
+mutant arena_test '*' $arena 'a quarantined block is given out again' 's/if (block->quarantined || (private_ \&\& block->offset < inherited_end_))/if (private_ \&\& block->offset < inherited_end_)/'
+mutant arena_test '*' $arena 'memory a child may read is given out again' 's/} else if (!private_ \&\& block->born != children.forks() .*/} else if (false) {/'
+mutant arena_test '*' $arena 'any pointer can be freed' 's/ || block->state != BlockState::kUsed || block->offset != offset(data))/)/'
+mutant arena_test '*' $arena 'an offset past the block counts as mapped' 's/return bytes <= block->offset + block->bytes - begin ? begin : kNotMapped;/return begin;/'
+mutant arena_test '*' $arena 'memory is never given back' 's/if (units_.cached_bytes() > cached_limit_) trim();/;/'
+
+queue=src/communicator/call_queue.cc
+mutant communicator_test "$all_host" $queue 'the newest call runs first' 's/next = std::move(state->calls.front());/next = std::move(state->calls.back());/; s/state->calls.pop_front();/state->calls.pop_back();/'
+mutant communicator_test "$all_host" $queue 'a finished call tells nobody' '/^void WorkState::finish/,/^}/s/changed_.notify_all();/;/'
+mutant communicator_test "$all_host" $queue 'calls after the end are taken' 's/if (state_->stopping) throw_error.*/;/'
+mutant communicator_test "$all_host" $queue 'callbacks are not run' 's/for (const auto& callback : callbacks) callback(\*this);/;/'
+
+shake=src/transport/tcp/handshake.cc dialer=src/transport/tcp/connector.cc
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a listener takes any proof' 's/digest \&\& equal(\*digest, proof("tutti tcp dial"))/digest/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a dialer takes any proof' 's/if (!reply || !equal(reply->proof, proof("tutti tcp listen")))/if (!reply)/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'both proofs have one label' 's/"tutti tcp dial"/"tutti tcp listen"/g'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a proof is not bound to the group' 's/{label, self_->communicator, view(ranks)/{label, "", view(ranks)/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a rank out of range is taken' 's/hello->from >= static_cast<std::uint32_t>(self_->size) || //'
+mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'both sides keep their own connection' 's/return reached \&\& self_.rank < peer ? Verdict::kYield : Verdict::kAccept;/return Verdict::kAccept;/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'a lost connection is made again' 's/if (p.state == Peer::State::kUp || p.state == Peer::State::kDown) return Verdict::kRefuse;/;/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'who hangs up at our proof is forgotten' 's/at(handshake.peer()).left_at_our_proof = true;/;/'
+
+socket=src/bootstrap/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/bootstrap/host_leader_poll.cc
+local='*Host*:AnotherUser*'
+mutant bootstrap_test "$local" $socket 'any user may connect' 's/ \&\& credentials.uid == ::geteuid();/;/'
+mutant bootstrap_test "$local" $socket 'descriptors of half a message are kept' 's/(MSG_TRUNC | MSG_CTRUNC)/0/'
+mutant bootstrap_test "$local" $protocol 'a message of the host needs no proof' 's/if (!equal(digest, proof(name, body))) return std::nullopt;/;/'
+mutant bootstrap_test "$local" $protocol 'a proof is not bound to the name of its message' 's/ name,$/ "",/'
+mutant bootstrap_test "$local" $poll 'anyone may pass on a Hello' 's/if (entry->pid_ns == pid_namespace() \&\& entry->pid != peer.pid) return;/;/'
+mutant bootstrap_test "$local" $poll 'silent strangers are never dropped' 's/if (strangers_.size() == kMostStrangers) strangers_.pop_front();/;/'
+
+# copy NUMBER: the sources and the build of a worker, with every target that is needed; unchanged, all tests must pass.
+copy() {
+  local at=$work/$1 all
+  mapfile -t all < <(printf '%s\n' "${targets[@]}" | sort -u)
+  mkdir -p "$at/tree" "$at/build"
+  git ls-files -z | rsync_or_cp "$at/tree"
+  { cmake -S "$at/tree" -B "$at/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_CUDA=OFF -DTUTTI_BUILD_BENCH=OFF \
+      -DTUTTI_BUILD_PYTHON=OFF -DTUTTI_BUILD_TORCH=OFF &&
+    timeout -k 5 $build_limit ninja -C "$at/build" -j "$compilers" "${all[@]}"; } >"$at/build.log" 2>&1 ||
+    { echo "the copy $1 cannot be built: $at/build.log" >&2; return 1; }
+}
+
+# Copies the listed files where they differ, so that a kept folder is built anew only as far as it must be.
+rsync_or_cp() {
+  local to=$1 file
+  while IFS= read -r -d '' file; do
+    cmp -s "$file" "$to/$file" || install -D -m "$(stat -c %a "$file")" "$file" "$to/$file"
+  done
+}
+
+# test_of NUMBER TARGET FILTER: runs the tests; 0 if they pass, 124 or 137 if they hang.
+test_of() {
+  local program
+  program=$(find "$work/$1/build/tests" -type f -name "$2" -perm -u+x | head -1)
+  timeout -k 5 $test_limit "$program" --gtest_filter="$3" --gtest_fail_fast --gtest_brief=1 >"$work/$1/test.log" 2>&1
+}
+
+# try NUMBER MUTANT: one line of the table.
+try() {
+  local at=$work/$1 m=$2 rc verdict
+  local file=${files[$m]}
+  sed -i "${changes[$m]}" "$at/tree/$file"
+  if cmp -s "$file" "$at/tree/$file"; then
+    verdict='DOES NOT APPLY'
+  elif ! timeout -k 5 $build_limit ninja -C "$at/build" -j "$compilers" "${targets[$m]}" >"$at/build.log" 2>&1; then
+    verdict='DOES NOT COMPILE'
+  else
+    test_of "$1" "${targets[$m]}" "${filters[$m]}"
+    rc=$?
+    case $rc in 0) verdict=SURVIVED ;; 124 | 137) verdict='KILLED (hangs)' ;; *) verdict="KILLED ($rc)" ;; esac
+  fi
+  cp "$file" "$at/tree/$file"  # a new time: what was made of the mutant is made again
+  printf '%-18s %-20s %-36s %s\n' "$verdict" "${targets[$m]}" "$file" "${names[$m]}"
+}
+
+worker() {
+  local number=$1 m
+  copy "$number" || return 1
+  if [ "$number" = 1 ]; then
+    local done_with='' i
+    for i in "${!targets[@]}"; do
+      case "$done_with" in *"|${targets[$i]} ${filters[$i]}|"*) continue ;; esac
+      done_with+="|${targets[$i]} ${filters[$i]}|"
+      test_of 1 "${targets[$i]}" "${filters[$i]}" ||
+        { echo "unchanged, ${targets[$i]} fails:" >&2; tail -5 "$work/1/test.log" >&2; touch "$work/stop"; return 1; }
+    done
+  fi
+  while [ ! -e "$work/stop" ]; do
+    m=$(flock "$work/next" bash -c 'read -r n <"$0"; echo $((n + 1)) >"$0"; echo "$n"' "$work/next")
+    [ "$m" -lt ${#names[@]} ] || break
+    try "$number" "$m" | tee -a "$work/table"
+  done
+}
+
+rm -f "$work/stop" && : >"$work/table" && echo 0 >"$work/next"
+[ ${#names[@]} -gt 0 ] || { echo "no mutant contains '$only'"; exit 2; }
+pids=()
+for ((i = 1; i <= workers; ++i)); do worker $i & pids+=($!); done
+for pid in "${pids[@]}"; do wait "$pid"; done
+echo
+sort "$work/table"
+tried=$(wc -l <"$work/table") killed=$(grep -c '^KILLED' "$work/table")
+echo "$killed of ${#names[@]} mutants are found, $((tried - killed)) are not, $((${#names[@]} - tried)) were not tried"
+[ "$killed" = ${#names[@]} ]
