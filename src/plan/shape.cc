@@ -49,9 +49,11 @@ void check_pipeline(const Operation& op, const std::string& path) {
     const Operation& inner = op.body[k];
     const std::string at = path + "/ops/" + std::to_string(k);
     if (inner.part) throw_at(at + "/tbg_info", "a group's part cannot be repeated in a pipeline");
-    if (!inner.sources.empty() && inner.sources[0].size > op.iteration.chunks) {
-      throw_at(at + "/src_buff/0/size", "greater than the pipeline's \"num_chunks\" " +
-                                            std::to_string(op.iteration.chunks) + ", so its end would be lost");
+    for (std::size_t i = 0; i < inner.sources.size(); ++i) {
+      if (inner.sources[i].size <= op.iteration.chunks) continue;
+      throw_at(at + "/src_buff/" + std::to_string(i) + "/size", "greater than the pipeline's \"num_chunks\" " +
+                                                                    std::to_string(op.iteration.chunks) +
+                                                                    ", so its end would be lost");
     }
   }
 }

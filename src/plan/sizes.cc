@@ -96,21 +96,21 @@ std::int64_t Sizes::part_begin(std::int64_t chunks, std::int64_t index, std::int
 }
 
 std::vector<Move> Sizes::moves_of(std::int32_t rank, const ThreadBlock& block, const Operation& op) const {
-  if (op.sources.empty()) return {};
-  const std::int64_t chunks = op.sources[0].size;
   const GroupPart part = op.part.value_or(GroupPart{});
-  return moves_in(rank, block, op,
-                  {part_begin(chunks, part.index, part.size), part_begin(chunks, part.index + 1, part.size), 0});
+  return moves_in(rank, block, op, [&](std::int64_t chunks) {
+    return Window{part_begin(chunks, part.index, part.size), part_begin(chunks, part.index + 1, part.size), 0};
+  });
 }
 
 std::vector<Move> Sizes::moves_of(std::int32_t rank, const ThreadBlock& block, const Operation& op,
                                   const IterationContext& context, std::int64_t iteration) const {
-  if (op.sources.empty()) return {};
-  const std::int64_t length = op.sources[0].size * chunk_bytes_;
-  const std::int64_t begin = std::min(iteration * context.unit_bytes, length);
-  const std::int64_t end = std::min(begin + context.unit_bytes, length);
   const bool wraps = scratch_stride_ < chunk_bytes_;
-  return moves_in(rank, block, op, {begin, end, wraps ? begin / scratch_stride_ * scratch_stride_ : 0});
+  return moves_in(rank, block, op, [&](std::int64_t chunks) {
+    const std::int64_t length = chunks * chunk_bytes_;
+    const std::int64_t begin = std::min(iteration * context.unit_bytes, length);
+    const std::int64_t end = std::min(begin + context.unit_bytes, length);
+    return Window{begin, end, wraps ? begin / scratch_stride_ * scratch_stride_ : 0};
+  });
 }
 
 Sizes::View Sizes::view_of(std::int32_t rank, const ThreadBlock& block, const Operation& op, const Operand& operand,
@@ -146,7 +146,8 @@ std::int64_t Sizes::cut_after(const View& view, std::int64_t begin, std::int64_t
 }
 
 std::vector<Move> Sizes::moves_in(std::int32_t rank, const ThreadBlock& block, const Operation& op,
-                                  Window window) const {
+                                  const std::function<Window(std::int64_t chunks)>& window_of) const {
+  if (op.sources.empty()) return {};
   std::vector<View> from;
   std::vector<View> to;
   for (std::size_t i = 0; i < op.sources.size(); ++i) {
@@ -157,10 +158,12 @@ std::vector<Move> Sizes::moves_in(std::int32_t rank, const ThreadBlock& block, c
   }
   std::vector<Move> moves;
   if (!rules_of(op.kind).pairwise) {
-    cut(from, to, window, 0, moves);
+    cut(from, to, window_of(op.sources[0].size), 0, moves);
     return moves;
   }
-  for (std::size_t i = 0; i < from.size(); ++i) cut({from[i]}, {to[i]}, window, static_cast<std::int32_t>(i), moves);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    cut({from[i]}, {to[i]}, window_of(op.sources[i].size), static_cast<std::int32_t>(i), moves);
+  }
   return moves;
 }
 

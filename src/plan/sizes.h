@@ -20,6 +20,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "plan/links.h"
@@ -100,7 +101,9 @@ class Sizes {
     std::int64_t end = 0;
     std::int64_t shift = 0;  // of scratch operands: where the ring has wrapped
   };
-  std::vector<Move> moves_in(std::int32_t rank, const ThreadBlock& block, const Operation& op, Window window) const;
+  // `window_of` says what of an operand of so many chunks: pairs may differ in size.
+  std::vector<Move> moves_in(std::int32_t rank, const ThreadBlock& block, const Operation& op,
+                             const std::function<Window(std::int64_t chunks)>& window_of) const;
   void cut(const std::vector<View>& from, const std::vector<View>& to, Window window, std::int32_t pair,
            std::vector<Move>& moves) const;
   View view_of(std::int32_t rank, const ThreadBlock& block, const Operation& op, const Operand& operand,

@@ -217,7 +217,7 @@ void Execution::next(Block& block) const {
   if (op.kind == OpKind::kPipeline && !op.body.empty()) {
     if (++block.inner < op.body.size()) return;
     block.inner = 0;
-    const std::int64_t unit = op.iteration.unit_bytes / layout_.cut().tick_bytes;
+    const std::int64_t unit = layout_.cut().units_of(op.iteration);
     const std::int64_t iterations = (op.iteration.chunks * layout_.cut().units + unit - 1) / unit;
     if (++block.iteration < iterations) return;
     block.iteration = 0;

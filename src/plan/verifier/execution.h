@@ -122,7 +122,11 @@ class Execution {
 
   // Operations on data (execution_data.cc).
   Runs runs_of(const Block& block, const Step& step, const Operand& operand, OperandRule rule) const;
-  std::pair<std::int64_t, std::int64_t> window_of(const Step& step) const;
+  struct Window {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+  Window window_of(const Step& step, std::size_t pair) const;
   bool move(Block& block, const Step& step);
   void move_unit(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to,
                  std::int64_t unit, std::int64_t begin);
@@ -131,10 +135,8 @@ class Execution {
   ValueId fold(const Step& step, const std::vector<ValueId>& parts);
   std::int32_t shortest_of(const std::vector<Runs>& runs, std::int64_t unit) const;
   std::uint64_t lane_key(const Step& step, const Layout::Run& run, std::int64_t begin) const;
-  void move_by_port(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to,
-                    std::int64_t begin, std::int64_t end);
-  void post(Block& block, const Step& step, std::size_t i, const Runs& source, const Runs& target, std::int64_t begin,
-            std::int64_t end);
+  void move_by_port(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to);
+  void post(Block& block, const Step& step, std::size_t i, const Runs& source, const Runs& target, Window window);
 
   // Why nothing moves any more (deadlock.cc).
   [[noreturn]] void report_deadlock() const;

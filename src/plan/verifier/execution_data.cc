@@ -45,10 +45,12 @@ Execution::Runs Execution::runs_of(const Block& block, const Step& step, const O
   return runs;
 }
 
-std::pair<std::int64_t, std::int64_t> Execution::window_of(const Step& step) const {
-  const std::int64_t length = step.op->sources[0].size * layout_.cut().units;
+// Of an operation at its moment; in pairs every pair has its own.
+Execution::Window Execution::window_of(const Step& step, std::size_t pair) const {
+  const std::size_t source = rules_of(step.op->kind).pairwise ? pair : 0;
+  const std::int64_t length = step.op->sources[source].size * layout_.cut().units;
   if (step.loop != nullptr) {
-    const std::int64_t unit = step.loop->iteration.unit_bytes / layout_.cut().tick_bytes;
+    const std::int64_t unit = layout_.cut().units_of(step.loop->iteration);
     const std::int64_t begin = std::min(length, step.moment.iteration * unit);
     return {begin, std::min(length, begin + unit)};
   }
@@ -79,7 +81,7 @@ bool Execution::packets_arrived(const Step& step, const std::vector<Runs>& from,
 
 bool Execution::move(Block& block, const Step& step) {
   const Operation& op = *step.op;
-  const auto [begin, end] = window_of(step);
+  const auto [begin, end] = window_of(step, 0);
   work_ += (end - begin) * static_cast<std::int64_t>(op.sources.size() + op.destinations.size());
   if (work_ > kMostWork) throw_error(ErrorKind::kUnsupported, "plan: it moves too many chunks to verify");
   std::vector<Runs> from;
@@ -92,16 +94,27 @@ bool Execution::move(Block& block, const Step& step) {
   }
   if (!packets_arrived(step, from, begin, end)) return false;
   if (op.channel == ChannelKind::kPort) {
-    move_by_port(block, step, from, to, begin, end);
+    move_by_port(block, step, from, to);
     return true;
   }
-  for (std::int64_t unit = begin; unit < end; ++unit) {
-    ++block.tick;
-    if (!rules_of(op.kind).pairwise) {
+  if (!rules_of(op.kind).pairwise) {
+    for (std::int64_t unit = begin; unit < end; ++unit) {
+      ++block.tick;
       move_unit(block, step, from, to, unit, begin);
-      continue;
     }
-    for (std::size_t i = 0; i < from.size(); ++i) move_unit(block, step, {from[i]}, {to[i]}, unit, begin);
+    return true;
+  }
+  std::vector<Window> windows;
+  for (std::size_t i = 0; i < from.size(); ++i) windows.push_back(window_of(step, i));
+  const auto longest = std::max_element(windows.begin(), windows.end(), [](const Window& a, const Window& b) {
+    return a.end - a.begin < b.end - b.begin;
+  });
+  for (std::int64_t done = 0; done < longest->end - longest->begin; ++done) {
+    ++block.tick;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const auto [first, last] = windows[i];
+      if (first + done < last) move_unit(block, step, {from[i]}, {to[i]}, first + done, first);
+    }
   }
   return true;
 }
@@ -184,12 +197,13 @@ void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs
 
 // Each pair is enqueued by its lane; the proxy reads the source and writes the destination later, in the order of the
 // channel. What the transfer itself must come after is what the lane knew when it enqueued.
-void Execution::move_by_port(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to,
-                             std::int64_t begin, std::int64_t end) {
+void Execution::move_by_port(Block& block, const Step& step, const std::vector<Runs>& from,
+                             const std::vector<Runs>& to) {
   const Operation& op = *step.op;
   if (op.kind == OpKind::kReadPutPackets) {
     // It looks at the flags first, then joins its lanes.
-    for (std::int64_t unit = begin; unit < end; ++unit) {
+    const Window window = window_of(step, 0);
+    for (std::int64_t unit = window.begin; unit < window.end; ++unit) {
       ++block.tick;
       Clock clock = block.base;
       learn_packets(block, step, from, unit, clock);
@@ -198,7 +212,7 @@ void Execution::move_by_port(Block& block, const Step& step, const std::vector<R
     join(block);
   }
   for (std::size_t i = 0; i < to.size(); ++i) {
-    post(block, step, i, from.size() == to.size() ? from[i] : from[0], to[i], begin, end);
+    post(block, step, i, from.size() == to.size() ? from[i] : from[0], to[i], window_of(step, i));
   }
   const OperationRules& rules = rules_of(op.kind);
   if (rules.signals) signal(block, step, true);
@@ -206,7 +220,7 @@ void Execution::move_by_port(Block& block, const Step& step, const std::vector<R
 }
 
 void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& source, const Runs& target,
-                     std::int64_t begin, std::int64_t end) {
+                     Window window) {
   const auto [rank, channel] = counter_of(block, step, i, true);
   Port& port = ports_[rank][channel];
   Post now = posts_before(port, block, i);
@@ -224,7 +238,7 @@ void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& 
   now.passed.join_order(before);
   const Clock earlier = now.passed;
   const auto key_of = [&now](std::uint32_t component) { return std::uint64_t{component} << 32 | now.since; };
-  for (std::int64_t unit = begin; unit < end; ++unit) {
+  for (std::int64_t unit = window.begin; unit < window.end; ++unit) {
     ++port.tick;
     // Another block's transfers through the channel may know less.
     const Actor reader{port.reads, port.tick, ordered, &reading, step.moment, key_of(port.reads), &reading};

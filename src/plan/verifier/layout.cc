@@ -1,8 +1,7 @@
-// Cuts chunks into units and numbers the cells.
+// Numbers the cells.
 #include "plan/verifier/layout.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "plan/operations.h"
@@ -13,77 +12,9 @@ namespace {
 
 constexpr int kIn = static_cast<int>(BufferKind::kInput);
 constexpr int kOut = static_cast<int>(BufferKind::kOutput);
-constexpr std::int64_t kMaxUnits = 4096;
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;
 
-template <typename Visit>
-void for_each_operation(const Plan& plan, const Visit& visit) {
-  for (const Rank& rank : plan.ranks) {
-    for (const ThreadBlock& block : rank.blocks) {
-      for (const Operation& op : block.operations) visit(op);
-    }
-  }
-}
-
-std::int64_t largest_credit(const Plan& plan) {
-  std::int32_t credit = 0;
-  for (const Rank& rank : plan.ranks) {
-    for (const std::int32_t initial : rank.semaphores) credit = std::max(credit, initial);
-  }
-  return credit;
-}
-
-bool loops(const Plan& plan) {
-  bool any = false;
-  for_each_operation(plan, [&any](const Operation& op) { any = any || op.kind == OpKind::kPipeline; });
-  return any;
-}
-
-// How many iterations fit into a chunk of reused scratch, as far as that can matter: a ring longer than the credits
-// lets no more happen than one of credits + 2. 0 if no message that the plan is for needs a ring.
-std::int64_t ring_iterations(const Plan& plan) {
-  const std::int64_t unit = plan.reuse_resources ? ring_unit(plan) : 0;
-  if (unit == 0 || plan.max_message_bytes <= static_cast<std::uint64_t>(bytes_without_ring(plan))) return 0;
-  std::int64_t most = 1;
-  for (const Rank& rank : plan.ranks) most = std::max<std::int64_t>(most, rank.chunks_of(BufferKind::kScratch));
-  const std::int64_t fits = kReusedScratchBytes / (plan.double_scratch ? 2 : 1) / most / unit;
-  return std::clamp<std::int64_t>(fits, 1, largest_credit(plan) + 2);
-}
-
 }  // namespace
-
-std::int64_t deciding_iterations(const Plan& plan) {
-  if (!loops(plan)) return 1;
-  return 2 * ring_iterations(plan) + largest_credit(plan) + 2;
-}
-
-Cut cut_for(const Plan& plan, std::int64_t iterations) {
-  Cut cut;
-  std::int64_t widest = 0;  // bytes an iteration
-  std::int64_t fewest = 0;  // chunks of a loop
-  std::int64_t parts = 1;   // every part of a group must begin on a unit
-  for_each_operation(plan, [&](const Operation& op) {
-    if (op.part && !op.sources.empty()) {
-      const std::int64_t chunks = op.sources[0].size;
-      parts = std::lcm(parts, op.part->size / std::gcd<std::int64_t>(op.part->size, chunks));
-      if (parts > kMaxUnits) throw_error(ErrorKind::kUnsupported, "plan: its thread block groups cut too finely");
-    }
-    if (op.kind != OpKind::kPipeline) return;
-    cut.tick_bytes = std::gcd(cut.tick_bytes, op.iteration.unit_bytes);
-    widest = std::max(widest, op.iteration.unit_bytes);
-    const std::int64_t chunks = op.iteration.chunks;
-    fewest = fewest == 0 ? chunks : std::min(fewest, chunks);
-  });
-  if (cut.tick_bytes > 0) {
-    const std::int64_t widest_ticks = widest / cut.tick_bytes;
-    cut.units = std::max<std::int64_t>(1, (iterations * widest_ticks + fewest - 1) / fewest);
-    if (iterations > 1 && ring_iterations(plan) > 0) cut.ring_units = ring_iterations(plan) * widest_ticks;
-  }
-  cut.units = (cut.units + parts - 1) / parts * parts;
-  if (cut.ring_units >= cut.units) cut.ring_units = 0;
-  if (cut.units > kMaxUnits) throw_error(ErrorKind::kUnsupported, "plan: its loops cut too finely to verify");
-  return cut;
-}
 
 Layout::Layout(const Plan& plan, const Cut& cut)
     : plan_(plan), cut_(cut), shape_(shape_of(plan)), halves_(plan.double_scratch ? 2 : 1) {

@@ -12,21 +12,9 @@
 #include "plan/links.h"
 #include "plan/plan.h"
 #include "plan/sizes.h"
+#include "plan/verifier/lengths.h"
 
 namespace tutti::plan {
-
-// How finely to cut, and how often loops run.
-struct Cut {
-  std::int64_t units = 1;       // a chunk
-  std::int64_t tick_bytes = 0;  // what a unit stands for in pipelines; 0 without any
-  std::int64_t ring_units = 0;  // of a chunk of scratch that wraps; 0 if it does not
-};
-
-// The cut under which loops run about `iterations` times. Throws Unsupported past what can be cut.
-Cut cut_for(const Plan& plan, std::int64_t iterations);
-
-// How many iterations decide: 1 if there is no loop.
-std::int64_t deciding_iterations(const Plan& plan);
 
 class Layout {
  public:

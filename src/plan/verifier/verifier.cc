@@ -1,6 +1,8 @@
 // Which executions decide, and the search for repairs.
 #include "plan/verifier/verifier.h"
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,12 +59,10 @@ Verdict verify_strictly(const Plan& plan) {
     require_known(plan);
     if (std::optional<Fault> fault = undeclared_input_write(plan)) throw FaultFound{std::move(*fault)};
     verdict.same_bits = true;
-    const std::int64_t most = deciding_iterations(plan);
-    for (std::int64_t iterations = 1;; iterations = most) {
-      Execution execution(plan, cut_for(plan, iterations), verdict.invocations);
+    for (const Cut& cut : deciding_cuts(plan)) {
+      Execution execution(plan, cut, verdict.invocations);
       execution.run();
       verdict.same_bits = verdict.same_bits && execution.same_bits();
-      if (iterations == most) break;
     }
     verdict.outcome = Outcome::kProven;
   } catch (FaultFound& found) {
@@ -89,8 +89,9 @@ Verdict verify(const Plan& plan) {
     return declared;
   }
   Verdict strict = verify_strictly(plan);
-  // Only order can be repaired.
-  if (strict.outcome == Outcome::kProven || strict.fault.kind != FaultKind::kRace) return strict;
+  // Only order can be repaired. A value that came too late may show as a wrong one before the race does.
+  constexpr std::array kOfOrder{FaultKind::kRace, FaultKind::kWrongResult, FaultKind::kLostData, FaultKind::kPackets};
+  if (std::find(kOfOrder.begin(), kOfOrder.end(), strict.fault.kind) == kOfOrder.end()) return strict;
   const auto proves = [&plan](const std::vector<Repair>& repairs) {
     return verify_strictly(repaired(plan, repairs)).outcome == Outcome::kProven;
   };

@@ -3,8 +3,8 @@
 //
 // A plan has no control that depends on data, and every counter has one thread block that raises it and one that takes
 // from it (check_structure). So matching, deadlock and happens-before are the same under every schedule, and one
-// abstract execution of all ranks decides. It runs two calls back to back, three if scratch has two halves, and a loop
-// once and as often as its credits can make it differ.
+// abstract execution of all ranks decides. It runs two calls back to back, three if scratch has two halves. A plan with
+// loops is executed at every length of chunks that can make a difference (lengths.h).
 //
 // What is checked, what a repair is and what operations mean: docs/verifier.md.
 #pragma once

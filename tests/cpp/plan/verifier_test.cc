@@ -224,6 +224,59 @@ TEST(Verifier, ProtectsTheInput) {
   EXPECT_EQ(kept->repairs, verdict.repairs);
 }
 
+Operation loop_of(std::int32_t chunks, std::vector<Operation> body) {
+  Operation loop;
+  loop.kind = OpKind::kPipeline;
+  loop.iteration = {1 << 20, chunks};
+  loop.body = std::move(body);
+  return loop;
+}
+
+Operation on_semaphore(OpKind kind, std::int32_t id) {
+  Operation op;
+  op.kind = kind;
+  op.semaphore_ids = {id};
+  return op;
+}
+
+// A chunk of one and a half units makes three iterations over both chunks, and two over each.
+TEST(Verifier, LoopsAreExaminedAtEveryLength) {
+  PlanBuilder builder(PlanCollective::kCustom, 1, 2, 2, 0);
+  builder.plan.ranks[0].semaphores = {0};
+  builder.at(0, 1);
+  builder.at(0, 0).add(loop_of(2, {on_semaphore(OpKind::kSemRelease, 0)}));
+  builder.at(0, 1).add(loop_of(2, {on_semaphore(OpKind::kSemAcquire, 0)}));
+  const Verdict right = verify(loaded(builder.plan));
+  EXPECT_EQ(right.outcome, Outcome::kProven) << right.fault.message;
+  auto& operations = builder.at(0, 1).operations();
+  operations.assign(2, loop_of(1, {on_semaphore(OpKind::kSemAcquire, 0)}));
+  EXPECT_EQ(verify(loaded(builder.plan)).outcome, Outcome::kRejected);
+}
+
+// Three credits, whether the semaphore begins with them or its thread block gives them before its loop.
+TEST(Verifier, CreditsMayBeGivenByReleases) {
+  for (const std::int32_t released : {0, 1, 3}) {
+    PlanBuilder builder(PlanCollective::kBroadcast, 1, 1, 1, 1);
+    builder.plan.reuse_resources = true;
+    builder.plan.ranks[0].semaphores = {0, 3 - released};
+    builder.at(0, 1);
+    const auto stage = [](std::int32_t from, std::int32_t to, Operand source, Operand destination) {
+      Operation copy;
+      copy.kind = OpKind::kCopy;
+      copy.sources = {source};
+      copy.destinations = {destination};
+      return loop_of(1, {on_semaphore(OpKind::kSemAcquire, from), Operation{}, copy, Operation{},
+                         on_semaphore(OpKind::kSemRelease, to)});
+    };
+    for (std::int32_t i = 0; i < released; ++i) builder.at(0, 1).release(1);
+    builder.at(0, 0).add(stage(1, 0, local(kI, 0), local(kS, 0)));
+    builder.at(0, 1).add(stage(0, 1, local(kS, 0), local(kO, 0)));
+    for (std::int32_t i = 0; i < released; ++i) builder.at(0, 0).acquire(1);
+    const Verdict verdict = verify(loaded(builder.plan));
+    EXPECT_EQ(verdict.outcome, Outcome::kProven) << released << ": " << verdict.fault.message;
+  }
+}
+
 // Sixteen gigabytes if they were things.
 TEST(Verifier, CountsWhatASemaphoreBeginsWith) {
   PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
