@@ -156,7 +156,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 19> kVariables{{
+constexpr std::array<Variable, 20> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -239,6 +239,13 @@ constexpr std::array<Variable, 19> kVariables{{
      [](const Config& c) {
        return c.cuda_max_blocks == 0 ? std::string("chosen") : std::to_string(c.cuda_max_blocks);
      }},
+    {"TUTTI_CUDA_WATCHDOG", "log, end or none",
+     "what follows a failure on a GPU: a line on standard error, or the process's end",
+     [](std::string_view t, Config& c) {
+       c.cuda_watchdog = t;
+       return t == "log" || t == "end" || t == "none";
+     },
+     [](const Config& c) { return c.cuda_watchdog; }},
     {"TUTTI_HEARTBEAT_MS", "10 to 60000", "milliseconds between signs of life among hosts", parse_heartbeat,
      [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
 }};

@@ -3,9 +3,11 @@
 #include <thread>
 
 #include "algorithm/cuda/choice.h"
+#include "base/log.h"
 #include "base/release.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
+#include "communicator/failure_watch.h"
 #include "device/registry.h"
 #include "tutti/config.h"
 #include "tutti/cuda_capture.h"
@@ -22,6 +24,24 @@ DeviceRegistry& registry(const Config& config) {
   return *instance;
 }
 
+// What a caller holds of a communicator: looked at as long as it does.
+struct Watched {
+  ~Watched() { FailureWatch::of_process().remove(number); }
+  std::shared_ptr<CudaCommunicator> communicator;
+  std::uint64_t number = 0;
+};
+
+std::shared_ptr<CudaCommunicator> watched(std::shared_ptr<CudaCommunicator> communicator, const Config& config) {
+  if (config.cuda_watchdog == "none") return communicator;
+  CudaCommunicator* const here = communicator.get();
+  const auto holder = std::make_shared<Watched>();
+  holder->communicator = std::move(communicator);
+  // A failure's text names group and rank.
+  holder->number = FailureWatch::of_process().add(Logger(parse_log_level(config.log_level), -1),
+                                                  config.cuda_watchdog == "end", [here] { return here->failure(); });
+  return {holder, here};
+}
+
 }  // namespace
 
 std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const std::string& id, int rank, int size,
@@ -34,7 +54,8 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const s
   if (complete.max_blocks == 0) complete.max_blocks = config.cuda_max_blocks;
   if (complete.flight_recorder_entries < 0) complete.flight_recorder_entries = config.flight_recorder_entries;
   if (complete.secret.empty()) complete.secret = config.secret;
-  return released_by_owner(registry(config).find("cuda").make_communicator(store, id, rank, size, complete));
+  return watched(released_by_owner(registry(config).find("cuda").make_communicator(store, id, rank, size, complete)),
+                 config);
 }
 
 std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }

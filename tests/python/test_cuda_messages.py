@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool
+from rank_pool import RankError, RankPool
 from rank_worker import Context
 from test_cuda import DEVICE, GPUS, run
 
@@ -87,6 +88,29 @@ def deserted(ctx: Context) -> str:
 def test_messages_after_a_peer_has_failed(fresh_world: World) -> None:
     said = fresh_world(2, env=DEVICE).call(deserted, timeout_s=120)
     assert "found by rank 1" in said[0] and "found by" not in said[1], said
+
+
+def garbage(ctx: Context, how: str) -> None:
+    """A program that asks Tutti for nothing after a failed call."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    loss = torch.ones(1, device="cuda")
+    dist.all_reduce(loss, group=group)
+    torch.cuda.synchronize()
+    if ctx.rank == 0:
+        dist.all_reduce(loss, group=group)  # rank 1 does not come
+        loss.item()  # says nothing
+        ctx.signal(f"garbage.{how}")
+        time.sleep(30 if how == "end" else 2)
+
+
+@pytest.mark.parametrize("how", ["log", "end"])
+def test_the_watchdog_hears_of_what_nobody_asks_for(fresh_world: World, how: str) -> None:
+    ranks = fresh_world(2, env={**DEVICE, "TUTTI_CUDA_WATCHDOG": how})
+    if how == "log":
+        ranks.call(garbage, how, timeout_s=120)
+        return
+    with pytest.raises(RankError):  # rank 0 has ended
+        ranks.call(garbage, how, timeout_s=60)
 
 
 def ringed(ctx: Context) -> None:

@@ -56,8 +56,10 @@ TEST(Config, ReadsEveryVariable) {
                                {"TUTTI_TUNING_PATH", "/tables"},
                                {"TUTTI_CACHE_DIR", "none"},
                                {"TUTTI_CUDA_MAX_BLOCKS", "16"},
+                               {"TUTTI_CUDA_WATCHDOG", "end"},
                                {"TUTTI_HEARTBEAT_MS", "50"}});
   EXPECT_EQ(config.log_level, "debug");
+  EXPECT_EQ(config.cuda_watchdog, "end");
   EXPECT_EQ(config.host_id, "left");
   EXPECT_EQ(config.secret, "open sesame");
   EXPECT_EQ(config.interface, "eth0");
@@ -135,6 +137,7 @@ TEST(Config, RefusesWhatIsNotExactlyAValue) {
       {"TUTTI_ALGORITHM", "allreduce=ring"},
       {"TUTTI_ALGORITHM", "all_reduce=ring,"},
       {"TUTTI_CUDA_MAX_BLOCKS", "65"},
+      {"TUTTI_CUDA_WATCHDOG", "abort"},
       {"TUTTI_HEARTBEAT_MS", "9"},
       {"TUTTI_HEARTBEAT_MS", "1s"},
   };

@@ -1,0 +1,74 @@
+#include "communicator/failure_watch.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <cstdlib>
+
+#include "base/registry.h"
+
+namespace tutti {
+
+FailureWatch& FailureWatch::of_process() {
+  static FailureWatch* const instance = [] {
+    static_cast<void>(std::atexit([] { of_process().stop(); }));
+    return new FailureWatch;
+  }();
+  return *instance;
+}
+
+// No look runs once this has returned.
+void FailureWatch::stop() noexcept {
+  if (forked_child()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+}
+
+FailureWatch::~FailureWatch() {
+  stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::uint64_t FailureWatch::add(const Logger& logger, bool end, Look look) {
+  if (forked_child()) return 0;
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { run(); });
+  }
+  entries_.emplace(++added_, Entry{logger, end, std::move(look)});
+  return added_;
+}
+
+void FailureWatch::remove(std::uint64_t number) noexcept {
+  if (forked_child()) return;
+  const std::lock_guard lock(mutex_);
+  entries_.erase(number);
+}
+
+void FailureWatch::run() noexcept {
+  // Signals are the program's: its own threads take them.
+  sigset_t all;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, kPeriod, [this] { return stopping_; })) look_at_all();
+}
+
+// Under mutex_.
+void FailureWatch::look_at_all() {
+  std::erase_if(entries_, [](const auto& numbered) {
+    const Entry& entry = numbered.second;
+    const std::optional<Error> failure = entry.look();
+    if (!failure) return false;
+    if (failure->kind() == ErrorKind::kAborted) return true;  // whoever aborts knows it
+    entry.logger.error(std::string(failure->what()) + "; what its calls have computed is undefined" +
+                       (entry.end ? "; TUTTI_CUDA_WATCHDOG=end ends this process" : ""));
+    if (entry.end) std::abort();
+    return true;
+  });
+}
+
+}  // namespace tutti
