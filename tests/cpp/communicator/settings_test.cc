@@ -79,6 +79,7 @@ TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
       {"TUTTI_CUDA_TRANSPORT", {"host", "peer"}},
       {"TUTTI_CUDA_ALGORITHM", {"ll_one_shot", ""}},
       {"TUTTI_CUDA_MAX_BLOCKS", {"3", "0"}},
+      {"TUTTI_CUDA_WATCHDOG", {"end", "log"}},
       {"TUTTI_HEARTBEAT_MS", {"10", "60000"}},
   };
   for (const ConfigVariable& variable : describe(Config{})) {
