@@ -42,7 +42,18 @@ def convert(algorithm: Algorithm, source: str) -> Json:
     }
     if algorithm.collective in ("broadcast", "reduce"):
         plan["root"] = _root(algorithm)
+    if not algorithm.in_place and _writes_input(algorithm):
+        plan["writes_input"] = True  # MSCCL lets it; the plan is given a copy
     return plan
+
+
+def _writes_input(algorithm: Algorithm) -> bool:
+    return any(
+        step.target is not None and step.target.buffer == "i"
+        for gpu in algorithm.gpus
+        for block in gpu.blocks
+        for step in block.steps
+    )
 
 
 def _root(algorithm: Algorithm) -> int:
