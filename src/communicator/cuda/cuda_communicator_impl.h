@@ -117,7 +117,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
 
   mutable std::mutex reason_mutex_;  // guards abort_reason_
   std::string abort_reason_;
-  std::atomic<std::uint64_t> sequence_{0};         // counts under mutex_
+  // Counts under mutex_. relaxed: a reader on another thread wants any recent value.
+  std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> direct_calls_{0};     // relaxed, both: they order nothing
   std::shared_ptr<SymmetricMemory> shared_board_;  // null: peers' calls are not known
   CallBoard board_;
