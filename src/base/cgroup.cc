@@ -1,10 +1,11 @@
-// Finds this process's control group in /proc/self/cgroup and the quotas on the way up to the root.
+// Finds this process's control group in /proc/self/cgroup and the limits on the way up to the root.
 #include "base/cgroup.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 namespace tutti {
@@ -30,8 +31,9 @@ std::optional<double> quota_of(std::optional<std::int64_t> quota_us, std::option
   return static_cast<double>(*quota_us) / static_cast<double>(*period_us);
 }
 
-void keep_smaller(std::optional<double>& smallest, std::optional<double> quota) {
-  if (quota && (!smallest || *quota < *smallest)) smallest = quota;
+template <class Value>
+void keep_smaller(std::optional<Value>& smallest, std::optional<Value> limit) {
+  if (limit && (!smallest || *limit < *smallest)) smallest = limit;
 }
 
 // "/a/b" -> {"/a/b", "/a", ""}. A container may see its path from outside; then only the last one exists.
@@ -56,20 +58,32 @@ bool lists_controller(std::string_view controllers, std::string_view name) {
   return false;
 }
 
-void look_in_version_2(const FileReader& read, std::string_view path, std::optional<double>& smallest) {
-  for (const std::string mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-    for (const std::string& group : with_ancestors(path)) {
-      if (const auto text = read(mount + group + "/cpu.max")) keep_smaller(smallest, parse_cpu_max(*text));
-    }
-  }
-}
-
-void look_in_version_1(const FileReader& read, std::string_view path, std::optional<double>& smallest) {
-  for (const std::string mount : {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"}) {
-    for (const std::string& group : with_ancestors(path)) {
-      const auto quota = read(mount + group + "/cpu.cfs_quota_us");
-      const auto period = read(mount + group + "/cpu.cfs_period_us");
-      if (quota && period) keep_smaller(smallest, parse_cfs_quota(*quota, *period));
+// Calls `look_2` or `look_1` with the folder of this process's group, and of each above it, where that version holds
+// the controller; `mounts_1` are where version 1 may have it.
+template <class Look2, class Look1>
+void for_each_group(const FileReader& read, std::string_view controller, std::initializer_list<const char*> mounts_1,
+                    const Look2& look_2, const Look1& look_1) {
+  const std::optional<std::string> groups = read("/proc/self/cgroup");
+  if (!groups) return;
+  std::string_view rest = *groups;
+  while (!rest.empty()) {
+    const std::size_t newline = rest.find('\n');
+    const std::string_view line = rest.substr(0, newline);
+    rest.remove_prefix(newline == std::string_view::npos ? rest.size() : newline + 1);
+    // hierarchy:controllers:path, where the path may hold colons.
+    const std::size_t first = line.find(':');
+    const std::size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
+    if (second == std::string_view::npos) continue;
+    const std::string_view controllers = line.substr(first + 1, second - first - 1);
+    const std::vector<std::string> paths = with_ancestors(trim(line.substr(second + 1)));
+    if (controllers.empty()) {
+      for (const std::string mount : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
+        for (const std::string& path : paths) look_2(mount + path);
+      }
+    } else if (lists_controller(controllers, controller)) {
+      for (const std::string mount : mounts_1) {
+        for (const std::string& path : paths) look_1(mount + path);
+      }
     }
   }
 }
@@ -88,26 +102,38 @@ std::optional<double> parse_cfs_quota(std::string_view quota_us, std::string_vie
 }
 
 std::optional<double> cgroup_cpu_quota(const FileReader& read) {
-  const std::optional<std::string> groups = read("/proc/self/cgroup");
-  if (!groups) return std::nullopt;
   std::optional<double> smallest;
-  std::string_view rest = *groups;
-  while (!rest.empty()) {
-    const std::size_t newline = rest.find('\n');
-    const std::string_view line = rest.substr(0, newline);
-    rest.remove_prefix(newline == std::string_view::npos ? rest.size() : newline + 1);
-    // hierarchy:controllers:path, where the path may hold colons.
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string_view::npos ? first : line.find(':', first + 1);
-    if (second == std::string_view::npos) continue;
-    const std::string_view controllers = line.substr(first + 1, second - first - 1);
-    const std::string_view path = trim(line.substr(second + 1));
-    if (controllers.empty()) {
-      look_in_version_2(read, path, smallest);
-    } else if (lists_controller(controllers, "cpu")) {
-      look_in_version_1(read, path, smallest);
-    }
-  }
+  for_each_group(
+      read, "cpu", {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"},
+      [&](const std::string& group) {
+        if (const auto text = read(group + "/cpu.max")) keep_smaller(smallest, parse_cpu_max(*text));
+      },
+      [&](const std::string& group) {
+        const auto quota = read(group + "/cpu.cfs_quota_us");
+        const auto period = read(group + "/cpu.cfs_period_us");
+        if (quota && period) keep_smaller(smallest, parse_cfs_quota(*quota, *period));
+      });
+  return smallest;
+}
+
+std::optional<std::uint64_t> parse_memory_limit(std::string_view text) {
+  const std::optional<std::int64_t> bytes = parse_integer(text);
+  if (!bytes || *bytes < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(*bytes);
+}
+
+std::optional<std::uint64_t> cgroup_memory_limit(const FileReader& read) {
+  std::optional<std::uint64_t> smallest;
+  const auto keep = [&](const std::string& file) {
+    if (const auto text = read(file)) keep_smaller(smallest, parse_memory_limit(*text));
+  };
+  for_each_group(
+      read, "memory", {"/sys/fs/cgroup/memory"},
+      [&](const std::string& group) {
+        keep(group + "/memory.max");
+        keep(group + "/memory.high");  // beyond it the group is slowed down
+      },
+      [&](const std::string& group) { keep(group + "/memory.limit_in_bytes"); });
   return smallest;
 }
 

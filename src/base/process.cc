@@ -24,6 +24,7 @@
 #endif
 
 #include "base/cgroup.h"
+#include "base/mapping.h"
 
 namespace tutti {
 namespace {
@@ -108,6 +109,20 @@ std::size_t find_last_cache() noexcept {
 }
 
 }  // namespace
+
+std::size_t usable_memory_bytes() noexcept {
+  const std::size_t memory = physical_memory_bytes();
+#if defined(__linux__)
+  try {
+    if (const std::optional<std::uint64_t> limit = cgroup_memory_limit(read_file)) {
+      return static_cast<std::size_t>(std::min<std::uint64_t>(memory, *limit));
+    }
+  } catch (const std::exception&) {
+    return memory;  // no memory to look closer
+  }
+#endif
+  return memory;
+}
 
 std::size_t last_cache_bytes() noexcept {
   static const std::size_t bytes = find_last_cache();  // of the machine: asked once, not by every group

@@ -19,6 +19,9 @@ int usable_cores() noexcept;
 // are not visible (0 or gone) count for nothing.
 int usable_cores(std::span<const pid_t> others) noexcept;
 
+// Bytes of memory that this process may use: the machine's, bounded by the control group's limit.
+std::size_t usable_memory_bytes() noexcept;
+
 // Bytes of the largest cache of this machine's cores, shared or not; a common size where the system does not say.
 std::size_t last_cache_bytes() noexcept;
 

@@ -67,6 +67,17 @@ std::vector<AgreedSetting> agreed_settings(int size, const Config& config, std::
           {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? stage + " (chosen)" : stage, stage}};
 }
 
+// What freed memory may stay in the processes' arenas is shared by all that are here: those of this group, and those of
+// which the launcher tells.
+void share_cache(const std::vector<HostMember>& members, const Config& config) {
+  Arena* const arena = process_arena();
+  if (arena == nullptr) return;
+  std::set<int> processes;
+  for (const HostMember& member : members) processes.insert(member.pid);
+  const int here = std::max(static_cast<int>(processes.size()), config.local_world_size);
+  arena->limit_cache(chosen_cache_bytes(usable_memory_bytes(), here));
+}
+
 HostGroup find_host(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
                     std::uint32_t plans) {
   HostGroupRequest request;
@@ -145,6 +156,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   topology.host_ranks.clear();
   for (const HostMember& member : group.members) topology.host_ranks.push_back(member.rank);
   const auto here = static_cast<int>(topology.host_ranks.size());
+  share_cache(group.members, options.config);
   const WaitPolicy policy = wait_policy(group.members, options.config);
   topology.spins = policy.spins;
   if (here > 1) {

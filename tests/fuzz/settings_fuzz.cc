@@ -70,6 +70,9 @@ void read_quota(std::string_view text) {
   const std::string whole(text);
   const auto everywhere = cgroup_cpu_quota([&](const std::string&) { return std::optional<std::string>(whole); });
   require(!everywhere || *everywhere > 0, "on all levels");
+  const std::optional<std::uint64_t> limit = parse_memory_limit(text);
+  const auto of_all = cgroup_memory_limit([&](const std::string&) { return std::optional<std::string>(whole); });
+  require(!of_all || (limit && *of_all == *limit), "a limit of memory is the same on all levels");
 }
 
 }  // namespace

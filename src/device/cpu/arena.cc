@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "device/cpu/loans.h"
 #include "device/cpu/mapped_memory.h"
 #include "device/cpu/range_allocator.h"
@@ -31,7 +32,7 @@ constexpr std::size_t kSmallLimit = std::size_t{64} << 10;  // blocks from here 
 constexpr std::size_t kChunkBytes = ResidentUnits::kUnitBytes;
 constexpr std::uint32_t kCallsASweep = 64;
 constexpr std::size_t kMostChosenBytes = std::size_t{256} << 30;
-constexpr std::size_t kLeastCachedLimit = std::size_t{256} << 20;
+constexpr std::size_t kEnoughCached = std::size_t{256} << 20;
 
 std::size_t round_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step * step; }
 
@@ -52,6 +53,7 @@ class MemfdArena final : public Arena, private ForkHandler {
   std::uint64_t lend(const void* data, std::size_t bytes) noexcept override;
   void take_back(std::span<const std::span<std::byte>> lent, bool done) noexcept override;
   void quarantine(const void* data) noexcept override;
+  void limit_cache(std::size_t bytes) noexcept override;
   std::size_t bytes_in_use() const noexcept override;
   std::size_t bytes_cached() const noexcept override;
   std::size_t bytes_quarantined() const noexcept override;
@@ -94,10 +96,10 @@ class MemfdArena final : public Arena, private ForkHandler {
   UniqueFd fd_;  // closed in a forked child, so that nothing there can reach the parent's file
   Mapping mapping_;
   const std::uint64_t id_;
-  const std::size_t cached_limit_;
   const std::size_t page_;
 
   mutable std::mutex mutex_;  // guards what follows
+  std::size_t cached_limit_;
   RangeAllocator pages_;
   RangeAllocator small_{kSmallGranule};
   ResidentUnits units_;
@@ -125,8 +127,8 @@ MemfdArena::MemfdArena(UniqueFd fd, Mapping mapping, std::size_t cached_limit)
       fd_(std::move(fd)),
       mapping_(std::move(mapping)),
       id_(random_id()),
-      cached_limit_(cached_limit),
       page_(std::max<std::size_t>(4096, page_bytes())),
+      cached_limit_(cached_limit),
       pages_(page_) {
   advise_huge_pages(mapping_.data(), mapping_.bytes());
   exclude_from_core_dump(mapping_.data(), mapping_.bytes());
@@ -367,6 +369,12 @@ void MemfdArena::quarantine(const void* data) noexcept {
   if (Block* const block = find(data)) set_aside(block);
 }
 
+void MemfdArena::limit_cache(std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  cached_limit_ = std::min(cached_limit_, bytes);
+  if (units_.cached_bytes() > cached_limit_) trim();
+}
+
 std::size_t MemfdArena::bytes_in_use() const noexcept {
   const std::lock_guard lock(mutex_);
   return in_use_;
@@ -414,10 +422,15 @@ void MemfdArena::forget_inherited() {
 
 }  // namespace
 
+std::size_t chosen_cache_bytes(std::size_t memory, int processes) noexcept {
+  const auto n = static_cast<std::size_t>(std::max(1, processes));
+  return std::max(memory / 8 / n, std::min(kEnoughCached, memory / 4 / n));
+}
+
 std::unique_ptr<Arena> Arena::create(std::size_t bytes, std::size_t cached_limit) {
   const std::size_t memory = physical_memory_bytes();
   if (bytes == 0) bytes = std::min(2 * memory, kMostChosenBytes);
-  if (cached_limit == 0) cached_limit = std::max(kLeastCachedLimit, memory / 8);
+  if (cached_limit == 0) cached_limit = chosen_cache_bytes(usable_memory_bytes(), 1);
   const std::size_t most = std::size_t{1} << 46;  // more than any address space; keeps the rounding from overflowing
   bytes = round_up(std::min(bytes, most), ResidentUnits::kUnitBytes);
   // Limits on address space or file sizes are met by a smaller arena; one that could hold nothing large is of no use.

@@ -32,7 +32,8 @@ inline constexpr std::uint64_t kNotMapped = ~std::uint64_t{0};
 class Arena {
  public:
   // Creates the arena with `bytes` of address space (0: chosen from the machine's memory); less where the system
-  // refuses so much. Freed blocks stay cached up to `cached_limit` bytes (0: chosen). Throws Error(kExhausted).
+  // refuses so much. Freed blocks stay cached up to `cached_limit` bytes (0: chosen, as the only rank of the host).
+  // Throws Error(kExhausted).
   static std::unique_ptr<Arena> create(std::size_t bytes, std::size_t cached_limit = 0);
   virtual ~Arena() = default;
 
@@ -61,12 +62,19 @@ class Arena {
   // The block that holds `data` is never mapped nor given out again, also after its owner frees it.
   virtual void quarantine(const void* data) noexcept = 0;
 
+  // Lowers the bound on cached bytes, and gives back what is beyond it; a higher one changes nothing.
+  virtual void limit_cache(std::size_t bytes) noexcept = 0;
+
   // What blocks occupy, sizes rounded up: given out and not freed; freed and still resident; quarantined, whether
   // freed or not.
   virtual std::size_t bytes_in_use() const noexcept = 0;
   virtual std::size_t bytes_cached() const noexcept = 0;
   virtual std::size_t bytes_quarantined() const noexcept = 0;
 };
+
+// What a process keeps of freed memory where `processes` share `memory` bytes: together they keep an eighth of it, or
+// up to a quarter where that leaves a process less than 256 MB.
+std::size_t chosen_cache_bytes(std::size_t memory, int processes) noexcept;
 
 // The arena of this process, made at the first call; null if it could not be made (then nothing is mapped, and
 // `tutti doctor` says why). One of the members of the process registry (base/registry.h).

@@ -129,6 +129,30 @@ TEST(Arena, CachesUpToItsLimitAndPunchesTheRest) {
   EXPECT_EQ(again[32 * kMiB - 1], std::byte{3});
 }
 
+TEST(Arena, ALowerLimitGivesBackWhatIsCached) {
+  const auto arena = Arena::create(64 * kMiB, 32 * kMiB);
+  auto* const block = static_cast<std::byte*>(arena->allocate(24 * kMiB));
+  std::memset(block, 1, 24 * kMiB);
+  arena->deallocate(block);
+  EXPECT_EQ(arena->bytes_cached(), 24 * kMiB);
+  arena->limit_cache(8 * kMiB);
+  EXPECT_LE(arena->bytes_cached(), 8 * kMiB);
+  EXPECT_LE(resident_bytes(*arena), 8 * kMiB);
+  arena->limit_cache(64 * kMiB);  // raises nothing
+  arena->deallocate(arena->allocate(24 * kMiB));
+  EXPECT_LE(arena->bytes_cached(), 8 * kMiB);
+}
+
+TEST(Arena, WhatAllProcessesKeepIsAPartOfTheMemory) {
+  constexpr std::size_t kGiB = 1024 * kMiB;
+  EXPECT_EQ(chosen_cache_bytes(64 * kGiB, 1), 8 * kGiB);
+  EXPECT_EQ(chosen_cache_bytes(64 * kGiB, 8), kGiB);
+  EXPECT_EQ(chosen_cache_bytes(64 * kGiB, 64), 256 * kMiB) << "no less while that is a quarter at most";
+  EXPECT_EQ(chosen_cache_bytes(kGiB, 1), 256 * kMiB);
+  EXPECT_EQ(chosen_cache_bytes(kGiB, 8), 32 * kMiB) << "a quarter of a container's memory for all";
+  EXPECT_EQ(chosen_cache_bytes(kGiB, 0), 256 * kMiB);
+}
+
 TEST(Arena, UntouchedMemoryCostsNothing) {
   const auto arena = Arena::create(256 * kMiB);
   ASSERT_NE(arena->allocate(200 * kMiB), nullptr);

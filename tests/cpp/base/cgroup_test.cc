@@ -52,6 +52,27 @@ TEST(Cgroup, Version1IsFoundByItsControllerAndNotByPartOfAName) {
   EXPECT_EQ(cgroup_cpu_quota(read), 3.0);
 }
 
+TEST(Cgroup, ParsesLimitsOfMemory) {
+  EXPECT_EQ(parse_memory_limit("1073741824\n"), std::uint64_t{1} << 30);
+  for (const char* text : {"", "max\n", "-1", "1x", "99999999999999999999"}) {
+    EXPECT_EQ(parse_memory_limit(text), std::nullopt) << text;
+  }
+}
+
+TEST(Cgroup, TheTightestLimitOfMemoryCounts) {
+  EXPECT_EQ(cgroup_memory_limit(files({})), std::nullopt);
+  EXPECT_EQ(cgroup_memory_limit(files({{"/proc/self/cgroup", "0::/a/b\n"},
+                                       {"/sys/fs/cgroup/a/b/memory.max", "max\n"},
+                                       {"/sys/fs/cgroup/a/memory.max", "8000\n"},
+                                       {"/sys/fs/cgroup/a/memory.high", "7000\n"},
+                                       {"/sys/fs/cgroup/memory.max", "9000\n"}})),
+            7000u);
+  EXPECT_EQ(cgroup_memory_limit(files({{"/proc/self/cgroup", "4:memory:/docker/1234\n2:cpu:/x\n0::/\n"},
+                                       {"/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "1\n"},
+                                       {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "5000\n"}})),
+            5000u);
+}
+
 TEST(Cgroup, MalformedLinesAreSkipped) {
   const auto read = files({{"/proc/self/cgroup", "nonsense\n:\n\n0::/"}, {"/sys/fs/cgroup/cpu.max", "50000 100000"}});
   EXPECT_EQ(cgroup_cpu_quota(read), 0.5);
