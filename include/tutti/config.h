@@ -33,7 +33,7 @@ struct Config {
   std::string cuda_algorithm;  // TUTTI_CUDA_ALGORITHM: "ll_one_shot@4x256" forces the choice on GPUs
   int cuda_max_blocks = 0;     // TUTTI_CUDA_MAX_BLOCKS: most blocks of a kernel on GPUs; 0 = chosen
   std::string cuda_watchdog = "log";  // TUTTI_CUDA_WATCHDOG: "log", "end" or "none": what follows a failure on a GPU
-  std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: between hosts
+  std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: a sixth of a silence among hosts
 };
 
 // One variable of the environment, for documentation and `tutti info`.

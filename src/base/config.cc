@@ -246,8 +246,8 @@ constexpr std::array<Variable, 20> kVariables{{
        return t == "log" || t == "end" || t == "none";
      },
      [](const Config& c) { return c.cuda_watchdog; }},
-    {"TUTTI_HEARTBEAT_MS", "10 to 60000", "milliseconds between signs of life among hosts", parse_heartbeat,
-     [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
+    {"TUTTI_HEARTBEAT_MS", "10 to 60000", "a sixth of the milliseconds for which another host may be silent",
+     parse_heartbeat, [](const Config& c) { return std::to_string(c.heartbeat.count()); }},
 }};
 
 }  // namespace

@@ -120,6 +120,7 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   tcp.interface = options.config.interface;
   tcp.master_address = options.config.master_address;
   tcp.heartbeat = options.config.heartbeat;
+  tcp.connect_timeout = std::max(tcp.connect_timeout, tcp.silence());
   tcp.logger = Logger(parse_log_level(options.config.log_level), rank);
   auto transport = tcp::TcpTransport::create(tcp);
   // What all hosts must know of each other travels with the addresses.

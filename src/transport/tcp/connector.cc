@@ -21,7 +21,6 @@ constexpr std::int64_t kLongestRestMs = 1'000;
 constexpr std::int64_t kYieldMs = 2'000;     // for the lower rank's own dial to arrive, before asking again
 constexpr std::int64_t kPatienceMs = 1'000;  // a stranger this old gives its place to a new one
 constexpr int kMostFailures = 10;            // broken dials in a row before the peer counts as lost
-constexpr int kHeartbeats = 6;               // of silence
 
 std::int64_t now_in_ms() noexcept { return now_ns() / 1'000'000; }
 
@@ -189,7 +188,7 @@ bool TcpTransport::Connector::accepting(std::int64_t now_ms) const noexcept {
 
 void TcpTransport::Connector::accept_strangers(std::int64_t now_ms) {
   while (accepting(now_ms)) {
-    UniqueFd socket = accept_from(listener_.get());
+    UniqueFd socket = accept_from(listener_.get(), options_.silence());
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       // Out of descriptors or memory: the listener stays readable, so look away for a moment.
@@ -249,7 +248,7 @@ void TcpTransport::Connector::start_dials(std::int64_t now_ms) {
 
 void TcpTransport::Connector::start_dial(int peer, std::int64_t now_ms) {
   Peer& p = at(peer);
-  UniqueFd socket = begin_connect(known_addresses_[static_cast<std::size_t>(peer)]);
+  UniqueFd socket = begin_connect(known_addresses_[static_cast<std::size_t>(peer)], options_.silence());
   if (socket) {
     p.dial.emplace(Handshake::dial(std::move(socket), self_, peer));
     p.dial_began_ms = now_ms;
@@ -390,7 +389,7 @@ void TcpTransport::Connector::watch_hosts(std::int64_t now_ms) {
   for (int peer = 0; peer < options_.size; ++peer) {
     Peer& p = at(peer);
     if (p.state != Peer::State::kUp || p.link.poll_fd() < 0) continue;
-    if (!p.watch.silent(p.link.poll_fd(), kHeartbeats * options_.heartbeat, static_cast<std::uint32_t>(interval_ms))) {
+    if (!p.watch.silent(p.link.poll_fd(), options_.silence(), static_cast<std::uint32_t>(interval_ms))) {
       continue;
     }
     options_.logger.info("tcp transport: the host of rank " + std::to_string(peer) + " does not answer any more");

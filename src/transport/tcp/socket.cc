@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -15,14 +16,37 @@ namespace tutti::tcp {
 namespace {
 
 // Bounds the pauses between retransmissions and window probes, which otherwise grow to two minutes, and with them the
-// time until a cut is seen. Linux 6.15; older kernels ignore it. Not in glibc's header yet.
+// time until a cut is seen, or until a transfer goes on after one. The kernel ends a connection after 15 pauses in a
+// row (net.ipv4.tcp_retries2), 13 of them of this length. Linux 6.15; older kernels ignore it and last for a quarter of
+// an hour. Not in glibc's header yet.
 constexpr int kTcpRtoMaxMs = 44;
-constexpr int kLongestPauseMs = 1000;
+constexpr std::int64_t kLeastLongestPauseMs = 1000;    // what the kernel takes
+constexpr std::int64_t kMostLongestPauseMs = 120'000;  // likewise
+constexpr int kPausesInSilence = 8;                    // fewer than 13, and several before PeerWatch decides
+
+constexpr int kProbes = 3;
 
 constexpr std::uint32_t kTickMs = 20;  // the kernel's times are that coarse
 
+int whole_seconds(std::chrono::milliseconds time) noexcept {
+  return static_cast<int>(std::chrono::ceil<std::chrono::seconds>(time).count());
+}
+
 void set_option(int fd, int level, int name, int value) noexcept {
   ::setsockopt(fd, level, name, &value, sizeof(value));  // a kernel without it is slower, not wrong
+}
+
+// No delay for small frames, and the kernel's limits on silence.
+void tune(int fd, std::chrono::milliseconds silence) noexcept {
+  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  const int pause_s = std::max(1, whole_seconds(silence / (kProbes + 1)));
+  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, pause_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, pause_s);
+  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs,
+             static_cast<int>(std::clamp<std::int64_t>(silence.count() / kPausesInSilence, kLeastLongestPauseMs,
+                                                       kMostLongestPauseMs)));
 }
 
 }  // namespace
@@ -44,10 +68,10 @@ SocketAddress local_address(int fd) noexcept {
   return SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
 }
 
-UniqueFd begin_connect(const SocketAddress& address) noexcept {
+UniqueFd begin_connect(const SocketAddress& address, std::chrono::milliseconds silence) noexcept {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fd;
-  tune(fd.get());
+  tune(fd.get(), silence);
   if (::connect(fd.get(), address.raw(), address.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
     const int error = errno;
     fd.reset();
@@ -56,19 +80,10 @@ UniqueFd begin_connect(const SocketAddress& address) noexcept {
   return fd;
 }
 
-UniqueFd accept_from(int listener) noexcept {
+UniqueFd accept_from(int listener, std::chrono::milliseconds silence) noexcept {
   UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd) tune(fd.get());
+  if (fd) tune(fd.get(), silence);
   return fd;
-}
-
-void tune(int fd) noexcept {
-  set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
-  set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set_option(fd, IPPROTO_TCP, kTcpRtoMaxMs, kLongestPauseMs);
 }
 
 void close_gently(UniqueFd fd) noexcept {

@@ -1,8 +1,10 @@
 // The system calls on TCP sockets that the transport needs, and how it tells that a peer's host is out of reach.
 //
-// Silence is judged by the kernel wherever it can:
-// - An idle connection by keepalive: probes after 1 s of silence, 1 s apart, dead after three unanswered ones.
-// - Outstanding bytes by PeerWatch below. TCP_USER_TIMEOUT would be the kernel's means, but it also ends connections
+// Silence is judged by the kernel wherever it can, and for as long as the caller says:
+// - An idle connection by keepalive: three unanswered probes. The kernel counts whole seconds, so it takes 4 s at
+// least.
+// - Outstanding bytes by PeerWatch below. The kernel's own limit on retransmissions lies beyond it. TCP_USER_TIMEOUT
+// would be the kernel's means, but it also ends connections
 //   whose peer keeps answering with a closed window, that is, a peer that is merely stopped or busy computing; and
 //   keepalive sends no probes while bytes are outstanding.
 // A stopped process is no dead one: its kernel goes on answering, and only a call's deadline decides over it.
@@ -26,13 +28,11 @@ UniqueFd listen_at(const SocketAddress& address);
 SocketAddress local_address(int fd) noexcept;
 
 // A non-blocking socket that has begun to connect. On failure empty, and errno says why.
-UniqueFd begin_connect(const SocketAddress& address) noexcept;
+// `silence`: how long the peer's host may say nothing.
+UniqueFd begin_connect(const SocketAddress& address, std::chrono::milliseconds silence) noexcept;
 
 // The next connection, non-blocking; empty, with errno, when there is none.
-UniqueFd accept_from(int listener) noexcept;
-
-// No delay for small frames, and keepalive.
-void tune(int fd) noexcept;
+UniqueFd accept_from(int listener, std::chrono::milliseconds silence) noexcept;
 
 // Ends a connection so that bytes on their way still arrive: a close with unread bytes would send a reset, and that
 // overtakes them.

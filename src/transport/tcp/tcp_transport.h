@@ -33,11 +33,14 @@ struct TcpOptions {
   std::string secret;                        // equal on all ranks
   std::string interface;                     // TUTTI_SOCKET_IFNAME; empty: chosen by the route to `master_address`
   std::string master_address;                // MASTER_ADDR, may be empty
-  std::chrono::milliseconds heartbeat{500};  // a host that is silent for six of these is out of reach
+  std::chrono::milliseconds heartbeat{500};  // how often connections are looked at
   std::chrono::milliseconds handshake_timeout{5'000};  // for a connection to prove itself
   std::chrono::milliseconds connect_timeout{10'000};   // for a peer's host to answer at all
   int most_strangers = 64;                             // connections that have not proved themselves
   Logger logger;
+
+  // How long a host may say nothing before it is out of reach.
+  std::chrono::milliseconds silence() const noexcept { return 6 * heartbeat; }
 };
 
 class TcpTransport final : public Transport {

@@ -248,6 +248,36 @@ TEST(TcpFault, AStoppedPeerIsNotADeadOne) {
   EXPECT_EQ(answer, pattern(1, 3));
 }
 
+int option_of(int fd, int level, int name) {
+  int value = -1;
+  socklen_t length = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &length) == 0 ? value : -1;
+}
+
+// Both of the kernel's limits, on idle connections and on bytes that nobody acknowledges, follow the setting: the
+// connection lasts as long as the setting says, and an idle one not much longer.
+TEST(TcpFault, TheKernelWaitsAsLongAsTheSettingSays) {
+  constexpr int kRtoMax = 44;             // TCP_RTO_MAX_MS, since Linux 6.15
+  constexpr int kPausesUntilTheEnd = 13;  // of full length, with the usual net.ipv4.tcp_retries2
+  constexpr int kTwoMinutes = 120'000;    // the pause of older kernels
+  for (const int heartbeat_ms : {10, 500, 5'000, 60'000}) {
+    Ranks ranks(2, [&](TcpOptions& o) { o.heartbeat = std::chrono::milliseconds(heartbeat_ms); });
+    exchange_a_few(ranks);
+    const int silence_ms = 6 * heartbeat_ms;
+    for (const int r : {0, 1}) {  // who dialed and who accepted
+      const int fd = ranks[r].link(1 - r)->poll_fd();
+      EXPECT_EQ(option_of(fd, SOL_SOCKET, SO_KEEPALIVE), 1);
+      const int idle_ms = 1000 * (option_of(fd, IPPROTO_TCP, TCP_KEEPIDLE) +
+                                  option_of(fd, IPPROTO_TCP, TCP_KEEPINTVL) * option_of(fd, IPPROTO_TCP, TCP_KEEPCNT));
+      EXPECT_GE(idle_ms, silence_ms);
+      EXPECT_LE(idle_ms, silence_ms + 4000);
+      const int rto_max = option_of(fd, IPPROTO_TCP, kRtoMax);
+      EXPECT_GE((rto_max < 0 ? kTwoMinutes : rto_max) * kPausesUntilTheEnd, silence_ms);
+      EXPECT_LE(rto_max, std::max(1000, silence_ms / 3)) << "too few transmissions to tell that nobody answers";
+    }
+  }
+}
+
 // Two network namespaces joined by a cable, one a thread; the cable can be cut. Everything goes with the threads.
 class CutNetwork : public ::testing::Test {
  protected:
