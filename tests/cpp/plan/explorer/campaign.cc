@@ -22,7 +22,6 @@ void Tally::add(const Tally& other) {
   repaired_right += other.repaired_right;
   accepted_wrong.insert(accepted_wrong.end(), other.accepted_wrong.begin(), other.accepted_wrong.end());
   false_alarms.insert(false_alarms.end(), other.false_alarms.begin(), other.false_alarms.end());
-  known.insert(known.end(), other.known.begin(), other.known.end());
   permuted += other.permuted;
   changed_by_permutation.insert(changed_by_permutation.end(), other.changed_by_permutation.begin(),
                                 other.changed_by_permutation.end());
@@ -44,8 +43,7 @@ Verdict judge(const Plan& plan, const std::string& name, Limits limits, Tally& t
   if (finding.outcome == kWrong) ++tally.wrong;
   const auto accepted = [&](const Finding& as_accepted) {
     if (as_accepted.outcome != kWrong) return;
-    (as_accepted.known ? tally.known : tally.accepted_wrong)
-        .push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " + as_accepted.what);
+    tally.accepted_wrong.push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " + as_accepted.what);
   };
   switch (verdict.outcome) {
     case Outcome::kProven:
@@ -66,15 +64,6 @@ Verdict judge(const Plan& plan, const std::string& name, Limits limits, Tally& t
   return verdict;
 }
 
-namespace {
-
-// The verifier is known to judge a ring of scratch by the widest loop of all.
-bool depends_on_order(const Plan& plan, const Permuted& other) {
-  return plan.reuse_resources && other.how.find("a loop more") != std::string::npos;
-}
-
-}  // namespace
-
 void permute(const Plan& plan, const std::string& name, const Verdict& verdict, std::mt19937_64& random, Tally& tally) {
   const Permuted other = permuted(plan, random);
   const std::optional<Plan> mutant = loaded(other.plan);
@@ -85,10 +74,9 @@ void permute(const Plan& plan, const std::string& name, const Verdict& verdict, 
   ++tally.permuted;
   const Verdict after = verify(*mutant);
   if (after.outcome == verdict.outcome && after.same_bits == verdict.same_bits) return;
-  auto& list = depends_on_order(plan, other) ? tally.known : tally.changed_by_permutation;
-  list.push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " +
-                 std::string(to_string(after.outcome)) + " with other " + other.how + ": " +
-                 (verdict.outcome == Outcome::kProven ? after : verdict).fault.message);
+  tally.changed_by_permutation.push_back(name + ": " + std::string(to_string(verdict.outcome)) + ", but " +
+                                         std::string(to_string(after.outcome)) + " with other " + other.how + ": " +
+                                         (verdict.outcome == Outcome::kProven ? after : verdict).fault.message);
 }
 
 }  // namespace tutti::plan::explorer

@@ -26,7 +26,6 @@ struct Tally {
   std::vector<std::string> false_alarms;
   std::size_t permuted = 0;
   std::vector<std::string> changed_by_permutation;
-  std::vector<std::string> known;  // of those two what the verifier is known for
 
   void add(const Tally& other);
 };

@@ -39,8 +39,8 @@ Needs needs_of(const Plan& plan) {
         if (sync == SyncKind::kSignal || sync == SyncKind::kRelaxedSignal || sync == SyncKind::kSemaphoreRelease) {
           ++given;
         }
-        if (op.part && !op.sources.empty()) {
-          const std::int64_t chunks = op.sources[0].size;
+        for (std::size_t i = 0; op.part && i < op.sources.size(); ++i) {
+          const std::int64_t chunks = op.sources[i].size;
           needs.parts = std::lcm(needs.parts, op.part->size / std::gcd<std::int64_t>(op.part->size, chunks));
         }
         if (op.kind != OpKind::kPipeline) continue;
@@ -130,11 +130,6 @@ std::vector<Setting> settings_for(const Plan& plan) {
     if (plan.max_message_bytes <= bytes(chunks * (setting.units - 1))) continue;
     if (plan.min_message_bytes > bytes(chunks * setting.units)) continue;
     setting.ring = wraps ? reuse.ring : 0;
-    const std::int64_t whole = needs.unit / setting.loop_bytes;
-    const std::int64_t once = (widest / whole + needs.shortest - 1) / needs.shortest * whole;
-    const std::int64_t rounds = 2 * reuse.ring / widest + needs.credit + 2;
-    const std::int64_t often = (rounds * (widest / whole) + needs.shortest - 1) / needs.shortest * whole;
-    setting.uneven = length != once && length != often;
     settings.push_back(setting);
     if (setting.units > 1) continue;
     // Only chunks of a few bytes may be empty.

@@ -22,7 +22,6 @@ struct Setting {
   std::int64_t loop_bytes = 0;  // what a unit stands for in loops; 0 without any
   std::int64_t ring = 0;        // units of a chunk of scratch that wraps; 0 if it does not
   std::int64_t filled = -1;     // units of a rank block that the message reaches; -1: all
-  bool uneven = false;          // chunks of a length that the verifier does not look at yet
 };
 
 // ", with chunks of 3 units", for messages.

@@ -15,7 +15,6 @@ Finding explore_one(const Plan& plan, const Setting& setting, Limits limits) {
     finding.outcome = search.run();
     finding.states = search.states();
     finding.what = search.what();
-    finding.known = search.input_changed();
   } catch (const WrongPlan& wrong) {
     finding.outcome = Search::Outcome::kWrong;
     finding.what = wrong.what;
@@ -23,7 +22,6 @@ Finding explore_one(const Plan& plan, const Setting& setting, Limits limits) {
     finding.outcome = Search::Outcome::kUndecided;
   }
   finding.what += describe(setting);
-  finding.known = finding.known || setting.uneven;
   return finding;
 }
 
@@ -38,7 +36,7 @@ Finding explore(const Plan& plan, Limits limits) {
                        (now.outcome == Search::Outcome::kUndecided && finding.outcome == Search::Outcome::kRight);
     if (worse) finding = now;
     finding.states = states;
-    if (finding.outcome == Search::Outcome::kWrong && !finding.known) return finding;
+    if (finding.outcome == Search::Outcome::kWrong) return finding;
   }
   return finding;
 }

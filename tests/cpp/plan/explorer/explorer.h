@@ -18,7 +18,6 @@ struct Finding {
   Search::Outcome outcome = Search::Outcome::kRight;
   std::string what;        // kWrong: what goes wrong
   std::size_t states = 0;  // at which the search has branched
-  bool known = false;      // kWrong: only in a way that the verifier is known not to see
 };
 
 // Of a plan that check_structure accepts, under every setting (settings_for). `limits` bound each.

@@ -11,6 +11,8 @@
 #include "plan/explorer/base_plans.h"
 #include "plan/explorer/campaign.h"
 #include "plan/explorer/mutations.h"
+#include "plan/operations.h"
+#include "plan/plan_builder.h"
 #include "plan/verifier/verifier.h"
 
 namespace tutti::plan::explorer {
@@ -38,6 +40,59 @@ TEST(Explorer, SeesThatRepairsAreNeededAndHelp) {
     const Verdict verdict = verify(c.plan);
     const Finding finding = explore(repaired(c.plan, verdict.repairs));
     EXPECT_EQ(finding.outcome, kRight) << c.name << ": " << finding.what;
+  }
+}
+
+// One that writes an input runs on a copy if it says so, else on what is the caller's.
+TEST(Explorer, KnowsWhoseTheInputIs) {
+  PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 0);
+  builder.at(0).copy(local(kI, 0, 2), local(kO, 0, 2)).nop().copy(local(kO, 0), local(kI, 1));
+  EXPECT_EQ(explore(builder.plan).outcome, kWrong);
+  builder.plan.writes_input = true;
+  const Finding declared = explore(builder.plan);
+  EXPECT_EQ(declared.outcome, kRight) << declared.what;
+}
+
+// A thread block releases once an iteration over both chunks, the other acquires once an iteration over each. Only a
+// chunk that is no whole number of units shows that these are not equally many.
+TEST(Explorer, CutsChunksWithinAnIteration) {
+  PlanBuilder builder(PlanCollective::kCustom, 1, 2, 2, 0);
+  builder.plan.ranks[0].semaphores = {0};
+  const auto loop = [](std::int32_t chunks, OpKind kind) {
+    Operation op;
+    op.kind = kind;
+    op.semaphore_ids = {0};
+    Operation around;
+    around.kind = OpKind::kPipeline;
+    around.iteration = {1024, chunks};
+    around.body = {op};
+    return around;
+  };
+  builder.at(0, 1);
+  builder.at(0, 0).add(loop(2, OpKind::kSemRelease));
+  builder.at(0, 1).add(loop(1, OpKind::kSemAcquire));
+  builder.at(0, 1).add(loop(1, OpKind::kSemAcquire));
+  const Finding finding = explore(builder.plan);
+  EXPECT_EQ(finding.outcome, kWrong);
+  EXPECT_NE(finding.what.find("bytes"), std::string::npos) << finding.what;
+  EXPECT_EQ(verify(builder.plan).outcome, tutti::plan::Outcome::kRejected);
+}
+
+// Pairs of one operation may differ in length: each goes as far as it is long, and no further.
+TEST(Explorer, FollowsPairsOfDifferentLengths) {
+  for (const BasePlan& base : plans_by_hand()) {
+    if (base.name.find("pairs") == std::string::npos || base.name.starts_with("all_pairs")) continue;
+    EXPECT_EQ(verify_strictly(base.plan).outcome, tutti::plan::Outcome::kProven) << base.name;
+    EXPECT_EQ(explore(base.plan).outcome, kRight) << base.name;
+    Plan shorter = base.plan;
+    auto& operations = shorter.ranks[0].blocks[0].operations;
+    for (Operation& op : operations) {
+      Operation& put = op.kind == OpKind::kPipeline ? op.body[0] : op;
+      if (put.kind != OpKind::kPut) continue;
+      put.sources[1].size = put.destinations[1].size = 1;
+    }
+    EXPECT_EQ(verify(shorter).fault.kind, FaultKind::kWrongResult) << base.name;
+    EXPECT_EQ(explore(shorter).outcome, kWrong) << base.name;
   }
 }
 

@@ -66,6 +66,30 @@ Plan signal_each(std::int32_t chunks, bool one_loop) {
   return builder.plan;
 }
 
+// One operation on a pair of a chunk and on a pair of two, in a loop over two or all at once.
+Plan uneven_pairs(ChannelKind channel, bool in_loop) {
+  PlanBuilder builder(PlanCollective::kBroadcast, 2, 3, 3, 0);
+  const auto root = builder.at(0);
+  const auto leaf = builder.at(1);
+  greet(root, leaf);
+  root.copy(local(kI, 0, 3), local(kO, 0, 3));
+  const std::size_t at_root = root.operations().size();
+  Operation put;
+  put.kind = OpKind::kPut;
+  put.channel = channel;
+  put.sources = {local(kI, 0), local(kI, 1, 2)};
+  put.destinations = {root.remote(channel, 1, kO, 0), root.remote(channel, 1, kO, 1, 2)};
+  if (channel != kMemory) put.channel_ids.assign(2, root.channel(channel, 1));
+  root.add(put);
+  channel == kMemory ? root.nop().signal(1) : root.nop().port_signal(1);
+  if (in_loop) repeat(root, at_root, kUnit, 2);
+  if (channel != kMemory) root.flush(1);
+  const std::size_t at_leaf = leaf.operations().size();
+  channel == kMemory ? leaf.wait(0) : leaf.port_wait(0);
+  if (in_loop) repeat(leaf, at_leaf, kUnit, 2);
+  return builder.plan;
+}
+
 // At the leaf one thread block waits and another copies; a semaphore passes each iteration on.
 Plan two_stages(bool double_scratch, std::int32_t chunks) {
   PlanBuilder builder(PlanCollective::kBroadcast, 2, chunks, chunks, chunks);
@@ -254,6 +278,10 @@ std::vector<BasePlan> plans_with_loops() {
           {"loop_each", signal_each(1, true)},
           {"loop_over_two", signal_each(2, true)},
           {"loop_after_loop", signal_each(2, false)},
+          {"pairs", uneven_pairs(kMemory, false)},
+          {"pairs_port", uneven_pairs(ChannelKind::kPort, false)},
+          {"loop_pairs", uneven_pairs(kMemory, true)},
+          {"loop_pairs_port", uneven_pairs(ChannelKind::kPort, true)},
           {"loop_stages", two_stages(false, 1)},
           {"loop_stages_double", two_stages(true, 1)},
           {"loop_stages_over_two", two_stages(false, 2)},

@@ -146,7 +146,6 @@ void Search::check_outputs(const State& state, const Event& event) {
     }
     if (right) continue;
     wrong_ = true;
-    input_changed_ = wanted.of_input;
     what_ = (wanted.of_input ? "a changed input of rank " : "a wrong output of rank ") + std::to_string(event.rank) +
             " after call " + std::to_string(event.call + 1);
     return;

@@ -31,7 +31,6 @@ class Search {
   Outcome run();
 
   const std::string& what() const { return what_; }
-  bool input_changed() const { return input_changed_; }
   std::size_t states() const { return seen_.size(); }
 
  private:
@@ -81,7 +80,6 @@ class Search {
   std::unordered_set<std::string> seen_;
   std::string what_;
   bool wrong_ = false;
-  bool input_changed_ = false;
   bool undecided_ = false;
 };
 

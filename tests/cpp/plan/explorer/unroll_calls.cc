@@ -85,7 +85,7 @@ void Unroller::fill_buffers(int event, int rank, int call) {
 
 void Unroller::want_outputs(Event& event, int rank, int call) {
   const int observer = caller_observer_[static_cast<std::size_t>(rank)];
-  if (!plan_.in_place) {
+  if (!plan_.in_place && !plan_.writes_input) {
     const std::vector<Term> input = inputs(rank, call);
     for (std::size_t i = 0; i < input.size(); ++i) {
       const auto unit = static_cast<std::int64_t>(i);

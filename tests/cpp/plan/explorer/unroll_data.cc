@@ -32,8 +32,10 @@ Unroller::Spots Unroller::spots_of(const Block& block, const Site& site, const O
   return spots;
 }
 
-std::pair<std::int64_t, std::int64_t> Unroller::range_of(const Block& block, const Site& site) const {
-  const std::int64_t length = site.op->sources[0].size * setting_.units;
+std::pair<std::int64_t, std::int64_t> Unroller::range_of(const Block& block, const Site& site, std::size_t pair) const {
+  // Only pairs may differ in length.
+  const std::size_t source = rules_of(site.op->kind).pairwise ? pair : 0;
+  const std::int64_t length = site.op->sources[source].size * setting_.units;
   if (site.loop != nullptr) {
     const std::int64_t unit = site.loop->iteration.unit_bytes / setting_.loop_bytes;
     return {std::min(length, block.round * unit), std::min(length, (block.round + 1) * unit)};
@@ -58,12 +60,13 @@ bool Unroller::fits(const Block& block, const Site& site, std::int64_t unit, int
   return true;
 }
 
-bool Unroller::arrived(const Block& block, const Site& site, std::int64_t begin, std::int64_t end) const {
+bool Unroller::arrived(const Block& block, const Site& site) const {
   const Operation& op = *site.op;
   // A proxy takes slots as bytes.
   if (op.kind == OpKind::kPutPackets && op.channel == ChannelKind::kPort) return true;
-  for (std::int64_t unit = begin; unit < end; ++unit) {
-    for (std::size_t i = 0; i < op.sources.size(); ++i) {
+  for (std::size_t i = 0; i < op.sources.size(); ++i) {
+    const auto [begin, end] = range_of(block, site, i);
+    for (std::int64_t unit = begin; unit < end; ++unit) {
       for (const Cells::Spot& spot : spots_of(block, site, op.sources[i], source_rule(op, i), unit)) {
         if (!spot.packets) continue;
         const std::pair<int, int> slot{cells_.cell_of(spot), block.call};
@@ -78,15 +81,15 @@ bool Unroller::arrived(const Block& block, const Site& site, std::int64_t begin,
 }
 
 bool Unroller::move(Block& block, const Site& site) {
-  const auto [begin, end] = range_of(block, site);
-  if (!arrived(block, site, begin, end)) return false;
+  if (!arrived(block, site)) return false;
   if (site.op->channel == ChannelKind::kPort) {
-    enqueue(block, site, begin, end);
+    enqueue(block, site);
     return true;
   }
   const bool pairwise = rules_of(site.op->kind).pairwise;
   const int pairs = pairwise ? static_cast<int>(site.op->sources.size()) : 1;
   for (int pair = 0; pair < pairs; ++pair) {
+    const auto [begin, end] = range_of(block, site, static_cast<std::size_t>(pair));
     for (std::int64_t unit = begin; unit < end; ++unit) move_unit(block, site, unit, begin, pairwise ? pair : -1);
   }
   return true;
@@ -239,10 +242,11 @@ Unroller::Port& Unroller::port_of(const Block& block, const Site& site, std::siz
   return ports_[static_cast<std::size_t>(block.rank)][static_cast<std::size_t>(channel)];
 }
 
-void Unroller::enqueue(Block& block, const Site& site, std::int64_t begin, std::int64_t end) {
+void Unroller::enqueue(Block& block, const Site& site) {
   const Operation& op = *site.op;
   if (op.kind == OpKind::kReadPutPackets) {
     // It waits for the flags, joins its lanes, and then enqueues.
+    const auto [begin, end] = range_of(block, site, 0);
     for (std::int64_t unit = begin; unit < end; ++unit) {
       Lane& own = lane(block, LaneKind::kPackets, unit - begin);
       Event event = make(block);
@@ -255,6 +259,7 @@ void Unroller::enqueue(Block& block, const Site& site, std::int64_t begin, std::
   const bool pairwise = rules_of(op.kind).pairwise;
   for (std::size_t i = 0; i < op.destinations.size(); ++i) {
     std::vector<std::int64_t> units;
+    const auto [begin, end] = range_of(block, site, i);
     for (std::int64_t unit = begin; unit < end; ++unit) {
       if (fits(block, site, unit, pairwise ? static_cast<int>(i) : -1)) units.push_back(unit);
     }

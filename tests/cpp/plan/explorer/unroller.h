@@ -113,15 +113,15 @@ class Unroller {
   // Data (unroll_data.cc).
   Spots spots_of(const Block& block, const Site& site, const Operand& operand, OperandRule rule,
                  std::int64_t unit) const;
-  std::pair<std::int64_t, std::int64_t> range_of(const Block& block, const Site& site) const;
+  std::pair<std::int64_t, std::int64_t> range_of(const Block& block, const Site& site, std::size_t pair) const;
   bool move(Block& block, const Site& site);
-  bool arrived(const Block& block, const Site& site, std::int64_t begin, std::int64_t end) const;
+  bool arrived(const Block& block, const Site& site) const;
   void move_unit(Block& block, const Site& site, std::int64_t unit, std::int64_t begin, int pair);
   bool fits(const Block& block, const Site& site, std::int64_t unit, int pair) const;
   void load(Event& event, const Block& block, Lane& lane, const Operation& op, const Cells::Spot& spot);
   int store(int event, int observer, Lane& lane, const Cells::Spot& spot, int flag, const Bits& follows = {});
   void deliver(int store, int observer, const Lane& lane);
-  void enqueue(Block& block, const Site& site, std::int64_t begin, std::int64_t end);
+  void enqueue(Block& block, const Site& site);
   void transfer(const Block& block, const Site& site, std::size_t i, int enqueued, const Lane& lane,
                 const std::vector<std::int64_t>& units);
   int copy_of(int cell, int observer);
