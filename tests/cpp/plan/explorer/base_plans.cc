@@ -320,15 +320,17 @@ std::vector<BasePlan> plans_by_hand() {
   return plans;
 }
 
-std::vector<BasePlan> built_in_programs() {
-  std::vector<BasePlan> plans;
-  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_EXPLORED_PROGRAMS)) {
+std::vector<BasePlan> base_plans(const std::string& folder) {
+  std::vector<BasePlan> programs;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     if (entry.path().extension() != ".json") continue;
     std::ifstream in(entry.path());
     const std::string text{std::istreambuf_iterator<char>(in), {}};
-    plans.push_back({entry.path().stem().string(), read_plan(text)});
+    programs.push_back({entry.path().stem().string(), read_plan(text)});
   }
-  std::sort(plans.begin(), plans.end(), [](const BasePlan& a, const BasePlan& b) { return a.name < b.name; });
+  std::sort(programs.begin(), programs.end(), [](const BasePlan& a, const BasePlan& b) { return a.name < b.name; });
+  std::vector<BasePlan> plans = plans_by_hand();
+  for (BasePlan& program : programs) plans.push_back(std::move(program));
   return plans;
 }
 

@@ -15,6 +15,7 @@ struct BasePlan {
 };
 
 std::vector<BasePlan> plans_by_hand();
-std::vector<BasePlan> built_in_programs();
+// Those and the built-in programs, which lie in `folder`.
+std::vector<BasePlan> base_plans(const std::string& folder);
 
 }  // namespace tutti::plan::explorer
