@@ -7,10 +7,31 @@ The backend's library is loaded when the first group is created.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 BACKEND = "tutti"
 DEVICES = ("cpu", "cuda")
+
+
+class _PresentDevices(Sequence[str]):
+    """The devices whose tensors a group takes, of those that this machine has when somebody asks.
+
+    ``torch.distributed`` registers a group for each of them, and libraries put their buffers there. Looking for GPUs is
+    too slow for ``import torch``, and the process may still choose among them: so it is not done at registration.
+    """
+
+    @staticmethod
+    def _present() -> tuple[str, ...]:
+        import torch
+
+        return DEVICES if torch.cuda.device_count() > 0 else DEVICES[:1]
+
+    def __len__(self) -> int:
+        return len(self._present())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._present()[index]
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -28,6 +49,8 @@ def register() -> None:
         if not dist.is_available() or BACKEND.upper() in dist.Backend._plugins:
             return
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))
+        capability: dict[str, Any] = dist.Backend.backend_capability
+        capability[BACKEND] = _PresentDevices()
     except Exception:
         # The user's init_process_group will say that the backend is unknown.
         return

@@ -413,3 +413,31 @@ def both_devices(ctx: Context) -> list[bool]:
 @pytest.mark.tutti_only
 def test_one_backend_serves_both_devices(fresh_world: World) -> None:
     assert all(all(answers) for answers in fresh_world(2).call(both_devices))
+
+
+@pytest.mark.tutti_only
+def test_a_group_has_the_devices_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices() -> list[str]:
+        return list(dist.BackendConfig(dist.Backend("tutti")).get_device_backend_map())
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert devices() == ["cpu"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert devices() == ["cpu", "cuda"]
+
+
+def gather_a_sharded_tensor(ctx: Context) -> list[float]:
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    spec = ChunkShardingSpec(dim=0, placements=[f"rank:{rank}/cpu" for rank in range(ctx.size)])
+    tensor = sharded_tensor.full(spec, [4 * ctx.size], fill_value=1.5)
+    whole = torch.zeros(4 * ctx.size) if ctx.rank == 0 else None
+    tensor.gather(0, whole)
+    return [] if whole is None else whole.tolist()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU it gathers CUDA tensors")
+def test_a_sharded_tensor_is_gathered_where_there_is_no_gpu(world: World) -> None:
+    """It puts its buffer on a device that the group's backend is registered for."""
+    assert world(2).call(gather_a_sharded_tensor)[0] == [1.5] * 8
