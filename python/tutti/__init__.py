@@ -10,6 +10,8 @@ Tensors that all ranks of a machine map, so that collectives on them need no cop
 What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
 :func:`dump_flight_record`, :func:`dump_flight_trace`, :func:`group_info`.
 
+Under gloo's name, for frameworks that know backends by name: :func:`pretend`.
+
 Without torch, on NumPy arrays: :class:`Communicator`.
 
 Collectives of one's own, written as programs: :mod:`tutti.language`, which needs neither torch nor the library, and
@@ -26,12 +28,10 @@ What ``torch.distributed`` offers to its own backends only: :func:`split_group`,
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tutti._autoload import register
+from tutti._autoload import register, torch_registers
 
 if TYPE_CHECKING:
     from tutti._backend import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from tutti._cuda_memory import cuda_direct_calls, mem_pool, register_tensors, unregister_tensors
     from tutti._metrics import Metrics, MetricsRow
+    from tutti._pretence import pretend
     from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
     from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder
     from tutti.algorithms.buffers import GpuBuffer, RawBuffer, RawGpuBuffer
@@ -113,6 +114,7 @@ __all__ = [
     "log_metrics",
     "mem_pool",
     "monitored_barrier",
+    "pretend",
     "register",
     "register_tensors",
     "reset_metrics",
@@ -158,6 +160,7 @@ _HOMES = {
     "group_info": "tutti._report",
     "log_metrics": "tutti._report",
     "mem_pool": "tutti._cuda_memory",
+    "pretend": "tutti._pretence",
     "register_tensors": "tutti._cuda_memory",
     "unregister_tensors": "tutti._cuda_memory",
 }
@@ -176,16 +179,6 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-def _torch_will_register() -> bool:
-    """Whether importing torch registers the backend: then the ``tutti`` command need not wait for that import."""
-    if "torch" in sys.modules or os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
-        return False
-    try:
-        points = importlib.metadata.distribution("tutti-comms").entry_points
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return any(point.group == "torch.backends" for point in points)
-
-
-if not _torch_will_register():
+# Where importing torch registers the backend, the ``tutti`` command need not wait for that import.
+if "torch" in sys.modules or not torch_registers():
     register()

@@ -7,6 +7,9 @@ The backend's library is loaded when the first group is created.
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,6 +54,31 @@ def register() -> None:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=list(DEVICES))
         capability: dict[str, Any] = dist.Backend.backend_capability
         capability[BACKEND] = _PresentDevices()
+        _pretend_if_asked()
     except Exception:
         # The user's init_process_group will say that the backend is unknown.
         return
+
+
+def torch_registers() -> bool:
+    """Whether ``import torch`` calls :func:`register` in processes of this environment."""
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        return False
+    try:
+        points = importlib.metadata.distribution("tutti-comms").entry_points
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return any(point.group == "torch.backends" for point in points)
+
+
+def _pretend_if_asked() -> None:
+    """Does what ``TUTTI_PRETEND`` asks for; where that is impossible, says so and goes on without."""
+    name = os.environ.get("TUTTI_PRETEND")
+    if not name:
+        return
+    from tutti import _pretence
+
+    try:
+        _pretence.pretend(name)
+    except (ValueError, RuntimeError) as error:
+        warnings.warn(f"TUTTI_PRETEND={name} has no effect: {error}", RuntimeWarning, stacklevel=2)

@@ -31,6 +31,7 @@ import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tutti import _pretence
 from tutti._autoload import BACKEND, register
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def create_backend(dist_opts: Any, options: Any) -> Any:
     if options is None:
         options = module.Options()
     elif not isinstance(options, module.Options):
+        if _pretence.in_force():  # options for another backend, which gloo would pass over too
+            return create_backend(dist_opts, None)
         raise TypeError(f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}")
     else:
         options = options.__copy__()
@@ -347,17 +350,18 @@ def _wrap(backend: Any, store: dist.Store, name: Any) -> ProcessGroup:
     return group
 
 
-def _adopt(group: ProcessGroup, store: dist.Store, global_ranks: list[int]) -> ProcessGroup:
-    """Enters `group` in torch.distributed's tables, as new_group does for its own."""
+def _adopt(group: ProcessGroup, parent: ProcessGroup, store: dist.Store, global_ranks: list[int]) -> ProcessGroup:
+    """Enters `group` in torch.distributed's tables, as new_group does for its own, under the backend of its parent."""
     import torch.distributed as dist
 
     c10d = dist.distributed_c10d
     world = c10d._world
     name = group.group_name
-    world.pg_map[group] = (BACKEND, store)
+    backend = c10d.BackendConfig(c10d.get_backend(parent)).get_device_backend_map()["cpu"]
+    world.pg_map[group] = (backend, store)
     world.pg_names[group] = name
     world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(global_ranks)}
-    world.pg_backend_config[group] = f"cpu:{BACKEND}"
+    world.pg_backend_config[group] = f"cpu:{backend}"
     c10d._register_process_group(name, group)
     tag = f"ptd:{name}"
     world.tags_to_pg.setdefault("", []).append(group)
@@ -394,7 +398,7 @@ def split_group(
     options.global_ranks_in_group = [dist.get_global_rank(parent, rank) for rank in own]
     store = dist.PrefixStore(f"{name}/", parent_store)
     child = _wrap(backend.split_ranks(store, own, options), store, name)
-    return _adopt(child, store, options.global_ranks_in_group)
+    return _adopt(child, parent, store, options.global_ranks_in_group)
 
 
 def shrink(
@@ -414,4 +418,4 @@ def shrink(
     name += f":{_generation(old_store, name, smaller.rank())}"
     store = dist.PrefixStore(f"{name}/", old_store)
     global_ranks = [dist.get_global_rank(old, rank) for rank in members]
-    return _adopt(_wrap(smaller, store, name), store, global_ranks), members
+    return _adopt(_wrap(smaller, store, name), old, store, global_ranks), members

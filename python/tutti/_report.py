@@ -24,7 +24,8 @@ class GroupInfo:
     """Where a rank stands in a group.
 
     ``host_ranks`` are the ranks (of the group) that share memory with this one, itself included; ``sequence`` counts
-    the collectives issued so far; ``failure`` is the error that poisoned the group, if any.
+    the collectives issued so far; ``failure`` is the error that poisoned the group, if any; ``asked_as`` is the name of
+    the backend that the program asked for, which is another than ``"tutti"`` after :func:`tutti.pretend`.
     """
 
     name: str
@@ -35,6 +36,7 @@ class GroupInfo:
     sequence: int
     timeout: timedelta
     failure: str | None
+    asked_as: str
 
 
 def group_info(group: ProcessGroup | None = None) -> GroupInfo:
@@ -42,6 +44,8 @@ def group_info(group: ProcessGroup | None = None) -> GroupInfo:
 
     Raises ValueError if the group has no tutti backend.
     """
+    import torch.distributed as dist
+
     communicator = _backend.get_communicator(group)
     return GroupInfo(
         name=communicator.group_name,
@@ -52,6 +56,7 @@ def group_info(group: ProcessGroup | None = None) -> GroupInfo:
         sequence=communicator.sequence,
         timeout=communicator.timeout,
         failure=communicator.failure(),
+        asked_as=dist.get_backend(group),
     )
 
 

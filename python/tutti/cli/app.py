@@ -55,6 +55,22 @@ def doctor(
     raise typer.Exit(command.run(quick=quick))
 
 
+@app.command(context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def run(
+    program: Annotated[list[str], typer.Argument(help="A script, or with -m a module, and its arguments.")],
+    name: Annotated[str, typer.Option("--as", help="Groups of this name are Tutti's: gloo.")],
+    module: Annotated[bool, typer.Option("-m", help="The program is a module.")] = False,
+) -> None:
+    """Runs a Python program whose gloo groups Tutti serves, for programs that know backends by name."""
+    from tutti.cli import run as command
+
+    try:
+        command.run(program, name, module)
+    except ValueError as error:
+        typer.echo(f"tutti run: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
 @app.command()
 def bench(
     collectives: Annotated[
