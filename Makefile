@@ -2,7 +2,7 @@
 # make test    runs all tests
 # make bench   measures Tutti beside gloo (needs nothing more)
 # make test-gpu  builds the CUDA part and runs its tests on the GPUs of this machine (needs nvcc)
-# make lint    checks types, style and formatting
+# make lint    checks types, style, formatting and that the mutants of the core apply
 # make clean   removes what was built, not the virtual environment
 #
 # The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX.
@@ -42,6 +42,7 @@ test-gpu: build/.system
 lint: build
 	$(PY) scripts/check_layers.py
 	./scripts/check_format.sh
+	./scripts/mutate_core.sh -n
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
