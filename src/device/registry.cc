@@ -32,12 +32,6 @@ std::string last_dl_error() {
   throw_error(ErrorKind::kUnsupported, "device '" + name + "': " + why);
 }
 
-// Closes a library that turned out not to be a plug-in for us; once a device exists, the library stays for good.
-struct LibraryCloser {
-  void operator()(void* library) const noexcept { ::dlclose(library); }
-};
-using Library = std::unique_ptr<void, LibraryCloser>;
-
 }  // namespace
 
 std::vector<std::string> DeviceRegistry::default_directories(std::string_view plugin_path) {
@@ -81,10 +75,11 @@ std::string DeviceRegistry::path_of(const std::string& name) const {
 
 DeviceRegistry::DevicePtr DeviceRegistry::load(const std::string& name) const {
   const std::string path = path_of(name);
-  // RTLD_LOCAL: plug-ins must not see each other's symbols.
-  Library library(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
+  // RTLD_LOCAL: plug-ins must not see each other's symbols. Never closed, not even when it is refused: its constructors
+  // have run, and what they started, registered or allocated needs its code and data.
+  void* const library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) refuse(name, last_dl_error());
-  const auto entry = reinterpret_cast<DevicePluginEntry>(::dlsym(library.get(), kDevicePluginSymbol));
+  const auto entry = reinterpret_cast<DevicePluginEntry>(::dlsym(library, kDevicePluginSymbol));
   if (entry == nullptr) refuse(name, path + " is no Tutti plug-in: it lacks the symbol " + kDevicePluginSymbol);
   const DevicePlugin* plugin = entry();
   if (plugin == nullptr) refuse(name, path + " refused to load");
@@ -95,7 +90,6 @@ DeviceRegistry::DevicePtr DeviceRegistry::load(const std::string& name) const {
   if (name != plugin->name) refuse(name, path + " serves device '" + plugin->name + "'");
   DevicePtr device(plugin->create(), plugin->destroy);
   if (device == nullptr) refuse(name, path + " made no device");
-  static_cast<void>(library.release());  // stays loaded as long as the process lives
   return device;
 }
 

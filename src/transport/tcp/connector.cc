@@ -55,7 +55,9 @@ TcpTransport::Connector::Connector(const TcpOptions& options, UniqueFd listener)
 
 TcpTransport::Connector::~Connector() {
   if (::getpid() != owner_) {
-    thread_.detach();
+    // The thread runs in the parent only. Neither joined nor detached, which would act on an id that means nothing here
+    // or, by now, a thread of the child's own: the object stays behind, with the rest of what is the parent's.
+    static_cast<void>(new std::thread(std::move(thread_)));
     for (const auto& peer : peers_) peer->link.abandon();
     return;
   }
