@@ -31,14 +31,15 @@ struct Blocks {
 
 // What each collective reads and writes (n = size of the group, "single" = one block of `count` elements):
 //   all_reduce      input single          -> output single (may be the same memory)
-//   reduce          input single          -> output single at the root
+//   reduce          input single          -> output single at the root (may be the same memory)
 //   broadcast       input single at root  -> output single elsewhere (input and output are the same memory)
-//   all_gather      input single          -> output n blocks (the input may lie in its own block)
-//   gather          input single          -> output n blocks at the root
-//   scatter         input n blocks at root-> output single
+//   all_gather      input single          -> output n blocks (the input may be its own block)
+//   gather          input single          -> output n blocks at the root (the input may be its own block)
+//   scatter         input n blocks at root-> output single (may be the own block of the input)
 //   reduce_scatter  input n blocks        -> output single (may be the own block of the input)
 //   all_to_all      input n blocks        -> output n blocks (not the same memory)
 //   barrier         nothing
+// Any other overlap of an input with an output is refused.
 struct Call {
   Collective collective = Collective::kBarrier;
   DataType dtype = DataType::kByte;

@@ -1,4 +1,5 @@
 // Refuses groups and calls that cannot work, before anything is sent.
+#include <functional>
 #include <string>
 
 #include "base/registry.h"
@@ -40,6 +41,51 @@ void check_list_sizes(const Call& call, const Blocks& list, int count, std::size
   if (call.uneven) return;
   const int looked = list.sizes != nullptr ? count : 1;
   for (int r = 0; r < looked; ++r) check_equal(call, list.size(r), expected, what);
+}
+
+struct Extent {
+  const std::byte* first = nullptr;
+  const std::byte* end = nullptr;  // nullptr: nothing
+};
+
+bool apart(const Extent& a, const Extent& b) noexcept {
+  const std::less<> before;
+  return a.end == nullptr || b.end == nullptr || !before(a.first, b.end) || !before(b.first, a.end);
+}
+
+Extent extent_of(const Blocks& blocks, int r) noexcept {
+  if (blocks.size(r) == 0) return {};
+  return {blocks.data(r), blocks.data(r) + blocks.size(r)};
+}
+
+// From the first byte of all blocks to the last: one piece's own, else with what lies between them.
+Extent extent_of_all(const Blocks& blocks, int count) noexcept {
+  Extent all = extent_of(blocks, 0);
+  for (int r = 1; r < count; ++r) {
+    const Extent one = extent_of(blocks, r);
+    if (one.end == nullptr) continue;
+    if (all.end == nullptr || std::less<>()(one.first, all.first)) all.first = one.first;
+    if (all.end == nullptr || std::less<>()(all.end, one.end)) all.end = one.end;
+  }
+  return all;
+}
+
+// What is read lies apart from what is written, which happens in any order; or it is this rank's own block on both
+// sides, at one place (tutti/call.h). An all-to-all has no such block.
+void check_apart(const Call& call, int in_blocks, int out_blocks, int rank, int size) {
+  if (apart(extent_of_all(call.input, in_blocks), extent_of_all(call.output, out_blocks))) return;
+  const bool exchanges = call.collective == Collective::kAllToAll && size > 1;
+  for (int i = 0; i < in_blocks; ++i) {
+    const Extent in = extent_of(call.input, i);
+    for (int o = 0; o < out_blocks; ++o) {
+      if (apart(in, extent_of(call.output, o))) continue;
+      const bool own = (in_blocks == 1 || i == rank) && (out_blocks == 1 || o == rank);
+      if (!exchanges && own && call.input.data(i) == call.output.data(o)) continue;
+      refuse(call, "the input overlaps the output" +
+                       std::string(exchanges ? "" : ", and not as one and the same block of this rank") +
+                       ": pass memory apart from it, such as a copy of the input");
+    }
+  }
 }
 
 void check_reduction(const Call& call) {
@@ -92,6 +138,7 @@ void check_call(const Call& call, int rank, int size) {
       if (c != Collective::kReduce || at_root) {
         check_blocks(call, call.output, 1, c == Collective::kBroadcast ? "the buffer" : "the output");
         check_equal(call, call.input.size(0), call.output.size(0), "input and output differ in size");
+        check_apart(call, 1, 1, rank, size);
       }
       return;
     case Collective::kAllGather:
@@ -102,6 +149,7 @@ void check_call(const Call& call, int rank, int size) {
         check_equal(call, call.output.size(rank), call.input.size(0),
                     "the output's own block differs from the input in size");
         check_list_sizes(call, call.output, size, call.input.size(0), "an output block differs from the input in size");
+        check_apart(call, 1, size, rank, size);
       }
       return;
     case Collective::kReduceScatter:
@@ -112,6 +160,7 @@ void check_call(const Call& call, int rank, int size) {
         check_equal(call, call.input.size(rank), call.output.size(0),
                     "the input's own block differs from the output in size");
         check_list_sizes(call, call.input, size, call.output.size(0), "an input block differs from the output in size");
+        check_apart(call, size, 1, rank, size);
       }
       return;
     case Collective::kAllToAll:
@@ -121,6 +170,7 @@ void check_call(const Call& call, int rank, int size) {
                   "the own blocks of input and output differ in size");
       check_list_sizes(call, call.input, size, call.input.size(0), "input blocks differ in size");
       check_list_sizes(call, call.output, size, call.input.size(0), "an output block differs from the input's in size");
+      check_apart(call, size, size, rank, size);
       return;
   }
 }

@@ -1,6 +1,7 @@
 #include "torch/tensors.h"
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <cstring>
@@ -11,6 +12,12 @@
 namespace tutti::face {
 namespace {
 
+// Elements that share memory cannot each become a result. Asked before anything is sent: copy_ would refuse afterwards.
+void require_apart(const at::Tensor& output) {
+  if (at::has_internal_overlap(output) != at::MemOverlap::Yes) return;
+  refuse("an output has elements that share memory (it was made by expand()): pass its clone()");
+}
+
 // In-place use needs the bytes in order and no pending conjugation, negation or implied zero.
 bool usable_in_place(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
@@ -20,6 +27,18 @@ bool usable_in_place(const at::Tensor& tensor) {
 
 // data_ptr() of a tensor with no elements may be null or refuse; nobody reads it.
 void* memory_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.data_ptr(); }
+
+// A storage that was made smaller leaves its tensors as they were, over memory that is no longer theirs.
+void require_memory(const at::Tensor& tensor, const char* call) {
+  if (!tensor.has_storage() || tensor.numel() == 0) return;
+  std::int64_t elements = tensor.storage_offset() + 1;
+  for (std::int64_t i = 0; i < tensor.dim(); ++i) elements += (tensor.size(i) - 1) * tensor.stride(i);
+  const std::size_t needed = static_cast<std::size_t>(elements) * tensor.itemsize();
+  const std::size_t held = tensor.storage().nbytes();
+  if (needed <= held) return;
+  refuse(std::string(call) + ": the tensor needs " + std::to_string(needed) + " bytes, its storage has " +
+         std::to_string(held) + ": it was resized");
+}
 
 at::Tensor contiguous_like(const at::Tensor& tensor) {
   return at::empty_like(tensor, tensor.options(), at::MemoryFormat::Contiguous);
@@ -146,6 +165,7 @@ void require_dense(const at::Tensor& tensor, const char* call) {
     refuse(std::string(call) + ": tutti takes CPU and CUDA tensors, got " + tensor.device().str());
   }
   if (tensor.layout() != at::kStrided) refuse(std::string(call) + ": only all_reduce takes sparse tensors");
+  require_memory(tensor, call);
 }
 
 void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call) {
@@ -174,6 +194,7 @@ void* Prepared::output(const at::Tensor& tensor, bool read) {
     if (keep_) kept_.push_back(tensor);
     return memory_of(tensor);
   }
+  require_apart(tensor);
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   targets_.emplace_back(tensor, contiguous_like(tensor));
   at::Tensor& temporary = targets_.back().second;
@@ -243,6 +264,7 @@ Blocks Prepared::flatten(at::ArrayRef<at::Tensor> tensors) {
       segments_.push_back({memory_of(tensor), next, bytes});
       std::memcpy(next, segments_.back().target, bytes);
     } else {
+      require_apart(tensor);
       targets_.emplace_back(tensor, flat.narrow(0, done, tensor.numel()).view(tensor.sizes()));
       targets_.back().second.copy_(tensor);
     }

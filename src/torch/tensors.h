@@ -30,7 +30,7 @@ struct Reduction {
 // factor on another GPU, TypeError for a CUDA factor of another dtype.
 Reduction to_reduction(const c10d::ReduceOp& op, at::ArrayRef<at::Tensor> outputs);
 
-// Refuses what has no memory of its own on a device that Tutti serves (ValueError naming the call).
+// Refuses what has no memory of its own, or not enough, on a device that Tutti serves (ValueError naming the call).
 void require_dense(const at::Tensor& tensor, const char* call);
 void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call);
 
@@ -42,7 +42,8 @@ class Prepared {
 
   // Memory with the tensor's elements.
   void* input(const at::Tensor& tensor);
-  // Memory whose elements become the tensor's; holds its present ones when `read` is set.
+  // Memory whose elements become the tensor's; holds its present ones when `read` is set. ValueError if elements of
+  // the tensor share memory.
   void* output(const at::Tensor& tensor, bool read = false);
 
   Blocks single_input(const at::Tensor& tensor) { return Blocks::single(input(tensor), bytes_of(tensor)); }

@@ -71,6 +71,7 @@ def messages(comm: tutti.Communicator) -> None:
 
 def refusals(comm: tutti.Communicator) -> None:
     """What is refused leaves the group usable."""
+    over = np.ones(4 * comm.size + 4)
     for bad, error in (
         (lambda: comm.all_reduce(np.ones((4, 4))[:, 1]), ValueError),
         (lambda: comm.all_reduce(np.ones(4), np.empty(5)), ValueError),
@@ -82,6 +83,8 @@ def refusals(comm: tutti.Communicator) -> None:
         (lambda: comm.send(np.ones(1), comm.size), ValueError),
         (lambda: comm.all_reduce(np.ones(1), timeout=-1), ValueError),
         (lambda: comm.all_reduce("text"), ValueError),
+        (lambda: comm.all_reduce(over[:4], over[1:5]), ValueError),
+        (lambda: comm.all_gather(over[1:5], over[: 4 * comm.size]), ValueError),
     ):
         try:
             bad()

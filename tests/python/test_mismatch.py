@@ -196,6 +196,32 @@ def test_an_extra_call_is_found(world: World) -> None:
     assert all("rank 0 calls all_reduce #" in m and "rank 1 calls broadcast #" in m for m in messages), messages
 
 
+def unusable_memory(ctx: Context) -> list[tuple[str, Callable[[], Any]]]:
+    """Outputs over their inputs, over themselves, and storages that were made smaller than their tensors."""
+    n, many = ctx.size, torch.ones(2000 * ctx.size)
+    rows, shifted = list(many.view(n, -1)), many[1:2001]
+    repeated, cut = torch.ones(1).expand(2000), torch.ones(2000)
+    cut.untyped_storage().resize_(8)
+    return [
+        ("all-to-all in place", lambda: dist.all_to_all_single(many, many)),
+        ("all-to-all in place, uneven", lambda: dist.all_to_all_single(many, many, [2000] * n, [2000] * n)),
+        ("all-to-all of lists in place", lambda: dist.all_to_all(rows, rows[::-1])),
+        ("gathered over the input", lambda: dist.all_gather_into_tensor(many, shifted)),
+        ("gathered over the input, lists", lambda: dist.all_gather(rows, shifted)),
+        ("gathered from another's block", lambda: dist.all_gather_into_tensor(many, rows[1])),
+        ("gathered at the root over its input", lambda: dist.gather(shifted, rows, dst=0)),
+        ("scattered over the input", lambda: dist.scatter(rows[1], rows, src=0)),
+        ("reduced and scattered over the input", lambda: dist.reduce_scatter_tensor(shifted, many)),
+        ("an output over itself", lambda: dist.all_reduce(repeated)),
+        ("an output over itself, asynchronous", lambda: dist.broadcast(repeated, 1, async_op=True).wait()),
+        ("a received tensor over itself", lambda: dist.irecv(repeated, 1).wait()),
+        ("coalesced outputs over themselves", lambda: dist.all_reduce_coalesced([repeated, torch.ones(3)])),
+        ("a storage cut off", lambda: dist.all_reduce(cut)),
+        ("a message of a storage cut off", lambda: dist.isend(cut, 1).wait()),
+        ("coalesced storages cut off", lambda: dist.all_reduce_coalesced([torch.ones(3), cut])),
+    ]
+
+
 def refused(ctx: Context) -> list[str]:
     """Calls that cannot work are refused before anything is sent; the group and its numbering go on."""
     tensor = torch.ones(4)
@@ -207,6 +233,7 @@ def refused(ctx: Context) -> list[str]:
         ("uneven input", lambda: dist.reduce_scatter_tensor(torch.ones(3), torch.ones(4 * ctx.size))),
         ("types differ", lambda: dist.all_gather([tensor.int()] * ctx.size, tensor)),
         ("splits of another size", lambda: dist.all_to_all_single(tensor, tensor, [1] * ctx.size, [9] * ctx.size)),
+        *unusable_memory(ctx),
     ]
     wrong = []
     # Only rank 0 tries: what is refused must not need the others.
