@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,14 @@ using Milliseconds = std::chrono::milliseconds;
 Milliseconds milliseconds_of(double seconds) {
   if (!(seconds >= 0)) throw_error(ErrorKind::kInvalidArgument, "a timeout is a number of seconds, not negative");
   constexpr double kMost = 1e12;  // thirty years
-  return Milliseconds(static_cast<std::int64_t>(std::min(seconds * 1000, kMost)));
+  // Rounded up: what was asked for is no 0, which has a meaning of its own.
+  return Milliseconds(static_cast<std::int64_t>(std::ceil(std::min(seconds * 1000, kMost))));
+}
+
+// A group's own, for which 0 has no meaning.
+Milliseconds group_timeout_of(double seconds) {
+  if (seconds == 0) throw_error(ErrorKind::kInvalidArgument, "the timeout of a group must be more than 0 seconds");
+  return milliseconds_of(seconds);
 }
 
 class PythonStore final : public Store {
@@ -187,6 +195,9 @@ Call make_call(const Communicator& comm, Collective collective, const std::optio
   return call;
 }
 
+// PREMUL_SUM, the last, needs a factor, which nothing here gives.
+constexpr int kOpsWithoutFactor = static_cast<int>(ReduceOp::kPremulSum);
+
 void run(Communicator& comm, const std::string& name, nb::handle input_object, nb::handle output_object,
          const std::string& op, int root, double timeout) {
   const auto collective = from_name<Collective>(name, "collective", kCollectiveCount);
@@ -196,7 +207,7 @@ void run(Communicator& comm, const std::string& name, nb::handle input_object, n
   const std::optional<Array> input = array_of(input_object, what, in_place && written);
   const std::optional<Array> output = in_place ? input : array_of(output_object, "output", written);
   const Call call =
-      make_call(comm, collective, input, output, from_name<ReduceOp>(op, "reduce operation", kReduceOpCount), root);
+      make_call(comm, collective, input, output, from_name<ReduceOp>(op, "reduce operation", kOpsWithoutFactor), root);
   const Milliseconds limit = milliseconds_of(timeout);
   const nb::gil_scoped_release released;
   comm.run(call, limit);
@@ -224,7 +235,7 @@ int recv(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, dou
 CommunicatorOptions options_of(const std::string& name, double timeout) {
   CommunicatorOptions options;
   options.config = config_from_environment();
-  options.timeout = milliseconds_of(timeout);
+  options.timeout = group_timeout_of(timeout);
   options.name = name;
   return options;
 }

@@ -83,8 +83,10 @@ def refusals(comm: tutti.Communicator) -> None:
         (lambda: comm.send(np.ones(1), comm.size), ValueError),
         (lambda: comm.all_reduce(np.ones(1), timeout=-1), ValueError),
         (lambda: comm.all_reduce("text"), ValueError),
+        (lambda: comm.all_reduce(np.ones(4), op="premul_sum"), ValueError),
         (lambda: comm.all_reduce(over[:4], over[1:5]), ValueError),
         (lambda: comm.all_gather(over[1:5], over[: 4 * comm.size]), ValueError),
+        (lambda: tutti.Communicator(comm.store, comm.rank, comm.size, name="no time", timeout=0), ValueError),
     ):
         try:
             bad()
