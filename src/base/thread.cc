@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <string>
 #include <system_error>
@@ -42,6 +44,14 @@ std::thread start_thread(const char* what, std::function<void()> body) {
   } catch (const std::system_error& error) {
     throw_system_error(ErrorKind::kExhausted, std::string("starting the thread ") + what, error.code().value());
   }
+}
+
+bool on_main_thread() noexcept {
+#if defined(__APPLE__)
+  return ::pthread_main_np() != 0;
+#else
+  return ::syscall(SYS_gettid) == ::getpid();
+#endif
 }
 
 bool on_library_thread() noexcept { return library_thread; }

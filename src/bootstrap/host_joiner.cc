@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/interruption.h"
 #include "base/mapping.h"
 #include "base/process.h"
 #include "tutti/error.h"
@@ -48,6 +49,7 @@ bool HostJoiner::connect() {
     if (status != SocketStatus::kAgain) return false;
     if (context_.deadline.expired()) return false;
     ::poll(nullptr, 0, kRetryMs);  // the listener's backlog is full
+    throw_if_interrupted(context_.forming());
   }
   leader_ = local_peer(socket_.get());
   return true;
@@ -59,6 +61,7 @@ bool HostJoiner::say(std::string_view bytes, std::span<const int> fds) {
     if (status != SocketStatus::kAgain) return status == SocketStatus::kOk;
     if (context_.deadline.expired()) return false;
     ::poll(nullptr, 0, kRetryMs);
+    throw_if_interrupted(context_.forming());
   }
 }
 
@@ -67,8 +70,9 @@ void HostJoiner::wait_for_message() {
   std::array<pollfd, 2> fds = {{{socket_.get(), POLLIN, 0}, {leader_.pidfd.get(), POLLIN, 0}}};
   for (;;) {
     const std::int64_t left_ms = context_.remaining_ms() + 1;
-    ::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left_ms, 60'000)));
+    ::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left_ms, kAskEveryMs)));
     if (fds[0].revents != 0) return;
+    throw_if_interrupted(context_.forming());
     if (fds[1].revents != 0) throw_leader_died(context_);
     if (context_.deadline.expired()) {
       throw_error(ErrorKind::kTimeout, "rank " + std::to_string(context_.leader) + " did not answer rank " +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/interruption.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_leader.h"
@@ -48,6 +49,7 @@ void HostLeader::poll_once(bool accepting, int most_ms) {
                                             context_.request.id + "\" was forming");
     }
   }
+  throw_if_interrupted(context_.forming());
   if (!accepting) return;
   const std::int64_t now = now_ns();
   std::erase_if(strangers_, [&](Stranger& s) { return now > s.until_ns || read_stranger(s); });

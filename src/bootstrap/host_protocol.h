@@ -48,6 +48,10 @@ struct HostContext {
   std::string secret;        // in force
   bool whole_world = false;  // no rank has another hint: nobody but `ranks` waits for the verdict
 
+  // For throw_if_interrupted().
+  std::string forming() const {
+    return "the forming of communicator \"" + request.id + "\" on rank " + std::to_string(request.rank);
+  }
   std::int64_t remaining_ms() const noexcept { return deadline.remaining_ns() / 1'000'000; }
 };
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/interruption.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -93,7 +94,9 @@ bool wait_ready(int socket, short events, Deadline& deadline) noexcept {
   for (;;) {
     const std::int64_t left_ns = deadline.remaining_ns();
     if (left_ns <= 0) return false;
-    if (::poll(&fd, 1, static_cast<int>(std::min<std::int64_t>(left_ns / 1'000'000 + 1, 60'000))) > 0) return true;
+    const std::int64_t slice_ms = must_ask() ? kAskEveryMs : 60'000;
+    if (::poll(&fd, 1, static_cast<int>(std::min(left_ns / 1'000'000 + 1, slice_ms))) > 0) return true;
+    if (!go_on_waiting()) return false;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "base/interruption.h"
 #include "bootstrap/tcp_socket.h"
 #include "tutti/error.h"
 
@@ -52,6 +53,7 @@ void TcpStore::connect() {
                                            std::to_string(options_.timeout.count()) + " ms: " + why);
     }
     ::poll(nullptr, 0, pause_ms);
+    throw_if_interrupted("connecting to the job's store at " + place());
   }
 }
 

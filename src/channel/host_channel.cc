@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/futex.h"
+#include "base/interruption.h"
 #include "base/process.h"
 #include "tutti/error.h"
 
@@ -88,6 +89,7 @@ Outcome HostChannel::join(Deadline& deadline, std::uint64_t word) noexcept {
       if (deadline.expired()) return {Status::kTimeout, peer};
       const timespec pause{0, 200'000};
       nanosleep(&pause, nullptr);
+      if (!go_on_waiting()) return {Status::kAborted, index_};
     }
     common &= theirs;
   }
@@ -132,6 +134,7 @@ Outcome HostChannel::wait_slowly(int peer, Deadline& deadline, const Ready& read
     if (!already && !aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, kSliceNs));
     announce_sleep(WaitLane::kCollective, false);
     if (already || ready()) return kOkOutcome;
+    if (!go_on_waiting()) return {Status::kAborted, index_};
   }
 }
 
@@ -340,6 +343,13 @@ Outcome HostChannel::reported(int peer) const noexcept {
   return {static_cast<Status>(them.failed_status), them.failed_peer};
 }
 
+std::string HostChannel::reason_of(int peer) const {
+  if (reported(peer).ok()) return {};
+  char reason[kReasonBytes];
+  std::memcpy(reason, control(peer).failed_reason, kReasonBytes);
+  return {reason, ::strnlen(reason, kReasonBytes)};
+}
+
 Outcome HostChannel::check(int peer) noexcept {
   if (aborted()) return {Status::kAborted, index_};
   bool anyone_here = false;
@@ -377,26 +387,33 @@ void HostChannel::abort() noexcept {
 }
 
 void HostChannel::leave() noexcept {
-  auto expected = static_cast<std::uint32_t>(RankState::kJoined);
-  // release: everything this rank published is visible to who sees that it left.
-  if (!control(index_).state.compare_exchange_strong(expected, static_cast<std::uint32_t>(RankState::kLeft),
-                                                     std::memory_order_release, std::memory_order_relaxed)) {
-    return;
+  {
+    const std::lock_guard lock(state_mutex_);
+    // relaxed: only this rank writes its state, under the lock.
+    if (control(index_).state.load(std::memory_order_relaxed) != static_cast<std::uint32_t>(RankState::kJoined)) return;
+    // release: everything this rank published is visible to who sees that it left.
+    control(index_).state.store(static_cast<std::uint32_t>(RankState::kLeft), std::memory_order_release);
   }
   for (int peer = 0; peer < ranks(); ++peer) {
     for (int lane = 0; lane < kWaitLanes; ++lane) ring_doorbell(peer, static_cast<WaitLane>(lane));
   }
 }
 
-void HostChannel::report(Outcome outcome, std::uint64_t sequence) noexcept {
+void HostChannel::report(Outcome outcome, std::uint64_t sequence, std::string_view reason) noexcept {
   RankControl& me = control(index_);
-  // relaxed: only this rank writes its state; the release below publishes.
-  const bool first = me.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(RankState::kJoined);
-  if (first) {
-    me.failed_status = static_cast<std::int32_t>(outcome.status);
-    me.failed_peer = outcome.peer;
-    // release: publishes the note; pairs with the acquire in reported() and check().
-    me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
+  bool first = false;
+  {
+    // An abort by one thread and a call that fails on another: the note is one's or the other's, never of both.
+    const std::lock_guard lock(state_mutex_);
+    // relaxed: only this rank writes its state, under the lock.
+    first = me.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(RankState::kJoined);
+    if (first) {
+      me.failed_status = static_cast<std::int32_t>(outcome.status);
+      me.failed_peer = outcome.peer;
+      std::memcpy(me.failed_reason, reason.data(), std::min(reason.size(), kReasonBytes));  // zero before
+      // release: publishes the note; pairs with the acquire in reported(), reason_of() and check().
+      me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
+    }
   }
   if (sequence != 0) {
     // release: with the state and the note; pairs with the acquire in check_given_up().

@@ -22,6 +22,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -141,13 +142,16 @@ class HostChannel {
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   void leave() noexcept;  // tells the peers: a clean end
   // Tells the peers: a failure; the first one counts. `sequence`: of the collective that failed, if it was one; peers
-  // that complete it or a later one all the same learn of it by check_given_up().
-  void report(Outcome outcome, std::uint64_t sequence = 0) noexcept;
+  // that complete it or a later one all the same learn of it by check_given_up(). `reason`: why, in words; what does
+  // not fit is cut off.
+  void report(Outcome outcome, std::uint64_t sequence = 0, std::string_view reason = {}) noexcept;
   // After the current call's last look at peers' memory: whether a peer has given that call up, and so what was read
   // there may be nobody's any more.
   Outcome check_given_up() const noexcept;
   // What a peer has reported.
   Outcome reported(int peer) const noexcept;
+  // The words to it; empty where it gave none.
+  std::string reason_of(int peer) const;
   int pid(int peer) const noexcept { return group_.members[static_cast<std::size_t>(peer)].pid; }
   bool died(int peer) const noexcept;
 
@@ -182,6 +186,8 @@ class HostChannel {
   bool arenas_mapped_ = false;
   bool crowded_ = false;
   std::size_t cache_share_ = 0;
+
+  std::mutex state_mutex_;  // guards this rank's state and its note, which several threads may want to write; a leaf
 
   std::uint64_t sequence_ = 0;  // of the current call
   std::uint64_t step_base_ = 0;

@@ -65,6 +65,8 @@ inline constexpr std::uint32_t kRoomyBit = 8;         // sees a core for every r
 
 enum class RankState : std::uint32_t { kJoined = 0, kLeft = 1, kFailed = 2 };
 
+inline constexpr std::size_t kReasonBytes = 88;
+
 struct alignas(128) RankControl {
   AnnounceCell cells[kWindow];
   LineWord steps[kStepLanes];
@@ -75,6 +77,7 @@ struct alignas(128) RankControl {
   std::int32_t failed_peer;
   std::atomic<std::uint64_t> given_up;       // the first call that this rank has failed in; 0: none
   std::uint64_t word;                        // what the rank says of itself from the start; published by `joined`
+  char failed_reason[kReasonBytes];          // of an abort, in words; ends with a zero or the array
   alignas(128) CallRecord records[kWindow];  // published by the word of the cell of the same index
 };
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "base/interruption.h"
+#include "base/registry.h"
 #include "base/spin.h"
 #include "channel/message_engine.h"
 
@@ -147,6 +149,7 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline) noexcept {
   State& s = *state_;
   const int prefer = op.peer;
   const std::function<bool()> still_idle = [&s, &op] { return !op.done() && !s.drive(-1) && !op.done(); };
+  constexpr Outcome interrupted{Status::kAborted, -1};
   std::uint32_t idle = 0;
   std::uint32_t passes = 0;
   while (!op.done()) {
@@ -154,6 +157,7 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline) noexcept {
     if (op.done()) break;
     if (++passes % kCheckEvery == 0) {
       s.check();
+      if (!go_on_waiting()) return op.done() ? op.outcome : interrupted;
       if (deadline.expired()) return op.done() ? op.outcome : Outcome{Status::kTimeout, op.peer};
     }
     if (moved) {
@@ -169,6 +173,7 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline) noexcept {
     if (op.done()) break;
     if (left <= 0) return {Status::kTimeout, op.peer};
     s.sleep(std::min(left, kSliceNs), still_idle);
+    if (!go_on_waiting()) return op.done() ? op.outcome : interrupted;
   }
   return op.outcome;
 }
@@ -206,6 +211,7 @@ void MessagePort::drive(const std::function<bool()>& stop) noexcept {
 }
 
 void MessagePort::cancel(MessageOp& op) noexcept {
+  if (forked_child()) return;  // the links are the parent's, and nobody drives the port
   bool ended = false;
   state_->locked([&](MessageEngine& e) {
     // relaxed: the state is changed under this lock, except to kDone after a callback, for which we wait below.

@@ -117,7 +117,8 @@ class MessagePort {
   void post_recv(MessageOp& op, int peer, std::uint64_t tag, void* data, std::size_t bytes,
                  const CallRecord& record) noexcept;
 
-  // Drives until the op is done or the deadline passed (kTimeout: the op stays posted).
+  // Drives until the op is done, the deadline passed (kTimeout) or a handler of a signal ended the wait (kAborted): the
+  // op then stays posted.
   Outcome wait(MessageOp& op, Deadline& deadline) noexcept;
 
   // Drives once without blocking; true if anything moved.

@@ -1,7 +1,10 @@
 #include "communicator/call_queue.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/interruption.h"
 #include "base/registry.h"
 #include "base/thread.h"
 #include "tutti/error.h"
@@ -12,6 +15,20 @@ namespace {
 // What a queue's thread is at, for callbacks on it.
 thread_local const void* queue_here = nullptr;
 thread_local bool call_runs_here = false;
+
+// Sleeps until `holds`, the deadline, or the time to look for signals; whether it holds.
+template <class Holds>
+bool wait_slice(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline& deadline,
+                const Holds& holds) {
+  const bool forever = deadline.timeout() == std::chrono::milliseconds::max();
+  if (forever && !must_ask()) {
+    changed.wait(lock, holds);
+    return true;
+  }
+  constexpr std::int64_t kMostNs = 3'600'000'000'000, kAskNs = kAskEveryMs * 1'000'000;
+  const std::int64_t slice_ns = std::min(deadline.remaining_ns(), must_ask() ? kAskNs : kMostNs);
+  return changed.wait_for(lock, std::chrono::nanoseconds(std::max<std::int64_t>(0, slice_ns)), holds);
+}
 
 }  // namespace
 
@@ -25,12 +42,16 @@ void WorkState::throw_if_forked() const {
 void WorkState::wait(std::chrono::milliseconds timeout) {
   if (!done()) {
     throw_if_forked();
+    Deadline deadline = Deadline::after(timeout);
     std::unique_lock lock(mutex_);
     const auto finished = [this] { return done(); };
-    if (timeout == std::chrono::milliseconds::max()) {
-      changed_.wait(lock, finished);
-    } else if (!changed_.wait_for(lock, timeout, finished)) {
-      throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
+    while (!wait_slice(changed_, lock, deadline, finished)) {
+      if (deadline.expired()) throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
+      lock.unlock();
+      // A handler that raises has aborted the call. What it has lent is its own until it has ended, which is soon.
+      go_on_waiting();
+      throw_if_forked();  // by a handler
+      lock.lock();
     }
   }
   if (error_ != nullptr) std::rethrow_exception(error_);
@@ -152,8 +173,15 @@ bool CallQueue::run_next(State& state) noexcept {
 bool CallQueue::on_own_thread() const noexcept { return queue_here == state_.get(); }
 
 bool CallQueue::drain(std::chrono::milliseconds timeout) {
+  Deadline deadline = Deadline::after(timeout);
   std::unique_lock lock(state_->mutex);
-  return state_->changed.wait_for(lock, timeout, [this] { return empty(); });
+  while (!wait_slice(state_->changed, lock, deadline, [this] { return empty(); })) {
+    if (deadline.expired()) return false;
+    lock.unlock();
+    if (!go_on_waiting()) return false;
+    lock.lock();
+  }
+  return true;
 }
 
 void CallQueue::stop() noexcept {

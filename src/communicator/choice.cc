@@ -7,6 +7,7 @@ namespace tutti {
 
 void CommunicatorImpl::set_algorithms(AlgorithmSet set) {
   throw_if_unusable();
+  throw_if_running_here("set_algorithms");
   if (!queue_.drain(timeout())) {
     throw_error(ErrorKind::kTimeout, "set_algorithms: calls of group '" + options_.name + "' are still under way");
   }

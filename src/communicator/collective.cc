@@ -110,12 +110,16 @@ WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds tim
   return queue_.push(call, timeout, std::move(keep_alive));
 }
 
+void CommunicatorImpl::throw_if_running_here(const char* what) const {
+  if (!RunningHere::is_in(this)) return;
+  throw_error(ErrorKind::kUnsupported,
+              std::string(what) +
+                  ": called by a callback of a message, or a handler of a signal, in the course of another collective "
+                  "of this group: make it elsewhere, or asynchronously");
+}
+
 void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout) {
-  if (RunningHere::is_in(this)) {
-    throw_error(ErrorKind::kUnsupported, std::string(to_string(call.collective)) +
-                                             ": called by a callback of a message in the course of another collective "
-                                             "of this group: make it elsewhere, or asynchronously");
-  }
+  throw_if_running_here(to_string(call.collective).data());
   const RunningHere here(this);
   const std::lock_guard lock(run_mutex_);
   throw_if_unusable();

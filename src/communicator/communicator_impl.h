@@ -98,6 +98,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
 
   // collective.cc
   void run_locked(const Call& call, std::chrono::milliseconds timeout);
+  void throw_if_running_here(const char* what) const;
   // How a call is to run, and how it did.
   struct Dispatch {
     std::shared_ptr<const Algorithm> chosen;  // by the caller or the program's selector; null: the library chooses

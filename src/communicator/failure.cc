@@ -23,7 +23,7 @@ std::string timeout_text(int peer, const FailureContext& c) {
 }
 
 // What a peer said of its own failure: no pids, the call is its own.
-std::string reported_text(Outcome reported) {
+std::string reported_text(Outcome reported, const std::string& reason) {
   const std::string other = reported.peer >= 0 ? " rank " + std::to_string(reported.peer) : " a peer";
   switch (reported.status) {
     case Status::kTimeout:
@@ -37,7 +37,7 @@ std::string reported_text(Outcome reported) {
     case Status::kMismatch:
       return "its call differs from that of" + other;
     case Status::kAborted:
-      return "it aborted the group";
+      return "it aborted the group" + (reason.empty() ? "" : ": " + reason);
     case Status::kCorrupt:
       return "it found what" + other + " says in shared memory to be impossible";
     default:
@@ -71,7 +71,7 @@ Error make_error(Outcome outcome, const FailureContext& c) {
       return Error(ErrorKind::kPeerLost, head + peer + " has left the group (it exited or destroyed it)" + restart);
     case Status::kPeerFailed:
       // What this rank itself was waiting for may be the cause of the peer's failure, too.
-      return Error(ErrorKind::kPeerLost, head + peer + " gave up: " + reported_text(c.reported) +
+      return Error(ErrorKind::kPeerLost, head + peer + " gave up: " + reported_text(c.reported, c.reported_reason) +
                                              (c.detail.empty() ? "" : " (" + c.detail + ")") + restart);
     case Status::kMismatch:
       return Error(ErrorKind::kMismatch, head + mismatch_text(outcome.peer, c));

@@ -26,8 +26,9 @@ struct FailureContext {
   std::string detail;                   // where in a plan this rank was waiting; kInternal: what has failed
   int peer_pid = 0;
   std::string why_lost;  // kPeerLost: what became of the link, as the rest of a sentence; empty: no more is known
-  Outcome reported;      // kPeerFailed: what the peer reported
-  std::string reason;    // kAborted: why
+  Outcome reported;      // kPeerFailed: what the peer reported ...
+  std::string reported_reason;  // ... and why it did what it says
+  std::string reason;           // kAborted: why
 };
 
 Error make_error(Outcome outcome, const FailureContext& context);

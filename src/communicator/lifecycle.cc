@@ -157,7 +157,7 @@ void CommunicatorImpl::abort(const std::string& reason) noexcept {
     }
   }
   if (topology_.host) {
-    topology_.host->report({Status::kAborted, rank_});
+    topology_.host->report({Status::kAborted, rank_}, 0, reason);
     topology_.host->abort();
   }
   port_->fail({Status::kAborted, rank_});
@@ -217,6 +217,7 @@ void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context)
   int index = host != nullptr ? index_of(outcome.peer) : -1;
   if (index < 0) return;
   context.reported = host->reported(index);
+  context.reported_reason = host->reason_of(index);
   const Status cause = context.reported.status;
   if (outcome.status == Status::kPeerFailed && (cause == Status::kPeerLost || cause == Status::kPeerLeft) &&
       context.reported.peer != rank_) {
@@ -228,6 +229,7 @@ void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context)
 
 // The first failure decides what all later calls raise; peers on this host learn of it at once.
 Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcept {
+  if (forked_child()) return parents_error();  // by a handler of a signal, in the course of a wait
   context.group = options_.name;
   context.rank = rank_;
   trace_to_cause(outcome, context);
@@ -251,7 +253,7 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
     }
   }
   metrics_.count_error();
-  if (host != nullptr) host->report(outcome, context.mine.sequence);
+  if (host != nullptr) host->report(outcome, context.mine.sequence, context.reason);
   port_->fail(outcome);
   return error;
 }

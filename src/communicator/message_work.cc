@@ -30,9 +30,9 @@ void MessageWork::complete() noexcept {
 }
 
 void MessageWork::wait(std::chrono::milliseconds timeout) {
-  if (!op_.done()) throw_if_forked();
   const auto self = shared_from_this();
   while (!op_.done()) {
+    throw_if_forked();
     std::chrono::milliseconds left;
     {
       const std::lock_guard lock(deadline_mutex_);

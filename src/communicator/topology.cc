@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <set>
 
+#include "base/interruption.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_group.h"
@@ -172,6 +173,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
     Deadline deadline = Deadline::after(options.timeout);
     if (const Outcome outcome = topology.host->join(deadline, word); !outcome.ok()) {
+      throw_if_interrupted("the forming of group '" + options.name + "' on rank " + std::to_string(rank));
       throw_error(outcome.status == Status::kTimeout ? ErrorKind::kTimeout : ErrorKind::kPeerLost,
                   "rank " + std::to_string(topology.host_ranks[static_cast<std::size_t>(std::max(0, outcome.peer))]) +
                       " did not finish joining group '" + options.name + "'");

@@ -17,6 +17,7 @@
 #include "algorithm/user/identity.h"
 #include "device/cpu/arena.h"
 #include "python/names.h"
+#include "python/signals.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
@@ -122,8 +123,7 @@ void run_by(Communicator& comm, const Handle& algorithm, std::pair<std::uintptr_
   const AlgorithmChoice choice{algorithm, extras};
   call.choice = &choice;
   const auto limit = std::chrono::milliseconds(static_cast<std::int64_t>(std::min(timeout * 1000, 1e12)));
-  const nb::gil_scoped_release released;
-  comm.run(call, limit);
+  waiting(comm, [&] { comm.run(call, limit); });
 }
 
 // A Python function that a communicator asks on whichever thread runs the call.
@@ -304,8 +304,7 @@ void bind_algorithms(nb::module_& m) {
       "set_algorithms",
       [](Communicator& comm, const std::vector<Handle>& algorithms, nb::object selector) {
         AlgorithmSet set = set_of(algorithms, std::move(selector));
-        const nb::gil_scoped_release released;
-        comm.set_algorithms(std::move(set));
+        waiting(comm, [&] { comm.set_algorithms(std::move(set)); });
       },
       "comm"_a, "algorithms"_a, "selector"_a.none());
   m.def("algorithm_set", &set_capsule, "algorithms"_a, "selector"_a.none());

@@ -12,10 +12,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 
+#include "base/clock.h"
+#include "base/interruption.h"
 #include "bootstrap/launch.h"
 #include "bootstrap/tcp_store.h"
 #include "python/names.h"
+#include "python/signals.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
@@ -57,9 +61,11 @@ class PythonStore final : public Store {
   std::string get(std::string_view key, Milliseconds timeout) override {
     const nb::gil_scoped_acquire held;
     const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = timeout.count());
+    if (must_ask() && nb::hasattr(store_, "check")) look_for(key, timeout);
     try {
       store_.attr("wait")(nb::make_tuple(text(key)), limit);
     } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt and its like: no error of the store
       throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key) + ": " + error.what());
     }
     const auto value = nb::cast<nb::bytes>(store_.attr("get")(text(key)));
@@ -80,6 +86,20 @@ class PythonStore final : public Store {
 
  private:
   static nb::str text(std::string_view key) { return nb::str(key.data(), key.size()); }
+
+  // Until the key is there or the time is up: PyTorch's wait() lets no handler of a signal run.
+  void look_for(std::string_view key, Milliseconds timeout) {
+    constexpr Milliseconds kFirstPause{1}, kLongestPause{16};
+    nb::list keys;
+    keys.append(text(key));
+    Deadline deadline = Deadline::after(timeout);
+    for (Milliseconds pause = kFirstPause; !nb::cast<bool>(store_.attr("check")(keys)) && !deadline.expired();
+         pause = std::min(2 * pause, kLongestPause)) {
+      const nb::gil_scoped_release released;
+      std::this_thread::sleep_for(pause);
+      throw_if_interrupted("waiting for the store to give '" + std::string(key) + "'");
+    }
+  }
 
   nb::object store_;
 };
@@ -209,8 +229,7 @@ void run(Communicator& comm, const std::string& name, nb::handle input_object, n
   const Call call =
       make_call(comm, collective, input, output, from_name<ReduceOp>(op, "reduce operation", kOpsWithoutFactor), root);
   const Milliseconds limit = milliseconds_of(timeout);
-  const nb::gil_scoped_release released;
-  comm.run(call, limit);
+  waiting(comm, [&] { comm.run(call, limit); });
 }
 
 void send(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, double timeout) {
@@ -218,8 +237,7 @@ void send(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, do
   require_contiguous(array, "message");
   const DataType dtype = dtype_of(array);
   const Milliseconds limit = milliseconds_of(timeout);
-  const nb::gil_scoped_release released;
-  comm.send(array.data(), array.size(), dtype, peer, tag, limit);
+  waiting(comm, [&] { comm.send(array.data(), array.size(), dtype, peer, tag, limit); });
 }
 
 int recv(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, double timeout) {
@@ -228,8 +246,7 @@ int recv(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, dou
   const DataType dtype = dtype_of(array);
   const Milliseconds limit = milliseconds_of(timeout);
   void* data = const_cast<void*>(array.data());
-  const nb::gil_scoped_release released;
-  return comm.recv(data, array.size(), dtype, peer, tag, limit);
+  return waiting(comm, [&] { return comm.recv(data, array.size(), dtype, peer, tag, limit); });
 }
 
 CommunicatorOptions options_of(const std::string& name, double timeout) {
@@ -250,9 +267,8 @@ struct Member {
 std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int size, const std::string& name,
                                      double timeout) {
   const CommunicatorOptions options = options_of(name, timeout);
-  const nb::gil_scoped_release released;
   auto member = std::make_shared<Member>();
-  member->communicator = Communicator::create(*store, name, rank, size, options);
+  member->communicator = waiting([&] { return Communicator::create(*store, name, rank, size, options); });
   member->store = std::move(store);
   Communicator* communicator = member->communicator.get();
   return {std::move(member), communicator};
@@ -260,8 +276,7 @@ std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int
 
 std::shared_ptr<Store> environment_store(int rank, int size, double timeout) {
   const Milliseconds limit = milliseconds_of(timeout);
-  const nb::gil_scoped_release released;
-  return store_from_environment(rank, size, limit);
+  return waiting([&] { return store_from_environment(rank, size, limit); });
 }
 
 nb::dict metrics(const Communicator& comm) {
@@ -297,8 +312,7 @@ std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port,
   options.serve = serve;
   options.secret = config_from_environment().secret;
   options.timeout = milliseconds_of(timeout);
-  const nb::gil_scoped_release released;
-  return std::make_shared<TcpStore>(options);
+  return waiting([&] { return std::make_shared<TcpStore>(options); });
 }
 
 }  // namespace
@@ -322,7 +336,7 @@ void bind_communicator(nb::module_& m) {
       .def("reset_metrics", &Communicator::reset_metrics)
       .def(
           "abort", [](Communicator& c, const std::string& reason) { c.abort(reason); }, "reason"_a)
-      .def("shutdown", &Communicator::shutdown, nb::call_guard<nb::gil_scoped_release>());
+      .def("shutdown", [](Communicator& c) { waiting(c, [&] { c.shutdown(); }); });
   nb::class_<Store>(m, "Store");
   nb::class_<TcpStore, Store>(m, "TcpStore").def_prop_ro("port", &TcpStore::port);
   m.def("tcp_store", &tcp_store, "host"_a, "port"_a, "serve"_a, "timeout"_a);

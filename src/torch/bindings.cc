@@ -9,6 +9,7 @@
 #include "torch/errors.h"
 #include "torch/process_group.h"
 #include "torch/serving.h"
+#include "torch/signals.h"
 #include "torch/tensors.h"
 #include "tutti/config.h"
 
@@ -135,7 +136,9 @@ void bind_life(GroupClass& group) {
             }
             AlgorithmSet set = *capsule.get_pointer<AlgorithmSet>();
             const py::gil_scoped_release released;
-            translated([&] { self.communicator().set_algorithms(std::move(set)); });
+            translated([&] {
+              interruptible(self.communicator(), [&] { self.communicator().set_algorithms(std::move(set)); });
+            });
           },
           py::arg("set"))
       .def("abort_because", &ProcessGroupTutti::abort_because, py::arg("reason"), Release())

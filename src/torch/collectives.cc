@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "torch/issue.h"
+#include "torch/signals.h"
 #include "torch/sparse.h"
 
 namespace tutti::face {
@@ -106,7 +107,7 @@ C10dWorkPtr ProcessGroupTutti::run_sparse(const at::Tensor& tensor, const c10d::
     if (first) {
       run_reported(event, tensor, reduction.call(), options.timeout);
     } else {
-      translated([&] { communicator_->run(reduction.call(), call_timeout(options.timeout)); });
+      run_here(reduction.call(), options.timeout);
     }
   }
   reduction.finish();
@@ -174,7 +175,8 @@ void ProcessGroupTutti::monitoredBarrier(const c10d::BarrierOptions& options, bo
                         std::to_string(options.timeout.count()) + " ms.");
   }
   const auto timeout = unset ? communicator_->timeout() : options.timeout;
-  translated([&] { communicator_->monitored_barrier(timeout, wait_all_ranks); });
+  translated(
+      [&] { interruptible(*communicator_, [&] { communicator_->monitored_barrier(timeout, wait_all_ranks); }); });
 }
 
 }  // namespace tutti::face

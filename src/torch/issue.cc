@@ -1,5 +1,7 @@
 #include "torch/issue.h"
 
+#include "torch/signals.h"
+
 namespace tutti::face {
 
 SyncEvent::SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
@@ -14,7 +16,11 @@ SyncEvent::SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
 void ProcessGroupTutti::run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call,
                                      Milliseconds timeout) {
   const SyncEvent reported(event, inputs);
-  translated([&] { communicator_->run(call, call_timeout(timeout)); });
+  run_here(call, timeout);
+}
+
+void ProcessGroupTutti::run_here(const Call& call, Milliseconds timeout) {
+  translated([&] { interruptible(*communicator_, [&] { communicator_->run(call, call_timeout(timeout)); }); });
 }
 
 C10dWorkPtr ProcessGroupTutti::run_batch(const Event& event, at::ArrayRef<at::Tensor> inputs,
@@ -22,8 +28,8 @@ C10dWorkPtr ProcessGroupTutti::run_batch(const Event& event, at::ArrayRef<at::Te
   const SyncEvent reported(event, inputs);
   translated([&] {
     for (const auto& prepared : batch) communicator_->check(prepared->call);
-    for (const auto& prepared : batch) communicator_->run(prepared->call, call_timeout(timeout));
   });
+  for (const auto& prepared : batch) run_here(prepared->call, timeout);
   for (const auto& prepared : batch) prepared->write_back();
   return c10::make_intrusive<CompletedWork>(rank_, event.op, outputs);
 }
@@ -31,8 +37,7 @@ C10dWorkPtr ProcessGroupTutti::run_batch(const Event& event, at::ArrayRef<at::Te
 C10dWorkPtr ProcessGroupTutti::submit_batch(const Event& event, at::ArrayRef<at::Tensor> inputs,
                                             at::ArrayRef<at::Tensor> outputs, Batch batch, Milliseconds timeout) {
   if (batch.empty()) return c10::make_intrusive<CompletedWork>(rank_, event.op, outputs);
-  auto work =
-      c10::make_intrusive<AsyncWork>(rank_, event.op, outputs, communicator_->sequence(), options_->overlap_futures);
+  auto work = c10::make_intrusive<AsyncWork>(rank_, event.op, outputs, communicator_, options_->overlap_futures);
   const bool profiled = profiling();
   if (profiled) work->profile(event.title, inputs);
   bool staged = profiled;

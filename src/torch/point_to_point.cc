@@ -27,8 +27,7 @@ C10dWorkPtr ProcessGroupTutti::transfer(const Event& event, at::Tensor& tensor, 
   const auto prepared = std::make_shared<Prepared>(/*keep=*/true);
   prepared->describe(Collective::kBarrier, tensor);
   void* memory = receive ? prepared->output(tensor) : prepared->input(tensor);
-  auto work =
-      c10::make_intrusive<AsyncWork>(rank_, event.op, tensor, communicator_->sequence(), options_->overlap_futures);
+  auto work = c10::make_intrusive<AsyncWork>(rank_, event.op, tensor, communicator_, options_->overlap_futures);
   const bool profiled = profiling();
   if (profiled) work->profile(event.title, tensor);
   const Call& call = prepared->call;

@@ -8,6 +8,7 @@
 #include "base/registry.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
+#include "torch/signals.h"
 #include "torch/store_adapter.h"
 #include "torch/tensors.h"
 #include "tutti/config.h"
@@ -31,7 +32,8 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
                                                 int rank, int size, const GroupOptions& options) {
   return translated([&] {
     StoreAdapter adapter(store);
-    return Communicator::create(adapter, id, rank, size, communicator_options(options, id));
+    return interruptible(
+        [&] { return Communicator::create(adapter, id, rank, size, communicator_options(options, id)); });
   });
 }
 
@@ -125,7 +127,7 @@ void ProcessGroupTutti::abort_because(const std::string& reason) noexcept {
 void ProcessGroupTutti::shutdown() {
   if (forked_child()) return;
   cuda_.shutdown();
-  communicator_->shutdown();
+  interruptible(*communicator_, [&] { communicator_->shutdown(); });
 }
 
 std::string ProcessGroupTutti::next_id(const std::string& kind) {
@@ -193,7 +195,7 @@ std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> ProcessGroupT
   std::vector<int> members;
   auto smaller = translated([&] {
     StoreAdapter adapter(store_);
-    return communicator_->shrink(adapter, id, timeout, &members);
+    return interruptible([&] { return communicator_->shrink(adapter, id, timeout, &members); });
   });
   return {c10::make_intrusive<ProcessGroupTutti>(store_, std::move(smaller), id, options_for(nullptr)), members};
 }

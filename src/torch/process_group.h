@@ -171,6 +171,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   // Waits on the host for the current stream.
   void drain_cuda(c10::Device device);
   void run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call, Milliseconds timeout);
+  void run_here(const Call& call, Milliseconds timeout);
 
   C10dWorkPtr transfer(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
   void captured(const C10dWorkPtr& work);

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/interruption.h"
 #include "tutti/error.h"
 
 namespace tutti::face {
@@ -30,10 +31,31 @@ std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(by
 
 StoreAdapter::StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store) : store_(store) {}
 
+// Until the keys are there, the time is up or the store cannot tell: get() says which.
+void StoreAdapter::look_for(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    try {
+      if (store_->check(keys)) return;
+    } catch (const std::exception&) {
+      return;
+    }
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+    if (left <= pause) return;
+    std::this_thread::sleep_for(pause);
+    throw_if_interrupted("waiting for the store to give '" + keys.front() + "'");
+  }
+}
+
 template <typename Operation>
-auto StoreAdapter::waiting(const std::string& what, std::chrono::milliseconds timeout, Operation operation) {
+auto StoreAdapter::waiting(const std::string& what, const std::vector<std::string>& keys,
+                           std::chrono::milliseconds timeout, Operation operation) {
+  const auto start = std::chrono::steady_clock::now();
+  if (must_ask()) look_for(keys, timeout);
+  const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+  const auto left = std::max(timeout - spent, std::chrono::milliseconds(1));
   try {
-    const c10d::StoreTimeoutGuard guard(*store_, timeout);
+    const c10d::StoreTimeoutGuard guard(*store_, left);
     return operation();
   } catch (const std::exception& error) {
     throw_store_error(what, timeout, error);
@@ -50,7 +72,7 @@ void StoreAdapter::set(std::string_view key, std::string_view value) {
 
 std::string StoreAdapter::get(std::string_view key, std::chrono::milliseconds timeout) {
   const std::string name(key);
-  return waiting("'" + name + "'", timeout, [&] { return to_string(store_->get(name)); });
+  return waiting("'" + name + "'", {name}, timeout, [&] { return to_string(store_->get(name)); });
 }
 
 std::int64_t StoreAdapter::add(std::string_view key, std::int64_t amount) {
@@ -66,7 +88,7 @@ std::vector<std::string> StoreAdapter::multi_get(const std::vector<std::string>&
   if (keys.empty()) return {};
   if (!store_->hasExtendedApi()) return Store::multi_get(keys, timeout);
   const std::string what = std::to_string(keys.size()) + " keys from '" + keys.front() + "' on";
-  return waiting(what, timeout, [&] {
+  return waiting(what, keys, timeout, [&] {
     std::vector<std::string> values;
     values.reserve(keys.size());
     for (const auto& value : store_->multiGet(keys)) values.push_back(to_string(value));

@@ -25,8 +25,12 @@ class StoreAdapter final : public Store {
 
  private:
   // Runs `operation` with the store's own timeout set: its get and multiGet then wait by themselves, one exchange.
+  // Where the program's signals are to be handled meanwhile it looks for the keys first, since c10d's own wait hears of
+  // none.
   template <typename Operation>
-  auto waiting(const std::string& what, std::chrono::milliseconds timeout, Operation operation);
+  auto waiting(const std::string& what, const std::vector<std::string>& keys, std::chrono::milliseconds timeout,
+               Operation operation);
+  void look_for(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Store> store_;
 };

@@ -3,12 +3,13 @@
 #include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
 #include <ATen/record_function.h>
-#include <Python.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <utility>
 
 #include "base/thread.h"
 #include "torch/errors.h"
+#include "torch/signals.h"
 #include "tutti/error.h"
 
 namespace tutti::face {
@@ -42,10 +43,11 @@ FuturePtr CompletedWork::getFuture() {
   return future;
 }
 
-AsyncWork::AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs, std::uint64_t sequence,
-                     bool overlap_future)
+AsyncWork::AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs,
+                     const std::shared_ptr<Communicator>& communicator, bool overlap_future)
     : c10d::Work(rank, op),
-      sequence_(sequence),
+      communicator_(communicator),
+      sequence_(communicator->sequence()),
       overlap_future_(overlap_future),
       outputs_(outputs.begin(), outputs.end()) {}
 
@@ -80,14 +82,22 @@ int AsyncWork::sourceRank() const { return call_->source(); }
 
 bool AsyncWork::wait(std::chrono::milliseconds timeout) {
   if (staged_) return wait_staged(timeout);
-  translated([&] { call_->wait(to_tutti(timeout)); });
+  translated([&] { wait_for_call(timeout); });
   return true;
+}
+
+void AsyncWork::wait_for_call(std::chrono::milliseconds timeout) {
+  if (call_->done()) return call_->wait();  // raises its error, if it has one
+  const auto abort = [this](const std::string& reason) {
+    if (const auto communicator = communicator_.lock()) communicator->abort(reason);
+  };
+  tutti::interruptible(&run_python_handlers, abort, [&] { call_->wait(to_tutti(timeout)); });
 }
 
 bool AsyncWork::wait_staged(std::chrono::milliseconds timeout) {
   // The call first: its own deadline and its message of who is missing. What is left then is local and short.
   try {
-    call_->wait(to_tutti(timeout));
+    wait_for_call(timeout);
   } catch (const Error& error) {
     if (!call_->done()) throw_as_torch(error);  // `timeout` passed; the call goes on
   }
@@ -114,12 +124,16 @@ void AsyncWork::wait_if_python_asks() {
   // A callback on a thread of ours would wait for a future that this thread is to complete.
   if ((overlap_future_ && !on_library_thread()) || PyGILState_Check() == 0) return;
   PyThreadState* const state = PyEval_SaveThread();
+  std::exception_ptr raised;
   try {
     wait();
+  } catch (const py::error_already_set&) {
+    raised = std::current_exception();  // by a handler of a signal: the caller's
   } catch (const std::exception&) {
     // The future carries it.
   }
   PyEval_RestoreThread(state);
+  if (raised != nullptr) std::rethrow_exception(raised);
 }
 
 std::vector<at::Tensor> AsyncWork::result() {

@@ -23,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "tutti/communicator.h"
 #include "tutti/work.h"
 
 namespace tutti::face {
@@ -49,7 +50,8 @@ class CompletedWork final : public c10d::Work {
 
 class AsyncWork final : public c10d::Work {
  public:
-  AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs, std::uint64_t sequence, bool overlap_future);
+  AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs,
+            const std::shared_ptr<Communicator>& communicator, bool overlap_future);
 
   // The call behind this work, set once before the work is handed out.
   void attach(WorkPtr call) { call_ = std::move(call); }
@@ -76,6 +78,10 @@ class AsyncWork final : public c10d::Work {
   bool wait_staged(std::chrono::milliseconds timeout);
   void wait_if_python_asks();
 
+  // call_->wait(), with Python's signal handlers run meanwhile.
+  void wait_for_call(std::chrono::milliseconds timeout);
+
+  const std::weak_ptr<Communicator> communicator_;  // to abort it
   const std::uint64_t sequence_;
   const bool overlap_future_;
   Outputs outputs_;

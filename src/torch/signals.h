@@ -1,0 +1,29 @@
+// Python's signal handlers run while a call of this backend waits.
+#pragma once
+
+#include <utility>
+
+#include "base/interruption.h"
+#include "tutti/communicator.h"
+
+namespace tutti::face {
+
+// For Interruption. Takes the GIL.
+std::exception_ptr run_python_handlers(std::string& name) noexcept;
+
+// `call()`, with Python's handlers run while it waits. What a handler raises aborts `communicator`, and is thrown as
+// Python's own exception.
+template <class Call>
+decltype(auto) interruptible(Communicator& communicator, Call&& call) {
+  return tutti::interruptible(
+      &run_python_handlers, [&communicator](const std::string& reason) { communicator.abort(reason); },
+      std::forward<Call>(call));
+}
+
+// The same before there is a communicator: the wait gives up by itself.
+template <class Call>
+decltype(auto) interruptible(Call&& call) {
+  return tutti::interruptible(&run_python_handlers, {}, std::forward<Call>(call));
+}
+
+}  // namespace tutti::face

@@ -1,0 +1,290 @@
+"""One rank whose waits are interrupted by signals. Its arguments are the face, a folder to meet in, and what it tries.
+
+Rank 0 waits; a thread of its own sends it the signal once a call is known to be under way and the main thread to sleep.
+Rank 1 comes only when it has been told that the handler ran: without a handler that runs while the call waits, both
+run into their deadlines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tutti
+
+FACE, FOLDER, TASKS = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+RANK = int(os.environ["RANK"])
+BETWEEN_HOSTS = os.environ["TUTTI_HOST_ID"] == "host1"  # rank 1's: there peers hear of a failure, not why
+LIMIT_S = 60.0
+
+if FACE == "torch":
+    import torch
+    import torch.distributed as dist
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(str(holds))
+        threading.Event().wait(0.002)
+
+
+def tell(what: str) -> None:
+    (FOLDER / f"{what}.tmp").touch()
+    (FOLDER / f"{what}.tmp").rename(FOLDER / what)
+
+
+def await_told(what: str) -> None:
+    until((FOLDER / what).exists)
+
+
+def sleeps(thread: int) -> bool:
+    text = Path(f"/proc/self/task/{thread}/stat").read_text(encoding="ascii")
+    return text.rsplit(")", 1)[1].split()[0] == "S"
+
+
+class Torch:
+    """The calls of torch.distributed in one group."""
+
+    def __init__(self, name: str, seconds: float = LIMIT_S) -> None:
+        self.group = dist.new_group([0, 1], backend="tutti", timeout=timedelta(seconds=seconds))
+        self.calls = {
+            "all_reduce": self.all_reduce,
+            "barrier": lambda: dist.barrier(group=self.group),
+            "monitored_barrier": lambda: tutti.monitored_barrier(self.group),
+            "recv": self.recv,
+            "wait": self.wait,
+            "irecv": self.irecv,
+            "object": self.objects,
+        }
+
+    def all_reduce(self) -> None:
+        x = torch.full((20_000,), float(RANK + 1))
+        dist.all_reduce(x, group=self.group)
+        assert x.eq(3.0).all()
+
+    def recv(self) -> None:
+        x = torch.full((3000,), float(RANK))
+        if RANK == 0:
+            dist.recv(x, 1, group=self.group)
+            assert x.eq(1.0).all()
+        else:
+            dist.send(x, 0, group=self.group)
+
+    def irecv(self) -> None:
+        x = torch.full((3000,), float(RANK))
+        if RANK == 0:
+            work = dist.irecv(x, 1, group=self.group)
+            assert work is not None
+            work.wait()
+            assert x.eq(1.0).all()
+        else:
+            dist.send(x, 0, group=self.group)
+
+    def wait(self) -> None:
+        x = torch.full((5,), float(RANK + 1))
+        dist.all_reduce(x, group=self.group, async_op=True).wait()
+        assert x.eq(3.0).all()
+
+    def objects(self) -> None:
+        got: list[Any] = [None, None]
+        dist.all_gather_object(got, {"rank": RANK}, group=self.group)
+        assert got == [{"rank": 0}, {"rank": 1}]
+
+    def record(self) -> str:
+        return tutti.flight_record(self.group)
+
+    def abort_seen(self) -> str:
+        kind, text = tutti.get_error(self.group)
+        assert kind != "success"
+        return str(text)
+
+
+class Numpy:
+    """The calls of a tutti.Communicator."""
+
+    def __init__(self, name: str, seconds: float = LIMIT_S) -> None:
+        self.comm = tutti.Communicator(store, RANK, 2, name=name, timeout=seconds)
+        self.calls = {"all_reduce": self.all_reduce, "barrier": self.comm.barrier, "recv": self.recv}
+
+    def all_reduce(self) -> None:
+        x = np.full(20_000, RANK + 1)
+        self.comm.all_reduce(x)
+        assert (x == 3).all()
+
+    def recv(self) -> None:
+        x = np.full(3000, RANK)
+        if RANK == 0:
+            assert self.comm.recv(x, 1) == 1
+            assert (x == 1).all()
+        else:
+            self.comm.send(x, 0)
+
+    def record(self) -> str:
+        return str(self.comm._core.flight_record())
+
+    def abort_seen(self) -> str:
+        try:
+            self.comm.barrier()
+        except RuntimeError as error:
+            return str(error)
+        raise AssertionError("the communicator goes on")
+
+
+FACES: dict[str, Any] = {"torch": Torch, "numpy": Numpy}
+
+
+def signal_under_way(group: Any, number: int) -> threading.Thread:
+    """Sends the signal when the group's last call has begun and not ended, and the main thread sleeps."""
+
+    def under_way() -> bool:
+        entries = json.loads(group.record())["entries"]
+        return bool(entries) and entries[-1]["state"] not in ("completed", "failed") and sleeps(os.getpid())
+
+    return signal_when(under_way, number)
+
+
+def signal_when(ready: Callable[[], bool], number: int) -> threading.Thread:
+    def watch() -> None:
+        until(ready)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def returning_handlers() -> None:
+    """A handler runs while the call waits, writes the trace that the documents promise, and the call goes on."""
+    group = FACES[FACE]("returning")
+    for name, call in group.calls.items():
+        if name == "monitored_barrier":
+            continue  # its messages are not in the flight record
+        if RANK == 1:
+            await_told(f"handled {name}")
+            call()
+            continue
+
+        def handle(*_: Any, name: str = name) -> None:
+            if FACE == "torch":
+                tutti.dump_flight_trace(FOLDER / "trace", group.group)
+            tell(f"handled {name}")
+
+        signal.signal(signal.SIGUSR1, handle)
+        watch = signal_under_way(group, signal.SIGUSR1)
+        call()
+        watch.join()
+
+
+def raising_handlers() -> None:
+    """An exception of a handler ends the call; the group says why, and so does the peer's error."""
+
+    def leave(*_: Any) -> None:
+        sys.exit(3)
+
+    signal.signal(signal.SIGTERM, leave)
+    for number, raises in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
+        for name in FACES[FACE]("names").calls:
+            if name == "monitored_barrier":
+                continue
+            group = FACES[FACE](f"{raises.__name__} {name}")
+            if RANK == 1:
+                await_told(f"{raises.__name__} {name}")
+                try:
+                    group.calls[name]()  # may complete where rank 0 has given its part
+                    group.calls["barrier"]()
+                    group.calls["all_reduce"]()
+                except RuntimeError as error:
+                    text = f" gave up: it aborted the group: interrupted by {raises.__name__}"
+                    assert "rank 0" in str(error) and (text in str(error) or BETWEEN_HOSTS), error
+                else:
+                    raise AssertionError(f"{name}: the group goes on without rank 0")
+                continue
+            watch = signal_under_way(group, number)
+            try:
+                group.calls[name]()
+            except raises:
+                tell(f"{raises.__name__} {name}")
+            else:
+                raise AssertionError(f"{name}: no {raises.__name__}")
+            watch.join()
+            assert f"interrupted by {raises.__name__}" in group.abort_seen()
+
+
+def forming() -> None:
+    """A group that forms can be interrupted, too."""
+    if RANK == 0:
+        began = threading.Event()
+        watch = signal_when(lambda: began.is_set() and sleeps(os.getpid()), signal.SIGINT)
+        try:
+            began.set()
+            FACES[FACE]("forming")
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("it formed")
+        watch.join()
+        tell("interrupted")
+    else:
+        await_told("interrupted")
+
+
+def storm() -> None:
+    """Signals at any moment, whose handlers return: every result is right."""
+    group = FACES[FACE]("storm")
+    handled = 0
+
+    def handle(*_: Any) -> None:
+        nonlocal handled
+        handled += 1
+
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, handle)
+    over = threading.Event()
+    chooser = random.Random(RANK)
+
+    def send() -> None:
+        while not over.wait(chooser.uniform(0, 0.002)):
+            os.kill(os.getpid(), chooser.choice((signal.SIGUSR1, signal.SIGUSR2)))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    for _ in range(30):
+        for call in group.calls.values():
+            call()
+    over.set()
+    thread.join()
+    assert handled > 0
+
+
+def main() -> None:
+    global store
+    if FACE == "torch":
+        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
+    else:
+        first = tutti.Communicator(timeout=LIMIT_S)
+        store = first.store
+    tasks = {"returning": returning_handlers, "raising": raising_handlers, "forming": forming, "storm": storm}
+    for task in TASKS:
+        tasks[task]()
+    print("done")
+    sys.stdout.flush()
+    # Nobody leaves while the other still reads the store.
+    tell(f"end {RANK}")
+    await_told(f"end {1 - RANK}")
+
+
+store: Any = None
+main()
