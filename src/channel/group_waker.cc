@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kMixedSliceNs = 1'000'000;
+constexpr std::int64_t kSliceNs = 1'000'000;  // without bells
 
 }  // namespace
 
@@ -24,6 +24,7 @@ GroupWaker::GroupWaker(HostChannel* host, std::vector<int> host_ranks, int rank,
     if (!nudge_fd_) {
       throw_system_error(ErrorKind::kExhausted, "eventfd for rank " + std::to_string(rank), errno);
     }
+    if (host_ != nullptr) bell_ = host_->open_bell();
   }
 }
 
@@ -35,10 +36,11 @@ void GroupWaker::count_sleeper(int by) noexcept {
   if (host_ != nullptr && ((before == 0) != (sleepers_ == 0))) {
     host_->announce_sleep(WaitLane::kMessage, sleepers_ != 0);
   }
-  // A nudge is for all who sleep: only the last one out takes it away.
+  // A nudge, or a ring, is for all who sleep: only the last one out takes it away.
   if (nudge_fd_ && sleepers_ == 0) {
     std::uint64_t nudges = 0;
     [[maybe_unused]] const auto drained = ::read(nudge_fd_.get(), &nudges, sizeof(nudges));
+    if (bell_ != nullptr) bell_->silence();
   }
 }
 
@@ -57,9 +59,10 @@ void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
   }
   std::vector<pollfd> all = fds;
   all.push_back({nudge_fd_.get(), POLLIN, 0});
+  if (bell_ != nullptr) all.push_back({bell_->fd(), POLLIN, 0});
   count_sleeper(1);
   if (still_idle()) {
-    const std::int64_t slice = host_ != nullptr ? std::min(timeout_ns, kMixedSliceNs) : timeout_ns;
+    const std::int64_t slice = host_ != nullptr && bell_ == nullptr ? std::min(timeout_ns, kSliceNs) : timeout_ns;
     const timespec limit{static_cast<time_t>(slice / 1'000'000'000), static_cast<long>(slice % 1'000'000'000)};
     ::ppoll(all.data(), all.size(), &limit, nullptr);
   }

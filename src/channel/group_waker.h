@@ -1,7 +1,7 @@
 // Where the threads of a rank sleep while they wait for messages: the host's doorbell, sockets, or both.
 //
-// With sockets to watch, a thread sleeps in poll() and looks at the host's rings every millisecond: a futex and a
-// descriptor cannot be awaited together. Rejected: an eventfd a pair of ranks (n^2 descriptors a host).
+// With sockets to watch, a thread sleeps in poll(), and the ranks of its host ring its bell. Only where the system has
+// no bells it looks at the host's rings every millisecond.
 // Thread rule: any thread. The mutex guards the count of sleepers and is a leaf.
 #pragma once
 
@@ -32,6 +32,7 @@ class GroupWaker final : public PortWaker {
   HostChannel* host_;
   std::vector<int> host_ranks_;
   std::vector<int> index_of_rank_;  // -1: on another host
+  Bell* bell_ = nullptr;            // the host channel's, where there are sockets to watch, too
   UniqueFd nudge_fd_;
   std::mutex mutex_;
   int sleepers_ = 0;

@@ -288,27 +288,37 @@ void HostChannel::wake_sleepers(WaitLane lane) noexcept {
   const auto& flags = layout_.header(base_).sleeping[static_cast<int>(lane)];
   for (int peer = 0; peer < ranks(); ++peer) {
     // relaxed: heavy_barrier() in the sleeper orders it against our store.
-    if (flags[peer].load(std::memory_order_relaxed) != 0 && peer != index_) [[unlikely]] {
-      control(peer).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
-      futex_wake_all(&control(peer).doorbells[static_cast<int>(lane)].value);
-    }
+    const auto how = static_cast<Sleeping>(flags[peer].load(std::memory_order_relaxed));
+    if (how != Sleeping::kNot && peer != index_) [[unlikely]]
+      wake(peer, lane, how);
   }
+}
+
+void HostChannel::wake(int peer, WaitLane lane, Sleeping how) noexcept {
+  if (how == Sleeping::kAtBell) {
+    // acquire: pairs with the release in announce_sleep(), after the store of the name.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const std::uint64_t name = control(peer).bell.load(std::memory_order_relaxed);
+    if (bell_ != nullptr && name != 0) bell_->ring(name);
+    return;
+  }
+  // release: orders the ring before the wake; the sleeper's acquire in doorbell() pairs with it.
+  control(peer).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
+  futex_wake_all(&control(peer).doorbells[static_cast<int>(lane)].value);
 }
 
 void HostChannel::ring_doorbell(int peer, WaitLane lane) noexcept {
   if (!light_barrier_) std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   // relaxed: as in wake_sleepers().
-  if (layout_.header(base_).sleeping[static_cast<int>(lane)][peer].load(std::memory_order_relaxed) == 0) return;
-  // release: orders the ring before the wake; the sleeper's acquire in doorbell() pairs with it.
-  control(peer).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
-  futex_wake_all(&control(peer).doorbells[static_cast<int>(lane)].value);
+  const auto how = static_cast<Sleeping>(
+      layout_.header(base_).sleeping[static_cast<int>(lane)][peer].load(std::memory_order_relaxed));
+  if (how != Sleeping::kNot) wake(peer, lane, how);
 }
 
 void HostChannel::ring_own_doorbell(WaitLane lane) noexcept {
-  // release: whatever made us wake ourselves is visible to the thread that wakes.
-  control(index_).doorbells[static_cast<int>(lane)].value.fetch_add(1, std::memory_order_release);
-  futex_wake_all(&control(index_).doorbells[static_cast<int>(lane)].value);
+  // Whatever made us wake ourselves is visible to the thread that wakes: see wake().
+  wake(index_, lane, how_it_sleeps(lane));
 }
 
 std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
@@ -318,8 +328,9 @@ std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
 
 void HostChannel::announce_sleep(WaitLane lane, bool asleep) noexcept {
   auto& flag = layout_.header(base_).sleeping[static_cast<int>(lane)][index_];
-  // relaxed: the barrier below orders it before the sleeper's last look; clearing late costs a wake at most.
-  flag.store(asleep ? 1 : 0, std::memory_order_relaxed);
+  // release: the name of a bell is there; pairs with the fence in wake(). The barrier below orders it before the
+  // sleeper's last look; clearing late costs a wake at most.
+  flag.store(static_cast<std::uint8_t>(asleep ? how_it_sleeps(lane) : Sleeping::kNot), std::memory_order_release);
   if (!asleep) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (light_barrier_) heavy_barrier();
@@ -327,6 +338,13 @@ void HostChannel::announce_sleep(WaitLane lane, bool asleep) noexcept {
 
 void HostChannel::sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept {
   futex_wait(&control(index_).doorbells[static_cast<int>(lane)].value, seen, timeout_ns);
+}
+
+Bell* HostChannel::open_bell() noexcept {
+  bell_ = Bell::create();
+  // relaxed: published by the flag of the first sleep there.
+  if (bell_ != nullptr) control(index_).bell.store(bell_->name(), std::memory_order_relaxed);
+  return bell_.get();
 }
 
 bool HostChannel::died(int peer) const noexcept {

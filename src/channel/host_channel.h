@@ -29,6 +29,7 @@
 #include "base/outcome.h"
 #include "base/spin.h"
 #include "bootstrap/host_group.h"
+#include "channel/bell.h"
 #include "channel/host_segment.h"
 #include "device/cpu/arena.h"
 
@@ -135,6 +136,9 @@ class HostChannel {
   std::uint32_t doorbell(WaitLane lane) const noexcept;      // to be read before announcing sleep
   void announce_sleep(WaitLane lane, bool asleep) noexcept;  // followed by heavy barrier when asleep
   void sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept;
+  // From now on the message lane sleeps by polling this bell, which rings wherever the doorbell would; call before the
+  // lane first sleeps. Null where there is none: the lane stays with its doorbell.
+  Bell* open_bell() noexcept;
 
   // Why waiting for `peer` (-1: for whoever may come) is hopeless.
   Outcome check(int peer) noexcept;
@@ -169,6 +173,10 @@ class HostChannel {
   RankControl& control(int rank) const noexcept { return layout_.control(base_, rank); }
   Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
   void wake_sleepers(WaitLane lane) noexcept;
+  void wake(int peer, WaitLane lane, Sleeping how) noexcept;
+  Sleeping how_it_sleeps(WaitLane lane) const noexcept {
+    return lane == WaitLane::kMessage && bell_ != nullptr ? Sleeping::kAtBell : Sleeping::kOnDoorbell;
+  }
   template <class Ready>
   Outcome wait(int peer, Deadline& deadline, const Ready& ready) noexcept;
   template <class Ready>
@@ -180,6 +188,7 @@ class HostChannel {
   std::byte* base_ = nullptr;
   int index_ = 0;
   WaitPolicy policy_;
+  std::unique_ptr<Bell> bell_;  // of the message lane; null: it sleeps on its doorbell
   bool light_barrier_ = false;  // all ranks can be reached by heavy_barrier()
   std::vector<std::shared_ptr<PeerArena>> peer_arenas_;
   std::vector<std::byte*> arenas_;

@@ -4,8 +4,8 @@
 // increment cannot be left half done, and a lost or spurious one costs time only. Nothing in the segment is a lock, an
 // allocator or a pointer, so a rank that dies at any instruction leaves nothing that misleads the others.
 //
-//   header          which ranks sleep: two lanes of one byte a rank, packed so that a publisher reads one line for 64
-//   control[rank]   announcements, step counters, state, call records, doorbells; zero-filled by the kernel
+//   header          which ranks sleep, and on what: two lanes of one byte a rank, packed so that a publisher reads one
+//   line for 64 control[rank]   announcements, step counters, state, call records, doorbells; zero-filled by the kernel
 //   sizes[rank]     block sizes of uneven calls, one row for each of the last kWindow calls
 //   slots[rank]     payloads of small calls, one slot for each of the last kWindow calls
 //   stage[rank]     the staging area of large calls
@@ -44,6 +44,9 @@ static_assert(sizeof(AnnounceCell) == 128);
 enum class WaitLane : int { kCollective = 0, kMessage = 1 };
 inline constexpr int kWaitLanes = 2;
 
+// What a rank's sleeping flag says of a lane.
+enum class Sleeping : std::uint8_t { kNot = 0, kOnDoorbell = 1, kAtBell = 2 };
+
 // Monotonic counters of progress within large calls.
 enum class StepLane : int { kFilled = 0, kDrained = 1 };
 inline constexpr int kStepLanes = 2;
@@ -77,6 +80,7 @@ struct alignas(128) RankControl {
   std::int32_t failed_peer;
   std::atomic<std::uint64_t> given_up;       // the first call that this rank has failed in; 0: none
   std::uint64_t word;                        // what the rank says of itself from the start; published by `joined`
+  std::atomic<std::uint64_t> bell;           // name of its Bell, stored before it first sleeps there; 0: none
   char failed_reason[kReasonBytes];          // of an abort, in words; ends with a zero or the array
   alignas(128) CallRecord records[kWindow];  // published by the word of the cell of the same index
 };

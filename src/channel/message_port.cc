@@ -145,12 +145,12 @@ void MessagePort::post_recv(MessageOp& op, int peer, std::uint64_t tag, void* da
   state_->locked([&](MessageEngine& e) { e.post_recv(op); });
 }
 
-Outcome MessagePort::wait(MessageOp& op, Deadline& deadline) noexcept {
+Outcome MessagePort::wait(MessageOp& op, Deadline& deadline, bool goes_on) noexcept {
   State& s = *state_;
   const int prefer = op.peer;
   const std::function<bool()> still_idle = [&s, &op] { return !op.done() && !s.drive(-1) && !op.done(); };
   constexpr Outcome interrupted{Status::kAborted, -1};
-  std::uint32_t idle = 0;
+  std::uint32_t idle = goes_on ? s.spins : 0;
   std::uint32_t passes = 0;
   while (!op.done()) {
     const bool moved = s.try_drive(prefer);

@@ -118,8 +118,9 @@ class MessagePort {
                  const CallRecord& record) noexcept;
 
   // Drives until the op is done, the deadline passed (kTimeout) or a handler of a signal ended the wait (kAborted): the
-  // op then stays posted.
-  Outcome wait(MessageOp& op, Deadline& deadline) noexcept;
+  // op then stays posted. `goes_on`: the wait goes on with one that has timed out, so it sleeps where that one slept,
+  // and does not poll anew.
+  Outcome wait(MessageOp& op, Deadline& deadline, bool goes_on = false) noexcept;
 
   // Drives once without blocking; true if anything moved.
   bool progress() noexcept;

@@ -71,9 +71,9 @@ Outcome NetCall::verdict() noexcept {
 Outcome NetCall::wait(std::size_t index) noexcept {
   MessageOp& op = ops_[index];
   if (unused(op)) return kOkOutcome;
-  while (!op.done()) {
+  for (bool again = false; !op.done(); again = true) {
     Deadline slice = Deadline::after(std::min(kSlice, context_.deadline.timeout()));
-    context_.port->wait(op, slice);
+    context_.port->wait(op, slice, again);
     if (op.done()) break;
     if (Outcome outcome = verdict(); !outcome.ok()) return outcome;
     if (context_.deadline.expired()) return {Status::kTimeout, op.peer};

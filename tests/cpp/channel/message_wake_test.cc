@@ -137,17 +137,37 @@ class SilentTransport final : public Transport {
   std::string_view name() const noexcept override { return "silent"; }
   Link* link(int peer) noexcept override { return &links_[static_cast<std::size_t>(peer)]; }
   int accept_new(std::span<int>) noexcept override { return 0; }
+  int looks(int peer) const { return links_[static_cast<std::size_t>(peer)].looks; }
 
  private:
   struct SilentLink final : Link {
     std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override { return head.size() + body.size(); }
-    std::size_t read_some(MutableBytes) noexcept override { return 0; }
+    std::size_t read_some(MutableBytes) noexcept override { return ++looks, 0; }
     Status status() const noexcept override { return Status::kOk; }
     int poll_fd() const noexcept override { return fd.get(); }
     UniqueFd fd{::eventfd(0, EFD_CLOEXEC)};
+    int looks = 0;
   };
   std::array<SilentLink, 3> links_;
 };
+
+// Each look at a socket is a system call. A long wait that is made of short ones polls at its beginning only.
+TEST(MessageWake, AWaitThatGoesOnDoesNotPollAnew) {
+  constexpr int kSpins = 1000;
+  SilentTransport silent;
+  StrictWaker waker;
+  MessagePort port(0, 2, {nullptr, &silent}, &waker, kSpins);
+  Parcel in(8), out(8);
+  in.recv(port, 1, 1);
+  out.send(port, 1, 1);  // opens the link
+  Deadline now = Deadline::after(std::chrono::milliseconds(0));
+  EXPECT_EQ(port.wait(in.op, now).status, Status::kTimeout);
+  const int before = silent.looks(1);
+  EXPECT_GE(before, kSpins);
+  EXPECT_EQ(port.wait(in.op, now, true).status, Status::kTimeout);
+  EXPECT_LE(silent.looks(1), before + 2);
+  port.cancel(in.op);
+}
 
 // Does something just before a sleep begins, as another thread may, and notes what would have been slept on.
 class MeddlingWaker final : public PortWaker {
