@@ -249,7 +249,7 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
       failure_.emplace(error);
       // release: publishes failure_; pairs with the acquire in throw_if_unusable().
       failed_.store(true, std::memory_order_release);
-      logger_.warning(error.what());
+      logger_.info(error.what());  // the call raises it too
     }
   }
   metrics_.count_error();

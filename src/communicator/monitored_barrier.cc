@@ -71,7 +71,6 @@ void CommunicatorImpl::monitored_barrier(std::chrono::milliseconds timeout, bool
   if (missing.empty()) return;
   const std::string text = "[Rank 0]: " + std::string(missing.size() == 1 ? "Rank " : "Ranks ") + number_list(missing) +
                            " failed to pass monitoredBarrier in " + std::to_string(limit.count()) + " ms";
-  logger_.error(text);
   throw_error(ErrorKind::kTimeout, text);
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import torch
 import torch.distributed as dist
 from rank_pool import RankPool
 from rank_worker import Context
+
+import tutti
 
 pytestmark = pytest.mark.tutti_only
 World = Callable[..., RankPool]
@@ -251,3 +254,27 @@ def test_a_group_explains_its_choices(world: World) -> None:
     for name, answer in answers[0].items():
         chosen = [line for line in answer.splitlines() if line.startswith("-> ")]
         assert len(chosen) == 1, (name, answer)
+
+
+def fail_with_standard_error_kept(ctx: Context, folder: str) -> str:
+    path = Path(folder) / f"standard_error.{ctx.rank}"
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        if ctx.rank == 0:
+            tutti.abort(reason="the test says so")
+        with pytest.raises(dist.DistBackendError, match="aborted"):
+            for _ in range(1000):  # the other rank learns of it in one of its next calls
+                dist.barrier()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("level", ["warning", "info"])
+def test_a_failure_is_said_once(fresh_world: Callable[..., RankPool], tmp_path: Path, level: str) -> None:
+    """By the exception; in the log only for those who ask for more."""
+    texts = fresh_world(2, env={"TUTTI_LOG_LEVEL": level}).call(fail_with_standard_error_kept, str(tmp_path))
+    assert ("rank 0" in texts[1]) == (level == "info"), texts
