@@ -22,7 +22,7 @@ def bar_plot(runs: dict[str, dict[str, Any]], path: Path) -> None:
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, (speed, latency, loss) = plt.subplots(1, 3, figsize=(13, 4))
+    figure, (speed, latency, loss) = plt.subplots(1, 3, figsize=(13, 4.4))
     names = list(runs)
     colours = [f"C{index}" for index in range(len(names))]
     bars = speed.bar(names, [stats["samples_per_s"] for stats in runs.values()], color=colours)
@@ -43,8 +43,10 @@ def bar_plot(runs: dict[str, dict[str, Any]], path: Path) -> None:
     loss.set_xlabel("epoch")
     loss.set_title("loss")
     loss.legend(fontsize=8)
+    loss.text(0.5, 0.97, "equal losses lie on one another", transform=loss.transAxes, ha="center", va="top", fontsize=8)
     for axis in (speed, latency):
         axis.tick_params(axis="x", labelrotation=20, labelsize=8)
+        axis.margins(y=0.12)  # room for the numbers above the highest bars
     sizes = {f"{stats['parameters'] / 1e6:.2g} M" for stats in runs.values()}
     figure.suptitle(f"DDP on handwritten digits, {', '.join(sorted(sizes))} parameters")
     figure.tight_layout()
@@ -68,11 +70,14 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, default=Path("bench"), help="the plot goes to OUT_throughput.png")
     options = parser.parse_args()
     runs: dict[str, dict[str, Any]] = {}
-    if options.baseline is not None:
-        runs["one process"] = json.loads(options.baseline.read_text())
-    for name, path in options.ddp:
-        stats = json.loads(path.read_text())
-        runs[name or f"{stats['backend']}, {stats['ranks']} ranks"] = stats
+    try:
+        if options.baseline is not None:
+            runs["one process"] = json.loads(options.baseline.read_text())
+        for name, path in options.ddp:
+            stats = json.loads(path.read_text())
+            runs[name or f"{stats['backend']}, {stats['ranks']} ranks"] = stats
+    except (OSError, json.JSONDecodeError) as error:
+        parser.error(f"these are no statistics of ddp_train.py: {error}")
     if not runs:
         parser.error("give --baseline, --ddp or both")
     single = runs.get("one process", {}).get("samples_per_s")

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from digits import batches, load_digits, make_model
+from common.digits import batches, load_digits, make_model
 
 PER_RANK, EPOCHS = 32, 3
 

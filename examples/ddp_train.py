@@ -3,7 +3,7 @@
     torchrun --nproc-per-node=2 examples/ddp_train.py --save-stats ddp_stats.json
     python examples/ddp_train.py --baseline --save-stats baseline_stats.json
 
-Rank 0 prints a line an epoch. The data are scikit-learn's handwritten digits (see digits.py for origin and licence).
+Rank 0 prints a line an epoch. The data are scikit-learn's handwritten digits (common/digits.py: origin, licence).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 import tutti
-from communication import watch
-from digits import Digits, batches, load_digits, make_model
+from common.communication import watch
+from common.digits import Digits, batches, load_digits, make_model
 
 MEASURED_STEPS = 20
 

@@ -13,7 +13,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from digits import batches, load_digits, make_model
+from common.digits import batches, load_digits, make_model
 
 PER_RANK, STEPS = 32, 10
 
