@@ -2,12 +2,13 @@
 # make test    runs all tests
 # make bench   measures Tutti beside gloo (needs nothing more)
 # make test-gpu  builds the CUDA part and runs its tests on the GPUs of this machine (needs nvcc)
+# make docs    makes a site of the documentation in build/site; a dead link or a page that nothing names is an error
 # make lint    checks types, style, formatting and that the mutants of the core apply
 # make clean   removes what was built, not the virtual environment
 #
 # The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX.
 
-.PHONY: demo test test-gpu build bench lint clean
+.PHONY: demo test test-gpu build bench docs lint clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -38,6 +39,10 @@ test-gpu: build/.system
 	cmake --build build/cuda
 	cmake --build build/cuda --target tutti_cuda_delayed
 	./scripts/test_gpu.sh build/cuda
+
+docs: .venv/.ready
+	$(PY) -m pip install -q --disable-pip-version-check mkdocs-material
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir build/site
 
 lint: build
 	$(PY) scripts/check_layers.py
