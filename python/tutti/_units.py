@@ -27,6 +27,11 @@ def format_bytes(size: float) -> str:
     return f"{size:.3g} TB"
 
 
+def format_simd(target: str) -> str:
+    """``"AVX-512"`` for Highway's ``"AVX3"``, ``"AVX-512 ZEN4"`` for ``"AVX3_ZEN4"``; others as they stand."""
+    return target.replace("AVX3", "AVX-512").replace("_", " ")
+
+
 def format_us(microseconds: float) -> str:
     """``"4.2 us"``, ``"1.35 ms"``, ``"2.1 s"``."""
     if microseconds < 1e3:

@@ -130,7 +130,6 @@ void bind_probes(nb::module_& m) {
       "usable_cores", [] { return usable_cores(); },
       "Cores this process may use: affinity bounded by the cgroup's quota.");
   m.def("simd_target", &cpu::target_name, "The instruction set that the arithmetic kernels run on.");
-  m.def("probe_process_vm", &probe_process_vm, "Reads 8 MB of a sibling process's memory.");
   m.def("probe_memfd", &probe_memfd, "Passes a memfd to another process, which writes into it.");
   m.def("probe_futex", &probe_futex, "Two processes wake each other through shared memory.");
   m.def("probe_membarrier", &probe_membarrier, "The asymmetric memory barrier.");

@@ -20,8 +20,6 @@ inline constexpr std::int64_t kProbeNs = 5'000'000'000;  // no step of a probe m
 struct ProbePage {
   std::atomic<std::uint32_t> stage{0};  // release: publishes the fields below; pairs with await_stage's acquire
   std::int32_t error_number = 0;
-  std::uint32_t wrong = 0;  // bytes that arrived damaged
-  std::int64_t elapsed_ns = 0;
 };
 
 // Publishes the page's fields and wakes who waits for `stage`.

@@ -17,9 +17,6 @@ struct Probe {
   std::string unit;    // "GB/s", "us", "bytes", ...; empty when nothing was measured
 };
 
-// One child reads 8 MB of its sibling's memory.
-Probe probe_process_vm();
-
 // A memfd is passed over a Unix socket; the child maps it and writes, the parent reads.
 Probe probe_memfd();
 

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,32 +39,6 @@ std::uint32_t count_wrong(const std::byte* data, std::size_t bytes) noexcept {
   return wrong;
 }
 
-// Reads [data, data + bytes) of `pid` to `into`; 0 or errno.
-int read_memory(pid_t pid, std::byte* into, std::byte* data, std::size_t bytes) noexcept {
-  std::size_t done = 0;
-  while (done < bytes) {
-    const iovec local{into + done, bytes - done};
-    const iovec remote{data + done, bytes - done};
-    const ssize_t n = ::process_vm_readv(pid, &local, 1, &remote, 1, 0);
-    if (n <= 0) return n < 0 ? errno : EIO;
-    done += static_cast<std::size_t>(n);
-  }
-  return 0;
-}
-
-struct AnonymousMemory {
-  explicit AnonymousMemory(std::size_t size) : bytes(size) {
-    void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapped == MAP_FAILED) throw_system_error(ErrorKind::kExhausted, "mmap", errno);
-    data = static_cast<std::byte*>(mapped);
-  }
-  ~AnonymousMemory() { ::munmap(data, bytes); }
-  AnonymousMemory(const AnonymousMemory&) = delete;
-
-  std::byte* data;
-  std::size_t bytes;
-};
-
 // The child of probe_memfd: receives the memory, maps it, writes the pattern.
 void map_and_fill(int socket, ProbePage& page) {
   pollfd ready{socket, POLLIN, 0};
@@ -85,42 +58,6 @@ void map_and_fill(int socket, ProbePage& page) {
 }
 
 }  // namespace
-
-Probe probe_process_vm() try {
-  ProbeMemory memory;
-  ProbePage& page = memory.page();
-  AnonymousMemory source(kTransferBytes);
-  AnonymousMemory target(kTransferBytes);
-  std::memset(target.data, 0, target.bytes);
-
-  // Siblings, as two ranks are: some systems let only a parent read its child.
-  const Child owner([&] {
-    fill(source.data, source.bytes);
-    reach_stage(page, 1);
-    await_stage(page, 2);
-  });
-  if (owner.pid() < 0) return refused(errno);
-  if (!await_stage(page, 1)) return no_answer();
-  const Child reader([&] {
-    std::int64_t best = 0;
-    for (int round = 0; round < 3 && page.error_number == 0; ++round) {
-      const std::int64_t start = now_ns();
-      page.error_number = read_memory(owner.pid(), target.data, source.data, source.bytes);
-      const std::int64_t elapsed = now_ns() - start;
-      if (best == 0 || elapsed < best) best = elapsed;
-    }
-    page.elapsed_ns = best;
-    page.wrong = count_wrong(target.data, target.bytes);
-    reach_stage(page, 2);
-  });
-  if (!await_stage(page, 2)) return no_answer();
-  if (page.error_number != 0) return refused(page.error_number);
-  if (page.wrong != 0) return {false, std::to_string(page.wrong) + " bytes arrived damaged", 0, ""};
-  return {true, "8 MB read from a sibling process",
-          static_cast<double>(kTransferBytes) / static_cast<double>(page.elapsed_ns), "GB/s"};
-} catch (const Error& error) {
-  return {false, error.what(), 0, ""};
-}
 
 Probe probe_memfd() try {
   ProbeMemory memory;

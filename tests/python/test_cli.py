@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
 import tutti
 from tutti import _core
-from tutti._units import format_bytes, format_us, parse_bytes
+from tutti._dtypes import short_name, torch_name
+from tutti._units import format_bytes, format_simd, format_us, parse_bytes
 from tutti.cli import bench, doctor
 from tutti.cli.app import app
 from tutti.cli.bench_cases import CASES, bus_factor
@@ -47,6 +51,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 def test_units_are_written() -> None:
     assert [format_bytes(n) for n in (0, 8, 65536, 3 << 19, 1 << 40)] == ["0 B", "8 B", "64 KB", "1.5 MB", "1 TB"]
+    assert [format_simd(name) for name in ("AVX3_ZEN4", "AVX2")] == ["AVX-512 ZEN4", "AVX2"]
     assert [format_us(t) for t in (0.5, 42, 1350, 2.1e6)] == ["0.5 us", "42 us", "1.35 ms", "2.1 s"]
 
 
@@ -78,6 +83,19 @@ def test_explain_names_the_algorithm_and_the_call(arguments: tuple[str, ...], ex
     assert chosen[0].startswith(f"-> {expected}: ")
 
 
+def test_explain_prints_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("TUTTI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TUTTI_TUNING_PATH", "none")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text()
+    sample = page.partition("    $ tutti explain all_reduce 64KB\n")[2].partition("\n\n")[0]
+    assert invoke("explain", "all_reduce", "64KB") == (0, textwrap.dedent(sample) + "\n")
+
+
+def test_one_rank_is_one() -> None:
+    assert "; 1 rank on this machine:" in invoke("explain", "all_reduce", "64KB", "-n", "1")[1]
+
+
 def test_explain_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is the library's own, settings included: a forced algorithm is the one explained."""
     monkeypatch.setenv("TUTTI_ALGORITHM", "all_reduce=ring")
@@ -104,10 +122,41 @@ def test_explain_refuses_nonsense(arguments: tuple[str, ...], said: str) -> None
     assert "Traceback" not in output
 
 
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [("f32", "float32"), ("bf16", "bfloat16"), ("u8", "uint8"), ("i64", "int64"), ("f8e5m2", "float8_e5m2")],
+)
+def test_element_types_have_two_names(short: str, long: str) -> None:
+    """PyTorch's and the short one, both wherever a type is asked for."""
+    assert (short_name(long), torch_name(short)) == (short, long)
+    assert (short_name(short), torch_name(long)) == (short, long)
+    assert invoke("explain", "all_reduce", "64", "-d", long) == invoke("explain", "all_reduce", "64", "-d", short)
+    for name in (short, long):
+        assert bench.make_plan("all_reduce", "8", "tutti", 2, name, 0.1).dtype == long
+
+
+def test_every_element_type_has_pytorchs_name() -> None:
+    for name in _core.dtypes():
+        assert name == "byte" or isinstance(getattr(torch, torch_name(name)), torch.dtype)
+        assert short_name(torch_name(name)) == name
+
+
+HELP = [(), ("run",), ("info",), ("doctor",), ("bench",), ("tune",), ("explain",), ("plan",), ("plan", "check")]
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_is_whole_in_80_columns(command: tuple[str, ...]) -> None:
+    code, output = invoke(*command, "-h", env={"COLUMNS": "80"})
+    assert code == 0
+    assert output == invoke(*command, "--help", env={"COLUMNS": "80"})[1]
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= 80
+
+
 def test_doctor_finds_this_machine_usable() -> None:
     code, output = invoke("doctor", "--quick")
     assert code == 0, output
-    for check in ("cores", "shared memory", "futex", "pidfd", "process_vm_readv", "memory locks", "interface lo"):
+    for check in ("cores", "shared memory", "futex", "pidfd", "memory locks", "interface lo"):
         assert check in output
 
 
@@ -165,7 +214,7 @@ def test_launch_info_names_what_is_wrong() -> None:
 def test_bench_compares_and_checks(tmp_path: Path) -> None:
     table, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     code, output = invoke(
-        *("bench", "-c", "all_reduce,all_to_all,barrier", "-s", "8,3000", "-b", "tutti,tutti-mapped,gloo"),
+        *("bench", "-c", "all_reduce,reduce_scatter,barrier", "-s", "8,3000", "-b", "tutti,tutti-mapped,gloo"),
         *("--seconds", "0.005", "--json", str(table), "--png", str(plot)),
     )
     assert code == 0, output
@@ -173,8 +222,8 @@ def test_bench_compares_and_checks(tmp_path: Path) -> None:
     assert [(r["collective"], r["bytes"]) for r in report["results"]] == [
         ("all_reduce", 8),
         ("all_reduce", 3000),
-        ("all_to_all", 8),
-        ("all_to_all", 3000),
+        ("reduce_scatter", 8),
+        ("reduce_scatter", 3000),
         ("barrier", 0),
     ]
     for result in report["results"]:
@@ -184,6 +233,11 @@ def test_bench_compares_and_checks(tmp_path: Path) -> None:
             assert 0 < numbers["min_us"] <= numbers["p50_us"] <= numbers["p99_us"]
             assert numbers["ratio"] > 0
     assert report["conditions"]["torch"]
+    narrow = Console(width=80)
+    with narrow.capture() as captured:
+        narrow.print(bench._table(report))
+    assert "…" not in captured.get()
+    assert max(map(len, captured.get().splitlines())) <= 80
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "wrong: 0" in output
 
@@ -199,7 +253,9 @@ def test_bench_tells_of_a_wrong_result() -> None:
     [
         (("-c", "all_reduc"), "no collective"),
         (("-s", "8:4"), "range"),
-        (("-b", "gloo-mapped"), "mapped"),
+        (("-b", "gloo-mapped"), "there are tutti, tutti-mapped, gloo"),
+        (("-b", "foo"), "no backend foo here; there are tutti, tutti-mapped, gloo"),
+        (("-b", "tutti,mpi"), "no backend mpi here"),
         (("-d", "float33"), "dtype"),
         (("-b", ","), "at least one"),
     ],

@@ -16,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(plan_app, name="plan")
 
@@ -74,16 +75,23 @@ def run(
 @app.command()
 def bench(
     collectives: Annotated[
-        str, typer.Option("--collectives", "-c", help="Comma-separated names, or 'all'.")
+        str,
+        typer.Option("--collectives", "-c", help="Comma-separated names, or 'all'.", show_default="the five most used"),
     ] = "all_reduce,all_gather,reduce_scatter,all_to_all,broadcast",
     sizes: Annotated[
-        str, typer.Option("--sizes", "-s", help="Comma-separated, like 8,64KB,4MB; or MIN:MAX, in steps of a factor.")
+        str,
+        typer.Option(
+            "--sizes",
+            "-s",
+            help="Comma-separated, like 8,64KB,4MB; or MIN:MAX:FACTOR, like 8:64MB:4.",
+            show_default="8 bytes to 16 MB",
+        ),
     ] = "8,1KB,8KB,64KB,512KB,4MB,16MB",
     backends: Annotated[
-        str, typer.Option("--backends", "-b", help="Comma-separated; tutti-mapped: tensors from tutti.empty.")
+        str, typer.Option("--backends", "-b", help="tutti, gloo; tutti-mapped: tensors from tutti.empty.")
     ] = "tutti,tutti-mapped,gloo",
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Processes to start.")] = 2,
-    dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32, bfloat16, int32, ...")] = "float32",
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32 or f32, bfloat16 or bf16, ...")] = "float32",
     seconds: Annotated[float, typer.Option("--seconds", min=0.001, help="Time for each backend at each size.")] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="Save the results here.")] = None,
     png_file: Annotated[Path | None, typer.Option("--png", help="Save a plot here.")] = None,
@@ -103,7 +111,8 @@ def tune(
     ranks: Annotated[str, typer.Option("--ranks", "-n", help="Comma-separated; by default up to the cores.")] = "",
     collectives: Annotated[str, typer.Option("--collectives", "-c", help="Comma-separated names, or 'all'.")] = "all",
     sizes: Annotated[
-        str, typer.Option("--sizes", "-s", help="Of one rank's block, comma-separated.")
+        str,
+        typer.Option("--sizes", "-s", help="Of one rank's block, comma-separated.", show_default="64 bytes to 16 MB"),
     ] = "64,1KB,4KB,16KB,64KB,256KB,1MB,4MB,16MB",
     dtypes: Annotated[
         str, typer.Option("--dtypes", "-d", help="Of reductions: f32, bf16, f16, f64, i32, i64.")
@@ -137,14 +146,16 @@ def explain(
     collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, broadcast, ...")],
     size: Annotated[str, typer.Argument(help="Of one rank's block, like 64KB.")] = "0",
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Ranks on this machine.")] = 2,
-    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32, bf16, f16, f64, i32, ...")] = "f32",
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or float32, bf16 or bfloat16, i32, ...")] = "f32",
     op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
     mapped: Annotated[bool, typer.Option("--mapped", help="The tensors come from tutti.empty.")] = False,
 ) -> None:
     """Says which algorithm a call takes on this machine, and why."""
     from tutti import _core
+    from tutti._dtypes import short_name
     from tutti._units import format_bytes, parse_bytes
 
+    dtype = short_name(dtype)
     try:
         reasons = _core.explain(collective, parse_bytes(size), ranks, dtype, op, mapped)
         call = collective
@@ -152,7 +163,7 @@ def explain(
             call += f" of {format_bytes(parse_bytes(size))} a rank, {dtype}{', mapped' if mapped else ''}"
         if collective in ("all_reduce", "reduce", "reduce_scatter"):
             call += f", {op}"
-        typer.echo(f"{call}; {ranks} ranks on this machine:")
+        typer.echo(f"{call}; {ranks} {'rank' if ranks == 1 else 'ranks'} on this machine:")
         typer.echo(reasons.rstrip())
     except (ValueError, NotImplementedError) as error:
         typer.echo(f"tutti explain: {error}", err=True)

@@ -8,12 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tutti._units import format_bytes, format_us, parse_bytes
+from tutti._dtypes import torch_name
+from tutti._units import format_bytes, format_simd, format_us, parse_bytes
 from tutti.cli.bench_rank import Plan, main, sizes_of
 from tutti.cli.local_ranks import local_ranks
 
@@ -24,24 +26,39 @@ def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: st
     """The plan that the options describe. ValueError says which option is wrong and what it may be."""
     import torch
 
+    from tutti import _core
     from tutti.cli.bench_cases import CASES
 
     chosen = tuple(CASES) if collectives == "all" else tuple(_words(collectives))
     for name in chosen:
         if name not in CASES:
             raise ValueError(f"there is no collective {name}; there are {', '.join(CASES)}")
+    dtype = torch_name(dtype)
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise ValueError(f"torch has no dtype {dtype}")
+        known = (torch_name(name) for name in _core.dtypes())
+        raise ValueError(f"there is no dtype {dtype}; there are {', '.join(n for n in known if hasattr(torch, n))}")
     names = tuple(_words(backends))
+    present = _backends()
+    for name in names:
+        if name not in present:
+            raise ValueError(f"there is no backend {name} here; there are {', '.join(present)}")
     if not chosen or not names:
         raise ValueError("name at least one collective and one backend")
-    if any(name.endswith("-mapped") and name != "tutti-mapped" for name in names):
-        raise ValueError("only tutti has mapped tensors")
     return Plan(chosen, _sizes(sizes), names, ranks, dtype, seconds)
 
 
+def _backends() -> list[str]:
+    """The names that can be measured: what this torch has for CPU tensors. MPI is not among them: mpirun starts it."""
+    import torch.distributed as dist
+
+    built_in = [name for name, there in (("gloo", dist.is_gloo_available()), ("ucc", dist.is_ucc_available())) if there]
+    added = [name.lower() for name in dist.Backend._plugins]
+    others = [name for name in added if name != "tutti" and "cpu" in dist.Backend.backend_capability.get(name, [])]
+    return ["tutti", "tutti-mapped", *built_in, *others]
+
+
 def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -105,7 +122,7 @@ def _complete(plan: Plan, results: list[dict[str, Any]]) -> dict[str, Any]:
             "machine": platform.machine(),
             "system": f"{platform.system()} {platform.release()}",
             "cores": _core.usable_cores(),
-            "simd": _core.simd_target(),
+            "simd": format_simd(_core.simd_target()),
             "tutti": f"{__version__} {_core.build_type} {_core.compiler}",
             "torch": torch.__version__,
             "python": platform.python_version(),
@@ -123,14 +140,15 @@ def _complete(plan: Plan, results: list[dict[str, Any]]) -> dict[str, Any]:
 def _table(report: dict[str, Any]) -> Table:
     reference = report["reference"]
     others = [name for name in report["backends"] if name != reference]
-    table = Table(title=f"{report['ranks']} ranks, {report['dtype']}: median time of a call", title_justify="left")
-    table.add_column("collective", style="bold")
-    table.add_column("size", justify="right")
-    for name in report["backends"]:
-        table.add_column(name, justify="right")
-    for name in others:
-        table.add_column(f"{name} / {reference}", justify="right")
-    table.add_column("bus GB/s", justify="right")
+    ranks = "1 rank" if report["ranks"] == 1 else f"{report['ranks']} ranks"
+    title = f"{ranks}, {report['dtype']}: median time of a call"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("collective", style="bold", no_wrap=True)
+    # Heads of several lines: all columns of the default backends fit into 80.
+    heads = ["size", *(_narrow(name) for name in report["backends"])]
+    heads += [*(f"{_narrow(name)}\n/ {reference}" for name in others), "bus\nGB/s"]
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
     before = None
     for result in report["results"]:
         if before not in (None, result["collective"]):
@@ -145,6 +163,10 @@ def _table(report: dict[str, Any]) -> Table:
         table.add_row(*row, f"{best:.2f}" if best else "-")
     table.caption = f"bus GB/s: of {report['backends'][0]}; ratios: of the times, below 1 is faster than {reference}"
     return table
+
+
+def _narrow(name: str) -> str:
+    return name.replace("-", "-\n")
 
 
 def _cell(numbers: dict[str, Any]) -> str:

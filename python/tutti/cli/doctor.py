@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tutti import _core
-from tutti._units import format_bytes, format_us
+from tutti._units import format_bytes, format_simd, format_us
 from tutti.cli import doctor_gpu
 from tutti.cli.doctor_finding import Finding, Verdict
 
@@ -24,7 +24,8 @@ def _measured(probe: _core.Probe) -> str:
     if probe.unit == "bytes":
         return f"{probe.detail}; {'no limit' if probe.value < 0 else format_bytes(probe.value)}"
     if probe.unit:
-        return f"{probe.detail}: {probe.value:.3g} {probe.unit}"
+        number = f"{probe.value:.0f}" if probe.value >= 1000 else f"{probe.value:.3g}"
+        return f"{probe.detail}: {number} {probe.unit}"
     return probe.detail
 
 
@@ -38,7 +39,7 @@ def _judge(
 
 def _cores() -> Finding:
     usable, present = _core.usable_cores(), os.cpu_count() or 1
-    found = f"{usable} usable of {present}; kernels for {_core.simd_target()}"
+    found = f"{usable} usable of {present}; kernels for {format_simd(_core.simd_target())}"
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     local = int(said) if said.isdecimal() else 1
     if local > usable:
@@ -77,16 +78,6 @@ def _shared_memory() -> Finding:
         "ranks of this machine share memory; nothing is put into /dev/shm",
         "ranks cannot share memory and talk over TCP instead, at a tenth of the speed",
         "allow memfd_create and SCM_RIGHTS in the sandbox's system call filter",
-    )
-
-
-def _process_vm() -> Finding:
-    return _judge(
-        "process_vm_readv",
-        _core.probe_process_vm(),
-        "a rank may read its sibling's memory",
-        "a rank may not read its sibling's memory; staging in shared memory serves every call",
-        "nothing to do; where wanted, sysctl kernel.yama.ptrace_scope=0, or --cap-add=SYS_PTRACE for a container",
     )
 
 
@@ -231,7 +222,6 @@ CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _futex,
     _membarrier,
     _pidfd,
-    _process_vm,
     _memory_lock,
     _huge_pages,
     _shared_huge_pages,
@@ -271,7 +261,8 @@ def run(quick: bool) -> int:
     if remedies:
         console.print("\n[bold]What could be done[/bold]")
         for finding in remedies:
-            console.print(f"  {finding.check}: {finding.remedy}", highlight=False)
+            # On one line each, however long: a command can be pasted.
+            console.print(f"  {finding.check}: {escape(finding.remedy)}", highlight=False, soft_wrap=True)
     broken = [finding.check for finding in findings if finding.verdict is Verdict.BROKEN]
     if broken:
         console.print(f"\n[red]Tutti cannot work here[/red]: {', '.join(broken)}.")

@@ -12,6 +12,7 @@ from rich.table import Table
 
 import tutti
 from tutti import _core
+from tutti._units import format_simd
 
 
 def _installed(distribution: str) -> str:
@@ -45,7 +46,7 @@ def run() -> None:
                 ("torch", _installed("torch")),
                 ("python", platform.python_version()),
                 ("system", f"{platform.system()} {platform.release()} {platform.machine()}"),
-                ("cores", f"{_core.usable_cores()} usable, kernels for {_core.simd_target()}"),
+                ("cores", f"{_core.usable_cores()} usable, kernels for {format_simd(_core.simd_target())}"),
                 ("installed in", str(Path(tutti.__file__).parent)),
             ],
         )

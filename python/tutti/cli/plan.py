@@ -182,7 +182,7 @@ def run(
     file: PlanFile,
     size: Annotated[str, typer.Option("--size", "-s", help="Of one rank's block, like 64KB.")] = "64KB",
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Refuse a plan for another number of ranks.")] = 0,
-    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32, bf16, f16, f64, i32, ...")] = "f32",
+    dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or float32, bf16, i32, ...")] = "f32",
     op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed calls, back to back.")] = 20,
     threads: Annotated[bool, typer.Option("--threads", help="A thread for each rank, not one for all.")] = False,
@@ -194,8 +194,10 @@ def run(
     Leaves 0 if all is right, 1 if not, 2 if the plan cannot run this.
     """
     from tutti import _core
+    from tutti._dtypes import short_name
     from tutti._units import format_bytes, format_us, parse_bytes
 
+    dtype = short_name(dtype)
     if threads and seed is not None:
         raise typer.BadParameter("a random order is for one thread: leave out --threads or --seed")
     try:

@@ -18,6 +18,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tutti import _core
+from tutti._dtypes import short_name
 from tutti._units import format_bytes, format_us, parse_bytes
 from tutti.cli.local_ranks import LocalRanks, local_ranks
 from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, given_plans
@@ -75,7 +76,8 @@ def make_settings(
     """The settings that the options describe. ValueError says which is wrong and what it may be."""
     known = tuple(_core.collectives())
     chosen = known if collectives == "all" else words(collectives)
-    for name, allowed in ((chosen, known), (words(dtypes), DTYPES), (words(tensors), ("private", "mapped"))):
+    types = tuple(short_name(word) for word in words(dtypes))
+    for name, allowed in ((chosen, known), (types, DTYPES), (words(tensors), ("private", "mapped"))):
         for word in name:
             if word not in allowed:
                 raise ValueError(f'there is no "{word}"; there are {", ".join(allowed)}')
@@ -90,7 +92,7 @@ def make_settings(
         counts,
         chosen,
         tuple(sorted({parse_bytes(word) for word in words(sizes)})),
-        words(dtypes),
+        types,
         words(tensors),
         minutes,
         output.absolute(),
