@@ -36,7 +36,10 @@ class Error : public std::runtime_error {
 
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& message);
 
-// An Error that names a failed system call, with errno's text: "memfd_create: Too many open files".
+// What errno's value means, and for limits what they are and how to raise them.
+std::string describe_errno(int error_number);
+
+// An Error that names a failed system call, described so: "memfd_create: Too many open files (…)".
 [[noreturn]] void throw_system_error(ErrorKind kind, std::string_view call, int error_number);
 
 }  // namespace tutti

@@ -1,7 +1,10 @@
 // Error kinds by name, and the two ways to throw an Error.
 #include "tutti/error.h"
 
+#include <cerrno>
 #include <system_error>
+
+#include "base/process.h"
 
 namespace tutti {
 
@@ -29,9 +32,19 @@ std::string_view to_string(ErrorKind kind) noexcept {
 
 void throw_error(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
 
-void throw_system_error(ErrorKind kind, std::string_view call, int error_number) {
+std::string describe_errno(int error_number) {
   // generic_category().message() is thread safe where strerror() is not.
-  throw Error(kind, std::string(call) + ": " + std::generic_category().message(error_number));
+  std::string text = std::generic_category().message(error_number);
+  if (error_number == EMFILE) {
+    text += " (this process may have " + std::to_string(descriptor_limit()) +
+            " descriptors: raise ulimit -n, or destroy groups that are not used)";
+  }
+  if (error_number == ENFILE) text += " (all processes of this machine together: raise sysctl fs.file-max)";
+  return text;
+}
+
+void throw_system_error(ErrorKind kind, std::string_view call, int error_number) {
+  throw Error(kind, std::string(call) + ": " + describe_errno(error_number));
 }
 
 }  // namespace tutti

@@ -2,9 +2,11 @@
 #include "base/process.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cmath>
@@ -141,6 +143,26 @@ UniqueFd open_pidfd([[maybe_unused]] pid_t pid) noexcept {
 bool pidfd_ended(int pidfd) noexcept {
   pollfd entry{pidfd, POLLIN, 0};
   return ::poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+}
+
+void raise_descriptor_limit() noexcept {
+  constexpr rlim_t kEnough = rlim_t{1} << 20;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t most = std::min(limit.rlim_max, kEnough);  // RLIM_INFINITY is the largest number
+  if (limit.rlim_cur >= most) return;
+  limit.rlim_cur = most;
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // refused: it stays as it was
+}
+
+std::size_t descriptor_limit() noexcept {
+  rlimit limit{};
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 0;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 std::string host_hint() {

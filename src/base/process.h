@@ -31,6 +31,16 @@ UniqueFd open_pidfd(pid_t pid) noexcept;
 // True once the process behind `pidfd` has ended.
 bool pidfd_ended(int pidfd) noexcept;
 
+// Raises the soft limit on this process's descriptors to the hard one, at most to 1,048,576. The soft one is often
+// 1,024 so that select() works, which Tutti does not use.
+void raise_descriptor_limit() noexcept;
+
+// How many descriptors this process may have now.
+std::size_t descriptor_limit() noexcept;
+
+// The name of this host, for messages.
+std::string host_name();
+
 // Identifies the machine as far as names can: boot id and network namespace. Equal names are a hint that memory
 // may be shared, never a proof.
 std::string host_hint();

@@ -31,6 +31,10 @@ std::string store_key(std::string_view id, std::string_view topic, std::string_v
   return key;
 }
 
+std::string exchange_key(std::string_view id, std::string_view topic, int rank) {
+  return store_key(id, topic, std::to_string(rank));
+}
+
 std::string name_ranks(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -49,7 +53,7 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
   if (size == 1) return {std::string(blob)};
   std::vector<std::string> keys;
   keys.reserve(static_cast<std::size_t>(size));
-  for (int r = 0; r < size; ++r) keys.push_back(store_key(id, topic, std::to_string(r)));
+  for (int r = 0; r < size; ++r) keys.push_back(exchange_key(id, topic, r));
   store.set(keys[static_cast<std::size_t>(rank)], blob);
   try {
     return store.multi_get(keys, timeout);

@@ -14,6 +14,9 @@ namespace tutti {
 // parts give the same key ("a1","2" and "a","12" cannot meet).
 std::string store_key(std::string_view id, std::string_view topic, std::string_view detail = {});
 
+// Where a rank's blob of an exchange lies: a rank that cannot go on may put there why, for the others to find.
+std::string exchange_key(std::string_view id, std::string_view topic, int rank);
+
 // "rank 3", "ranks 1, 2 and 5": for messages.
 std::string name_ranks(const std::vector<int>& ranks);
 

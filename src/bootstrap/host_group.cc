@@ -1,6 +1,7 @@
 #include "bootstrap/host_group.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 
 #include "base/process.h"
@@ -24,11 +25,13 @@ void make_alone(const HostGroupRequest& request, HostGroup& group) {
   HostMember& member = group.members.emplace_back();
   member.rank = request.rank;
   member.pid = self.pid;
+  member.process = {self.pid_ns, self.pid};
   member.arena_id = self.arena_id;
   member.arena_bytes = self.arena_bytes;
   group.index = 0;
   group.segment.reset();
   group.segment_bytes = 0;
+  group.segment_ranks = 1;
 }
 
 // "TUTTI_STAGE_BYTES is 4M on rank 0 and 1M on ranks 1 and 2": of one setting, which the ranks have differently; else
@@ -61,6 +64,16 @@ void require_equal_settings(const std::vector<HostCard>& cards, const HostGroupR
   throw_error(ErrorKind::kMismatch, "communicator \"" + request.id + "\"" +
                                         " cannot form, for its ranks have different settings: " + differences +
                                         ". Give all ranks the same");
+}
+
+// Every rank finds the same.
+void require_room_for(const std::vector<int>& ranks, const HostGroupRequest& request) {
+  if (ranks.size() <= static_cast<std::size_t>(request.most_ranks)) return;
+  throw_error(ErrorKind::kUnsupported, "communicator \"" + request.id +
+                                           "\" cannot form: " + std::to_string(ranks.size()) +
+                                           " of its ranks are on one host (rank " + std::to_string(ranks.front()) +
+                                           " is the first), and at most " + std::to_string(request.most_ranks) +
+                                           " can share a host's memory. Give them several names by TUTTI_HOST_ID");
 }
 
 std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
@@ -175,6 +188,7 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
                request.settings};
   if (request.rank == 0 && request.secret.empty()) own.secret = random_secret();
   UniqueFd listener = listen_local(own.socket_name);
+  const int listen_error = listener ? 0 : errno;
   if (!listener) own.socket_name.clear();
   const std::vector<HostCard> cards = exchange_cards(store, request, own);
 
@@ -184,6 +198,7 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   for (int r = 0; r < request.size; ++r) hosts[cards[static_cast<std::size_t>(r)].hint].push_back(r);
   std::vector<int> unheard;  // leaders whose verdict this rank needs
   for (const auto& [hint, ranks] : hosts) {
+    require_room_for(ranks, request);
     if (const int leader = leader_of(ranks, cards); leader >= 0) unheard.push_back(leader);
   }
   const std::vector<int>& mine = hosts[own.hint];
@@ -197,6 +212,10 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   } else {
     listener.reset();
     if (context.leader >= 0) verdict = joiner.emplace(context).run(group);
+    if (joiner) group.alone_because = joiner->exhausted();
+    if (context.leader < 0 && mine.size() > 1 && listen_error != 0) {
+      group.alone_because = "no rank of this host can listen on a Unix socket: " + describe_errno(listen_error);
+    }
   }
   if (verdict) {
     apply(*verdict, group);

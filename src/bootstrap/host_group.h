@@ -2,7 +2,8 @@
 //
 // Ranks with equal hints (TUTTI_HOST_ID, else boot id and network namespace) try: the lowest of them, the leader,
 // makes a memfd segment and listens on an abstract Unix socket; the others connect, prove the shared secret by HMAC,
-// receive the segment by SCM_RIGHTS and map it. Who cannot forms a host of its own. The leader also hands every
+// receive the segment by SCM_RIGHTS and map it. Who cannot forms a host of its own; only a leader that has no
+// descriptors for its members ends it for all, since they would wait for it. The leader also hands every
 // member the pidfds and arenas of all others, so that it works without a common PID namespace.
 //
 // Cost in operations of the store, a rank: one set and one multi_get (all ranks' cards) when all share one host; with
@@ -17,9 +18,11 @@
 
 #include <chrono>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "base/peer_processes.h"
 #include "base/unique_fd.h"
 #include "tutti/config.h"
 #include "tutti/store.h"
@@ -28,7 +31,8 @@ namespace tutti {
 
 struct HostMember {
   int rank = -1;
-  int pid = 0;     // 0 when not visible
+  int pid = 0;  // 0 when not visible
+  ProcessName process;
   UniqueFd pidfd;  // empty when the system has none; then only the segment's flags and heartbeats tell
   UniqueFd arena;  // empty when that process has no arena
   std::uint64_t arena_id = 0;
@@ -41,6 +45,9 @@ struct HostGroup {
   int index = 0;                    // of this rank among them
   UniqueFd segment;                 // empty when alone on the host
   std::size_t segment_bytes = 0;
+  int segment_ranks = 1;  // that it was made for: the members, and any that could not map it after all
+  // Why this rank shares no memory with others of its hint, where the system was out of something; else empty.
+  std::string alone_because;
   std::string secret;  // the one in force, for further connections of this communicator
 };
 
@@ -62,13 +69,15 @@ struct HostGroupRequest {
   int arena_fd = -1;
   std::uint64_t arena_id = 0;
   std::uint64_t arena_bytes = 0;
-  std::function<std::size_t(int)> segment_bytes;  // for a host of n ranks; equal on all ranks
-  std::vector<AgreedSetting> settings;            // the same names in the same order on all ranks
+  std::function<std::size_t(int)> segment_bytes;     // for a host of n ranks; equal on all ranks
+  int most_ranks = std::numeric_limits<int>::max();  // that can share one host's memory
+  std::vector<AgreedSetting> settings;               // the same names in the same order on all ranks
   std::chrono::milliseconds timeout{};
 };
 
-// Collective. Throws Error(kTimeout) naming the ranks that have not come; Error(kMismatch) on all ranks naming the
-// settings that differ, their values and the ranks.
+// Collective. Throws Error(kTimeout) naming the ranks that have not come; on all ranks Error(kMismatch) naming the
+// settings that differ, their values and the ranks, Error(kUnsupported) if a host has too many ranks, and
+// Error(kExhausted) naming a leader that is out of descriptors.
 HostGroup form_host_group(Store& store, const HostGroupRequest& request);
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 
 #include "base/interruption.h"
 #include "base/mapping.h"
@@ -42,6 +43,7 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
 bool HostJoiner::connect() {
   const std::string& name = context_.cards[static_cast<std::size_t>(context_.leader)].socket_name;
   socket_ = new_local_socket();
+  if (!socket_) exhausted_ = "socket: " + describe_errno(errno);
   if (!socket_) return false;
   for (;;) {
     const SocketStatus status = connect_local(socket_.get(), name);
@@ -88,6 +90,10 @@ std::optional<HostVerdict> HostJoiner::listen() {
   for (;;) {
     const SocketStatus status = receive_message(socket_.get(), message);
     if (status == SocketStatus::kEnd) return std::nullopt;
+    if (status == SocketStatus::kNoRoom) {
+      exhausted_ = "no room for the descriptors of shared memory: " + describe_errno(EMFILE);
+      return std::nullopt;
+    }
     if (status == SocketStatus::kAgain) {
       wait_for_message();
       continue;
@@ -125,7 +131,8 @@ bool HostJoiner::map_and_ack(const HostWelcome& welcome) {
   try {
     if (!holds(segment_.get(), segment_bytes_)) return false;
     Mapping::shared(segment_.get(), segment_bytes_);
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    exhausted_ = e.what();
     return false;
   }
   return say(pair_.ack(welcome.challenge), {});
@@ -139,6 +146,7 @@ void HostJoiner::build_group(const HostVerdict& verdict, HostGroup& group) {
     HostMember& member = group.members.emplace_back();
     member.rank = other.entry.rank;
     member.pid = other.entry.pid_ns == self_.pid_ns ? other.entry.pid : 0;
+    member.process = {other.entry.pid_ns, other.entry.pid};
     member.pidfd = std::move(other.pidfd);
     member.arena = std::move(other.arena);
     member.arena_id = other.entry.arena_id;
@@ -146,14 +154,18 @@ void HostJoiner::build_group(const HostVerdict& verdict, HostGroup& group) {
   }
   group.segment = std::move(segment_);
   group.segment_bytes = segment_bytes_;
+  group.segment_ranks = static_cast<int>(others_.size());
   if (group.members.size() != verdict.ranks.size()) {
     throw_error(ErrorKind::kInternal,
                 "rank " + std::to_string(context_.leader) + " counts ranks in that it never named");
   }
 }
 
+// What came goes at once: whoever is alone needs descriptors for connections.
 void HostJoiner::leave() {
   socket_.reset();
+  segment_.reset();
+  others_.clear();
   const std::string& id = context_.request.id;
   context_.store.add(left_key(id, context_.request.rank), 1);
   context_.store.add(left_count_key(id, context_.leader), 1);

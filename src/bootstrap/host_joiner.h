@@ -19,6 +19,9 @@ class HostJoiner {
   // then the leader knows by the store that this rank is out, and its verdict comes by the store too.
   std::optional<HostVerdict> run(HostGroup& group);
 
+  // What the system was out of, if that is why run() gave nothing; else empty.
+  const std::string& exhausted() const noexcept { return exhausted_; }
+
   // The leader's process, to be watched while waiting for the store; -1 when unknown.
   int leader_pidfd() const noexcept { return leader_.pidfd.get(); }
 
@@ -47,6 +50,7 @@ class HostJoiner {
   std::vector<Other> others_;  // this rank included, without descriptors
   UniqueFd segment_;
   std::uint64_t segment_bytes_ = 0;
+  std::string exhausted_;
 };
 
 }  // namespace tutti

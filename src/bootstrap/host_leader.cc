@@ -53,6 +53,7 @@ HostVerdict HostLeader::run(HostGroup& group) {
   }
   publish(verdict);
   if (verdict.ok() && verdict.ranks.size() > 1) build_group(group);
+  group.alone_because = no_segment_;
   return verdict;
 }
 
@@ -96,7 +97,8 @@ void HostLeader::choose_segment() {
   segment_bytes_ = context_.request.segment_bytes(static_cast<int>(welcomed_.size()));
   try {
     segment_ = create_memfd("tutti", segment_bytes_);
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    no_segment_ = e.what();
     for (Member& m : members_) {
       if (m.state == State::kKnown) m.state = State::kOut;
     }
@@ -195,6 +197,7 @@ void HostLeader::build_group(HostGroup& group) {
     HostMember& out = group.members.emplace_back();
     out.rank = m.entry.rank;
     out.pid = m.visible_pid;
+    out.process = {m.entry.pid_ns, m.entry.pid};
     out.arena_id = m.entry.arena_id;
     out.arena_bytes = m.entry.arena_bytes;
     if (elsewhere) out.pidfd = std::move(m.pidfd);
@@ -202,6 +205,7 @@ void HostLeader::build_group(HostGroup& group) {
   }
   group.segment = std::move(segment_);
   group.segment_bytes = segment_bytes_;
+  group.segment_ranks = static_cast<int>(welcomed_.size());
 }
 
 }  // namespace tutti

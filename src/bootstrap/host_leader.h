@@ -1,8 +1,9 @@
 // The leader's side of a forming host: gathers the members, hands out the segment, and says who is in.
 //
 // One nonblocking poll loop. A connection that has not proven itself within a bound is dropped, so that strangers on
-// the socket neither disturb nor stall. A member that cannot go on says so through the store; one that dies is seen by
-// its pidfd; one that does neither is named when the time is over.
+// the socket neither disturb nor stall. Without descriptors for its members it gives up for all of them. A member that
+// cannot go on says so through the store; one that dies is seen by its pidfd; one that does neither is named when the
+// time is over.
 //
 // Ownership: its sockets and descriptors, until build_group() moves them out. Thread rule: one thread.
 #pragma once
@@ -45,8 +46,10 @@ class HostLeader {
   HostWelcome batch_for(const Member& member, std::uint32_t batch, std::vector<int>& fds) const;
   void poll_once(bool accepting, int most_ms);
   void accept_all();
+  void bear_exhaustion(int error);
+  [[noreturn]] void throw_exhausted(int error) const;
   bool read_stranger(Stranger& stranger);
-  void admit(Stranger& stranger, LocalMessage& message);
+  void admit(Stranger& stranger, LocalMessage& message, SocketStatus status);
   void read_member(Member& member);
   void look_for_leavers();
   void publish(const HostVerdict& verdict);
@@ -60,11 +63,13 @@ class HostLeader {
   Deadline deadline_;  // earlier than the communicator's, so that members hear the verdict in time
   UniqueFd listener_;
   bool accept_exhausted_ = false;
-  std::deque<Stranger> strangers_;     // oldest first
-  std::vector<Member> members_;        // ascending by rank; the leader itself is one, mapped from the start
-  std::vector<std::size_t> welcomed_;  // of members_: whose descriptors the Welcome carries
+  std::int64_t exhausted_since_ns_ = 0;  // 0: nobody waits for want of a descriptor
+  std::deque<Stranger> strangers_;       // oldest first
+  std::vector<Member> members_;          // ascending by rank; the leader itself is one, mapped from the start
+  std::vector<std::size_t> welcomed_;    // of members_: whose descriptors the Welcome carries
   UniqueFd segment_;
   std::uint64_t segment_bytes_ = 0;
+  std::string no_segment_;  // why there is none, where there should be
   Nonce challenge_{};
   std::int64_t look_at_ns_ = 0;
   std::int64_t left_seen_ = 0;

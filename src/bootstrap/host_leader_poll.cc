@@ -2,6 +2,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/interruption.h"
 #include "base/process.h"
@@ -17,6 +18,7 @@ constexpr std::size_t kMostStrangers = 64;
 constexpr std::int64_t kLookEveryNs = 100'000'000;
 constexpr int kAcceptsATurn = 256;  // then the members get their turn, however many strangers come
 constexpr int kExhaustedPollMs = 10;
+constexpr std::int64_t kBearNs = 250'000'000;  // other threads may give descriptors back
 
 }  // namespace
 
@@ -60,9 +62,9 @@ void HostLeader::accept_all() {
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
     Accepted accepted = accept_local(listener_.get());
     accept_exhausted_ = accepted.status == AcceptStatus::kExhausted;
-    // No descriptor left: the strangers give theirs up, and the listener rests for a moment.
-    if (accept_exhausted_) strangers_.clear();
-    if (accept_exhausted_ || accepted.status == AcceptStatus::kNone) return;
+    if (accept_exhausted_) return bear_exhaustion(accepted.error);
+    exhausted_since_ns_ = 0;
+    if (accepted.status == AcceptStatus::kNone) return;
     if (accepted.status == AcceptStatus::kStranger) continue;
     Stranger stranger{std::move(accepted.socket), now_ns() + kStrangerNs};
     if (read_stranger(stranger)) continue;
@@ -71,21 +73,42 @@ void HostLeader::accept_all() {
   }
 }
 
+// The strangers give their descriptors up, and the listener rests for a moment. Members that wait at it cannot tell why
+// nobody answers: when that lasts it is an error for all.
+void HostLeader::bear_exhaustion(int error) {
+  strangers_.clear();
+  pollfd listener{listener_.get(), POLLIN, 0};
+  if (::poll(&listener, 1, 0) != 1) {
+    exhausted_since_ns_ = 0;
+  } else if (exhausted_since_ns_ == 0) {
+    exhausted_since_ns_ = now_ns();
+  } else if (now_ns() - exhausted_since_ns_ > kBearNs) {
+    throw_exhausted(error);
+  }
+}
+
+void HostLeader::throw_exhausted(int error) const {
+  throw_error(ErrorKind::kExhausted, place_of(context_) + " has no descriptors for the ranks of its host, so " +
+                                         "communicator \"" + context_.request.id +
+                                         "\" cannot form: " + describe_errno(error));
+}
+
 // True when it is none any more: it became a member, it left, or what it said is not one of ours.
 bool HostLeader::read_stranger(Stranger& stranger) {
   LocalMessage message;
   const SocketStatus status = receive_message(stranger.socket.get(), message);
   if (status == SocketStatus::kAgain) return false;
-  if (status == SocketStatus::kOk) admit(stranger, message);
+  if (status == SocketStatus::kOk || status == SocketStatus::kNoRoom) admit(stranger, message, status);
   return true;
 }
 
-void HostLeader::admit(Stranger& stranger, LocalMessage& message) {
+void HostLeader::admit(Stranger& stranger, LocalMessage& message, SocketStatus status) {
   const int rank = claimed_rank(message.bytes);
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&](const Member& m) { return m.entry.rank == rank && m.state == State::kAwaited; });
   if (found == members_.end()) return;
   const std::optional<HostEntry> entry = HostPair(context_, rank).read_hello(message.bytes);
+  if (entry && status == SocketStatus::kNoRoom) throw_exhausted(EMFILE);
   if (!entry || message.fds.size() != (entry->has_arena ? 1u : 0u)) return;
   LocalPeer peer = local_peer(stranger.socket.get());
   // In one PID namespace the number must be the one that the kernel gives: nobody passes on another's proof.

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/bytes.h"
+#include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/local_socket.h"
 #include "tutti/error.h"
@@ -95,6 +96,10 @@ std::optional<HostVerdict> decode_verdict(std::string_view bytes) {
   for (std::uint32_t i = 0; i < count; ++i) verdict.ranks.push_back(static_cast<int>(in.u32()));
   if (!in.done()) return std::nullopt;
   return verdict;
+}
+
+std::string place_of(const HostContext& context) {
+  return "rank " + std::to_string(context.request.rank) + " on host " + host_name();
 }
 
 HostEntry own_entry(const HostGroupRequest& request) {

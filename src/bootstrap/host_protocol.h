@@ -55,6 +55,9 @@ struct HostContext {
   std::int64_t remaining_ms() const noexcept { return deadline.remaining_ns() / 1'000'000; }
 };
 
+// "rank 2 on host node7": who it is that speaks.
+std::string place_of(const HostContext& context);
+
 // Error(kPeerLost): the leader's process has ended.
 [[noreturn]] void throw_leader_died(const HostContext& context);
 

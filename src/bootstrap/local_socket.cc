@@ -67,10 +67,10 @@ Accepted accept_local(int listener) noexcept {
   UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {
     const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    return {exhausted ? AcceptStatus::kExhausted : AcceptStatus::kNone, {}};
+    return {exhausted ? AcceptStatus::kExhausted : AcceptStatus::kNone, {}, errno};
   }
-  if (!same_user(socket.get())) return {AcceptStatus::kStranger, {}};
-  return {AcceptStatus::kOk, std::move(socket)};
+  if (!same_user(socket.get())) return {AcceptStatus::kStranger, {}, 0};
+  return {AcceptStatus::kOk, std::move(socket), 0};
 }
 
 SocketStatus connect_local(int socket, std::string_view name) noexcept {
@@ -125,13 +125,14 @@ SocketStatus receive_message(int socket, LocalMessage& message) {
       message.fds.emplace_back(fd);
     }
   }
-  // MSG_CTRUNC: this process has no descriptor left for some of them; part of a message is no message.
-  if (got == 0 || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if (got == 0 || (header.msg_flags & MSG_TRUNC) != 0) {
     message.fds.clear();
     return SocketStatus::kEnd;
   }
   message.bytes.assign(buffer.data(), static_cast<std::size_t>(got));
-  return SocketStatus::kOk;
+  if ((header.msg_flags & MSG_CTRUNC) == 0) return SocketStatus::kOk;
+  message.fds.clear();  // a part of them is of no use
+  return SocketStatus::kNoRoom;
 }
 
 LocalPeer local_peer(int socket) noexcept {

@@ -29,22 +29,24 @@ enum class SocketStatus {
   kOk,
   kAgain,     // not now: poll and come back. Also when too many descriptors are under way in the whole system
   kEnd,       // the other side is gone, or its message is not one of ours
+  kNoRoom,    // of receive_message: the message is there, its descriptors found no room in this process and are lost
   kStranger,  // of connect_local: another user's process listens there
 };
 
-// A new listening socket of this (abstract) name; empty when the system refuses.
+// A new listening socket of this (abstract) name; empty, with errno, when the system refuses.
 UniqueFd listen_local(std::string_view name) noexcept;
 
 // The next connection. Another user's is closed, and counts as one so that the caller can bound them.
-enum class AcceptStatus { kOk, kNone, kStranger, kExhausted /* there is one, but no descriptor left */ };
+enum class AcceptStatus { kOk, kNone, kStranger, kExhausted /* no descriptor left, whether or not there is one */ };
 struct Accepted {
   AcceptStatus status = AcceptStatus::kNone;
   UniqueFd socket;
+  int error = 0;  // kExhausted: errno
 };
 Accepted accept_local(int listener) noexcept;
 
-// A new socket to connect, and one attempt to do it; kAgain while the listener's backlog is full. After kStranger the
-// socket is good for nothing but to be closed.
+// A new socket to connect (empty, with errno, when the system refuses), and one attempt to do it; kAgain while the
+// listener's backlog is full. After kStranger the socket is good for nothing but to be closed.
 UniqueFd new_local_socket() noexcept;
 SocketStatus connect_local(int socket, std::string_view name) noexcept;
 

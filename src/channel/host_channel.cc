@@ -56,7 +56,8 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
   const Arena* own = process_arena();
   for (std::size_t r = 0; r < n; ++r) {
     HostMember& member = group_.members[r];
-    life_.push_back({static_cast<int>(r) == index_ ? -1 : member.pidfd.get(), POLLIN, 0});
+    pidfds_.push_back(PeerProcesses::instance().share(member.process, std::move(member.pidfd)));
+    life_.push_back({static_cast<int>(r) == index_ ? -1 : pidfds_[r]->get(), POLLIN, 0});
     // Members in this process, this rank among them, were sent no descriptor: theirs is this process's own arena.
     const bool here = own != nullptr && member.arena_id == own->id();
     const int arena_fd = here ? own->fd() : member.arena.get();
@@ -350,7 +351,7 @@ Bell* HostChannel::open_bell() noexcept {
 bool HostChannel::died(int peer) const noexcept {
   const HostMember& member = group_.members[static_cast<std::size_t>(peer)];
   if (peer == index_) return false;
-  if (member.pidfd) return pidfd_ended(member.pidfd.get());
+  if (const UniqueFd& pidfd = *pidfds_[static_cast<std::size_t>(peer)]; pidfd) return pidfd_ended(pidfd.get());
   return member.pid > 0 && member.pid != ::getpid() && ::kill(member.pid, 0) != 0 && errno == ESRCH;
 }
 

@@ -183,6 +183,7 @@ class HostChannel {
   Outcome wait_slowly(int peer, Deadline& deadline, const Ready& ready) noexcept;
 
   HostGroup group_;
+  std::vector<std::shared_ptr<const UniqueFd>> pidfds_;  // by rank; shared by all groups of this process
   SegmentLayout layout_;
   std::shared_ptr<PeerArena> segment_;  // the mapping; shared by rank threads of one process
   std::byte* base_ = nullptr;

@@ -26,7 +26,6 @@
 #include "algorithm/tuning/tuned.h"
 #include "base/log.h"
 #include "base/registry.h"
-#include "channel/group_waker.h"
 #include "channel/host_channel.h"
 #include "channel/message_port.h"
 #include "communicator/algorithm_table.h"
@@ -151,7 +150,6 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   const Logger logger_;
   Topology topology_;
   const GroupHosts hosts_;
-  std::unique_ptr<GroupWaker> waker_;
   std::unique_ptr<MessagePort> port_;
   mutable AlgorithmTable algorithms_;  // see there for its threads
   std::atomic<std::int64_t> timeout_ms_;

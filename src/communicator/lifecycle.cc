@@ -99,8 +99,8 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {
-  waker_ = std::make_unique<GroupWaker>(topology_.host.get(), topology_.host_ranks, rank, size);
-  port_ = std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, waker_.get(), topology_.spins);
+  port_ =
+      std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, topology_.waker.get(), topology_.spins);
   context_.rank = rank;
   context_.size = size;
   context_.host = topology_.hosts == 1 ? topology_.host.get() : nullptr;
@@ -125,7 +125,7 @@ CommunicatorImpl::~CommunicatorImpl() {
     stopping_.store(true, std::memory_order_release);  // release: pairs with the acquire in message_loop()
     message_thread_wake_.notify_all();
   }
-  waker_->nudge();
+  topology_.waker->nudge();
   if (message_thread_.joinable()) message_thread_.join();
 }
 

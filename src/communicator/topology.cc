@@ -92,6 +92,7 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
     request.arena_id = arena->id();
     request.arena_bytes = arena->bytes();
   }
+  request.most_ranks = kMaxHostRanks;
   request.segment_bytes = [&](int n) { return SegmentLayout(segment_shape(n, options.config)).total_bytes(); };
   request.settings = agreed_settings(size, options.config, plans);
   request.timeout = options.timeout;
@@ -111,6 +112,25 @@ void add_shm(Topology& topology, int index, std::size_t ring_capacity) {
   }
 }
 
+void add_waker(Topology& topology, int rank, int size) {
+  topology.waker = std::make_unique<GroupWaker>(topology.host.get(), topology.host_ranks, rank, size);
+}
+
+// In the place of an address: why a rank has none, which all ranks raise.
+constexpr char kNoAddress = '!';
+
+std::string no_address(const Error& error) {
+  return {kNoAddress + std::string(1, 'a' + static_cast<char>(error.kind())) + error.what()};
+}
+
+void raise_if_none(const std::string& address) {
+  if (!address.starts_with(kNoAddress)) return;
+  const int kind = address.size() > 1 ? address[1] - 'a' : -1;
+  const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal);
+  throw_error(known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal,
+              address.substr(std::min<std::size_t>(2, address.size())));
+}
+
 void add_tcp(Topology& topology, Store& store, int rank, int size, const std::string& secret,
              const CommunicatorOptions& options) {
   tcp::TcpOptions tcp;
@@ -123,12 +143,22 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   tcp.heartbeat = options.config.heartbeat;
   tcp.connect_timeout = std::max(tcp.connect_timeout, tcp.silence());
   tcp.logger = Logger(parse_log_level(options.config.log_level), rank);
-  auto transport = tcp::TcpTransport::create(tcp);
+  std::unique_ptr<tcp::TcpTransport> transport;
+  try {
+    add_waker(topology, rank, size);  // before the exchange: what may be missing is missing here
+    transport = tcp::TcpTransport::create(tcp);
+  } catch (const Error& e) {
+    const Error told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
+                                   " on host " + host_name() + " cannot make connections: " + e.what());
+    store.set(exchange_key(topology.id, "tcp", rank), no_address(told));  // nobody waits for it
+    throw told;
+  }
   // What all hosts must know of each other travels with the addresses.
   const char mapped = topology.arenas_mapped ? '1' : '0';
   std::vector<std::string> addresses =
       exchange(store, topology.id, "tcp", rank, size, mapped + transport->address(), options.timeout);
   for (std::string& address : addresses) {
+    raise_if_none(address);
     topology.arenas_mapped = topology.arenas_mapped && address.starts_with('1');
     address.erase(0, 1);
   }
@@ -150,9 +180,19 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
   topology.host_ranks = {rank};
   topology.host_of = {rank};
-  if (size == 1) return topology;
+  PeerProcesses::instance();  // raises the limit on descriptors
+  if (size == 1) {
+    add_waker(topology, rank, size);
+    return topology;
+  }
   HostGroup group = find_host(store, id, rank, size, options, plans);
   const std::string secret = group.secret;
+  if (!group.alone_because.empty()) {
+    Logger(parse_log_level(options.config.log_level), rank)
+        .warning("group '" + options.name + "': rank " + std::to_string(rank) + " on host " + host_name() +
+                 " shares no memory with other ranks there and talks to them over TCP, which is slower: " +
+                 group.alone_because);
+  }
   topology.hosts = static_cast<int>(std::set<int>(group.host_of.begin(), group.host_of.end()).size());
   topology.host_of = group.host_of;
   topology.host_ranks.clear();
@@ -163,13 +203,16 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   topology.spins = policy.spins;
   if (here > 1) {
     const int index = group.index;
-    const SegmentLayout layout(segment_shape(here, options.config));
-    if (group.segment_bytes != layout.total_bytes()) {
+    // Made before the last rank had mapped it: one that could not has left, and its part is not used.
+    SegmentShape shape = segment_shape(group.segment_ranks, options.config);
+    if (const std::size_t bytes = SegmentLayout(shape).total_bytes(); group.segment_bytes != bytes) {
       throw_error(ErrorKind::kInvalidArgument, "the host segment has " + std::to_string(group.segment_bytes) +
                                                    " bytes where rank " + std::to_string(rank) + " expects " +
-                                                   std::to_string(layout.total_bytes()) +
+                                                   std::to_string(bytes) +
                                                    ": TUTTI_STAGE_BYTES must be the same on all ranks");
     }
+    shape.ranks = here;
+    const SegmentLayout layout(shape);
     topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
     Deadline deadline = Deadline::after(options.timeout);
     if (const Outcome outcome = topology.host->join(deadline, word); !outcome.ok()) {
@@ -183,6 +226,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   }
   if (here == 1) topology.arenas_mapped = process_arena() != nullptr;
   if (topology.hosts > 1) add_tcp(topology, store, rank, size, secret, options);
+  if (topology.waker == nullptr) add_waker(topology, rank, size);  // all ranks are here: it takes nothing
   return topology;
 }
 

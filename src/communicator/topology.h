@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "channel/group_waker.h"
 #include "channel/host_channel.h"
 #include "transport/link.h"
 #include "tutti/communicator.h"
@@ -18,12 +19,15 @@ struct Topology {
   std::vector<int> host_ranks;        // on this rank's host, ascending
   bool arenas_mapped = false;         // on every host with several ranks, each has mapped the arenas of all
   std::unique_ptr<HostChannel> host;  // null when alone on its host
+  std::unique_ptr<GroupWaker> waker;
   std::vector<std::unique_ptr<Transport>> owned;
   std::vector<Transport*> transport_of_peer;  // null for this rank itself
   std::uint32_t spins = 0;                    // polls before a wait sleeps
 };
 
-// Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kExhausted), Error(kPeerLost).
+// Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kPeerLost), Error(kExhausted): on all
+// ranks, naming one that has no descriptors. Whatever a group holds of the system it has when this returns, but for
+// connections and threads.
 // `word` is what this rank tells the ranks of its host (HostChannel::word_of). `plans`: identity of those
 // that the choice of algorithms begins with; with other settings it is compared: Error(kMismatch) on all ranks that
 // names what differs.

@@ -50,7 +50,7 @@ bool receive(int socket, LocalMessage& message, Deadline& deadline) {
   for (;;) {
     const SocketStatus status = receive_message(socket, message);
     if (status == SocketStatus::kOk) return true;
-    if (status == SocketStatus::kEnd || !wait_for(socket, POLLIN, deadline)) return false;
+    if (status != SocketStatus::kAgain || !wait_for(socket, POLLIN, deadline)) return false;
   }
 }
 
@@ -66,7 +66,7 @@ bool send(int socket, const std::string& bytes, std::span<const int> fds, Deadli
 void serve(const FdServer& server, const FdExchange& request, std::span<const int> own) {
   Deadline deadline = Deadline::after(request.timeout);
   for (int clients = request.clients; clients > 0;) {
-    const auto [status, socket] = accept_local(server.listener.get());
+    const auto [status, socket, error] = accept_local(server.listener.get());
     if (deadline.expired()) return;  // strangers who keep coming hold up nobody for longer
     if (status == AcceptStatus::kNone && !wait_for(server.listener.get(), POLLIN, deadline)) return;
     if (status == AcceptStatus::kExhausted) std::this_thread::yield();

@@ -1,5 +1,6 @@
 #include "transport/tcp/connector.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -21,8 +22,18 @@ constexpr std::int64_t kLongestRestMs = 1'000;
 constexpr std::int64_t kYieldMs = 2'000;     // for the lower rank's own dial to arrive, before asking again
 constexpr std::int64_t kPatienceMs = 1'000;  // a stranger this old gives its place to a new one
 constexpr int kMostFailures = 10;            // broken dials in a row before the peer counts as lost
+constexpr int kMostExhausted = 5;            // dials for which the peer had no descriptor, over 0.6 s
+constexpr int kMostExhaustedHere = 6;  // for which this rank had none: later than its peers hear so, for their sake
+
+constexpr const char* kNoDescriptorThere =
+    "cannot be reached: it has no descriptor left for a connection (raise its ulimit -n, or destroy groups that are "
+    "not used)";
 
 std::int64_t now_in_ms() noexcept { return now_ns() / 1'000'000; }
+
+bool out_of_resources(int error) noexcept {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
 
 UniqueFd make_eventfd() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -46,6 +57,7 @@ TcpTransport::Connector::Connector(const TcpOptions& options, UniqueFd listener)
       listener_(std::move(listener)),
       wake_fd_(make_eventfd()),
       news_fd_(make_eventfd()) {
+  take_spare();
   peers_.reserve(static_cast<std::size_t>(options.size));
   wanted_.reserve(static_cast<std::size_t>(options.size));
   news_.reserve(static_cast<std::size_t>(options.size));
@@ -193,6 +205,7 @@ void TcpTransport::Connector::accept_strangers(std::int64_t now_ms) {
     UniqueFd socket = accept_from(listener_.get(), options_.silence());
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (out_of_resources(errno) && accept_on_spare(now_ms)) return;
       // Out of descriptors or memory: the listener stays readable, so look away for a moment.
       if (errno != EAGAIN && errno != EWOULDBLOCK) accept_again_ms_ = now_ms + kLongestRestMs / 10;
       return;
@@ -205,11 +218,31 @@ void TcpTransport::Connector::accept_strangers(std::int64_t now_ms) {
   }
 }
 
+// A dialer that is not accepted waits for nothing, and cannot know why.
+bool TcpTransport::Connector::accept_on_spare(std::int64_t now_ms) {
+  const int error = errno;
+  if (!spare_) return false;
+  spare_.reset();
+  UniqueFd socket = accept_from(listener_.get());
+  if (!socket) {
+    take_spare();
+    return false;
+  }
+  if (!warned_of_exhaustion_) {
+    options_.logger.warning("tcp transport: a connection of another rank is refused: " + describe_errno(error));
+    warned_of_exhaustion_ = true;
+  }
+  strangers_.push_back({Handshake::listen(std::move(socket), self_), now_ms, true});
+  return true;
+}
+
+void TcpTransport::Connector::take_spare() noexcept { spare_ = UniqueFd(::fcntl(wake_fd_.get(), F_DUPFD_CLOEXEC, 0)); }
+
 void TcpTransport::Connector::advance_strangers(std::int64_t now_ms) {
   for (std::size_t i = 0; i < strangers_.size(); ++i) {
     Handshake& handshake = strangers_[i].handshake;
     if (pollfds_[2 + i].revents == 0) continue;
-    if (handshake.advance() == Handshake::State::kProven) admit(handshake);
+    if (handshake.advance() == Handshake::State::kProven) admit(strangers_[i]);
     if (handshake.state() == Handshake::State::kBroken && handshake.peer() >= 0) {
       at(handshake.peer()).left_at_our_proof = true;
     }
@@ -222,11 +255,16 @@ void TcpTransport::Connector::advance_strangers(std::int64_t now_ms) {
   std::erase_if(strangers_, [&](const Stranger& s) {
     return s.handshake.over() || s.since_ms + options_.handshake_timeout.count() <= now_ms;
   });
+  if (!spare_ && std::none_of(strangers_.begin(), strangers_.end(), [](const Stranger& s) { return s.on_spare; })) {
+    take_spare();
+  }
 }
 
-void TcpTransport::Connector::admit(Handshake& handshake) {
+void TcpTransport::Connector::admit(Stranger& stranger) {
+  Handshake& handshake = stranger.handshake;
   const int peer = handshake.peer();
-  const Verdict verdict = judge(peer);
+  Verdict verdict = judge(peer);
+  if (verdict == Verdict::kAccept && stranger.on_spare) verdict = Verdict::kFull;
   if (handshake.answer(verdict) != Handshake::State::kDone || verdict != Verdict::kAccept) return;
   bring_up(peer, handshake.take_socket());
 }
@@ -255,10 +293,10 @@ void TcpTransport::Connector::start_dial(int peer, std::int64_t now_ms) {
     p.dial.emplace(Handshake::dial(std::move(socket), self_, peer));
     p.dial_began_ms = now_ms;
     p.state = Peer::State::kDialing;
-  } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS || errno == EAGAIN) {
+  } else if (out_of_resources(errno) || errno == EAGAIN) {
     rest_after_failure(peer, now_ms,
-                       std::string("cannot be reached: no descriptors, ports or memory left here (") +
-                           std::strerror(errno) + "); ulimit -n bounds the descriptors");
+                       "cannot be reached: no descriptors, ports or memory left here: " + describe_errno(errno),
+                       kMostExhaustedHere);
   } else {
     give_up(peer, no_way(peer, errno));
   }
@@ -281,14 +319,15 @@ void TcpTransport::Connector::on_dial_over(int peer, std::int64_t now_ms) {
   Peer& p = at(peer);
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
+      if (p.was_full) return give_up(peer, kNoDescriptorThere);  // and has ended by now
       return give_up(peer, left_at_our_proof(peer) ? other_secret(peer) : no_way(peer, p.dial->error()));
     case Handshake::State::kForged:
       return give_up(peer, other_secret(peer));
     case Handshake::State::kBroken:
-      return rest_after_failure(peer, now_ms,
-                                left_at_our_proof(peer)
-                                    ? other_secret(peer)
-                                    : "died or cannot be reached any more: it ends every connection");
+      return rest_after_failure(
+          peer, now_ms,
+          left_at_our_proof(peer) ? other_secret(peer) : "died or cannot be reached any more: it ends every connection",
+          kMostFailures);
     default:
       break;
   }
@@ -300,15 +339,18 @@ void TcpTransport::Connector::on_dial_over(int peer, std::int64_t now_ms) {
       p.state = Peer::State::kResting;
       p.rest_until_ms = now_ms + kYieldMs;
       return;
+    case Verdict::kFull:
+      p.was_full = true;
+      return rest_after_failure(peer, now_ms, kNoDescriptorThere, kMostExhausted);
     case Verdict::kRefuse:
       return give_up(peer,
                      "died or cannot be reached any more: it has had a connection to this rank, and that is gone");
   }
 }
 
-void TcpTransport::Connector::rest_after_failure(int peer, std::int64_t now_ms, std::string why) {
+void TcpTransport::Connector::rest_after_failure(int peer, std::int64_t now_ms, std::string why, int most) {
   Peer& p = at(peer);
-  if (++p.failures > kMostFailures) return give_up(peer, std::move(why));
+  if (++p.failures > most) return give_up(peer, std::move(why));
   p.dial.reset();
   p.state = Peer::State::kResting;
   p.rest_until_ms = now_ms + std::min(kFirstRestMs << (p.failures - 1), kLongestRestMs);

@@ -59,7 +59,8 @@ class TcpTransport::Connector {
     std::int64_t rest_until_ms = 0;
     int failures = 0;  // dials in a row that broke
     bool left_at_our_proof = false;
-    std::string why;  // there is no connection; the transport's mutex
+    bool was_full = false;  // has said so
+    std::string why;        // there is no connection; the transport's mutex
     PeerWatch watch;
     TcpLink link;
     std::atomic<bool> asked{false};  // relaxed: only spares later calls the lock
@@ -68,6 +69,7 @@ class TcpTransport::Connector {
   struct Stranger {
     Handshake handshake;
     std::int64_t since_ms = 0;
+    bool on_spare = false;  // it has the spare descriptor: it will be told that there is no other
   };
 
   Peer& at(int peer) noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
@@ -79,14 +81,16 @@ class TcpTransport::Connector {
   void take_requests(std::int64_t now_ms);
   bool accepting(std::int64_t now_ms) const noexcept;
   void accept_strangers(std::int64_t now_ms);
+  bool accept_on_spare(std::int64_t now_ms);
+  void take_spare() noexcept;
   void advance_strangers(std::int64_t now_ms);
-  void admit(Handshake& handshake);
+  void admit(Stranger& stranger);
   Verdict judge(int peer) noexcept;
   void start_dials(std::int64_t now_ms);
   void start_dial(int peer, std::int64_t now_ms);
   void advance_dials(std::int64_t now_ms);
   void on_dial_over(int peer, std::int64_t now_ms);
-  void rest_after_failure(int peer, std::int64_t now_ms, std::string why);
+  void rest_after_failure(int peer, std::int64_t now_ms, std::string why, int most);
   void bring_up(int peer, UniqueFd socket);
   void give_up(int peer, std::string why);
   bool left_at_our_proof(int peer);
@@ -102,6 +106,7 @@ class TcpTransport::Connector {
   UniqueFd listener_;
   const UniqueFd wake_fd_;  // eventfd: there are requests, or it is time to stop
   const UniqueFd news_fd_;  // eventfd: news_ is not empty
+  UniqueFd spare_;          // given up, when there is no other, to tell a dialer so
 
   // The thread's own.
   std::vector<std::unique_ptr<Peer>> peers_;
@@ -113,6 +118,7 @@ class TcpTransport::Connector {
   std::int64_t watched_ms_ = 0;
   int links_up_ = 0;
   bool warned_of_strangers_ = false;
+  bool warned_of_exhaustion_ = false;
   bool closed_ = false;
 
   mutable std::mutex mutex_;  // guards what callers and the thread exchange: this and each peer's `why`

@@ -64,7 +64,7 @@ std::optional<Digest> decode_proof(std::span<const std::byte> bytes) noexcept {
 std::optional<Verdict> decode_verdict(std::span<const std::byte> bytes) noexcept {
   if (bytes.size() != kVerdictBytes) return std::nullopt;
   const int value = std::to_integer<int>(bytes[0]);
-  if (value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kRefuse)) return std::nullopt;
+  if (value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kFull)) return std::nullopt;
   return static_cast<Verdict>(value);
 }
 

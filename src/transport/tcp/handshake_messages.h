@@ -27,6 +27,7 @@ enum class Verdict : std::uint8_t {
   kAccept = 1,  // the connection stands
   kYield = 2,   // the listener, being the lower rank, is dialing itself: wait for that
   kRefuse = 3,  // the listener has, or had, a connection to this rank already
+  kFull = 4,    // the listener has no descriptor for this connection: try again a few times
 };
 
 struct Hello {

@@ -64,11 +64,13 @@ TEST(Error, CarriesKindAndText) {
 
 TEST(Error, OfASystemCallNamesTheCallAndTheReason) {
   try {
-    throw_system_error(ErrorKind::kExhausted, "memfd_create", EMFILE);
+    throw_system_error(ErrorKind::kExhausted, "memfd_create", ENOMEM);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "memfd_create: Too many open files");
+    EXPECT_STREQ(error.what(), "memfd_create: Cannot allocate memory");
   }
+  EXPECT_EQ(describe_errno(EMFILE).find("Too many open files (this process may have "), 0u);
+  EXPECT_NE(describe_errno(EMFILE).find("ulimit -n"), std::string::npos);
 }
 
 }  // namespace

@@ -247,6 +247,20 @@ TEST(HostGroup, SettingsThatDifferAreNamedWithTheirValuesToAll) {
   }
 }
 
+TEST(HostGroup, TooManyRanksOfAHostAreRefusedOnAll) {
+  MemoryStore store;
+  const auto errors = test::run_threads(4, [&](int r) {
+    HostGroupRequest request = request_of(r, 4, r == 3 ? "small" : "large");
+    request.most_ranks = 2;
+    form_host_group(store, request);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("3 of its ranks are on one host (rank 0 is the first), and at most 2 can"), std::string::npos)
+        << error;
+    EXPECT_NE(error.find("TUTTI_HOST_ID"), std::string::npos) << error;
+  }
+}
+
 TEST(HostGroup, LeavesNoDescriptor) {
   const auto round = [](int n) {
     MemoryStore store;

@@ -29,7 +29,7 @@ void talk(Handshake& a, Handshake& b) {
 }
 
 TEST(TcpHandshake, BothProveThemselvesAndTheVerdictArrives) {
-  for (const Verdict verdict : {Verdict::kAccept, Verdict::kYield, Verdict::kRefuse}) {
+  for (const Verdict verdict : {Verdict::kAccept, Verdict::kYield, Verdict::kRefuse, Verdict::kFull}) {
     auto [a, b] = socket_pair();
     Handshake dialer = Handshake::dial(std::move(a), kDialer, 1);
     Handshake listener = Handshake::listen(std::move(b), kListener);
@@ -140,7 +140,7 @@ TEST(TcpHandshake, MessagesArriveAsTheyWereSentAndNothingElseIsOne) {
   EXPECT_FALSE(decode_proof(reply_bytes));
   for (int value = 0; value < 256; ++value) {
     const std::byte byte{static_cast<std::uint8_t>(value)};
-    EXPECT_EQ(decode_verdict({&byte, 1}).has_value(), value >= 1 && value <= 3) << value;
+    EXPECT_EQ(decode_verdict({&byte, 1}).has_value(), value >= 1 && value <= 4) << value;
   }
   EXPECT_FALSE(decode_verdict({}));
 }
