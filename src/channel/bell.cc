@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -28,11 +29,15 @@ std::unique_ptr<Bell> Bell::create() noexcept {
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(sa_family_t)) != 0) return nullptr;
   socklen_t length = sizeof address;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return nullptr;
-  if (length != kAddressBytes || address.sun_path[0] != '\0') return nullptr;
+  if (length != kAddressBytes || address.sun_path[0] != '\0') {
+    errno = ENOTSUP;
+    return nullptr;
+  }
   std::uint64_t name = 0;
   std::memcpy(&name, address.sun_path + 1, kNameBytes);
   return std::make_unique<Bell>(std::move(fd), name);
 #else
+  errno = ENOTSUP;
   return nullptr;
 #endif
 }

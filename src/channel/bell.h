@@ -17,7 +17,7 @@ namespace tutti {
 
 class Bell {
  public:
-  // Null where the system has no such names, or refuses one.
+  // Null where the system has no such names, or refuses one; errno says why.
   static std::unique_ptr<Bell> create() noexcept;
 
   explicit Bell(UniqueFd fd, std::uint64_t name) noexcept : fd_(std::move(fd)), name_(name) {}

@@ -24,7 +24,13 @@ GroupWaker::GroupWaker(HostChannel* host, std::vector<int> host_ranks, int rank,
     if (!nudge_fd_) {
       throw_system_error(ErrorKind::kExhausted, "eventfd for rank " + std::to_string(rank), errno);
     }
-    if (host_ != nullptr) bell_ = host_->open_bell();
+    if (host_ != nullptr) {
+      bell_ = host_->open_bell();
+      // A rank that has no bell cannot ring those of the others either, which would sleep on.
+      if (bell_ == nullptr && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+        throw_system_error(ErrorKind::kExhausted, "socket for rank " + std::to_string(rank), errno);
+      }
+    }
   }
 }
 

@@ -137,7 +137,7 @@ class HostChannel {
   void announce_sleep(WaitLane lane, bool asleep) noexcept;  // followed by heavy barrier when asleep
   void sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept;
   // From now on the message lane sleeps by polling this bell, which rings wherever the doorbell would; call before the
-  // lane first sleeps. Null where there is none: the lane stays with its doorbell.
+  // lane first sleeps. Null where there is none, for the reason in errno: the lane stays with its doorbell.
   Bell* open_bell() noexcept;
 
   // Why waiting for `peer` (-1: for whoever may come) is hopeless.

@@ -223,7 +223,7 @@ bool TcpTransport::Connector::accept_on_spare(std::int64_t now_ms) {
   const int error = errno;
   if (!spare_) return false;
   spare_.reset();
-  UniqueFd socket = accept_from(listener_.get());
+  UniqueFd socket = accept_from(listener_.get(), options_.silence());
   if (!socket) {
     take_spare();
     return false;
