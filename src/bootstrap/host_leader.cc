@@ -78,8 +78,9 @@ void HostLeader::gather() {
   for (std::vector<int> missing = ranks_not_known(); !missing.empty(); missing = ranks_not_known()) {
     if (deadline_.expired()) {
       throw_error(ErrorKind::kTimeout, name_ranks(missing) + " did not reach rank " + std::to_string(context_.leader) +
-                                           " of the same host within " + std::to_string(deadline_.timeout().count()) +
-                                           " ms (communicator \"" + context_.request.id + "\")");
+                                           " of the same host within " +
+                                           std::to_string(context_.request.timeout.count()) + " ms (communicator \"" +
+                                           context_.request.id + "\")");
     }
     poll_once(/*accepting=*/true, kPollMs);
     look_for_leavers();
@@ -117,7 +118,7 @@ void HostLeader::hand_out() {
     if (deadline_.expired()) {
       throw_error(ErrorKind::kTimeout, name_ranks(missing) + " did not map the segment of the host of rank " +
                                            std::to_string(context_.leader) + " within " +
-                                           std::to_string(deadline_.timeout().count()) + " ms (communicator \"" +
+                                           std::to_string(context_.request.timeout.count()) + " ms (communicator \"" +
                                            context_.request.id + "\")");
     }
     poll_once(/*accepting=*/false, sent ? kPollMs : 1);

@@ -112,6 +112,12 @@ void check_group(int rank, int size) {
     throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(size) +
                                                  ": a rank lies between 0 and the world size less one");
   }
+  // What is kept of each rank would fill the memory long before such a group could form.
+  constexpr int kMostRanks = 65'536;
+  if (size > kMostRanks) {
+    throw_error(ErrorKind::kInvalidArgument,
+                "a group of " + std::to_string(size) + " ranks: there are at most " + std::to_string(kMostRanks));
+  }
   if (forked_child()) {
     throw_error(ErrorKind::kUnsupported,
                 "Tutti was used before fork() and is disabled in this child: start it by spawn, or fork earlier");

@@ -56,13 +56,15 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
 }
 
 // What the choice of an algorithm follows from, beside the call, the machine and the tuning table, and how shared
-// memory is laid out.
+// memory is laid out. The number of ranks first: others follow from it.
 std::vector<AgreedSetting> agreed_settings(int size, const Config& config, std::uint32_t plans) {
   const std::string& forced = config.algorithm;
   char identity[2 * sizeof plans + 1];
   std::snprintf(identity, sizeof identity, "%08x", plans);
   const std::string stage = std::to_string(segment_shape(size, config).stage_bytes);
-  return {{"TUTTI_ALGORITHM (or Options(algorithm=...))", forced.empty() ? "unset" : forced, forced},
+  const std::string ranks = std::to_string(size);
+  return {{"the number of ranks", ranks, ranks},
+          {"TUTTI_ALGORITHM (or Options(algorithm=...))", forced.empty() ? "unset" : forced, forced},
           {"TUTTI_PLAN_PATH",
            config.plan_path.empty() ? "unset" : config.plan_path + " (with the plans " + identity + ")", identity},
           {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? stage + " (chosen)" : stage, stage}};

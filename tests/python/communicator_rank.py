@@ -87,6 +87,7 @@ def refusals(comm: tutti.Communicator) -> None:
         (lambda: comm.all_reduce(over[:4], over[1:5]), ValueError),
         (lambda: comm.all_gather(over[1:5], over[: 4 * comm.size]), ValueError),
         (lambda: tutti.Communicator(comm.store, comm.rank, comm.size, name="no time", timeout=0), ValueError),
+        (lambda: tutti.Communicator(comm.store, comm.rank, 10**9, name="too many", timeout=1), ValueError),
     ):
         try:
             bad()

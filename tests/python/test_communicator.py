@@ -116,6 +116,14 @@ def test_another_algorithm_on_one_rank() -> None:
         assert "is unset on ranks 0 and 2 and all_reduce=staged on rank 1" in output, output
 
 
+def test_another_size_on_one_rank() -> None:
+    """It is named, not what follows from it."""
+    outputs = launch(3, "every_collective", env_of=lambda rank: {"WORLD_SIZE": "2"} if rank == 1 else {}, fails=True)
+    for rank, output in enumerate(outputs):
+        others = "rank 0" if rank == 1 else "ranks 0 and 2"  # that is all which rank 1 asks about
+        assert f"the number of ranks is 3 on {others} and 2 on rank 1" in output, output
+
+
 def test_across_hosts() -> None:
     launch(4, "every_collective", "messages", hosts=2)
 

@@ -205,6 +205,7 @@ TEST(HostGroup, ARankThatStopsAfterTheExchangeIsNamedByAll) {
   for (const int r : {0, 1, 3}) {
     const std::string& e = errors[static_cast<std::size_t>(r)];
     EXPECT_NE(e.find("rank 2 did not reach rank 0"), std::string::npos) << r << ": " << e;
+    EXPECT_NE(e.find("within 400 ms"), std::string::npos) << "the time that was given: " << e;
   }
   EXPECT_NE(errors[2], "");
 }
