@@ -9,6 +9,7 @@
 #include "base/interruption.h"
 #include "base/registry.h"
 #include "base/spin.h"
+#include "channel/afterwards.h"
 #include "channel/message_engine.h"
 
 namespace tutti {
@@ -20,7 +21,28 @@ constexpr std::int64_t kSliceNs = 100'000'000;
 // A busy port asks all the same, once in so many passes.
 constexpr std::uint32_t kCheckEvery = 4096;
 
+// Of this thread, in the order in which the ops ended.
+thread_local Afterwards* first_afterwards = nullptr;
+thread_local Afterwards* last_afterwards = nullptr;
+// How many times this thread is calling on_done: one that fails its port ends others there, before those of the pass
+// that it belongs to are all done.
+thread_local int ending_ops = 0;
+
 }  // namespace
+
+void Afterwards::add(Afterwards& what) noexcept {
+  what.next_ = nullptr;
+  (first_afterwards == nullptr ? first_afterwards : last_afterwards->next_) = &what;
+  last_afterwards = &what;
+}
+
+void Afterwards::run_here() noexcept {
+  while (ending_ops == 0 && first_afterwards != nullptr) {
+    Afterwards* const what = first_afterwards;
+    first_afterwards = what->next_;
+    what->run_afterwards();  // may add others, and run those that are left
+  }
+}
 
 struct MessagePort::State {
   State(int rank, std::vector<Transport*> transports, PortWaker* w, std::uint32_t s)
@@ -50,14 +72,17 @@ struct MessagePort::State {
       lock.unlock();
     }
     if (nudge) waker->nudge();
+    Afterwards::run_here();  // the last: one may drop the port
   }
 
   static void call_back(OpQueue& ops) noexcept {
+    ++ending_ops;
     while (MessageOp* op = ops.pop_front()) {
       op->on_done(*op);
       // release: our last touch; pairs with the acquire in MessageOp::done.
       op->state.store(MessageOp::State::kDone, std::memory_order_release);
     }
+    --ending_ops;
   }
 
   bool drive(int prefer) noexcept {

@@ -65,8 +65,8 @@ struct MessageOp {
   int source = -1;    // receives: who sent it
   CallRecord record;  // what this side said
   CallRecord remote;  // on kMismatch: what the other side said
-  // Called once, without the port's lock, by the thread that drove it, when outcome and payload are there and just
-  // before done() becomes true; so it must not free the op. Not called for an op that cancel() took back.
+  // Called once, without the port's lock, by the driving thread, when outcome and payload are there and just before
+  // done() is true: it must neither free the op nor wait (see channel/afterwards.h). Not after cancel() took it back.
   std::function<void(MessageOp&)> on_done;
 
   // The port's own.

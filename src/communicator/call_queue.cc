@@ -74,16 +74,20 @@ void WorkState::on_done(std::function<void(Work&)> callback) {
   callback(*this);
 }
 
-void WorkState::finish(std::exception_ptr error, int source) noexcept {
+void WorkState::settle(std::exception_ptr error, int source) noexcept {
+  const std::lock_guard lock(mutex_);
+  error_ = std::move(error);
+  source_ = source;
+  // release: publishes error, source and what the call wrote; pairs with the acquire in done().
+  done_.store(true, std::memory_order_release);
+  changed_.notify_all();
+}
+
+void WorkState::run_callbacks() noexcept {
   std::vector<std::function<void(Work&)>> callbacks;
   {
     const std::lock_guard lock(mutex_);
-    error_ = std::move(error);
-    source_ = source;
     callbacks.swap(callbacks_);
-    // release: publishes error, source and what the call wrote; pairs with the acquire in done().
-    done_.store(true, std::memory_order_release);
-    changed_.notify_all();
   }
   for (const auto& callback : callbacks) callback(*this);
 }
@@ -118,9 +122,10 @@ class CallQueue::QueuedCall final : public WorkState {
     }
     call_runs_here = false;
     keep_alive_.reset();
-    // release: pairs with the acquire in empty(). Before finish(), so that who has waited finds the queue empty.
+    // release: pairs with the acquire in empty(). Before settle(), so that who has waited finds the queue empty.
     unfinished.fetch_sub(1, std::memory_order_release);
-    finish(std::move(error), -1);
+    settle(std::move(error), -1);
+    run_callbacks();
   }
 
  private:

@@ -28,7 +28,7 @@ class CallRunner {
 // What every asynchronous call has in common: the state that its caller waits for.
 class WorkState : public Work {
  public:
-  // acquire: pairs with the release in finish(); makes error, source and the call's output visible.
+  // acquire: pairs with the release in settle(); makes error, source and the call's output visible.
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
   void wait(std::chrono::milliseconds timeout) override;
   std::exception_ptr error() const noexcept override { return done() ? error_ : nullptr; }
@@ -36,8 +36,10 @@ class WorkState : public Work {
   void on_done(std::function<void(Work&)> callback) override;
 
  protected:
-  // Once. Wakes the waiters and runs the callbacks.
-  void finish(std::exception_ptr error, int source) noexcept;
+  // Once. Wakes the waiters. The callbacks that are there by then run later, by run_callbacks(); those that come later
+  // run at once.
+  void settle(std::exception_ptr error, int source) noexcept;
+  void run_callbacks() noexcept;
   // In a forked child what has not completed never will. Before any lock is taken.
   void throw_if_forked() const;
   std::string describe_wait_timeout(std::chrono::milliseconds timeout) const;

@@ -26,7 +26,14 @@ void MessageWork::complete() noexcept {
     error = owner_.message_failed(op_.outcome, op_, deadline_.timeout());
   }
   keep_alive_.reset();
-  finish(std::move(error), op_.source);
+  settle(std::move(error), op_.source);
+  self_ = shared_from_this();
+  Afterwards::add(*this);
+}
+
+void MessageWork::run_afterwards() noexcept {
+  const auto self = std::move(self_);
+  run_callbacks();
 }
 
 void MessageWork::wait(std::chrono::milliseconds timeout) {
@@ -45,6 +52,7 @@ void MessageWork::wait(std::chrono::milliseconds timeout) {
     expire_if_late();
     if (timeout < left && !op_.done()) throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
   }
+  Afterwards::run_here();  // a callback on this thread that waits may wait for what a callback of this message does
   // The port marks the operation done just before complete() runs, perhaps on another thread.
   WorkState::wait(std::chrono::milliseconds::max());
 }

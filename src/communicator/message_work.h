@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "channel/afterwards.h"
 #include "channel/message_port.h"
 #include "communicator/call_queue.h"
 
@@ -25,7 +26,7 @@ class MessageOwner {
   virtual void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept = 0;
 };
 
-class MessageWork final : public WorkState, public std::enable_shared_from_this<MessageWork> {
+class MessageWork final : public WorkState, public std::enable_shared_from_this<MessageWork>, private Afterwards {
  public:
   // `entry` names the call in the flight recorder.
   MessageWork(MessageOwner& owner, std::uint64_t entry, std::chrono::milliseconds timeout,
@@ -41,6 +42,9 @@ class MessageWork final : public WorkState, public std::enable_shared_from_this<
   void expire_if_late() noexcept;
 
  private:
+  // The callbacks, when all messages that ended with this one are done: they may wait for those.
+  void run_afterwards() noexcept override;
+
   MessageOwner& owner_;
   MessageOp op_;
   std::mutex deadline_mutex_;  // guards deadline_: several threads may wait; a leaf
@@ -48,6 +52,7 @@ class MessageWork final : public WorkState, public std::enable_shared_from_this<
   std::int64_t start_ns_;
   std::uint64_t entry_;
   std::shared_ptr<void> keep_alive_;
+  std::shared_ptr<MessageWork> self_;  // while its callbacks are still to run
 };
 
 // Keeps works alive until the port has let go of them; ended ones are dropped when the list is next used.

@@ -1,8 +1,6 @@
 // Callbacks on the library's threads: they may communicate, wait, and drop the last reference to their group; and what
 // becomes of a call for which no thread can be started.
 #include <gtest/gtest.h>
-#include <pthread.h>
-#include <signal.h>
 
 #include <future>
 #include <memory>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "communicator/thread_ranks.h"
+#include "support/no_threads.h"
 
 namespace tutti::test {
 namespace {
@@ -65,12 +64,6 @@ TEST(Callbacks, MayMakeCollectivesWhileOthersAreQueued) {
     EXPECT_EQ(later.front(), 6);
     EXPECT_EQ(awaited.front(), 8);
   });
-}
-
-bool blocks_signals() {
-  sigset_t mask;
-  ::pthread_sigmask(SIG_BLOCK, nullptr, &mask);
-  return ::sigismember(&mask, SIGINT) == 1 && ::sigismember(&mask, SIGTERM) == 1 && ::sigismember(&mask, SIGUSR1) == 1;
 }
 
 TEST(Callbacks, RunWhereNoSignalArrives) {
@@ -139,25 +132,45 @@ TEST(Callbacks, MayDropTheLastReference) {
   }
 }
 
-// Threads are started with stacks that no address space holds.
-class NoThreads {
- public:
-  NoThreads() {
-    ::pthread_getattr_default_np(&before_);
-    pthread_attr_t huge;
-    ::pthread_attr_init(&huge);
-    ::pthread_attr_setstacksize(&huge, std::size_t{1} << 50);
-    ::pthread_setattr_default_np(&huge);
-    ::pthread_attr_destroy(&huge);
+// Two messages that end in one pass, because both have come while the thread that drives them was in a callback, or
+// because the group is aborted: a callback of the first may wait for the second, and for what its callbacks do.
+TEST(Callbacks, OfAMessageMayWaitForOneThatEndsWithIt) {
+  for (const bool aborted : {false, true}) {
+    std::promise<void> in_callback, sent;
+    run_ranks({}, [&](Communicator& c) {
+      std::vector<float> x(4, 1), y(4, 2), z(4, 3);
+      if (c.rank() == 1) {
+        c.send(z.data(), z.size(), DataType::kFloat32, 0, 3);
+        if (aborted) return;
+        within_bound(in_callback.get_future());
+        c.send(x.data(), x.size(), DataType::kFloat32, 0, 1);
+        c.send(y.data(), y.size(), DataType::kFloat32, 0, 2);
+        sent.set_value();
+        return;
+      }
+      std::vector<float> a(4), b(4), first(4);
+      const WorkPtr one = c.irecv(a.data(), a.size(), DataType::kFloat32, 1, 1);
+      const WorkPtr two = c.irecv(b.data(), b.size(), DataType::kFloat32, 1, 2);
+      std::promise<Error> waited;
+      one->on_done([&](Work&) { waited.set_value(error_of([&] { two->wait(std::chrono::seconds(10)); })); });
+      const WorkPtr before = c.irecv(first.data(), first.size(), DataType::kFloat32, 1, 3);
+      before->on_done([&](Work&) {
+        if (aborted) return;
+        in_callback.set_value();
+        within_bound(sent.get_future());
+      });
+      // The message thread, not this one, runs the callbacks.
+      if (aborted) c.abort("a test");
+      const Error error = within_bound(waited.get_future());
+      if (aborted) {
+        EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+      } else {
+        EXPECT_STREQ(error.what(), "");
+        EXPECT_EQ(b, y);
+      }
+    });
   }
-  ~NoThreads() {
-    ::pthread_setattr_default_np(&before_);
-    ::pthread_attr_destroy(&before_);
-  }
-
- private:
-  pthread_attr_t before_;
-};
+}
 
 TEST(Callbacks, CallsWithoutAThreadFailAndLeaveTheGroupUsable) {
   MemoryStore store;
