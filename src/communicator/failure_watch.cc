@@ -1,11 +1,9 @@
 #include "communicator/failure_watch.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <cstdlib>
 
 #include "base/registry.h"
+#include "base/thread.h"
 
 namespace tutti {
 
@@ -36,7 +34,7 @@ std::uint64_t FailureWatch::add(const Logger& logger, bool end, Look look) {
   if (forked_child()) return 0;
   const std::lock_guard lock(mutex_);
   if (!thread_.joinable()) {
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread("that watches for failures on GPUs", [this] { run(); });
   }
   entries_.emplace(++added_, Entry{logger, end, std::move(look)});
   return added_;
@@ -49,10 +47,6 @@ void FailureWatch::remove(std::uint64_t number) noexcept {
 }
 
 void FailureWatch::run() noexcept {
-  // Signals are the program's: its own threads take them.
-  sigset_t all;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   std::unique_lock lock(mutex_);
   while (!stop_.wait_for(lock, kPeriod, [this] { return stopping_; })) look_at_all();
 }

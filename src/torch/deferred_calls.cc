@@ -3,11 +3,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
+
 namespace tutti::face {
 
 DeferredCalls::DeferredCalls(std::function<void()> make)
     : state_(std::make_shared<State>()),
-      maker_([state = state_, make = std::move(make)] { make_and_run(*state, make); }) {}
+      maker_(start_thread("that connects to a rank",
+                          [state = state_, make = std::move(make)] { make_and_run(*state, make); })) {}
 
 DeferredCalls::~DeferredCalls() {
   if (maker_.get_id() == std::this_thread::get_id()) {

@@ -36,7 +36,7 @@ class DeferredCalls {
  public:
   using Call = std::unique_ptr<DeferredCall>;
 
-  // Starts the thread, which runs `make` once. Throws std::system_error if there can be no thread.
+  // Starts the thread, which runs `make` once. Throws Error(kExhausted) if there can be no thread.
   explicit DeferredCalls(std::function<void()> make);
   ~DeferredCalls();
   DeferredCalls(const DeferredCalls&) = delete;

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/secret.h"
+#include "base/thread.h"
 #include "bootstrap/local_socket.h"
 #include "tutti/error.h"
 
@@ -139,7 +140,9 @@ void exchange_fds(const FdServer& server, const FdExchange& request, std::span<c
                   const std::function<void(std::size_t peer, std::vector<UniqueFd>)>& take) {
   // Serves while this thread asks. It calls no CUDA function, so it needs no capture mode of its own.
   std::thread server_thread;
-  if (request.clients > 0) server_thread = std::thread([&] { serve(server, request, own); });
+  if (request.clients > 0) {
+    server_thread = start_thread("that gives GPU memory to other ranks", [&] { serve(server, request, own); });
+  }
   try {
     for (std::size_t peer = 0; peer < request.peers.size(); ++peer) {
       if (request.peers[peer].fds > 0) take(peer, fetch(request, static_cast<int>(peer)));

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/thread.h"
+
 namespace tutti::cuda {
 namespace {
 
@@ -27,7 +29,7 @@ PortProxy::PortProxy(std::unique_ptr<CopyEngine> engine, const Shared& shared, i
       rank_(rank),
       ring_(shared.slots, shared.tail, shared.size),
       flushes_(static_cast<std::size_t>(ranks)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("of ports of GPUs", [this] { run(); })) {}
 
 PortProxy::~PortProxy() {
   {

@@ -7,6 +7,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "support/no_threads.h"
+#include "tutti/error.h"
+
 namespace tutti::face {
 namespace {
 
@@ -86,6 +89,23 @@ TEST(DeferredCalls, IssuingWaitsForNothing) {
     made.set_value();
   }
   EXPECT_EQ(runs_of(log), runs_up_to(5));
+}
+
+TEST(DeferredCalls, NoSignalComesToTheirThread) {
+  std::promise<bool> blocks;
+  const DeferredCalls calls([&] { blocks.set_value(test::blocks_signals()); });
+  EXPECT_TRUE(blocks.get_future().get());
+}
+
+TEST(DeferredCalls, AThreadThatCannotStartIsAnError) {
+  const test::NoThreads none;
+  try {
+    const DeferredCalls calls([] {});
+    FAIL() << "it started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kExhausted);
+    EXPECT_NE(std::string(error.what()).find("starting the thread that connects"), std::string::npos) << error.what();
+  }
 }
 
 TEST(DeferredCalls, RunInTheOrderOfIssueAcrossTheEndOfMaking) {

@@ -10,6 +10,7 @@
 #include "base/mapping.h"
 #include "base/secret.h"
 #include "bootstrap/local_socket.h"
+#include "support/no_threads.h"
 #include "support/other_user.h"
 #include "tutti/error.h"
 
@@ -54,6 +55,19 @@ void give_one(const std::function<void(const FdServer&)>& before_rank_1) {
 
 TEST(FdExchange, GivesDescriptors) {
   give_one([](const FdServer&) {});
+}
+
+TEST(FdExchange, AThreadThatCannotStartIsAnError) {
+  const FdServer server = make_fd_server();
+  FdExchange giver = request_of(0);
+  giver.clients = 1;
+  const test::NoThreads none;
+  try {
+    exchange_fds(server, giver, {}, [](std::size_t, std::vector<UniqueFd>) {});
+    FAIL() << "it started";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kExhausted) << error.what();
+  }
 }
 
 TEST(FdExchange, AnotherUserWithTheSecretGetsNone) {
