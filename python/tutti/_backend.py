@@ -115,11 +115,11 @@ def create_backend(dist_opts: Any, options: Any) -> Any:
     options._timeout = timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
     options.group_name = str(dist_opts.group_id)
     options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
-    _honour_shared_allocator_wish(module)
     rank, size = dist_opts.group_rank, dist_opts.group_size
     name = options.group_name
     generation = _generation(dist_opts.store, name, rank)
     backend = module.ProcessGroupTutti(dist_opts.store, rank, size, f"{name}/{generation}", options)
+    _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
     if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
         from tutti import _core
         from tutti.algorithms.builder import give_defaults

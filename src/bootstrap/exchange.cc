@@ -5,6 +5,9 @@
 namespace tutti {
 namespace {
 
+// Begins the reason of a rank that cannot join; no blob does.
+constexpr std::string_view kFailed("\0tutti cannot join\0", 19);
+
 // The ranks whose key is not there. A look costs a round trip and 1 ms, so it ends after the first few.
 std::vector<int> absent_ranks(Store& store, const std::vector<std::string>& keys) {
   constexpr std::size_t kMost = 16;
@@ -56,7 +59,13 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
   for (int r = 0; r < size; ++r) keys.push_back(exchange_key(id, topic, r));
   store.set(keys[static_cast<std::size_t>(rank)], blob);
   try {
-    return store.multi_get(keys, timeout);
+    std::vector<std::string> blobs = store.multi_get(keys, timeout);
+    for (std::size_t r = 0; r < blobs.size(); ++r) {
+      if (!blobs[r].starts_with(kFailed)) continue;
+      throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(r) + " cannot join the group of rank " +
+                                            std::to_string(rank) + ": " + blobs[r].substr(kFailed.size()));
+    }
+    return blobs;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kTimeout) throw;
     const std::vector<int> absent = absent_ranks(store, keys);
@@ -64,6 +73,20 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
     throw_error(ErrorKind::kTimeout, "rank " + std::to_string(rank) + " waited " + std::to_string(timeout.count()) +
                                          " ms for all " + std::to_string(size) + " ranks (" + std::string(topic) +
                                          "): " + who + "; look at them, or allow more time");
+  }
+}
+
+void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept {
+  const auto* const ours = dynamic_cast<const Error*>(&error);
+  const ErrorKind kind = ours != nullptr ? ours->kind() : ErrorKind::kInternal;
+  if (kind == ErrorKind::kTimeout || kind == ErrorKind::kPeerLost || kind == ErrorKind::kMismatch) return;
+  try {
+    const std::string reason = std::string(kFailed) + error.what();
+    for (const std::string_view topic : {kHostTopic, kTcpTopic}) {
+      store.set(store_key(id, topic, std::to_string(rank)), reason);
+    }
+  } catch (const std::exception&) {
+    // Then the others learn of it at their deadline.
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,9 @@
 #include "tutti/store.h"
 
 namespace tutti {
+
+// What all ranks exchange while a group forms.
+inline constexpr std::string_view kHostTopic = "host", kTcpTopic = "tcp";
 
 // Keys of one communicator. Parts are joined with a delimiter and their lengths, so that no two different lists of
 // parts give the same key ("a1","2" and "a","12" cannot meet).
@@ -20,8 +24,24 @@ std::string exchange_key(std::string_view id, std::string_view topic, int rank);
 // "rank 3", "ranks 1, 2 and 5": for messages.
 std::string name_ranks(const std::vector<int>& ranks);
 
-// Every rank gives a blob and gets all of them, in rank order. Throws Error(kTimeout) naming the ranks that gave none.
+// Every rank gives a blob and gets all of them, in rank order. Throws Error(kTimeout) naming the ranks that gave none,
+// and Error(kPeerLost) with the reason of a rank that cannot join.
 std::vector<std::string> exchange(Store& store, std::string_view id, std::string_view topic, int rank, int size,
                                   std::string_view blob, std::chrono::milliseconds timeout);
+
+// Gives the reason in place of all that the others await of this rank while the group `id` forms. Not for what they
+// find themselves (timeouts, dead ranks, different settings). Never throws: the error at hand is the better one.
+void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept;
+
+// `join()`; what it throws is told to the others.
+template <class Join>
+auto telling(Store& store, std::string_view id, int rank, const Join& join) {
+  try {
+    return join();
+  } catch (const std::exception& error) {
+    tell_failure(store, id, rank, error);
+    throw;
+  }
+}
 
 }  // namespace tutti

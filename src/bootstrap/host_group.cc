@@ -78,7 +78,7 @@ void require_room_for(const std::vector<int>& ranks, const HostGroupRequest& req
 
 std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
   const std::vector<std::string> blobs =
-      exchange(store, request.id, "host", request.rank, request.size, encode(own), request.timeout);
+      exchange(store, request.id, kHostTopic, request.rank, request.size, encode(own), request.timeout);
   std::vector<HostCard> cards;
   std::vector<int> different;
   for (std::size_t r = 0; r < blobs.size(); ++r) {

@@ -29,7 +29,13 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
   const std::array<int, 1> arena = {context_.request.arena_fd};
   const std::span<const int> fds = self_.has_arena ? std::span<const int>(arena) : std::span<const int>{};
   std::optional<HostVerdict> verdict;
-  if (connect() && say(pair_.hello(self_), fds)) verdict = listen();
+  try {
+    if (connect() && say(pair_.hello(self_), fds)) verdict = listen();
+  } catch (const Error& error) {
+    // Else the leader would wait for this rank; whoever goes on without it hears why in the next exchange.
+    if (error.kind() == ErrorKind::kAborted) leave();
+    throw;
+  }
   if (!verdict) {
     leave();
     return std::nullopt;

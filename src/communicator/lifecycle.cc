@@ -5,6 +5,7 @@
 #include "algorithm/plan/verdict_store.h"
 #include "base/release.h"
 #include "base/thread.h"
+#include "bootstrap/exchange.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
@@ -72,12 +73,14 @@ struct End {
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
                                                    const CommunicatorOptions& options) {
   check_group(rank, size);
-  // First, so that a bad file is an error of its own and not a group that never forms.
-  Tuning tuning = load_tuning(options.config, size);
-  const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
-  Topology topology = form_topology(store, id, rank, size, options, tuning.identity, plans.identity);
-  agree_on_tuning(tuning, topology, rank, options);
-  return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
+  return telling(store, id, rank, [&]() -> std::shared_ptr<Communicator> {
+    // First, so that a bad file is an error of its own and not a group that never forms.
+    Tuning tuning = load_tuning(options.config, size);
+    const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
+    Topology topology = form_topology(store, id, rank, size, options, tuning.identity, plans.identity);
+    agree_on_tuning(tuning, topology, rank, options);
+    return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
+  });
 }
 
 CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
@@ -216,6 +219,14 @@ void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context)
   const HostChannel* host = topology_.host.get();
   int index = host != nullptr ? index_of(outcome.peer) : -1;
   if (index < 0) return;
+  // Who has only learnt of it from another is not who failed.
+  for (int hops = 0; hops < host->ranks() && outcome.status == Status::kPeerFailed; ++hops) {
+    const Outcome said = host->reported(index);
+    const int next = said.status == Status::kPeerFailed && said.peer != rank_ ? index_of(said.peer) : -1;
+    if (next < 0 || host->reported(next).ok()) break;
+    index = next;
+    outcome.peer = said.peer;
+  }
   context.reported = host->reported(index);
   context.reported_reason = host->reason_of(index);
   const Status cause = context.reported.status;

@@ -158,7 +158,7 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   // What all hosts must know of each other travels with the addresses.
   const char mapped = topology.arenas_mapped ? '1' : '0';
   std::vector<std::string> addresses =
-      exchange(store, topology.id, "tcp", rank, size, mapped + transport->address(), options.timeout);
+      exchange(store, topology.id, kTcpTopic, rank, size, mapped + transport->address(), options.timeout);
   for (std::string& address : addresses) {
     raise_if_none(address);
     topology.arenas_mapped = topology.arenas_mapped && address.starts_with('1');

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/interruption.h"
+#include "bootstrap/exchange.h"
 #include "bootstrap/launch.h"
 #include "bootstrap/tcp_store.h"
 #include "python/names.h"
@@ -266,9 +267,11 @@ struct Member {
 
 std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int size, const std::string& name,
                                      double timeout) {
-  const CommunicatorOptions options = options_of(name, timeout);
   auto member = std::make_shared<Member>();
-  member->communicator = waiting([&] { return Communicator::create(*store, name, rank, size, options); });
+  member->communicator = waiting([&] {
+    const auto options = telling(*store, name, rank, [&] { return options_of(name, timeout); });
+    return Communicator::create(*store, name, rank, size, options);
+  });
   member->store = std::move(store);
   Communicator* communicator = member->communicator.get();
   return {std::move(member), communicator};

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/registry.h"
+#include "bootstrap/exchange.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
 #include "torch/signals.h"
@@ -32,8 +33,10 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
                                                 int rank, int size, const GroupOptions& options) {
   return translated([&] {
     StoreAdapter adapter(store);
-    return interruptible(
-        [&] { return Communicator::create(adapter, id, rank, size, communicator_options(options, id)); });
+    return interruptible([&] {
+      const auto settings = telling(adapter, id, rank, [&] { return communicator_options(options, id); });
+      return Communicator::create(adapter, id, rank, size, settings);
+    });
   });
 }
 
@@ -131,6 +134,7 @@ void ProcessGroupTutti::shutdown() {
 }
 
 std::string ProcessGroupTutti::next_id(const std::string& kind) {
+  if (forked_child()) throw_as_torch(*communicator_->failure());  // before a lock that the parent may have held
   const std::lock_guard<std::mutex> lock(mutex_);
   return id_ + "/" + kind + "/" + std::to_string(generations_[kind]++);
 }

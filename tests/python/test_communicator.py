@@ -124,6 +124,24 @@ def test_another_size_on_one_rank() -> None:
         assert f"the number of ranks is 3 on {others} and 2 on rank 1" in output, output
 
 
+@pytest.mark.parametrize("face", ["torch", "numpy"])
+def test_a_value_that_one_rank_cannot_use(face: str, tmp_path: Path) -> None:
+    """The others are told of it, though they would wait for a minute."""
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    script = Path(__file__).with_name("signal_rank.py")
+    outputs = launch(
+        2,
+        face,
+        str(tmp_path),
+        script=script,
+        meet=meet,
+        env_of=lambda rank: {"TUTTI_STAGE_BYTES": "abc"} if rank == 1 else {},
+        fails=True,
+    )
+    assert "ValueError: TUTTI_STAGE_BYTES=abc is not valid" in outputs[1], outputs[1]
+    assert "rank 1 cannot join the group of rank 0: TUTTI_STAGE_BYTES=abc is not valid" in outputs[0], outputs[0]
+
+
 def test_across_hosts() -> None:
     launch(4, "every_collective", "messages", hosts=2)
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 
 #include "communicator/thread_ranks.h"
 
@@ -229,6 +230,27 @@ TEST(Failure, MonitoredBarrierNamesWhoIsMissingAndLeavesTheGroupUsable) {
     std::vector<float> x(10, 1);
     c.run(all_reduce(x));
     EXPECT_EQ(x, std::vector<float>(10, 3));
+  });
+}
+
+// Rank 1 hears of rank 2's abort from rank 0 first, whose own failure is that it has heard of it.
+TEST(Failure, WhoFailedIsNamedAndNotWhoHeardOfIt) {
+  World world;
+  world.size = 3;
+  std::promise<void> aborted, heard;
+  run_ranks(world, [&](Communicator& c) {
+    std::vector<float> x(4, 1);
+    c.run(all_reduce(x));
+    if (c.rank() == 2) {
+      c.abort("on purpose");
+      aborted.set_value();
+      return;
+    }
+    (c.rank() == 0 ? aborted : heard).get_future().wait();
+    const Error error = error_of([&] { c.run(all_reduce(x)); });
+    EXPECT_TRUE(contains(error, "rank 2 ")) << error.what();
+    EXPECT_TRUE(contains(error, "gave up: it aborted the group: on purpose")) << error.what();
+    if (c.rank() == 0) heard.set_value();
   });
 }
 

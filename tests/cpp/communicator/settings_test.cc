@@ -108,5 +108,25 @@ TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
   }
 }
 
+// What one rank cannot use is told to those who wait for it, long before their deadline.
+TEST(Settings, WhatOneRankRefusesIsToldToAll) {
+  for (const int hosts : {1, 3}) {
+    World world;
+    world.size = 3;
+    world.timeout = std::chrono::minutes(10);
+    std::vector<std::string> errors(3);
+    world.errors = &errors;
+    if (hosts > 1) world.host_of = [](int r) { return "host" + std::to_string(r); };
+    world.plan_path_of = [](int rank) { return rank == 1 ? "/nowhere/plan.json" : ""; };
+    run_ranks(world, [](Communicator&) { FAIL() << "the group formed"; });
+    EXPECT_NE(errors[1].find("/nowhere/plan.json"), std::string::npos) << errors[1];
+    for (const int rank : {0, 2}) {
+      const std::string& error = errors[static_cast<std::size_t>(rank)];
+      EXPECT_NE(error.find("rank 1 cannot join the group of rank " + std::to_string(rank)), std::string::npos) << error;
+      EXPECT_NE(error.find(errors[1]), std::string::npos) << error;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test
