@@ -2,6 +2,7 @@
 //
 // Point-to-point calls progress on their own, so coalescing only collects the works of this thread: the order in which
 // a batch lists its sends and receives cannot deadlock.
+#include "base/registry.h"
 #include "torch/cuda_batch.h"
 #include "torch/issue.h"
 
@@ -14,6 +15,12 @@ at::Tensor& only(std::vector<at::Tensor>& tensors, const char* call) {
   }
   require_dense(tensors.front(), call);
   return tensors.front();
+}
+
+// Before a lock that a thread of the parent may have held at the fork.
+void refuse_in_child(const Communicator& communicator) {
+  if (forked_child()) [[unlikely]]
+    throw_as_torch(*communicator.failure());
 }
 
 }  // namespace
@@ -61,6 +68,7 @@ C10dWorkPtr ProcessGroupTutti::recvAnysource(Tensors& tensors, int tag) {
 }
 
 void ProcessGroupTutti::startCoalescing() {
+  refuse_in_child(*communicator_);
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!coalescing_.try_emplace(std::this_thread::get_id()).second) {
     refuse("coalescing has already been started on this thread");
@@ -69,6 +77,7 @@ void ProcessGroupTutti::startCoalescing() {
 }
 
 C10dWorkPtr ProcessGroupTutti::endCoalescing() {
+  refuse_in_child(*communicator_);
   Coalesced issued;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -95,6 +104,7 @@ void ProcessGroupTutti::captured(const C10dWorkPtr& work) {
 
 CudaBatch* ProcessGroupTutti::open_cuda_batch(c10::Device device) {
   if (coalescing_threads_.load(std::memory_order_relaxed) == 0) return nullptr;
+  refuse_in_child(*communicator_);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = coalescing_.find(std::this_thread::get_id());
   if (found == coalescing_.end()) return nullptr;

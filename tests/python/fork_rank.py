@@ -86,6 +86,9 @@ class TorchRank:
         refused(lambda: dist.recv(x, peer))
         refused(lambda: dist.irecv(x, peer))
         refused(lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, x, peer)]))
+        refused(lambda: dist.group.WORLD._start_coalescing(torch.device("cpu")))
+        store = dist.distributed_c10d._world.pg_map[dist.group.WORLD][1]
+        refused(lambda: tutti._backend.get_communicator().split_ranks(store, [0, 1]))
         refused(lambda: tutti.monitored_barrier(timeout=1))
         refused(lambda: tutti.get_metrics())
         refused(lambda: tutti.flight_record())
