@@ -22,6 +22,7 @@ namespace {
 constexpr std::int64_t kSliceNs = 100'000'000;  // a sleeper looks at its peers at least this often
 constexpr std::int64_t kLookNs = 50'000'000;    // and asks the kernel about them at most this often
 constexpr std::uint32_t kHotPolls = 64;         // polls without a pause, before a clock is read
+constexpr int kFewRanks = 8;                    // up to so many, sleepers pay for publishers' fences
 
 std::uint64_t segment_id(int fd) {
   struct stat st {};
@@ -94,29 +95,28 @@ Outcome HostChannel::join(Deadline& deadline, std::uint64_t word) noexcept {
     }
     common &= theirs;
   }
-  light_barrier_ = (common & kLightBarrierBit) != 0;
+  light_barrier_ = (common & kLightBarrierBit) != 0 && ranks() <= kFewRanks;
   arenas_mapped_ = (common & kArenasBit) != 0;
   crowded_ = (common & kRoomyBit) == 0;
   return kOkOutcome;
 }
 
 template <class Ready>
-Outcome HostChannel::wait(int peer, Deadline& deadline, const Ready& ready) noexcept {
+Outcome HostChannel::wait(int peer, int awaited, Deadline& deadline, const Ready& ready) noexcept {
   for (std::uint32_t i = 0; i < kHotPolls; ++i) {
     if (ready()) [[likely]]
       return kOkOutcome;
   }
   const std::int64_t start = timing_ ? now_ns() : 0;
-  const Outcome outcome = wait_slowly(peer, deadline, ready);
+  const Outcome outcome = wait_slowly(peer, awaited, deadline, ready);
   if (timing_) waited_ns_ += now_ns() - start;
   return outcome;
 }
 
 template <class Ready>
-Outcome HostChannel::wait_slowly(int peer, Deadline& deadline, const Ready& ready) noexcept {
-  for (std::uint32_t i = 0; i < policy_.spins; ++i) {
+Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, const Ready& ready) noexcept {
+  for (Spin spin(policy_.spin_ns); spin.goes_on(); spin.pause()) {
     if (ready()) return kOkOutcome;
-    cpu_relax();
   }
   for (std::uint32_t i = 0; i < policy_.yields; ++i) {
     if (ready()) return kOkOutcome;
@@ -130,7 +130,7 @@ Outcome HostChannel::wait_slowly(int peer, Deadline& deadline, const Ready& read
     const std::int64_t remaining = deadline.remaining_ns();
     if (remaining <= 0) return {Status::kTimeout, peer};
     const std::uint32_t seen = doorbell(WaitLane::kCollective);
-    announce_sleep(WaitLane::kCollective, true);
+    announce_sleep(WaitLane::kCollective, true, awaited);
     const bool already = ready();  // not to be asked again: it may hold but once
     if (!already && !aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, kSliceNs));
     announce_sleep(WaitLane::kCollective, false);
@@ -146,7 +146,7 @@ Outcome HostChannel::verify_up_to(int peer, std::uint64_t sequence, Deadline& de
     const std::uint64_t next = verified + 1;
     const std::atomic<std::uint64_t>& word = cell(peer, next).word;
     std::uint64_t value = 0;
-    const Outcome outcome = wait(peer, deadline, [&]() noexcept {
+    const Outcome outcome = wait(peer, peer, deadline, [&]() noexcept {
       // acquire: makes the payload and the record visible; pairs with the release in announce().
       value = word.load(std::memory_order_acquire);
       return static_cast<std::uint32_t>(value) == static_cast<std::uint32_t>(next);
@@ -263,7 +263,7 @@ Outcome HostChannel::await_step(int peer, StepLane lane, std::uint64_t value, De
   if (peer == index_) return kOkOutcome;
   const std::atomic<std::uint64_t>& word = control(peer).steps[static_cast<int>(lane)].value;
   // acquire: pairs with the release in publish().
-  return wait(peer, deadline, [&]() noexcept { return word.load(std::memory_order_acquire) >= value; });
+  return wait(peer, peer, deadline, [&]() noexcept { return word.load(std::memory_order_acquire) >= value; });
 }
 
 Outcome HostChannel::await_step_all(StepLane lane, std::uint64_t value, Deadline& deadline) noexcept {
@@ -279,7 +279,7 @@ std::uint64_t HostChannel::stepped(int peer, StepLane lane) const noexcept {
 }
 
 Outcome HostChannel::await_condition(int peer, Condition& condition, Deadline& deadline) noexcept {
-  return wait(peer, deadline, [&condition]() noexcept { return condition.holds(); });
+  return wait(peer, -1, deadline, [&condition]() noexcept { return condition.holds(); });
 }
 
 void HostChannel::wake_sleepers(WaitLane lane) noexcept {
@@ -288,15 +288,16 @@ void HostChannel::wake_sleepers(WaitLane lane) noexcept {
   std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler keeps the order; see the header for the rest
   const auto& flags = layout_.header(base_).sleeping[static_cast<int>(lane)];
   for (int peer = 0; peer < ranks(); ++peer) {
-    // relaxed: heavy_barrier() in the sleeper orders it against our store.
-    const auto how = static_cast<Sleeping>(flags[peer].load(std::memory_order_relaxed));
-    if (how != Sleeping::kNot && peer != index_) [[unlikely]]
-      wake(peer, lane, how);
+    // relaxed: heavy_barrier() in the sleeper, or our fence, orders it against our store.
+    const std::uint16_t how = flags[peer].load(std::memory_order_relaxed);
+    if (how == kAwake) [[likely]]
+      continue;
+    if (peer != index_ && (how < kAwaits || how - kAwaits == index_)) wake(peer, lane, how);
   }
 }
 
-void HostChannel::wake(int peer, WaitLane lane, Sleeping how) noexcept {
-  if (how == Sleeping::kAtBell) {
+void HostChannel::wake(int peer, WaitLane lane, std::uint16_t how) noexcept {
+  if (how == kAtBell) {
     // acquire: pairs with the release in announce_sleep(), after the store of the name.
     std::atomic_thread_fence(std::memory_order_acquire);
     const std::uint64_t name = control(peer).bell.load(std::memory_order_relaxed);
@@ -312,14 +313,14 @@ void HostChannel::ring_doorbell(int peer, WaitLane lane) noexcept {
   if (!light_barrier_) std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   // relaxed: as in wake_sleepers().
-  const auto how = static_cast<Sleeping>(
-      layout_.header(base_).sleeping[static_cast<int>(lane)][peer].load(std::memory_order_relaxed));
-  if (how != Sleeping::kNot) wake(peer, lane, how);
+  const std::uint16_t how =
+      layout_.header(base_).sleeping[static_cast<int>(lane)][peer].load(std::memory_order_relaxed);
+  if (how != kAwake) wake(peer, lane, how);
 }
 
 void HostChannel::ring_own_doorbell(WaitLane lane) noexcept {
   // Whatever made us wake ourselves is visible to the thread that wakes: see wake().
-  wake(index_, lane, how_it_sleeps(lane));
+  wake(index_, lane, lane == WaitLane::kMessage && bell_ != nullptr ? kAtBell : kOnDoorbell);
 }
 
 std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
@@ -327,11 +328,17 @@ std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
   return control(index_).doorbells[static_cast<int>(lane)].value.load(std::memory_order_acquire);
 }
 
-void HostChannel::announce_sleep(WaitLane lane, bool asleep) noexcept {
+void HostChannel::announce_sleep(WaitLane lane, bool asleep, int awaited) noexcept {
   auto& flag = layout_.header(base_).sleeping[static_cast<int>(lane)][index_];
+  std::uint16_t how = kAwake;
+  if (asleep && lane == WaitLane::kMessage && bell_ != nullptr) {
+    how = kAtBell;
+  } else if (asleep) {
+    how = awaited >= 0 ? static_cast<std::uint16_t>(kAwaits + awaited) : kOnDoorbell;
+  }
   // release: the name of a bell is there; pairs with the fence in wake(). The barrier below orders it before the
   // sleeper's last look; clearing late costs a wake at most.
-  flag.store(static_cast<std::uint8_t>(asleep ? how_it_sleeps(lane) : Sleeping::kNot), std::memory_order_release);
+  flag.store(how, std::memory_order_release);
   if (!asleep) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (light_barrier_) heavy_barrier();

@@ -7,11 +7,12 @@
 // Ranks here are indexes on the host, 0 to ranks()-1, ascending with the communicator's ranks.
 //
 // Memory order: a publisher writes payload and record, then stores its word with release; the reader's acquire load
-// of that word makes them visible. Publishers do not fence before they look at the sleeping flags: a thread about to
-// sleep sets its flag and then executes heavy_barrier(), after which either the publisher's store is visible to the
-// sleeper's last look, or the publisher sees the flag. Rejected: a store-load fence at every publish (it waits for the
-// word's line to be owned, 60-100 ns a call here); a futex on each word (a waiter that needs one of several cannot
-// sleep on it).
+// of that word makes them visible. Where few ranks share a host, publishers do not fence before they look at the
+// sleeping flags: a thread about to sleep sets its flag and then executes heavy_barrier(), after which either the
+// publisher's store is visible to the sleeper's last look, or the publisher sees the flag. That barrier interrupts all
+// ranks, so where they are many the sleepers of one wait would delay everybody into sleeping, too: there each publish
+// has a store-load fence (it waits for the word's line to be owned, 60-100 ns a call here). Rejected: a futex on each
+// word (a waiter that needs one of several cannot sleep on it).
 //
 // Thread rule: announcements, steps and their waits belong to the one thread that runs a collective; abort(), leave()
 // and the message lane may be used from any thread.
@@ -125,16 +126,20 @@ class HostChannel {
   // Half of what each rank may take of the last cache: an output beyond it is not there any more when it is read.
   std::size_t cache_share() const noexcept { return cache_share_; }
 
+  // Whether a publisher fences before it looks for sleepers. All ranks give the same answer.
+  bool publishers_fence() const noexcept { return !light_barrier_; }
+
   // Some rank shares its core with another, so a wait costs a switch of threads. All ranks give the same answer.
   bool crowded() const noexcept { return crowded_; }
 
   // ---- rings, doorbells, life
   // ----------------------------------------------------------------------------------------
   std::byte* ring(int src, int dst) noexcept { return layout_.ring(base_, src, dst); }
-  void ring_doorbell(int peer, WaitLane lane) noexcept;      // if that rank sleeps in the lane
-  void ring_own_doorbell(WaitLane lane) noexcept;            // wakes this rank's own sleepers
-  std::uint32_t doorbell(WaitLane lane) const noexcept;      // to be read before announcing sleep
-  void announce_sleep(WaitLane lane, bool asleep) noexcept;  // followed by heavy barrier when asleep
+  void ring_doorbell(int peer, WaitLane lane) noexcept;  // if that rank sleeps in the lane
+  void ring_own_doorbell(WaitLane lane) noexcept;        // wakes this rank's own sleepers
+  std::uint32_t doorbell(WaitLane lane) const noexcept;  // to be read before announcing sleep
+  // Followed by a barrier when asleep. `awaited`: the only rank whose publishing shall wake, or -1.
+  void announce_sleep(WaitLane lane, bool asleep, int awaited = -1) noexcept;
   void sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept;
   // From now on the message lane sleeps by polling this bell, which rings wherever the doorbell would; call before the
   // lane first sleeps. Null where there is none, for the reason in errno: the lane stays with its doorbell.
@@ -173,14 +178,12 @@ class HostChannel {
   RankControl& control(int rank) const noexcept { return layout_.control(base_, rank); }
   Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
   void wake_sleepers(WaitLane lane) noexcept;
-  void wake(int peer, WaitLane lane, Sleeping how) noexcept;
-  Sleeping how_it_sleeps(WaitLane lane) const noexcept {
-    return lane == WaitLane::kMessage && bell_ != nullptr ? Sleeping::kAtBell : Sleeping::kOnDoorbell;
-  }
+  void wake(int peer, WaitLane lane, std::uint16_t how) noexcept;
+  // `awaited`: the only rank that can make `ready` true by publishing, or -1.
   template <class Ready>
-  Outcome wait(int peer, Deadline& deadline, const Ready& ready) noexcept;
+  Outcome wait(int peer, int awaited, Deadline& deadline, const Ready& ready) noexcept;
   template <class Ready>
-  Outcome wait_slowly(int peer, Deadline& deadline, const Ready& ready) noexcept;
+  Outcome wait_slowly(int peer, int awaited, Deadline& deadline, const Ready& ready) noexcept;
 
   HostGroup group_;
   std::vector<std::shared_ptr<const UniqueFd>> pidfds_;  // by rank; shared by all groups of this process
@@ -190,7 +193,7 @@ class HostChannel {
   int index_ = 0;
   WaitPolicy policy_;
   std::unique_ptr<Bell> bell_;  // of the message lane; null: it sleeps on its doorbell
-  bool light_barrier_ = false;  // all ranks can be reached by heavy_barrier()
+  bool light_barrier_ = false;  // sleepers make publishers' fences, by heavy_barrier()
   std::vector<std::shared_ptr<PeerArena>> peer_arenas_;
   std::vector<std::byte*> arenas_;
   bool arenas_mapped_ = false;

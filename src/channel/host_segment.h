@@ -4,8 +4,8 @@
 // increment cannot be left half done, and a lost or spurious one costs time only. Nothing in the segment is a lock, an
 // allocator or a pointer, so a rank that dies at any instruction leaves nothing that misleads the others.
 //
-//   header          which ranks sleep, and on what: two lanes of one byte a rank, packed so that a publisher reads one
-//   line for 64 control[rank]   announcements, step counters, state, call records, doorbells; zero-filled by the kernel
+//   header          which ranks sleep, and on what: two lanes of two bytes a rank; a publisher reads a line for 32
+//   control[rank]   announcements, step counters, state, call records, doorbells; zero-filled by the kernel
 //   sizes[rank]     block sizes of uneven calls, one row for each of the last kWindow calls
 //   slots[rank]     payloads of small calls, one slot for each of the last kWindow calls
 //   stage[rank]     the staging area of large calls
@@ -44,8 +44,10 @@ static_assert(sizeof(AnnounceCell) == 128);
 enum class WaitLane : int { kCollective = 0, kMessage = 1 };
 inline constexpr int kWaitLanes = 2;
 
-// What a rank's sleeping flag says of a lane.
-enum class Sleeping : std::uint8_t { kNot = 0, kOnDoorbell = 1, kAtBell = 2 };
+// What a rank's sleeping flag says of a lane: it is awake; it sleeps until anybody publishes, on its doorbell or at its
+// Bell; or, from kAwaits on, until the rank flag - kAwaits does, on its doorbell. So one that waits for all others, one
+// after the other, is not woken by each.
+inline constexpr std::uint16_t kAwake = 0, kOnDoorbell = 1, kAtBell = 2, kAwaits = 3;
 
 // Monotonic counters of progress within large calls.
 enum class StepLane : int { kFilled = 0, kDrained = 1 };
@@ -88,7 +90,7 @@ struct alignas(128) RankControl {
 inline constexpr int kMaxHostRanks = 1024;
 
 struct SegmentHeader {
-  alignas(128) std::atomic<std::uint8_t> sleeping[kWaitLanes][kMaxHostRanks];
+  alignas(128) std::atomic<std::uint16_t> sleeping[kWaitLanes][kMaxHostRanks];
 };
 
 struct SegmentShape {

@@ -45,8 +45,8 @@ void Afterwards::run_here() noexcept {
 }
 
 struct MessagePort::State {
-  State(int rank, std::vector<Transport*> transports, PortWaker* w, std::uint32_t s)
-      : engine(rank, std::move(transports), w), waker(w), spins(s) {}
+  State(int rank, std::vector<Transport*> transports, PortWaker* w, std::int64_t spin)
+      : engine(rank, std::move(transports), w), waker(w), spin_ns(spin) {}
 
   // Runs `act(engine)` under the lock, then what it caused: callbacks, and a nudge for sleepers that must look again.
   template <class Act>
@@ -136,14 +136,14 @@ struct MessagePort::State {
   MessageEngine engine;
   int sleepers = 0;
   PortWaker* const waker;
-  const std::uint32_t spins;
+  const std::int64_t spin_ns;
   std::atomic<std::uint32_t> idle_calls{0};
 };
 
 MessagePort::MessagePort(int rank, int size, std::vector<Transport*> transport_of_peer, PortWaker* waker,
-                         std::uint32_t spins) {
+                         std::int64_t spin_ns) {
   transport_of_peer.resize(static_cast<std::size_t>(size));
-  state_ = std::make_unique<State>(rank, std::move(transport_of_peer), waker, spins);
+  state_ = std::make_unique<State>(rank, std::move(transport_of_peer), waker, spin_ns);
 }
 
 MessagePort::~MessagePort() { fail({Status::kAborted, -1}); }
@@ -175,7 +175,7 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline, bool goes_on) noexc
   const int prefer = op.peer;
   const std::function<bool()> still_idle = [&s, &op] { return !op.done() && !s.drive(-1) && !op.done(); };
   constexpr Outcome interrupted{Status::kAborted, -1};
-  std::uint32_t idle = goes_on ? s.spins : 0;
+  Spin spin(goes_on ? 0 : s.spin_ns);
   std::uint32_t passes = 0;
   while (!op.done()) {
     const bool moved = s.try_drive(prefer);
@@ -186,11 +186,11 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline, bool goes_on) noexc
       if (deadline.expired()) return op.done() ? op.outcome : Outcome{Status::kTimeout, op.peer};
     }
     if (moved) {
-      idle = 0;
+      spin.restart();
       continue;
     }
-    if (++idle <= s.spins) {
-      cpu_relax();
+    if (spin.goes_on()) {
+      spin.pause();
       continue;
     }
     s.check();
@@ -217,17 +217,17 @@ void MessagePort::drive(const std::function<bool()>& stop) noexcept {
     stopped = stop();
     return !stopped && !s.drive(-1);
   };
-  std::uint32_t idle = 0;
+  Spin spin(s.spin_ns);
   std::uint32_t passes = 0;
   while (!stopped && !stop()) {
     const bool moved = s.try_drive(-1);
     if (++passes % kCheckEvery == 0) s.check();
     if (moved) {
-      idle = 0;
+      spin.restart();
       continue;
     }
-    if (++idle <= s.spins && pending() > 0) {
-      cpu_relax();
+    if (pending() > 0 && spin.goes_on()) {
+      spin.pause();
       continue;
     }
     s.check();

@@ -104,8 +104,8 @@ class PortWaker {
 class MessagePort {
  public:
   // The transport that serves each peer (null for this rank itself); all outlive the port, and so does the waker.
-  // `spins`: polls of a wait before it sleeps.
-  MessagePort(int rank, int size, std::vector<Transport*> transport_of_peer, PortWaker* waker, std::uint32_t spins);
+  // `spin_ns`: how long a wait polls before it sleeps.
+  MessagePort(int rank, int size, std::vector<Transport*> transport_of_peer, PortWaker* waker, std::int64_t spin_ns);
   ~MessagePort();
   MessagePort(const MessagePort&) = delete;
 

@@ -103,7 +103,7 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {
   port_ =
-      std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, topology_.waker.get(), topology_.spins);
+      std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, topology_.waker.get(), topology_.spin_ns);
   context_.rank = rank;
   context_.size = size;
   context_.host = topology_.hosts == 1 ? topology_.host.get() : nullptr;

@@ -17,9 +17,16 @@
 namespace tutti {
 namespace {
 
-// A wait of about 100 us before the first sleep: longer than the stragglers of a balanced program are late, shorter
-// than a thousandth of a core over the 10 ms after which a waiting rank must be quiet.
-constexpr std::uint32_t kSpins = 4000;
+// How long a wait polls before the first sleep: longer than the stragglers of a balanced program are late, and than it
+// takes to wake the others one after another, so that sleeping does not make the next ones late and sleep; shorter than
+// anybody notices who waits for long.
+constexpr std::int64_t kSpinNs = 100'000;
+constexpr std::int64_t kSpinNsARank = 20'000;
+constexpr std::int64_t kMostSpinNs = 2'000'000;
+// A look at a socket is a system call, and what it waits for comes from afar, by way of the kernel on some core.
+constexpr std::int64_t kSpinNetworkNs = 20'000;
+// What a poll takes, by which TUTTI_SPINS is a time.
+constexpr std::int64_t kPollNs = 25;
 // With more ranks than cores every poll takes the core from the rank that is waited for: hand it over at once.
 constexpr std::uint32_t kCrowdedYields = 200;
 
@@ -49,9 +56,9 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   // each rank to its own.
   const bool bound = cores > usable_cores();
   policy.crowded = (bound ? ranks_here : std::max(ranks_here, config.local_world_size)) > cores;
-  policy.spins = policy.crowded ? 0 : kSpins;
+  policy.spin_ns = policy.crowded ? 0 : std::min(kSpinNs + kSpinNsARank * ranks_here, kMostSpinNs);
   policy.yields = policy.crowded ? kCrowdedYields : 0;
-  if (config.spins >= 0) policy.spins = static_cast<std::uint32_t>(config.spins);
+  if (config.spins >= 0) policy.spin_ns = kPollNs * config.spins;
   return policy;
 }
 
@@ -202,7 +209,8 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   const auto here = static_cast<int>(topology.host_ranks.size());
   share_cache(group.members, options.config);
   const WaitPolicy policy = wait_policy(group.members, options.config);
-  topology.spins = policy.spins;
+  topology.spin_ns = policy.spin_ns;
+  if (topology.hosts > 1 && options.config.spins < 0) topology.spin_ns = std::min(policy.spin_ns, kSpinNetworkNs);
   if (here > 1) {
     const int index = group.index;
     // Made before the last rank had mapped it: one that could not has left, and its part is not used.

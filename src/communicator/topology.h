@@ -22,7 +22,7 @@ struct Topology {
   std::unique_ptr<GroupWaker> waker;
   std::vector<std::unique_ptr<Transport>> owned;
   std::vector<Transport*> transport_of_peer;  // null for this rank itself
-  std::uint32_t spins = 0;                    // polls before a wait sleeps
+  std::int64_t spin_ns = 0;                   // how long a wait for messages polls before it sleeps
 };
 
 // Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kPeerLost), Error(kExhausted): on all

@@ -51,7 +51,7 @@ using Step = std::function<bool()>;
 class Rank {
  public:
   Rank(int index, int ranks, int segment, const SegmentLayout& layout)
-      : index_(index), host_(group(index, ranks, segment), layout, {.spins = 0, .yields = 0, .crowded = false}) {}
+      : index_(index), host_(group(index, ranks, segment), layout, {.spin_ns = 0, .yields = 0, .crowded = false}) {}
 
   HostChannel& host() { return host_; }
   bool idle() const { return steps_.empty(); }

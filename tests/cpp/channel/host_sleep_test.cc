@@ -8,8 +8,12 @@
 #include <chrono>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "base/futex.h"
 #include "bootstrap/host_group.h"
 #include "bootstrap/memory_store.h"
 #include "channel/host_channel.h"
@@ -25,13 +29,13 @@ constexpr std::uint32_t kSleepersDelay = 12'000;
 constexpr std::uint32_t kPublishersDelay = 2'000;
 constexpr std::size_t kPayload = 4096;
 
-std::unique_ptr<HostChannel> make_channel(Store& store, int rank) {
+std::unique_ptr<HostChannel> make_channel(Store& store, int rank, int ranks = 2) {
   const SegmentLayout layout(
-      SegmentShape{.ranks = 2, .slot_bytes = 4096, .stage_bytes = kPayload, .ring_capacity = 4096});
+      SegmentShape{.ranks = ranks, .slot_bytes = 4096, .stage_bytes = kPayload, .ring_capacity = 4096});
   HostGroupRequest request;
-  request.id = "sleepers";
+  request.id = "sleepers" + std::to_string(ranks);
   request.rank = rank;
-  request.size = 2;
+  request.size = ranks;
   request.segment_bytes = [&](int) { return layout.total_bytes(); };
   request.timeout = std::chrono::seconds(20);
   auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, WaitPolicy{});
@@ -136,6 +140,49 @@ TEST(HostSleep, NoWakeIsLostByADoorbell) {
         c.ring_doorbell(0, WaitLane::kMessage);
       },
       [&](HostChannel&) { return word.load(std::memory_order_acquire); });
+}
+
+std::vector<std::unique_ptr<HostChannel>> make_channels(Store& store, int ranks) {
+  std::vector<std::unique_ptr<HostChannel>> channels(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> makers;
+  for (int rank = 0; rank < ranks; ++rank) {
+    makers.emplace_back([&, rank] { channels[static_cast<std::size_t>(rank)] = make_channel(store, rank, ranks); });
+  }
+  for (std::thread& maker : makers) maker.join();
+  return channels;
+}
+
+// Among many, a rank that waits for one straggler would else be woken by each of the others, at each of their steps.
+TEST(HostSleep, OnlyTheRankThatIsAwaitedWakes) {
+  constexpr WaitLane kLane = WaitLane::kCollective;
+  MemoryStore store;
+  const auto ranks = make_channels(store, 3);
+  HostChannel& sleeper = *ranks[0];
+  std::uint32_t seen = sleeper.doorbell(kLane);
+  const auto rang = [&] { return std::exchange(seen, sleeper.doorbell(kLane)) != seen; };
+  sleeper.announce_sleep(kLane, true, 1);
+  ranks[2]->publish(StepLane::kFilled, 1);
+  EXPECT_FALSE(rang());
+  ranks[1]->publish(StepLane::kFilled, 1);
+  EXPECT_TRUE(rang());
+  ranks[2]->report({Status::kInternal, 2});
+  EXPECT_TRUE(rang()) << "a failure concerns everybody";
+  sleeper.announce_sleep(kLane, true);  // whoever comes
+  ranks[1]->publish(StepLane::kFilled, 2);
+  EXPECT_TRUE(rang());
+  sleeper.announce_sleep(kLane, false);
+  ranks[1]->publish(StepLane::kFilled, 3);
+  EXPECT_FALSE(rang());
+}
+
+// A sleeper's barrier would interrupt all of them.
+TEST(HostSleep, WhereRanksAreManyPublishersFence) {
+  MemoryStore store;
+  for (const int ranks : {8, 9}) {
+    for (const auto& channel : make_channels(store, ranks)) {
+      EXPECT_EQ(channel->publishers_fence(), ranks == 9 || !register_light_barrier());
+    }
+  }
 }
 
 }  // namespace
