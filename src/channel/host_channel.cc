@@ -19,10 +19,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kSliceNs = 100'000'000;  // a sleeper looks at its peers at least this often
-constexpr std::int64_t kLookNs = 50'000'000;    // and asks the kernel about them at most this often
-constexpr std::uint32_t kHotPolls = 64;         // polls without a pause, before a clock is read
-constexpr int kFewRanks = 8;                    // up to so many, sleepers pay for publishers' fences
+constexpr std::int64_t kSliceNs = 100'000'000;    // a sleeper looks at its peers at least this often
+constexpr std::int64_t kLookNs = 50'000'000;      // and asks the kernel about them at most this often
+constexpr std::uint32_t kHotPolls = 64;           // polls without a pause, before a clock is read
+constexpr std::int64_t kMostYieldNs = 2'000'000;  // of all yields of a wait
+constexpr int kFewRanks = 8;                      // up to so many, sleepers pay for publishers' fences
 
 std::uint64_t segment_id(int fd) {
   struct stat st {};
@@ -118,7 +119,9 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
   for (Spin spin(policy_.spin_ns); spin.goes_on(); spin.pause()) {
     if (ready()) return kOkOutcome;
   }
-  for (std::uint32_t i = 0; i < policy_.yields; ++i) {
+  // On a busy machine a yield may take as long as others' turns do: two hundred of those would be seconds.
+  const std::int64_t yielding_ns = policy_.yields != 0 ? now_ns() : 0;
+  for (std::uint32_t i = 0; i < policy_.yields && now_ns() - yielding_ns < kMostYieldNs; ++i) {
     if (ready()) return kOkOutcome;
     sched_yield();
   }
