@@ -2,7 +2,6 @@
 #include "plan/json_document.h"
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "tutti/error.h"
@@ -27,8 +26,7 @@ std::string escape(std::string_view key) {
 // Events of nlohmann's parser. Its own builder neither knows the path nor lets go of what it has built.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view streamed, const std::function<void(std::size_t, Json&&)>& take)
-      : streamed_(streamed), take_(take) {}
+  explicit Builder(const std::vector<Streamed>& streamed) : streamed_(streamed) {}
 
   Json take_root() { return std::move(root_); }
 
@@ -59,8 +57,9 @@ class Builder : public nlohmann::json_sax<Json> {
  private:
   struct Level {
     Json value;
-    std::string key;        // of the value that comes next, in an object
-    std::size_t index = 0;  // … in an array
+    std::size_t before = 0;  // values that stood in memory when it began
+    std::string key;         // of the value that comes next, in an object
+    std::size_t index = 0;   // … in an array
   };
 
   std::string path() const {
@@ -74,7 +73,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool open(Json container) {
     if (levels_.size() >= kMaxJsonDepth) throw_at(path(), "nested too deeply");
-    levels_.push_back({std::move(container), {}, 0});
+    levels_.push_back({std::move(container), values_, {}, 0});
     return true;
   }
 
@@ -84,7 +83,19 @@ class Builder : public nlohmann::json_sax<Json> {
     return put(std::move(value));
   }
 
+  // The list whose elements are handed over, if this level is one.
+  const Streamed* streamed_here() {
+    for (const Streamed& list : streamed_) {
+      if (levels_.size() != 2 * list.keys.size()) continue;
+      bool same = true;
+      for (std::size_t i = 0; i < list.keys.size() && same; ++i) same = levels_[2 * i].key == list.keys[i];
+      if (same) return &list;
+    }
+    return nullptr;
+  }
+
   bool put(Json value) {
+    if (++values_ > kMaxJsonValues) throw_at(path(), "too many values for one part of a plan");
     if (levels_.empty()) {
       root_ = std::move(value);
       return true;
@@ -94,8 +105,11 @@ class Builder : public nlohmann::json_sax<Json> {
       level.value[level.key] = std::move(value);
       return true;
     }
-    if (levels_.size() == 2 && levels_[0].key == streamed_) {
-      take_(level.index, std::move(value));
+    if (const Streamed* list = streamed_here()) {
+      std::vector<std::size_t> indices;
+      for (std::size_t i = 1; i < levels_.size(); i += 2) indices.push_back(levels_[i].index);
+      values_ = level.before;
+      list->take(indices, std::move(value));
     } else {
       level.value.push_back(std::move(value));
     }
@@ -103,9 +117,9 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  std::string_view streamed_;
-  const std::function<void(std::size_t, Json&&)>& take_;
+  const std::vector<Streamed>& streamed_;
   std::vector<Level> levels_;
+  std::size_t values_ = 0;  // that stand in memory
   Json root_;
 };
 
@@ -115,9 +129,8 @@ void throw_at(const std::string& path, const std::string& what) {
   throw Error(ErrorKind::kInvalidArgument, "plan: " + (path.empty() ? std::string("/") : path) + ": " + what);
 }
 
-Json read_document(std::string_view text, std::string_view streamed,
-                   const std::function<void(std::size_t, Json&&)>& take) {
-  Builder builder(streamed, take);
+Json read_document(std::string_view text, const std::vector<Streamed>& streamed) {
+  Builder builder(streamed);
   Json::sax_parse(text.begin(), text.end(), &builder);
   Json root = builder.take_root();
   if (!root.is_object()) throw_at("", "a JSON object is expected");

@@ -1,7 +1,8 @@
-// A JSON text read by parts: the elements of one array of the top-level object are handed over one by one and then
-// forgotten, so a plan of hundreds of megabytes never stands in memory as JSON values.
+// A JSON text read by parts: the elements of some arrays are handed over one by one and then forgotten, so a plan of
+// hundreds of megabytes never stands in memory as JSON values.
 //
-// Trusts nothing: bounds depth, refuses duplicate keys and text that is no JSON, and names the place ("/gpus/3/id").
+// Trusts nothing: bounds depth and the values that stand in memory, refuses duplicate keys and text that is no JSON,
+// and names the place ("/gpus/3/id").
 #pragma once
 
 #include <cstddef>
@@ -9,20 +10,28 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::plan {
 
 using Json = nlohmann::json;
 
 inline constexpr std::size_t kMaxJsonDepth = 12;
+inline constexpr std::size_t kMaxJsonValues = 1 << 22;  // at a time; a tenth of a kilobyte each at most
 
 // Throws InvalidArgument "<path>: <what>".
 [[noreturn]] void throw_at(const std::string& path, const std::string& what);
 
-// The top-level object without the array called `streamed`, each of whose elements goes to `take` with its index.
-// `streamed` itself stays as an empty array, so a caller sees whether it was there.
-Json read_document(std::string_view text, std::string_view streamed,
-                   const std::function<void(std::size_t index, Json&& element)>& take);
+// Arrays whose elements are handed over: {"gpus"} is that of the top-level object, {"gpus", "threadblocks"} those of
+// the elements of that one. `take` gets the element with its index, after those of the elements that it lies in.
+struct Streamed {
+  std::vector<std::string_view> keys;
+  std::function<void(const std::vector<std::size_t>& indices, Json&& element)> take;
+};
+
+// The top-level object without what was handed over: such arrays stay as empty ones, so a caller sees whether they were
+// there.
+Json read_document(std::string_view text, const std::vector<Streamed>& streamed);
 
 // A value and the way to it, for error messages. Refers to the value and to the cursor it came from.
 class Cursor {

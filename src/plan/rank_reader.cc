@@ -98,26 +98,25 @@ void read_table(const Cursor& list, std::string_view kind_key, std::string_view 
   }
 }
 
-ThreadBlock read_block(const Cursor& from, std::int32_t rank) {
+ThreadBlock read_block(const Cursor& from, std::vector<Operation> operations) {
   from.allow_only({"id", "ops", "channels", "remote_buffer_refs"});
   ThreadBlock block;
   if (from.has("channels")) read_table(from.at("channels"), "channel_type", "channel_ids", block.channels);
   if (from.has("remote_buffer_refs")) {
     read_table(from.at("remote_buffer_refs"), "access_channel_type", "remote_buffer_ids", block.remote_buffers);
   }
-  const Cursor ops = from.at("ops");
-  const std::size_t count = ops.array_size(kMaxOperations);
-  block.operations.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) block.operations.push_back(read_operation(ops.at(i), rank, false));
+  from.at("ops").array_size(0);
+  block.operations = std::move(operations);
   return block;
 }
 
-void read_blocks(const Cursor& list, std::int32_t id, Rank& rank) {
+void read_blocks(const Cursor& list, std::vector<std::vector<Operation>> operations, Rank& rank) {
   const std::size_t count = list.array_size(kMaxBlocks);
+  operations.resize(count);
   rank.blocks.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     expect_id(list.at(i), i);
-    rank.blocks.push_back(read_block(list.at(i), id));
+    rank.blocks.push_back(read_block(list.at(i), std::move(operations[i])));
   }
 }
 
@@ -131,7 +130,7 @@ std::vector<std::int32_t> read_ids(const Cursor& list, std::size_t most, std::in
   return ids;
 }
 
-Rank read_rank(const Cursor& gpu, std::int32_t id) {
+Rank read_rank(const Cursor& gpu, std::int32_t id, std::vector<std::vector<Operation>> operations) {
   gpu.allow_only({"id", "input_chunks", "output_chunks", "scratch_chunks", "threadblocks", "channels", "remote_buffers",
                   "semaphores"});
   expect_id(gpu, static_cast<std::size_t>(id));
@@ -150,7 +149,7 @@ Rank read_rank(const Cursor& gpu, std::int32_t id) {
       rank.semaphores.push_back(static_cast<std::int32_t>(entry.at("init_value").integer(0, kMaxCredit)));
     }
   }
-  read_blocks(gpu.at("threadblocks"), id, rank);
+  read_blocks(gpu.at("threadblocks"), std::move(operations), rank);
   return rank;
 }
 

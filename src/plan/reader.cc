@@ -84,13 +84,25 @@ Symmetry read_symmetry(const Cursor& from) {
 std::variant<Plan, Template> read_plan_or_template(std::string_view text) {
   if (text.size() > kMaxTextBytes) throw_at("", "longer than " + std::to_string(kMaxTextBytes) + " bytes");
   Plan plan;
-  const auto take = [&](std::size_t index, Json&& element) {
-    const Cursor gpu(element, "/gpus/" + std::to_string(index));
-    gpu.expect_object();
-    if (index >= kMaxRanks) gpu.fail("more than " + std::to_string(kMaxRanks) + " ranks");
-    plan.ranks.push_back(read_rank(gpu, static_cast<std::int32_t>(index)));
+  std::vector<std::vector<Operation>> operations;  // of the rank that is being read, by thread block
+  std::size_t all = 0;
+  const auto take_operation = [&](const std::vector<std::size_t>& at, Json&& element) {
+    const Cursor from(element, path_of(at[0], at[1], at[2]));
+    if (at[1] >= kMaxBlocks) from.fail("more than " + std::to_string(kMaxBlocks) + " thread blocks");
+    if (at[2] >= kMaxOperations) from.fail("more than " + std::to_string(kMaxOperations) + " operations");
+    if (operations.size() <= at[1]) operations.resize(at[1] + 1);
+    operations[at[1]].push_back(read_operation(from, static_cast<std::int32_t>(at[0]), false));
+    all += 1 + operations[at[1]].back().body.size();
+    if (all > kMaxAllOperations)
+      from.fail("more than " + std::to_string(kMaxAllOperations) + " operations of all ranks");
   };
-  const Json root = read_document(text, "gpus", take);
+  const auto take_rank = [&](const std::vector<std::size_t>& at, Json&& element) {
+    const Cursor gpu(element, "/gpus/" + std::to_string(at[0]));
+    gpu.expect_object();
+    if (at[0] >= kMaxRanks) gpu.fail("more than " + std::to_string(kMaxRanks) + " ranks");
+    plan.ranks.push_back(read_rank(gpu, static_cast<std::int32_t>(at[0]), std::exchange(operations, {})));
+  };
+  const Json root = read_document(text, {{{"gpus"}, take_rank}, {{"gpus", "threadblocks", "ops"}, take_operation}});
   if (!root.contains("gpus") || !root["gpus"].is_array()) throw_at("", "\"gpus\" is missing or no array");
   if (plan.ranks.empty()) throw_at("/gpus", "a plan has at least one rank");
   read_header(root, plan);

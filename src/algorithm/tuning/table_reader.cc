@@ -76,7 +76,8 @@ TuningCell read_cell(const Cursor& from) {
 // The table without its cells, each of which goes to `take`.
 Json read_top(std::string_view text, const std::function<void(std::size_t, Json&&)>& take) {
   if (text.size() > kMostBytes) plan::throw_at("", "longer than " + std::to_string(kMostBytes) + " bytes");
-  return plan::read_document(text, "cells", take);
+  const auto take_cell = [&take](const std::vector<std::size_t>& at, Json&& cell) { take(at[0], std::move(cell)); };
+  return plan::read_document(text, {{{"cells"}, take_cell}});
 }
 
 TuningOrigin read_origin(const Cursor& from) {

@@ -6,6 +6,11 @@
 #include <utility>
 
 namespace tutti::plan {
+namespace {
+
+constexpr std::size_t kPagesAStep = 8;  // that are only looked at; also spans
+
+}  // namespace
 
 bool ClockVector::before(const Span& left, const Span& right) {
   return std::pair{left.component, left.first} < std::pair{right.component, right.first};
@@ -22,7 +27,7 @@ bool ClockVector::knows(const Page& page, const Span& span) {
 
 const ClockVector::Page* ClockVector::page_of(std::uint32_t component) const {
   const std::size_t index = component / kPageComponents;
-  return pages_ && index < pages_->size() ? (*pages_)[index].get() : nullptr;
+  return pages_ && index < pages_->size() ? pages_->list[index].get() : nullptr;
 }
 
 bool ClockVector::covers(std::uint32_t component, std::uint32_t tick) const {
@@ -30,21 +35,26 @@ bool ClockVector::covers(std::uint32_t component, std::uint32_t tick) const {
   return tick == 0 || (page != nullptr && knows(*page, {component % kPageComponents, tick, tick}));
 }
 
-ClockVector::Pages& ClockVector::writable_pages(std::size_t count) {
+ClockVector::Pages& ClockVector::writable_pages(std::size_t count, Budget& budget) {
   if (!pages_) {
-    pages_ = std::make_shared<Pages>();
+    pages_ = std::make_shared<Pages>(budget);
   } else if (pages_.use_count() > 1) {
+    budget.spend(pages_->size() / kPagesAStep + 1);
     pages_ = std::make_shared<Pages>(*pages_);
   }
-  if (pages_->size() < count) pages_->resize(count);
+  if (pages_->size() < count) {
+    pages_->list.reserve(count);
+    pages_->held.become(sizeof(Pages) + count * sizeof(pages_->list[0]));
+    pages_->list.resize(count);
+  }
   return *pages_;
 }
 
-ClockVector::Page& ClockVector::writable_page_of(std::uint32_t component) {
+ClockVector::Page& ClockVector::writable_page_of(std::uint32_t component, Budget& budget) {
   const std::size_t index = component / kPageComponents;
-  std::shared_ptr<Page>& page = writable_pages(index + 1)[index];
+  std::shared_ptr<Page>& page = writable_pages(index + 1, budget).list[index];
   if (!page) {
-    page = std::make_shared<Page>();
+    page = std::make_shared<Page>(budget);
   } else if (page.use_count() > 1) {
     page = std::make_shared<Page>(*page);
   }
@@ -54,6 +64,7 @@ ClockVector::Page& ClockVector::writable_page_of(std::uint32_t component) {
 // Joins spans that overlap or touch, and lets watermarks swallow those that they reach.
 void ClockVector::normalise(Page& page) {
   std::vector<Span>& spans = page.spans;
+  page.held.budget().spend(spans.size() / kPagesAStep + 1);
   std::size_t kept = 0;
   for (const Span span : spans) {
     std::uint32_t& tick = page.ticks[span.component];
@@ -67,20 +78,21 @@ void ClockVector::normalise(Page& page) {
     }
   }
   spans.resize(kept);
+  page.held.become(sizeof(Page) + spans.capacity() * sizeof(Span));
 }
 
-void ClockVector::set(std::uint32_t component, std::uint32_t tick) {
+void ClockVector::set(std::uint32_t component, std::uint32_t tick, Budget& budget) {
   const Page* page = page_of(component);
   const std::uint32_t within = component % kPageComponents;
   if (tick == 0 || (page != nullptr && page->ticks[within] >= tick)) return;
-  Page& changed = writable_page_of(component);
+  Page& changed = writable_page_of(component, budget);
   changed.ticks[within] = tick;
   if (!changed.spans.empty()) normalise(changed);
 }
 
-void ClockVector::add(std::uint32_t component, std::uint32_t tick) {
+void ClockVector::add(std::uint32_t component, std::uint32_t tick, Budget& budget) {
   if (covers(component, tick)) return;
-  Page& page = writable_page_of(component);
+  Page& page = writable_page_of(component, budget);
   const Span span{component % kPageComponents, tick, tick};
   page.spans.insert(std::upper_bound(page.spans.begin(), page.spans.end(), span, before), span);
   normalise(page);
@@ -103,7 +115,7 @@ std::shared_ptr<ClockVector::Page> ClockVector::joined(const std::shared_ptr<Pag
   };
   if (!left_less && includes(*left, *right)) return left;
   if (!right_less && includes(*right, *left)) return right;
-  auto page = std::make_shared<Page>();
+  auto page = std::make_shared<Page>(left->held.budget());
   for (std::size_t i = 0; i < kPageComponents; ++i) page->ticks[i] = std::max(left->ticks[i], right->ticks[i]);
   std::merge(left->spans.begin(), left->spans.end(), right->spans.begin(), right->spans.end(),
              std::back_inserter(page->spans), before);
@@ -117,15 +129,18 @@ void ClockVector::join(const ClockVector& other) {
     pages_ = other.pages_;
     return;
   }
+  Budget& budget = pages_->held.budget();
+  budget.spend(other.pages_->size() / kPagesAStep + 1);
   const std::size_t both = std::min(pages_->size(), other.pages_->size());
   bool as_other = pages_->size() <= other.pages_->size();  // … is what comes out
   for (std::size_t i = 0; i < other.pages_->size(); ++i) {
-    const std::shared_ptr<Page>& theirs = (*other.pages_)[i];
-    const std::shared_ptr<Page> mine = i < both ? (*pages_)[i] : nullptr;
+    const std::shared_ptr<Page>& theirs = other.pages_->list[i];
+    const std::shared_ptr<Page> mine = i < both ? pages_->list[i] : nullptr;
     if (mine == theirs) continue;
+    budget.spend(1 + (theirs ? theirs->spans.size() / kPagesAStep : 0));
     const std::shared_ptr<Page> page = !theirs ? mine : !mine ? theirs : joined(mine, theirs);
     as_other = as_other && page == theirs;
-    if (page != mine) writable_pages(other.pages_->size())[i] = page;
+    if (page != mine) writable_pages(other.pages_->size(), budget).list[i] = page;
   }
   if (as_other) pages_ = other.pages_;
 }

@@ -9,7 +9,8 @@
 // reader of all of them keeps one span, however long the message.
 //
 // What clocks know grows by joining, and at thousands of ranks most of what two clocks know is the same. So a clock is
-// a table of pages, and pages and tables are shared until they differ: a join looks at no page that both have.
+// a table of pages, and pages and tables are shared until they differ: a join looks at no page that both have. They
+// are counted in the budget of the proof, which outlives them.
 //
 // Thread rule: one thread for all clocks that share pages.
 #pragma once
@@ -20,6 +21,8 @@
 #include <memory>
 #include <vector>
 
+#include "plan/verifier/budget.h"
+
 namespace tutti::plan {
 
 class ClockVector {
@@ -29,10 +32,10 @@ class ClockVector {
   void join(const ClockVector& other);
 
   // All ticks of the component up to this one.
-  void set(std::uint32_t component, std::uint32_t tick);
+  void set(std::uint32_t component, std::uint32_t tick, Budget& budget);
 
   // This one tick.
-  void add(std::uint32_t component, std::uint32_t tick);
+  void add(std::uint32_t component, std::uint32_t tick, Budget& budget);
 
   // True if both are one in memory; then what is done to both need be done once.
   bool shares(const ClockVector& other) const { return pages_ == other.pages_; }
@@ -48,10 +51,20 @@ class ClockVector {
     bool operator==(const Span&) const = default;
   };
   struct Page {
+    explicit Page(Budget& counted) : held(counted, sizeof(Page)) {}
+
     std::array<std::uint32_t, kPageComponents> ticks{};
     std::vector<Span> spans;  // ascending
+    Held held;
   };
-  using Pages = std::vector<std::shared_ptr<Page>>;  // may be null
+  struct Pages {
+    explicit Pages(Budget& counted) : held(counted, sizeof(Pages)) {}
+
+    std::size_t size() const { return list.size(); }
+
+    std::vector<std::shared_ptr<Page>> list;  // may be null
+    Held held;
+  };
 
   static bool before(const Span& left, const Span& right);
   static bool knows(const Page& page, const Span& span);
@@ -59,8 +72,8 @@ class ClockVector {
   static void normalise(Page& page);
 
   const Page* page_of(std::uint32_t component) const;
-  Page& writable_page_of(std::uint32_t component);
-  Pages& writable_pages(std::size_t count);
+  Page& writable_page_of(std::uint32_t component, Budget& budget);
+  Pages& writable_pages(std::size_t count, Budget& budget);
 
   std::shared_ptr<Pages> pages_;  // null: nothing
 };
@@ -81,14 +94,14 @@ struct Clock {
     }
     published.join(other.published);
   }
-  void set_data(std::uint32_t component, std::uint32_t tick) {
+  void set_data(std::uint32_t component, std::uint32_t tick, Budget& budget) {
     const bool one = happened.shares(visible);
     if (one) visible = {};  // so that the pages are written in place
-    happened.set(component, tick);
+    happened.set(component, tick, budget);
     if (one) {
       visible = happened;
     } else {
-      visible.set(component, tick);
+      visible.set(component, tick, budget);
     }
   }
   void join_order(const Clock& other) {

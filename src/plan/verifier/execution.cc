@@ -11,17 +11,20 @@ namespace {
 
 constexpr int kIn = static_cast<int>(BufferKind::kInput);
 constexpr int kOut = static_cast<int>(BufferKind::kOutput);
+constexpr std::size_t kCounterBytes = 704;  // with what an empty std::deque keeps
+constexpr std::size_t kLaneBytes = kNodeBytes + sizeof(std::size_t) + sizeof(Clock);
 
 }  // namespace
 
-Execution::Execution(const Plan& plan, const Cut& cut, std::int32_t invocations)
+Execution::Execution(const Plan& plan, const Cut& cut, std::int32_t invocations, Budget& budget)
     : plan_(plan),
+      budget_(budget),
       links_(plan),
       layout_(plan, cut),
       invocations_(invocations),
-      sites_(plan),
-      values_(plan.ranks.size()),
-      memory_(layout_, sites_),
+      sites_(plan, budget),
+      values_(plan.ranks.size(), budget),
+      memory_(layout_, sites_, budget),
       expected_(plan, layout_, values_) {
   number_components();
 }
@@ -34,13 +37,21 @@ void Execution::number_components() {
   for (const ChannelKind kind : {ChannelKind::kMemory, ChannelKind::kPort}) {
     auto& counters = counters_[static_cast<int>(kind)];
     counters.resize(plan_.ranks.size());
-    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) counters[r].resize(plan_.ranks[r].channels_of(kind).size());
+    for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
+      const std::size_t channels = plan_.ranks[r].channels_of(kind).size();
+      budget_.hold(channels * kCounterBytes);
+      counters[r].resize(channels);
+    }
   }
   std::uint32_t next = 0;
   for (std::size_t r = 0; r < plan_.ranks.size(); ++r) {
     const Rank& rank = plan_.ranks[r];
     ranks_[r].user = next++;
     first_block_.push_back(blocks_.size());
+    const std::size_t ports = rank.channels_of(ChannelKind::kPort).size();
+    budget_.hold(sizeof(RankState) + rank.blocks.size() * 2 * sizeof(Block) + ports * sizeof(Port) +
+                 rank.semaphores.size() * kCounterBytes);
+    budget_.spend(1 + rank.blocks.size() + ports + rank.semaphores.size());
     for (std::size_t b = 0; b < rank.blocks.size(); ++b) {
       Block block;
       block.rank = static_cast<std::int32_t>(r);
@@ -49,7 +60,7 @@ void Execution::number_components() {
       block.number = sites_.first_of(block.rank, b);
       blocks_.push_back(std::move(block));
     }
-    ports_[r].resize(rank.channels_of(ChannelKind::kPort).size());
+    ports_[r].resize(ports);
     for (Port& port : ports_[r]) {
       port.reads = next++;
       port.writes = next++;
@@ -85,6 +96,7 @@ bool Execution::advance_all(bool oldest_call_only) {
   for (const Block& block : blocks_) oldest = std::min(oldest, block.invocation);
   bool moved = false;
   for (Block& block : blocks_) {
+    budget_.spend(1);
     while (!block.finished && (!oldest_call_only || block.invocation == oldest) && advance(block)) moved = true;
   }
   return moved;
@@ -151,7 +163,7 @@ void Execution::end_call(std::int32_t rank) {
   }
   for (Port& port : ports_[rank]) settle(port);
   fill_inputs(rank, state.invocation + 1, &user);
-  all.set_data(state.user, tick);
+  all.set_data(state.user, tick, budget_);
   all.published = all.visible;
   ++state.invocation;
   state.ended = 0;
@@ -227,6 +239,7 @@ void Execution::next(Block& block) const {
 }
 
 bool Execution::advance(Block& block) {
+  budget_.spend(1);
   const auto& operations = plan_.ranks[block.rank].blocks[block.index].operations;
   if (block.op == operations.size()) {
     if (block.ended) return false;
@@ -271,17 +284,21 @@ bool Execution::perform(Block& block, const Step& step) {
 
 void Execution::join(Block& block) {
   for (const auto& [index, clock] : block.lanes) block.base.join_data(clock);
+  budget_.release(block.lanes.size() * kLaneBytes);
   block.lanes.clear();
   if (block.has_told) block.base.join_data(block.told);
   block.told = {};
   block.has_told = false;
   if (block.joined == block.tick) return;
   block.joined = block.tick;
-  block.base.set_data(block.component, block.tick);
+  block.base.set_data(block.component, block.tick, budget_);
 }
 
 Clock& Execution::lane(Block& block, std::size_t index) {
-  return block.lanes.try_emplace(index, block.base).first->second;
+  budget_.spend(1);
+  const auto [found, added] = block.lanes.try_emplace(index, block.base);
+  if (added) budget_.hold(kLaneBytes);
+  return found->second;
 }
 
 Actor Execution::actor(const Block& block, const Step& step, const Clock& clock) const {
@@ -309,6 +326,7 @@ void Execution::signal(Block& block, const Step& step, bool releases) {
       token.clock = posts_before(ports_[own_rank][own_channel], block, k).passed;
       token.clock.join_order(knows);
     }
+    budget_.hold(sizeof(Token));
     counters_[static_cast<int>(step.op->channel)][rank][channel].tokens.push_back(std::move(token));
   }
 }
@@ -316,6 +334,7 @@ void Execution::signal(Block& block, const Step& step, bool releases) {
 bool Execution::wait(Block& block, const Step& step, bool acquires) {
   auto& counters = counters_[static_cast<int>(step.op->channel)];
   const std::size_t count = step.op->channel_ids.size();
+  budget_.spend(count);
   for (std::size_t k = 0; k < count; ++k) {
     const auto [rank, channel] = counter_of(block, step, k, true);
     if (counters[rank][channel].tokens.empty()) return false;
@@ -330,6 +349,7 @@ bool Execution::wait(Block& block, const Step& step, bool acquires) {
       lane(block, k).join_order(token.clock);
     }
     counter.tokens.pop_front();
+    budget_.release(sizeof(Token));
   }
   return true;
 }
@@ -354,17 +374,20 @@ bool Execution::barrier(Block& block, const Step& step) {
 bool Execution::semaphore(Block& block, const Step& step, bool acquire) {
   auto& counters = semaphores_[block.rank];
   const auto& ids = step.op->semaphore_ids;
+  budget_.spend(ids.size());
   const bool ready = std::all_of(ids.begin(), ids.end(), [&](std::int32_t id) { return counters[id].count() > 0; });
   if (acquire && !ready) return false;
   for (std::size_t k = 0; k < ids.size(); ++k) {
     Counter& counter = counters[ids[k]];
     if (!acquire) {
+      budget_.hold(sizeof(Token));
       counter.tokens.push_back({lane(block, k), true});
     } else if (counter.unraised > 0) {
       --counter.unraised;
     } else {
       lane(block, k).join_data(counter.tokens.front().clock);
       counter.tokens.pop_front();
+      budget_.release(sizeof(Token));
     }
   }
   return true;
@@ -381,6 +404,7 @@ void Execution::drain(Block& block, const Step& step, std::size_t k) {
 
 // What of a channel's transfers precedes what the lane posts now; `since` is the first tick that does not.
 Execution::Post Execution::posts_before(const Port& port, Block& block, std::size_t k) {
+  budget_.spend(1 + port.posts.size());
   Post before = port.settled;
   before.since = port.tick + 1;
   for (const Post& other : port.posts) {

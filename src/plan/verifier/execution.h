@@ -15,6 +15,7 @@
 #include "plan/links.h"
 #include "plan/operations.h"
 #include "plan/plan.h"
+#include "plan/verifier/budget.h"
 #include "plan/verifier/clock.h"
 #include "plan/verifier/expected.h"
 #include "plan/verifier/layout.h"
@@ -25,7 +26,8 @@ namespace tutti::plan {
 
 class Execution {
  public:
-  Execution(const Plan& plan, const Cut& cut, std::int32_t invocations);
+  // The budget counts what this execution holds; nothing else holds anything at that time.
+  Execution(const Plan& plan, const Cut& cut, std::int32_t invocations, Budget& budget);
 
   // Throws FaultFound.
   void run();
@@ -147,6 +149,7 @@ class Execution {
   Waiting waiting_of(const Block& block) const;
 
   const Plan& plan_;
+  Budget& budget_;
   Links links_;
   Layout layout_;
   std::int32_t invocations_;
@@ -154,7 +157,6 @@ class Execution {
   Values values_;
   Memory memory_;
   Expected expected_;
-  std::int64_t work_ = 0;  // done so far
   std::vector<Block> blocks_;
   std::vector<std::size_t> first_block_;  // by rank, into blocks_
   std::vector<RankState> ranks_;

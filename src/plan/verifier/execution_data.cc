@@ -4,13 +4,9 @@
 
 #include "plan/operations.h"
 #include "plan/verifier/execution.h"
-#include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
-
-// Operands times units; some minutes.
-constexpr std::int64_t kMostWork = std::int64_t{1} << 31;
 
 // How an operation spreads its elements over lanes.
 enum class Spread : std::uint64_t { kWords, kPackets, kMulticast };
@@ -38,6 +34,7 @@ Execution::Runs Execution::runs_of(const Block& block, const Step& step, const O
   const Links::Group& group = links_.groups()[links_.group_of(block.rank, channel)];
   run.buffer = group.buffer;
   Runs runs;
+  budget_.spend(group.ranks.size());
   for (const std::int32_t member : group.ranks) {
     run.rank = member;
     runs.push_back(run);
@@ -82,8 +79,8 @@ bool Execution::packets_arrived(const Step& step, const std::vector<Runs>& from,
 bool Execution::move(Block& block, const Step& step) {
   const Operation& op = *step.op;
   const auto [begin, end] = window_of(step, 0);
-  work_ += (end - begin) * static_cast<std::int64_t>(op.sources.size() + op.destinations.size());
-  if (work_ > kMostWork) throw_error(ErrorKind::kUnsupported, "plan: it moves too many chunks to verify");
+  // Also what it does not get to, if it waits for packets.
+  budget_.spend(static_cast<std::size_t>(end - begin) * (op.sources.size() + op.destinations.size()));
   std::vector<Runs> from;
   std::vector<Runs> to;
   for (std::size_t i = 0; i < op.sources.size(); ++i) {
@@ -111,6 +108,7 @@ bool Execution::move(Block& block, const Step& step) {
   });
   for (std::int64_t done = 0; done < longest->end - longest->begin; ++done) {
     ++block.tick;
+    budget_.spend(from.size());
     for (std::size_t i = 0; i < from.size(); ++i) {
       const auto [first, last] = windows[i];
       if (first + done < last) move_unit(block, step, {from[i]}, {to[i]}, first + done, first);
@@ -266,7 +264,7 @@ void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& 
     if (out.packets) {
       // A packet tells that it has come, not what else the same transfer brings.
       Clock passed = earlier;
-      passed.happened.add(port.reads, port.tick);
+      passed.happened.add(port.reads, port.tick, budget_);
       memory_.write_slot(target_cell, writer, lane, value, shortest, passed, false);
     } else {
       memory_.write(target_cell, writer, lane, value, shortest);
@@ -275,7 +273,7 @@ void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& 
   const bool alone = ordered + 1 == now.since;  // then one tick says it all
   for (std::uint32_t tick = alone ? port.tick : now.since; tick <= port.tick; ++tick) {
     const auto add = [&](ClockVector& clock, std::uint32_t component) {
-      alone ? clock.set(component, tick) : clock.add(component, tick);
+      alone ? clock.set(component, tick, budget_) : clock.add(component, tick, budget_);
     };
     add(now.drained.happened, port.reads);
     add(now.passed.happened, port.reads);
@@ -287,7 +285,7 @@ void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& 
     if (covered) now.since = std::min(now.since, other.since);
     return covered;
   });
-  port.posts.push_back(std::move(now));
+  budget_.append(port.posts, std::move(now));
 }
 
 }  // namespace tutti::plan

@@ -50,7 +50,9 @@ Layout::Cell Layout::add(std::int64_t chunks, std::int32_t rank, const char* wha
   const Cell begin = cells_;
   regions_.push_back({begin, rank, what});
   cells_ += chunks * cut_.units;
-  if (cells_ > kMaxCells) throw_error(ErrorKind::kUnsupported, "plan: too many chunks to verify");
+  if (cells_ > kMaxCells)
+    throw_error(ErrorKind::kUnsupported,
+                "not proven: its buffers have more than " + std::to_string(kMaxCells) + " chunks and parts of chunks");
   return begin;
 }
 

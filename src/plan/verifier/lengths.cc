@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
 #include <tuple>
 
 #include "plan/operations.h"
@@ -17,6 +18,9 @@ namespace {
 constexpr std::int64_t kMaxUnits = 4096;
 constexpr std::int64_t kAllIterations = 24;  // up to so many each, past them those where something begins anew
 constexpr std::size_t kMostLengths = 256;
+constexpr std::int64_t kMostTicks = std::int64_t{1} << 31;  // of a chunk; so that products stay in 64 bits
+
+constexpr const char* kTooManyLengths = "not proven: its loops differ in too many ways";
 
 // A length in ticks.
 struct Ratio {
@@ -113,19 +117,26 @@ std::int64_t parts_of(const Plan& plan) {
     if (!op.part) return;
     for (const Operand& source : op.sources) {
       parts = std::lcm(parts, op.part->size / std::gcd<std::int64_t>(op.part->size, source.size));
-      if (parts > kMaxUnits) throw_error(ErrorKind::kUnsupported, "plan: its thread block groups cut too finely");
+      if (parts > kMaxUnits)
+        throw_error(ErrorKind::kUnsupported, "not proven: its thread block groups cut a chunk into more than " +
+                                                 std::to_string(kMaxUnits) + " parts");
     }
   });
   return parts;
 }
 
 std::vector<std::int64_t> iterations_up_to(std::int64_t most, std::int64_t ring) {
-  std::vector<std::int64_t> list;
-  for (std::int64_t i = 1; i <= most; ++i) {
-    const bool near_ring = ring > 0 && (std::abs(i - ring) <= 1 || std::abs(i - 2 * ring) <= 1);
-    if (i <= kAllIterations || i + 2 >= most || near_ring) list.push_back(i);
+  std::set<std::int64_t> some;
+  const auto add = [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t i = std::max<std::int64_t>(first, 1); i <= std::min(last, most); ++i) some.insert(i);
+  };
+  add(1, kAllIterations);
+  add(most - 2, most);
+  if (ring > 0) {
+    add(ring - 1, ring + 1);
+    add(2 * ring - 1, 2 * ring + 1);
   }
-  return list;
+  return {some.begin(), some.end()};
 }
 
 // The longest chunk of a message that the plan is for, in ticks; 0 if it is no matter.
@@ -134,9 +145,10 @@ std::int64_t longest_chunk(const Plan& plan, std::int64_t tick_bytes) {
   for (const std::int32_t chunks : shape_of(plan).block_chunks) {
     if (chunks > 0) fewest = fewest == 0 ? chunks : std::min<std::int64_t>(fewest, chunks);
   }
-  if (fewest == 0 || plan.max_message_bytes / static_cast<std::uint64_t>(fewest * tick_bytes) >= kMaxUnits) return 0;
-  const auto bytes = static_cast<std::int64_t>(plan.max_message_bytes);
-  return bytes / (fewest * tick_bytes) + 1;
+  if (fewest == 0) return 0;
+  const std::uint64_t ticks =
+      plan.max_message_bytes / static_cast<std::uint64_t>(fewest) / static_cast<std::uint64_t>(tick_bytes);
+  return ticks >= kMaxUnits ? 0 : static_cast<std::int64_t>(ticks) + 1;
 }
 
 }  // namespace
@@ -161,9 +173,12 @@ std::vector<Cut> deciding_cuts(const Plan& plan) {
   for (const auto& [unit, counts] : loops) {
     const bool wraps = ring > 0 && unit == ring_unit(plan);
     for (const std::int64_t iteration : iterations_up_to(credit + 2 + (wraps ? 2 * ring : 0), wraps ? ring : 0)) {
-      for (const std::int64_t chunks : counts) turns.insert(reduced(iteration * (unit / tick), chunks));
+      if (unit / tick > kMostTicks / iteration) throw_error(ErrorKind::kUnsupported, kTooManyLengths);
+      for (const std::int64_t chunks : counts) {
+        turns.insert(reduced(iteration * (unit / tick), chunks));
+        if (turns.size() > kMostLengths) throw_error(ErrorKind::kUnsupported, kTooManyLengths);
+      }
     }
-    if (turns.size() > kMostLengths) throw_error(ErrorKind::kUnsupported, "plan: its loops differ in too many ways");
   }
   const bool alike = loops.size() == 1 && loops.begin()->second.size() == 1;
   const std::int64_t longest = ring > 0 ? 0 : longest_chunk(plan, tick);
@@ -178,7 +193,9 @@ std::vector<Cut> deciding_cuts(const Plan& plan) {
   for (const Ratio& length : lengths) {
     const std::int64_t finer = parts / std::gcd(length.over, parts);
     Cut cut{.units = length.over * finer, .tick_bytes = tick, .tick_units = length.under * finer};
-    if (cut.units > kMaxUnits) throw_error(ErrorKind::kUnsupported, "plan: its loops cut too finely to verify");
+    if (cut.units > kMaxUnits)
+      throw_error(ErrorKind::kUnsupported,
+                  "not proven: its loops cut a chunk into more than " + std::to_string(kMaxUnits) + " parts");
     if (ring > 0) cut.ring_units = ring * (ring_unit(plan) / tick) * cut.tick_units;
     if (cut.ring_units >= cut.units) cut.ring_units = 0;
     cuts.push_back(cut);

@@ -2,18 +2,23 @@
 #include "plan/verifier/memory.h"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 
 #include "plan/operations.h"
 
 namespace tutti::plan {
+namespace {
 
-Sites::Sites(const Plan& plan) {
+constexpr std::size_t kAccessesAStep = 4;  // that are only compared
+
+}  // namespace
+
+Sites::Sites(const Plan& plan, Budget& budget) {
   for (std::size_t r = 0; r < plan.ranks.size(); ++r)
     entries_.push_back({static_cast<std::int32_t>(r), -1, -1, -1, nullptr});
   first_.resize(plan.ranks.size());
+  const auto enter = [&](const Entry& entry) { budget.append(entries_, entry); };
   for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
     for (std::size_t b = 0; b < plan.ranks[r].blocks.size(); ++b) {
       first_[r].push_back(static_cast<std::uint32_t>(entries_.size()));
@@ -21,11 +26,11 @@ Sites::Sites(const Plan& plan) {
       for (std::size_t i = 0; i < operations.size(); ++i) {
         Entry entry{static_cast<std::int32_t>(r), static_cast<std::int32_t>(b), static_cast<std::int32_t>(i), -1,
                     &operations[i]};
-        entries_.push_back(entry);
+        enter(entry);
         for (std::size_t k = 0; k < operations[i].body.size(); ++k) {
           entry.inner = static_cast<std::int32_t>(k);
           entry.operation = &operations[i].body[k];
-          entries_.push_back(entry);
+          enter(entry);
         }
       }
     }
@@ -42,11 +47,15 @@ Site Sites::site(const Moment& moment) const {
   return site;
 }
 
-Memory::Memory(const Layout& layout, const Sites& sites)
-    : layout_(layout),
-      sites_(sites),
-      cells_(static_cast<std::size_t>(layout.cells())),
-      slots_(static_cast<std::size_t>(layout.cells() - layout.first_packet_cell())) {}
+Memory::Memory(const Layout& layout, const Sites& sites, Budget& budget)
+    : layout_(layout), sites_(sites), budget_(budget) {
+  const auto cells = static_cast<std::size_t>(layout.cells());
+  const auto slots = static_cast<std::size_t>(layout.cells() - layout.first_packet_cell());
+  budget.hold(cells * sizeof(State) + slots * sizeof(Slot));
+  budget.spend(cells + slots);
+  cells_.resize(cells);
+  slots_.resize(slots);
+}
 
 bool Memory::happened_before(const Access& access, const Actor& actor, std::uint64_t lane) {
   if (access.component == actor.component && access.tick > actor.joined) return access.lane == lane;
@@ -72,17 +81,19 @@ void Memory::race(Cell cell, const Actor& actor, const char* does, const Access&
 
 void Memory::add_reader(State& state, const Actor& actor, std::uint64_t lane) {
   const Access access{actor.component, actor.tick, lane, actor.moment};
+  budget_.spend(1 + state.readers.size() / kAccessesAStep);
   for (Access& reader : state.readers) {
     if (reader.component == actor.component && (reader.tick <= actor.joined || reader.lane == lane)) {
       reader = access;
       return;
     }
   }
-  state.readers.push_back(access);
+  budget_.append(state.readers, access);
 }
 
 void Memory::read(Cell cell, const Actor& actor, std::uint64_t lane) {
   State& state = cells_[cell];
+  budget_.spend(1 + state.writers.size());
   if (!state.writers.empty()) {
     const bool seen = std::any_of(state.writers.begin(), state.writers.end(),
                                   [&](const Access& writer) { return visible_to(writer, actor, lane); });
@@ -99,6 +110,7 @@ void Memory::read(Cell cell, const Actor& actor, std::uint64_t lane) {
 
 void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest) {
   State& state = cells_[cell];
+  budget_.spend(1 + state.writers.size() + state.readers.size() + state.past.size());
   const auto seen = [&](const Access& writer) { return visible_to(writer, actor, lane); };
   if (value != kUndefined && value == state.value) {
     // Who comes after one of the writers comes after all that this one came after.
@@ -124,9 +136,10 @@ void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId va
     race(cell, actor, "overwrites", reader, "reads", "nothing orders the read before the write");
   }
   state.past.clear();
-  for (const Access& writer : state.writers) state.past.push_back({writer, true});
-  for (const Access& reader : state.readers) state.past.push_back({reader, false});
-  state.writers.assign(1, Access{actor.component, actor.tick, lane, actor.moment});
+  for (const Access& writer : state.writers) budget_.append(state.past, Past{writer, true});
+  for (const Access& reader : state.readers) budget_.append(state.past, Past{reader, false});
+  state.writers.clear();
+  budget_.append(state.writers, Access{actor.component, actor.tick, lane, actor.moment});
   state.readers.clear();
   state.value = value;
   state.shortest = shortest;
@@ -144,7 +157,7 @@ void Memory::add_writer(State& state, const Actor& actor, std::uint64_t lane) {
       return;
     }
   }
-  state.writers.push_back(access);
+  budget_.append(state.writers, access);
 }
 
 bool Memory::arrived(Cell slot, std::int32_t invocation) const {
@@ -162,6 +175,7 @@ void Memory::read_slot_raw(Cell slot, const Actor& actor) {
                 {sites_.site(actor.moment)}};
     throw FaultFound{std::move(fault)};
   }
+  budget_.spend(1 + state.readers.size() + state.writers.size());
   // Whoever has read the packets knows that they are whole.
   const bool known = std::any_of(state.readers.begin(), state.readers.end(),
                                  [&](const Access& reader) { return happened_before(reader, actor, 0); });
@@ -177,6 +191,7 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
                         const Clock& passed, bool fenced) {
   State& state = cells_[cell];
   Slot& slot = slots_[cell - layout_.first_packet_cell()];
+  budget_.spend(1 + state.readers.size() + state.writers.size());
   if (slot.invocation == actor.moment.invocation) {
     // Filled again by who filled it, it tells no less than before.
     const Access& filler = state.writers.front();
@@ -205,7 +220,8 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
       race(cell, actor, "overwrites", writer, "writes", "nothing orders the two writes");
     }
   }
-  state.writers.assign(1, Access{actor.component, actor.tick, lane, actor.moment});
+  state.writers.clear();
+  budget_.append(state.writers, Access{actor.component, actor.tick, lane, actor.moment});
   state.readers.clear();
   state.value = value;
   state.shortest = shortest;
@@ -218,10 +234,10 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
 
 void Memory::learn(Cell cell, bool fence, Clock& clock) const {
   const Slot& slot = slots_[cell - layout_.first_packet_cell()];
-  clock.happened.add(slot.component, slot.tick);
+  clock.happened.add(slot.component, slot.tick, budget_);
   if (fence && slot.fenced) {
     clock.join_data(slot.passed);
-    clock.visible.add(slot.component, slot.tick);
+    clock.visible.add(slot.component, slot.tick, budget_);
   } else {
     clock.join_order(slot.passed);
   }
@@ -236,8 +252,9 @@ bool Memory::landed(const Half& half, const Use& write, const Actor& actor) {
                      [&](const Access& witness) { return happened_before(witness, actor, 0); });
 }
 
-const Memory::Use* Memory::unordered_use(const Half& half, const Actor& actor) {
+const Memory::Use* Memory::unordered_use(const Half& half, const Actor& actor) const {
   for (const Use& other : half.before) {
+    budget_.spend(1 + other.witnesses);
     if (!happened_before(other.access, actor, 0) || !landed(half, other, actor)) return &other;
   }
   return nullptr;
@@ -246,13 +263,16 @@ const Memory::Use* Memory::unordered_use(const Half& half, const Actor& actor) {
 // A half's next use begins. Accesses of the last one that were to come yet would be found to be late, so who has seen
 // its writes is known by now.
 void Memory::retire(Half& half, std::int32_t use) {
-  half.before = std::exchange(half.now, {});
-  half.witnesses.clear();
+  budget_.drop(half.before);
+  budget_.drop(half.witnesses);
+  budget_.release(half.settled.size() * kNodeBytes);
+  half.before.swap(half.now);
   half.settled.clear();
   half.use = use;
   for (Use& old : half.before) {
     if (!old.writes) continue;
     const State& state = cells_[old.cell];
+    budget_.spend(1 + state.writers.size() + state.readers.size());
     const auto same = [&old](const Access& writer) {
       return writer.component == old.access.component && writer.tick == old.access.tick;
     };
@@ -260,8 +280,9 @@ void Memory::retire(Half& half, std::int32_t use) {
     old.writes = std::any_of(state.writers.begin(), state.writers.end(), same);
     if (!old.writes || state.writers.size() > 1) continue;
     old.first_witness = half.witnesses.size();
-    std::copy_if(state.readers.begin(), state.readers.end(), std::back_inserter(half.witnesses),
-                 [&old](const Access& reader) { return reader.component != old.access.component; });
+    for (const Access& reader : state.readers) {
+      if (reader.component != old.access.component) budget_.append(half.witnesses, reader);
+    }
     old.witnesses = half.witnesses.size() - old.first_witness;
   }
 }
@@ -300,6 +321,7 @@ void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Act
     lasting.clock = actor.lasting;
     if (unordered_use(half, lasting) == nullptr) {
       half.settled.insert(actor.key);
+      budget_.hold(kNodeBytes);
     } else if (const Use* other = unordered_use(half, actor)) {
       conflict(*other);
     }
@@ -307,11 +329,14 @@ void Memory::enter_scratch(const Layout::Run& run, std::int64_t chunk, const Act
   const auto same = [&access](const Access& other) {
     return other.component == access.component && other.tick == access.tick;
   };
-  if (writes || half.now.empty() || !same(half.now.back().access)) half.now.push_back({access, cell, writes});
+  if (writes || half.now.empty() || !same(half.now.back().access)) {
+    budget_.append(half.now, Use{access, cell, writes});
+  }
 }
 
 void Memory::set_initial(Cell cell, ValueId value, std::int32_t position, std::uint32_t caller, const Moment& moment) {
-  if (value != kUndefined) cells_[cell].writers.assign(1, Access{caller, 0, 0, moment});
+  budget_.spend(1);
+  if (value != kUndefined) budget_.append(cells_[cell].writers, Access{caller, 0, 0, moment});
   cells_[cell].value = value;
   cells_[cell].shortest = position;
 }

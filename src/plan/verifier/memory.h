@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "plan/verifier/budget.h"
 #include "plan/verifier/clock.h"
 #include "plan/verifier/layout.h"
 #include "plan/verifier/values.h"
@@ -33,7 +34,7 @@ struct Moment {
 // The numbered operations of a plan. Number 0 + rank is "the caller" of that rank.
 class Sites {
  public:
-  explicit Sites(const Plan& plan);
+  Sites(const Plan& plan, Budget& budget);
 
   std::uint32_t caller(std::int32_t rank) const { return static_cast<std::uint32_t>(rank); }
   std::uint32_t first_of(std::int32_t rank, std::size_t block) const { return first_[rank][block]; }
@@ -62,7 +63,7 @@ struct Actor {
 
 class Memory {
  public:
-  Memory(const Layout& layout, const Sites& sites);
+  Memory(const Layout& layout, const Sites& sites, Budget& budget);
 
   using Cell = Layout::Cell;
 
@@ -143,7 +144,7 @@ class Memory {
     return past.writes ? visible_to(past.access, actor, lane) : happened_before(past.access, actor, lane);
   }
   static bool landed(const Half& half, const Use& write, const Actor& actor);
-  static const Use* unordered_use(const Half& half, const Actor& actor);
+  const Use* unordered_use(const Half& half, const Actor& actor) const;
   void retire(Half& half, std::int32_t use);
   void add_writer(State& state, const Actor& actor, std::uint64_t lane);
   void add_reader(State& state, const Actor& actor, std::uint64_t lane);
@@ -152,6 +153,7 @@ class Memory {
 
   const Layout& layout_;
   const Sites& sites_;
+  Budget& budget_;
   std::vector<State> cells_;
   std::vector<Slot> slots_;
   std::vector<std::vector<Half>> halves_;           // [rank][half]

@@ -18,7 +18,16 @@ bool idempotent(ReduceKind kind) {
 
 }  // namespace
 
-Values::Values(std::size_t ranks) : words_((ranks + 63) / 64), nodes_(1) {}
+Values::Values(std::size_t ranks, Budget& budget) : words_((ranks + 63) / 64), budget_(budget), nodes_(1) {}
+
+// The node of a key of so many numbers.
+ValueId Values::keep(Node node, std::size_t key) {
+  budget_.spend(1 + words_ / 8);
+  budget_.hold(kNodeBytes + sizeof(decltype(known_)::value_type) + key * sizeof(std::int64_t) +
+               node.members.size() * sizeof(node.members[0]));
+  budget_.append(nodes_, std::move(node));
+  return static_cast<ValueId>(nodes_.size()) - 1;
+}
 
 ValueId Values::input(std::int32_t rank, std::int64_t place, std::int32_t invocation) {
   const auto [found, added] =
@@ -28,8 +37,7 @@ ValueId Values::input(std::int32_t rank, std::int64_t place, std::int32_t invoca
   node.summary = {true, false, ReduceKind::kSum, place, invocation, 1, rank};
   node.members.assign(words_, 0);
   node.members[static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
-  nodes_.push_back(std::move(node));
-  return found->second;
+  return keep(std::move(node), 4);
 }
 
 ValueId Values::reduce(ReduceKind kind, ValueId left, ValueId right) {
@@ -53,6 +61,7 @@ ValueId Values::combine(ReduceKind kind, std::vector<ValueId> parts) {
   node.members.assign(words_, 0);
   const Summary& first = nodes_[parts[0]].summary;
   node.summary = {true, true, kind, first.place, first.invocation, 0, -1};
+  budget_.spend(parts.size() * (1 + words_ / 8));
   for (const ValueId id : parts) {
     const Node& part = nodes_[id];
     const bool agrees = part.summary.sound && part.summary.place == first.place &&
@@ -68,8 +77,7 @@ ValueId Values::combine(ReduceKind kind, std::vector<ValueId> parts) {
     }
   }
   for (const std::uint64_t word : node.members) node.summary.count += std::popcount(word);
-  nodes_.push_back(std::move(node));
-  return static_cast<ValueId>(nodes_.size()) - 1;
+  return keep(std::move(node), parts.size() + 2);
 }
 
 bool Values::contains(ValueId value, std::int32_t rank) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/verifier/budget.h"
 
 namespace tutti::plan {
 
@@ -17,7 +18,7 @@ inline constexpr ValueId kUndefined = 0;  // nobody's data: scratch that was nev
 
 class Values {
  public:
-  explicit Values(std::size_t ranks);
+  Values(std::size_t ranks, Budget& budget);
 
   // What a value is made of.
   struct Summary {
@@ -44,8 +45,10 @@ class Values {
     std::vector<std::uint64_t> members;  // bit per rank
   };
   ValueId combine(ReduceKind kind, std::vector<ValueId> parts);
+  ValueId keep(Node node, std::size_t key);
 
   std::size_t words_;
+  Budget& budget_;
   std::vector<Node> nodes_;
   std::map<std::vector<std::int64_t>, ValueId> known_;
 };

@@ -49,9 +49,7 @@ void require_known(const Plan& plan) {
                     {}}};
 }
 
-}  // namespace
-
-Verdict verify_strictly(const Plan& plan) {
+Verdict examine(const Plan& plan, Budget& budget) {
   Verdict verdict;
   verdict.invocations = plan.double_scratch ? 3 : 2;
   verdict.checked = rules_of(plan.collective).defines_result;
@@ -60,7 +58,8 @@ Verdict verify_strictly(const Plan& plan) {
     if (std::optional<Fault> fault = undeclared_input_write(plan)) throw FaultFound{std::move(*fault)};
     verdict.same_bits = true;
     for (const Cut& cut : deciding_cuts(plan)) {
-      Execution execution(plan, cut, verdict.invocations);
+      budget.begin();
+      Execution execution(plan, cut, verdict.invocations, budget);
       execution.run();
       verdict.same_bits = verdict.same_bits && execution.same_bits();
     }
@@ -78,22 +77,30 @@ Verdict verify_strictly(const Plan& plan) {
   return verdict;
 }
 
-Verdict verify(const Plan& plan) {
+}  // namespace
+
+Verdict verify_strictly(const Plan& plan, const ProofLimits& limits) {
+  Budget budget(limits);
+  return examine(plan, budget);
+}
+
+Verdict verify(const Plan& plan, const ProofLimits& limits) {
   if (std::optional<Fault> undeclared = undeclared_input_write(plan)) {
     const Repair declare{Repair::Kind::kInput, 0, 0, -1, -1, -1, 0};
-    Verdict declared = verify(repaired(plan, {declare}));
+    Verdict declared = verify(repaired(plan, {declare}), limits);
     if (declared.outcome == Outcome::kRejected) return declared;
     if (declared.outcome == Outcome::kProven) declared.fault = std::move(*undeclared);
     declared.outcome = Outcome::kProvenAfterRepair;
     declared.repairs.insert(declared.repairs.begin(), declare);
     return declared;
   }
-  Verdict strict = verify_strictly(plan);
+  Verdict strict = verify_strictly(plan, limits);
   // Only order can be repaired. A value that came too late may show as a wrong one before the race does.
   constexpr std::array kOfOrder{FaultKind::kRace, FaultKind::kWrongResult, FaultKind::kLostData, FaultKind::kPackets};
   if (std::find(kOfOrder.begin(), kOfOrder.end(), strict.fault.kind) == kOfOrder.end()) return strict;
-  const auto proves = [&plan](const std::vector<Repair>& repairs) {
-    return verify_strictly(repaired(plan, repairs)).outcome == Outcome::kProven;
+  Budget budget(limits);
+  const auto proves = [&](const std::vector<Repair>& repairs) {
+    return !budget.exhausted() && examine(repaired(plan, repairs), budget).outcome == Outcome::kProven;
   };
   for (const Kinds& kinds : combinations()) {
     std::vector<Repair> repairs;
@@ -104,7 +111,8 @@ Verdict verify(const Plan& plan) {
       repairs.insert(repairs.end(), of_kind.begin(), of_kind.end());
     }
     if (!room) continue;
-    Verdict better = verify_strictly(repaired(plan, repairs));
+    if (budget.exhausted()) break;
+    Verdict better = examine(repaired(plan, repairs), budget);
     if (better.outcome != Outcome::kProven) continue;
     better.outcome = Outcome::kProvenAfterRepair;
     better.fault = std::move(strict.fault);

@@ -10,15 +10,16 @@
 #pragma once
 
 #include "plan/plan.h"
+#include "plan/verifier/budget.h"
 #include "plan/verifier/verdict.h"
 
 namespace tutti::plan {
 
-// The plan as it stands: kProven or kRejected.
-Verdict verify_strictly(const Plan& plan);
+// The plan as it stands: kProven or kRejected; a plan whose proof would pass the limits is rejected as kTooLarge.
+Verdict verify_strictly(const Plan& plan, const ProofLimits& limits = {});
 
-// Also tries repairs.
-Verdict verify(const Plan& plan);
+// Also tries repairs, which together may take as many steps again.
+Verdict verify(const Plan& plan, const ProofLimits& limits = {});
 
 // The plan with the repairs of a verdict, as executors run it. It is proven strictly.
 Plan repaired(Plan plan, const std::vector<Repair>& repairs);

@@ -29,6 +29,7 @@ void expect_same(const ClockVector& clock, const Events& events, int round) {
 TEST(Clock, KnowsExactlyWhatItWasTold) {
   std::mt19937 random(7);
   const auto below = [&random](std::uint32_t bound) { return static_cast<std::uint32_t>(random() % bound); };
+  Budget budget({});
   std::vector<ClockVector> clocks(6);
   std::vector<Events> model(clocks.size());
   for (int round = 0; round < 3000; ++round) {
@@ -39,7 +40,7 @@ TEST(Clock, KnowsExactlyWhatItWasTold) {
     const std::uint32_t tick = 1 + below(kTicks);
     switch (below(8)) {
       case 0:
-        clocks[at].set(component, tick);
+        clocks[at].set(component, tick, budget);
         for (std::uint32_t t = 1; t <= tick; ++t) model[at].emplace(component, t);
         break;
       case 1:
@@ -57,7 +58,7 @@ TEST(Clock, KnowsExactlyWhatItWasTold) {
         }
         break;
       default:
-        clocks[at].add(component, tick);
+        clocks[at].add(component, tick, budget);
         model[at].emplace(component, tick);
     }
     for (std::size_t i = 0; i < clocks.size() && round % 50 == 0; ++i) expect_same(clocks[i], model[i], round);
