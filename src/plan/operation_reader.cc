@@ -233,8 +233,6 @@ Operation read_operation(const Cursor& from, std::int32_t rank, bool in_pipeline
     }
   }
   if (from.has("origin")) op.origin = from.at("origin").text(kMaxNameBytes);
-  // Operations that move data through memory name their channels only in MSCCL++'s "get"; nothing follows from it.
-  if (op.channel == ChannelKind::kMemory && moves_data(op.kind)) op.channel_ids.clear();
   return op;
 }
 

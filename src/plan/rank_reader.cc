@@ -98,6 +98,19 @@ void read_table(const Cursor& list, std::string_view kind_key, std::string_view 
   }
 }
 
+// Operations that move data through memory name their channels only in some plans of MSCCL++'s. They must be there, and
+// nothing follows from them.
+template <typename Fail>
+void forget_channels(Operation& op, const ThreadBlock& block, const Fail& fail) {
+  if (op.channel != ChannelKind::kMemory || !moves_data(op.kind)) return;
+  const std::size_t known = block.channels_of(ChannelKind::kMemory).size();
+  for (const std::int32_t id : op.channel_ids) {
+    if (static_cast<std::size_t>(id) < known) continue;
+    fail(std::to_string(id) + " names no memory channel of this thread block; there are " + std::to_string(known));
+  }
+  op.channel_ids.clear();
+}
+
 ThreadBlock read_block(const Cursor& from, std::vector<Operation> operations) {
   from.allow_only({"id", "ops", "channels", "remote_buffer_refs"});
   ThreadBlock block;
@@ -107,6 +120,16 @@ ThreadBlock read_block(const Cursor& from, std::vector<Operation> operations) {
   }
   from.at("ops").array_size(0);
   block.operations = std::move(operations);
+  for (std::size_t i = 0; i < block.operations.size(); ++i) {
+    const auto fail = [&](const std::string& inner, const std::string& what) {
+      throw_at(from.path() + "/ops/" + std::to_string(i) + inner + "/channel_ids", what);
+    };
+    forget_channels(block.operations[i], block, [&](const std::string& what) { fail("", what); });
+    auto& body = block.operations[i].body;
+    for (std::size_t k = 0; k < body.size(); ++k) {
+      forget_channels(body[k], block, [&](const std::string& what) { fail("/ops/" + std::to_string(k), what); });
+    }
+  }
   return block;
 }
 

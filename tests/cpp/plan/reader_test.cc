@@ -153,6 +153,15 @@ TEST(Reader, RefusesNumbersOutOfRange) {
   expect_at(error_after([](Json& p) { p["gpus"][1]["output_chunks"] = 3; }), "/gpus/1/output_chunks");
 }
 
+// Nothing follows from the channels of an operation that moves data through memory, but they must be there.
+TEST(Reader, LooksAtEveryChannelThatIsNamed) {
+  const auto name_channel = [](int id) { return [id](Json& p) { ops(p, 0)[0]["channel_ids"] = {id}; }; };
+  EXPECT_EQ(error_after(name_channel(0)), "");
+  const std::string error = error_after(name_channel(99));
+  expect_at(error, "/gpus/0/threadblocks/0/ops/0/channel_ids");
+  EXPECT_NE(error.find("99 names no memory channel of this thread block; there are 1"), std::string::npos) << error;
+}
+
 TEST(Reader, RefusesOperationsOfTheWrongShape) {
   const std::string put = "/gpus/0/threadblocks/0/ops/0";
   expect_at(error_after([](Json& p) { ops(p, 0)[0].erase("dst_buff"); }), put);
