@@ -24,7 +24,11 @@ std::string text_of(const std::string& path) {
 
 [[noreturn]] void throw_rejected(const plan::Verdict& verdict) {
   std::string text = std::string(plan::to_string(verdict.fault.kind)) + ": " + verdict.fault.message;
-  for (const plan::Site& site : verdict.fault.sites) text += "; " + plan::describe(site);
+  // Most faults name their operations where they say what is wrong with them.
+  for (const plan::Site& site : verdict.fault.sites) {
+    const std::string place = plan::describe(site);
+    if (text.find(place) == std::string::npos) text += "; " + place;
+  }
   throw_error(ErrorKind::kInvalidArgument, text + " (see `tutti plan check`)");
 }
 

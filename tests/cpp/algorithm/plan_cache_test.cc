@@ -60,6 +60,26 @@ TEST(PlanCache, ProvesATextOnce) {
   EXPECT_EQ(cache.proofs(), 2u);
 }
 
+TEST(PlanCache, SaysOnceWhereAPlanIsWrong) {
+  for (const char* name : {"both_wait_first", "lanes_not_joined", "one_input_left_out"}) {
+    const std::string text = test::content_of(fs::path(TUTTI_TEST_PLANS) / (std::string(name) + ".json"));
+    const plan::Verdict verdict = plan::verify(plan::read_plan(text));
+    ASSERT_FALSE(verdict.fault.sites.empty()) << name;
+    PlanCache cache;
+    try {
+      cache.prove(text, "");
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      for (const plan::Site& site : verdict.fault.sites) {
+        const std::size_t first = message.find(plan::describe(site));
+        ASSERT_NE(first, std::string::npos) << message;
+        EXPECT_EQ(message.find(plan::describe(site), first + 1), std::string::npos) << message;
+      }
+    }
+  }
+}
+
 TEST(PlanCache, OtherNumbersOfRanksAreNotProven) {
   const TemporaryFolder here;
   PlanCache cache;
