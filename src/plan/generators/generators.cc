@@ -15,6 +15,7 @@ namespace {
 constexpr std::int32_t kUsualPieces = 8;    // of a tree; more would shorten its start, but each costs its messages
 constexpr std::int32_t kMostAllPairs = 64;  // packets of a rank grow with the ranks
 constexpr std::int32_t kMostPieces = 4096;
+constexpr std::string_view kLongTree = "double-binary-tree";  // the literature's name
 
 void require(bool condition, std::string_view family, const std::string& what) {
   if (!condition) throw_error(ErrorKind::kInvalidArgument, "generate: " + std::string(family) + " needs " + what);
@@ -30,14 +31,15 @@ const std::vector<Family>& families() {
       {"recursive-doubling", "log n steps, all data in each; powers of two"},
       {"halving-doubling", "2 log n steps, least data (Rabenseifner); powers of two"},
       {"two-level", "within hosts, then between them; a power of two of hosts"},
-      {"double-tree", "two binary trees, in pieces; any number of ranks"},
+      {"double-tree", "or double-binary-tree: two binary trees, in pieces; any number of ranks"},
       {"one-shot", "everything to everybody, in packets; up to 64 ranks"},
       {"two-shot", "every rank adds up its block, in packets; up to 64 ranks"},
   };
   return kFamilies;
 }
 
-std::variant<Plan, Template> generate(std::string_view family, const GeneratorSpec& spec) {
+std::variant<Plan, Template> generate(std::string_view named, const GeneratorSpec& spec) {
+  const std::string_view family = named == kLongTree ? "double-tree" : named;
   const std::int32_t ranks = spec.ranks;
   require(ranks >= 2 && ranks <= static_cast<std::int32_t>(kMaxRanks), family,
           "2 to " + std::to_string(kMaxRanks) + " ranks");

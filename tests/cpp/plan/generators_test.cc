@@ -31,6 +31,11 @@ TEST(Generators, AreProven) {
   for (const std::int32_t host : {1, 2, 3, 5, 8}) expect_proven("two-level", {host * 8, host, 0});
 }
 
+// As documents call it, and as the command does.
+TEST(Generators, TheDoubleBinaryTreeHasTwoNames) {
+  EXPECT_EQ(generate_written_out("double-binary-tree", {5, 1, 3}), generate_written_out("double-tree", {5, 1, 3}));
+}
+
 TEST(Generators, SayForHowManyRanksTheyAre) {
   const auto refusal = [](std::string_view family, const GeneratorSpec& spec) -> std::string {
     try {
