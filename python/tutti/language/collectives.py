@@ -83,7 +83,7 @@ class TestCollective(Collective):
 
 
 class AllReduce(Collective):
-    """Every rank gets the combination of all ranks' inputs."""
+    """Every rank gets the combination of all ranks' inputs, of ``num_ranks * chunk_factor`` chunks each."""
 
     name = "allreduce"
 

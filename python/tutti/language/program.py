@@ -255,5 +255,45 @@ class CollectiveProgram:
         text = self.to_json(indent=None)
         return _core.fold_plan(text, sizes, input_blocks, output_blocks, -1 if indent is None else indent)
 
+    def check(self, *, strict: bool = False) -> dict[str, Any]:
+        """The verifier's verdict on the plan, with the keys of ``tutti plan check --json``.
+
+        ``outcome`` is "proven", "proven after repair" or "rejected", ``fault`` None or what is wrong, ``repairs`` what
+        is needed; ``strict`` refuses plans that need any. Needs the library, as the two methods after this one.
+        """
+        from tutti import _core
+
+        return _core.check_plan(self.to_json(indent=None), strict)
+
+    def simulate(self, topology: str | dict[str, Any], size: int | str) -> dict[str, Any]:
+        """How long the plan takes with rank blocks of ``size``, with the keys of ``tutti plan simulate --json``.
+
+        ``topology`` is the name of one that comes with Tutti (``tutti.topology``), or one as a dictionary.
+        """
+        from tutti import _core
+        from tutti._units import parse_bytes
+        from tutti.topology import PRESETS
+
+        if isinstance(topology, str):
+            if topology not in PRESETS:
+                raise ValueError(f'"{topology}" is none of {", ".join(PRESETS)}')
+            topology = PRESETS[topology](self.num_ranks)
+        block = parse_bytes(size) if isinstance(size, str) else size
+        return _core.simulate_plan(self.to_json(indent=None), json.dumps(topology), block)
+
+    def run(
+        self, size: int | str = "64KB", *, dtype: str = "f32", op: str = "sum", seed: int | None = None
+    ) -> dict[str, Any]:
+        """Runs all ranks in this process on rank blocks of ``size``, in a random order if there is a ``seed``.
+
+        ``fault`` is None if all is right, else what is wrong; ``checked`` says whether the collective has a result to
+        compare with; ``nanoseconds`` how long the call took.
+        """
+        from tutti import _core
+        from tutti._units import parse_bytes
+
+        block = parse_bytes(size) if isinstance(size, str) else size
+        return _core.run_plan(self.to_json(indent=None), block, dtype, op, seed=seed)
+
 
 MSCCLPPProgram = CollectiveProgram  # the older name

@@ -146,6 +146,8 @@ void Execution::end_call(std::int32_t rank) {
         if (written) {
           wrong.sites.push_back(sites_.site(writer));
           wrong.message += "; " + describe(wrong.sites[0]) + " wrote it";
+        } else {
+          wrong.message += "; the output has " + std::to_string(chunks) + " chunks";
         }
         throw FaultFound{std::move(wrong)};
       }

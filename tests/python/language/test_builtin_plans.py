@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
 from explored_programs import FOLDER, texts
 from test_language_builtins import spec_of
 
-from tutti import _core
-from tutti.language import AlgoSpec, ProgramError
+from tutti import _core, default_algos
+from tutti.language import (
+    AlgoSpec,
+    AllGather,
+    AllReduce,
+    CollectiveProgram,
+    ProgramError,
+    Rank,
+    ReduceScatter,
+)
 from tutti.language.builtins import BUILTINS
 
 pytestmark = pytest.mark.tutti_only
@@ -170,3 +179,58 @@ def test_a_rank_sends_as_many_blocks_as_is_said(kind: str, algorithm: str, block
 def test_the_programs_that_are_explored_are_those_of_the_language() -> None:
     on_disk = {path.name: path.read_text() for path in FOLDER.glob("*.json")}
     assert on_disk == texts(), "run tests/python/language/explored_programs.py"
+
+
+# The spec of MSCCL++'s own multi-node programs: their authors write every join by hand, these programs none.
+@pytest.mark.parametrize("ranks_per_host", [2, 4])
+@pytest.mark.parametrize("name", default_algos.__all__)
+def test_programs_for_hosts_take_the_spec_of_the_peer(name: str, ranks_per_host: int) -> None:
+    kinds = {"allgather": AllGather, "allreduce": AllReduce, "reducescatter": ReduceScatter}
+    ranks = 2 * ranks_per_host
+    for instances in (1, 2):
+        spec = AlgoSpec(
+            name=name,
+            collective=kinds[name.split("_")[0]](ranks, 1, True),
+            nranks_per_node=ranks_per_host,
+            world_size=ranks,
+            in_place=True,
+            instances=instances,
+            protocol="LL",
+            auto_sync=False,
+            reuse_resources=True,
+            use_double_scratch_buffer=True,
+        )
+        verdict = getattr(default_algos, name)(spec).check(strict=True)
+        assert verdict["outcome"] == "proven", verdict["fault"]
+
+
+def test_no_built_in_program_leaves_out_joins() -> None:
+    for kind, algorithm in BUILTINS:
+        program = BUILTINS[kind, algorithm](replace(spec_of(kind, 4, nranks_per_node=2), auto_sync=False))
+        verdict = program.check()
+        assert verdict["outcome"] != "rejected", (kind, algorithm, verdict["fault"])
+
+
+def test_a_program_checks_simulates_and_runs_itself() -> None:
+    program = BUILTINS["allreduce", "ring"](spec_of("allreduce", 4))
+    assert program.check(strict=True) == _core.check_plan(program.to_json(), True)
+    assert program.simulate("nvswitch", "64KB")["time_us"] > 0
+    with pytest.raises(ValueError, match="none of"):
+        program.simulate("no such place", 1 << 16)
+    for seed in (None, 3):
+        report = program.run("10KB", dtype="i32", seed=seed)
+        assert report["checked"] and report["fault"] is None
+
+
+# Who takes an all-reduce of one share for one of one chunk is told how many there are.
+def test_an_output_that_nobody_writes_says_how_long_it_is() -> None:
+    with CollectiveProgram("first_only", AllReduce(4, 1), 4) as program:
+        for rank in range(4):
+            Rank(rank).copy(Rank(rank).get_output_buffer()[0:1], Rank(rank).get_input_buffer()[0:1], tb=0)
+    message = program.check()["fault"]["message"]
+    assert message.startswith("chunk 0 of rank 0's output is wrong")
+    for rank in program.to_dict()["gpus"]:
+        assert rank["output_chunks"] == 4
+    with CollectiveProgram("nothing", AllReduce(4, 1), 4) as program:
+        pass
+    assert program.check()["fault"]["message"].endswith("nothing was written there; the output has 4 chunks")

@@ -7,6 +7,7 @@ so it has left the one before, and with it everything that the writer could dist
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from tutti.language.channel import MemoryChannel, PortChannel
 from tutti.language.chunks import BaseBuffer, Chunk
@@ -27,10 +28,13 @@ def require(condition: bool, algorithm: str, reason: str) -> None:
 
 
 def start(spec: AlgoSpec, algorithm: str, collective: type[Collective]) -> CollectiveProgram:
-    """The program of ``spec``, if it asks for the collective that the algorithm does."""
+    """The program of ``spec``, if it asks for the collective that the algorithm does.
+
+    Joins are put in also where ``spec.auto_sync`` says no: these programs have none of their own.
+    """
     wanted = collective.__name__
     require(isinstance(spec.collective, collective), algorithm, f"is made for {wanted}, not {spec.collective.name}")
-    return CollectiveProgram.from_spec(spec)
+    return CollectiveProgram.from_spec(replace(spec, auto_sync=True))
 
 
 def ranks_of(program: CollectiveProgram) -> range:
