@@ -90,7 +90,8 @@ def test_show_lists_the_blocks() -> None:
 
 def test_export_is_a_plan_that_mscclpp_reads(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
-    code, _ = invoke("export", "--mscclpp", str(PLANS / "packet_all_reduce_3.json"), "-o", str(target))
+    code, output = invoke("export", "--mscclpp", str(PLANS / "packet_all_reduce_3.json"), "-o", str(target))
+    assert output == f"wrote {target}\n"
     plan = json.loads(target.read_text())
     assert code == 0
     assert "version" not in plan
@@ -107,7 +108,7 @@ def test_show_draws_what_orders_a_rank(tmp_path: Path) -> None:
     assert row["sem_rel"] < row["sem_acq"]
     assert "thread block 1" in output
     target = tmp_path / "graph.svg"
-    assert invoke("show", plan, "--graph", "0", "--svg", str(target))[0] == 0
+    assert invoke("show", plan, "--graph", "0", "--svg", str(target)) == (0, f"wrote {target}\n")
     picture = ElementTree.fromstring(target.read_text())
     boxes = list(picture.iter("{http://www.w3.org/2000/svg}rect"))
     ops = [op for block in json.loads(Path(plan).read_text())["gpus"][0]["threadblocks"] for op in block["ops"]]

@@ -144,6 +144,24 @@ def test_a_wrong_plan_is_named_wrong() -> None:
     assert "rank 1 waits in thread block 0, operation 0 (wait) for a signal of rank 0" in output
 
 
+def test_several_sizes_and_orders_run_one_after_the_other() -> None:
+    ring = str(PLANS / "ring_all_reduce_3.json")
+    code, output = invoke(ring, "--size", "4,4100,64KB", "--seed", "1,2", "--repeat", "1")
+    assert code == 0, output
+    lines = [line for line in output.splitlines() if ": right; " in line]
+    assert [line.split("; ")[1] for line in lines] == [
+        f"3 ranks, one thread, order {seed}, {size} of f32 a rank"
+        for size in ("4 B", "4 KB", "64 KB")
+        for seed in (1, 2)
+    ]
+    code, output = invoke(str(PLANS / "one_input_left_out.json"), "--size", "4KB,64KB", "--seed", "7")
+    assert code == 1
+    assert output.count(": wrong: ") == 1
+    assert "that was with" in output and "order 7, 4 KB of f32 a rank" in output
+    for bad in ("", "x", "1,,2", "-1"):
+        assert invoke(ring, f"--seed={bad}")[0] == 2, bad
+
+
 def test_what_a_plan_does_not_serve_is_refused() -> None:
     ring = str(PLANS / "ring_all_reduce_3.json")
     for arguments, reason in (

@@ -67,7 +67,7 @@ def test_a_ring_of_thousands_is_simulated_and_says_how() -> None:
 
 def test_a_template_is_a_plan_file(tmp_path: Path) -> None:
     folded, whole, again = tmp_path / "ring.json", tmp_path / "whole.json", tmp_path / "again.json"
-    assert invoke("generate", "ring", "--ranks", "8", "-o", folded)[0] == 0
+    assert invoke("generate", "ring", "--ranks", "8", "-o", folded) == (0, f"wrote {folded}\n")
     assert invoke("generate", "ring", "--ranks", "8", "--write-out", "-o", whole)[0] == 0
     assert len(json.loads(folded.read_text())["gpus"]) == 1
     assert len(json.loads(whole.read_text())["gpus"]) == 8

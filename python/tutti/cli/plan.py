@@ -9,7 +9,7 @@ import typer
 
 from tutti.cli.plan_calibrate import calibrate
 from tutti.cli.plan_diff import diff
-from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan
+from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan, write_text
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
@@ -174,28 +174,28 @@ def _show_graph(file: Path, rank: int, svg: Path | None) -> None:
     if svg is None:
         print_graph(drawn, Console(highlight=False))
     else:
-        svg.write_text(svg_of(drawn), encoding="utf-8")
+        write_text(svg_of(drawn), svg)
 
 
 @app.command()
 def run(
     file: PlanFile,
-    size: Annotated[str, typer.Option("--size", "-s", help="Of one rank's block, like 64KB.")] = "64KB",
+    size: Annotated[str, typer.Option("--size", "-s", help="Of one rank's block, like 64KB; 4KB,64KB: each.")] = "64KB",
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Refuse a plan for another number of ranks.")] = 0,
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or float32, bf16, i32, ...")] = "f32",
     op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed calls, back to back.")] = 20,
     threads: Annotated[bool, typer.Option("--threads", help="A thread for each rank, not one for all.")] = False,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Run in this random order; one thread.")] = None,
+    seed: Annotated[str | None, typer.Option("--seed", help="In this random order; 1,2,3: each. One thread.")] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds until a call counts as stuck.")] = 10,
 ) -> None:
-    """Runs all ranks of a plan in this process, checks the result, says how long it took.
+    """Runs all ranks of a plan in this process, checks the result, says how long it took; for each size and order.
 
-    Leaves 0 if all is right, 1 if not, 2 if the plan cannot run this.
+    Leaves 0 if all is right, 1 at the first that is not, 2 if the plan cannot run this.
     """
     from tutti import _core
     from tutti._dtypes import short_name
-    from tutti._units import format_bytes, format_us, parse_bytes
+    from tutti._units import parse_bytes
 
     dtype = short_name(dtype)
     if threads and seed is not None:
@@ -205,17 +205,36 @@ def run(
         made_for = len(_core.plan_info(text)["ranks"])
         if ranks not in (0, made_for):
             raise ValueError(f"it is for {made_for} ranks, not {ranks}")
-        block = parse_bytes(size)
-        report = _core.run_plan(text, block, dtype, op, threads, repeat, seed, round(timeout * 1000))
+        sizes = [parse_bytes(part) for part in size.split(",")]
+        seeds = [None] if seed is None else _seeds(seed)
+        for block in sizes:
+            for one in seeds:
+                report = _core.run_plan(text, block, dtype, op, threads, repeat, one, round(timeout * 1000))
+                order = "" if one is None else f", order {one}"
+                what = f"{made_for} ranks, {'a thread each' if threads else 'one thread'}{order}"
+                _print_run(file, report, what, block, dtype)
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
+
+
+def _seeds(text: str) -> list[int]:
+    seeds = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
+    if min(seeds) < 0:
+        raise ValueError(f'"{text}" is no seed; write it like 7, several like 1,2,3')
+    return seeds
+
+
+def _print_run(file: Path, report: dict[str, Any], what: str, block: int, dtype: str) -> None:
+    from tutti._units import format_bytes, format_us
+
+    size = f"{format_bytes(block)} of {dtype} a rank"
     if report["fault"] is not None:
         typer.echo(f"{file}: wrong: {report['fault']}")
+        typer.echo(f"that was with {what}, {size}")
         raise typer.Exit(REJECTED)
     times = sorted(time / 1000 for time in report["nanoseconds"])
-    how = "a thread each" if threads else "one thread"
     result = "right" if report["checked"] else "it ended; its result has no definition to check against"
-    typer.echo(f"{file}: {result}; {made_for} ranks, {how}, {format_bytes(block)} of {dtype} a rank")
+    typer.echo(f"{file}: {result}; {what}, {size}")
     typer.echo(f"a call: {format_us(times[0])} at least, {format_us(times[len(times) // 2])} in the median")
 
 
@@ -234,7 +253,4 @@ def export(
         text = _core.export_mscclpp(read_plan(file))
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text + "\n", encoding="utf-8")
+    write_text(text, output)

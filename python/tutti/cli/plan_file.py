@@ -36,6 +36,15 @@ def load_plan(file: Path) -> dict[str, Any]:
     return json.loads(_core.write_out_plan(text)) if "template" in plan else plan
 
 
+def write_text(text: str, output: Path | None) -> None:
+    """Writes what a command has made, and says where; prints it if there is no file."""
+    if output is None:
+        typer.echo(text)
+        return
+    output.write_text(text + "\n", encoding="utf-8")
+    typer.echo(f"wrote {output}")
+
+
 def fail(file: Path, error: Exception) -> typer.Exit:
     """Says why a file is no plan; to be raised."""
     typer.echo(f"{file}: {error}", err=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, fail, load_plan
+from tutti.cli.plan_file import PlanFile, fail, load_plan, write_text
 from tutti.plan_tools.resolved import operations
 from tutti.plan_tools.shrinking import Shrinker
 
@@ -48,9 +48,5 @@ def shrink(
     typer.echo(f"  {fault['kind']}: {fault['message']}", err=output is None)
     if not small.complete:
         typer.echo("the checks ran out: more may go with a larger --checks", err=True)
-    text = json.dumps(small.plan, indent=1)
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text + "\n", encoding="utf-8")
+    write_text(json.dumps(small.plan, indent=1), output)
     raise typer.Exit(DONE if small.complete else RAN_OUT)

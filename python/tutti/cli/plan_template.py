@@ -7,17 +7,10 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, fail, read_plan
+from tutti.cli.plan_file import PlanFile, fail, read_plan, write_text
 from tutti.cli.plan_source import Pieces, PlanSource, RanksPerHost
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here instead of printing.")]
-
-
-def _write(text: str, output: Path | None) -> None:
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text + "\n", encoding="utf-8")
 
 
 def generate(
@@ -42,7 +35,7 @@ def generate(
         text = _core.write_out_plan(text, 2) if write_out else text
     except ValueError as error:
         raise source.fail(error) from None
-    _write(text, output)
+    write_text(text, output)
 
 
 def fold(
@@ -65,4 +58,4 @@ def fold(
         text = _core.fold_plan(read_plan(file), sizes, input_blocks, output_blocks, 2)
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
-    _write(text, output)
+    write_text(text, output)
