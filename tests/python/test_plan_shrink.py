@@ -94,6 +94,30 @@ def test_a_missing_wait_leaves_the_race_of_the_same_operations() -> None:
     pytest.fail("no pair of signal and wait matters")
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("name", ["put", "wait", "nop"])
+def test_no_rank_and_no_chunk_is_left_that_nothing_uses(name: str, rank: int) -> None:
+    small = Shrinker(drop(ring(4), rank, name, 1)).run()
+    assert small.complete
+    used: dict[int, set[int]] = {number: set() for number in range(len(small.plan["gpus"]))}
+    for where, operation in operations(small.plan):
+        for entry in (*operation.get("src_buff", ()), *operation.get("dst_buff", ())):
+            remote = "buffer_id" in entry
+            gpu = small.plan["gpus"][where.rank]
+            buffers = [
+                number
+                for ref in gpu["threadblocks"][where.block]["remote_buffer_refs"]
+                for number in ref["remote_buffer_ids"]
+            ]
+            at = gpu["remote_buffers"][buffers[entry["buffer_id"]]] if remote else {"rank": where.rank, **entry}
+            if at["type"] == "s":
+                used[at["rank"]].update(range(entry["index"], entry["index"] + entry["size"]))
+    for number, gpu in enumerate(small.plan["gpus"]):
+        assert gpu["threadblocks"], f"rank {number} does nothing"
+        assert gpu["input_chunks"] == gpu["output_chunks"] == 1
+        assert used[number] == set(range(gpu["scratch_chunks"]))
+
+
 def test_the_same_plan_gives_the_same_result() -> None:
     plan = drop(ring(4), 1, "put", 1)
     first, second = Shrinker(plan).run(), Shrinker(plan).run()

@@ -155,6 +155,21 @@ def without_rank(plan: Json, rank: int) -> Json | None:
     return out
 
 
+def with_rank_merged(plan: Json, rank: int) -> Json | None:
+    """The plan without a rank that does nothing itself: what others read and write there they do at yet another one."""
+    ranks = len(plan["gpus"])
+    if ranks < 3 or any(block["ops"] for block in plan["gpus"][rank]["threadblocks"]):
+        return None
+    out = copy.deepcopy(plan)
+    scratch = max(gpu["scratch_chunks"] for gpu in out["gpus"])
+    for number, gpu in enumerate(out["gpus"]):
+        gpu["scratch_chunks"] = scratch
+        for entry in gpu["remote_buffers"]:
+            if entry["rank"] == rank:
+                entry["rank"] = next(other for other in range(ranks) if other not in (number, rank))
+    return without_rank(out, rank)
+
+
 def _reaches(where: Where, operation: Json, resolver: Resolver, rank: int) -> bool:
     kind = channel_kind(operation)
     if kind in (MEMORY, PORT) and any(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,10 +35,11 @@ def core_check(plan: Json) -> Verdict | None:
         return None
 
 
-def signature(verdict: Verdict | None, kind_only: bool = False) -> tuple[str, ...] | None:
+def signature(verdict: Verdict | None, kind_only: bool = False, renumbered: bool = False) -> tuple[str, ...] | None:
     """What must stay the same about a fault: its kind, which form of it, and the operations that it names.
 
-    Without the operations, taking out all synchronisation would leave a race of any two, which explains nothing.
+    Without the operations, taking out all synchronisation would leave a race of any two, which explains nothing. A
+    plan with fewer ranks or chunks is ``renumbered``: no number of a rank or chunk counts.
     """
     if verdict is None or verdict["fault"] is None:
         return None
@@ -50,6 +52,8 @@ def signature(verdict: Verdict | None, kind_only: bool = False) -> tuple[str, ..
         form = message.rsplit(": ", 1)[-1]  # what order is missing
     elif fault["kind"] == "wrong result":
         form = message.split(";")[0]  # which chunk holds what: any smaller plan has some wrong result
+        if renumbered:
+            form = re.sub(r"\d+", "#", form)
     named = [] if kind_only else sorted(_named(site) for site in fault["sites"])
     return fault["kind"], form, *named
 
@@ -113,10 +117,7 @@ class Shrinker:
         self.most_checks = most_checks
         self.checks = 0
         self.plan, self.origins = tagged(plan)
-        wanted = signature(check(self.plan), kind_only)
-        if wanted is None:
-            raise ValueError("the plan is proven as it stands: there is no fault to minimise it for")
-        self.wanted = wanted
+        self._want(check(self.plan))
 
     def run(self) -> Shrunk:
         """Shrinks until nothing more can go. The same plan gives the same result, always."""
@@ -137,8 +138,10 @@ class Shrinker:
         before = self._size()
         for partition in PARTITIONS:
             self._minimise(partition(self.plan))
-        self._try(tidied(self.plan))
+        if not self._try(tidied(self.plan)):
+            self._try(tidied(self.plan, keep_blocks=True))
         self._take_out(candidates.without_rank, lambda: len(self.plan["gpus"]))
+        self._take_out(candidates.with_rank_merged, lambda: len(self.plan["gpus"]))
         self._take_out(candidates.without_chunk, lambda: max(_chunks(self.plan)))
         return self._size() < before
 
@@ -148,19 +151,28 @@ class Shrinker:
 
     def _take_out(self, smaller: Callable[[Json, int], Json | None], count: Callable[[], int]) -> None:
         for number in reversed(range(count())):
-            self._try(smaller(self.plan, number))
+            self._try(smaller(self.plan, number), renumbered=True)
 
-    def _try(self, plan: Json | None) -> bool:
+    def _try(self, plan: Json | None, renumbered: bool = False) -> bool:
         """Takes a candidate if it fails in the same way."""
         if plan is None:
             return False
         if self.checks == self.most_checks:
             raise _OutOfChecks
         self.checks += 1
-        if signature(self.check(plan), self.kind_only) != self.wanted:
+        verdict = self.check(plan)
+        wanted = self.loosely_wanted if renumbered else self.wanted
+        if signature(verdict, self.kind_only, renumbered) != wanted:
             return False
         self.plan = plan
+        self._want(verdict)
         return True
+
+    def _want(self, verdict: Verdict | None) -> None:
+        wanted, loosely = (signature(verdict, self.kind_only, renumbered) for renumbered in (False, True))
+        if wanted is None or loosely is None:
+            raise ValueError("the plan is proven as it stands: there is no fault to minimise it for")
+        self.wanted, self.loosely_wanted = wanted, loosely
 
     def _minimise(self, parts: Sequence[frozenset[Where]]) -> None:
         """Removes as many parts as it can: first half of them at once, then ever fewer, down to one."""

@@ -17,7 +17,7 @@ class _Use:
         self.groups: set[tuple[str, tuple[int, ...]]] = set()
         self.remotes: set[tuple[int, int, int, str, int]] = set()  # rank, block, number in the block, kind, buffer
         self.semaphores: set[tuple[int, int]] = set()
-        self.scratch: dict[int, int] = {}  # rank: chunks
+        self.scratch: dict[int, set[int]] = {}  # rank: chunks
         for where, operation in operations(plan):
             self._note(where, operation)
 
@@ -29,34 +29,60 @@ class _Use:
             self.groups.update(self.resolver.group(where, own) for own in operation.get("channel_ids", ()))
         self.semaphores.update((where.rank, number) for number in operation.get("semaphore_ids", ()))
         for entry in (*operation.get("src_buff", ()), *operation.get("dst_buff", ())):
-            end = entry["index"] + entry["size"]
+            for rank, buffer in self.reached(where, kind, entry):
+                if buffer == "s":
+                    chunks = range(entry["index"], entry["index"] + entry["size"])
+                    self.scratch.setdefault(rank, set()).update(chunks)
             if "buffer_id" in entry:
-                rank, buffer = self.resolver.remote(where, kind, entry["buffer_id"])
-                self._reach(rank, buffer, end)
                 self.remotes.add((where.rank, where.block, entry["buffer_id"], kind, 0))
             elif "switch_channel_id" in entry:
-                group = self.resolver.group(where, entry["switch_channel_id"])
-                self.groups.add(group)
-                for rank in group[1]:
-                    self._reach(rank, group[0], end)
-            else:
-                self._reach(where.rank, entry["type"], end)
+                self.groups.add(self.resolver.group(where, entry["switch_channel_id"]))
 
-    def _reach(self, rank: int, buffer: str, end: int) -> None:
-        if buffer == "s":
-            self.scratch[rank] = max(self.scratch.get(rank, 0), end)
+    def reached(self, where: Where, kind: str, entry: Json) -> list[tuple[int, str]]:
+        """The ranks and the buffer of an operand."""
+        if "buffer_id" in entry:
+            return [self.resolver.remote(where, kind, entry["buffer_id"])]
+        if "switch_channel_id" in entry:
+            buffer, ranks = self.resolver.group(where, entry["switch_channel_id"])
+            return [(rank, buffer) for rank in ranks]
+        return [(where.rank, entry["type"])]
+
+    def chunks_before(self, rank: int, index: int) -> int:
+        """How many chunks of a rank's scratch in front of this one are used."""
+        return sum(chunk < index for chunk in self.scratch[rank])
 
 
-def tidied(plan: Json) -> Json:
-    """A new plan. Each thread block gets tables of its own that list what it uses, in order of the old numbers."""
+def tidied(plan: Json, keep_blocks: bool = False) -> Json:
+    """A new plan. Each thread block gets tables of its own that list what it uses, in order of the old numbers.
+
+    Thread blocks without operations go, unless they are to be kept: a rank without any is over before all others, so
+    another fault may be found first.
+    """
     use = _Use(plan)
     out = copy.deepcopy(plan)
+    _close_gaps(out, use)
     for rank, gpu in enumerate(out["gpus"]):
-        _tidy_rank(gpu, rank, use)
+        _tidy_rank(gpu, rank, use, keep_blocks)
     return out
 
 
-def _tidy_rank(gpu: Json, rank: int, use: _Use) -> None:
+def _close_gaps(out: Json, use: _Use) -> None:
+    """Counts chunks of scratch anew, without those that are not used; a group's are left, being one number for all."""
+    shared: set[int] = set()
+    for where, operation in operations(out):
+        for entry in (*operation.get("src_buff", ()), *operation.get("dst_buff", ())):
+            if "switch_channel_id" in entry:
+                shared.update(rank for rank, _ in use.reached(where, channel_kind(operation), entry))
+    for rank in shared & use.scratch.keys():
+        use.scratch[rank] = set(range(max(use.scratch[rank]) + 1))
+    for where, operation in operations(out):
+        for entry in (*operation.get("src_buff", ()), *operation.get("dst_buff", ())):
+            (rank, buffer), *more = use.reached(where, channel_kind(operation), entry)
+            if buffer == "s" and not more and "switch_channel_id" not in entry:
+                entry["index"] = use.chunks_before(rank, entry["index"])
+
+
+def _tidy_rank(gpu: Json, rank: int, use: _Use, keep_blocks: bool) -> None:
     resolver = use.resolver
     kept = {
         kind: [number for number, wire in enumerate(resolver.wires[rank][kind]) if wire in use.wires]
@@ -67,14 +93,14 @@ def _tidy_rank(gpu: Json, rank: int, use: _Use) -> None:
     remote_ids: list[int] = []
     blocks: list[Json] = []
     for number, block in enumerate(gpu["threadblocks"]):
-        if not block["ops"]:
+        if not block["ops"] and not keep_blocks:
             continue
         _tidy_block(block, Where(rank, number, 0), use, kept, semaphores, remote_ids)
         blocks.append({**block, "id": len(blocks)})
     gpu["threadblocks"] = blocks
     gpu["remote_buffers"] = [use.plan["gpus"][rank]["remote_buffers"][number].copy() for number in remote_ids]
     gpu["semaphores"] = [gpu["semaphores"][number] for number in semaphores]
-    gpu["scratch_chunks"] = use.scratch.get(rank, 0)
+    gpu["scratch_chunks"] = len(use.scratch.get(rank, ()))
     gpu["channels"] = [
         {"channel_type": kind, "connected_to": [resolver.peers[rank][kind][number] for number in kept[kind]]}
         for kind in (MEMORY, PORT)
