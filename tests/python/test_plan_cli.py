@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tutti import _core
+from tutti.cli import plan_runs
 from tutti.cli.app import app
 from tutti.plan_tools.graph import graph_of
 
@@ -34,6 +35,35 @@ def test_check_gives_the_expected_verdict(name: str) -> None:
     assert code == (1 if outcome == "rejected" else 0)
     strict, _ = invoke("check", "--strict", str(PLANS / f"{name}.json"))
     assert strict == (0 if outcome == "proven" else 1)
+
+
+@pytest.mark.parametrize("name", [name for name, verdict in VERDICTS.items() if verdict["outcome"] != "rejected"])
+def test_what_is_proven_also_runs(name: str) -> None:
+    code, output = invoke("check", "--run", str(PLANS / f"{name}.json"))
+    assert code == 0, output
+    assert "runs: right at " in output or "runs: none: no size is small enough" in output, output
+
+
+def test_runs_are_around_the_units_of_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = json.loads((PLANS / "pipeline_with_credits.json").read_text())
+    for gpu in text["gpus"]:
+        for block in gpu["threadblocks"]:
+            for op in block["ops"]:
+                if "iter_context" in op:
+                    op["iter_context"]["unit_size"] = 1024
+    chunks = min(text["gpus"][0][f"{side}_chunks"] for side in ("input", "output"))
+    sizes = plan_runs.block_sizes(text)
+    for length in (1008, 1024, 1040, 1536, 2064):
+        assert {length * chunks, length * chunks - 4} <= set(sizes)
+    right = plan_runs.try_plan(json.dumps(text))
+    assert right["sizes"] == sizes and right["fault"] is None and right["not_run"] is None
+    # A proven plan never runs wrong, so an executor that does is made up.
+    monkeypatch.setattr(_core, "run_plan", lambda *_, **__: {"fault": "rank 0: element 1 is wrong"})
+    code, output = invoke("check", "--run", str(PLANS / "ring_all_reduce_3.json"))
+    assert code == 1
+    assert "runs: wrong: 4 B a rank, order 1: rank 0: element 1 is wrong" in output
+    code, output = invoke("check", "--run", "--generate", "ring", "--ranks", "64")
+    assert code == 0 and "runs: none: 64 ranks" in output
 
 
 def test_a_repaired_plan_is_proven() -> None:

@@ -88,24 +88,33 @@ def check(
     ranks_per_host: RanksPerHost = 8,
     pieces: Pieces = 0,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse plans that need a repair.")] = False,
+    try_it: Annotated[bool, typer.Option("--run", help="If it is proven, run it at the sizes that matter.")] = False,
     json_out: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Proves that a plan computes its collective, cannot deadlock, has no race and stays in bounds.
 
-    Leaves 0 if it does, 1 if not, 2 if the file is no plan.
+    Leaves 0 if it does, 1 if not or if a run goes wrong, 2 if the file is no plan.
     """
+    from tutti.cli.plan_runs import line_of, try_plan
+
     source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
     try:
         verdict = source.check(strict)
+        if try_it and verdict["outcome"] != "rejected":
+            verdict["runs"] = try_plan(verdict["repaired"] or source.text())
     except (ValueError, NotImplementedError) as error:
         raise source.fail(error) from None
+    runs = verdict.get("runs")
     if json_out:
         import json
 
         typer.echo(json.dumps(verdict, indent=2))
     else:
         _print_verdict(source, verdict)
-    raise typer.Exit(REJECTED if verdict["outcome"] == "rejected" else PROVEN)
+        if runs is not None:
+            typer.echo(line_of(runs))
+    wrong = verdict["outcome"] == "rejected" or (runs is not None and runs["fault"] is not None)
+    raise typer.Exit(REJECTED if wrong else PROVEN)
 
 
 @app.command()
