@@ -73,6 +73,16 @@ def run(
 
 
 @app.command()
+def nccl(
+    path: Annotated[bool, typer.Option("--path", help="Print nothing but the path, for LD_PRELOAD.")] = False,
+) -> None:
+    """Where the library is that runs NCCL's calls on Tutti."""
+    from tutti.cli import nccl as command
+
+    raise typer.Exit(command.run(path_only=path))
+
+
+@app.command()
 def bench(
     collectives: Annotated[
         str,

@@ -1,0 +1,207 @@
+#include "nccl/circle.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "base/secret.h"
+#include "bootstrap/prefix_store.h"
+#include "bootstrap/tcp_store.h"
+#include "bootstrap/tcp_store_server.h"
+#include "nccl/settings.h"
+#include "tutti/error.h"
+
+namespace tutti::nccl {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr seconds kConnect{10};
+// NCCL's own work has just brought the ranks together, so whoever comes at all comes now.
+constexpr seconds kArrive{20};
+// A rank in doubt waits longer than the one that decides.
+constexpr seconds kDecide{30};
+
+// Servers of ids that no rank of this process has used yet.
+struct Offers {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<TcpStoreServer>> by_secret;
+};
+Offers& offers() {
+  static Offers* const value = new Offers;
+  return *value;
+}
+
+// A program may make ids and never use them here: their servers end with the process, but not more than this many.
+constexpr std::size_t kMostOffers = 64;
+
+}  // namespace
+
+// What a communicator and those split from it share.
+struct Circle::Family {
+  std::shared_ptr<TcpStoreServer> server;  // in the process that made the id
+  std::string secret;
+  std::shared_ptr<Store> store;  // one connection: one thread at a time
+  std::recursive_mutex mutex;
+};
+
+void offer_place(ncclUniqueId& id) {
+  // Then every rank may make the same id for itself, each with a meeting place of its own.
+  if (std::getenv("NCCL_COMM_ID") != nullptr) return;
+  MeetingPlace place;
+  place.address = free_address(id);
+  if (place.address.empty()) return;
+  place.secret = random_secret();
+  auto server = std::make_shared<TcpStoreServer>(place.address, 0, place.secret);
+  place.port = server->port();
+  write_place(id, place);
+  Offers& all = offers();
+  std::shared_ptr<TcpStoreServer> dropped;  // ends behind the lock
+  const std::lock_guard lock(all.mutex);
+  if (all.by_secret.size() >= kMostOffers) {
+    dropped = std::move(all.by_secret.begin()->second);
+    all.by_secret.erase(all.by_secret.begin());
+  }
+  all.by_secret.emplace(place.secret, std::move(server));
+}
+
+Circle::Circle(const MeetingPlace& place, int rank, int size)
+    : family_(std::make_shared<Family>()), path_("all"), rank_(rank), size_(size) {
+  family_->secret = place.secret;
+  {
+    Offers& all = offers();
+    const std::lock_guard lock(all.mutex);
+    const auto own = all.by_secret.find(place.secret);
+    if (own != all.by_secret.end()) {
+      family_->server = std::move(own->second);
+      all.by_secret.erase(own);
+    }
+  }
+  TcpStoreOptions options;
+  options.host = place.address;
+  options.port = place.port;
+  options.secret = place.secret;
+  options.timeout = kConnect;
+  family_->store = std::make_shared<TcpStore>(options);
+  store_ = std::make_shared<PrefixStore>(path_, family_->store);
+}
+
+Circle::Circle(std::shared_ptr<Family> family, const std::string& path, int rank, int size)
+    : family_(std::move(family)),
+      path_(path),
+      store_(std::make_shared<PrefixStore>(path_, family_->store)),
+      rank_(rank),
+      size_(size) {}
+
+Circle::~Circle() = default;
+
+const std::string& Circle::secret() const noexcept { return family_->secret; }
+
+Store& Circle::store() { return *store_; }
+
+Verdict Circle::agree(const std::string& topic, const std::string& card, seconds patience,
+                      std::string (*judge)(const std::vector<std::string>& cards)) {
+  const std::lock_guard lock(family_->mutex);
+  const auto refused = [](std::string reason) { return Verdict{false, std::move(reason), {}}; };
+  const bool refusing = !card.empty() && card.front() == '!';
+  try {
+    store_->set(topic + "/card/" + std::to_string(rank_), card);
+    if (rank_ != 0) {
+      if (refusing) {
+        store_->set(topic + "/read/" + std::to_string(rank_), "");
+        return refused(card.substr(1));
+      }
+      const std::string word = store_->get(topic + "/verdict", 2 * patience + kDecide);
+      if (word.empty() || word.front() == '?') {
+        complete_ = false;
+      } else {
+        part(topic);
+      }
+      if (!word.empty() && word.front() == '+') return {true, {}, word.substr(1)};
+      return refused(word.empty() ? word : word.substr(1));
+    }
+    std::string word;
+    if (refusing) {
+      // At once: the others may be this thread's, too.
+      complete_ = false;
+      word = "?" + card.substr(1);
+    }
+    try {
+      std::vector<std::string> keys;
+      for (int r = 0; word.empty() && r < size_; ++r) keys.push_back(topic + "/card/" + std::to_string(r));
+      const std::vector<std::string> cards = store_->multi_get(keys, patience);
+      for (std::size_t r = 0; word.empty() && r < cards.size(); ++r) {
+        const std::string& each = cards[r];
+        if (!each.empty() && each.front() == '!') word = "!" + each.substr(1);
+      }
+      if (word.empty() && judge != nullptr) {
+        const std::string against = judge(cards);
+        if (!against.empty()) word = "!" + against;
+      }
+      if (word.empty()) word = "+" + random_secret().substr(0, 16);
+    } catch (const Error& e) {
+      complete_ = false;
+      word = "?a rank did not answer: " + std::string(e.what());
+    }
+    store_->set(topic + "/verdict", word);
+    if (word.front() != '?') part(topic);
+    return word.front() == '+' ? Verdict{true, {}, word.substr(1)} : refused(word.substr(1));
+  } catch (const Error& e) {
+    complete_ = false;
+    return refused(std::string("the ranks did not agree: ") + e.what());
+  }
+}
+
+// No rank goes on, and perhaps ends with the server, before all have read the verdict. What fails here changes nothing
+// any more: every rank that is here knows it.
+void Circle::part(const std::string& topic) {
+  try {
+    store_->set(topic + "/read/" + std::to_string(rank_), "");
+    if (rank_ == 0) {
+      std::vector<std::string> keys;
+      for (int r = 0; r < size_; ++r) keys.push_back(topic + "/read/" + std::to_string(r));
+      store_->multi_get(keys, kArrive);
+      store_->set(topic + "/all read", "");
+    } else {
+      store_->get(topic + "/all read", kArrive);
+    }
+  } catch (const Error&) {
+    complete_ = false;
+  }
+}
+
+std::unique_ptr<Circle> Circle::split(int color, int key, bool refuse) {
+  const std::lock_guard lock(family_->mutex);
+  const std::string topic = "split/" + std::to_string(splits_++);
+  try {
+    refuse = refuse || !complete_;
+    store_->set(topic + "/" + std::to_string(rank_), refuse ? "!" : std::to_string(color) + "," + std::to_string(key));
+    if (refuse) return nullptr;
+    std::vector<std::string> keys;
+    for (int r = 0; r < size_; ++r) keys.push_back(topic + "/" + std::to_string(r));
+    const std::vector<std::string> answers = store_->multi_get(keys, kArrive);
+    std::vector<std::tuple<int, int>> group;  // key and rank of those with this rank's colour
+    for (int r = 0; r < size_; ++r) {
+      const std::string& answer = answers[static_cast<std::size_t>(r)];
+      if (answer == "!") return nullptr;
+      int its_color = 0, its_key = 0;
+      const char* const end = answer.data() + answer.size();
+      const auto first = std::from_chars(answer.data(), end, its_color);
+      if (first.ptr == end || std::from_chars(first.ptr + 1, end, its_key).ptr != end) return nullptr;
+      if (its_color == color) group.emplace_back(its_key, r);
+    }
+    if (color < 0) return nullptr;
+    std::sort(group.begin(), group.end());
+    const auto own = std::find(group.begin(), group.end(), std::tuple(key, rank_));
+    return std::unique_ptr<Circle>(new Circle(family_, path_ + "/" + topic + "/" + std::to_string(color),
+                                              static_cast<int>(own - group.begin()), static_cast<int>(group.size())));
+  } catch (const Error&) {
+    complete_ = false;
+    return nullptr;
+  }
+}
+
+}  // namespace tutti::nccl

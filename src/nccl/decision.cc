@@ -1,0 +1,189 @@
+#include "nccl/decision.h"
+
+#include <limits>
+#include <optional>
+
+namespace tutti::nccl {
+namespace {
+
+constexpr std::size_t kMegabyte = std::size_t{1} << 20;
+
+std::optional<DataType> type_of(ncclDataType_t type) noexcept {
+  switch (static_cast<int>(type)) {
+    case ncclInt8:
+      return DataType::kInt8;
+    case ncclUint8:
+      return DataType::kUint8;
+    case ncclInt32:
+      return DataType::kInt32;
+    case ncclUint32:
+      return DataType::kUint32;
+    case ncclInt64:
+      return DataType::kInt64;
+    case ncclUint64:
+      return DataType::kUint64;
+    case ncclFloat16:
+      return DataType::kFloat16;
+    case ncclFloat32:
+      return DataType::kFloat32;
+    case ncclFloat64:
+      return DataType::kFloat64;
+    case ncclBfloat16:
+      return DataType::kBfloat16;
+    case ncclFloat8e4m3:
+      return DataType::kFloat8E4M3fn;
+    case ncclFloat8e5m2:
+      return DataType::kFloat8E5M2;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<ReduceOp> op_of(ncclRedOp_t op) noexcept {
+  switch (static_cast<int>(op)) {
+    case ncclSum:
+      return ReduceOp::kSum;
+    case ncclProd:
+      return ReduceOp::kProduct;
+    case ncclMax:
+      return ReduceOp::kMax;
+    case ncclMin:
+      return ReduceOp::kMin;
+    case ncclAvg:
+      return ReduceOp::kAvg;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool reduces(Function function) noexcept {
+  return function == Function::kAllReduce || function == Function::kReduce || function == Function::kReduceScatter;
+}
+
+bool has_root(Function function) noexcept {
+  return function == Function::kBroadcast || function == Function::kReduce || function == Function::kGather ||
+         function == Function::kScatter;
+}
+
+// A block of every rank: the message is all of them.
+bool has_blocks(Function function) noexcept {
+  return function == Function::kAllGather || function == Function::kReduceScatter || function == Function::kAllToAll ||
+         function == Function::kGather || function == Function::kScatter;
+}
+
+}  // namespace
+
+const char* to_string(Reason reason) noexcept {
+  switch (reason) {
+    case Reason::kNone:
+      return "";
+    case Reason::kCommunicator:
+      return "communicator left to NCCL";
+    case Reason::kSize:
+      return "larger than the limit";
+    case Reason::kLeft:
+      return "the settings leave it";
+    case Reason::kEmpty:
+      return "empty";
+    case Reason::kOperation:
+      return "an operation of the program's own";
+    case Reason::kType:
+      return "this operation on this type";
+    case Reason::kConfig:
+      return "options of its own";
+    case Reason::kMessage:
+      return "a message between two ranks";
+    case Reason::kCopies:
+      return "no CUDA driver for copies";
+    case Reason::kUnknown:
+      return "arguments for NCCL to judge";
+  }
+  return "";
+}
+
+std::size_t measured_limit(Function function, int size) noexcept {
+  switch (function) {
+    case Function::kAllReduce:
+    case Function::kAllGather:
+    case Function::kReduceScatter:
+      return size <= 4 ? 16 * kMegabyte : kMegabyte;  // more ranks than four have not been measured
+    default:
+      return kMegabyte / 4;  // one trip of packets; beside NCCL only the three above have been measured
+  }
+}
+
+std::size_t message_bytes(const Arguments& call, int size) noexcept {
+  const auto type = type_of(call.type);
+  const std::size_t factor =
+      (type ? size_of(*type) : 1) * (has_blocks(call.function) ? static_cast<std::size_t>(size) : 1);
+  constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
+  return call.count > kMost / factor ? kMost : call.count * factor;
+}
+
+Reason decide(const Arguments& call, const Common& common) noexcept {
+  if (call.function == Function::kSend || call.function == Function::kReceive) return Reason::kMessage;
+  if (call.configured) return Reason::kConfig;
+  const auto type = type_of(call.type);
+  if (!type || (has_root(call.function) && (call.root < 0 || call.root >= common.size))) return Reason::kUnknown;
+  if (call.count == 0) return Reason::kEmpty;
+  if (reduces(call.function)) {
+    const auto op = op_of(call.op);
+    if (!op) return Reason::kOperation;
+    // Their rounding and overflow, and the average of integers, are NCCL's own.
+    if (size_of(*type) == 1 && is_floating(*type)) return Reason::kType;
+    if (*op == ReduceOp::kAvg && !is_floating(*type)) return Reason::kType;
+  }
+  const std::size_t said = common.max_bytes[static_cast<std::size_t>(call.function)];
+  const std::size_t limit = said == kMeasured ? measured_limit(call.function, common.size) : said;
+  if (limit == 0) return Reason::kLeft;
+  if (message_bytes(call, common.size) > limit) return Reason::kSize;
+  if (call.function == Function::kBroadcast && !common.copies) return Reason::kCopies;
+  return Reason::kNone;
+}
+
+Call to_call(const Arguments& from, int rank, int size) noexcept {
+  Call call;
+  call.dtype = type_of(from.type).value_or(DataType::kByte);
+  call.op = op_of(from.op).value_or(ReduceOp::kSum);
+  call.root = from.root;
+  call.count = from.count;
+  const std::size_t bytes =
+      message_bytes(from, size) / (has_blocks(from.function) ? static_cast<std::size_t>(size) : 1);
+  // One block or one of every rank: Blocks says it by what reads it.
+  call.input = Blocks::single(from.send, bytes);
+  call.output = Blocks::single(from.recv, bytes);
+  switch (from.function) {
+    case Function::kAllReduce:
+      call.collective = Collective::kAllReduce;
+      break;
+    case Function::kBroadcast:
+      call.collective = Collective::kBroadcast;
+      call.input = rank == from.root ? call.input : call.output;
+      call.output = call.input;
+      break;
+    case Function::kReduce:
+      call.collective = Collective::kReduce;
+      break;
+    case Function::kAllGather:
+      call.collective = Collective::kAllGather;
+      break;
+    case Function::kReduceScatter:
+      call.collective = Collective::kReduceScatter;
+      break;
+    case Function::kAllToAll:
+      call.collective = Collective::kAllToAll;
+      break;
+    case Function::kGather:
+      call.collective = Collective::kGather;
+      break;
+    case Function::kScatter:
+      call.collective = Collective::kScatter;
+      break;
+    case Function::kSend:
+    case Function::kReceive:
+      break;
+  }
+  return call;
+}
+
+}  // namespace tutti::nccl

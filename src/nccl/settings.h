@@ -1,0 +1,47 @@
+// What the environment says to the library under NCCL's name: docs/nccl.md lists the variables.
+//
+// Ownership: read once a process. Thread rule: any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace tutti::nccl {
+
+// Functions that are decided about and counted.
+enum class Function {
+  kAllReduce,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSend,
+  kReceive,
+};
+inline constexpr int kFunctions = 10;
+inline constexpr int kCollectives = 8;  // the first of them
+const char* to_string(Function function) noexcept;
+
+// "not said": the measured limit counts.
+inline constexpr std::size_t kMeasured = static_cast<std::size_t>(-1);
+
+struct Settings {
+  bool on = false;                                  // TUTTI_NCCL
+  bool report = false;                              // TUTTI_NCCL_REPORT
+  std::string library;                              // TUTTI_NCCL_LIB_PATH
+  std::array<std::size_t, kCollectives> max_bytes;  // TUTTI_NCCL_MAX_BYTES, TUTTI_NCCL_LEAVE: largest message a call
+  std::string problem;                              // what could not be read: then all is left to NCCL
+  Settings() { max_bytes.fill(kMeasured); }
+};
+
+// Reads the variables through `get` (null when unset).
+Settings parse_settings(const std::function<const char*(const char*)>& get);
+
+const Settings& settings();
+
+}  // namespace tutti::nccl

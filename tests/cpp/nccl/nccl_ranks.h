@@ -1,0 +1,105 @@
+// Ranks of a program of NCCL's as processes of their own: forked by a test that has used nothing yet, so that each
+// reads the environment for itself. Links the library under NCCL's name; a stand-in is the real one.
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "nccl/abi.h"
+#include "nccl/functions.h"
+
+#define DECLARE(result, name, parameters, arguments) extern "C" result name parameters;
+TUTTI_NCCL_FUNCTIONS(DECLARE)
+#undef DECLARE
+
+namespace nccl_test {
+
+// What a library has recorded since it was last asked.
+inline std::string taken(const char* library, const char* function) {
+  void* const handle = ::dlopen(library, RTLD_NOW | RTLD_NOLOAD);
+  if (handle == nullptr) return {};
+  const auto take = reinterpret_cast<const char* (*)()>(::dlsym(handle, function));
+  const std::string text = take != nullptr ? take() : "no such function";
+  ::dlclose(handle);
+  return text;
+}
+inline std::string by_nccl() { return taken(STAND_IN_NCCL, "stand_in_take"); }
+inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
+// Every group of Tutti's in this process has failed from now on.
+inline void fail_tutti() { taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_fails"); }
+
+class Rank {
+ public:
+  Rank(int rank, int size, const std::vector<std::array<int, 2>>& pipes) : rank_(rank), size_(size), pipes_(pipes) {}
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  // Rank 0's id on all ranks.
+  ncclUniqueId id() const {
+    ncclUniqueId value{};
+    if (rank_ == 0) {
+      EXPECT_EQ(ncclGetUniqueId(&value), ncclSuccess);
+      for (int r = 1; r < size_; ++r) {
+        EXPECT_EQ(::write(pipes_[static_cast<std::size_t>(r)][1], &value, sizeof(value)), ssize_t{sizeof(value)});
+      }
+    } else {
+      EXPECT_EQ(::read(pipes_[static_cast<std::size_t>(rank_)][0], &value, sizeof(value)), ssize_t{sizeof(value)});
+    }
+    return value;
+  }
+  ncclComm_t communicator() const {
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(ncclCommInitRank(&comm, size_, id(), rank_), ncclSuccess);
+    by_nccl();
+    return comm;
+  }
+
+ private:
+  int rank_, size_;
+  const std::vector<std::array<int, 2>>& pipes_;
+};
+
+// Runs `body` in `size` processes, bounded.
+inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
+  std::vector<std::array<int, 2>> pipes(static_cast<std::size_t>(size));
+  for (auto& each : pipes) ASSERT_EQ(::pipe(each.data()), 0);
+  std::fflush(nullptr);
+  std::vector<pid_t> children;
+  for (int r = 0; r < size; ++r) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      ::alarm(100);
+      ::setenv("TUTTI_NCCL", "1", 1);
+      ::setenv("TUTTI_NCCL_LIB_PATH", STAND_IN_NCCL, 1);
+      ::setenv("TUTTI_PLUGIN_PATH", FAKE_PLUGIN, 1);
+      Rank rank(r, size, pipes);
+      body(rank);
+      std::fflush(nullptr);
+      ::_exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  for (int r = 0; r < size; ++r) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(children[static_cast<std::size_t>(r)], &status, 0), children[static_cast<std::size_t>(r)]);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "rank " << r << ": status " << status;
+  }
+  for (const auto& each : pipes) {
+    ::close(each[0]);
+    ::close(each[1]);
+  }
+}
+
+}  // namespace nccl_test

@@ -1,0 +1,194 @@
+// What the library under NCCL's name runs on Tutti, in what order, and how that ends. A fake plug-in records it.
+#include <thread>
+
+#include "nccl_ranks.h"
+
+namespace nccl_test {
+namespace {
+
+constexpr size_t kLarge = size_t{1} << 30;
+std::array<float, 64> buffer;
+
+ncclResult_t all_reduce(ncclComm_t comm, size_t count, ncclDataType_t type = ncclFloat32, ncclRedOp_t op = ncclSum) {
+  return ncclAllReduce(buffer.data(), buffer.data(), count, type, op, comm, nullptr);
+}
+
+TEST(NcclServed, EachCallByWhatAllRanksKnow) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    float* const data = buffer.data();
+    EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
+    EXPECT_EQ(ncclAllGather(data, data, 5, ncclInt8, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclReduceScatter(data, data, 6, ncclBfloat16, ncclMax, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclReduce(data, rank.rank() == 1 ? data : nullptr, 7, ncclFloat64, ncclMin, 1, comm, nullptr),
+              ncclSuccess);
+    // Options that are none are no reason.
+    EXPECT_EQ(ncclAllReduceConfig(data, data, 8, ncclFloat32, ncclAvg, comm, nullptr, nullptr), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "");
+    EXPECT_EQ(by_tutti(), "all_reduce:4 all_gather:5 reduce_scatter:6 reduce:7 all_reduce:8");
+
+    EXPECT_EQ(all_reduce(comm, kLarge), ncclSuccess);                                           // too large
+    EXPECT_EQ(all_reduce(comm, 0), ncclSuccess);                                                // nothing to do
+    EXPECT_EQ(all_reduce(comm, 2, ncclInt32, ncclAvg), ncclSuccess);                            // NCCL's rounding
+    EXPECT_EQ(all_reduce(comm, 3, ncclFloat8e4m3), ncclSuccess);                                // likewise
+    EXPECT_EQ(all_reduce(comm, 4, ncclFloat32, static_cast<ncclRedOp_t>(5)), ncclSuccess);      // of the program's own
+    EXPECT_EQ(all_reduce(comm, 5, static_cast<ncclDataType_t>(100)), ncclSuccess);              // for NCCL to refuse
+    EXPECT_EQ(ncclReduce(data, data, 1, ncclFloat32, ncclSum, 7, comm, nullptr), ncclSuccess);  // likewise
+    EXPECT_EQ(by_nccl(), "AllReduce:" + std::to_string(kLarge) + " AllReduce:0 AllReduce:2 AllReduce:3 AllReduce:4 " +
+                             "AllReduce:5 Reduce");
+    EXPECT_EQ(by_tutti(), "");
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  });
+}
+
+// What decide() takes, Tutti's own rules take: else a call would be refused that NCCL runs.
+TEST(NcclServed, EveryTypeAndOperationThatIsTakenRuns) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    for (int type = 0; type < 12; ++type) {
+      for (int op = 0; op < 5; ++op) {
+        EXPECT_EQ(all_reduce(comm, 4, static_cast<ncclDataType_t>(type), static_cast<ncclRedOp_t>(op)), ncclSuccess)
+            << type << " " << op << ": " << ncclGetLastError(comm);
+      }
+      EXPECT_EQ(ncclAllGather(buffer.data(), buffer.data(), 4, static_cast<ncclDataType_t>(type), comm, nullptr),
+                ncclSuccess);
+    }
+  });
+}
+
+TEST(NcclServed, GroupsOfCallsKeepTheirOrder) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    EXPECT_EQ(ncclSend(buffer.data(), 4, ncclFloat32, 1 - rank.rank(), comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 2), ncclSuccess);
+    EXPECT_EQ(ncclRecv(buffer.data(), 4, ncclFloat32, 1 - rank.rank(), comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, kLarge), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 3), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "");  // nothing before the outermost end
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:1 all_reduce:2 all_reduce:3");
+    EXPECT_EQ(by_nccl(), "GroupStart Send GroupStart Recv GroupEnd AllReduce:" + std::to_string(kLarge) + " GroupEnd");
+    // A group that is wrong in itself is refused at once, and the rest of it runs.
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(nullptr, nullptr, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidArgument);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "GroupStart GroupEnd");
+  });
+}
+
+TEST(NcclServed, AFailureIsAnAsynchronousErrorWithItsText) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    ncclResult_t error = ncclInternalError;
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+    EXPECT_EQ(error, ncclSuccess);
+    fail_tutti();
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+    EXPECT_EQ(error, ncclRemoteError);
+    EXPECT_STREQ(ncclGetLastError(comm), "tutti: rank 1 is gone");
+    EXPECT_EQ(all_reduce(comm, 1), ncclRemoteError);
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclRemoteError);  // and the real group has ended, too
+    EXPECT_EQ(by_nccl(), "GroupStart GroupEnd");
+    EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "CommAbort");
+  });
+}
+
+TEST(NcclServed, SplitsAreServedShrunkOnesAreNot) {
+  run_ranks(3, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    // The same ranks anew: of as many as the parent, which is what the stand-in makes of a split.
+    ncclComm_t again = nullptr, none = nullptr;
+    EXPECT_EQ(ncclCommSplit(comm, 5, rank.rank(), &again, nullptr), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(again, 9), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:9");
+    // Without a colour there is no communicator, and nobody waits for that rank.
+    EXPECT_EQ(ncclCommSplit(comm, -1, 0, &none, nullptr), ncclSuccess);
+    EXPECT_EQ(none, nullptr);
+    ncclComm_t shrunk = nullptr;
+    EXPECT_EQ(ncclCommShrink(comm, nullptr, 1, &shrunk, nullptr, 0), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(shrunk, 9), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "AllReduce:9");
+    // The parent goes on, unless the shrinking aborts it.
+    EXPECT_EQ(all_reduce(comm, 7), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:7");
+    EXPECT_EQ(ncclCommShrink(comm, nullptr, 1, &shrunk, nullptr, 1), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(comm, 7), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "AllReduce:7");
+  });
+}
+
+TEST(NcclServed, TwoCommunicatorsInTwoThreads) {
+  run_ranks(2, [](Rank& rank) {
+    const std::array<ncclComm_t, 2> comms = {rank.communicator(), rank.communicator()};
+    std::array<std::thread, 2> threads;
+    for (std::size_t t = 0; t < 2; ++t) {
+      threads[t] = std::thread([&, t] {
+        for (int i = 0; i < 200; ++i) {
+          EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+          EXPECT_EQ(all_reduce(comms[t], 1), ncclSuccess);
+          EXPECT_EQ(all_reduce(comms[t], kLarge), ncclSuccess);
+          EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+        }
+        EXPECT_EQ(ncclCommDestroy(comms[t]), ncclSuccess);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+TEST(NcclServed, AliasesOfMscclppCount) {
+  run_ranks(2, [](Rank& rank) {
+    ::unsetenv("TUTTI_NCCL_LIB_PATH");
+    ::setenv("MSCCLPP_NCCL_LIB_PATH", STAND_IN_NCCL, 1);
+    ::setenv("MSCCLPP_FORCE_NCCL_FALLBACK_OPERATION", "allgather,broadcast", 1);
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    EXPECT_EQ(ncclAllGather(buffer.data(), buffer.data(), 5, ncclInt8, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "AllGather");
+    EXPECT_EQ(by_tutti(), "all_reduce:1");
+  });
+}
+
+// The whole report, as a program that ends in order prints it.
+TEST(NcclServed, TheReportSaysWhatRanWhereAndWhy) {
+  const std::string file = testing::TempDir() + "nccl_report_" + std::to_string(::getpid());
+  run_ranks(2, [&](Rank& rank) {
+    ::setenv("TUTTI_NCCL_REPORT", "1", 1);
+    ::setenv("TUTTI_CUDA_WATCHDOG", "none", 1);  // its thread is not joined where a process ends in order
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(all_reduce(comm, 256), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, kLarge), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 4, ncclFloat32, static_cast<ncclRedOp_t>(6)), ncclSuccess);
+    EXPECT_EQ(ncclSend(buffer.data(), 4, ncclFloat32, 1, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+    if (rank.rank() != 0 || testing::Test::HasFailure()) return;
+    std::freopen(file.c_str(), "w", stderr);
+    std::exit(0);
+  });
+  std::FILE* const written = std::fopen(file.c_str(), "r");
+  ASSERT_NE(written, nullptr);
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), written));
+  std::fclose(written);
+  std::remove(file.c_str());
+  for (const char* const line :
+       {"above NCCL 2.27.3", "communicators on Tutti, peer memory of nothing: 1\n",
+        "all_reduce: 1 by Tutti (1.0 KB), 2 by NCCL: larger than the limit 1, an operation of the program's own 1\n",
+        "send: 0 by Tutti (0 B), 1 by NCCL: a message between two ranks 1\n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\nin\n" << text;
+  }
+}
+
+}  // namespace
+}  // namespace nccl_test

@@ -1,0 +1,147 @@
+// A stand-in for NCCL's library that records what it is asked for, so that what the library under its name passes on
+// can be seen without a GPU. An old one: it lacks most functions.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <string>
+
+#include "nccl/abi.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+struct ncclComm {
+  int rank, size, device;
+};
+
+namespace {
+
+std::mutex mutex;
+std::string log_text;
+std::atomic<int> async_error{0};
+std::atomic<std::uint64_t> ids{0};
+
+ncclResult_t record(const char* name) {
+  const std::lock_guard lock(mutex);
+  log_text += (log_text.empty() ? "" : " ") + std::string(name);
+  return ncclSuccess;
+}
+
+ncclResult_t make(const char* name, ncclComm_t* comm, int rank, int size) {
+  *comm = new ncclComm{rank, size, 0};
+  return record(name);
+}
+
+}  // namespace
+
+// What has been called, by name without "nccl", and forgets it.
+EXPORT const char* stand_in_take() {
+  static thread_local std::string taken;
+  const std::lock_guard lock(mutex);
+  taken = std::move(log_text);
+  log_text.clear();
+  return taken.c_str();
+}
+EXPORT void stand_in_fails(int error) { async_error = error; }
+
+EXPORT ncclResult_t ncclGroupStart();
+EXPORT ncclResult_t ncclGroupEnd();
+
+EXPORT ncclResult_t ncclGetVersion(int* version) {
+  *version = 22703;
+  return ncclSuccess;
+}
+EXPORT const char* ncclGetErrorString(ncclResult_t) { return "a stand-in's error"; }
+EXPORT const char* ncclGetLastError(ncclComm_t) { return "a stand-in's last error"; }
+
+// As NCCL's: a number, an address, zeros.
+EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::memset(id, 0, sizeof(*id));
+  const std::uint64_t number = ++ids;
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(9);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::memcpy(id->internal, &number, sizeof(number));
+  std::memcpy(id->internal + sizeof(number), &address, sizeof(address));
+  return record("GetUniqueId");
+}
+
+EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId, int rank) {
+  return make("CommInitRank", comm, rank, ranks);
+}
+EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId, int rank, ncclConfig_t*) {
+  return make("CommInitRankConfig", comm, rank, ranks);
+}
+// By its own public names, as NCCL does in places.
+EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, const int*) {
+  ncclGroupStart();
+  for (int d = 0; d < devices; ++d) comm[d] = new ncclComm{d, devices, d};
+  ncclGroupEnd();
+  return record("CommInitAll");
+}
+// Ranks by the order of keys, which these tests give as the rank itself.
+EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* comm, ncclConfig_t*) {
+  *comm = nullptr;
+  if (color < 0) return record("CommSplit");
+  return make("CommSplit", comm, key, parent->size);
+}
+EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int*, int count, ncclComm_t* comm, ncclConfig_t*, int) {
+  return make("CommShrink", comm, parent->rank, parent->size - count);
+}
+EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  delete comm;
+  return record("CommDestroy");
+}
+EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  delete comm;
+  return record("CommAbort");
+}
+EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return record("CommFinalize"); }
+EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
+  *error = static_cast<ncclResult_t>(async_error.load());
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  *count = comm->size;
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+  *device = comm->device;
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclGroupStart() { return record("GroupStart"); }
+EXPORT ncclResult_t ncclGroupEnd() { return record("GroupEnd"); }
+EXPORT ncclResult_t ncclAllReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                                  cudaStream_t) {
+  return record(("AllReduce:" + std::to_string(count)).c_str());
+}
+EXPORT ncclResult_t ncclBroadcast(const void*, void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+  return record("Broadcast");
+}
+EXPORT ncclResult_t ncclBcast(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return record("Bcast"); }
+EXPORT ncclResult_t ncclReduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t, cudaStream_t) {
+  return record("Reduce");
+}
+EXPORT ncclResult_t ncclAllGather(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t) {
+  return record("AllGather");
+}
+EXPORT ncclResult_t ncclReduceScatter(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,
+                                      cudaStream_t) {
+  return record("ReduceScatter");
+}
+EXPORT ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) {
+  return record("Send");
+}
+EXPORT ncclResult_t ncclRecv(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return record("Recv"); }
+EXPORT ncclResult_t ncclMemAlloc(void** memory, size_t) {
+  *memory = nullptr;
+  return ncclUnhandledCudaError;
+}
