@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmark_throughput import bar_plot
+from tutti import _core
 from tutti._units import format_us
 
 HERE = Path(__file__).resolve().parent
@@ -100,6 +101,22 @@ def summary_table(results: dict[str, dict[str, Any]], titles: dict[str, str]) ->
     return table
 
 
+def bounds_of_scaling(baseline: dict[str, Any], load: float) -> str:
+    """What the scaling of this model can be on this machine, and what keeps it below the number of ranks."""
+    alone = baseline["optimizer_share"]
+    most = RANKS / (1 + (RANKS - 1) * alone)
+    said = (
+        f"Each rank updates the whole model: {alone:.0%} of one process's time, which no rank takes from another. "
+        f"Without any communication {RANKS} ranks would reach {most:.2f}x."
+    )
+    cores = _core.usable_cores()
+    if cores < RANKS:
+        return f"{said} This machine has {cores} core: the ranks take turns on it, and nothing is gained."
+    if load > cores - RANKS + 0.5:
+        return f"{said} The load average was {load:.1f} at the start: other programs take part of the {cores} cores."
+    return said
+
+
 def largest_difference(first: dict[str, Any], second: dict[str, Any]) -> float:
     """Of the two runs' losses, relative."""
     pairs = [(a["loss"], b["loss"]) for a, b in zip(first["epochs"], second["epochs"], strict=True)]
@@ -126,14 +143,15 @@ def main() -> int:
     """Runs everything; 1 if the backends disagree."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--params", type=float, default=2.0, help="model size in millions (default: 2)")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=64, help="samples a rank and step")
+    parser.add_argument("--epochs", type=int, default=12)
+    # Enough to compute for each all-reduce and each update that two ranks are worth it.
+    parser.add_argument("--batch-size", type=int, default=128, help="samples a rank and step (default: 128)")
     parser.add_argument("--out", type=Path, default=HERE.parent / "demo-out")
     parser.add_argument("--only", default="", help="comma-separated runs: tutti,gloo,baseline,tutti_shared")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     console = Console()
-    started = time.monotonic()
+    started, load = time.monotonic(), os.getloadavg()[0]
     results: dict[str, dict[str, Any]] = {}
     titles: dict[str, str] = {}
     for run in runs(options):
@@ -142,6 +160,8 @@ def main() -> int:
         titles[run.key] = run.title
     console.rule()
     console.print(summary_table(results, titles))
+    if "baseline" in results:
+        console.print(bounds_of_scaling(results["baseline"], load))
     agree = compare_losses(results, console)
     plot = options.out / "throughput.png"
     bar_plot({titles[key]: stats for key, stats in results.items()}, plot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 from rank_pool import RankPool
 from rank_worker import Context
+
+from tutti import _core
 
 pytestmark = pytest.mark.tutti_only
 World = Callable[..., RankPool]
@@ -111,6 +114,17 @@ def test_throughput_plot(tmp_path: Path) -> None:
     assert finished.returncode == 0, finished.stderr
     assert "1.25x of one process" in finished.stdout
     assert (tmp_path / "bench_throughput.png").stat().st_size > 0
+
+
+def test_the_demo_says_what_bounds_its_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    demo = importlib.import_module("demo")
+    baseline = {"optimizer_share": 0.25}  # two ranks: half of three quarters, and the quarter
+    monkeypatch.setattr(_core, "usable_cores", lambda: 2)
+    assert demo.bounds_of_scaling(baseline, 0.3).endswith("would reach 1.60x.")
+    assert "The load average was 9.0" in demo.bounds_of_scaling(baseline, 9.0)
+    monkeypatch.setattr(_core, "usable_cores", lambda: 1)
+    assert "take turns" in demo.bounds_of_scaling(baseline, 0.3)
 
 
 def test_faults_tell_the_story() -> None:
