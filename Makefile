@@ -2,13 +2,14 @@
 # make test    runs all tests
 # make bench   measures Tutti beside gloo (needs nothing more)
 # make test-gpu  builds the CUDA part and runs its tests on the GPUs of this machine (needs nvcc)
+# make wheel   makes a wheel in dist/ that runs on machines without this one's libraries, for the torch of .venv
 # make docs    makes a site of the documentation in build/site; a dead link or a page that nothing names is an error
 # make lint    checks types, style, formatting and that the mutants of the core apply
 # make clean   removes what was built, not the virtual environment
 #
 # The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX.
 
-.PHONY: demo test test-gpu build bench docs lint clean
+.PHONY: demo test test-gpu build bench wheel docs lint clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -17,6 +18,7 @@ HAS_GPU := $(shell nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
 CUDA ?= $(if $(HAS_GPU),AUTO,OFF)
 CUDA_ARCHITECTURES ?= $(if $(HAS_GPU),native,90-real)
 CUDA_SETTINGS := TUTTI_CUDA=$(CUDA) TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
+WHEEL_BUILD ?= build/wheel
 # Python files too: an editable installation knows those that were there when it was made.
 SOURCES := $(shell find include src cmake python CMakeLists.txt CMakePresets.json pyproject.toml -type f \
   -not -name '*.pyc' 2>/dev/null)
@@ -39,6 +41,10 @@ test-gpu: build/.system
 	cmake --build build/cuda
 	cmake --build build/cuda --target tutti_cuda_delayed
 	./scripts/test_gpu.sh build/cuda
+
+wheel: .venv/.ready
+	$(PY) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w dist . -Cbuild-dir=$(WHEEL_BUILD) \
+	  -Ccmake.define.TUTTI_BUNDLE=ON $(addprefix -Ccmake.define.,$(CUDA_SETTINGS))
 
 docs: .venv/.ready
 	$(PY) -m pip install -q --disable-pip-version-check mkdocs-material

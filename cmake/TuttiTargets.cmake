@@ -37,6 +37,13 @@ function(tutti_library)
   target_link_libraries(tutti PUBLIC tutti_options)
   set_target_properties(tutti PROPERTIES SOVERSION 0 INSTALL_RPATH "$ORIGIN")
   install(TARGETS tutti LIBRARY DESTINATION tutti COMPONENT python NAMELINK_SKIP)
+  if(TUTTI_BUNDLE)
+    target_link_options(tutti PRIVATE -Wl,--exclude-libs,libcrypto.a)  # its names are not ours to offer
+    # Debian has Highway as a shared library only. libtutti finds it by its own $ORIGIN; the licences go with it.
+    install(FILES $<TARGET_FILE:hwy::hwy> DESTINATION tutti COMPONENT python RENAME $<TARGET_SONAME_FILE_NAME:hwy::hwy>)
+    install(FILES /usr/share/doc/libhwy-dev/copyright DESTINATION tutti/licences COMPONENT python RENAME libhwy.txt)
+    install(FILES /usr/share/doc/libssl-dev/copyright DESTINATION tutti/licences COMPONENT python RENAME libcrypto.txt)
+  endif()
 endfunction()
 
 # tutti_test(name SOURCES a_test.cc LINK ...): a GoogleTest program, each test known to ctest, with a watchdog.

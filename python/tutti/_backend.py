@@ -29,6 +29,7 @@ import json
 import sys
 import warnings
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutti import _pretence
@@ -68,11 +69,29 @@ __all__ = [
 
 def _load() -> Any:
     """The C++ module; loaded on first use, since it maps PyTorch's libraries and ours."""
-    import torch  # noqa: F401  (its libraries must be in the process first)
+    import torch  # its libraries must be in the process first
 
+    if "tutti._torch" not in sys.modules:
+        refuse_another_torch(torch.__version__)
     from tutti import _torch
 
     return _torch
+
+
+def refuse_another_torch(present: str) -> None:
+    """ImportError in one line, with the command, if the C++ module was built for another release of torch.
+
+    PyTorch's C++ interfaces change from release to release: the module would not load, or load and misbehave.
+    """
+    from tutti import _core
+
+    path = Path(_core.__file__).parent / "torch_version.txt"
+    built = path.read_text() if path.exists() else present
+    if built.split(".")[:2] != present.split(".")[:2]:
+        raise ImportError(
+            f"this tutti was built for torch {built}, and here is torch {present}: "
+            f"pip install torch=={built.split('+')[0]}, or in a checkout of Tutti: pip install --no-build-isolation ."
+        )
 
 
 def __getattr__(name: str) -> Any:

@@ -125,3 +125,24 @@ def test_groups_of_other_backends_are_refused() -> None:
             tutti.group_info()
     finally:
         dist.destroy_process_group()
+
+
+def test_another_torch_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tutti import _backend
+
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
+    _backend.refuse_another_torch("2.13.0")  # a package that does not say what it was built for
+    (tmp_path / "torch_version.txt").write_text("2.13.0+cpu")
+    _backend.refuse_another_torch("2.13.1+cu130")  # the same interfaces
+    with pytest.raises(
+        ImportError, match=r"built for torch 2\.13\.0\+cpu, and here is torch 2\.12\.1: pip install"
+    ) as caught:
+        _backend.refuse_another_torch("2.12.1")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_package_knows_its_torch() -> None:
+    import torch
+
+    path = Path(_core.__file__).parent / "torch_version.txt"
+    assert path.read_text().split("+")[0] == torch.__version__.split("+")[0]
