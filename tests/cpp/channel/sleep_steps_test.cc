@@ -1,0 +1,167 @@
+// The steps by which no wake-up is lost, one by one in one thread: whoever sleeps has raised its flag and made the
+// barrier before its last look, and whoever publishes rings those whose flag is up. A lost wake-up itself needs a store
+// and a load of each side to overtake each other, which host_sleep_test.cc waits for; a step that is missing is seen
+// here each time.
+//
+// The barrier and the wakes are system calls, so they are counted where the library makes them: this program's
+// syscall() comes before the C library's.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdarg>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/futex.h"
+#include "bootstrap/host_group.h"
+#include "bootstrap/memory_store.h"
+#include "channel/group_waker.h"
+#include "channel/host_channel.h"
+
+namespace {
+
+thread_local int barriers = 0;
+thread_local int wakes = 0;
+
+}  // namespace
+
+// NOLINTNEXTLINE: the C library's interface
+extern "C" __attribute__((visibility("default"))) long syscall(long number, ...) noexcept {
+  using Call = long (*)(long, ...);
+  static std::atomic<Call> found{nullptr};
+  Call next = found.load(std::memory_order_relaxed);  // relaxed: every thread finds the same
+  if (next == nullptr) {
+    next = reinterpret_cast<Call>(::dlsym(RTLD_NEXT, "syscall"));
+    found.store(next, std::memory_order_relaxed);
+  }
+  std::array<long, 6> a{};
+  va_list list;
+  va_start(list, number);
+  for (long& argument : a) argument = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_membarrier && a[0] == MEMBARRIER_CMD_GLOBAL_EXPEDITED) ++barriers;
+  if (number == SYS_futex && a[1] == FUTEX_WAKE) ++wakes;
+  return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+namespace tutti {
+namespace {
+
+class SleepSteps : public testing::Test {
+ protected:
+  void SetUp() override {
+    MemoryStore store;
+    std::thread other([&] { peer_ = make_channel(store, 1); });
+    me_ = make_channel(store, 0);
+    other.join();
+    ASSERT_TRUE(me_ && peer_);
+  }
+
+  static std::unique_ptr<HostChannel> make_channel(Store& store, int rank) {
+    const SegmentLayout layout(
+        SegmentShape{.ranks = 2, .slot_bytes = 4096, .stage_bytes = 4096, .ring_capacity = 4096});
+    HostGroupRequest request;
+    request.id = "sleepers";
+    request.rank = rank;
+    request.size = 2;
+    request.segment_bytes = [&](int) { return layout.total_bytes(); };
+    request.timeout = std::chrono::seconds(20);
+    auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, WaitPolicy{});
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    return channel->join(deadline).ok() ? std::move(channel) : nullptr;
+  }
+
+  // Whether a publisher would ring this rank now.
+  bool flag_is_up(WaitLane lane) {
+    const std::uint32_t before = me_->doorbell(lane);
+    peer_->ring_doorbell(0, lane);
+    return me_->doorbell(lane) != before;
+  }
+
+  // Without the system call all publishers fence, and sleepers need no more than a fence of their own.
+  static bool light_barrier() { return register_light_barrier(); }
+
+  std::unique_ptr<HostChannel> me_, peer_;
+};
+
+// Asks what stands whenever the wait looks.
+class Looks : public HostChannel::Condition {
+ public:
+  explicit Looks(std::function<bool()> flag_is_up) : flag_is_up_(std::move(flag_is_up)) {}
+
+  bool holds() noexcept override {
+    const bool up = flag_is_up_();
+    if (!up) barriers_before_ = barriers;
+    if (up && ++with_flag_ > 0 && barriers == barriers_before_) ++unprotected_;
+    return with_flag_ == 3;
+  }
+  int with_flag() const { return with_flag_; }
+  int unprotected() const { return unprotected_; }
+
+ private:
+  std::function<bool()> flag_is_up_;
+  int barriers_before_ = 0;
+  int with_flag_ = 0;
+  int unprotected_ = 0;
+};
+
+TEST_F(SleepSteps, AWaitRaisesTheFlagAndMakesTheBarrierBeforeItsLastLook) {
+  Looks looks([this] { return flag_is_up(WaitLane::kCollective); });
+  Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  EXPECT_TRUE(me_->await_condition(1, looks, deadline).ok());
+  EXPECT_EQ(looks.with_flag(), 3) << "it slept without a flag";
+  if (light_barrier()) EXPECT_EQ(looks.unprotected(), 0) << "looks with the flag up and no barrier behind it";
+  EXPECT_FALSE(flag_is_up(WaitLane::kCollective)) << "awake, it is rung for nothing";
+}
+
+// All ranks on this host, or others elsewhere.
+TEST_F(SleepSteps, SoDoesAWaitForMessages) {
+  for (const int size : {2, 3}) {
+    SCOPED_TRACE(size);
+    GroupWaker waker(me_.get(), {0, 1}, 0, size);
+    const int before = barriers;
+    bool looked = false;
+    waker.sleep({}, 20'000'000'000, [&] {
+      looked = true;
+      EXPECT_TRUE(flag_is_up(WaitLane::kMessage));
+      if (light_barrier()) EXPECT_GT(barriers, before);
+      return false;
+    });
+    EXPECT_TRUE(looked);
+    EXPECT_FALSE(flag_is_up(WaitLane::kMessage));
+  }
+}
+
+TEST_F(SleepSteps, WhoeverPublishesRingsSleepersAndNobodyElse) {
+  CallRecord record;
+  record.sequence = 1;
+  record.hash = 1;
+  Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  const auto announce = [&] { EXPECT_TRUE(peer_->begin_and_announce(record, deadline).ok()); };
+  const auto publish = [&] { peer_->publish(StepLane::kFilled, 1); };
+  const auto ring = [&] { peer_->ring_doorbell(0, WaitLane::kMessage); };
+  const std::array<std::pair<WaitLane, std::function<void()>>, 3> ways = {
+      {{WaitLane::kCollective, announce}, {WaitLane::kCollective, publish}, {WaitLane::kMessage, ring}}};
+  for (const auto& [lane, tell] : ways) {
+    const std::uint32_t seen = me_->doorbell(lane);
+    const int before = wakes;
+    me_->announce_sleep(lane, true);
+    tell();
+    EXPECT_NE(me_->doorbell(lane), seen);
+    EXPECT_EQ(wakes, before + 1);
+    me_->announce_sleep(lane, false);
+    tell();
+    EXPECT_EQ(wakes, before + 1);
+  }
+}
+
+}  // namespace
+}  // namespace tutti
