@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
 # Breaks the core's protocols one line at a time (announcements, pipelines, messages, wakers, arena, queue of calls,
 # handshakes, Unix sockets) and checks that the C++ tests notice: a rule that no test fails without is not protected.
-#   scripts/mutate_core.sh [-n] [-j WORKERS] [-k WORDS] [-w FOLDER]
+#   scripts/mutate_core.sh [-n] [-t] [-j WORKERS] [-k WORDS] [-w FOLDER]
 # WORKERS (2): mutants at once, each in a copy of the sources with a build of its own, which is made once and takes as
 # many compilers as there are cores a worker. WORDS: only mutants whose file or name contains them. FOLDER: where the
 # copies are kept for the next run; else a temporary one. -n: only says whether each mutant still applies, in a second
-# and without a build. Needs cmake, ninja and g++ (and in CMAKE_PREFIX_PATH what CMake finds nowhere else), no network,
+# and without a build. -t: instead, the mutants of memory orders, in builds with the thread sanitizer (x86-64 itself
+# keeps most of what they lose). Needs cmake, ninja and g++ (and in CMAKE_PREFIX_PATH what CMake finds nowhere else), no network,
 # Python or torch. With 8 workers on 32 cores a run takes minutes.
 # Every build and test has a hard limit of time; a mutant that hangs is found. Prints a table at the end and exits with
 # 1 if a mutant survives or no longer applies. Survivors may be equivalent to the code: each wants a look, and then a
 # test or a note in docs/tested.md.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-workers=2 only='' work='' dry=''
-while getopts nj:k:w: option; do
+workers=2 only='' work='' dry='' kind=rules
+while getopts ntj:k:w: option; do
   case $option in
-    n) dry=yes ;; j) workers=$OPTARG ;; k) only=$OPTARG ;; w) work=$OPTARG ;;
+    n) dry=yes ;; t) kind=orders ;; j) workers=$OPTARG ;; k) only=$OPTARG ;; w) work=$OPTARG ;;
     *) exit 2 ;;
   esac
 done
@@ -26,7 +27,10 @@ compilers=$(( ($(nproc) + workers - 1) / workers ))
 
 names=() files=() changes=() targets=() filters=()
 # mutant TARGET FILTER FILE NAME SED-EXPRESSION: the tests of FILTER in TARGET must fail once FILE is changed.
-mutant() {
+mutant() { [ "$kind$dry" = orders ] || add "$@"; }
+# order: the same under the thread sanitizer.
+order() { [ "$kind$dry" = rules ] || add "$@"; }
+add() {
   case "$3 $4" in *"$only"*) ;; *) return ;; esac
   targets+=("$1") filters+=("$2") files+=("$3") names+=("$4") changes+=("$5")
 }
@@ -116,6 +120,17 @@ mutant bootstrap_test "$local" $protocol 'a proof is not bound to the name of it
 mutant bootstrap_test "$local" $poll 'anyone may pass on a Hello' 's/if (entry->pid_ns == pid_namespace() \&\& entry->pid != peer.pid) return;/;/'
 mutant bootstrap_test "$local" $poll 'silent strangers are never dropped' 's/if (strangers_.size() == kMostStrangers) strangers_.pop_front();/;/'
 
+relax='s/std::memory_order_\(release\|acquire\)/std::memory_order_relaxed/'
+ring=src/transport/shm/ring.cc
+order host_channel_test 'HostOrder*' $host 'an announcement without release' "/^void HostChannel::announce()/,/^}/$relax"
+order host_channel_test 'HostOrder*' $host 'an announcement without acquire' "/^Outcome HostChannel::verify_up_to/,/^}/$relax"
+order host_channel_test 'HostSleep*' $host 'a step without release' "/^void HostChannel::publish/,/^}/$relax"
+order communicator_test '*Collectives*' $host 'a step without acquire' "/^Outcome HostChannel::await_step(/,/^}/$relax"
+order message_test '*' $ring 'bytes of a ring without release' "s/\(header_->head.store(head_, std::memory_order_\)release/\1relaxed/"
+order message_test '*' $ring 'bytes of a ring without acquire' "s/\(header_->head.load(std::memory_order_\)acquire/\1relaxed/"
+order message_test '*' $ring 'room of a ring without release' "s/\(header_->tail.store(tail_, std::memory_order_\)release/\1relaxed/"
+order message_test '*' $ring 'room of a ring without acquire' "s/\(header_->tail.load(std::memory_order_\)acquire/\1relaxed/"
+
 [ ${#names[@]} -gt 0 ] || { echo "no mutant contains '$only'"; exit 2; }
 
 if [ -n "$dry" ]; then
@@ -134,9 +149,11 @@ fi
 [ -n "$work" ] && mkdir -p "$work" || { work=$(mktemp -d); trap 'rm -rf "$work"' EXIT; }
 work=$(cd "$work" && pwd)
 
+[ "$kind" = rules ] || test_limit=300
 # What the mutants break is no matter of the optimiser or of the instruction set: -O1 and kernels for one set of them
 # build several times faster.
 fast=(-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG')
+[ "$kind" = rules ] || fast+=(-DTUTTI_SANITIZE=thread)
 
 # copy NUMBER: the sources and the build of a worker, with every target that is needed; unchanged, all tests must pass.
 copy() {
