@@ -88,9 +88,9 @@ void HostLeader::bear_exhaustion(int error) {
 }
 
 void HostLeader::throw_exhausted(int error) const {
-  throw_error(ErrorKind::kExhausted, place_of(context_) + " has no descriptors for the ranks of its host, so " +
-                                         "communicator \"" + context_.request.id +
-                                         "\" cannot form: " + describe_errno(error));
+  throw_error(ErrorKind::kExhausted, place_of(context_) +
+                                         " has no descriptors for the ranks of its host, so communicator \"" +
+                                         context_.request.id + "\" cannot form: " + describe_errno(error));
 }
 
 // True when it is none any more: it became a member, it left, or what it said is not one of ours.
