@@ -38,9 +38,9 @@ add() {
 host=src/channel/host_channel.cc
 all_host='*Collectives*:*PointToPoint*:Failure*'
 mutant host_channel_test '*' $host 'no barrier before sleeping' 's/  if (light_barrier_) heavy_barrier();/  ;/'
-mutant host_channel_test '*' $host 'no sleeping flag' 's/flag.store(asleep ? 1 : 0, std::memory_order_relaxed);/;/'
-mutant host_channel_test '*' $host 'a publisher wakes nobody' '/^void HostChannel::wake_sleepers/,/^}/s/futex_wake_all(.*/;/'
-mutant host_channel_test '*' $host 'a doorbell wakes nobody' '/^void HostChannel::ring_doorbell/,/^}/s/futex_wake_all(.*/;/'
+mutant host_channel_test '*' $host 'no sleeping flag' '/^void HostChannel::announce_sleep/,/^}/s/flag.store(.*/;/'
+mutant host_channel_test '*' $host 'a publisher wakes nobody' '/^void HostChannel::wake_sleepers/,/^}/s/futex_wake_all(.*\|wake(peer, lane, how);/;/'
+mutant host_channel_test '*' $host 'a doorbell wakes nobody' '/^void HostChannel::ring_doorbell/,/^}/s/futex_wake_all(.*\|wake(peer, lane, how);/;/'
 mutant host_channel_test '*' $host 'publish does not look for sleepers' '/^void HostChannel::publish/,/^}/s/wake_sleepers(.*/;/'
 mutant communicator_test "$all_host" $host 'announce before the record' '/^void HostChannel::announce()/,/^}/s/me.records\[sequence_ % kWindow\] = record;/;/'
 mutant communicator_test "$all_host" $host 'announcements are not compared' 's/if (static_cast<std::uint32_t>(value >> 32) != mine.hash)/if (false)/'

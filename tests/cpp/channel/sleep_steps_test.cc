@@ -12,6 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdarg>
@@ -56,16 +57,8 @@ namespace tutti {
 namespace {
 
 class SleepSteps : public testing::Test {
- protected:
-  void SetUp() override {
-    MemoryStore store;
-    std::thread other([&] { peer_ = make_channel(store, 1); });
-    me_ = make_channel(store, 0);
-    other.join();
-    ASSERT_TRUE(me_ && peer_);
-  }
-
-  static std::unique_ptr<HostChannel> make_channel(Store& store, int rank) {
+ public:
+  static std::unique_ptr<HostChannel> make_channel(Store& store, int rank, const WaitPolicy& policy = {}) {
     const SegmentLayout layout(
         SegmentShape{.ranks = 2, .slot_bytes = 4096, .stage_bytes = 4096, .ring_capacity = 4096});
     HostGroupRequest request;
@@ -74,9 +67,18 @@ class SleepSteps : public testing::Test {
     request.size = 2;
     request.segment_bytes = [&](int) { return layout.total_bytes(); };
     request.timeout = std::chrono::seconds(20);
-    auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, WaitPolicy{});
+    auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, policy);
     Deadline deadline = Deadline::after(std::chrono::seconds(20));
     return channel->join(deadline).ok() ? std::move(channel) : nullptr;
+  }
+
+ protected:
+  void SetUp() override {
+    MemoryStore store;
+    std::thread other([&] { peer_ = make_channel(store, 1); });
+    me_ = make_channel(store, 0);
+    other.join();
+    ASSERT_TRUE(me_ && peer_);
   }
 
   // Whether a publisher would ring this rank now.
@@ -118,11 +120,13 @@ TEST_F(SleepSteps, AWaitRaisesTheFlagAndMakesTheBarrierBeforeItsLastLook) {
   Deadline deadline = Deadline::after(std::chrono::seconds(20));
   EXPECT_TRUE(me_->await_condition(1, looks, deadline).ok());
   EXPECT_EQ(looks.with_flag(), 3) << "it slept without a flag";
-  if (light_barrier()) EXPECT_EQ(looks.unprotected(), 0) << "looks with the flag up and no barrier behind it";
+  if (light_barrier()) {
+    EXPECT_EQ(looks.unprotected(), 0) << "looks with the flag up and no barrier behind it";
+  }
   EXPECT_FALSE(flag_is_up(WaitLane::kCollective)) << "awake, it is rung for nothing";
 }
 
-// All ranks on this host, or others elsewhere.
+// All ranks on this host, or others elsewhere: then it may sleep on another thing than its doorbell.
 TEST_F(SleepSteps, SoDoesAWaitForMessages) {
   for (const int size : {2, 3}) {
     SCOPED_TRACE(size);
@@ -131,12 +135,18 @@ TEST_F(SleepSteps, SoDoesAWaitForMessages) {
     bool looked = false;
     waker.sleep({}, 20'000'000'000, [&] {
       looked = true;
-      EXPECT_TRUE(flag_is_up(WaitLane::kMessage));
-      if (light_barrier()) EXPECT_GT(barriers, before);
+      if (size == 2) {
+        EXPECT_TRUE(flag_is_up(WaitLane::kMessage));
+      }
+      if (light_barrier()) {
+        EXPECT_GT(barriers, before);
+      }
       return false;
     });
     EXPECT_TRUE(looked);
-    EXPECT_FALSE(flag_is_up(WaitLane::kMessage));
+    if (size == 2) {
+      EXPECT_FALSE(flag_is_up(WaitLane::kMessage));
+    }
   }
 }
 
@@ -161,6 +171,38 @@ TEST_F(SleepSteps, WhoeverPublishesRingsSleepersAndNobodyElse) {
     tell();
     EXPECT_EQ(wakes, before + 1);
   }
+}
+
+// What lies beside an announcement is there for whoever has seen the announcement. On processors that keep the order of
+// stores a missing release shows under the thread sanitizer only; the ranks poll, since a doorbell would order them
+// too.
+TEST(HostOrder, WhatIsAnnouncedIsThere) {
+  constexpr std::uint64_t kCalls = 50;
+  constexpr std::size_t kWords = 256;  // in the slot; and one within the announcement's cell, every other call
+  WaitPolicy polling;
+  polling.yields = 100'000'000;
+  MemoryStore store;
+  const auto rank_main = [&](int rank) {
+    const auto channel = SleepSteps::make_channel(store, rank, polling);
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    for (std::uint64_t call = 1; call <= kCalls; ++call) {
+      const std::size_t words = call % 2 == 0 ? kWords : 1;
+      CallRecord record;
+      record.sequence = call;
+      record.hash = 1;
+      ASSERT_TRUE(channel->begin(record, deadline).ok());
+      auto* mine = reinterpret_cast<std::uint64_t*>(channel->payload_area(words * 8));
+      std::fill_n(mine, words, call * 2 + static_cast<std::uint64_t>(rank));
+      channel->announce();
+      ASSERT_TRUE(channel->await_records(deadline).ok());
+      const auto* theirs = reinterpret_cast<const std::uint64_t*>(channel->peer_payload(1 - rank, words * 8));
+      const std::uint64_t wanted = call * 2 + static_cast<std::uint64_t>(1 - rank);
+      ASSERT_EQ(std::count(theirs, theirs + words, wanted), static_cast<std::ptrdiff_t>(words)) << "call " << call;
+    }
+  };
+  std::thread other([&] { rank_main(1); });
+  rank_main(0);
+  other.join();
 }
 
 }  // namespace

@@ -135,8 +135,12 @@ TEST(Descriptors, AGroupFormsOrAllRanksLearnOfTheLimit) {
   for (std::size_t i = 0; i < trials.size(); ++i) {
     SCOPED_TRACE("rank " + std::to_string(trials[i].poor) + " has " + std::to_string(trials[i].left));
     expect_honest(all[i], trials[i]);
-    if (trials[i].left == 0) EXPECT_EQ(all[i], std::vector<int>(kRanks, kNamesTheLimit));  // before any connection
-    if (trials[i].left == 24) EXPECT_EQ(all[i], std::vector<int>(kRanks, kWorks));
+    if (trials[i].left == 0) {  // before any connection
+      EXPECT_EQ(all[i], std::vector<int>(kRanks, kNamesTheLimit));
+    }
+    if (trials[i].left == 24) {
+      EXPECT_EQ(all[i], std::vector<int>(kRanks, kWorks));
+    }
   }
 }
 
@@ -153,7 +157,9 @@ TEST(Descriptors, AConnectionIsMadeOrBothRanksLearnOfTheLimit) {
     expect_honest(all[i], trials[i]);
     // With none left a connection may still find one that the group has just given back.
     named += static_cast<int>(std::count(all[i].begin(), all[i].end(), kNamesTheLimit));
-    if (trials[i].left == 16) EXPECT_EQ(all[i], std::vector<int>(kRanks, kWorks));
+    if (trials[i].left == 16) {
+      EXPECT_EQ(all[i], std::vector<int>(kRanks, kWorks));
+    }
   }
   EXPECT_GT(named, 0) << "no rank ran out";
 }
