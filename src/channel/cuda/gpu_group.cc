@@ -10,6 +10,7 @@
 #include "channel/cuda/cards.h"
 #include "channel/cuda/probe_args.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/links.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -188,6 +189,15 @@ std::uint64_t GpuGroup::run_probe(std::uint64_t round, bool lines) const {
   return result;
 }
 
+// A bit for each peer to whose GPU the link has native atomics, as the driver says.
+ProbeResult GpuGroup::native_links() const {
+  ProbeResult bits = 0;
+  for (int p = 0; p < request_.size; ++p) {
+    if (has_native_atomics(request_.device, scratch_->uuid(p))) bits |= native_atomics_with(p);
+  }
+  return bits;
+}
+
 // True if all pairs can use peer memory; else transport_ says why not, the same on every rank.
 bool GpuGroup::try_peer_memory(Store& store) {
   try {
@@ -197,27 +207,17 @@ bool GpuGroup::try_peer_memory(Store& store) {
     transport_ = e.what();
     return false;
   }
-  const std::uint64_t result = request_.size > 1 ? run_probe(1, true) : 0;
-  bool whole = true, lines = true;
-  std::string failed;
-  const std::vector<std::string> results = exchange(store, request_.id, "cuda-probe", request_.rank, request_.size,
-                                                    std::to_string(result), request_.timeout);
-  for (int r = 0; r < request_.size; ++r) {
-    const std::uint64_t bits = std::stoull(results[static_cast<std::size_t>(r)]);
-    for (int p = 0; p < request_.size; ++p) {
-      if (p == r) continue;
-      if ((bits >> p & 1) == 0) {
-        whole = false;
-        if (failed.empty())
-          failed = "data from rank " + std::to_string(p) + " does not reach rank " + std::to_string(r);
-      }
-      if ((bits >> (32 + p) & 1) == 0) lines = false;
-    }
+  const ProbeResult result = request_.size > 1 ? run_probe(1, true) | native_links() : 0;
+  std::vector<ProbeResult> results;
+  for (const std::string& text : exchange(store, request_.id, "cuda-probe", request_.rank, request_.size,
+                                          std::to_string(result), request_.timeout)) {
+    results.push_back(std::stoull(text));
   }
-  ll128_ = whole && lines;
-  transport_ = whole ? std::string("peer memory") : "peer memory does not pass its probe: " + failed;
-  if (whole && !lines) transport_ += ", without lines of 128 bytes";
-  return whole;
+  const ProbeVerdict verdict = judge_probes(results);
+  ll128_ = verdict.lines;
+  transport_ = verdict.whole ? std::string("peer memory") : "peer memory does not pass its probe: " + verdict.problem;
+  if (verdict.whole && !verdict.lines) transport_ += ", without lines of 128 bytes: " + verdict.problem;
+  return verdict.whole;
 }
 
 }  // namespace tutti::cuda

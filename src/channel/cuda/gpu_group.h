@@ -22,6 +22,7 @@
 
 #include "channel/cuda/device_world.h"
 #include "channel/cuda/gpu_ports.h"
+#include "channel/cuda/probe_verdict.h"
 #include "channel/cuda/registered_memory.h"
 #include "channel/cuda/symmetric_memory.h"
 #include "tutti/cuda_communicator.h"
@@ -51,7 +52,7 @@ class GpuGroup {
   const DeviceWorld& world() const noexcept { return world_; }
   device::HostControl& control() const noexcept { return *host_control_; }
   int device() const noexcept { return request_.device; }
-  // All pairs store lines of 128 bytes whole.
+  // All pairs store lines of 128 bytes whole: the probe has found none torn, and all links have native atomics.
   bool ll128() const noexcept { return ll128_; }
   const std::string& transport() const noexcept { return transport_; }
   // Most blocks of a kernel, the same on all ranks: the least that a rank wants; and the blocks of ranks that share a
@@ -81,6 +82,7 @@ class GpuGroup {
 
  private:
   std::uint64_t run_probe(std::uint64_t round, bool lines) const;
+  ProbeResult native_links() const;
   bool try_peer_memory(Store& store);
   void connect(Store& store, bool on_device);
   void agree_on_blocks(Store& store);

@@ -112,6 +112,7 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   }
   processors_ = std::stoi(cards[0].processors);
   for (const Card& card : cards) {
+    uuids_.push_back(card.uuid);
     processors_ = std::min(processors_, std::stoi(card.processors));
     const auto same = [&](const Card& other) { return other.uuid == card.uuid; };
     sharers_ = std::max(sharers_, static_cast<int>(std::count_if(cards.begin(), cards.end(), same)));

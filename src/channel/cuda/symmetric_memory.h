@@ -34,6 +34,8 @@ class SymmetricMemory {
   // The same as the host sees it, of memory on the host.
   std::byte* host(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->host(); }
   int rank() const noexcept { return rank_; }
+  // Of rank r's GPU.
+  const std::string& uuid(int r) const noexcept { return uuids_[static_cast<std::size_t>(r)]; }
   // Most ranks that share one GPU, and the fewest multiprocessors of any: the same on all ranks.
   int sharers() const noexcept { return sharers_; }
   int processors() const noexcept { return processors_; }
@@ -41,6 +43,7 @@ class SymmetricMemory {
  private:
   int rank_;
   std::vector<std::shared_ptr<SharedMemory>> memory_;  // by rank
+  std::vector<std::string> uuids_;                     // by rank
   int sharers_ = 1;
   int processors_ = 1;
 };

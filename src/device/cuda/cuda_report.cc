@@ -7,6 +7,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/links.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -18,20 +19,6 @@ bool has(int device, CUdevice_attribute attribute) {
   int value = 0;
   return driver().device_get(&handle, device) == CUDA_SUCCESS &&
          driver().device_get_attribute(&value, attribute, handle) == CUDA_SUCCESS && value != 0;
-}
-
-CudaReach reach_of(int from, int to) {
-  int value = 0;
-  if (from == to) return CudaReach::kAtomic;
-  if (cudaDeviceCanAccessPeer(&value, from, to) != cudaSuccess || value == 0) {
-    static_cast<void>(cudaGetLastError());
-    return CudaReach::kNone;
-  }
-  if (cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, from, to) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return CudaReach::kMapped;
-  }
-  return value != 0 ? CudaReach::kAtomic : CudaReach::kMapped;
 }
 
 // The runtime's own words do not tell a missing driver from an old one.

@@ -137,6 +137,28 @@ TEST(Collectives, OneRank) {
   });
 }
 
+// A probe that finds no torn line is not enough.
+TEST(Collectives, LinesAreUsedWhereTheLinksHaveNativeAtomics) {
+  GpuWorld world;
+  world.size = std::clamp(device_count(), 2, 8);
+  bool native = true;
+  for (int from = 0; from < device_count(); ++from) {
+    for (int to = 0; to < device_count(); ++to) {
+      int value = 0;
+      if (from == to) continue;
+      TUTTI_CUDA_OK(cudaDeviceGetP2PAttribute(&value, cudaDevP2PAttrNativeAtomicSupported, from, to));
+      native = native && value != 0;
+    }
+  }
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const std::string& transport = rank.comm->transport();
+    if (native) EXPECT_EQ(transport, "peer memory");
+    if (!native && transport.starts_with("peer memory")) {
+      EXPECT_NE(transport.find("no native atomics"), std::string::npos) << transport;
+    }
+  });
+}
+
 TEST(Collectives, PinnedHostMemory) {
   GpuWorld world;
   world.size = 3;

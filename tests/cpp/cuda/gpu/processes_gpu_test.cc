@@ -1,5 +1,9 @@
 // Ranks as processes: memory passes between them as descriptors. On one GPU the processes take turns, so few calls. The
 // parent never touches CUDA, which does not survive a fork.
+#include <cctype>
+#include <cstdlib>
+#include <filesystem>
+
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
 #include "cuda/gpu/registered_case.h"
@@ -118,6 +122,39 @@ TEST(Processes, CopyEngines) {
       verify(rank, c, b, "copy engines");
     }
   });
+}
+
+int gpus_of_the_machine() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev")) {
+    const std::string name = entry.path().filename();
+    count += name.starts_with("nvidia") && name.size() > 6 && std::isdigit(name[6]) != 0 ? 1 : 0;
+  }
+  return count;
+}
+
+// The driver cannot be asked about the link to a GPU that it does not show: then no lines of 128 bytes.
+TEST(Processes, GpusThatThePeersDoNotSee) {
+  if (gpus_of_the_machine() < 2 || std::getenv("CUDA_VISIBLE_DEVICES") != nullptr) {
+    GTEST_SKIP() << "needs two GPUs, and nobody who has chosen among them";
+  }
+  StoreProcess store;
+  std::vector<pid_t> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ranks.push_back(fork_rank([&, r] {
+      ::setenv("CUDA_VISIBLE_DEVICES", std::to_string(r).c_str(), 1);
+      return run_rank(store, r, 2, options_with(""), [](Rank& rank, Store&) {
+        const std::string& transport = rank.comm->transport();
+        if (transport == "peer memory") throw std::runtime_error("lines of 128 bytes over a link nobody knows");
+        for (const std::size_t count : {5, 50'000, 300'000}) {
+          CaseShape shape;
+          shape.count = count;
+          run_and_verify(rank, shape, count);
+        }
+      });
+    }));
+  }
+  for (const pid_t rank : ranks) EXPECT_TRUE(wait_for(rank));
 }
 
 TEST(Processes, AKilledRankIsATimeoutOfTheOthers) {
