@@ -166,6 +166,7 @@ class Bench {
     std::map<std::string, std::shared_ptr<CudaCommunicator>> comms;
     for (const std::string& algorithm : options_.algorithms) {
       tutti::CudaOptions o;
+      o.lasting_streams = true;
       o.device = ranks_.device_of(index);
       o.algorithm = forced_name(algorithm);
       o.timeout = std::chrono::seconds(10);

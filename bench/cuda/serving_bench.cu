@@ -126,6 +126,7 @@ class Bench {
     r.sum = filled(most, 0);
     r.out = filled(most, 0);
     tutti::CudaOptions o;
+    o.lasting_streams = true;
     o.device = ranks_.device_of(index);
     o.timeout = std::chrono::seconds(10);
     r.comm = CudaCommunicator::create(store_, "serving", index, ranks_.size(), o);

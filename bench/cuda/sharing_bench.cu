@@ -89,6 +89,7 @@ class Bench {
     for (float* matrix : {rank.a, rank.b}) ok(cudaMemcpy(matrix, ones.data(), bytes, cudaMemcpyHostToDevice), "copy");
     for (const std::size_t blocks : options_.blocks) {
       tutti::CudaOptions o;
+      o.lasting_streams = true;
       o.device = ranks_.device_of(rank.rank);
       o.max_blocks = static_cast<int>(blocks);
       o.timeout = std::chrono::seconds(10);

@@ -6,10 +6,11 @@
 //
 // Streams: run() enqueues one kernel on `stream` and returns; nothing on the host is awaited. The output is complete,
 // and the input may be overwritten, when the stream has passed that point. Calls of one communicator run in the order
-// of issue, also across streams: a changed stream waits for the one before it, which must still exist. In a stream that
-// is being captured, the call becomes a kernel node of the graph; the graph may be replayed any number of times, with
-// other data in the same buffers, as long as all ranks replay the same sequence of calls. The caller orders replays and
-// eager calls of one communicator after each other (as on one stream); overlap is found and reported.
+// of issue, also across streams: a changed stream waits for the call before. A stream may be destroyed as soon as a
+// call has been enqueued on it (CudaOptions::lasting_streams). In a stream that is being captured, the call becomes a
+// kernel node of the graph; the graph may be replayed any number of times, with other data in the same buffers, as long
+// as all ranks replay the same sequence of calls. The caller orders replays and eager calls of one communicator after
+// each other (as on one stream); overlap is found and reported.
 //
 // Thread rule: every member may be called from any thread; calls are ordered by a mutex.
 //
@@ -48,6 +49,7 @@ struct CudaOptions {
   // Most blocks of a collective's kernel, so most multiprocessors that it takes from a model; the least that a rank
   // says counts for all. 0: TUTTI_CUDA_MAX_BLOCKS, else up to 64.
   int max_blocks = 0;
+  bool lasting_streams = false;      // a promise: all streams of calls outlive the communicator; saves an event a call
   int flight_recorder_entries = -1;  // calls remembered; -1: TUTTI_FLIGHT_RECORDER_ENTRIES
   std::uint64_t first_sequence = 0;  // tests start near the wrap of a flag
 };
@@ -170,13 +172,10 @@ class CudaCommunicator {
 
   // What has gone wrong on the device so far. Cheap: reads pinned memory.
   virtual std::optional<Error> failure() const = 0;
-
   // Ends kernels that wait, here and at the peers, and poisons the communicator.
   virtual void abort(const std::string& reason) noexcept = 0;
-
   // Of every wait inside a kernel, those of captured graphs included.
   virtual void set_timeout(std::chrono::milliseconds timeout) noexcept = 0;
-
   // Path of libtutti_cuda.so. Throws Error(kUnsupported) if it is not installed.
   static std::string library();
   // Names that CudaOptions::algorithm takes.

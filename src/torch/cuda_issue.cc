@@ -1,8 +1,8 @@
 // Calls on CUDA tensors: the same descriptions as on the CPU, enqueued on a stream instead of run.
 //
-// Synchronous calls run on the current stream, so that nothing has to be awaited or kept. Asynchronous ones run on a
-// stream of the group, which waits for the current one first. Whatever a call needs around it (gathering a layout,
-// writing it back) is enqueued on the same stream.
+// Synchronous calls run on the current stream, so that nothing has to be awaited or kept (cuda_streams.h says where
+// not). Asynchronous ones run on a stream of the group, which waits for the current one first. Whatever a call needs
+// around it (gathering a layout, writing it back) is enqueued on the same stream.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/alias.h>
 #include <c10/core/DeviceGuard.h>
@@ -12,25 +12,13 @@
 
 #include "torch/cuda_batch.h"
 #include "torch/cuda_side.h"
+#include "torch/cuda_streams.h"
 #include "torch/cuda_work.h"
 #include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
 
 namespace tutti::face {
 namespace {
-
-// Makes a lane's stream the current one, after everything that the current one holds.
-class OnSideStream {
- public:
-  explicit OnSideStream(const c10::Stream& side) : guard_(side) {
-    c10::Event before(c10::DeviceType::CUDA);
-    before.record(guard_.original_stream());
-    before.block(side);
-  }
-
- private:
-  c10::StreamGuard guard_;
-};
 
 // The lane's stream is the current one.
 C10dWorkPtr exchange(int rank, c10d::OpType op, const CudaLane& lane, CudaBatch& batch) {
@@ -75,7 +63,7 @@ class DeferredMessage final : public DeferredCall {
     // A shape of its own: what the caller does to that of its tensor meanwhile is nothing to the message.
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     view_ = at::alias(tensor);
-    before_.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(tensor.device()));
+    before_.record(current_cuda_stream(tensor.device()));
   }
 
   const c10::intrusive_ptr<DeferredCudaWork>& work() const noexcept { return work_; }
@@ -127,8 +115,8 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(device); });
   const SyncEvent reported(event, inputs);
   std::optional<OnSideStream> side;
-  if (async) side.emplace(lane.stream);
-  const c10::Stream stream = c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
+  if (async || !lasts(current_cuda_stream(device))) side.emplace(lane.stream, /*join=*/!async);
+  const c10::Stream stream = current_cuda_stream(device);
 
   std::optional<Prepared> single;  // the common case allocates nothing
   Batch batch;

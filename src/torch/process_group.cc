@@ -42,6 +42,7 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
 
 CudaOptions cuda_options(const Communicator& communicator, const GroupOptions& options) {
   CudaOptions result;
+  result.lasting_streams = true;  // cuda_streams.h
   result.timeout = communicator.timeout();
   result.name = communicator.name();
   result.secret = config_from_environment().secret;

@@ -63,7 +63,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   Communicator& communicator() const noexcept { return *communicator_; }
   // For calls on CUDA tensors that c10d has no name for (serving.cc). Collective when it is made.
-  CudaCommunicator& cuda_communicator(c10::Device device) { return *cuda_.group(device).communicator; }
+  const CudaLane& cuda_lane(c10::Device device) { return cuda_.group(device); }
 
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }

@@ -2,8 +2,8 @@
 
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "torch/cuda_streams.h"
 #include "torch/errors.h"
 #include "torch/tensors.h"
 
@@ -29,8 +29,15 @@ void require_float(const at::Tensor& tensor, const char* name, const char* call)
   refuse(std::string(call) + ": " + name + " must be float32");
 }
 
-void* current_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device).native_handle();
+// issue(communicator, stream) on the current stream, or on the group's where that one may not last.
+template <typename Issue>
+void on_current_stream(ProcessGroupTutti& group, c10::Device device, Issue&& issue) {
+  translated([&] {
+    const CudaLane& lane = group.cuda_lane(device);
+    std::optional<OnSideStream> side;
+    if (!lasts(current_cuda_stream(device))) side.emplace(lane.stream, /*join=*/true);
+    issue(*lane.communicator, current_cuda_stream(device).native_handle());
+  });
 }
 
 }  // namespace
@@ -78,8 +85,9 @@ void all_reduce_add_rms_norm(ProcessGroupTutti& group, const at::Tensor& input, 
     workspace = at::empty_like(input);
     call.workspace = workspace.mutable_data_ptr();
   }
-  translated(
-      [&] { group.cuda_communicator(input.device()).all_reduce_add_rms_norm(call, current_stream(input.device())); });
+  on_current_stream(group, input.device(), [&](CudaCommunicator& communicator, CudaStream stream) {
+    communicator.all_reduce_add_rms_norm(call, stream);
+  });
 }
 
 void all_reduce_quantized(ProcessGroupTutti& group, const at::Tensor& output, const at::Tensor& input,
@@ -98,8 +106,9 @@ void all_reduce_quantized(ProcessGroupTutti& group, const at::Tensor& output, co
   call.input = input.const_data_ptr();
   call.output = output.mutable_data_ptr();
   const c10::DeviceGuard on_device(input.device());
-  translated(
-      [&] { group.cuda_communicator(input.device()).all_reduce_quantized(call, current_stream(input.device())); });
+  on_current_stream(group, input.device(), [&](CudaCommunicator& communicator, CudaStream stream) {
+    communicator.all_reduce_quantized(call, stream);
+  });
 }
 
 }  // namespace tutti::face

@@ -5,6 +5,7 @@ Ranks take the GPUs in turn. With one GPU its ranks share it: right, but slow, s
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -86,6 +87,35 @@ def other_stream(ctx: Context) -> None:
 
 def test_calls_on_two_streams(world: World) -> None:
     run(world, other_stream)
+
+
+def brief_stream(ctx: Context) -> None:
+    """Streams that are not PyTorch's, and end as soon as a call on them returns."""
+    import tutti.ops
+
+    runtime = torch.cuda.cudart()
+    tensor = torch.ones(1 << 20, device="cuda")
+    ones = torch.ones(1 << 12, device="cuda", dtype=torch.bfloat16)
+    dist.all_reduce(tensor)
+    for _ in range(6):
+        torch.cuda.synchronize()
+        handle = ctypes.c_void_p()
+        assert int(runtime.cudaStreamCreate(ctypes.addressof(handle))) == 0
+        assert handle.value is not None
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
+            tensor.div_(ctx.size).add_(1)
+            dist.all_reduce(tensor)
+            tensor.add_(0)  # behind the call
+            sums = tutti.ops.all_reduce_quantized(ones)
+        assert int(runtime.cudaStreamDestroy(handle.value)) == 0
+        dist.all_reduce(tensor.new_zeros(10))  # on another stream, behind it
+    torch.cuda.synchronize()
+    assert tensor.eq(7 * ctx.size).all(), tensor
+    assert sums.sub(ctx.size).abs().max() < 0.1 * ctx.size
+
+
+def test_streams_that_end_behind_a_call(world: World) -> None:
+    run(world, brief_stream)
 
 
 def graphed(ctx: Context) -> None:

@@ -80,7 +80,9 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       shared_board_(make_board(*group_, store, size)),
       board_(rank, tables_of(shared_board_.get(), size)),
       log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
-           [this](RankState& state) { return group_->read_state(state); }) {
+           [this](RankState& state) { return group_->read_state(state); }),
+      collectives_(options.lasting_streams),
+      messages_(options.lasting_streams) {
   set_timeout(options.timeout);
   if (forced_ && forced_->copy_engine) {
     const DeviceGuard guard(device);
@@ -234,10 +236,11 @@ void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
     const int in = call.collective == Collective::kGather ? 0 : rank_;
     const int out = call.collective == Collective::kScatter ? 0 : rank_;
     if (call.output.size(out) > 0 && call.output.data(out) != call.input.data(in)) {
-      collectives_.before(stream, group_);
+      const bool captured = collectives_.before(stream, group_);
       check_cuda(cudaMemcpyAsync(call.output.data(out), call.input.data(in), call.output.size(out),
                                  cudaMemcpyDeviceToDevice, stream),
                  "cudaMemcpyAsync");
+      if (!captured) collectives_.after(stream);
     }
   }
   log(call, record, kMessagesName, launch_messages(messages_of(call, rank_, size_, record.hash), stream));

@@ -101,9 +101,11 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // Args has a ticket. Defined here for the files that launch.
   template <class Args>
   Launched launch(const void* kernel, int blocks, int workers, Args& args, Lane lane, cudaStream_t stream) {
-    const bool captured = (lane == Lane::kCollectives ? collectives_ : messages_).before(stream, group_);
+    StreamOrder& order = lane == Lane::kCollectives ? collectives_ : messages_;
+    const bool captured = order.before(stream, group_);
     if (!captured) args.ticket = log_.open(call_timeout_);
     launch_kernel(kernel, blocks, workers, &args, stream);
+    if (!captured) order.after(stream);
     return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
   }
   void launch_kernel(const void* kernel, int blocks, int workers, void* args, cudaStream_t stream);

@@ -35,7 +35,9 @@ void release_retired() {
 }
 
 StreamOrder::~StreamOrder() {
-  if (event_ != nullptr) static_cast<void>(cudaEventDestroy(event_));
+  for (cudaEvent_t event : {eager_event_, captured_event_}) {
+    if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+  }
 }
 
 StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
@@ -47,19 +49,34 @@ StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
   return capture;
 }
 
+void StreamOrder::record(cudaEvent_t& event, cudaStream_t stream) {
+  if (event == nullptr) {
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  }
+  check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
+}
+
 bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
   const Capture capture = capture_of(stream);
-  Launch& last = capture.id == 0 ? eager_ : captured_;
-  if (last.made && stream != last.stream && capture.id == last.capture) {
-    if (event_ == nullptr) {
-      check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-    }
-    check_cuda(cudaEventRecord(event_, last.stream), "cudaEventRecord");
-    check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  const bool eager = capture.id == 0;
+  Launch& last = eager ? eager_ : captured_;
+  unsigned long long number = 0;
+  // Not while it is being captured, when CUDA does not tell; nor is it destroyed then.
+  if (eager) check_cuda(cudaStreamGetId(stream, &number), "cudaStreamGetId");
+  const bool changed = eager ? number != last.number : stream != last.stream;
+  if (last.made && changed && capture.id == last.capture) {
+    cudaEvent_t& event = eager ? eager_event_ : captured_event_;
+    if (lasting_ || !eager) record(event, last.stream);
+    // Without an event, no launch has succeeded.
+    if (event != nullptr) check_cuda(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
   }
   retain_in(capture, resource);
-  last = {true, stream, capture.id};
-  return capture.id != 0;
+  last = {true, stream, number, capture.id};
+  return !eager;
+}
+
+void StreamOrder::after(cudaStream_t stream) {
+  if (!lasting_) record(eager_event_, stream);
 }
 
 void StreamOrder::retain(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
@@ -83,7 +100,16 @@ void StreamOrder::retain_in(const Capture& capture, const std::shared_ptr<const 
 }
 
 void StreamOrder::wait() noexcept {
-  if (eager_.made) static_cast<void>(cudaStreamSynchronize(eager_.stream));
+  if (!eager_.made) return;
+  // Another thread may be capturing in the global mode, which forbids this one to wait.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (lasting_) {
+    static_cast<void>(cudaStreamSynchronize(eager_.stream));
+  } else if (eager_event_ != nullptr) {
+    static_cast<void>(cudaEventSynchronize(eager_event_));
+  }
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
 }  // namespace tutti::cuda

@@ -3,6 +3,11 @@
 // On one stream there is nothing to do. A changed stream waits for an event on the one before; both captured into one
 // graph, that becomes an edge of the graph. Between a captured and an eager call nothing can be said here: the caller
 // orders replays, and the kernels find overlap.
+//
+// A stream may be destroyed behind a call, and its handle may come back as that of another one. So streams are told
+// apart by their numbers, which never come back, and each eager call records the event behind itself: nothing is asked
+// of a stream that is not the caller's present one. Only where all streams last is the event recorded when the stream
+// changes, which costs one call less and covers what else lies on the stream before.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +19,8 @@ namespace tutti::cuda {
 
 class StreamOrder {
  public:
-  StreamOrder() = default;
+  // `lasting`: all streams that come outlive this object.
+  explicit StreamOrder(bool lasting) : lasting_(lasting) {}
   ~StreamOrder();
   StreamOrder(const StreamOrder&) = delete;
   StreamOrder& operator=(const StreamOrder&) = delete;
@@ -22,7 +28,9 @@ class StreamOrder {
   // Before a launch on `stream`. `resource` is kept alive by the graph if the stream is being captured: then
   // true.
   bool before(cudaStream_t stream, const std::shared_ptr<const void>& resource);
-  // Nothing but the latter.
+  // Behind a launch that was not captured: what comes later on another stream waits for this point.
+  void after(cudaStream_t stream);
+  // Keeps `resource` alive with the graph if the stream is being captured.
   void retain(cudaStream_t stream, const std::shared_ptr<const void>& resource);
   // Waits on the host for the last eager launch.
   void wait() noexcept;
@@ -30,7 +38,8 @@ class StreamOrder {
  private:
   struct Launch {
     bool made = false;
-    cudaStream_t stream = nullptr;
+    cudaStream_t stream = nullptr;   // may be gone unless `lasting`, or of a capture
+    unsigned long long number = 0;   // of the stream, eager
     unsigned long long capture = 0;  // 0: eager
   };
   struct Capture {
@@ -40,7 +49,12 @@ class StreamOrder {
   static Capture capture_of(cudaStream_t stream);
   void retain_in(const Capture& capture, const std::shared_ptr<const void>& resource);
 
-  cudaEvent_t event_ = nullptr;
+  static void record(cudaEvent_t& event, cudaStream_t stream);
+
+  const bool lasting_;
+  // Behind the last eager launch, and behind the last captured one when its stream changes: a captured event is a part
+  // of its graph, of no use outside.
+  cudaEvent_t eager_event_ = nullptr, captured_event_ = nullptr;
   Launch eager_, captured_;             // the last ones
   unsigned long long retained_by_ = 0;  // the capture that holds what follows
   std::vector<const void*> retained_;

@@ -1,4 +1,5 @@
 // CUDA graphs, streams, and everything mixed.
+#include <cstring>
 #include <random>
 
 #include "cuda/gpu/gpu_ranks.h"
@@ -129,6 +130,60 @@ TEST(Graphs, OutliveTheCommunicator) {
   });
 }
 
+// Issues on a stream that ends at once.
+void on_a_stream(const std::function<void(cudaStream_t)>& issue) {
+  cudaStream_t stream = nullptr;
+  TUTTI_CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  issue(stream);
+  TUTTI_CUDA_OK(cudaStreamDestroy(stream));
+}
+
+// The order stays that of issue when each call's stream ends as soon as it is enqueued, the last one's included.
+TEST(Streams, MayBeDestroyedBehindACall) {
+  constexpr int kCalls = 10;
+  run_gpu_ranks({}, [&](Rank& rank) {
+    for (const std::size_t count : {5, 70'000, 2'000'000}) {
+      rank.used = 0;
+      CaseShape shape = sum(count);
+      shape.in_place = true;
+      const CollectiveCase c(shape, rank.size, count);
+      const Buffers b = prepare(rank, c, rank.stream);
+      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+      // In place: each doubles what the one before has left.
+      for (int i = 1; i < kCalls; ++i) on_a_stream([&](cudaStream_t stream) { rank.comm->run(b.call, stream); });
+      rank.comm->run(b.call, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      const std::vector<std::byte> first = c.expected(rank.rank), got = rank.download(b.output, first.size());
+      for (std::size_t i = 0; i < count; ++i) {
+        std::uint32_t was = 0, is = 0;
+        std::memcpy(&was, &first[4 * i], 4);
+        std::memcpy(&is, &got[4 * i], 4);
+        if (is == was << (kCalls - 1)) continue;
+        throw std::runtime_error("element " + std::to_string(i) + " of " + std::to_string(count) + " is wrong");
+      }
+      // Messages in one direction would be found to overlap.
+      std::byte* const other = rank.allocate(got.size());
+      for (int i = 1; i < kCalls; ++i) {
+        on_a_stream([&](cudaStream_t stream) {
+          rank.comm->exchange({{rank.rank == 0, rank.rank == 0 ? b.output : other, got.size(), 1 - rank.rank, 0}},
+                              stream);
+        });
+      }
+      rank.comm->exchange({{rank.rank == 0, rank.rank == 0 ? b.output : other, got.size(), 1 - rank.rank, 0}},
+                          rank.stream);
+      rank.comm->synchronize(rank.stream);
+      if (rank.rank == 1) EXPECT_EQ(rank.download(other, got.size()), got);
+    }
+    const CollectiveCase last(sum(400'000), rank.size, 1);
+    const Buffers b = prepare(rank, last, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    on_a_stream([&](cudaStream_t stream) { rank.comm->run(b.call, stream); });
+    rank.comm.reset();  // waits for that call
+    verify(rank, last, b, "the last call");
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 // Sizes, protocols, collectives, streams, eager calls and replays in a random order that all ranks share; payloads are
 // unique by call, rank and index; results are looked at after each batch.
 TEST(Stress, EverythingMixed) {
@@ -137,6 +192,7 @@ TEST(Stress, EverythingMixed) {
   for (const int size : {2, 3, 8}) {
     GpuWorld world;
     world.size = size;
+    world.options.lasting_streams = true;  // a call on another stream comes after replays on the one before
     world.memory_bytes = std::size_t{192} << 20;
     run_gpu_ranks(world, [&](Rank& rank) {
       std::mt19937_64 random(seed);

@@ -1,0 +1,48 @@
+// The streams on which calls on CUDA tensors run.
+//
+// A communicator's streams must outlive it (CudaOptions::lasting_streams), and those of PyTorch do: the default one and
+// its pools' are never destroyed. A stream of others' (torch.cuda.ExternalStream) may be destroyed as soon as a call on
+// it returns, so a synchronous call runs aside there, too, and the caller's stream waits for it.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace tutti::face {
+
+inline c10::Stream current_cuda_stream(c10::Device device) {
+  return c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device);
+}
+
+// Whether PyTorch made the stream. The number of any other one is its handle, an even number; those of pools are odd.
+inline bool lasts(const c10::Stream& stream) { return stream.id() == 0 || stream.id() % 2 != 0; }
+
+// Makes a lane's stream the current one, after everything that the current one holds. With `join`, what follows on that
+// one comes after everything that the lane has got meanwhile.
+class OnSideStream {
+ public:
+  explicit OnSideStream(const c10::Stream& side, bool join = false) : guard_(side), join_(join) {
+    c10::Event before(c10::DeviceType::CUDA);
+    before.record(guard_.original_stream());
+    before.block(side);
+  }
+  ~OnSideStream() {
+    if (!join_) return;
+    try {
+      c10::Event after(c10::DeviceType::CUDA);
+      after.record(guard_.current_stream());
+      after.block(guard_.original_stream());
+    } catch (const std::exception&) {
+      // CUDA has failed, as whoever uses the stream next will hear.
+    }
+  }
+  OnSideStream(const OnSideStream&) = delete;
+  OnSideStream& operator=(const OnSideStream&) = delete;
+
+ private:
+  c10::StreamGuard guard_;
+  const bool join_;
+};
+
+}  // namespace tutti::face
