@@ -97,7 +97,7 @@ mutant arena_test '*' $arena 'memory is never given back' 's/if (units_.cached_b
 
 queue=src/communicator/call_queue.cc
 mutant communicator_test "$all_host" $queue 'the newest call runs first' 's/next = std::move(state.calls.front());/next = std::move(state.calls.back());/; s/state.calls.pop_front();/state.calls.pop_back();/'
-mutant communicator_test "$all_host" $queue 'a finished call tells nobody' '/^void WorkState::finish/,/^}/s/changed_.notify_all();/;/'
+mutant communicator_test "$all_host" $queue 'a finished call tells nobody' '/^void WorkState::settle/,/^}/s/changed_.notify_all();/;/'
 mutant communicator_test "$all_host" $queue 'calls after the end are taken' 's/if (state_->stopping) throw_error.*/;/'
 mutant communicator_test "$all_host" $queue 'callbacks are not run' 's/for (const auto& callback : callbacks) callback(\*this);/;/'
 
