@@ -4,7 +4,6 @@
 // each other.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -39,7 +38,7 @@ std::unique_ptr<HostChannel> make_channel(Store& store, int rank, int ranks = 2)
   request.size = ranks;
   request.segment_bytes = [&](int) { return layout.total_bytes(); };
   request.timeout = std::chrono::seconds(20);
-  auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, policy);
+  auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, WaitPolicy{});
   Deadline deadline = Deadline::after(std::chrono::seconds(20));
   EXPECT_TRUE(channel->join(deadline).ok());
   return channel;

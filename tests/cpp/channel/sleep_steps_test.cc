@@ -95,7 +95,7 @@ class SleepSteps : public testing::Test {
 };
 
 // Asks what stands whenever the wait looks.
-class Looks : public HostChannel::Condition {
+class Looks final : public HostChannel::Condition {
  public:
   explicit Looks(std::function<bool()> flag_is_up) : flag_is_up_(std::move(flag_is_up)) {}
 
