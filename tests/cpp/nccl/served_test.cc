@@ -17,9 +17,10 @@ TEST(NcclServed, EachCallByWhatAllRanksKnow) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
     float* const data = buffer.data();
+    float* const apart = data + buffer.size() / 2;
     EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
-    EXPECT_EQ(ncclAllGather(data, data, 5, ncclInt8, comm, nullptr), ncclSuccess);
-    EXPECT_EQ(ncclReduceScatter(data, data, 6, ncclBfloat16, ncclMax, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclAllGather(data, apart, 5, ncclInt8, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclReduceScatter(data, apart, 6, ncclBfloat16, ncclMax, comm, nullptr), ncclSuccess);
     EXPECT_EQ(ncclReduce(data, rank.rank() == 1 ? data : nullptr, 7, ncclFloat64, ncclMin, 1, comm, nullptr),
               ncclSuccess);
     // Options that are none are no reason.
@@ -50,7 +51,8 @@ TEST(NcclServed, EveryTypeAndOperationThatIsTakenRuns) {
         EXPECT_EQ(all_reduce(comm, 4, static_cast<ncclDataType_t>(type), static_cast<ncclRedOp_t>(op)), ncclSuccess)
             << type << " " << op << ": " << ncclGetLastError(comm);
       }
-      EXPECT_EQ(ncclAllGather(buffer.data(), buffer.data(), 4, static_cast<ncclDataType_t>(type), comm, nullptr),
+      EXPECT_EQ(ncclAllGather(buffer.data(), buffer.data() + buffer.size() / 2, 4, static_cast<ncclDataType_t>(type),
+                              comm, nullptr),
                 ncclSuccess);
     }
   });
