@@ -42,12 +42,14 @@ test-gpu: build/.system
 	cmake --build build/cuda --target tutti_cuda_delayed
 	./scripts/test_gpu.sh build/cuda
 
+# For all kinds of GPUs, unless CUDA_ARCHITECTURES is given.
 wheel: .venv/.ready
 	$(PY) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w dist . -Cbuild-dir=$(WHEEL_BUILD) \
-	  -Ccmake.define.TUTTI_BUNDLE=ON $(addprefix -Ccmake.define.,$(CUDA_SETTINGS))
+	  -Ccmake.define.TUTTI_BUNDLE=ON -Ccmake.define.TUTTI_CUDA=$(CUDA) \
+	  $(if $(filter file,$(origin CUDA_ARCHITECTURES)),,"-Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
 
 docs: .venv/.ready
-	$(PY) -m pip install -q --disable-pip-version-check mkdocs-material
+	$(PY) -m pip install -q --disable-pip-version-check "mkdocs-material>=9.6,<10"
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --site-dir build/site
 
 lint: build
@@ -70,7 +72,7 @@ build/.system: scripts/setup_system.sh
 
 # CMake builds the library and the modules; pip then installs them, in editable form, from the same folder.
 build/.installed: .venv/.ready $(SOURCES)
-	cmake --preset release -DTUTTI_BUILD_TESTS=OFF $(addprefix -D,$(CUDA_SETTINGS))
+	cmake --preset release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUNDLE=OFF $(addprefix -D,$(CUDA_SETTINGS))
 	cmake --build --preset release
 	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . \
 	  -Cbuild-dir=build/release $(addprefix -Ccmake.define.,$(CUDA_SETTINGS))

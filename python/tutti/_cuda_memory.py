@@ -9,6 +9,7 @@ so.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,19 @@ __all__ = ["cuda_direct_calls", "empty", "is_registered", "mem_pool", "register_
 
 
 def _backend_of(group: ProcessGroup | None) -> _torch.ProcessGroupTutti:
+    import torch
+
     from tutti._backend import get_communicator
 
-    return get_communicator(group, "cuda")
+    try:
+        return get_communicator(group, "cuda")
+    except ValueError:
+        if torch.cuda.device_count() > 0:
+            raise
+        # A group has the devices that are there; the backend says what is missing.
+        with contextlib.suppress(ValueError):
+            return get_communicator(group)
+        raise
 
 
 def register_tensors(tensors: Iterable[torch.Tensor], group: ProcessGroup | None = None) -> None:

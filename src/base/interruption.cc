@@ -1,7 +1,8 @@
 #include "base/interruption.h"
 
+#include <unistd.h>
+
 #include "base/clock.h"
-#include "base/registry.h"
 #include "base/thread.h"
 #include "tutti/error.h"
 
@@ -23,13 +24,15 @@ Interruption::Interruption(RunHandlers run, Abort abort) noexcept
 Interruption::~Interruption() { innermost = outer_; }
 
 bool Interruption::go_on() noexcept {
-  if (raised_ != nullptr) return false;
+  if (raised_ != nullptr || elsewhere_) return false;
   const std::int64_t now = now_ns();
   if (now - asked_ns_ < kSeldomNs || !on_main_thread()) return true;
   asked_ns_ = now;
+  const pid_t process = ::getpid();
   std::string name;
   std::exception_ptr raised = run_(name);
-  if (forked_child()) return false;  // a handler's fork has come here: the wait is the parent's
+  elsewhere_ = ::getpid() != process;
+  if (elsewhere_) return false;
   if (raised == nullptr) return true;
   raised_ = std::move(raised);
   if (abort_) abort_("interrupted by " + name);
@@ -39,6 +42,8 @@ bool Interruption::go_on() noexcept {
 bool go_on_waiting() noexcept { return innermost == nullptr || innermost->go_on(); }
 
 bool must_ask() noexcept { return innermost != nullptr; }
+
+bool waits_in_fork() noexcept { return innermost != nullptr && innermost->elsewhere(); }
 
 void throw_if_interrupted(const std::string& who) {
   if (!go_on_waiting()) throw_error(ErrorKind::kAborted, who + " was interrupted");

@@ -36,6 +36,8 @@ class Interruption {
 
   // False once a handler has raised.
   bool go_on() noexcept;
+  // A fork by a handler has come here, into the child: what is waited for is the parent's.
+  bool elsewhere() const noexcept { return elsewhere_; }
   // Throws what a handler has raised, if one has.
   void rethrow() const {
     if (raised_ != nullptr) std::rethrow_exception(raised_);
@@ -46,6 +48,7 @@ class Interruption {
   const Abort abort_;
   Interruption* const outer_;
   std::int64_t asked_ns_ = 0;
+  bool elsewhere_ = false;
   std::exception_ptr raised_;
 };
 
@@ -55,8 +58,11 @@ bool go_on_waiting() noexcept;
 // Whether this thread's waits must ask now and then, at least every kAskEveryMs.
 bool must_ask() noexcept;
 
-// The same for waits that throw: Error(kAborted) saying that `who` was interrupted.
+// go_on_waiting() for waits that throw: Error(kAborted) saying that `who` was interrupted.
 void throw_if_interrupted(const std::string& who);
+
+// Whether this thread's wait has come into a forked child by a handler: nothing is to be said in the parent's name.
+bool waits_in_fork() noexcept;
 
 // `call()`, whose waits run the program's handlers. What a handler raises takes precedence over what the call does.
 template <class Call>

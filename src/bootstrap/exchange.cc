@@ -1,5 +1,6 @@
 #include "bootstrap/exchange.h"
 
+#include "base/interruption.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -77,6 +78,8 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
 }
 
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept {
+  if (waits_in_fork()) return;  // by a handler of a signal: the rank is the parent's, and goes on
+  if (dynamic_cast<const KnownToAll*>(&error) != nullptr) return;
   const auto* const ours = dynamic_cast<const Error*>(&error);
   const ErrorKind kind = ours != nullptr ? ours->kind() : ErrorKind::kInternal;
   if (kind == ErrorKind::kTimeout || kind == ErrorKind::kPeerLost || kind == ErrorKind::kMismatch) return;

@@ -7,9 +7,16 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/error.h"
 #include "tutti/store.h"
 
 namespace tutti {
+
+// What all ranks find, or are told by other means than tell_failure(): so it is not told again.
+class KnownToAll : public Error {
+ public:
+  using Error::Error;
+};
 
 // What all ranks exchange while a group forms.
 inline constexpr std::string_view kHostTopic = "host", kTcpTopic = "tcp";

@@ -69,11 +69,11 @@ void require_equal_settings(const std::vector<HostCard>& cards, const HostGroupR
 // Every rank finds the same.
 void require_room_for(const std::vector<int>& ranks, const HostGroupRequest& request) {
   if (ranks.size() <= static_cast<std::size_t>(request.most_ranks)) return;
-  throw_error(ErrorKind::kUnsupported, "communicator \"" + request.id +
-                                           "\" cannot form: " + std::to_string(ranks.size()) +
-                                           " of its ranks are on one host (rank " + std::to_string(ranks.front()) +
-                                           " is the first), and at most " + std::to_string(request.most_ranks) +
-                                           " can share a host's memory. Give them several names by TUTTI_HOST_ID");
+  throw KnownToAll(ErrorKind::kUnsupported, "communicator \"" + request.id +
+                                                "\" cannot form: " + std::to_string(ranks.size()) +
+                                                " of its ranks are on one host (rank " + std::to_string(ranks.front()) +
+                                                " is the first), and at most " + std::to_string(request.most_ranks) +
+                                                " can share a host's memory. Give them several names by TUTTI_HOST_ID");
 }
 
 std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
@@ -117,7 +117,7 @@ std::string secret_of(const HostGroupRequest& request, const std::vector<HostCar
 
 // What a host's leader found goes into host_of; an error that it found is raised here, by every rank.
 void apply(const HostVerdict& verdict, HostGroup& group) {
-  if (!verdict.ok()) throw_error(verdict.kind, verdict.failure);
+  if (!verdict.ok()) throw KnownToAll(verdict.kind, verdict.failure);
   for (const int r : verdict.ranks) {
     if (r < 0 || static_cast<std::size_t>(r) >= group.host_of.size()) {
       throw_error(ErrorKind::kInternal, "a host's leader names rank " + std::to_string(r) + ", which does not exist");

@@ -33,7 +33,7 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
     if (connect() && say(pair_.hello(self_), fds)) verdict = listen();
   } catch (const Error& error) {
     // Else the leader would wait for this rank; whoever goes on without it hears why in the next exchange.
-    if (error.kind() == ErrorKind::kAborted) leave();
+    if (error.kind() == ErrorKind::kAborted && !waits_in_fork()) leave();
     throw;
   }
   if (!verdict) {

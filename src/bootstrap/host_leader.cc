@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/interruption.h"
 #include "base/mapping.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
@@ -48,6 +49,7 @@ HostVerdict HostLeader::run(HostGroup& group) {
     hand_out();
     verdict.ranks = ranks_in(State::kMapped);
   } catch (const Error& e) {
+    if (waits_in_fork()) throw;  // by a handler of a signal: the members are the parent's
     verdict.kind = e.kind();
     verdict.failure = e.what();
   }

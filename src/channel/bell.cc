@@ -47,8 +47,14 @@ void Bell::ring(std::uint64_t name) const noexcept {
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, &name, kNameBytes);
   const std::byte one{1};
-  ::sendto(fd_.get(), &one, sizeof one, MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address),
-           kAddressBytes);
+  const auto send = [&](int fd) {
+    return ::sendto(fd, &one, sizeof one, MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address),
+                    kAddressBytes) >= 0;
+  };
+  if (send(fd_.get()) || (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS)) return;
+  // That bell rings already; or bells that nobody hears hold all that this socket may have under way: then another one.
+  const UniqueFd other(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (other) send(other.get());
 }
 
 void Bell::silence() noexcept {

@@ -416,6 +416,7 @@ void HostChannel::abort() noexcept {
 }
 
 void HostChannel::leave() noexcept {
+  if (waits_in_fork()) return;  // the rank is the parent's
   {
     const std::lock_guard lock(state_mutex_);
     // relaxed: only this rank writes its state, under the lock.
@@ -439,7 +440,11 @@ void HostChannel::report(Outcome outcome, std::uint64_t sequence, std::string_vi
     if (first) {
       me.failed_status = static_cast<std::int32_t>(outcome.status);
       me.failed_peer = outcome.peer;
-      std::memcpy(me.failed_reason, reason.data(), std::min(reason.size(), kReasonBytes));  // zero before
+      std::size_t length = std::min(reason.size(), kReasonBytes);
+      // Not in the middle of a character of UTF-8.
+      while (length > 0 && length < reason.size() && (static_cast<unsigned char>(reason[length]) & 0xC0) == 0x80)
+        --length;
+      if (length != 0) std::memcpy(me.failed_reason, reason.data(), length);  // zero before
       // release: publishes the note; pairs with the acquire in reported(), reason_of() and check().
       me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
     }

@@ -177,6 +177,7 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline, bool goes_on) noexc
   constexpr Outcome interrupted{Status::kAborted, -1};
   Spin spin(goes_on ? 0 : s.spin_ns);
   std::uint32_t passes = 0;
+  std::uint32_t wakes = 0;
   while (!op.done()) {
     const bool moved = s.try_drive(prefer);
     if (op.done()) break;
@@ -198,6 +199,8 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline, bool goes_on) noexc
     if (op.done()) break;
     if (left <= 0) return {Status::kTimeout, op.peer};
     s.sleep(std::min(left, kSliceNs), still_idle);
+    // What has come goes first: to ask an interpreter may take long. One that is woken all the time asks now and then.
+    if (must_ask() && s.try_drive(prefer) && ++wakes % 16 != 0) continue;
     if (!go_on_waiting()) return op.done() ? op.outcome : interrupted;
   }
   return op.outcome;

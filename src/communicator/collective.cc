@@ -96,6 +96,7 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
 
 void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) {
   check(call);
+  throw_if_running_here(to_string(call.collective).data());
   if (!queue_.empty() && !queue_.on_own_thread()) {
     queue_.push(call, timeout, nullptr)->wait();
     return;

@@ -49,6 +49,7 @@ void MessageWork::wait(std::chrono::milliseconds timeout) {
     Deadline deadline = Deadline::after(std::min(timeout, left));
     owner_.port().wait(op_, deadline);
     if (op_.done()) break;
+    throw_if_forked();  // by a handler of a signal
     expire_if_late();
     if (timeout < left && !op_.done()) throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
   }

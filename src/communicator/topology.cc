@@ -136,8 +136,8 @@ void raise_if_none(const std::string& address) {
   if (!address.starts_with(kNoAddress)) return;
   const int kind = address.size() > 1 ? address[1] - 'a' : -1;
   const bool known = kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal);
-  throw_error(known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal,
-              address.substr(std::min<std::size_t>(2, address.size())));
+  throw KnownToAll(known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal,
+                   address.substr(std::min<std::size_t>(2, address.size())));
 }
 
 void add_tcp(Topology& topology, Store& store, int rank, int size, const std::string& secret,
@@ -157,9 +157,9 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
     add_waker(topology, rank, size);  // before the exchange: what may be missing is missing here
     transport = tcp::TcpTransport::create(tcp);
   } catch (const Error& e) {
-    const Error told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
-                                   " on host " + host_name() + " cannot make connections: " + e.what());
-    store.set(exchange_key(topology.id, "tcp", rank), no_address(told));  // nobody waits for it
+    const KnownToAll told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
+                                        " on host " + host_name() + " cannot make connections: " + e.what());
+    store.set(exchange_key(topology.id, kTcpTopic, rank), no_address(told));  // nobody waits for it
     throw told;
   }
   // What all hosts must know of each other travels with the addresses.

@@ -132,10 +132,18 @@ bool real_is_known() noexcept { return found.load(std::memory_order_acquire) != 
 const Real& real() {
   // acquire: pairs with the release below.
   if (const Real* const here = found.load(std::memory_order_acquire)) return *here;
+  // Loading runs the library's constructors, which may call functions of that name: on this thread, which has the lock.
+  if (InReal::here()) {
+    static const Real* const loading = [] {
+      auto* const none = new Real;
+      none->problem = "NCCL was called while it was being loaded";
+      return none;
+    }();
+    return *loading;
+  }
   static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   if (const Real* const here = found.load(std::memory_order_acquire)) return *here;
-  // Loading runs the library's constructors, which may call functions of that name.
   const InReal inside;
   const Real* const made = load().release();
   // release: publishes the pointers to those who take no lock.

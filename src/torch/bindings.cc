@@ -62,8 +62,9 @@ std::string explain(const ProcessGroupTutti& group, const std::string& name, std
                       call.collective == Collective::kGather || call.collective == Collective::kScatter;
   if (rooted) call.root = 0;
   const std::size_t bytes = count * at::elementSize(dtype);
-  const std::byte place{};  // calls are checked for memory, none is touched
-  call.input = call.output = Blocks::single(&place, bytes);
+  // Calls are checked for memory, input apart from output; none is touched.
+  call.input = Blocks::single(reinterpret_cast<const std::byte*>(std::uintptr_t{1} << 40), bytes);
+  call.output = Blocks::single(reinterpret_cast<const std::byte*>(std::uintptr_t{1} << 44), bytes);
   return translated([&] { return group.communicator().explain(call); });
 }
 

@@ -34,7 +34,9 @@ StoreAdapter::StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store) : store
 // Until the keys are there, the time is up or the store cannot tell: get() says which.
 void StoreAdapter::look_for(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  // A check names all keys: the more there are, the less often, or all ranks' together keep the store busy.
+  const auto longest = std::max(kLongestPause, std::chrono::milliseconds(keys.size() / 2));
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, longest)) {
     try {
       if (store_->check(keys)) return;
     } catch (const std::exception&) {
@@ -42,8 +44,12 @@ void StoreAdapter::look_for(const std::vector<std::string>& keys, std::chrono::m
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
     if (left <= pause) return;
-    std::this_thread::sleep_for(pause);
-    throw_if_interrupted("waiting for the store to give '" + keys.front() + "'");
+    for (auto rest = pause; rest.count() > 0;) {
+      const auto slice = std::min(rest, std::chrono::milliseconds(kAskEveryMs));
+      std::this_thread::sleep_for(slice);
+      throw_if_interrupted("waiting for the store to give '" + keys.front() + "'");
+      rest -= slice;
+    }
   }
 }
 

@@ -164,7 +164,7 @@ def ddp(rank: int, size: int) -> object:
 
 
 def times(rank: int, size: int) -> object:
-    """Microseconds a call in graphs, not asserted on: for the table in docs/nccl.md."""
+    """Microseconds a call in graphs, not asserted on."""
     table = {}
     for bytes_ in (1 << 10, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24):
         whole = torch.zeros(bytes_ // 2, dtype=torch.bfloat16, device="cuda")

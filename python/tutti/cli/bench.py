@@ -142,7 +142,7 @@ def _table(report: dict[str, Any]) -> Table:
     others = [name for name in report["backends"] if name != reference]
     ranks = "1 rank" if report["ranks"] == 1 else f"{report['ranks']} ranks"
     title = f"{ranks}, {report['dtype']}: median time of a call"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("collective", style="bold", no_wrap=True)
     # Heads of several lines: all columns of the default backends fit into 80.
     heads = ["size", *(_narrow(name) for name in report["backends"])]

@@ -25,7 +25,5 @@ def run(path_only: bool) -> int:
         return 0
     typer.echo(f"The library under NCCL's name: {path}")
     typer.echo('Put it before a program that uses NCCL: LD_PRELOAD="$(tutti nccl --path)" torchrun ... script.py')
-    typer.echo(
-        "TUTTI_NCCL=1 lets Tutti run calls; TUTTI_NCCL_REPORT=1 prints at the end what ran where."
-    )
+    typer.echo("TUTTI_NCCL=1 lets Tutti run calls; TUTTI_NCCL_REPORT=1 prints at the end what ran where.")
     return 0

@@ -73,9 +73,10 @@ Outcome NetCall::wait(std::size_t index) noexcept {
   if (unused(op)) return kOkOutcome;
   for (bool again = false; !op.done(); again = true) {
     Deadline slice = Deadline::after(std::min(kSlice, context_.deadline.timeout()));
-    context_.port->wait(op, slice, again);
+    const Outcome waited = context_.port->wait(op, slice, again);
     if (op.done()) break;
     if (Outcome outcome = verdict(); !outcome.ok()) return outcome;
+    if (waited.status == Status::kAborted) return waited;  // by a handler of a signal
     if (context_.deadline.expired()) return {Status::kTimeout, op.peer};
   }
   return op.outcome.ok() ? kOkOutcome : verdict();

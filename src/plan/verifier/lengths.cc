@@ -192,10 +192,12 @@ std::vector<Cut> deciding_cuts(const Plan& plan) {
   std::vector<Cut> cuts;
   for (const Ratio& length : lengths) {
     const std::int64_t finer = parts / std::gcd(length.over, parts);
-    Cut cut{.units = length.over * finer, .tick_bytes = tick, .tick_units = length.under * finer};
-    if (cut.units > kMaxUnits)
+    if (length.over > kMaxUnits / finer)
       throw_error(ErrorKind::kUnsupported,
                   "not proven: its loops cut a chunk into more than " + std::to_string(kMaxUnits) + " parts");
+    // So that a loop's ticks in units stay in 64 bits.
+    if (length.under > kMostTicks / finer) throw_error(ErrorKind::kUnsupported, kTooManyLengths);
+    Cut cut{.units = length.over * finer, .tick_bytes = tick, .tick_units = length.under * finer};
     if (ring > 0) cut.ring_units = ring * (ring_unit(plan) / tick) * cut.tick_units;
     if (cut.ring_units >= cut.units) cut.ring_units = 0;
     cuts.push_back(cut);
