@@ -85,9 +85,7 @@ void tell_failure(Store& store, std::string_view id, int rank, const std::except
   if (kind == ErrorKind::kTimeout || kind == ErrorKind::kPeerLost || kind == ErrorKind::kMismatch) return;
   try {
     const std::string reason = std::string(kFailed) + error.what();
-    for (const std::string_view topic : {kHostTopic, kTcpTopic}) {
-      store.set(store_key(id, topic, std::to_string(rank)), reason);
-    }
+    for (const std::string_view topic : {kHostTopic, kTcpTopic}) store.set(exchange_key(id, topic, rank), reason);
   } catch (const std::exception&) {
     // Then the others learn of it at their deadline.
   }
