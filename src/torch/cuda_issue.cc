@@ -37,11 +37,14 @@ struct CudaTransfer {
   bool receive;
 };
 
-// Adds the message of `tensor`, whose memory is `view`'s. What has to be gathered is, on the current stream.
+// Adds the message of `tensor`, whose memory is `view`'s. What has to be gathered is, on the current stream. So is what
+// will be written back: PyTorch's kernel for that is then loaded. CUDA loads a kernel at its first launch, waits
+// meanwhile for the kernels under way, and lets no other thread launch. Behind a receive that would be for good if the
+// peer does the same before it sends.
 void describe(CudaBatch& batch, const CudaTransfer& transfer, const at::Tensor& tensor, const at::Tensor& view) {
   batch.prepared.push_back(std::make_unique<Prepared>(/*keep=*/true));
   Prepared& prepared = *batch.prepared.back();
-  void* memory = transfer.receive ? prepared.output(view) : prepared.input(view);
+  void* memory = transfer.receive ? prepared.output(view, /*read=*/true) : prepared.input(view);
   batch.messages.push_back({!transfer.receive, memory, Prepared::bytes_of(view), transfer.peer, transfer.tag});
   batch.tensors.push_back(tensor);
 }

@@ -141,6 +141,24 @@ def test_first_messages_of_a_ring(world: World, size: int) -> None:
     run(world, ringed, size=size)
 
 
+def strided(ctx: Context) -> None:
+    """Layouts are written back by a kernel that no rank has run yet, behind a receive whose send comes later."""
+    peer = 1 - ctx.rank
+    source = torch.arange(64.0, device="cuda").view(8, 8)
+    target = torch.zeros_like(source)
+    for work in [dist.irecv(target, peer), dist.isend(source, peer)]:  # makes the pairs
+        work.wait()
+    torch.cuda.synchronize()
+    target.zero_()
+    for work in [dist.irecv(target.t(), peer), dist.isend(source.t(), peer)]:
+        work.wait()
+    assert target.eq(source).all()
+
+
+def test_layouts_whose_kernels_are_not_loaded(fresh_world: World) -> None:
+    fresh_world(2, env=DEVICE).call(strided, timeout_s=40)
+
+
 def followed(ctx: Context) -> None:
     """A first message, others at once behind it, and one that nobody waits for."""
     group = dist.new_group([0, 1])
