@@ -7,6 +7,19 @@ if(NOT Python_EXECUTABLE AND EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
 endif()
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 
+# With AUTO, what needs no torch is built where Python has none. Asked from a folder without a src/torch.
+if(TUTTI_BUILD_TORCH STREQUAL "AUTO")
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+    WORKING_DIRECTORY ${CMAKE_BINARY_DIR}
+    RESULT_VARIABLE TUTTI_TORCH_ABSENT)
+  if(TUTTI_TORCH_ABSENT)
+    message(STATUS "torch: not in ${Python_EXECUTABLE}'s environment, so no torch.distributed backend")
+    set(TUTTI_BUILD_TORCH OFF)
+    file(REMOVE ${CMAKE_BINARY_DIR}/python/tutti/torch_version.txt)
+  endif()
+endif()
+
 # Every build folder holds an importable package: PYTHONPATH=<build>/python runs what was just built. The Python
 # files are links into the source tree, so an edit needs no build.
 set(TUTTI_PACKAGE_DIR ${CMAKE_BINARY_DIR}/python/tutti)

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         arena_stats,
         empty,
         flight_record,
-        get_communicator,
         get_error,
         get_metrics,
         is_mapped,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
         zeros,
     )
     from tutti._cuda_memory import cuda_direct_calls, mem_pool, register_tensors, unregister_tensors
+    from tutti._groups import get_communicator
     from tutti._metrics import Metrics, MetricsRow
     from tutti._pretence import pretend
     from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
@@ -156,6 +156,7 @@ _HOMES = {
     "cuda_direct_calls": "tutti._cuda_memory",
     "dump_flight_record": "tutti._report",
     "dump_flight_trace": "tutti._report",
+    "get_communicator": "tutti._groups",
     "get_include": "tutti.algorithms.native",
     "group_info": "tutti._report",
     "log_metrics": "tutti._report",

@@ -13,7 +13,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-BACKEND = "tutti"
+from tutti._needs_torch import BACKEND
+
 DEVICES = ("cpu", "cuda")
 
 
@@ -80,5 +81,5 @@ def _pretend_if_asked() -> None:
 
     try:
         _pretence.pretend(name)
-    except (ValueError, RuntimeError) as error:
+    except (ImportError, ValueError, RuntimeError) as error:
         warnings.warn(f"TUTTI_PRETEND={name} has no effect: {error}", RuntimeWarning, stacklevel=2)

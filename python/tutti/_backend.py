@@ -1,14 +1,8 @@
-"""The ``torch.distributed`` face in Python: registration, group creation, and what has no route through torch.
+"""The ``torch.distributed`` face in Python: group creation, and what has no route through torch.
 
 What the package may take from here (all load ``tutti._torch`` on first use, none at import):
 
-- ``register()``: makes ``init_process_group("tutti")`` known. Idempotent, raises nothing.
 - ``create_backend(dist_opts, options)``: what ``torch.distributed`` calls on each rank of a new group.
-- ``get_communicator(group=None)``: the :class:`tutti._torch.ProcessGroupTutti` behind a process group (the default
-  one for ``None``). Its members: ``rank() size() group_name host_ranks host_count timeout metrics() reset_metrics()
-  flight_record() explain(op, count, dtype) failure() error_kind() sequence abort_because(reason) shutdown()
-  set_timeout() monitored_barrier() shrink_to_survivors()``.
-- ``communicators()``: all that live in this process, oldest first.
 - ``empty(*size, dtype, device, group, ...)``, ``zeros(...)``: tensors that all ranks of the host map. What CUDA
   tensors need beside: ``_cuda_memory``.
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
@@ -29,33 +23,29 @@ import json
 import sys
 import warnings
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutti import _pretence
-from tutti._autoload import BACKEND, register
+from tutti._groups import get_communicator
+from tutti._needs_torch import load
 
 if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
     from torch.distributed import ProcessGroup
 
-    from tutti import _torch
     from tutti._metrics import Metrics
 
 __all__ = [
     "abort",
     "arena_stats",
-    "communicators",
     "create_backend",
     "empty",
     "flight_record",
-    "get_communicator",
     "get_error",
     "get_metrics",
     "is_mapped",
     "monitored_barrier",
-    "register",
     "reset_metrics",
     "sequence_number",
     "set_timeout",
@@ -67,36 +57,9 @@ __all__ = [
 ]
 
 
-def _load() -> Any:
-    """The C++ module; loaded on first use, since it maps PyTorch's libraries and ours."""
-    import torch  # its libraries must be in the process first
-
-    if "tutti._torch" not in sys.modules:
-        refuse_another_torch(torch.__version__)
-    from tutti import _torch
-
-    return _torch
-
-
-def refuse_another_torch(present: str) -> None:
-    """ImportError in one line, with the command, if the C++ module was built for another release of torch.
-
-    PyTorch's C++ interfaces change from release to release: the module would not load, or load and misbehave.
-    """
-    from tutti import _core
-
-    path = Path(_core.__file__).parent / "torch_version.txt"
-    built = path.read_text() if path.exists() else present
-    if built.split(".")[:2] != present.split(".")[:2]:
-        raise ImportError(
-            f"this tutti was built for torch {built}, and here is torch {present}: "
-            f"pip install torch=={built.split('+')[0]}, or in a checkout of Tutti: pip install --no-build-isolation ."
-        )
-
-
 def __getattr__(name: str) -> Any:
     if name in ("Options", "ProcessGroupTutti"):
-        return getattr(_load(), name)
+        return getattr(load(), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -121,7 +84,7 @@ def _honour_shared_allocator_wish(module: Any) -> None:
 
 def create_backend(dist_opts: Any, options: Any) -> Any:
     """Creates the backend of one process group; ``torch.distributed`` calls it on every rank of the group."""
-    module = _load()
+    module = load()
     if options is None:
         options = module.Options()
     elif not isinstance(options, module.Options):
@@ -145,43 +108,6 @@ def create_backend(dist_opts: Any, options: Any) -> Any:
 
         give_defaults(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
     return backend
-
-
-def get_communicator(group: ProcessGroup | None = None, device: str = "cpu") -> _torch.ProcessGroupTutti:
-    """The Tutti backend of ``group`` (the default group for ``None``) for tensors on ``device``.
-
-    ``ValueError`` if it has none.
-    """
-    import torch
-    import torch.distributed as dist
-
-    module = _load()
-    group = dist.distributed_c10d._get_default_group() if group is None else group
-    try:
-        backend: Any = group._get_backend(torch.device(device))
-    except RuntimeError:
-        backend = None
-    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
-    backend = getattr(backend, "wrapped_pg", backend)
-    if not isinstance(backend, module.ProcessGroupTutti):
-        raise ValueError(f"the process group does not use the backend {BACKEND!r} for {device.upper()} tensors")
-    found: _torch.ProcessGroupTutti = backend
-    return found
-
-
-def communicators() -> list[_torch.ProcessGroupTutti]:
-    """The Tutti backends of all process groups of this process, in order of creation."""
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        return []
-    found = []
-    for group in dist.distributed_c10d._world.pg_map:
-        try:
-            found.append(get_communicator(group))
-        except ValueError:
-            continue
-    return found
 
 
 def _size(sizes: tuple[Any, ...]) -> list[int]:
@@ -224,7 +150,7 @@ def empty(
         raise ValueError(f"tutti.empty makes CPU and CUDA tensors, not {where.type} tensors")
     if group is not None:
         raise ValueError("tutti.empty takes a group for CUDA tensors only: every rank of the host maps a CPU tensor")
-    tensor: torch.Tensor = _load().empty(_size(size), dtype)
+    tensor: torch.Tensor = load().empty(_size(size), dtype)
     return tensor.requires_grad_(requires_grad)
 
 
@@ -245,7 +171,7 @@ def is_mapped(tensor: torch.Tensor) -> bool:
         from tutti import _cuda_memory
 
         return _cuda_memory.is_registered(tensor)
-    return bool(_load().is_mapped(tensor))
+    return bool(load().is_mapped(tensor))
 
 
 def use_shared_allocator(enabled: bool = True, threshold: int | None = None) -> None:
@@ -255,17 +181,17 @@ def use_shared_allocator(enabled: bool = True, threshold: int | None = None) -> 
     ``TUTTI_SHARED_THRESHOLD`` by default, 64 KB unless set. The environment variable ``TUTTI_SHARED_ALLOCATOR=1`` does
     the same when the first group is created.
     """
-    _load().use_shared_allocator(enabled, threshold)
+    load().use_shared_allocator(enabled, threshold)
 
 
 def shared_allocator_enabled() -> bool:
     """Whether :func:`use_shared_allocator` is in force."""
-    return bool(_load().shared_allocator_enabled())
+    return bool(load().shared_allocator_enabled())
 
 
 def arena_stats() -> dict[str, int]:
     """Bytes of the arena of mapped tensors: ``bytes`` of address space, ``in_use``, ``cached``, ``quarantined``."""
-    return dict(_load().arena_stats())
+    return dict(load().arena_stats())
 
 
 def get_metrics(group: ProcessGroup | None = None) -> Metrics:

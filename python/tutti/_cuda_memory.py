@@ -13,6 +13,9 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
+from tutti._groups import get_communicator
+from tutti._needs_torch import load
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,8 +29,6 @@ __all__ = ["cuda_direct_calls", "empty", "is_registered", "mem_pool", "register_
 
 def _backend_of(group: ProcessGroup | None) -> _torch.ProcessGroupTutti:
     import torch
-
-    from tutti._backend import get_communicator
 
     try:
         return get_communicator(group, "cuda")
@@ -90,11 +91,9 @@ def _allocator() -> Any:
     """Tutti's allocator for pools: one a process."""
     import torch
 
-    from tutti._backend import _load
-
     if not torch.cuda.is_available():
         raise RuntimeError("tutti.mem_pool needs a CUDA device and a PyTorch with CUDA; there is none here")
-    library = _load().cuda_library()
+    library = load().cuda_library()
     return torch.cuda.memory.CUDAPluggableAllocator(library, "tutti_cuda_pool_malloc", "tutti_cuda_pool_free")
 
 

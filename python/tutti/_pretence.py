@@ -14,7 +14,7 @@ import inspect
 import logging
 from typing import Any
 
-from tutti._autoload import BACKEND, register
+from tutti._needs_torch import BACKEND, require_torch
 
 __all__ = ["NAMES", "in_force", "pretend"]
 
@@ -32,10 +32,12 @@ def pretend(name: str = "gloo", enabled: bool = True) -> None:
     is given and PyTorch would take gloo. Groups made before stay what they are. ``tutti run --as gloo`` and
     ``TUTTI_PRETEND=gloo`` do the same for whole programs. ``enabled=False`` ends it.
 
-    Raises ``ValueError`` for any other name, ``RuntimeError`` where PyTorch makes its groups in a way not known here.
+    Raises ``ValueError`` for any other name, ``RuntimeError`` where PyTorch makes its groups in a way not known here,
+    ``ImportError`` without torch.
     """
     if name not in NAMES:
         raise ValueError(f"Tutti can pretend to be {' or '.join(NAMES)}, not {name!r}")
+    require_torch()
     import torch.distributed.distributed_c10d as c10d
 
     present = getattr(c10d, "_new_process_group_helper", None)
@@ -51,7 +53,6 @@ def pretend(name: str = "gloo", enabled: bool = True) -> None:
             "this version of PyTorch makes process groups in a way that tutti.pretend does not know: "
             'ask for "tutti" by name'
         )
-    register()
     c10d._new_process_group_helper = _serving(present)
 
 

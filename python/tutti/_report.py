@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tutti import _backend
+from tutti._groups import get_communicator
 from tutti._units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def group_info(group: ProcessGroup | None = None) -> GroupInfo:
     """
     import torch.distributed as dist
 
-    communicator = _backend.get_communicator(group)
+    communicator = get_communicator(group)
     return GroupInfo(
         name=communicator.group_name,
         rank=communicator.rank(),

@@ -28,9 +28,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tutti._groups import get_communicator  # first: it says what to do where torch is missing
+
+# isort: split
 import torch
 
-from tutti import _backend
 from tutti._serving_calls import add_rms_norm_into, quantized_into
 
 __all__ = [
@@ -74,7 +76,7 @@ _library.define(
 def _communicator(group: str) -> Any:
     from torch.distributed.distributed_c10d import _resolve_process_group
 
-    return _backend.get_communicator(_resolve_process_group(group))  # type: ignore[arg-type]
+    return get_communicator(_resolve_process_group(group))  # type: ignore[arg-type]
 
 
 def _new(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:

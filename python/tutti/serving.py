@@ -14,9 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tutti import _backend  # first: it says what to do where torch is missing
+
+# isort: split
 import torch
 
-from tutti import _backend
+from tutti._needs_torch import load
 from tutti._serving_calls import add_rms_norm_into, quantized_into
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ class CustomAllReduce:
         of_group = dist.distributed_c10d._world.pg_map[group][1]
         name = f"tutti.CustomAllReduce/{_backend._generation(of_group, 'CustomAllReduce', self.rank)}"
         store = dist.PrefixStore(name, of_group)
-        module = _backend._load()
+        module = load()
         reason = ""
         try:
             self._group = module.ProcessGroupTutti(store, self.rank, self.world_size, name, module.Options())

@@ -128,16 +128,16 @@ def test_groups_of_other_backends_are_refused() -> None:
 
 
 def test_another_torch_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tutti import _backend
+    from tutti import _needs_torch
 
     monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
-    _backend.refuse_another_torch("2.13.0")  # a package that does not say what it was built for
+    _needs_torch.refuse_another_torch("2.13.0")  # a package that does not say what it was built for
     (tmp_path / "torch_version.txt").write_text("2.13.0+cpu")
-    _backend.refuse_another_torch("2.13.1+cu130")  # the same interfaces
+    _needs_torch.refuse_another_torch("2.13.1+cu130")  # the same interfaces
     with pytest.raises(
         ImportError, match=r"built for torch 2\.13\.0\+cpu, and here is torch 2\.12\.1: pip install"
     ) as caught:
-        _backend.refuse_another_torch("2.12.1")
+        _needs_torch.refuse_another_torch("2.12.1")
     assert "\n" not in str(caught.value)
 
 

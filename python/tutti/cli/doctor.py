@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tutti import _core
+from tutti._needs_torch import require_torch
 from tutti._units import format_bytes, format_simd, format_us
 from tutti.cli import doctor_gpu
 from tutti.cli.doctor_finding import Finding, Verdict
@@ -187,6 +188,10 @@ def _settings() -> Finding:
 
 def _torch_group() -> Finding:
     """Two processes form a group and reduce; what users will do, with nothing left out."""
+    try:
+        require_torch()
+    except ImportError as error:
+        return Finding("torch group", Verdict.SLOWER, "not there", "tutti.Communicator works without it", str(error))
     with tempfile.TemporaryDirectory(prefix="tutti-doctor-") as folder:
         command = [sys.executable, "-m", "tutti.cli.doctor_rank", folder]
         ranks = [

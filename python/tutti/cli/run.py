@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from tutti._autoload import torch_registers
+from tutti._needs_torch import require_torch
 from tutti._pretence import NAMES
 
 __all__ = ["run"]
@@ -16,10 +17,12 @@ def run(program: list[str], name: str, module: bool) -> NoReturn:
     """Becomes ``python program...``, or ``python -m program...``, with ``TUTTI_PRETEND`` set to ``name``.
 
     The process stays the same, so launchers and signals see the program itself; processes that it starts inherit the
-    setting. Raises ValueError for a name that Tutti does not take, and where PyTorch would not load Tutti.
+    setting. Raises ValueError for a name that Tutti does not take, and where PyTorch would not load Tutti;
+    ImportError without PyTorch.
     """
     if name not in NAMES:
         raise ValueError(f"--as takes {' or '.join(NAMES)}, not {name}")
+    require_torch()
     if not torch_registers():
         raise ValueError(
             "PyTorch does not load Tutti by itself here: unset TORCH_DEVICE_BACKEND_AUTOLOAD, and install the package"
