@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Checks that includes point downwards only and that files stay readable.
+"""Checks that includes point downwards only, that none go in circles, and that files stay readable.
 
 Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
-the layers below it. Only faces include torch, Python or NCCL headers. A file past 800 lines fails; one past 500 must be
+the layers below it. Only faces include torch, Python or NCCL headers; only faces and folders named cuda know of CUDA.
+Public headers name no type that is not public. A file past 800 lines fails; one past 500 must be
 listed in scripts/large_files.txt with its reason; a public header past 200 fails.
 """
 
@@ -12,6 +13,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import check_circles
 
 ROOT = Path(__file__).resolve().parent.parent
 LOWEST = {"base"}
@@ -40,6 +43,12 @@ FOREIGN = {
     "nanobind/": {"python"},
     "nccl.h": {"nccl"},
 }
+# CUDA's public headers are for faces and cuda folders; what lies in a cuda folder is for cuda folders only. The core
+# meets its plug-in in two files.
+PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|device\.cuh)")
+KNOW_CUDA = {"src/device/device.h", "src/communicator/cuda_entry.cc"}
+DECLARED = re.compile(r"^\s*(?:class|struct)\s+(\w+)\s*;", re.MULTILINE)
+DEFINED = re.compile(r"^\s*(?:class|struct)\s+(?:alignas\([^)]*\)\s+)?(\w+)[^;{]*\{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 SOURCES = {".cc", ".h", ".cpp", ".cu", ".cuh", ".mm", ".py", ".pyi", ".cmake", ".sh"}
 LONG, TOO_LONG, LONG_PUBLIC = 500, 800, 200
@@ -69,6 +78,8 @@ def check_includes(path: Path, text: str) -> list[str]:
         for prefix, faces in FOREIGN.items():
             if name.startswith(prefix) and layer not in faces:
                 problems.append(f"{path}: only {', '.join(sorted(faces))} may include {name}")
+        if _is_cuda(name) and not _knows_cuda(path, name):
+            problems.append(f"{path}: {name} is for the cuda folders; go through device/device.h")
         if quote != '"' or name.startswith("tutti/"):
             continue
         below = name.split("/")[0]
@@ -79,6 +90,27 @@ def check_includes(path: Path, text: str) -> list[str]:
         elif below in ALLOWED and below != layer and below not in ALLOWED[layer]:
             problems.append(f"{path}: {layer} must not include {name}: {below} is not below it")
     return problems
+
+
+def _is_cuda(name: str) -> bool:
+    return "cuda" in name.split("/")[:-1] or PUBLIC_CUDA.match(name) is not None
+
+
+def _knows_cuda(path: Path, name: str) -> bool:
+    if _is_cuda(str(path)) or str(path) in KNOW_CUDA:
+        return True
+    return name.startswith("tutti/") and path.parts[1] in FACES
+
+
+def check_public_types(headers: dict[Path, str]) -> list[str]:
+    """Types that public headers declare and none of them defines: names of the inside."""
+    defined = {name for text in headers.values() for name in DEFINED.findall(text)}
+    return [
+        f"{path}: declares {name}, which no public header defines"
+        for path, text in sorted(headers.items())
+        for name in DECLARED.findall(text)
+        if name not in defined
+    ]
 
 
 def reasons() -> dict[str, str]:
@@ -112,6 +144,9 @@ def main() -> int:
         problems += check_size(path, text, known)
         if path.suffix not in {".py", ".pyi", ".cmake", ".sh"}:
             problems += check_includes(path, text)
+    public = {path: (ROOT / path).read_text() for path in files if path.parts[:2] == ("include", "tutti")}
+    problems += check_public_types(public)
+    problems += check_circles.problems(ROOT, files)
     for listed in known:
         if not (ROOT / listed).is_file():
             problems.append(f"scripts/large_files.txt lists {listed}, which is not there")

@@ -1,7 +1,8 @@
 // Algorithms that a user names: for one call, or for all calls of a communicator that they fit.
 //
-// A UserAlgorithm belongs to no communicator. Each communicator makes what it needs of it (memory that its ranks map)
-// at the first call that uses it. Thread rule: const after construction, shared.
+// A UserAlgorithm is made by the functions below; a communicator refuses classes of others. It belongs to no
+// communicator: each makes what it needs of it (memory that its ranks map) at the first call that uses it. Thread rule:
+// const after construction, shared.
 #pragma once
 
 #include <cstddef>
@@ -17,9 +18,6 @@
 #include "tutti/types.h"
 
 namespace tutti {
-
-class Algorithm;
-struct PlanWorld;
 
 // Calls outside of these are refused. 0 ranks: any number.
 struct AlgorithmLimits {
@@ -53,10 +51,6 @@ class UserAlgorithm {
 
   // The same algorithm for other sizes.
   virtual std::shared_ptr<const UserAlgorithm> with_limits(const AlgorithmLimits& limits) const = 0;
-
-  // For the communicator of `world`, which outlives it. Throws Error(kInvalidArgument, kUnsupported) saying why it
-  // cannot run there.
-  virtual std::shared_ptr<const Algorithm> make(const PlanWorld& world) const = 0;
 
  protected:
   explicit UserAlgorithm(const AlgorithmLimits& limits) noexcept : limits_(limits) {}

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
 #include "algorithm/user/limited.h"
 #include "tutti/error.h"
@@ -101,7 +102,13 @@ std::shared_ptr<const Algorithm> AlgorithmTable::made(const UserAlgorithm& algor
                                              "\" needs ranks that map each other's memory: `tutti doctor` says why "
                                              "these do not");
   }
-  auto ready = std::make_shared<const LimitedAlgorithm>(algorithm.make(world_), algorithm.limits());
+  const auto* source = dynamic_cast<const AlgorithmSource*>(&algorithm);
+  if (source == nullptr) {
+    throw_error(ErrorKind::kInvalidArgument, "\"" + algorithm.name() +
+                                                 "\" is of a class that Tutti does not know: make it by "
+                                                 "plan_algorithm, plugin_algorithms or library_algorithm");
+  }
+  auto ready = std::make_shared<const LimitedAlgorithm>(source->make(world_), algorithm.limits());
   made_.emplace(identity, Made{algorithm.name(), ready});
   return ready;
 }

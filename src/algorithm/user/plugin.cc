@@ -11,6 +11,7 @@
 
 #include "algorithm/native_algorithm.h"
 #include "algorithm/plan/plan_memory.h"
+#include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
 #include "tutti/error.h"
 #include "tutti/native_plugin.h"
@@ -300,11 +301,11 @@ class PluginHostAlgorithm final : public Algorithm {
   const std::unique_ptr<PluginRunner> runner_;
 };
 
-class UserPlugin final : public UserAlgorithm {
+class UserPlugin final : public AlgorithmSource {
  public:
   UserPlugin(const TuttiPluginAlgorithm& plugin, Collective collective, std::uint64_t content,
              const AlgorithmLimits& limits)
-      : UserAlgorithm(limits),
+      : AlgorithmSource(limits),
         plugin_(plugin),
         collective_(collective),
         content_(content),

@@ -6,6 +6,7 @@
 #include "algorithm/collection.h"
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/plan_cache.h"
+#include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
 #include "executor/cpu/serves.h"
 #include "plan/writer.h"
@@ -37,10 +38,10 @@ int ranks_of(const plan::Plan& plan, const AlgorithmLimits& limits) {
   return ranks;
 }
 
-class UserPlan final : public UserAlgorithm {
+class UserPlan final : public AlgorithmSource {
  public:
   UserPlan(PlanFile file, std::uint64_t content, const AlgorithmLimits& limits)
-      : UserAlgorithm(limits), file_(std::move(file)), content_(content) {}
+      : AlgorithmSource(limits), file_(std::move(file)), content_(content) {}
 
   Kind kind() const noexcept override { return Kind::kPlan; }
   const std::string& name() const noexcept override { return file_.plan->name; }
@@ -80,10 +81,10 @@ class UserPlan final : public UserAlgorithm {
   const std::uint64_t content_;
 };
 
-class LibraryAlgorithm final : public UserAlgorithm {
+class LibraryAlgorithm final : public AlgorithmSource {
  public:
   explicit LibraryAlgorithm(std::shared_ptr<const Algorithm> algorithm, const AlgorithmLimits& limits = {})
-      : UserAlgorithm(limits),
+      : AlgorithmSource(limits),
         algorithm_(std::move(algorithm)),
         name_(algorithm_->name()),
         collective_name_(to_string(algorithm_->collective())) {}

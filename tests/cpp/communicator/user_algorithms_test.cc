@@ -77,6 +77,31 @@ TEST(UserAlgorithms, WhatCannotRunIsRefusedAndNothingIsLost) {
   });
 }
 
+class Foreign final : public UserAlgorithm {
+ public:
+  Foreign() : UserAlgorithm({}) {}
+  Kind kind() const noexcept override { return Kind::kLibrary; }
+  const std::string& name() const noexcept override { return name_; }
+  const std::string& collective_name() const noexcept override { return name_; }
+  std::optional<Collective> collective() const noexcept override { return Collective::kAllReduce; }
+  UserAlgorithmPtr with_limits(const AlgorithmLimits& /*limits*/) const override { return nullptr; }
+
+ protected:
+  std::uint64_t content() const noexcept override { return 1; }
+
+ private:
+  const std::string name_ = "foreign";
+};
+
+TEST(UserAlgorithms, AClassOfSomebodyElseIsRefused) {
+  run_ranks(World{}, [&](Communicator& c) {
+    const Error error = error_of([&] { reduce(c, std::make_shared<Foreign>()); });
+    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("\"foreign\" is of a class that Tutti does not know"), std::string::npos);
+    EXPECT_EQ(reduce(c, nullptr), 3);
+  });
+}
+
 TEST(UserAlgorithms, RanksThatNameDifferentOnesAreToldWhich) {
   const auto ring = made(plan::ring_all_reduce(2), "ring");
   const auto switched = made(plan::switch_all_reduce(2), "an_algorithm_with_a_long_name");

@@ -1,0 +1,82 @@
+"""scripts/check_layers.py: what it refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+pytestmark = pytest.mark.tutti_only
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def checks() -> ModuleType:
+    sys.path.insert(0, str(SCRIPTS))
+    try:
+        spec = importlib.util.spec_from_file_location("check_layers", SCRIPTS / "check_layers.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(SCRIPTS))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("path", "include", "wrong"),
+    [
+        ("src/channel/port.cc", '"channel/cuda/scratch.h"', "is for the cuda folders"),
+        ("src/torch/tensors.cc", '"channel/cuda/scratch.h"', "is for the cuda folders"),
+        ("src/channel/port.cc", '"tutti/cuda_communicator.h"', "is for the cuda folders"),
+        ("include/tutti/work.h", '"tutti/cuda_report.h"', "is for the cuda folders"),
+        ("include/tutti/work.h", '"channel/port.h"', "a public header includes the internal"),
+        ("src/base/clock.h", '"device/device.h"', "is not below it"),
+        ("src/base/clock.h", "<torch/torch.h>", "may include torch/torch.h"),
+        ("src/torch/cuda_side.h", '"tutti/cuda_communicator.h"', ""),
+        ("src/channel/cuda/scratch.cc", '"tutti/cuda_communicator.h"', ""),
+        ("src/channel/cuda/scratch.cc", '"device/cuda/driver.h"', ""),
+        ("include/tutti/cuda_serving.h", '"tutti/cuda_communicator.h"', ""),
+    ],
+)
+def test_includes(checks: ModuleType, path: str, include: str, wrong: str) -> None:
+    found = checks.check_includes(Path(path), f"#pragma once\n#include {include}\n")
+    assert len(found) == bool(wrong)
+    assert wrong in "".join(found)
+
+
+def test_public_headers_declare_public_types_only(checks: ModuleType) -> None:
+    headers = {
+        Path("include/tutti/a.h"): "struct Shown;\nclass Hidden;\n",
+        Path("include/tutti/b.h"): "struct alignas(16) Shown {\n};\n",
+    }
+    assert checks.check_public_types(headers) == ["include/tutti/a.h: declares Hidden, which no public header defines"]
+
+
+def test_circles_of_includes(checks: ModuleType) -> None:
+    files = {
+        "base/a.h": '#include "base/b.h"\n#include <vector>',
+        "base/b.h": '#include "base/c.h"',
+        "base/c.h": '#include "base/a.h"\n#include "base/leaf.h"',
+        "base/leaf.h": "",
+    }
+    graph = checks.check_circles.cpp_graph(files)
+    assert checks.check_circles.circles(graph) == [["base/a.h", "base/b.h", "base/c.h"]]
+
+
+def test_circles_of_imports(checks: ModuleType) -> None:
+    files = {
+        "p/__init__.py": "import importlib",
+        "p/a.py": "from p import b, _core",
+        "p/b.py": "def late():\n    from p.sub import c",
+        "p/sub/__init__.py": "",
+        "p/sub/c.py": "from .. import a",
+        "p/typed.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.user import X",
+        "p/user.py": "import p.typed",
+    }
+    graph = checks.check_circles.python_graph(files)
+    assert checks.check_circles.circles(graph) == [["p.a", "p.b", "p.sub.c"]]
