@@ -6,7 +6,7 @@
 // right neighbour, r + 1, and every rank has received that of its left neighbour before it returns. If the calls of
 // any two ranks differ, those of two neighbours differ, so somebody finds out. An algorithm whose own messages do not
 // begin so calls greet() first. Plans do so too; their own messages have a step each in the tag, so that those of
-// several channels between two ranks do not depend on each other's order (executor/cpu/inflow.h).
+// several channels between two ranks do not depend on each other's order (executor/program/inflow.h).
 //
 // A call may run among some of the group's ranks (CallContext::members): neighbours are then those among the members,
 // and peers are named by their places. Where a member's left neighbour in the group is on another host and no member,

@@ -5,7 +5,7 @@
 
 #include "algorithm/plan/plan_admission.h"
 #include "algorithm/plan/plan_runner.h"
-#include "executor/cpu/serves.h"
+#include "executor/program/serves.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -21,7 +21,7 @@
 
 #include "algorithm/algorithm.h"
 #include "algorithm/plan/plan_memory.h"
-#include "executor/cpu/tables.h"
+#include "executor/program/tables.h"
 
 namespace tutti {
 

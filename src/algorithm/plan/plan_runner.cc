@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "algorithm/net/net_call.h"
-#include "executor/cpu/inflow.h"
+#include "executor/program/inflow.h"
 #include "plan/operations.h"
 
 namespace tutti {

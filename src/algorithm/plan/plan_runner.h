@@ -5,9 +5,9 @@
 // map, a shadow of it in mapped memory takes its place, a segment at a time; a buffer that only its own rank touches is
 // used where it lies, also if other hosts put into it.
 //
-// Every rank owns one block of its arena for a plan: counters and scratch (executor/cpu/tables.h), then shadows. It is
-// made at the first call, in which the ranks of a host tell each other where theirs lies. From then on nothing is set
-// up but a program for each new size of message.
+// Every rank owns one block of its arena for a plan: counters and scratch (executor/program/tables.h), then shadows. It
+// is made at the first call, in which the ranks of a host tell each other where theirs lies. From then on nothing is
+// set up but a program for each new size of message.
 //
 // Between hosts the calls of neighbouring ranks are compared as in every algorithm over messages (net_call.h). A rank
 // that waits there drives the message port, since others may need what it sends and grants; it looks at the shared
@@ -25,8 +25,8 @@
 #include "algorithm/plan/plan_world.h"
 #include "executor/cpu/far_ports.h"
 #include "executor/cpu/interpreter.h"
-#include "executor/cpu/program.h"
-#include "executor/cpu/tables.h"
+#include "executor/program/program.h"
+#include "executor/program/tables.h"
 
 namespace tutti {
 

@@ -8,7 +8,7 @@
 #include "algorithm/plan/plan_cache.h"
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
-#include "executor/cpu/serves.h"
+#include "executor/program/serves.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
 

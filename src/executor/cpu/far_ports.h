@@ -22,8 +22,8 @@
 
 #include "base/outcome.h"
 #include "channel/message_port.h"
-#include "executor/cpu/program.h"
-#include "executor/cpu/tables.h"
+#include "executor/program/program.h"
+#include "executor/program/tables.h"
 
 namespace tutti::executor {
 

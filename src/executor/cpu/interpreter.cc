@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "device/cpu/kernels.h"
-#include "executor/cpu/serves.h"
+#include "executor/program/serves.h"
 #include "plan/operations.h"
 
 namespace tutti::executor {

@@ -22,8 +22,8 @@
 
 #include "executor/cpu/far_ports.h"
 #include "executor/cpu/packet_operations.h"
-#include "executor/cpu/program.h"
-#include "executor/cpu/tables.h"
+#include "executor/program/program.h"
+#include "executor/program/tables.h"
 #include "tutti/types.h"
 
 namespace tutti::executor {

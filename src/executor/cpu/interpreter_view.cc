@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "executor/cpu/interpreter.h"
-#include "executor/cpu/packet_writers.h"
+#include "executor/program/packet_writers.h"
 #include "plan/operations.h"
 
 namespace tutti::executor {

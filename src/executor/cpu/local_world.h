@@ -17,8 +17,8 @@
 
 #include "base/outcome.h"
 #include "executor/cpu/interpreter.h"
-#include "executor/cpu/program.h"
-#include "executor/cpu/tables.h"
+#include "executor/program/program.h"
+#include "executor/program/tables.h"
 #include "tutti/types.h"
 
 namespace tutti::executor {

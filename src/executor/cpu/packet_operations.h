@@ -16,16 +16,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "executor/program/packets.h"
+
 namespace tutti::executor {
 
 using PacketWord = std::atomic<std::uint64_t>;
-static_assert(sizeof(PacketWord) == 8 && PacketWord::is_always_lock_free);
-
-inline constexpr std::int64_t kPayload = 4;  // bytes of a packet's payload
+static_assert(sizeof(PacketWord) == kPacketBytes && PacketWord::is_always_lock_free);
 
 inline PacketWord* packets_at(std::byte* memory) noexcept { return reinterpret_cast<PacketWord*>(memory); }
-
-inline std::int64_t packets_of(std::int64_t bytes) noexcept { return (bytes + kPayload - 1) / kPayload; }
 
 inline bool holds(const PacketWord& word, std::uint32_t flag) noexcept {
   // acquire: pairs with the release in write_packets().

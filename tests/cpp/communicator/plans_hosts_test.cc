@@ -7,9 +7,9 @@
 
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
-#include "executor/cpu/inflow.h"
 #include "executor/executor_plans.h"
 #include "executor/host_plans.h"
+#include "executor/program/inflow.h"
 #include "plan/structure.h"
 
 namespace tutti::test {

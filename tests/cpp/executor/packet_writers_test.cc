@@ -1,5 +1,5 @@
 // Whose packets are awaited, as an error names them.
-#include "executor/cpu/packet_writers.h"
+#include "executor/program/packet_writers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "executor/cpu/serves.h"
+#include "executor/program/serves.h"
 
 #include <algorithm>
 

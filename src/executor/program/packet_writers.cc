@@ -1,4 +1,4 @@
-#include "executor/cpu/packet_writers.h"
+#include "executor/program/packet_writers.h"
 
 #include <algorithm>
 

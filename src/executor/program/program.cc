@@ -1,13 +1,12 @@
 // Plans to programs.
-#include "executor/cpu/program.h"
+#include "executor/program/program.h"
 
 #include <algorithm>
 #include <iterator>
 #include <map>
 #include <tuple>
 
-#include "executor/cpu/inflow.h"
-#include "executor/cpu/packet_operations.h"
+#include "executor/program/inflow.h"
 #include "plan/operations.h"
 #include "tutti/error.h"
 

@@ -1,9 +1,9 @@
-#include "executor/cpu/tables.h"
+#include "executor/program/tables.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "executor/cpu/inflow.h"
+#include "executor/program/inflow.h"
 #include "plan/operations.h"
 #include "plan/structure.h"
 #include "tutti/error.h"

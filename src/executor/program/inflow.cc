@@ -1,11 +1,10 @@
-#include "executor/cpu/inflow.h"
+#include "executor/program/inflow.h"
 
 #include <algorithm>
 #include <map>
 #include <set>
 
-#include "executor/cpu/packet_operations.h"
-#include "executor/cpu/program.h"
+#include "executor/program/program.h"
 #include "plan/operations.h"
 
 namespace tutti::executor {

@@ -1,4 +1,4 @@
-// A plan for one rank and one size of message, as the interpreter runs it: flat lists of instructions.
+// A plan for one rank and one size of message, as executors run it: flat lists of instructions.
 //
 // Decoding resolves everything that does not change from call to call: chunks to offsets, channels to counters, loops
 // to their iterations, operations on several ranges to one instruction each. Operands name a base and an offset; the
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "executor/cpu/packet_operations.h"
-#include "executor/cpu/tables.h"
+#include "executor/program/packets.h"
+#include "executor/program/tables.h"
 #include "plan/plan.h"
 
 namespace tutti::executor {
@@ -91,7 +91,7 @@ struct Inflow {
 
 // Bytes of the message that a far kPost becomes.
 inline std::int64_t wire_bytes(const Instruction& post) noexcept {
-  return post.packets ? packets_of(post.bytes) * static_cast<std::int64_t>(sizeof(PacketWord)) : post.bytes;
+  return post.packets ? packets_of(post.bytes) * kPacketBytes : post.bytes;
 }
 
 class Program {
