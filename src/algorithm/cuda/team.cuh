@@ -23,6 +23,15 @@ struct GridTeam {
   __device__ __forceinline__ void sync_workers() const { asm volatile("bar.sync 1, %0;" ::"r"(workers()) : "memory"); }
   // A barrier that also tells every thread whether any of them says true.
   __device__ __forceinline__ bool any(bool mine) const { return __syncthreads_or(mine ? 1 : 0) != 0; }
+  // The same of the workers alone.
+  __device__ __forceinline__ bool any_worker(bool mine) const {
+    std::uint32_t some;
+    asm volatile("{.reg .pred a, b; setp.ne.u32 a, %1, 0; bar.red.or.pred b, 1, %2, a; selp.u32 %0, 1, 0, b;}"
+                 : "=r"(some)
+                 : "r"(mine ? 1u : 0u), "r"(workers())
+                 : "memory");
+    return some != 0;
+  }
   // f(peer) for each rank but `rank`, each on a control lane of its own.
   template <class F>
   __device__ __forceinline__ void for_peers(int rank, int size, F f) const {
@@ -53,6 +62,7 @@ struct SerialTeam {
   static void sync() {}
   static void sync_workers() {}
   static bool any(bool mine) { return mine; }
+  static bool any_worker(bool mine) { return mine; }
   template <class F>
   void for_peers(int rank, int size, F f) const {
     for (int peer = 0; peer < size; ++peer) {

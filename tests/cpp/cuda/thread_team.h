@@ -26,8 +26,10 @@ struct ThreadTeam {
   BlockBarrier* shared = nullptr;
   int thread = 0;  // the last one is the control thread
   int worker_count = 1;
-  int block() const { return 0; }
-  int blocks() const { return 1; }
+  int block_index = 0;
+  int block_count = 1;
+  int block() const { return block_index; }
+  int blocks() const { return block_count; }
   int workers() const { return worker_count; }
   int worker() const { return thread; }
   bool is_worker() const { return thread < worker_count; }
@@ -41,6 +43,14 @@ struct ThreadTeam {
     sync();  // before the next one writes
     return some;
   }
+  bool any_worker(bool mine) const {
+    shared->said[static_cast<std::size_t>(thread)] = mine ? 1 : 0;
+    sync_workers();
+    bool some = false;
+    for (int t = 0; t < worker_count; ++t) some = some || shared->said[static_cast<std::size_t>(t)] != 0;
+    sync_workers();  // before the next one writes
+    return some;
+  }
   template <class F>
   void for_peers(int rank, int size, F f) const {
     for (int peer = 0; is_first_control() && peer < size; ++peer) {
@@ -52,11 +62,11 @@ struct ThreadTeam {
 };
 
 // Runs body(team) on every thread of a block.
-inline void run_block(int workers, const std::function<void(const ThreadTeam&)>& body) {
+inline void run_block(int workers, const std::function<void(const ThreadTeam&)>& body, int block = 0, int blocks = 1) {
   BlockBarrier shared(workers + 1);
   std::vector<std::thread> threads;
   for (int t = 0; t <= workers; ++t) {
-    threads.emplace_back([&, t] { body(ThreadTeam{&shared, t, workers}); });
+    threads.emplace_back([&, t] { body(ThreadTeam{&shared, t, workers, block, blocks}); });
   }
   for (std::thread& t : threads) t.join();
 }

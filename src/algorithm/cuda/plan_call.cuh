@@ -1,0 +1,55 @@
+// One call of a plan: what is around its thread blocks.
+//
+// The first block announces the call to the first block of every peer and waits for theirs, as in every other kernel
+// (BlockCall): ranks that make different calls find it out, and the call ends only when all have started. The other
+// blocks take part in no headers. They wait for blocks of their own rank and of others, so all blocks of a plan must
+// find room on the GPU at once.
+//
+// Where peers make another call, what this one has written meanwhile lies in memory of the plan's own.
+#pragma once
+
+#include "algorithm/cuda/block_call.cuh"
+#include "executor/cuda/interpreter.cuh"
+
+namespace tutti::cuda {
+
+using executor::PlanArgs;
+
+template <class R, class Team>
+TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
+  if (!call.enter()) return;
+  if (team.is_worker()) {
+    executor::PlanBlock<R, Team> block(team, world.control, args, call.awaited(world.rank));
+    if (!block.run()) call.miss();
+  }
+  call.check_headers();
+  call.leave();
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
+  if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
+  BlockState& state = world.state->blocks[team.block()];
+  const auto note = [&](std::uint32_t ended) {
+    if (args.ticket != 0 && team.worker() == 0)
+      device::store_relaxed(&state.progress, pack_progress(args.ticket, ended));
+  };
+  if (!team.is_worker()) return;
+  note(args.ticket - 1);
+  const device::Awaited awaited{world.rank, device::load_relaxed(&world.state->blocks[0].sequence), args.fingerprint,
+                                args.ticket, nullptr};
+  executor::PlanBlock<R, Team> block(team, world.control, args, awaited);
+  if (block.run()) note(args.ticket);
+}
+
+template <class R, class Team>
+TUTTI_DEVICE void run_plan(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
+  if (team.block() == 0) {
+    run_first_plan_block<R>(team, world, args);
+  } else {
+    run_plan_block<R>(team, world, args);
+  }
+}
+
+}  // namespace tutti::cuda

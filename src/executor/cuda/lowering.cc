@@ -1,0 +1,413 @@
+// Programs to records: addresses, words, and where lanes join.
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "executor/cuda/device_plan.h"
+#include "executor/program/packet_writers.h"
+#include "plan/operations.h"
+#include "tutti/error.h"
+
+namespace tutti::executor {
+namespace {
+
+constexpr std::size_t kLine = 64;
+constexpr std::uint32_t kEntry = 0xffffffff;
+constexpr int kIn = 0, kOut = 1;
+// Ranges that are compared with those of later records; a join forgets them.
+constexpr std::size_t kMostRanges = 256;
+
+}  // namespace
+
+class Lowering {
+ public:
+  Lowering(const DevicePlan& device, const DeviceVariant& variant, const DeviceMemory& memory)
+      : device_(device),
+        tables_(device.tables_),
+        rank_(device.rank_),
+        variant_(variant),
+        memory_(memory),
+        program_(tables_, rank_, static_cast<std::int64_t>(variant.bytes), static_cast<std::int64_t>(variant.bytes)) {
+    place_buffers();
+  }
+
+  DeviceRecords make() {
+    const std::vector<Copy> loads = loads_before(), stores = stores_after();
+    for (block_ = 0; block_ < device_.blocks_; ++block_) {
+      const auto first = static_cast<std::uint32_t>(out_.ops.size());
+      begin_block();
+      emit_copies(loads, DeviceCode::kCopy);
+      if (!loads.empty()) meet(kEntry);
+      if (block_ < program_.blocks().size()) {
+        for (const Instruction& one : program_.blocks()[block_]) emit(one);
+      }
+      if (!stores.empty()) meet(kEntry);
+      emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
+      out_.blocks.push_back({first, static_cast<std::uint32_t>(out_.ops.size()) - first});
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // A range of the rank's own that is copied before or after the plan.
+  struct Copy {
+    DeviceOperand from, to;
+  };
+  struct Range {
+    std::uint16_t place;
+    std::uint64_t begin, end;
+    bool writes;
+  };
+
+  // Buffers.
+
+  bool in_place() const { return device_.plan().in_place; }
+  bool has(int side) const { return side == kIn ? variant_.has_input : variant_.has_output; }
+  bool reached(int side) const {
+    return tables_.reached(side == kIn ? plan::BufferKind::kInput : plan::BufferKind::kOutput, rank_);
+  }
+
+  void place_buffers() {
+    if (in_place()) {
+      whole_ = device_.rank_blocks(kOut) >= device_.rank_blocks(kIn) ? kOut : kIn;
+      shadowed_[whole_] = whole_ == kIn || reached(kIn) || reached(kOut) || !has(whole_);
+      return;
+    }
+    for (const int side : {kIn, kOut}) {
+      shadowed_[side] = reached(side) || !has(side);
+    }
+    if (device_.plan().writes_input || variant_.overlaps) shadowed_[kIn] = true;
+  }
+
+  static DeviceOperand user(int side, std::int32_t block) {
+    DeviceOperand operand;
+    operand.place = static_cast<std::uint16_t>(1 + side * kUserBlocks + block);
+    return operand;
+  }
+  static DeviceOperand fixed(const std::byte* address) {
+    DeviceOperand operand;
+    operand.value = reinterpret_cast<std::uintptr_t>(address);
+    return operand;
+  }
+  DeviceOperand shadow(int side, std::int32_t rank, std::int32_t block) const {
+    const std::size_t before = side == kIn ? 0 : device_.rank_blocks(kIn);
+    const auto r = static_cast<std::size_t>(rank);
+    return fixed(memory_.ranks[r] + device_.layouts_[r].total +
+                 (before + static_cast<std::size_t>(block)) * DevicePlan::stride(device_.segment_bytes_));
+  }
+  // Rank block `block` of the plan's input or output of `rank`.
+  DeviceOperand buffer(int side, std::int32_t rank, std::int32_t block) const {
+    if (in_place()) {
+      // The smaller buffer is the rank's own block of the larger.
+      if (device_.rank_blocks(side) < device_.rank_blocks(whole_)) block = rank;
+      side = whole_;
+    }
+    if (shadowed_[side]) return shadow(side, rank, block);
+    if (rank != rank_) throw_error(ErrorKind::kInternal, "a plan reaches into a buffer that has no shadow");
+    return user(side, block);
+  }
+
+  std::vector<Copy> loads_before() const {
+    std::vector<Copy> copies;
+    if (!has(kIn)) return copies;
+    const bool needed = in_place() ? shadowed_[whole_] || !variant_.input_in_place : shadowed_[kIn];
+    for (std::size_t b = 0; needed && b < device_.rank_blocks(kIn); ++b) {
+      const auto block = static_cast<std::int32_t>(b);
+      copies.push_back({user(kIn, block), buffer(kIn, rank_, block)});
+    }
+    return copies;
+  }
+  std::vector<Copy> stores_after() const {
+    std::vector<Copy> copies;
+    if (!has(kOut)) return copies;
+    const bool needed = variant_.averages || shadowed_[in_place() ? whole_ : kOut];
+    for (std::size_t b = 0; needed && b < device_.rank_blocks(kOut); ++b) {
+      const auto block = static_cast<std::int32_t>(b);
+      copies.push_back({buffer(kOut, rank_, block), user(kOut, block)});
+    }
+    return copies;
+  }
+
+  // Each block copies its share of every range.
+  void emit_copies(const std::vector<Copy>& copies, DeviceCode code) {
+    const std::uint64_t share = (variant_.bytes + 16 * device_.blocks_ - 1) / (16 * device_.blocks_) * 16;
+    const std::uint64_t begin = std::min<std::uint64_t>(variant_.bytes, block_ * share);
+    const std::uint64_t bytes = std::min(share, variant_.bytes - begin);
+    for (const Copy& copy : copies) {
+      if (bytes == 0) return;
+      DeviceOp op = start(code, bytes);
+      for (DeviceOperand operand : {copy.from, copy.to}) {
+        operand.value += begin;
+        out_.operands.push_back(operand);
+      }
+      op.sources = op.targets = 1;
+      put_data(op, false);
+    }
+  }
+
+  // Records.
+
+  DeviceOp start(DeviceCode code, std::uint64_t bytes = 0) const {
+    DeviceOp op;
+    op.code = code;
+    op.bytes = bytes;
+    op.first = static_cast<std::uint32_t>(out_.operands.size());
+    return op;
+  }
+
+  void begin_block() {
+    ranges_.clear();
+    waited_ = touched_ = fenced_ = false;
+    merged_.clear();
+  }
+  void join(DeviceOp& op) {
+    op.joins = 1;
+    ranges_.clear();
+    waited_ = touched_ = fenced_ = false;
+  }
+
+  // Words.
+
+  std::uint32_t slot(DevicePlan::Use use, std::uint32_t id, std::uint32_t other = 0) const {
+    return device_.slots_.at({static_cast<std::uint32_t>(block_), use, id, other});
+  }
+  std::byte* word(DevicePlan::Use use, std::uint32_t id, std::uint32_t block) const {
+    return memory_.state + device_.words_offset() + kLine * device_.words_.at({use, id, block});
+  }
+  std::byte* counter(std::int32_t rank, std::uint32_t index) const {
+    return memory_.ranks[static_cast<std::size_t>(rank)] + sizeof(CounterWord) * (index - tables_.first_counter(rank));
+  }
+
+  void put_word(DeviceCode code, const std::byte* at, std::uint32_t slot, std::int32_t peer) {
+    const bool follows = !merged_.empty() && out_.ops.back().code == code && merged_.insert(slot).second;
+    if (!follows) {
+      DeviceOp op = start(code);
+      // What was done is done on all lanes before others hear of it. A count is one lane's at a time.
+      const bool again = !merged_.empty() && out_.ops.back().code == code;
+      if (waited_ || fenced_ || (code == DeviceCode::kSignal && touched_) || again) join(op);
+      merged_ = {slot};
+      out_.ops.push_back(op);
+    }
+    DeviceOperand operand = fixed(at);
+    operand.extra = slot;
+    operand.peer = static_cast<std::uint16_t>(peer);
+    out_.operands.push_back(operand);
+    ++out_.ops.back().sources;
+    waited_ = waited_ || code == DeviceCode::kWait;
+  }
+
+  void meet(std::uint32_t id) {
+    const auto b = static_cast<std::uint32_t>(block_);
+    put_word(DeviceCode::kSignal, word(DevicePlan::Use::kArrive, id, b), slot(DevicePlan::Use::kArrive, id), rank_);
+    const auto wait_for = [&](std::uint32_t other) {
+      if (other == b) return;
+      put_word(DeviceCode::kWait, word(DevicePlan::Use::kArrive, id, other), slot(DevicePlan::Use::kMeet, id, other),
+               rank_);
+    };
+    if (id != kEntry) {
+      for (const std::uint32_t other : device_.meets_[id]) wait_for(other);
+      return;
+    }
+    for (std::uint32_t other = 0; other < device_.blocks_; ++other) wait_for(other);
+  }
+
+  // Data.
+
+  // The record and its operands are complete. It joins if it touches what others have touched since the last join.
+  void put_data(DeviceOp& op, bool fences) {
+    merged_.clear();
+    op.fences = fences ? 1 : 0;
+    const std::vector<Range> mine = ranges_of(op);
+    const auto conflicts = [&](const Range& range) {
+      return std::any_of(mine.begin(), mine.end(), [&](const Range& own) {
+        return own.place == range.place && (own.writes || range.writes) && own.begin < range.end &&
+               range.begin < own.end;
+      });
+    };
+    if (waited_ || fences || fenced_ || ranges_.size() > kMostRanges ||
+        std::any_of(ranges_.begin(), ranges_.end(), conflicts)) {
+      join(op);
+    }
+    ranges_.insert(ranges_.end(), mine.begin(), mine.end());
+    touched_ = true;
+    fenced_ = fences;
+    waited_ = op.code == DeviceCode::kAwait;
+    out_.ops.push_back(op);
+  }
+
+  static bool packed_source(DeviceCode code, std::uint32_t index, std::uint32_t sources) {
+    switch (code) {
+      case DeviceCode::kForward:
+      case DeviceCode::kCopyPackets:
+      case DeviceCode::kUnpack:
+      case DeviceCode::kAwait:
+        return true;
+      case DeviceCode::kFold:
+        return index + 1 < sources;
+      default:
+        return false;
+    }
+  }
+  static bool packed_target(DeviceCode code, std::uint32_t index) {
+    switch (code) {
+      case DeviceCode::kPack:
+      case DeviceCode::kPad:
+      case DeviceCode::kForward:
+      case DeviceCode::kCopyPackets:
+        return true;
+      case DeviceCode::kFold:
+        return index > 0;
+      default:
+        return false;
+    }
+  }
+
+  std::vector<Range> ranges_of(const DeviceOp& op) const {
+    std::vector<Range> ranges;
+    const auto packets = static_cast<std::uint64_t>(packets_of(static_cast<std::int64_t>(op.bytes)) * kPacketBytes);
+    for (std::uint32_t i = 0; i < op.sources + op.targets; ++i) {
+      const bool target = i >= op.sources;
+      const bool packed = target ? packed_target(op.code, i - op.sources) : packed_source(op.code, i, op.sources);
+      const DeviceOperand& operand = out_.operands[op.first + i];
+      ranges.push_back({operand.place, operand.value, operand.value + (packed ? packets : op.bytes), target});
+    }
+    return ranges;
+  }
+
+  DeviceOperand operand_of(const Pointer& pointer) const {
+    const BaseRef& ref = program_.bases()[pointer.base];
+    const auto r = static_cast<std::size_t>(ref.rank);
+    const auto at = static_cast<std::uint64_t>(pointer.offset);
+    const auto half = [this](std::size_t bytes) {
+      return device_.halves() == 2 ? static_cast<std::uint32_t>(bytes / 16) : 0u;
+    };
+    DeviceOperand operand;
+    switch (ref.area) {
+      case Area::kInput:
+      case Area::kOutput:
+        operand = buffer(ref.area == Area::kInput ? kIn : kOut, ref.rank, ref.block);
+        break;
+      case Area::kPlain:
+        operand = fixed(memory_.ranks[r] + device_.layouts_[r].plain);
+        operand.extra = half(device_.layouts_[r].plain_half);
+        break;
+      case Area::kPackets:
+        operand = fixed(memory_.ranks[r] + device_.layouts_[r].packets);
+        operand.extra = half(device_.layouts_[r].packets_half);
+        break;
+    }
+    operand.value += at;
+    operand.peer = static_cast<std::uint16_t>(rank_);
+    return operand;
+  }
+
+  const plan::Operation& operation_of(const Instruction& one) const {
+    const Position& position = program_.positions()[one.position];
+    const plan::ThreadBlock& block =
+        device_.plan().ranks[static_cast<std::size_t>(rank_)].blocks[static_cast<std::size_t>(position.block)];
+    const plan::Operation& op = block.operations[static_cast<std::size_t>(position.operation)];
+    return position.inner >= 0 ? op.body[static_cast<std::size_t>(position.inner)] : op;
+  }
+
+  // Who writes the packets of the operation's `index`-th source on packets: the rank to blame if they do not come.
+  std::int32_t writer_of(const plan::Operation& op, std::uint32_t index, std::uint32_t count) {
+    std::vector<const plan::Operand*> packed;
+    for (std::size_t i = 0; i < op.sources.size(); ++i) {
+      if (plan::source_rule(op, i).format == plan::Format::kPackets) packed.push_back(&op.sources[i]);
+    }
+    if (packed.empty()) return rank_;
+    const plan::Operand& operand = *packed[packed.size() == count ? index : 0];
+    const auto [found, fresh] = writers_.try_emplace({operand.index, operand.size}, rank_);
+    if (fresh) {
+      for (const std::int32_t writer : packet_writers(device_.plan(), rank_, operand.index, operand.size)) {
+        if (writer != rank_) found->second = writer;
+      }
+    }
+    return found->second;
+  }
+
+  void emit_data(const Instruction& one, DeviceCode code) {
+    if (one.bytes == 0) return;
+    DeviceOp op = start(code, static_cast<std::uint64_t>(one.bytes));
+    op.sources = one.sources;
+    op.targets = one.targets;
+    const plan::Operation& operation = operation_of(one);
+    std::uint32_t packed = 0;
+    for (std::uint32_t i = 0; i < one.sources; ++i) packed += packed_source(code, i, one.sources) ? 1 : 0;
+    for (std::uint32_t i = 0; i < one.sources + one.targets; ++i) {
+      DeviceOperand operand = operand_of(program_.pointers()[one.pointers + i]);
+      if (i < one.sources && code != DeviceCode::kCopyPackets && packed_source(code, i, one.sources)) {
+        operand.peer = static_cast<std::uint16_t>(writer_of(operation, i, packed));
+      }
+      out_.operands.push_back(operand);
+    }
+    put_data(op, operation.fence);
+  }
+
+  void emit(const Instruction& one) {
+    using Use = DevicePlan::Use;
+    switch (one.code) {
+      case Code::kSignal:
+        return put_word(DeviceCode::kSignal, counter(one.peer, one.counter), slot(Use::kSignal, one.agent), one.peer);
+      case Code::kPostSignal:
+        return put_word(DeviceCode::kSignal, counter(one.peer, one.counter), slot(Use::kPostSignal, one.agent),
+                        one.peer);
+      case Code::kWait:
+        return put_word(DeviceCode::kWait, counter(rank_, one.counter), slot(Use::kWait, one.counter), one.peer);
+      case Code::kRelease:
+        return put_word(DeviceCode::kSignal, word(Use::kRelease, one.counter, 0), slot(Use::kRelease, one.counter),
+                        rank_);
+      case Code::kAcquire:
+        return put_word(DeviceCode::kWait, word(Use::kRelease, one.counter, 0), slot(Use::kAcquire, one.counter),
+                        rank_);
+      case Code::kBarrier:
+        return meet(one.counter);
+      case Code::kCopy:
+        return emit_data(one, DeviceCode::kCopy);
+      case Code::kReduce:
+        return emit_data(one, DeviceCode::kReduce);
+      case Code::kPack:
+        return emit_data(one, DeviceCode::kPack);
+      case Code::kPad:
+        return emit_data(one, DeviceCode::kPad);
+      case Code::kForward:
+        return emit_data(one, DeviceCode::kForward);
+      case Code::kUnpack:
+        return emit_data(one, DeviceCode::kUnpack);
+      case Code::kFold:
+        return emit_data(one, DeviceCode::kFold);
+      case Code::kAwaitPackets:
+        return emit_data(one, DeviceCode::kAwait);
+      case Code::kPost:
+        // A port's transfer is made at once, by the block that asks for it: before all that the port owes it.
+        return emit_data(one, one.packets ? DeviceCode::kCopyPackets : DeviceCode::kCopy);
+      case Code::kFlush:
+        return;
+    }
+  }
+
+  const DevicePlan& device_;
+  const Tables& tables_;
+  const std::int32_t rank_;
+  const DeviceVariant& variant_;
+  const DeviceMemory& memory_;
+  const Program program_;
+  int whole_ = kOut;  // in place: the side that holds both
+  bool shadowed_[2] = {false, false};
+  DeviceRecords out_;
+  std::size_t block_ = 0;
+  // Of the block at hand, since the last join.
+  std::vector<Range> ranges_;
+  bool touched_ = false;  // data
+  bool waited_ = false;
+  bool fenced_ = false;
+  std::set<std::uint32_t> merged_;  // slots of the words that the last record raises or awaits; empty: it is another
+  std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> writers_;
+};
+
+DeviceRecords DevicePlan::records(const DeviceVariant& variant, const DeviceMemory& memory) const {
+  return Lowering(*this, variant, memory).make();
+}
+
+}  // namespace tutti::executor

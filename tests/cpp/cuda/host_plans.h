@@ -1,0 +1,164 @@
+// Plans as a GPU runs them, on the host: every thread block of every rank is a thread (or several), memory is plain.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "algorithm/cuda/plan_call.cuh"
+#include "cuda/host_ranks.h"
+#include "cuda/thread_team.h"
+#include "executor/cuda/device_plan.h"
+
+namespace tutti::cuda::test {
+
+// The buffers of one rank's call: rank blocks one after another.
+struct PlanCall {
+  std::byte* input = nullptr;  // null: this rank has none
+  std::byte* output = nullptr;
+};
+
+class HostPlan {
+ public:
+  HostPlan(std::shared_ptr<const plan::Plan> plan, executor::DeviceLimits limits = {64, std::size_t{1} << 20})
+      : ranks_(static_cast<int>(plan->ranks.size())), worlds(ranks_) {
+    for (int r = 0; r < ranks_; ++r) {
+      plans.push_back(std::make_unique<executor::DevicePlan>(plan, r, limits));
+      memory_.push_back(aligned(plans.back()->memory_bytes()));
+      const std::vector<std::byte> image = plans.back()->state();
+      states_.push_back(aligned(image.size()));
+      std::memcpy(states_.back().get(), image.data(), image.size());
+    }
+  }
+
+  int ranks() const { return ranks_; }
+  // Of all ranks' next invocations, as if so many had been.
+  void set_invocation(std::uint64_t number) {
+    for (int r = 0; r < ranks_; ++r) {
+      for (int b = 0; b < plan(r).blocks(); ++b) invocations(r)[b] = number;
+    }
+  }
+
+  // One call, with segments as a communicator cuts it. `workers` 0: a block is one thread. `silent`: a rank that does
+  // not come.
+  void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op, int workers = 0,
+           int silent = -1, std::uint32_t fingerprint = 77) {
+    const std::size_t step = plan(0).segment_bytes();
+    for (std::size_t begin = 0; begin < block_bytes; begin += step) {
+      std::vector<executor::PlanArgs> args;
+      std::vector<executor::DeviceRecords> records;
+      for (int r = 0; r < ranks_; ++r) {
+        const PlanCall& call = calls[static_cast<std::size_t>(r)];
+        records.push_back(
+            plan(r).records(variant_of(r, call, std::min(step, block_bytes - begin), block_bytes, op), placement(r)));
+        args.push_back(args_of(r, call, begin, block_bytes, dtype, op, fingerprint));
+      }
+      std::vector<std::thread> threads;
+      for (int r = 0; r < ranks_; ++r) {
+        executor::PlanArgs& a = args[static_cast<std::size_t>(r)];
+        const executor::DeviceRecords& made = records[static_cast<std::size_t>(r)];
+        a.ops = made.ops.data();
+        a.operands = made.operands.data();
+        a.blocks = made.blocks.data();
+        for (int b = 0; r != silent && b < plan(r).blocks(); ++b) {
+          threads.emplace_back([&, r, b] {
+            const int blocks = plan(r).blocks();
+            if (workers == 0) {
+              return with_reducer(dtype, op, [&]<class R>() {
+                run_plan<R>(SerialTeam{b, blocks}, worlds.world(r), a);
+              });
+            }
+            run_block(
+                workers,
+                [&](const ThreadTeam& team) {
+                  with_reducer(dtype, op, [&]<class R>() { run_plan<R>(team, worlds.world(r), a); });
+                },
+                b, blocks);
+          });
+        }
+      }
+      for (std::thread& thread : threads) thread.join();
+    }
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const noexcept { std::free(memory); }
+  };
+  using Bytes = std::unique_ptr<std::byte, Free>;
+  static Bytes aligned(std::size_t bytes) {
+    const std::size_t whole = (bytes + 4095) / 4096 * 4096;
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(4096, whole));
+    std::memset(memory, 0, whole);
+    return Bytes(memory);
+  }
+
+  executor::DevicePlan& plan(int r) { return *plans[static_cast<std::size_t>(r)]; }
+  std::uint64_t* invocations(int r) {
+    return reinterpret_cast<std::uint64_t*>(states_[static_cast<std::size_t>(r)].get());
+  }
+  executor::DeviceMemory placement(int r) const {
+    executor::DeviceMemory placed;
+    for (const Bytes& memory : memory_) placed.ranks.push_back(memory.get());
+    placed.state = states_[static_cast<std::size_t>(r)].get();
+    return placed;
+  }
+
+  executor::DeviceVariant variant_of(int r, const PlanCall& call, std::size_t bytes, std::size_t whole, ReduceOp op) {
+    const plan::Plan& p = plan(r).plan();
+    const plan::Shape shape = plan::shape_of(p);
+    executor::DeviceVariant variant;
+    variant.bytes = bytes;
+    variant.has_input = call.input != nullptr;
+    variant.has_output = call.output != nullptr;
+    const std::byte* own = call.output + (shape.blocks[0] < shape.blocks[1] ? static_cast<std::size_t>(r) * whole : 0);
+    variant.input_in_place = p.in_place && call.input == own;
+    const std::size_t in = static_cast<std::size_t>(shape.blocks[0]) * whole;
+    const std::size_t out = static_cast<std::size_t>(shape.blocks[1]) * whole;
+    variant.overlaps = !p.in_place && variant.has_input && variant.has_output && call.input < call.output + out &&
+                       call.output < call.input + in;
+    variant.averages = op == ReduceOp::kAvg && variant.has_output;
+    return variant;
+  }
+
+  executor::PlanArgs args_of(int r, const PlanCall& call, std::size_t begin, std::size_t whole, DataType dtype,
+                             ReduceOp op, std::uint32_t fingerprint) {
+    executor::PlanArgs args;
+    const plan::Shape shape = plan::shape_of(plan(r).plan());
+    const std::byte* sides[] = {call.input, call.output};
+    for (std::size_t side = 0; side < 2; ++side) {
+      for (std::int32_t b = 0; sides[side] != nullptr && b < shape.blocks[side]; ++b) {
+        args.user[side * executor::kUserBlocks + static_cast<std::size_t>(b)] =
+            const_cast<std::byte*>(sides[side]) + static_cast<std::size_t>(b) * whole + begin;
+      }
+    }
+    args.invocations = invocations(r);
+    args.slots = reinterpret_cast<std::uint64_t*>(states_[static_cast<std::size_t>(r)].get() + plan(r).slots_offset());
+    args.fingerprint = fingerprint + static_cast<std::uint32_t>(begin);
+    args.halves = plan(r).halves();
+    args.spec.dtype = dtype;
+    args.spec.op = op == ReduceOp::kAvg ? ReduceOp::kSum : op;
+    args.spec.divisor = ranks_;
+    return args;
+  }
+
+  template <class F>
+  static void with_reducer(DataType dtype, ReduceOp op, F f) {
+    const bool sum = op == ReduceOp::kSum || op == ReduceOp::kAvg;
+    if (sum && dtype == DataType::kFloat32) return f.template operator()<SumF32>();
+    if (sum && dtype == DataType::kBfloat16) return f.template operator()<SumBf16>();
+    if (sum && dtype == DataType::kFloat16) return f.template operator()<SumF16>();
+    f.template operator()<ReduceAny>();
+  }
+
+  int ranks_;
+  std::vector<Bytes> memory_, states_;
+
+ public:
+  HostRanks worlds;
+  std::vector<std::unique_ptr<executor::DevicePlan>> plans;
+};
+
+}  // namespace tutti::cuda::test

@@ -1,0 +1,328 @@
+// Plans as GPUs run them, against the executor for CPUs: the same bits.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "cuda/host_plans.h"
+#include "executor/cpu/local_world.h"
+#include "executor/executor_plans.h"
+#include "executor/program/serves.h"
+#include "plan/operations.h"
+#include "plan/reader.h"
+#include "plan/structure.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+using plan::Plan;
+using plan::PlanCollective;
+
+struct NamedPlan {
+  std::string name;
+  std::shared_ptr<const Plan> plan;
+};
+
+// The programs that come with the language, for three ranks.
+std::vector<NamedPlan> programs() {
+  std::vector<NamedPlan> list;
+  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_EXPLORED_PROGRAMS)) {
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    list.push_back({entry.path().stem().string(), std::make_shared<const Plan>(plan::read_plan(text))});
+  }
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return list;
+}
+
+// Every operation that there is.
+std::vector<NamedPlan> plans_by_hand(std::int32_t ranks) {
+  std::vector<NamedPlan> list;
+  const auto add = [&list](std::string name, Plan made) {
+    made.reduce = plan::common_reduction(made);
+    list.push_back({std::move(name), std::make_shared<Plan>(std::move(made))});
+  };
+  add("two_step", plan::two_step_all_reduce(ranks));
+  add("packet_two_step", plan::packet_two_step_all_reduce(ranks));
+  add("switch", plan::switch_all_reduce(ranks));
+  add("port", plan::port_all_gather(ranks));
+  add("split", plan::split_all_to_all(ranks));
+  add("read", plan::read_reduce_scatter(ranks));
+  add("loop", plan::looped_all_reduce(ranks, 64));
+  add("in_place", plan::in_place_all_gather(ranks));
+  add("broadcast", plan::put_broadcast(ranks, ranks - 1));
+  add("gather", plan::put_gather(ranks, ranks - 1));
+  add("scatter", plan::get_scatter(ranks, 0));
+  add("reduce", plan::read_reduce(ranks, ranks - 1));
+  if (ranks == 1) return list;
+  add("ring", plan::ring_all_reduce(ranks));
+  add("all_pairs", plan::all_pairs_all_gather(ranks));
+  add("packets", plan::packet_all_reduce(ranks));
+  add("port_packets", plan::port_packets_in_parts(ranks));
+  add("tree", plan::tree_all_reduce(ranks));
+  return list;
+}
+
+bool reducing(const Plan& plan) {
+  return plan.collective == PlanCollective::kAllReduce || plan.collective == PlanCollective::kReduceScatter ||
+         plan.collective == PlanCollective::kReduce;
+}
+
+// Calls of one plan on both executors.
+class Twin {
+ public:
+  Twin(std::shared_ptr<const Plan> plan, std::size_t most_bytes, executor::DeviceLimits limits = {64, 1UL << 20})
+      : plan_(std::move(plan)),
+        shape_(plan::shape_of(*plan_)),
+        local_(plan_, static_cast<std::int64_t>(most_bytes), static_cast<std::int64_t>(most_bytes)),
+        device(plan_, limits) {}
+
+  struct Request {
+    std::size_t bytes = 0;
+    DataType dtype = DataType::kFloat32;
+    ReduceOp op = ReduceOp::kSum;
+    bool in_place = false;
+    int workers = 0;
+  };
+
+  // What differs, or nothing.
+  std::string fault(const Request& request, std::uint64_t seed) {
+    const std::vector<std::vector<std::byte>> expected = run_on_cpu(request, seed);
+    const std::size_t in = blocks(0) * request.bytes, out = blocks(1) * request.bytes;
+    std::vector<std::vector<std::byte>> inputs, outputs;
+    std::vector<PlanCall> calls;
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      inputs.push_back(input(request, seed, r));
+      outputs.emplace_back(out + kGuard, std::byte{0xa5});
+      const bool has_in = has(0, r), has_out = has(1, r);
+      PlanCall call{has_in ? inputs[r].data() : nullptr, has_out ? outputs[r].data() : nullptr};
+      if (request.in_place && has_in && has_out) {
+        std::byte* whole = in > out ? inputs[r].data() : outputs[r].data();
+        const std::size_t mine = in == out ? 0 : r * request.bytes;
+        call = in > out ? PlanCall{whole, whole + mine} : PlanCall{whole + mine, whole};
+        if (in <= out) std::memcpy(call.input, inputs[r].data(), in);
+      }
+      calls.push_back(call);
+    }
+    device.run(calls, request.bytes, request.dtype, request.op, request.workers);
+    for (std::size_t r = 0; r < expected.size(); ++r) {
+      if (device.worlds.host(static_cast<int>(r)).code != 0) return "rank " + std::to_string(r) + " failed";
+      if (!has(1, r)) continue;
+      for (std::size_t i = 0; i < out; ++i) {
+        if (calls[r].output[i] != expected[r][i]) {
+          return "rank " + std::to_string(r) + ": byte " + std::to_string(i) + " of " + std::to_string(out);
+        }
+      }
+      if (calls[r].output == outputs[r].data() &&
+          std::any_of(outputs[r].end() - kGuard, outputs[r].end(), [](std::byte b) { return b != std::byte{0xa5}; })) {
+        return "rank " + std::to_string(r) + ": written past the end";
+      }
+    }
+    return "";
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kGuard = 64;
+
+  std::size_t blocks(std::size_t side) const { return static_cast<std::size_t>(shape_.blocks[side]); }
+  bool has(int side, std::size_t rank) const {
+    const PlanCollective c = plan_->collective;
+    const bool rooted = side == 0 ? c == PlanCollective::kBroadcast || c == PlanCollective::kScatter
+                                  : c == PlanCollective::kReduce || c == PlanCollective::kGather;
+    return !rooted || static_cast<std::int32_t>(rank) == plan_->root;
+  }
+
+  std::vector<std::byte> input(const Request& request, std::uint64_t seed, std::size_t rank) const {
+    std::vector<std::byte> data(blocks(0) * request.bytes + kGuard);
+    std::mt19937_64 random(seed * 1000 + rank);
+    if (reducing(*plan_) && request.dtype == DataType::kFloat32) {
+      // Of sizes that differ: the order of a sum shows in its bits.
+      for (std::size_t i = 0; i + 4 <= data.size(); i += 4) {
+        const float value = static_cast<float>(static_cast<double>(random() % 20011) / 7.0 - 1000.0);
+        std::memcpy(&data[i], &value, 4);
+      }
+      return data;
+    }
+    for (std::byte& b : data) b = static_cast<std::byte>(random() % (reducing(*plan_) ? 64 : 256));
+    return data;
+  }
+
+  std::vector<std::vector<std::byte>> run_on_cpu(const Request& request, std::uint64_t seed) {
+    executor::LocalMessage message;
+    message.dtype = request.dtype;
+    message.op = request.op;
+    message.input_block_bytes = message.output_block_bytes = static_cast<std::int64_t>(request.bytes);
+    std::vector<std::vector<std::byte>> inputs, outputs;
+    const std::size_t in = blocks(0) * request.bytes, out = blocks(1) * request.bytes;
+    std::vector<std::byte*> results;
+    for (std::size_t r = 0; r < plan_->ranks.size(); ++r) {
+      inputs.push_back(input(request, seed, r));
+      outputs.emplace_back(out + kGuard);
+      std::byte* input_at = inputs[r].data();
+      std::byte* output_at = outputs[r].data();
+      if (plan_->in_place && in <= out) {
+        input_at = output_at + (in == out ? 0 : r * request.bytes);
+        std::memcpy(input_at, inputs[r].data(), in);
+      } else if (plan_->in_place) {
+        output_at = input_at + r * request.bytes;
+      }
+      message.inputs.push_back(input_at);
+      message.outputs.push_back(output_at);
+    }
+    const executor::LocalResult result = local_.run(message);
+    EXPECT_TRUE(result.outcome.ok()) << result.waiting;
+    std::vector<std::vector<std::byte>> expected;
+    for (std::byte* at : message.outputs) expected.emplace_back(at, at + out);
+    return expected;
+  }
+
+  std::shared_ptr<const Plan> plan_;
+  plan::Shape shape_;
+  executor::LocalWorld local_;
+
+ public:
+  HostPlan device;
+};
+
+// In and out of place in turn, and sizes: less than a chunk of each block, uneven ends, several segments.
+TEST(PlansOnGpus, GiveTheBitsOfTheExecutorForCpus) {
+  auto all = programs();
+  for (auto& named : plans_by_hand(2)) all.push_back(std::move(named));
+  ASSERT_GE(all.size(), 45u);
+  for (const auto& [name, plan] : all) {
+    Twin twin(plan, 1 << 16);
+    std::uint64_t seed = 0;
+    for (const std::size_t bytes : {4, 1004, 260}) {
+      const Twin::Request request{bytes, DataType::kFloat32, ReduceOp::kSum, seed % 2 == 1};
+      const std::string fault = twin.fault(request, ++seed);
+      ASSERT_EQ(fault, "") << name << ", " << plan->ranks.size() << " ranks, " << bytes << " bytes";
+    }
+  }
+}
+
+// A message of many segments, each an invocation of its own.
+TEST(PlansOnGpus, LongMessagesRunInSegments) {
+  for (auto& [name, plan] : plans_by_hand(2)) {
+    const executor::DeviceLimits least{64, executor::DevicePlan(plan, 0, {64, 1UL << 20}).memory_bytes() / 16};
+    Twin twin(plan, 1 << 16, least);
+    ASSERT_LT(twin.device.plans[0]->segment_bytes(), 50'004u) << name;
+    const ReduceOp op = reducing(*plan) ? ReduceOp::kAvg : ReduceOp::kSum;
+    EXPECT_EQ(twin.fault({50'004, DataType::kFloat32, op}, 5), "") << name;
+  }
+}
+
+TEST(PlansOnGpus, EveryTypeAndOperation) {
+  for (const auto& made : {plan::packet_all_reduce(2), plan::ring_all_reduce(2)}) {
+    Plan any = made;
+    for (plan::Rank& rank : any.ranks) {
+      for (plan::ThreadBlock& block : rank.blocks) {
+        for (plan::Operation& op : block.operations) {
+          if (plan::reduces(op.kind)) op.reduce = plan::ReduceKind::kAny;
+        }
+      }
+    }
+    any.reduce = plan::ReduceKind::kAny;
+    const auto shared = std::make_shared<const Plan>(any);
+    Twin twin(shared, 1 << 12);
+    int pairs = 0;
+    for (int dtype = 0; dtype < kDataTypeCount; ++dtype) {
+      for (int op = 0; op < kReduceOpCount; ++op) {
+        const Twin::Request request{480, static_cast<DataType>(dtype), static_cast<ReduceOp>(op), op % 2 == 1};
+        if (request.op == ReduceOp::kPremulSum || size_of(request.dtype) == 0 ||
+            executor::refusal(*shared, request.dtype, request.op) != nullptr) {
+          continue;
+        }
+        ++pairs;
+        EXPECT_EQ(twin.fault(request, static_cast<std::uint64_t>(dtype * 16 + op)), "")
+            << to_string(request.dtype) << " " << to_string(request.op);
+      }
+    }
+    EXPECT_GT(pairs, 100);
+  }
+}
+
+// Blocks of several lanes: what they must not do before others have.
+TEST(PlansOnGpus, LanesJoinWhereTheyMust) {
+  for (const auto& [name, plan] : plans_by_hand(2)) {
+    Twin twin(plan, 1 << 12);
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+      Twin::Request request{200 + 16 * seed, DataType::kFloat32, ReduceOp::kSum, seed % 2 == 0};
+      request.workers = 3;
+      ASSERT_EQ(twin.fault(request, seed), "") << name;
+    }
+  }
+}
+
+// Flags come round past 2^32 - 1, and none of them is zero.
+TEST(PlansOnGpus, InvocationsMayPassTheLastFlag) {
+  for (const auto& [name, plan] : plans_by_hand(2)) {
+    Twin twin(plan, 1 << 12);
+    twin.device.set_invocation(0xfffffffeu);
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+      ASSERT_EQ(twin.fault({100, DataType::kInt32, ReduceOp::kSum}, seed), "") << name;
+    }
+  }
+}
+
+struct Calls {
+  explicit Calls(std::size_t ranks) : inputs(ranks, std::vector<std::byte>(1024)), outputs(inputs) {
+    for (std::size_t r = 0; r < ranks; ++r) list.push_back({inputs[r].data(), outputs[r].data()});
+  }
+  std::vector<std::vector<std::byte>> inputs, outputs;
+  std::vector<PlanCall> list;
+};
+
+// Every wait of every kind ends, the call is not counted as complete, and later ones leave at once.
+TEST(PlansOnGpus, AMissingRankIsATimeout) {
+  int workers = 0;
+  for (const auto& [name, plan] : plans_by_hand(2)) {
+    HostPlan device(plan);
+    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 2'000'000;
+    Calls calls(2);
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, workers, 1);
+    EXPECT_EQ(device.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << name;
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, workers);
+    workers = 2 - workers;
+  }
+}
+
+TEST(PlansOnGpus, AnotherCallIsAMismatch) {
+  const auto plan = std::make_shared<const Plan>(plan::two_step_all_reduce(2));
+  HostPlan device(plan);
+  Calls calls(2);
+  std::thread other([&] { device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, 0, 0, 78); });
+  device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, 0, 1, 77);
+  other.join();
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(device.worlds.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kMismatch));
+  }
+}
+
+std::string refusal_of(const std::shared_ptr<const Plan>& plan, const executor::DeviceLimits& limits) {
+  std::string text;
+  for (std::int32_t rank = 0; rank < static_cast<std::int32_t>(plan->ranks.size()); ++rank) {
+    try {
+      executor::DevicePlan(plan, rank, limits);
+      return "rank " + std::to_string(rank) + " takes it";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      if (rank > 0) {
+        EXPECT_EQ(text, error.what()) << "ranks must refuse alike";
+      }
+      text = error.what();
+    }
+  }
+  return text;
+}
+
+TEST(PlansOnGpus, WhatDoesNotFitIsRefusedWithTheNumber) {
+  const auto blocks = std::make_shared<const Plan>(plan::two_step_all_reduce(2));
+  EXPECT_NE(refusal_of(blocks, {2, 1UL << 20}).find("3 thread blocks"), std::string::npos);
+  EXPECT_NE(refusal_of(blocks, {64, 5000}).find("a plan has at most 5000"), std::string::npos);
+  const auto many = std::make_shared<const Plan>(plan::put_broadcast(9, 0));
+  EXPECT_NE(refusal_of(many, {64, 1UL << 20}).find("9 ranks"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test
