@@ -49,6 +49,7 @@ struct CudaOptions {
   // Most blocks of a collective's kernel, so most multiprocessors that it takes from a model; the least that a rank
   // says counts for all. 0: TUTTI_CUDA_MAX_BLOCKS, else up to 64.
   int max_blocks = 0;
+  bool messages_only = false;        // exchange() alone: 4 MB of device memory, not 45 a rank; equal on all ranks
   bool lasting_streams = false;      // a promise: all streams of calls outlive the communicator; saves an event a call
   int flight_recorder_entries = -1;  // calls remembered; -1: TUTTI_FLIGHT_RECORDER_ENTRIES
   std::uint64_t first_sequence = 0;  // tests start near the wrap of a flag

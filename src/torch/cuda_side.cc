@@ -97,6 +97,7 @@ CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
   const std::string direction = std::to_string(from) + ">" + std::to_string(to);
   CudaPair::Plan plan{store_, id_ + "/" + direction, from, to, send, options_};
   plan.options.device = device.index();
+  plan.options.messages_only = true;
   plan.options.name += ", messages " + direction;
   return pairs_.try_emplace({peer, send}, std::move(plan), stream).first->second;
 }

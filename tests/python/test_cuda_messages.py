@@ -159,6 +159,35 @@ def test_layouts_whose_kernels_are_not_loaded(fresh_world: World) -> None:
     fresh_world(2, env=DEVICE).call(strided, timeout_s=40)
 
 
+def answered(ctx: Context) -> None:
+    """Rank 1 takes a large message only when rank 0 has its answer to it, a first message in the other direction."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=20))
+    if ctx.rank > 1:
+        return
+    large, small = torch.full((1 << 24,), 3.0, device="cuda"), torch.full((1000,), 5.0, device="cuda")
+    torch.cuda.synchronize()
+    step = (dist.isend, dist.irecv)[ctx.rank](small, 1 - ctx.rank, group=group)
+    step.wait(timedelta(seconds=15))
+    if ctx.rank == 0:
+        under_way = dist.isend(large, 1, group=group)
+        small.zero_()
+        dist.irecv(small, 1, group=group).wait(timedelta(seconds=15))
+        ctx.signal("answered")
+        under_way.wait(timedelta(seconds=15))
+        assert small.eq(5).all()
+    else:
+        dist.isend(small, 0, group=group).wait(timedelta(seconds=15))
+        ctx.await_signal("answered", [0])
+        large.zero_()
+        dist.irecv(large, 0, group=group).wait(timedelta(seconds=15))
+        assert large.eq(3).all()
+    dist.destroy_process_group(group)
+
+
+def test_a_message_under_way_holds_up_no_first_one(world: World) -> None:
+    run(world, answered, size=2)
+
+
 def followed(ctx: Context) -> None:
     """A first message, others at once behind it, and one that nobody waits for."""
     group = dist.new_group([0, 1])

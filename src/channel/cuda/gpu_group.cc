@@ -30,10 +30,9 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
     state_ = static_cast<RankState*>(state);
     RankState fresh;
     for (BlockState& block : fresh.blocks) block.sequence = block.pieces = request_.first_sequence;
-    check_cuda(cudaStreamCreateWithFlags(&reader_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-    // Not on the legacy stream: it may hold a wait for a message whose peer waits for this very group.
-    check_cuda(cudaMemcpyAsync(state_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice, reader_), "cudaMemcpyAsync");
-    check_cuda(cudaStreamSynchronize(reader_), "cudaStreamSynchronize");
+    make_stream();
+    check_cuda(cudaMemcpyAsync(state_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     void* pinned = nullptr;
     check_cuda(cudaHostAlloc(&pinned, sizeof(device::HostControl), cudaHostAllocPortable | cudaHostAllocMapped),
                "cudaHostAlloc");
@@ -43,7 +42,7 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
       request_.secret =
           exchange(store, request_.id, "cuda-secret", request_.rank, request_.size, mine, request_.timeout)[0];
     }
-    agree_on_blocks(store);
+    agree(store);
     if (request_.transport == "host") {
       connect(store, false);
       transport_ = "pinned host memory: TUTTI_CUDA_TRANSPORT=host";
@@ -64,25 +63,47 @@ GpuGroup::~GpuGroup() { release(); }
 void GpuGroup::release() noexcept {
   ports_.reset();
   scratch_.reset();
-  if (reader_ != nullptr) static_cast<void>(cudaStreamDestroy(reader_));
-  reader_ = nullptr;
+  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+  stream_ = nullptr;
   if (host_control_ != nullptr) static_cast<void>(cudaFreeHost(host_control_));
   if (state_ != nullptr) static_cast<void>(cudaFree(state_));
   host_control_ = nullptr;
   state_ = nullptr;
 }
 
+// For what the group itself does, and waits for, on its GPU: a stream that shares nothing with those of calls. A
+// pending call may wait for a peer that waits for this very group: so never the legacy stream, never the whole device,
+// and the highest priority, whose streams have hardware queues of their own.
+void GpuGroup::make_stream() {
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+}
+
 SymmetricRequest GpuGroup::symmetric_request(const std::string& what, std::size_t bytes) const {
-  return {request_.id + "/" + what, request_.secret, request_.rank, request_.size,
-          request_.device,          on_device_,      bytes,         request_.timeout};
+  SymmetricRequest request;
+  request.id = request_.id + "/" + what;
+  request.secret = request_.secret;
+  request.rank = request_.rank;
+  request.size = request_.size;
+  request.device = request_.device;
+  request.on_device = on_device_;
+  request.stream = stream_;
+  request.bytes = bytes;
+  request.timeout = request_.timeout;
+  return request;
+}
+
+ScratchLayout GpuGroup::layout() const {
+  return ScratchLayout(request_.size, request_.messages_only ? ScratchUse::kMessages : ScratchUse::kAll);
 }
 
 // Exchanges scratch and fills world_.
 void GpuGroup::connect(Store& store, bool on_device) {
   scratch_.reset();
   on_device_ = on_device;
-  scratch_ = std::make_unique<SymmetricMemory>(store, symmetric_request(on_device ? "peer scratch" : "host scratch",
-                                                                        ScratchLayout(request_.size).total_bytes()));
+  scratch_ = std::make_unique<SymmetricMemory>(
+      store, symmetric_request(on_device ? "peer scratch" : "host scratch", layout().total_bytes()));
   most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, wanted_blocks_);
   make_world();
 }
@@ -134,10 +155,18 @@ std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const 
   return std::make_shared<SymmetricMemory>(store, request);
 }
 
-void GpuGroup::agree_on_blocks(Store& store) {
-  for (const std::string& text : exchange(store, request_.id, "cuda-blocks", request_.rank, request_.size,
-                                          std::to_string(request_.max_blocks), request_.timeout)) {
-    const int wanted = std::stoi(text);
+// On what all ranks need alike before they share memory.
+void GpuGroup::agree(Store& store) {
+  const std::string mine = std::to_string(request_.max_blocks) + (request_.messages_only ? " messages" : "");
+  const std::vector<std::string> wishes =
+      exchange(store, request_.id, "cuda-wishes", request_.rank, request_.size, mine, request_.timeout);
+  for (std::size_t r = 0; r < wishes.size(); ++r) {
+    if (wishes[r].ends_with("messages") != wishes[0].ends_with("messages")) {
+      throw_error(ErrorKind::kMismatch, "rank " + std::to_string(r) +
+                                            " and rank 0 differ in messages_only: set "
+                                            "CudaOptions::messages_only alike on all ranks");
+    }
+    const int wanted = std::stoi(wishes[r]);
     if (wanted > 0) wanted_blocks_ = std::min(wanted_blocks_, wanted);
   }
 }
@@ -146,8 +175,8 @@ bool GpuGroup::read_state(RankState& state) const noexcept {
   // Another thread may be capturing in the global mode, which forbids this one to copy.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return false;
-  cudaError_t error = cudaMemcpyAsync(&state, state_, sizeof(state), cudaMemcpyDeviceToHost, reader_);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(reader_);
+  cudaError_t error = cudaMemcpyAsync(&state, state_, sizeof(state), cudaMemcpyDeviceToHost, stream_);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
   static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
   return error == cudaSuccess;
@@ -157,7 +186,7 @@ void GpuGroup::make_world() {
   world_ = {};
   world_.rank = request_.rank;
   world_.size = request_.size;
-  world_.layout = ScratchLayout(request_.size);
+  world_.layout = layout();
   world_.state = state_;
   world_.control.rank = request_.rank;
   world_.control.size = request_.size;
@@ -175,16 +204,13 @@ std::uint64_t GpuGroup::run_probe(std::uint64_t round, bool lines) const {
   ProbeArgs args{round, kProbeTimeoutNs, lines ? 1 : 0};
   DeviceWorld world = world_;
   void* parameters[] = {&world, &args};
-  cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  cudaError_t error = cudaLaunchKernel(request_.probe_kernel, dim3(1), dim3(kProbeThreads), parameters, 0, stream);
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
   std::uint64_t result = 0;
+  cudaError_t error = cudaLaunchKernel(request_.probe_kernel, dim3(1), dim3(kProbeThreads), parameters, 0, stream_);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
   if (error == cudaSuccess) {
-    error = cudaMemcpyAsync(&result, &state_->probe, sizeof(result), cudaMemcpyDeviceToHost, stream);
+    error = cudaMemcpyAsync(&result, &state_->probe, sizeof(result), cudaMemcpyDeviceToHost, stream_);
   }
-  if (error == cudaSuccess) error = cudaStreamSynchronize(stream);
-  static_cast<void>(cudaStreamDestroy(stream));
+  if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
   check_cuda(error, "the probe of the GPUs' memory");
   return result;
 }

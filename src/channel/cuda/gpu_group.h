@@ -39,7 +39,8 @@ struct GpuGroupRequest {
   std::chrono::milliseconds timeout{};  // of the store and the sockets
   const void* probe_kernel = nullptr;   // takes (DeviceWorld, ProbeArgs)
   std::uint64_t first_sequence = 0;
-  int max_blocks = 0;  // of a kernel, as this rank wants it; 0: no wish
+  int max_blocks = 0;          // of a kernel, as this rank wants it; 0: no wish
+  bool messages_only = false;  // no collectives
 };
 
 class GpuGroup {
@@ -85,7 +86,9 @@ class GpuGroup {
   ProbeResult native_links() const;
   bool try_peer_memory(Store& store);
   void connect(Store& store, bool on_device);
-  void agree_on_blocks(Store& store);
+  void make_stream();
+  void agree(Store& store);
+  ScratchLayout layout() const;
   SymmetricRequest symmetric_request(const std::string& what, std::size_t bytes) const;
   void make_world();
   void release() noexcept;
@@ -99,7 +102,7 @@ class GpuGroup {
   bool on_device_ = true;
   int wanted_blocks_ = kMaxBlocks;  // least of all ranks' wishes
   int most_blocks_ = kMaxBlocks;
-  cudaStream_t reader_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // make_stream()
   std::string transport_;
   std::mutex ports_mutex_;
   std::unique_ptr<GpuPorts> ports_;

@@ -34,20 +34,25 @@ inline constexpr std::size_t kMessageDepth = 4;
 inline constexpr std::size_t kMessagePieceBytes = 64 * 1024;
 inline constexpr std::size_t kProbeBytes = 64 * 1024;
 
+// What scratch is for: everything, or messages and nothing else, which take a twentieth.
+enum class ScratchUse { kAll, kMessages };
+
 class ScratchLayout {
  public:
-  explicit constexpr ScratchLayout(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {
-    std::size_t at = 256;  // the poison word has a line of its own
-    header_ = take(at, 8ULL * kMaxBlocks * kParities * ranks_);
-    bulk_signal_ = take(at, 8ULL * kPhases * kMaxBlocks * ranks_);
+  explicit constexpr ScratchLayout(int ranks, ScratchUse use = ScratchUse::kAll)
+      : ranks_(static_cast<std::size_t>(ranks)) {
+    const std::size_t blocks = use == ScratchUse::kAll ? kMaxBlocks : 0;  // of collectives
+    std::size_t at = 256;                                                 // the poison word has a line of its own
+    header_ = take(at, 8 * blocks * kParities * ranks_);
+    bulk_signal_ = take(at, 8 * kPhases * blocks * ranks_);
     message_filled_ = take(at, 8ULL * kMessageChannels * ranks_);
     message_drained_ = take(at, 8ULL * kMessageChannels * ranks_);
     message_header_ = take(at, 16ULL * kMessageDepth * kMessageChannels * ranks_);
     probe_signal_ = take(at, 8ULL * 2 * ranks_);
     probe_ = take(at, kProbeBytes * ranks_);
-    ll_ = take(at, kLLSlotBytes * kMaxBlocks * kParities * kPhases * ranks_);
-    ll128_ = take(at, kLL128SlotBytes * kMaxBlocks * kParities * kPhases * ranks_);
-    bulk_ = take(at, kBulkPieceBytes * kBulkDepth * kPhases * kMaxBlocks * ranks_);
+    ll_ = take(at, kLLSlotBytes * blocks * kParities * kPhases * ranks_);
+    ll128_ = take(at, kLL128SlotBytes * blocks * kParities * kPhases * ranks_);
+    bulk_ = take(at, kBulkPieceBytes * kBulkDepth * kPhases * blocks * ranks_);
     messages_ = take(at, kMessagePieceBytes * kMessageDepth * kMessageChannels * ranks_);
     total_ = at;
   }

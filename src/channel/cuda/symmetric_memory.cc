@@ -44,7 +44,8 @@ struct Card {
 // This rank's own memory, or the reason why there is none.
 std::shared_ptr<SharedMemory> make_own(const SymmetricRequest& request, std::string& problem) {
   try {
-    return request.on_device ? make_device_memory(request.device, request.bytes) : make_host_memory(request.bytes);
+    return request.on_device ? make_device_memory(request.device, request.bytes, request.stream)
+                             : make_host_memory(request.bytes);
   } catch (const Error& e) {
     problem = e.what();  // said to all, so that nobody waits
     return nullptr;

@@ -19,8 +19,9 @@ struct SymmetricRequest {
   int rank = 0;
   int size = 1;
   int device = 0;
-  bool on_device = true;  // else pinned host memory
-  std::size_t bytes = 0;  // equal on all ranks
+  bool on_device = true;          // else pinned host memory
+  cudaStream_t stream = nullptr;  // zeroes memory of the device: nothing else may keep it waiting
+  std::size_t bytes = 0;          // equal on all ranks
   std::chrono::milliseconds timeout{};
 };
 

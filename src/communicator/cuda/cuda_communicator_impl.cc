@@ -41,6 +41,7 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.probe_kernel = probe_kernel();
   request.first_sequence = options.first_sequence;
   request.max_blocks = std::max(options.max_blocks, 0);
+  request.messages_only = options.messages_only;
   return std::make_shared<GpuGroup>(store, request);
 }
 
@@ -51,9 +52,10 @@ std::uint64_t to_ns(std::chrono::milliseconds timeout) {
 
 constexpr std::string_view kMessagesName = "messages";
 
-// Memory for the boards of all ranks. It only makes messages of failures better: without it the group works.
-std::shared_ptr<SymmetricMemory> make_board(const GpuGroup& group, Store& store, int size) {
-  if (size == 1) return nullptr;
+// Memory for the boards of all ranks. It only makes messages of failures better: without it the group works. Only
+// collectives are posted there.
+std::shared_ptr<SymmetricMemory> make_board(const GpuGroup& group, Store& store, int size, bool messages_only) {
+  if (size == 1 || messages_only) return nullptr;
   const DeviceGuard guard(group.device());
   try {
     return group.allocate_on_host(store, "board", CallBoard::kBytes);
@@ -77,7 +79,7 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       options_(options),
       forced_(parse_forced(options.algorithm)),
       group_(make_group(store, id, rank, size, options, device)),
-      shared_board_(make_board(*group_, store, size)),
+      shared_board_(make_board(*group_, store, size, options.messages_only)),
       board_(rank, tables_of(shared_board_.get(), size)),
       log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
            [this](RankState& state) { return group_->read_state(state); }),
@@ -143,7 +145,17 @@ void CudaCommunicatorImpl::throw_if_failed() const {
   }
 }
 
-void CudaCommunicatorImpl::check(const Call& call) const { check_call(call, rank_, size_); }
+void CudaCommunicatorImpl::check(const Call& call) const {
+  require_collectives();
+  check_call(call, rank_, size_);
+}
+
+// Throws where there is no memory for anything but messages.
+void CudaCommunicatorImpl::require_collectives() const {
+  if (!options_.messages_only) return;
+  throw_error(ErrorKind::kInvalidArgument, "group '" + options_.name + "', rank " + std::to_string(rank_) +
+                                               ": made with CudaOptions::messages_only, it can exchange() only");
+}
 
 CudaShape CudaCommunicatorImpl::shape_of(const Call& call) const noexcept {
   return {call.collective, call.dtype, size_, agreed_bytes(call, size_), group_->most_blocks(), group_->ll128()};
@@ -291,6 +303,7 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
 }
 
 std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const std::string& name, std::size_t bytes) {
+  require_collectives();
   const DeviceGuard guard(group_->device());
   {
     // Here, where no kernel waits: CUDA may wait for kernels when it makes a stream.

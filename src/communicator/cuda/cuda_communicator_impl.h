@@ -71,6 +71,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
  private:
   static constexpr int kDirectWorkers = 512;  // of each block of a kernel without copies
 
+  void require_collectives() const;
   CudaShape shape_of(const Call& call) const noexcept;
   CallRecord record_of(const Call& call, std::uint32_t choice);
   // The fingerprint of `record`, run in this way; peers can look it up.

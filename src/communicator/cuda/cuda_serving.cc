@@ -8,6 +8,7 @@ namespace tutti::cuda {
 
 void CudaCommunicatorImpl::all_reduce_add_rms_norm(const CudaAddRmsNorm& call, CudaStream stream,
                                                    std::chrono::milliseconds timeout) {
+  require_collectives();
   check_add_rms_norm(call);
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);
@@ -49,6 +50,7 @@ Launched CudaCommunicatorImpl::launch_norm(const CudaAddRmsNorm& call, NormPlan&
 
 void CudaCommunicatorImpl::all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
                                                 std::chrono::milliseconds timeout) {
+  require_collectives();
   check_quantized(call);
   const DeviceGuard guard(group_->device());
   const std::lock_guard lock(mutex_);

@@ -28,7 +28,8 @@ class CudaDevice final : public CudaMemoryDevice {
       throw_error(ErrorKind::kInvalidArgument,
                   "CUDA device " + std::to_string(device) + " of " + std::to_string(count) + " does not exist");
     }
-    release_retired();
+    // Freeing waits for the device: not where a pending message may wait for what is made here.
+    if (!options.messages_only) release_retired();
     return std::make_shared<CudaCommunicatorImpl>(store, id, rank, size, options, device);
   }
 

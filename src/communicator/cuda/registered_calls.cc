@@ -94,6 +94,7 @@ std::string CudaCommunicatorImpl::problem_with(const std::vector<CudaRange>& ran
 
 std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(Store& store,
                                                                                const std::vector<CudaRange>& ranges) {
+  require_collectives();
   const DeviceGuard guard(group_->device());
   release_retired();
   std::string problem;

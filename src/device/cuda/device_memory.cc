@@ -91,12 +91,12 @@ std::shared_ptr<SharedMemory> make_unset_device_memory(int device, std::size_t b
   return std::make_shared<DeviceMemory>(handle, device, whole);
 }
 
-std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes) {
+std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes, cudaStream_t stream) {
   const DeviceGuard guard(device);
   check_cuda(cudaFree(nullptr), "cudaFree");  // makes the device's primary context
   auto memory = make_unset_device_memory(device, bytes);
-  check_cuda(cudaMemset(memory->data(), 0, memory->bytes()), "cudaMemset");
-  check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check_cuda(cudaMemsetAsync(memory->data(), 0, memory->bytes(), stream), "cudaMemsetAsync");
+  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   return memory;
 }
 

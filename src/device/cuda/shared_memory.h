@@ -5,6 +5,8 @@
 // maps it: a peer may still write into memory whose exporter is gone. Thread rule: values of one thread.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <memory>
 
@@ -30,8 +32,8 @@ class SharedMemory {
   virtual void allow(int device) = 0;
 };
 
-// `bytes` of zeroed memory on `device`, at least; accessible to it.
-std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes);
+// `bytes` of zeroed memory on `device`, at least; accessible to it. Zeroed on `stream`, and waits for nothing but that.
+std::shared_ptr<SharedMemory> make_device_memory(int device, std::size_t bytes, cudaStream_t stream);
 // The same with undefined contents; waits for nothing, also while a stream is being captured.
 std::shared_ptr<SharedMemory> make_unset_device_memory(int device, std::size_t bytes);
 // Memory that another process has exported, accessible to `device`.

@@ -18,9 +18,9 @@ namespace tutti::cuda::test {
 
 class HostRanks {
  public:
-  explicit HostRanks(int size, std::uint64_t first_sequence = 0)
+  explicit HostRanks(int size, std::uint64_t first_sequence = 0, ScratchUse use = ScratchUse::kAll)
       : size_(size), worlds_(static_cast<std::size_t>(size)) {
-    const ScratchLayout layout(size);
+    const ScratchLayout layout(size, use);
     for (int r = 0; r < size; ++r) {
       // Zero pages until touched.
       const UniqueFd memory = create_memfd("scratch", layout.total_bytes());

@@ -249,10 +249,14 @@ TEST(Order, CallsFollowEachOtherWithoutAPause) {
   }
 }
 
-// Messages in both directions at once, many more pieces than a ring holds.
+// What two ranks need for messages alone: 4 MB, as device memory is handed out in units of 2 MB.
+static_assert(ScratchLayout(2, ScratchUse::kMessages).total_bytes() <= std::size_t{4} << 20);
+static_assert(ScratchLayout(2).total_bytes() > std::size_t{90} << 20);
+
+// Messages in both directions at once, many more pieces than a ring holds, over scratch that has room for nothing else.
 TEST(Order, MessagesKeepTheirCredits) {
   constexpr int kSize = 2, kMessages = 60;
-  HostRanks ranks(kSize);
+  HostRanks ranks(kSize, 0, ScratchUse::kMessages);
   std::vector<std::vector<std::byte>> sent[kSize], received[kSize];
   for (int r = 0; r < kSize; ++r) {
     for (int i = 0; i < kMessages; ++i) {
@@ -289,7 +293,7 @@ TEST(Order, BatchesOfAnySizeInAnyOrder) {
   };
   for (const Shape shape : {Shape{2, 60}, Shape{2, 700}, Shape{4, 250}}) {
     const auto each = static_cast<std::size_t>(shape.each);
-    HostRanks ranks(shape.size);
+    HostRanks ranks(shape.size, 0, ScratchUse::kMessages);
     std::vector<std::vector<std::uint64_t>> sent(static_cast<std::size_t>(shape.size)), received(sent.size());
     std::vector<std::vector<MessageRequest>> batches(sent.size());
     std::vector<std::unique_ptr<std::barrier<>>> streams;

@@ -246,6 +246,94 @@ TEST(Collectives, WithoutCopies) {
   }
 }
 
+// Two ranks that only exchange messages take little memory, and nothing else runs there.
+TEST(Messages, AloneTakeLittleMemory) {
+  MemoryStore store;
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const auto free_now = [&] {
+      std::size_t free = 0, total = 0;
+      rank.barrier->arrive_and_wait();
+      TUTTI_CUDA_OK(cudaMemGetInfo(&free, &total));
+      rank.barrier->arrive_and_wait();
+      return free;
+    };
+    CudaOptions options = world.options;
+    options.device = rank.device;
+    options.messages_only = true;
+    const std::size_t before = free_now();
+    const auto pair = CudaCommunicator::create(store, "pair", rank.rank, rank.size, options);
+    const std::size_t after = free_now();
+    // Of both ranks, which may share the GPU; other programs on it may take some meanwhile.
+    EXPECT_LT(before - std::min(before, after), std::size_t{40} << 20);
+
+    CaseShape shape = shape_of(Collective::kBroadcast, 0);
+    std::vector<std::byte> bytes(3'000'001);
+    fill(bytes, shape, 1, 0);
+    std::byte* const data = rank.allocate(bytes.size());
+    if (rank.rank == 0) rank.upload(data, bytes, rank.stream);
+    pair->exchange({{rank.rank == 0, data, bytes.size(), 1 - rank.rank, 7}}, rank.stream);
+    pair->synchronize(rank.stream);
+    if (rank.rank == 1) EXPECT_EQ(rank.download(data, bytes.size()), bytes);
+
+    const CollectiveCase c(shape_of(Collective::kAllReduce, 10), rank.size, 1);
+    const Buffers b = prepare(rank, c, rank.stream);
+    try {
+      pair->run(b.call, rank.stream);
+      ADD_FAILURE() << "a collective over memory for messages";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(e.what()).find("messages_only"), std::string::npos) << e.what();
+    }
+    options.messages_only = rank.rank == 0;
+    try {
+      CudaCommunicator::create(store, "differing", rank.rank, rank.size, options);
+      ADD_FAILURE() << "ranks differ in what their memory is for";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kMismatch) << e.what();
+    }
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+// A message is under way that its receiver takes only after a communicator has been made: making it waits for no
+// kernel.
+TEST(Messages, UnderWayDoNotKeepCommunicatorsFromBeingMade) {
+  constexpr std::size_t kBytes = std::size_t{24} << 20;  // more than scratch holds
+  MemoryStore store;
+  run_gpu_ranks({}, [&](Rank& rank) {
+    CaseShape shape = shape_of(Collective::kBroadcast, 0);
+    std::vector<std::byte> large(kBytes), small(1000);
+    fill(large, shape, 1, 0);
+    fill(small, shape, 2, 1);
+    std::byte* const data = rank.allocate(kBytes);
+    std::byte* const answer = rank.allocate(small.size());
+    if (rank.rank == 0) rank.upload(data, large, rank.stream);
+    if (rank.rank == 1) rank.upload(answer, small, rank.other_stream);
+    TUTTI_CUDA_OK(cudaDeviceSynchronize());
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 0) rank.comm->exchange({{true, data, kBytes, 1, 0}}, rank.stream);
+    rank.barrier->arrive_and_wait();
+    CudaOptions options;
+    options.device = rank.device;
+    options.timeout = std::chrono::seconds(20);  // longer than the message would wait
+    std::shared_ptr<CudaCommunicator> made[2];
+    for (const bool messages_only : {true, false}) {
+      options.messages_only = messages_only;
+      made[messages_only] = CudaCommunicator::create(store, messages_only ? "pair" : "whole", rank.rank, 2, options);
+      EXPECT_EQ(made[messages_only]->transport(), rank.comm->transport());
+    }
+    made[1]->exchange({{rank.rank == 1, answer, small.size(), 1 - rank.rank, 0}}, rank.other_stream);
+    made[1]->synchronize(rank.other_stream);
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 1) rank.comm->exchange({{false, data, kBytes, 0, 0}}, rank.stream);
+    rank.comm->synchronize(rank.stream);
+    if (rank.rank == 1) EXPECT_EQ(rank.download(data, kBytes), large);
+    if (rank.rank == 0) EXPECT_EQ(rank.download(answer, small.size()), small);
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 TEST(Messages, BatchesInAnyOrder) {
   GpuWorld world;
   world.size = 4;
