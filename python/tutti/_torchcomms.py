@@ -1,0 +1,126 @@
+"""Entry point of ``torchcomms.backends``: makes ``torchcomms.new_comm("tutti", device)`` work by itself.
+
+TorchComms asks for the attribute ``backend`` of this module when a communicator of that name is made for the first
+time. That says where the library of the backend is, after checking that the library is there and was built for the
+torchcomms that asks. The library calls :func:`make_group` for each communicator, part of a split and reconfiguration.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import threading
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
+LIBRARY_VARIABLE = "TORCHCOMMS_BACKEND_LIB_PATH_TUTTI"
+HINTS = ("tutti.algorithm", "tutti.max_blocks")
+_HOW_TO_BUILD = (
+    "pip install --no-build-isolation -Ccmake.define.TUTTI_TORCHCOMMS_INCLUDE=<checkout of torchcomms> "
+    "<checkout of Tutti>"
+)
+
+_job_lock = threading.Lock()
+_job_stores: dict[tuple[str, ...], dist.Store] = {}  # guarded by _job_lock
+
+
+def library() -> Path:
+    """The backend's library. ``ImportError``, saying what to do, if it was not built, or for another torchcomms."""
+    from tutti import _backend, _core
+
+    _backend._load()  # refuses another torch
+    folder = Path(_core.__file__).parent
+    found = sorted(folder.glob("_comms_tutti.*so"))
+    if not found:
+        raise ImportError(
+            f"this tutti was built without its backend for torchcomms: no _comms_tutti.*.so is in {folder}. "
+            f"Build it with the headers of the torchcomms that is installed: {_HOW_TO_BUILD}"
+        )
+    recorded = folder / "torchcomms_version.txt"
+    built = recorded.read_text().strip() if recorded.exists() else ""
+    try:
+        present = importlib.metadata.version("torchcomms")
+    except importlib.metadata.PackageNotFoundError:
+        present = built  # run from a build folder: only the ABI, which torchcomms compares, is known
+    if built and present.split("+")[0] != built:
+        raise ImportError(
+            f"this tutti's backend was built for torchcomms {built}, and here is torchcomms {present}: {_HOW_TO_BUILD}"
+        )
+    return found[0]
+
+
+def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
+    """The store of communicators that were given none: one in a process, on a port of its own.
+
+    The ranks meet at ``MASTER_ADDR`` and ``MASTER_PORT`` only to say which port, so that other backends can open their
+    stores there before and after. A launcher's own store is used as it is.
+    """
+    import torch.distributed as dist
+
+    launchers = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    where = tuple(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    key = (*where, str(rank), str(size))
+    with _job_lock:
+        if key not in _job_stores:
+            if "" in where:
+                raise ValueError(
+                    "no store was given, and MASTER_ADDR and MASTER_PORT are not set: set them, or pass store="
+                )
+            meeting, _, _ = next(dist.rendezvous(f"env://?rank={rank}&world_size={size}", timeout=timeout))
+            if launchers:
+                _job_stores[key] = meeting
+            else:
+                host, text = where[0], "tutti/torchcomms/port"
+                port = 0 if rank == 0 else int(meeting.get(text))
+                own = dist.TCPStore(host, port, None, rank == 0, timeout, wait_for_workers=False)
+                if rank == 0:
+                    meeting.set(text, str(own.port))
+                # The meeting's store goes with rank 0's reference: not before all have read the port.
+                if meeting.add(f"{text}/read", 1) == size:
+                    meeting.set(f"{text}/all", "1")
+                if rank == 0:
+                    meeting.get(f"{text}/all")
+                _job_stores[key] = own
+        return _job_stores[key]
+
+
+def _options(hints: dict[str, str]) -> Any:
+    from tutti import _backend
+
+    unknown = [name for name in hints if name.startswith("tutti.") and name not in HINTS]
+    if unknown:
+        raise ValueError(f"hint {unknown[0]!r} is not known: tutti takes {', '.join(HINTS)}")
+    return _backend._load().Options(
+        algorithm=hints.get("tutti.algorithm", ""), max_blocks=int(hints.get("tutti.max_blocks", "0"))
+    )
+
+
+def make_group(
+    store: dist.Store | None, rank: int, size: int, key: str, timeout: timedelta, hints: dict[str, str]
+) -> Any:
+    """The group behind a communicator, over ``store`` or the job's; ``key`` names it there. Collective."""
+    from tutti import _backend
+
+    options = _options(hints)
+    chosen = _job_store(rank, size, timeout) if store is None else store
+    group = SimpleNamespace(
+        store=chosen,
+        group_rank=rank,
+        group_size=size,
+        timeout=timeout,
+        group_id="torchcomms:" + quote(key, safe=":"),
+        global_ranks_in_group=list(range(size)),
+    )
+    return _backend.create_backend(group, options)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "backend":  # of the entry point
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return os.environ.setdefault(LIBRARY_VARIABLE, str(library()))

@@ -1,0 +1,222 @@
+#include "torchcomms/backend.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <comms/torchcomms/utils/Utils.hpp>
+#include <random>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "torchcomms/work.h"
+
+namespace tutti::torchcomms {
+namespace {
+
+// Tells this process from all others: reconfigure() finds its rank by it.
+std::string new_handle() {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::random_device random;
+  std::string handle = "tutti:";
+  for (int i = 0; i < 32; ++i) handle += kDigits[random() % kDigits.size()];
+  return handle;
+}
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+}  // namespace
+
+TorchCommTutti::TorchCommTutti() : handle_(new_handle()), link_(std::make_shared<Link>()) { link_->owner = this; }
+
+TorchCommTutti::~TorchCommTutti() {
+  {
+    const std::lock_guard<std::mutex> lock(link_->mutex);
+    link_->owner = nullptr;
+  }
+  for (void* const handle : persistent_) delete static_cast<Persistent*>(handle);
+  if (life_ == Life::kReady && !isAborted()) {
+    TORCH_WARN("tutti: communicator '", name_, "' goes without finalize(): call it on every rank");
+  }
+  drop(group_);
+}
+
+std::string_view TorchCommTutti::getBackendVersion() const { return TUTTI_VERSION; }
+
+void TorchCommTutti::refuse(const std::string& operation, const std::string& reason) const {
+  C10_THROW_ERROR(ValueError, "tutti: " + operation + " on communicator '" + name_ + "': " + reason);
+}
+
+int TorchCommTutti::checked_rank(int rank, const char* operation, const char* which) const {
+  if (rank >= 0 && rank < size_) return rank;
+  ready(operation);
+  refuse(operation, std::string(which) + " " + std::to_string(rank) + " is no rank of it: they are 0 to " +
+                        std::to_string(size_ - 1));
+}
+
+c10d::Backend& TorchCommTutti::ready(const char* operation) const {
+  if (life_ == Life::kReady && !isAborted()) [[likely]]
+    return *group_;
+  std::string reason = "it is not initialized: make it with torchcomms.new_comm";
+  if (life_ == Life::kAwaitsReconfigure)
+    reason = "it is not initialized: it was made with enable_reconfigure, call reconfigure() first";
+  if (life_ == Life::kFinalized) reason = "it is finalized";
+  if (life_ == Life::kReady) reason = "it was aborted: call reconfigure(), or make another one";
+  C10_THROW_ERROR(DistBackendError, "tutti: " + std::string(operation) + " on communicator '" + name_ + "': " + reason);
+}
+
+Group TorchCommTutti::current_group() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return group_;
+}
+
+void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout) {
+  Group made = make_group({store_, rank, size, key, timeout, options_.hints});
+  Group previous;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    previous = std::exchange(group_, std::move(made));
+  }
+  drop(previous);
+  rank_ = rank;
+  size_ = size;
+  key_ = key;
+  aborted_.store(false, std::memory_order_release);
+  life_ = Life::kReady;
+}
+
+void TorchCommTutti::init(at::Device device, const std::string& name, const comms::CommOptions& options) {
+  if (life_ != Life::kNew) refuse("init", "it is initialized already");
+  if (!device.is_cpu() && !device.is_cuda()) {
+    refuse("init", "tutti serves CPU and CUDA devices, not " + device.str());
+  }
+  device_ = device;
+  name_ = name;
+  options_ = options;
+  options_.store = nullptr;  // held here alone
+  store_ = options.store;
+  if (options.enable_reconfigure) {
+    key_ = name;
+    life_ = Life::kAwaitsReconfigure;
+    return;
+  }
+  if (rank_ < 0) std::tie(rank_, size_) = comms::query_ranksize();
+  make(rank_, size_, key_.empty() ? name : key_, options.timeout);
+}
+
+void TorchCommTutti::finalize() {
+  if (life_ == Life::kNew || life_ == Life::kAwaitsReconfigure) refuse("finalize", "it is not initialized");
+  if (life_ == Life::kFinalized) refuse("finalize", "it is already finalized");
+  life_ = Life::kFinalized;
+  registered_.clear();
+  const Group group = current_group();
+  if (!isAborted()) group->shutdown();
+  store_.reset();
+}
+
+void TorchCommTutti::setTimeout(Milliseconds timeout) {
+  ready("set_timeout").setTimeout(timeout);
+  options_.timeout = timeout;
+}
+
+void TorchCommTutti::setHints(std::unordered_map<std::string, std::string> hints) { options_.hints = std::move(hints); }
+
+std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector<int>& ranks, const std::string& name,
+                                                               const comms::CommOptions& options) {
+  constexpr const char* kOperation = "split";
+  ready(kOperation);
+  for (const int rank : ranks) checked_rank(rank, kOperation, "the list's");
+  if (std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
+    refuse(kOperation, "Duplicate ranks found in ranks list " + join(ranks));
+  }
+  if (ranks.empty()) return nullptr;  // this rank is in no part
+  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
+  if (own == ranks.end()) {
+    refuse(kOperation, "Current rank " + std::to_string(rank_) + " is not included in the provided ranks list " +
+                           join(ranks) + ": a rank that is in no part passes an empty list");
+  }
+  auto part = std::make_shared<TorchCommTutti>();
+  part->rank_ = static_cast<int>(own - ranks.begin());
+  part->size_ = static_cast<int>(ranks.size());
+  // Only its members count it: parts of one split, and ranks without a part, need not keep step.
+  part->key_ = key_ + "/split:" + join(ranks) + ":" + name;
+  comms::CommOptions child = options;
+  if (child.store == nullptr) child.store = store_;
+  child.enable_reconfigure = false;
+  const int lowest = *std::min_element(ranks.begin(), ranks.end());
+  part->init(device_, name + "_" + std::to_string(lowest), child);
+  return part;
+}
+
+WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
+  constexpr const char* kOperation = "reconfigure";
+  if (life_ == Life::kNew) refuse(kOperation, "it is not initialized: make it with torchcomms.new_comm");
+  if (life_ == Life::kFinalized) refuse(kOperation, "it is finalized");
+  // Handles in no order are ordered by their text, on all ranks alike.
+  std::vector<std::string> handles = std::visit(
+      [](const auto& given) { return std::vector<std::string>(given.begin(), given.end()); }, options.handles);
+  if (options.handles.index() == 0) std::sort(handles.begin(), handles.end());
+  if (std::set<std::string>(handles.begin(), handles.end()).size() != handles.size()) {
+    refuse(kOperation, "a handle is in the list twice");
+  }
+  const auto own = std::find(handles.begin(), handles.end(), handle_);
+  if (own == handles.end()) {
+    refuse(kOperation,
+           "this process's handle " + handle_ + " is not among those given: pass what get_init_handle() returns");
+  }
+  if (!uuids_.insert(options.uuid).second) {
+    refuse(kOperation, "uuid " + std::to_string(options.uuid) + " has been used: each reconfigure() takes a new one");
+  }
+  for (const auto& [hint, value] : options.hints) options_.hints[hint] = value;
+  make(static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
+       name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout));
+  return c10::make_intrusive<comms::TorchWorkCompleted>();
+}
+
+void TorchCommTutti::abort() {
+  const Group group = current_group();
+  if (group == nullptr) return;
+  group->abort();
+  aborted_.store(true, std::memory_order_release);
+}
+
+void TorchCommTutti::tensor_register(const at::Tensor& tensor) {
+  ready("tensor_register");
+  if (!tensor.defined() || !tensor.has_storage()) refuse("tensor_register", "the tensor has no memory of its own");
+  registered_.push_back(tensor);
+}
+
+void TorchCommTutti::tensor_deregister(const at::Tensor& tensor) {
+  const auto found = std::find_if(registered_.begin(), registered_.end(),
+                                  [&](const at::Tensor& held) { return held.is_same(tensor); });
+  if (found == registered_.end()) refuse("tensor_deregister", "the tensor is not registered");
+  registered_.erase(found);
+}
+
+void TorchCommTutti::run_hooks_of_failure() {
+  const Group group = current_group();
+  if (group != nullptr && group->getError() != c10d::ErrorType::SUCCESS) runAbortHooks();
+}
+
+WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, bool async, Milliseconds timeout,
+                            const std::function<CallPtr(c10d::Backend&)>& issue, Milliseconds limit) {
+  c10d::Backend& group = ready(operation);
+  CallPtr call;
+  try {
+    call = issue(group);
+    if (!async && !call->isCompleted()) call->wait(limit.count() > 0 ? limit : kNoTimeout);
+  } catch (...) {
+    run_hooks_of_failure();
+    throw;
+  }
+  if (!async) return c10::make_intrusive<comms::TorchWorkCompleted>();
+  const bool on_device = tensor != nullptr && tensor->defined() && tensor->is_cuda();
+  return CallWork::make(std::move(call), on_device, timeout, limit, [link = link_] {
+    const std::lock_guard<std::mutex> lock(link->mutex);
+    if (link->owner != nullptr) link->owner->run_hooks_of_failure();
+  });
+}
+
+}  // namespace tutti::torchcomms

@@ -1,0 +1,164 @@
+// Tutti as a backend of TorchComms: what torchcomms.new_comm("tutti", device) gives.
+//
+// Each operation of TorchCommBackend becomes a call of the communicator's group (group.h); arguments that are wrong
+// raise before anything is sent, and leave the communicator usable. CPU and CUDA tensors are both taken, whatever the
+// device of the communicator: it says what barriers wait for.
+//
+// Life: init() makes the group, unless reconfigure() is to do it (CommOptions::enable_reconfigure). abort() and any
+// failure of a peer end it for good; reconfigure() makes another one. finalize() ends it on this rank.
+//
+// Ownership: shared with TorchComms; works do not hold the communicator. Thread rule: TorchCommBackend's, the caller
+// serializes; abort() and isAborted() from any thread beside it.
+#pragma once
+
+#include <atomic>
+#include <comms/torchcomms/TorchCommBackend.hpp>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "torchcomms/group.h"
+
+namespace tutti::torchcomms {
+
+namespace comms = ::torch::comms;
+using WorkPtr = c10::intrusive_ptr<comms::TorchWork>;
+
+inline constexpr const char* kBackendName = "tutti";
+
+class TorchCommTutti final : public comms::TorchCommBackend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using Splits = std::vector<std::uint64_t>;
+  using Milliseconds = std::chrono::milliseconds;
+
+  TorchCommTutti();
+  ~TorchCommTutti() override;
+
+  // Life of the communicator (backend.cc).
+  void init(at::Device device, const std::string& name, const comms::CommOptions& options) override;
+  void finalize() override;
+  int getRank() const override { return rank_; }
+  int getSize() const override { return size_; }
+  std::string_view getBackendName() const override { return kBackendName; }
+  std::string_view getBackendVersion() const override;
+  std::string_view getCommName() const override { return name_; }
+  const comms::CommOptions& getOptions() const override { return options_; }
+  const at::Device& getDevice() const override { return device_; }
+  bool isInitialized() const override { return life_ == Life::kReady && !isAborted(); }
+  void setTimeout(Milliseconds timeout) override;
+  void setHints(std::unordered_map<std::string, std::string> hints) override;
+  std::shared_ptr<comms::TorchCommBackend> split(const std::vector<int>& ranks, const std::string& name,
+                                                 const comms::CommOptions& options) override;
+  bool supportsReconfigure() const override { return true; }
+  comms::InitHandle getInitHandle() const override { return handle_; }
+  WorkPtr reconfigure(const comms::ReconfigureOptions& options) override;
+  bool isAbortSupported() const override { return true; }
+  bool isAborted() const override { return aborted_.load(std::memory_order_acquire); }
+  void abort() override;
+
+  // Messages (messages.cc).
+  WorkPtr send(const at::Tensor& tensor, int peer, bool async, const comms::SendOptions& options) override;
+  WorkPtr recv(at::Tensor& tensor, int peer, bool async, const comms::RecvOptions& options) override;
+  WorkPtr batch_op_issue(const std::vector<comms::BatchSendRecv::P2POp>& messages, bool async,
+                         const comms::BatchP2POptions& options) override;
+
+  // Collectives (collectives.cc).
+  WorkPtr broadcast(at::Tensor& tensor, int root, bool async, const comms::BroadcastOptions& options) override;
+  WorkPtr all_reduce(at::Tensor& tensor, const comms::ReduceOp& op, bool async,
+                     const comms::AllReduceOptions& options) override;
+  WorkPtr reduce(const at::Tensor& tensor, int root, const comms::ReduceOp& op, bool async,
+                 const comms::ReduceOptions& options) override;
+  WorkPtr all_gather(const Tensors& outputs, const at::Tensor& input, bool async,
+                     const comms::AllGatherOptions& options) override;
+  WorkPtr all_gather_v(const Tensors& outputs, const at::Tensor& input, bool async,
+                       const comms::AllGatherOptions& options) override;
+  WorkPtr all_gather_single(at::Tensor& output, const at::Tensor& input, bool async,
+                            const comms::AllGatherSingleOptions& options) override;
+  WorkPtr reduce_scatter(at::Tensor& output, const Tensors& inputs, const comms::ReduceOp& op, bool async,
+                         const comms::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_v(at::Tensor& output, const Tensors& inputs, const comms::ReduceOp& op, bool async,
+                           const comms::ReduceScatterOptions& options) override;
+  WorkPtr reduce_scatter_single(at::Tensor& output, const at::Tensor& input, const comms::ReduceOp& op, bool async,
+                                const comms::ReduceScatterSingleOptions& options) override;
+  WorkPtr all_to_all_single(at::Tensor& output, const at::Tensor& input, bool async,
+                            const comms::AllToAllSingleOptions& options) override;
+  WorkPtr all_to_all_v_single(at::Tensor& output, const at::Tensor& input, const Splits& output_splits,
+                              const Splits& input_splits, bool async,
+                              const comms::AllToAllvSingleOptions& options) override;
+  WorkPtr all_to_all(const Tensors& outputs, const Tensors& inputs, bool async,
+                     const comms::AllToAllOptions& options) override;
+  WorkPtr barrier(bool async, const comms::BarrierOptions& options) override;
+  WorkPtr scatter(at::Tensor& output, const Tensors& inputs, int root, bool async,
+                  const comms::ScatterOptions& options) override;
+  WorkPtr gather(const Tensors& outputs, const at::Tensor& input, int root, bool async,
+                 const comms::GatherOptions& options) override;
+  WorkPtr gather_single(at::Tensor& output, const at::Tensor& input, int root, bool async,
+                        const comms::GatherSingleOptions& options) override;
+
+  // A gather into the same output again and again. The handle owns a reference to the output.
+  AllGatherPHandle all_gather_p_init(at::Tensor& output, const comms::AllGatherPInitOptions& options) override;
+  WorkPtr all_gather_p_exec(AllGatherPHandle handle, const at::Tensor& input, bool async,
+                            const comms::AllGatherPExecOptions& options) override;
+  void all_gather_p_free(AllGatherPHandle handle) override;
+
+  // Held until deregistered. This rank's word alone makes no call faster: memory that all ranks map is made by
+  // tutti.empty, or registered by tutti.register_tensors together.
+  void tensor_register(const at::Tensor& tensor) override;
+  void tensor_deregister(const at::Tensor& tensor) override;
+
+ private:
+  enum class Life { kNew, kAwaitsReconfigure, kReady, kFinalized };
+  using CallPtr = c10::intrusive_ptr<c10d::Work>;
+  struct Persistent {
+    at::Tensor output;
+  };
+
+  // What works reach the communicator by, which may be gone when they are waited for.
+  struct Link {
+    std::mutex mutex;
+    TorchCommTutti* owner = nullptr;
+  };
+
+  // Runs `issue(group)`, which returns a c10d::Work, and makes a TorchWork of it. `limit`: of waits, for calls that
+  // c10d gives no time limit of their own; zero for the others, which end in time by themselves.
+  WorkPtr run(const char* operation, const at::Tensor* tensor, bool async, Milliseconds timeout,
+              const std::function<CallPtr(c10d::Backend&)>& issue, Milliseconds limit = {});
+  c10d::Backend& ready(const char* operation) const;
+  [[noreturn]] void refuse(const std::string& operation, const std::string& reason) const;
+  int checked_rank(int rank, const char* operation, const char* which) const;
+  c10d::ReduceOp reduction(const comms::ReduceOp& op, const char* operation) const;
+  WorkPtr transfer(const char* operation, at::Tensor tensor, int peer, int tag, bool async, Milliseconds timeout,
+                   bool receive);
+  WorkPtr gather_lists(const char* operation, const Tensors& outputs, const at::Tensor& input, bool async,
+                       Milliseconds timeout);
+  WorkPtr scatter_lists(const char* operation, at::Tensor& output, const Tensors& inputs, const comms::ReduceOp& op,
+                        bool async, Milliseconds timeout);
+  void run_hooks_of_failure();
+  void make(int rank, int size, const std::string& key, Milliseconds timeout);
+  Group current_group() const;
+
+  at::Device device_{at::kCPU};
+  std::string name_;
+  std::string key_;  // names the group in the store
+  comms::CommOptions options_;
+  StorePtr store_;
+  std::string handle_;  // of this process, for reconfigure()
+  Life life_ = Life::kNew;
+  int rank_ = -1;
+  int size_ = -1;
+  std::set<std::int64_t> uuids_;  // of reconfigure(), used up
+  std::vector<at::Tensor> registered_;
+  std::set<void*> persistent_;  // handles of all_gather_p_init
+  const std::shared_ptr<Link> link_;
+
+  // release in abort(), acquire in isAborted(): who sees it set sees the group aborted.
+  std::atomic<bool> aborted_{false};
+  mutable std::mutex mutex_;  // guards group_ against abort() on another thread
+  Group group_;
+};
+
+}  // namespace tutti::torchcomms

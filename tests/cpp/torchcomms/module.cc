@@ -1,0 +1,248 @@
+// The Python module of the stand-in: new_comm and communicators under the names that torchcomms gives them, over the
+// library that TUTTI_TORCHCOMMS_BACKEND names, loaded as torchcomms loads it.
+#include <dlfcn.h>
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <comms/torchcomms/TorchCommBackend.hpp>
+
+namespace py = pybind11;
+namespace {
+
+using namespace torch::comms;
+using Backend = TorchCommBackend;
+using BackendPtr = std::shared_ptr<Backend>;
+using Tensors = std::vector<at::Tensor>;
+using Release = py::call_guard<py::gil_scoped_release>;
+using Timeout = std::optional<Milliseconds>;
+using Store = std::optional<c10::intrusive_ptr<c10d::Store>>;
+
+DynamicLoaderInterface load(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  auto* const create = reinterpret_cast<DynamicLoaderInterface (*)()>(dlsym(library, "create_dynamic_loader_tutti"));
+  if (create == nullptr) throw std::runtime_error(dlerror());
+  const DynamicLoaderInterface loader = create();
+  if (std::string(loader.get_supported_version()) != TORCHCOMM_BACKEND_ABI_VERSION) {
+    throw std::runtime_error("the library was built for another interface");
+  }
+  return loader;
+}
+
+CommOptions options_of(const Timeout& timeout, const Store& store, bool enable_reconfigure, const Hints& hints) {
+  CommOptions options;
+  if (timeout.has_value()) options.timeout = *timeout;
+  if (store.has_value()) options.store = *store;
+  options.enable_reconfigure = enable_reconfigure;
+  options.hints = hints;
+  return options;
+}
+
+BackendPtr new_comm(const std::string& /*backend*/, at::Device device, const std::string& name, const Timeout& timeout,
+                    const Store& store, bool enable_reconfigure, const Hints& hints) {
+  static const DynamicLoaderInterface loader = load(std::getenv("TUTTI_TORCHCOMMS_BACKEND"));
+  const BackendPtr made(loader.new_comm(), loader.destroy_comm);
+  made->init(device, name, options_of(timeout, store, enable_reconfigure, hints));
+  return made;
+}
+
+template <typename Options>
+Options with(const Timeout& timeout) {
+  Options options;
+  if (timeout.has_value()) options.timeout = *timeout;
+  return options;
+}
+
+void bind_work(py::module_& module) {
+  py::class_<TorchWork, c10::intrusive_ptr<TorchWork>>(module, "TorchWork")
+      .def("wait", &TorchWork::wait, Release())
+      .def("wait_blocking", &TorchWork::waitBlocking, Release())
+      .def("is_completed", &TorchWork::isCompleted);
+}
+
+void bind_reduce_op(py::module_& module) {
+  using Type = ReduceOp::RedOpType;
+  py::class_<ReduceOp> op(module, "ReduceOp");
+  const std::pair<const char*, Type> named[] = {{"SUM", Type::SUM},   {"PRODUCT", Type::PRODUCT}, {"MIN", Type::MIN},
+                                                {"MAX", Type::MAX},   {"BAND", Type::BAND},       {"BOR", Type::BOR},
+                                                {"BXOR", Type::BXOR}, {"AVG", Type::AVG}};
+  for (const auto& [name, type] : named) op.attr(name) = ReduceOp(type);
+  op.def_static("PREMUL_SUM", [](double factor) { return ReduceOp::premul_sum(factor); });
+}
+
+using Class = py::class_<Backend, BackendPtr>;
+
+#define A(name) py::arg(#name)
+#define ASYNC py::arg("async_op")
+#define LIMIT py::arg("timeout") = std::nullopt, Release()
+
+void bind_calls(Class& comm) {
+  using T = at::Tensor;
+  comm.def(
+      "broadcast",
+      [](Backend& b, T x, int root, bool async, Timeout t) {
+        return b.broadcast(x, root, async, with<BroadcastOptions>(t));
+      },
+      A(tensor), A(root), ASYNC, LIMIT);
+  comm.def(
+      "all_reduce",
+      [](Backend& b, T x, const ReduceOp& op, bool async, Timeout t) {
+        return b.all_reduce(x, op, async, with<AllReduceOptions>(t));
+      },
+      A(tensor), A(op), ASYNC, LIMIT);
+  comm.def(
+      "reduce",
+      [](Backend& b, T x, int root, const ReduceOp& op, bool async, Timeout t) {
+        return b.reduce(x, root, op, async, with<ReduceOptions>(t));
+      },
+      A(tensor), A(root), A(op), ASYNC, LIMIT);
+  comm.def(
+      "all_gather",
+      [](Backend& b, Tensors out, T in, bool async, Timeout t) {
+        return b.all_gather(out, in, async, with<AllGatherOptions>(t));
+      },
+      A(tensor_list), A(tensor), ASYNC, LIMIT);
+  comm.def(
+      "all_gather_v",
+      [](Backend& b, Tensors out, T in, bool async, Timeout t) {
+        return b.all_gather_v(out, in, async, with<AllGatherOptions>(t));
+      },
+      A(tensor_list), A(tensor), ASYNC, LIMIT);
+  comm.def(
+      "all_gather_single",
+      [](Backend& b, T out, T in, bool async, Timeout t) {
+        return b.all_gather_single(out, in, async, with<AllGatherSingleOptions>(t));
+      },
+      A(output), A(input), ASYNC, LIMIT);
+  comm.def(
+      "reduce_scatter",
+      [](Backend& b, T out, Tensors in, const ReduceOp& op, bool async, Timeout t) {
+        return b.reduce_scatter(out, in, op, async, with<ReduceScatterOptions>(t));
+      },
+      A(output), A(input_list), A(op), ASYNC, LIMIT);
+  comm.def(
+      "reduce_scatter_v",
+      [](Backend& b, T out, Tensors in, const ReduceOp& op, bool async, Timeout t) {
+        return b.reduce_scatter_v(out, in, op, async, with<ReduceScatterOptions>(t));
+      },
+      A(output), A(input_list), A(op), ASYNC, LIMIT);
+  comm.def(
+      "reduce_scatter_single",
+      [](Backend& b, T out, T in, const ReduceOp& op, bool async, Timeout t) {
+        return b.reduce_scatter_single(out, in, op, async, with<ReduceScatterSingleOptions>(t));
+      },
+      A(output), A(input), A(op), ASYNC, LIMIT);
+  comm.def(
+      "all_to_all",
+      [](Backend& b, Tensors out, Tensors in, bool async, Timeout t) {
+        return b.all_to_all(out, in, async, with<AllToAllOptions>(t));
+      },
+      A(output_tensor_list), A(input_tensor_list), ASYNC, LIMIT);
+  comm.def(
+      "all_to_all_single",
+      [](Backend& b, T out, T in, bool async, Timeout t) {
+        return b.all_to_all_single(out, in, async, with<AllToAllSingleOptions>(t));
+      },
+      A(output), A(input), ASYNC, LIMIT);
+  comm.def(
+      "all_to_all_v_single",
+      [](Backend& b, T out, T in, std::vector<std::uint64_t> os, std::vector<std::uint64_t> is, bool async, Timeout t) {
+        return b.all_to_all_v_single(out, in, os, is, async, with<AllToAllvSingleOptions>(t));
+      },
+      A(output), A(input), A(output_split_sizes), A(input_split_sizes), ASYNC, LIMIT);
+  comm.def(
+      "barrier", [](Backend& b, bool async, Timeout t) { return b.barrier(async, with<BarrierOptions>(t)); }, ASYNC,
+      LIMIT);
+  comm.def(
+      "scatter",
+      [](Backend& b, T out, Tensors in, int root, bool async, Timeout t) {
+        return b.scatter(out, in, root, async, with<ScatterOptions>(t));
+      },
+      A(output_tensor), A(input_tensor_list), A(root), ASYNC, LIMIT);
+  comm.def(
+      "gather",
+      [](Backend& b, Tensors out, T in, int root, bool async, Timeout t) {
+        return b.gather(out, in, root, async, with<GatherOptions>(t));
+      },
+      A(output_tensor_list), A(input_tensor), A(root), ASYNC, LIMIT);
+  comm.def(
+      "gather_single",
+      [](Backend& b, T out, T in, int root, bool async, Timeout t) {
+        return b.gather_single(out, in, root, async, with<GatherSingleOptions>(t));
+      },
+      A(output), A(input), A(root), ASYNC, LIMIT);
+  comm.def(
+      "send",
+      [](Backend& b, T x, int peer, bool async, Timeout t) { return b.send(x, peer, async, with<SendOptions>(t)); },
+      A(tensor), A(dst), ASYNC, LIMIT);
+  comm.def(
+      "recv",
+      [](Backend& b, T x, int peer, bool async, Timeout t) { return b.recv(x, peer, async, with<RecvOptions>(t)); },
+      A(tensor), A(src), ASYNC, LIMIT);
+}
+
+struct Batch {
+  BackendPtr comm;
+  std::vector<BatchSendRecv::P2POp> messages;
+};
+
+void bind_batch(py::module_& module, Class& comm) {
+  using Type = BatchSendRecv::P2POp::OpType;
+  py::class_<Batch>(module, "BatchSendRecv")
+      .def("send",
+           [](Batch& b, at::Tensor x, int peer) {
+             b.messages.push_back({Type::SEND, x, peer});
+           })
+      .def("recv",
+           [](Batch& b, at::Tensor x, int peer) {
+             b.messages.push_back({Type::RECV, x, peer});
+           })
+      .def(
+          "issue", [](Batch& b, bool async) { return b.comm->batch_op_issue(b.messages, async, {}); }, ASYNC,
+          Release());
+  comm.def("batch_op_create", [](const BackendPtr& b) { return Batch{b, {}}; });
+}
+
+void bind_life(Class& comm) {
+  comm.def("get_rank", &Backend::getRank)
+      .def("get_size", &Backend::getSize)
+      .def("get_name", [](const Backend& b) { return std::string(b.getCommName()); })
+      .def("get_backend", [](const Backend& b) { return std::string(b.getBackendName()); })
+      .def("finalize", &Backend::finalize, Release())
+      .def("abort", &Backend::abort, Release())
+      .def("is_aborted", &Backend::isAborted)
+      .def("get_init_handle", &Backend::getInitHandle)
+      .def("set_timeout", &Backend::setTimeout)
+      .def(
+          "split",
+          [](Backend& b, const std::vector<int>& ranks, const std::string& name) { return b.split(ranks, name, {}); },
+          A(ranks), A(name), Release())
+      .def(
+          "reconfigure",
+          [](Backend& b, std::int64_t uuid, std::vector<std::string> handles, const Timeout& timeout) {
+            ReconfigureOptions options;
+            options.uuid = uuid;
+            options.handles = std::move(handles);
+            options.timeout = timeout;
+            return b.reconfigure(options);
+          },
+          A(uuid), A(init_handles), py::arg("timeout") = std::nullopt, Release())
+      .def("register_abort_hook", [](Backend& b, std::function<void()> hook) { b.abort_hooks.push_back(hook); });
+}
+
+}  // namespace
+
+PYBIND11_MODULE(torchcomms_stand_in, module) {
+  py::module_::import("torch.distributed");
+  bind_work(module);
+  bind_reduce_op(module);
+  Class comm(module, "TorchComm");
+  bind_calls(comm);
+  bind_batch(module, comm);
+  bind_life(comm);
+  module.def("new_comm", &new_comm, A(backend), A(device), A(name), py::arg("timeout") = std::nullopt,
+             py::arg("store") = std::nullopt, py::arg("enable_reconfigure") = false, py::arg("hints") = Hints(),
+             Release());
+}
