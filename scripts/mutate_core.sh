@@ -35,7 +35,7 @@ add() {
   targets+=("$1") filters+=("$2") files+=("$3") names+=("$4") changes+=("$5")
 }
 
-host=src/channel/host_channel.cc
+host=src/channel/host_channel.cc life=src/channel/host_life.cc
 all_host='*Collectives*:*PointToPoint*:Failure*'
 mutant host_channel_test '*' $host 'no barrier before sleeping' 's/  if (light_barrier_) heavy_barrier();/  ;/'
 mutant host_channel_test '*' $host 'no sleeping flag' '/^void HostChannel::announce_sleep/,/^}/s/flag.store(.*/;/'
@@ -48,9 +48,9 @@ mutant communicator_test "$all_host" $host 'the lag is not kept' 's/if (verified
 mutant communicator_test "$all_host" $host 'a lag of the window' 's/const std::uint64_t needed = sequence_ - kLag;/const std::uint64_t needed = sequence_ - kWindow;/'
 mutant communicator_test "$all_host" $host 'only the last announcement is verified' 's/const std::uint64_t next = verified + 1;/const std::uint64_t next = sequence;/'
 mutant communicator_test "$all_host" $host 'a step is awaited one too few' 's/return word.load(std::memory_order_acquire) >= value;/return word.load(std::memory_order_acquire) + 1 >= value;/'
-mutant communicator_test "$all_host" $host 'a peer that failed is not noticed' 's/if (state == RankState::kFailed) return {Status::kPeerFailed, r};/;/'
-mutant communicator_test "$all_host" $host 'a peer that left is not noticed' 's/if (state == RankState::kLeft \&\& r == peer) return {Status::kPeerLeft, r};/;/'
-mutant communicator_test "$all_host" $host 'an abort does not end waits' 's/  if (aborted()) return {Status::kAborted, index_};/  ;/'
+mutant communicator_test "$all_host" $life 'a peer that failed is not noticed' 's/if (state == RankState::kFailed) return {Status::kPeerFailed, r};/;/'
+mutant communicator_test "$all_host" $life 'a peer that left is not noticed' 's/if (state == RankState::kLeft \&\& r == peer) return {Status::kPeerLeft, r};/;/'
+mutant communicator_test "$all_host" $life 'an abort does not end waits' 's/  if (aborted()) return {Status::kAborted, index_};/  ;/'
 mutant communicator_test "$all_host:*Corrupt*" $host 'an arena offset is not bounded' 's/bytes > arena->bytes() - offset) return nullptr;/false) return nullptr;/'
 mutant communicator_test "$all_host" $host 'records are not copied' '/^Outcome HostChannel::await_records/,/^}/s/rank == index_ ? mine_\[sequence_ % kWindow\] : .*/mine_[sequence_ % kWindow];/'
 
