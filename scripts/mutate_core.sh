@@ -41,7 +41,9 @@ mutant host_channel_test '*' $host 'no barrier before sleeping' 's/  if (light_b
 mutant host_channel_test '*' $host 'no sleeping flag' '/^void HostChannel::announce_sleep/,/^}/s/flag.store(.*/;/'
 mutant host_channel_test '*' $host 'a publisher wakes nobody' '/^void HostChannel::wake_sleepers/,/^}/s/futex_wake_all(.*\|wake(peer, lane, how);/;/'
 mutant host_channel_test '*' $host 'a doorbell wakes nobody' '/^void HostChannel::ring_doorbell/,/^}/s/futex_wake_all(.*\|wake(peer, lane, how);/;/'
-mutant host_channel_test '*' $host 'publish does not look for sleepers' '/^void HostChannel::publish/,/^}/s/wake_sleepers(.*/;/'
+mutant host_channel_test '*' $host 'publish does not look for sleepers' '/^void HostChannel::store_and_wake/,/^}/s/wake_sleepers(.*/;/'
+mutant host_channel_test 'RescuedWait*' $host 'a lost wake-up is not counted' 's/return publishing != 0 .*/return false;/'
+mutant host_channel_test 'RescuedWait*' $host 'who is just publishing has lost a wake-up' 's/publishing % 2 == 0 \&\& //'
 mutant communicator_test "$all_host" $host 'announce before the record' '/^void HostChannel::announce()/,/^}/s/me.records\[sequence_ % kWindow\] = record;/;/'
 mutant communicator_test "$all_host" $host 'announcements are not compared' 's/if (static_cast<std::uint32_t>(value >> 32) != mine.hash)/if (false)/'
 mutant communicator_test "$all_host" $host 'the lag is not kept' 's/if (verified_by_all_ + kLag < sequence_)/if (false)/'
@@ -122,9 +124,9 @@ mutant bootstrap_test "$local" $poll 'silent strangers are never dropped' 's/if 
 
 relax='s/std::memory_order_\(release\|acquire\)/std::memory_order_relaxed/'
 ring=src/transport/shm/ring.cc
-order host_channel_test 'HostOrder*' $host 'an announcement without release' "/^void HostChannel::announce()/,/^}/$relax"
+order host_channel_test 'HostOrder*' $host 'an announcement without release' "/^void HostChannel::store_and_wake/,/^}/{/word.store/$relax}"
 order host_channel_test 'HostOrder*' $host 'an announcement without acquire' "/^Outcome HostChannel::verify_up_to/,/^}/$relax"
-order host_channel_test 'HostSleep*' $host 'a step without release' "/^void HostChannel::publish/,/^}/$relax"
+order host_channel_test 'HostSleep*' $host 'a step without release' "/^void HostChannel::store_and_wake/,/^}/{/word.store/$relax}"
 order communicator_test '*Collectives*' $host 'a step without acquire' "/^Outcome HostChannel::await_step(/,/^}/$relax"
 order message_test '*' $ring 'bytes of a ring without release' "s/\(header_->head.store(head_, std::memory_order_\)release/\1relaxed/"
 order message_test '*' $ring 'bytes of a ring without acquire' "s/\(header_->head.load(std::memory_order_\)acquire/\1relaxed/"

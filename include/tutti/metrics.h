@@ -25,6 +25,10 @@ struct Metrics {
   std::vector<MetricsRow> rows;
   std::uint64_t mapped_calls = 0;  // calls that needed no copy because all ranks map the tensors
   std::uint64_t errors = 0;
+  // Waits for a rank of this host that nobody ended but their time slice, though what they waited for was there and
+  // announced: lost wake-ups, each a millisecond or more. 0 unless Tutti or the system is at fault. Since the
+  // communicator was made.
+  std::uint64_t rescued_waits = 0;
   // CUDA: collectives that the GPU has run since the communicator was made, replays of graphs included. Uneven
   // all-to-all, gather and scatter, which run as messages, are not in it; a call on copy engines counts as two.
   std::uint64_t device_calls = 0;

@@ -8,7 +8,8 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
 - ``shared_allocator_enabled()``, ``arena_stats()``: for ``tutti info`` and tests.
 - ``get_metrics(group=None)``: ``{"rows": [{"device", "collective", "size_class", "algorithm", "calls", "bytes",
-  "timed_calls", "total_ns", "wait_ns", "p50_ns"}, ...], "mapped_calls": int, "errors": int, "device_calls": int}``;
+  "timed_calls", "total_ns", "wait_ns", "p50_ns"}, ...], "mapped_calls": int, "errors": int,
+  "rescued_waits": int, "device_calls": int}``;
   ``reset_metrics(group=None)``.
 - ``flight_record(group=None, device=None)``: JSON text in the schema of PyTorch's flight recorder.
 - ``monitored_barrier(group, timeout, wait_all_ranks)``, ``set_timeout(timeout, group)``, ``get_error(group)``,

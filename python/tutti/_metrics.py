@@ -31,6 +31,8 @@ class Metrics(TypedDict):
     """What a group has done on this rank.
 
     ``mapped_calls`` needed no copy, because all ranks of the host map their tensors; ``errors`` counts what raised.
+    ``rescued_waits`` are waits that only their time slice ended though what they waited for was there: lost wake-ups, 0
+    unless Tutti or the system is at fault, since the group was made.
     ``device_calls`` are the collectives that the GPU has run since the group was made, replays of graphs included;
     uneven all-to-all, gather and scatter, which run as messages, are not. It is read from the GPU.
     """
@@ -38,4 +40,5 @@ class Metrics(TypedDict):
     rows: list[MetricsRow]
     mapped_calls: int
     errors: int
+    rescued_waits: int
     device_calls: int

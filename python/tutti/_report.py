@@ -97,6 +97,8 @@ def format_metrics(group: ProcessGroup | None = None) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.append(f"{metrics['mapped_calls']} calls needed no copy, {metrics['errors']} errors")
+    if metrics["rescued_waits"]:
+        lines.append(f"{metrics['rescued_waits']} wake-ups were lost: please report this")
     return "\n".join(lines)
 
 

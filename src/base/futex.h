@@ -17,7 +17,9 @@ void futex_wake_all(const std::atomic<std::uint32_t>* word) noexcept;
 
 // Asymmetric barrier: after `heavy_barrier()` returns, every thread of every process that registered has executed
 // a full memory barrier. It lets a publisher skip the store-load fence that a sleeper's check would need.
-// register_light_barrier() must have succeeded in every process that publishes.
+// register_light_barrier() must have succeeded in every process that publishes. Linux misses threads on a processor
+// that was idle with their process's memory as that registered, until another process has run there;
+// docs/architecture.md says what sleepers do about it.
 bool register_light_barrier() noexcept;
 bool heavy_barrier() noexcept;
 

@@ -16,10 +16,11 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kSliceNs = 100'000'000;    // a sleeper looks at its peers at least this often
-constexpr std::uint32_t kHotPolls = 64;           // polls without a pause, before a clock is read
-constexpr std::int64_t kMostYieldNs = 2'000'000;  // of all yields of a wait
-constexpr int kFewRanks = 8;                      // up to so many, sleepers pay for publishers' fences
+constexpr std::int64_t kSliceNs = 100'000'000;     // a sleeper looks at its peers at least this often
+constexpr std::int64_t kFirstSliceNs = 1'000'000;  // its first sleep is shorter: see wait_slowly()
+constexpr std::uint32_t kHotPolls = 64;            // polls without a pause, before a clock is read
+constexpr std::int64_t kMostYieldNs = 2'000'000;   // of all yields of a wait
+constexpr int kFewRanks = 8;                       // up to so many, sleepers pay for publishers' fences
 
 std::uint64_t segment_id(int fd) {
   struct stat st {};
@@ -121,21 +122,57 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
     if (ready()) return kOkOutcome;
     sched_yield();
   }
+  // Once raised, the flag stays up: what was stored before the barrier is found by a look, and whoever stores later
+  // sees the flag. Linux does not interrupt a processor that was idle with this process's memory when the process
+  // registered, until another process has run there (and may lack memory to interrupt any): then a store may be neither
+  // found nor followed by a ring. It is visible within microseconds, so the first sleep is a short one.
+  bool announced = false;
+  std::int64_t slice = kFirstSliceNs;
+  const auto sleep_once = [&](std::int64_t remaining) noexcept {
+    const std::uint32_t seen = doorbell(WaitLane::kCollective);
+    if (!announced) announce_sleep(WaitLane::kCollective, announced = true, awaited);
+    if (ready()) return true;  // not to be asked again: it may hold but once
+    if (!aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, slice));
+    const bool unrung = doorbell(WaitLane::kCollective) == seen;
+    if (unrung) slice = kSliceNs;
+    if (!ready()) return false;
+    // relaxed: only this thread counts.
+    if (unrung && missed_by(awaited, seen)) rescued_waits_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  };
+  Outcome outcome;
   for (;;) {
     // The order matters: a peer that published and then left or died has still done what we wait for.
-    const Outcome life = check(peer);
-    if (ready()) return kOkOutcome;
-    if (!life.ok()) return life;
+    outcome = check(peer);
+    if (ready()) {
+      outcome = kOkOutcome;
+      break;
+    }
+    if (!outcome.ok()) break;
     const std::int64_t remaining = deadline.remaining_ns();
-    if (remaining <= 0) return {Status::kTimeout, peer};
-    const std::uint32_t seen = doorbell(WaitLane::kCollective);
-    announce_sleep(WaitLane::kCollective, true, awaited);
-    const bool already = ready();  // not to be asked again: it may hold but once
-    if (!already && !aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, kSliceNs));
-    announce_sleep(WaitLane::kCollective, false);
-    if (already || ready()) return kOkOutcome;
-    if (!go_on_waiting()) return {Status::kAborted, index_};
+    if (remaining <= 0) {
+      outcome = {Status::kTimeout, peer};
+      break;
+    }
+    if (sleep_once(remaining)) break;
+    if (!go_on_waiting()) {
+      outcome = {Status::kAborted, index_};
+      break;
+    }
   }
+  if (announced) announce_sleep(WaitLane::kCollective, false);
+  return outcome;
+}
+
+// After a sleep that nobody ended by the doorbell, which was `seen` before, with the flag still up and the word there:
+// whether its writer has looked for sleepers since.
+bool HostChannel::missed_by(int awaited, std::uint32_t seen) const noexcept {
+  if (awaited < 0) return false;
+  // acquire: pairs with the release at the end of store_and_wake(); whatever that rang is visible below. What is read
+  // is at least what stood there when the word was stored, which `ready` has acquired; even means that the look is
+  // over.
+  const std::uint64_t publishing = control(awaited).publishing.value.load(std::memory_order_acquire);
+  return publishing != 0 && publishing % 2 == 0 && doorbell(WaitLane::kCollective) == seen;
 }
 
 // Announcements are verified in order, so that a rooted call whose root never looked at this peer is compared at last.
@@ -183,9 +220,19 @@ void HostChannel::announce() noexcept {
   const CallRecord& record = mine_[sequence_ % kWindow];
   me.records[sequence_ % kWindow] = record;
   const std::uint64_t word = static_cast<std::uint64_t>(record.hash) << 32 | static_cast<std::uint32_t>(sequence_);
-  // release: publishes the payload and the record; pairs with the acquire in verify_up_to() of the peers.
-  me.cells[sequence_ % kWindow].word.store(word, std::memory_order_release);
+  store_and_wake(me.cells[sequence_ % kWindow].word, word);
+}
+
+// Two stores to a line that nobody else reads but after a lost wake-up.
+template <class Value>
+void HostChannel::store_and_wake(std::atomic<Value>& word, Value value) noexcept {
+  std::atomic<std::uint64_t>& publishing = control(index_).publishing.value;
+  publishing.store(++publishing_, std::memory_order_relaxed);  // relaxed: the next store publishes it with the word
+  // release: publishes what was written before: payload and record, staged data; pairs with the acquire of whoever
+  // waits for the word, in verify_up_to() and await_step().
+  word.store(value, std::memory_order_release);
   wake_sleepers(WaitLane::kCollective);
+  publishing.store(++publishing_, std::memory_order_release);  // release: after the rings; pairs with missed_by()
 }
 
 Outcome HostChannel::begin_and_announce(const CallRecord& record, Deadline& deadline) noexcept {
@@ -253,9 +300,7 @@ std::vector<int> HostChannel::missing() const {
 }
 
 void HostChannel::publish(StepLane lane, std::uint64_t value) noexcept {
-  // release: publishes what was staged or written before; pairs with the acquire in await_step().
-  control(index_).steps[static_cast<int>(lane)].value.store(value, std::memory_order_release);
-  wake_sleepers(WaitLane::kCollective);
+  store_and_wake(control(index_).steps[static_cast<int>(lane)].value, value);
 }
 
 Outcome HostChannel::await_step(int peer, StepLane lane, std::uint64_t value, Deadline& deadline) noexcept {

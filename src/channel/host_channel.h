@@ -171,12 +171,22 @@ class HostChannel {
   }
   std::int64_t waited_ns() const noexcept { return waited_ns_; }
 
+  // Waits for one peer's announcement or step, so far, that ended by their time slice though the peer had published the
+  // word and had looked for sleepers since: wake-ups that were lost. Exact but for one thing: a peer that is just
+  // publishing its next word is given the benefit of the doubt. Any thread.
+  std::uint64_t rescued_waits() const noexcept {
+    return rescued_waits_.load(std::memory_order_relaxed);  // relaxed: a count, nothing else depends on it
+  }
+
  private:
   AnnounceCell& cell(int rank, std::uint64_t sequence) const noexcept {
     return control(rank).cells[sequence % kWindow];
   }
   RankControl& control(int rank) const noexcept { return layout_.control(base_, rank); }
   Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
+  template <class Value>
+  void store_and_wake(std::atomic<Value>& word, Value value) noexcept;
+  bool missed_by(int awaited, std::uint32_t seen) const noexcept;
   void wake_sleepers(WaitLane lane) noexcept;
   void wake(int peer, WaitLane lane, std::uint16_t how) noexcept;
   // `awaited`: the only rank that can make `ready` true by publishing, or -1.
@@ -204,6 +214,7 @@ class HostChannel {
 
   std::uint64_t sequence_ = 0;  // of the current call
   std::uint64_t step_base_ = 0;
+  std::uint64_t publishing_ = 0;         // as in the segment
   std::mutex look_mutex_;                // guards the two below; a leaf; a thread that does not get it skips the look
   std::vector<pollfd> life_;             // pidfds by rank; fd -1 where there is none
   std::int64_t looked_ns_ = 0;           // when check() last asked the kernel
@@ -214,6 +225,7 @@ class HostChannel {
   CallRecord mismatch_mine_, mismatch_theirs_;
   bool timing_ = false;
   std::int64_t waited_ns_ = 0;
+  std::atomic<std::uint64_t> rescued_waits_{0};
   std::atomic<bool> aborted_{false};
 };
 

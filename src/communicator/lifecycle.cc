@@ -174,7 +174,9 @@ std::optional<Error> CommunicatorImpl::failure() const {
 
 Metrics CommunicatorImpl::metrics() const {
   throw_if_forked();
-  return metrics_.snapshot();
+  Metrics metrics = metrics_.snapshot();
+  if (topology_.host != nullptr) metrics.rescued_waits = topology_.host->rescued_waits();
+  return metrics;
 }
 
 void CommunicatorImpl::reset_metrics() noexcept {

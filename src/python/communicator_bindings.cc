@@ -303,6 +303,7 @@ nb::dict metrics(const Communicator& comm) {
   out["rows"] = rows;
   out["mapped_calls"] = all.mapped_calls;
   out["errors"] = all.errors;
+  out["rescued_waits"] = all.rescued_waits;
   out["device_calls"] = all.device_calls;
   return out;
 }

@@ -41,6 +41,7 @@ py::dict to_dict(const Metrics& metrics) {
   result["rows"] = rows;
   result["mapped_calls"] = metrics.mapped_calls;
   result["errors"] = metrics.errors;
+  result["rescued_waits"] = metrics.rescued_waits;
   result["device_calls"] = metrics.device_calls;
   return result;
 }

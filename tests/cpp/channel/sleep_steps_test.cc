@@ -20,6 +20,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/futex.h"
 #include "bootstrap/host_group.h"
@@ -31,6 +32,8 @@ namespace {
 
 thread_local int barriers = 0;
 thread_local int wakes = 0;
+// Called with its limit where a thread is about to sleep: after its last look.
+thread_local std::function<void(std::int64_t limit_ns)> before_sleep;
 
 }  // namespace
 
@@ -50,6 +53,10 @@ extern "C" __attribute__((visibility("default"))) long syscall(long number, ...)
   va_end(list);
   if (number == SYS_membarrier && a[0] == MEMBARRIER_CMD_GLOBAL_EXPEDITED) ++barriers;
   if (number == SYS_futex && a[1] == FUTEX_WAKE) ++wakes;
+  if (number == SYS_futex && a[1] == FUTEX_WAIT && before_sleep) {
+    const auto* limit = reinterpret_cast<const timespec*>(a[3]);
+    before_sleep(limit->tv_sec * 1'000'000'000 + limit->tv_nsec);
+  }
   return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
@@ -58,9 +65,12 @@ namespace {
 
 class SleepSteps : public testing::Test {
  public:
+  static SegmentLayout layout() {
+    return SegmentLayout({.ranks = 2, .slot_bytes = 4096, .stage_bytes = 4096, .ring_capacity = 4096});
+  }
+
   static std::unique_ptr<HostChannel> make_channel(Store& store, int rank, const WaitPolicy& policy = {}) {
-    const SegmentLayout layout(
-        SegmentShape{.ranks = 2, .slot_bytes = 4096, .stage_bytes = 4096, .ring_capacity = 4096});
+    const SegmentLayout layout = SleepSteps::layout();
     HostGroupRequest request;
     request.id = "sleepers";
     request.rank = rank;
@@ -86,6 +96,25 @@ class SleepSteps : public testing::Test {
     const std::uint32_t before = me_->doorbell(lane);
     peer_->ring_doorbell(0, lane);
     return me_->doorbell(lane) != before;
+  }
+
+  // What the peer writes, by hand: a step that is there, and no look for sleepers before or after.
+  RankControl& of_peer() { return layout().control(segment(), 1); }
+  std::byte* segment() {
+    std::byte* const stage = me_->stage(0);
+    return stage - (layout().stage(stage, 0) - stage);
+  }
+
+  // Waits for the peer's step `value`, which comes by `tell` when this rank has looked for the last time.
+  void await_step(std::uint64_t value, const std::function<void()>& tell) {
+    int sleeps = 0;
+    before_sleep = [&](std::int64_t) {
+      if (++sleeps == 1) tell();
+    };
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    EXPECT_TRUE(me_->await_step(1, StepLane::kFilled, value, deadline).ok());
+    before_sleep = nullptr;
+    EXPECT_EQ(sleeps, 1);
   }
 
   // Without the system call all publishers fence, and sleepers need no more than a fence of their own.
@@ -171,6 +200,56 @@ TEST_F(SleepSteps, WhoeverPublishesRingsSleepersAndNobodyElse) {
     tell();
     EXPECT_EQ(wakes, before + 1);
   }
+}
+
+// A processor that the barrier did not reach has its stores out long before the second sleep begins.
+TEST_F(SleepSteps, TheFirstSleepIsShortAndTheFlagStaysUp) {
+  std::vector<std::int64_t> limits;
+  bool flag = true;
+  before_sleep = [&](std::int64_t limit_ns) {
+    limits.push_back(limit_ns);
+    const SegmentHeader& header = layout().header(segment());
+    flag = flag && header.sleeping[0][0].load(std::memory_order_relaxed) != kAwake;
+    if (limits.size() == 3) peer_->publish(StepLane::kFilled, 1);
+  };
+  const int before = barriers;
+  Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  EXPECT_TRUE(me_->await_step(1, StepLane::kFilled, 1, deadline).ok());
+  before_sleep = nullptr;
+  ASSERT_EQ(limits.size(), 3U);
+  EXPECT_LE(limits[0], 1'000'000);
+  EXPECT_GT(limits[1], limits[0]);
+  EXPECT_TRUE(flag);
+  if (light_barrier()) {
+    EXPECT_EQ(barriers, before + 1) << "one is enough while the flag is up, and each interrupts every rank";
+  }
+  EXPECT_FALSE(flag_is_up(WaitLane::kCollective));
+}
+
+using RescuedWait = SleepSteps;
+
+TEST_F(RescuedWait, IsCountedWhereTheWriterHasPassedWithoutARing) {
+  await_step(1, [this] {
+    of_peer().publishing.value.store(2, std::memory_order_relaxed);
+    of_peer().steps[static_cast<int>(StepLane::kFilled)].value.store(1, std::memory_order_release);
+  });
+  EXPECT_EQ(me_->rescued_waits(), 1U);
+}
+
+// It may ring yet.
+TEST_F(RescuedWait, IsNoneWhileTheWriterPublishes) {
+  await_step(1, [this] {
+    of_peer().publishing.value.store(1, std::memory_order_relaxed);
+    of_peer().steps[static_cast<int>(StepLane::kFilled)].value.store(1, std::memory_order_release);
+  });
+  EXPECT_EQ(me_->rescued_waits(), 0U);
+}
+
+TEST_F(RescuedWait, IsNoneAfterARing) {
+  for (std::uint64_t step = 1; step < 4; ++step) {
+    await_step(step, [&] { peer_->publish(StepLane::kFilled, step); });
+  }
+  EXPECT_EQ(me_->rescued_waits(), 0U);
 }
 
 // What lies beside an announcement is there for whoever has seen the announcement. On processors that keep the order of

@@ -49,6 +49,7 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
         if (world.host_of) options.config.host_id = world.host_of(r);
         const auto comm = Communicator::create(store, "test", r, world.size, options);
         body(*comm);
+        EXPECT_EQ(comm->metrics().rescued_waits, 0U) << "on rank " << r;
       } catch (const std::exception& e) {
         errors[static_cast<std::size_t>(r)] = e.what();
       }
