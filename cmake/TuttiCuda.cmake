@@ -83,6 +83,8 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/cuda_memory_impl.cc
     src/communicator/cuda/cuda_serving.cc
     src/communicator/cuda/device_failure.cc
+    src/communicator/cuda/device_plans.cc
+    src/communicator/cuda/plan_calls.cc
     src/communicator/cuda/plugin.cc
     src/communicator/cuda/registered_calls.cc
     src/communicator/cuda/stream_order.cc)

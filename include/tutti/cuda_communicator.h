@@ -50,6 +50,7 @@ struct CudaOptions {
   // says counts for all. 0: TUTTI_CUDA_MAX_BLOCKS, else up to 64.
   int max_blocks = 0;
   bool messages_only = false;        // exchange() alone: 4 MB of device memory, not 45 a rank; equal on all ranks
+  std::string plan_path;             // plans that come before Tutti's own kernels; "": TUTTI_PLAN_PATH; "none"
   bool lasting_streams = false;      // a promise: all streams of calls outlive the communicator; saves an event a call
   int flight_recorder_entries = -1;  // calls remembered; -1: TUTTI_FLIGHT_RECORDER_ENTRIES
   std::uint64_t first_sequence = 0;  // tests start near the wrap of a flag

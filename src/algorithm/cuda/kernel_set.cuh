@@ -6,6 +6,7 @@
 #include "algorithm/cuda/ll.cuh"
 #include "algorithm/cuda/ll128.cuh"
 #include "algorithm/cuda/ll_uniform.cuh"
+#include "algorithm/cuda/plan_call.cuh"
 
 namespace tutti::cuda {
 
@@ -17,6 +18,7 @@ struct KernelSet {
   const void* ll_uniform;
   const void* direct_all_reduce;
   const void* direct_reduce_scatter;
+  const void* plan;
 };
 
 #if defined(__CUDACC__)
@@ -69,13 +71,20 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 template <class R>
+__global__ void __launch_bounds__(kMostThreads)
+    plan_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ PlanArgs args) {
+  run_plan<R>(GridTeam{}, world, args);
+}
+
+template <class R>
 KernelSet make_kernel_set() {
   const auto address = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
   return {{address(&ll_reduce_kernel<R>), address(&ll128_reduce_kernel<R>), address(&bulk_reduce_kernel<R>)},
           {address(&ll_two_shot_kernel<R>), address(&ll128_two_shot_kernel<R>), address(&bulk_two_shot_kernel<R>)},
           address(&ll_uniform_kernel<R>),
           address(&direct_all_reduce_kernel<R>),
-          address(&direct_reduce_scatter_kernel<R>)};
+          address(&direct_reduce_scatter_kernel<R>),
+          address(&plan_kernel<R>)};
 }
 #endif
 

@@ -20,6 +20,8 @@ const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexc
 const void* uniform_kernel(bool reduce, Reducer reducer) noexcept;
 // Over DirectArgs; null for a collective that has none.
 const void* direct_kernel(Collective collective, Reducer reducer) noexcept;
+// Over executor::PlanArgs.
+const void* plan_kernel_of(Reducer reducer) noexcept;
 // Over MeetArgs.
 const void* meet_kernel() noexcept;
 // Over AddRmsNormArgs, for bf16, fp16 and fp32. `aligned`: all memory, to 16 bytes.

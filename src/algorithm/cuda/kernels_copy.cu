@@ -104,6 +104,7 @@ const void* direct_kernel(Collective collective, Reducer reducer) noexcept {
       return nullptr;
   }
 }
+const void* plan_kernel_of(Reducer reducer) noexcept { return set_of(reducer).plan; }
 const void* meet_kernel() noexcept { return address(&meet_ranks_kernel); }
 const void* add_rms_norm_kernel_of(bool aligned, DataType dtype) noexcept {
   return serving_set_of(dtype).add_rms_norm[aligned ? 1 : 0];
@@ -125,6 +126,7 @@ std::vector<const void*> all_kernels() {
                                    direct_kernel(Collective::kAllGather, Reducer::kAny)};
   for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
     kernels.push_back(uniform_kernel(true, reducer));
+    kernels.push_back(plan_kernel_of(reducer));
     kernels.push_back(direct_kernel(Collective::kAllReduce, reducer));
     kernels.push_back(direct_kernel(Collective::kReduceScatter, reducer));
   }

@@ -17,18 +17,19 @@ using executor::PlanArgs;
 
 template <class R, class Team>
 TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
+  executor::PlanBlock<R, Team> block(team, world.control, args);
+  block.prepare();
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
-  if (team.is_worker()) {
-    executor::PlanBlock<R, Team> block(team, world.control, args, call.awaited(world.rank));
-    if (!block.run()) call.miss();
-  }
+  if (team.is_worker() && !block.run(call.awaited(world.rank))) call.miss();
   call.check_headers();
   call.leave();
 }
 
 template <class R, class Team>
 TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
+  executor::PlanBlock<R, Team> block(team, world.control, args);
+  block.prepare();
   if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
   BlockState& state = world.state->blocks[team.block()];
   const auto note = [&](std::uint32_t ended) {
@@ -39,8 +40,7 @@ TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, con
   note(args.ticket - 1);
   const device::Awaited awaited{world.rank, device::load_relaxed(&world.state->blocks[0].sequence), args.fingerprint,
                                 args.ticket, nullptr};
-  executor::PlanBlock<R, Team> block(team, world.control, args, awaited);
-  if (block.run()) note(args.ticket);
+  if (block.run(awaited)) note(args.ticket);
 }
 
 template <class R, class Team>

@@ -155,19 +155,35 @@ std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const 
   return std::make_shared<SymmetricMemory>(store, request);
 }
 
-// On what all ranks need alike before they share memory.
+// On what follows from each rank's settings, before they share memory.
 void GpuGroup::agree(Store& store) {
-  const std::string mine = std::to_string(request_.max_blocks) + (request_.messages_only ? " messages" : "");
-  const std::vector<std::string> wishes =
-      exchange(store, request_.id, "cuda-wishes", request_.rank, request_.size, mine, request_.timeout);
-  for (std::size_t r = 0; r < wishes.size(); ++r) {
-    if (wishes[r].ends_with("messages") != wishes[0].ends_with("messages")) {
+  std::string mine;
+  put_field(mine, std::to_string(request_.max_blocks));
+  put_field(mine, request_.messages_only ? "messages only" : "collectives too");
+  put_field(mine, request_.plans);
+  const std::vector<std::string> all =
+      exchange(store, request_.id, "cuda-settings", request_.rank, request_.size, mine, request_.timeout);
+  std::string first_kind;
+  std::string first_plans;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    std::string_view text = all[r];
+    const auto wanted = static_cast<int>(take_number(text));
+    const std::string kind = take_field(text);
+    const std::string plans = take_field(text);
+    if (r == 0) {
+      first_kind = kind;
+      first_plans = plans;
+    }
+    if (kind != first_kind) {
       throw_error(ErrorKind::kMismatch, "rank " + std::to_string(r) +
                                             " and rank 0 differ in messages_only: set "
                                             "CudaOptions::messages_only alike on all ranks");
     }
-    const int wanted = std::stoi(wishes[r]);
     if (wanted > 0) wanted_blocks_ = std::min(wanted_blocks_, wanted);
+    if (plans != first_plans) {
+      throw_error(ErrorKind::kInvalidArgument, "ranks have different plans (TUTTI_PLAN_PATH): rank 0 " + first_plans +
+                                                   ", rank " + std::to_string(r) + " " + plans);
+    }
   }
 }
 

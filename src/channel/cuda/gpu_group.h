@@ -41,6 +41,7 @@ struct GpuGroupRequest {
   std::uint64_t first_sequence = 0;
   int max_blocks = 0;          // of a kernel, as this rank wants it; 0: no wish
   bool messages_only = false;  // no collectives
+  std::string plans;           // which plans it has: ranks must agree
 };
 
 class GpuGroup {

@@ -4,11 +4,13 @@
 #include <limits>
 
 #include "algorithm/cuda/kernels.h"
+#include "algorithm/plan/verdict_store.h"
 #include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
 #include "communicator/cuda/cuda_memory_impl.h"
 #include "communicator/cuda/device_failure.h"
 #include "device/cuda/cuda_check.h"
+#include "tutti/config.h"
 
 namespace tutti::cuda {
 namespace {
@@ -23,7 +25,7 @@ void load_kernels() {
 }
 
 std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int rank, int size,
-                                     const CudaOptions& options, int device) {
+                                     const CudaOptions& options, int device, const PlanFiles& plans) {
   if (size > device::kMaxRanks) {
     throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
                                              " ranks, not " + std::to_string(size));
@@ -42,6 +44,9 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.first_sequence = options.first_sequence;
   request.max_blocks = std::max(options.max_blocks, 0);
   request.messages_only = options.messages_only;
+  request.plans = plans.files.empty() ? "has none"
+                                      : "has " + std::to_string(plans.files.size()) + " of fingerprint " +
+                                            std::to_string(plans.identity) + " from " + options.plan_path;
   return std::make_shared<GpuGroup>(store, request);
 }
 
@@ -78,7 +83,8 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       size_(size),
       options_(options),
       forced_(parse_forced(options.algorithm)),
-      group_(make_group(store, id, rank, size, options, device)),
+      plan_files_(load_plans(options.plan_path, size, cache_folder(config_from_environment()))),
+      group_(make_group(store, id, rank, size, options, device, plan_files_)),
       shared_board_(make_board(*group_, store, size, options.messages_only)),
       board_(rank, tables_of(shared_board_.get(), size)),
       log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
@@ -86,6 +92,10 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       collectives_(options.lasting_streams),
       messages_(options.lasting_streams) {
   set_timeout(options.timeout);
+  if (!plan_files_.files.empty()) {
+    const DeviceGuard guard(device);
+    plans_ = std::make_shared<DevicePlans>(plan_files_.files, *group_, store);
+  }
   if (forced_ && forced_->copy_engine) {
     const DeviceGuard guard(device);
     copy_streams_.prepare(rank);
@@ -207,6 +217,8 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono:
   call_timeout_ = timeout;
   if (runs_as_messages(call)) {
     run_messages(call, static_cast<cudaStream_t>(stream));
+  } else if (const DevicePlans::Entry* plan = plan_of(call)) {
+    run_plan(call, *plan, static_cast<cudaStream_t>(stream));
   } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
     run_direct(call, *place, forced_ && uses_copy_engines(call), static_cast<cudaStream_t>(stream));
   } else {
@@ -341,6 +353,7 @@ std::string CudaCommunicatorImpl::explain(const Call& call) const {
   check(call);
   if (runs_as_messages(call)) return std::string(kMessagesName);
   const std::lock_guard lock(mutex_);
+  if (const DevicePlans::Entry* plan = plan_of(call)) return plan->name;
   if (takes_registered() && registrations_.place_of(call, size_)) {
     return forced_ && uses_copy_engines(call) ? "copy_engine" : "registered";
   }

@@ -22,6 +22,7 @@
 #include "communicator/cuda/call_board.h"
 #include "communicator/cuda/call_log.h"
 #include "communicator/cuda/copy_streams.h"
+#include "communicator/cuda/device_plans.h"
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
 #include "tutti/cuda_communicator.h"
@@ -83,6 +84,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // What run_collective() does when the choice is made and announced.
   Launched launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint, cudaStream_t stream);
   Launched launch_norm(const CudaAddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint, cudaStream_t stream);
+  // plan_calls.cc
+  const DevicePlans::Entry* plan_of(const Call& call) const;
+  void run_plan(const Call& call, const DevicePlans::Entry& plan, cudaStream_t stream);
   void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
   // This, and run_by_copy_engines(), tell whether the call was captured.
   bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
@@ -115,6 +119,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   const int size_;
   const CudaOptions options_;
   const std::optional<ForcedChoice> forced_;
+  const PlanFiles plan_files_;
   // Shared with the graphs that hold its kernels.
   const std::shared_ptr<GpuGroup> group_;
 
@@ -129,6 +134,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   Registrations registrations_;
 
   mutable std::mutex mutex_;
+  std::shared_ptr<DevicePlans> plans_;  // null without any; shared with the graphs that hold its kernels
   StreamOrder collectives_, messages_;
   CopyStreams copy_streams_;
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's

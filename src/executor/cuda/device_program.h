@@ -60,7 +60,10 @@ static_assert(sizeof(DeviceOperand) == 16);
 struct DeviceBlock {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
+  std::uint32_t first_operand = 0;
+  std::uint32_t operands = 0;
 };
+static_assert(sizeof(DeviceBlock) == 16);
 
 inline constexpr int kUserBlocks = device::kMaxRanks;  // of input, and of output
 

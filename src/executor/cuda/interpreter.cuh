@@ -22,6 +22,10 @@
 #include "tutti/device/packets.cuh"
 #include "tutti/device/wait.cuh"
 
+#if !defined(__CUDA_ARCH__)
+#include <thread>
+#endif
+
 namespace tutti::executor {
 
 // Two packets: two words (payload, flag in the upper half).
@@ -94,38 +98,81 @@ TUTTI_DEVICE void store_packets(std::uint64_t* to, const device::Vec16& v, int c
   store_words(to, PacketWords{{v.w[0] | high, v.w[1] | high, v.w[2] | high, v.w[3] | high}}, count);
 }
 
+// An item of 16 bytes (or `left`, if less) at any alignment: one call, so that the loops around it stay short.
+TUTTI_DEVICE_CALL device::Vec16 load_item(const std::byte* p, std::uint64_t left) { return device::load_user(p, left); }
+TUTTI_DEVICE_CALL void store_item(std::byte* p, device::Vec16 v, std::uint64_t left) { device::store_user(p, v, left); }
+TUTTI_DEVICE device::Vec16 load_any(const std::byte* p, std::uint64_t left) {
+#if defined(__CUDA_ARCH__)
+  if (left >= 16 && device::aligned(p, 16)) return *reinterpret_cast<const device::Vec16*>(p);
+#endif
+  return load_item(p, left);
+}
+TUTTI_DEVICE void store_any(std::byte* p, const device::Vec16& v, std::uint64_t left) {
+#if defined(__CUDA_ARCH__)
+  if (left >= 16 && device::aligned(p, 16)) {
+    *reinterpret_cast<device::Vec16*>(p) = v;
+    return;
+  }
+#endif
+  store_item(p, v, left);
+}
+
 // R: how 16 bytes of every source become 16 of the result (reducers.cuh).
 template <class R, class Team>
 class PlanBlock {
  public:
-  // `awaited`: of this call; its peer changes from wait to wait.
-  TUTTI_DEVICE PlanBlock(const Team& team, const device::Control& control, const PlanArgs& args,
-                         const device::Awaited& awaited)
-      : team_(team), control_(control), args_(args), awaited_(awaited) {}
+  TUTTI_DEVICE PlanBlock(const Team& team, const device::Control& control, const PlanArgs& args)
+      : team_(team), control_(control), args_(args) {}
 
-  // Workers only. False on all or none: something did not come.
-  TUTTI_DEVICE bool run() {
-    const std::uint64_t invocation = device::load_relaxed(args_.invocations + team_.block());
-    flag_ = static_cast<std::uint32_t>(invocation % 0xffffffffu) + 1;
-    half_ = invocation % args_.halves;
-    const DeviceBlock block = args_.blocks[team_.block()];
-    for (std::uint32_t i = 0; i < block.count; ++i) {
-      const DeviceOp op = args_.ops[block.first + i];
+  // Fetches what does not depend on other blocks. All threads, before a barrier of the block that run() comes after.
+  TUTTI_DEVICE void prepare() {
+    invocation_ = device::load_relaxed(args_.invocations + team_.block());
+    flag_ = static_cast<std::uint32_t>(invocation_ % 0xffffffffu) + 1;
+    half_ = invocation_ % args_.halves;
+    block_ = args_.blocks[team_.block()];
+    ops_ = args_.ops + block_.first;
+    operands_ = args_.operands + block_.first_operand;
+#if defined(__CUDA_ARCH__)
+    stage();
+#endif
+  }
+
+  // Workers only. False on all or none: something did not come. `awaited`: of this call.
+  TUTTI_DEVICE bool run(const device::Awaited& awaited) {
+    awaited_ = awaited;
+    for (std::uint32_t i = 0; i < block_.count; ++i) {
+      const DeviceOp op = ops_[i];
       if (op.joins != 0 && team_.any_worker(failed_)) return false;
       if (op.fences != 0) fence();
       if (!failed_) execute(op);
       if (op.fences != 0) fence();
     }
     if (team_.any_worker(failed_)) return false;
-    if (team_.worker() == 0) device::store_relaxed(args_.invocations + team_.block(), invocation + 1);
+    if (team_.worker() == 0) device::store_relaxed(args_.invocations + team_.block(), invocation_ + 1);
     return true;
   }
 
  private:
   static constexpr int kMost = device::kMaxRanks;  // sources at a time
 
+#if defined(__CUDA_ARCH__)
+  // Records that fit come to shared memory, by all threads at once: one after another they would each take a trip.
+  __device__ __forceinline__ void stage() {
+    constexpr std::uint32_t kStaged = 512;
+    __shared__ uint4 staged[kStaged];
+    const std::uint32_t ops = block_.count * 2;
+    if (ops + block_.operands > kStaged) return;
+    for (std::uint32_t i = threadIdx.x; i < ops + block_.operands; i += blockDim.x) {
+      staged[i] =
+          i < ops ? reinterpret_cast<const uint4*>(ops_)[i] : reinterpret_cast<const uint4*>(operands_)[i - ops];
+    }
+    ops_ = reinterpret_cast<const DeviceOp*>(staged);
+    operands_ = reinterpret_cast<const DeviceOperand*>(staged + ops);
+  }
+#endif
+
   TUTTI_DEVICE const DeviceOperand& operand(const DeviceOp& op, std::uint32_t i) const {
-    return args_.operands[op.first + i];
+    return operands_[op.first - block_.first_operand + i];
   }
   TUTTI_DEVICE std::byte* address(const DeviceOp& op, std::uint32_t i) const {
     const DeviceOperand o = operand(op, i);
@@ -197,9 +244,29 @@ class PlanBlock {
   template <class Ready>
   TUTTI_DEVICE bool await(int peer, Ready ready) {
     awaited_.peer = peer;
-    if (device::wait_until(control_, awaited_, ready)) return true;
+    if (peer == control_.rank ? await_here(ready) : device::wait_until(control_, awaited_, ready)) return true;
     failed_ = true;
     return false;
+  }
+
+  // For another block of this rank, which waits itself: its wait fails first, and says for whom. The limit is there in
+  // case that none does.
+  template <class Ready>
+  TUTTI_DEVICE bool await_here(Ready ready) {
+    std::uint64_t started = 0;
+    for (std::uint32_t polls = 1; !ready(); ++polls) {
+#if !defined(__CUDA_ARCH__)
+      std::this_thread::yield();
+#endif
+      if (polls % device::kPollsPerLook != 0) continue;
+      const std::uint64_t now = device::clock_ns();
+      if (started == 0) started = now;
+      const bool late = (now - started) / 2 > device::timeout_ns(*control_.host, awaited_.ticket);
+      if ((late || device::load_relaxed(control_.poison) != 0) && device::give_up(control_, awaited_, started)) {
+        return false;
+      }
+    }
+    return true;
   }
 
   // f(offset, bytes left) for this lane's share of the payload.
@@ -217,17 +284,17 @@ class PlanBlock {
     for (; at + (kInFlight - 1) * stride + 16 <= op.bytes; at += kInFlight * stride) {
       device::Vec16 v[kInFlight];
       TUTTI_UNROLL
-      for (int u = 0; u < kInFlight; ++u) v[u] = device::load_user(from + at + u * stride, 16);
+      for (int u = 0; u < kInFlight; ++u) v[u] = load_any(from + at + u * stride, 16);
       for (std::uint32_t t = 0; t < op.targets; ++t) {
         std::byte* to = address(op, op.sources + t) + at;
         TUTTI_UNROLL
-        for (int u = 0; u < kInFlight; ++u) device::store_user(to + u * stride, v[u], 16);
+        for (int u = 0; u < kInFlight; ++u) store_any(to + u * stride, v[u], 16);
       }
     }
     for (; at < op.bytes; at += stride) {
-      const device::Vec16 v = device::load_user(from + at, op.bytes - at);
+      const device::Vec16 v = load_any(from + at, op.bytes - at);
       for (std::uint32_t t = 0; t < op.targets; ++t) {
-        device::store_user(address(op, op.sources + t) + at, v, op.bytes - at);
+        store_any(address(op, op.sources + t) + at, v, op.bytes - at);
       }
     }
   }
@@ -240,11 +307,11 @@ class PlanBlock {
       device::Vec16 v[kMost];
       TUTTI_UNROLL
       for (std::uint32_t s = 0; s < kMost; ++s) {
-        if (s < op.sources) v[s] = device::load_user(from[s] + at, left);
+        if (s < op.sources) v[s] = load_any(from[s] + at, left);
       }
       const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), spec);
       for (std::uint32_t t = 0; t < op.targets; ++t) {
-        device::store_user(address(op, op.sources + t) + at, result, left);
+        store_any(address(op, op.sources + t) + at, result, left);
       }
     });
   }
@@ -259,7 +326,7 @@ class PlanBlock {
     const std::byte* from = op.sources == 0 ? nullptr : address(op, 0);
     for_share(op, [&](std::uint64_t at, std::uint64_t left) {
       device::Vec16 v{{0, 0, 0, 0}};
-      if (from != nullptr) v = device::load_user(from + at, left);
+      if (from != nullptr) v = load_any(from + at, left);
       for (std::uint32_t t = 0; t < op.targets; ++t) {
         store_packets(packets(op, op.sources + t) + at / 4, v, packets_in(left), flag_);
       }
@@ -280,7 +347,7 @@ class PlanBlock {
           })) {
         return;
       }
-      if (op.code == DeviceCode::kUnpack) return device::store_user(address(op, 1) + at, payload_of(p), left);
+      if (op.code == DeviceCode::kUnpack) return store_any(address(op, 1) + at, payload_of(p), left);
       for (std::uint32_t t = 0; t < op.targets; ++t) store_words(packets(op, 1 + t) + at / 4, p, count);
     });
   }
@@ -292,7 +359,7 @@ class PlanBlock {
       if (failed_) return;
       const int count = packets_in(left);
       device::Vec16 v[kMost];
-      const device::Vec16 plain = device::load_user(address(op, waited) + at, left);
+      const device::Vec16 plain = load_any(address(op, waited) + at, left);
       std::uint32_t missing = (1u << waited) - 1;
       const auto poll = [&] {
         PacketWords p[kMost];
@@ -318,7 +385,7 @@ class PlanBlock {
         if (s == waited) v[s] = plain;
       }
       const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), args_.spec);
-      device::store_user(address(op, op.sources) + at, result, left);
+      store_any(address(op, op.sources) + at, result, left);
       for (std::uint32_t t = 1; t < op.targets; ++t) {
         store_packets(packets(op, op.sources + t) + at / 4, result, count, flag_);
       }
@@ -328,7 +395,11 @@ class PlanBlock {
   const Team& team_;
   const device::Control& control_;
   const PlanArgs& args_;
-  device::Awaited awaited_;
+  device::Awaited awaited_{};
+  DeviceBlock block_;
+  const DeviceOp* ops_ = nullptr;
+  const DeviceOperand* operands_ = nullptr;
+  std::uint64_t invocation_ = 0;
   std::uint32_t flag_ = 0;
   std::uint64_t half_ = 0;
   bool failed_ = false;

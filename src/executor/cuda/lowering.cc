@@ -35,7 +35,9 @@ class Lowering {
   DeviceRecords make() {
     const std::vector<Copy> loads = loads_before(), stores = stores_after();
     for (block_ = 0; block_ < device_.blocks_; ++block_) {
-      const auto first = static_cast<std::uint32_t>(out_.ops.size());
+      DeviceBlock block;
+      block.first = static_cast<std::uint32_t>(out_.ops.size());
+      block.first_operand = static_cast<std::uint32_t>(out_.operands.size());
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
       if (!loads.empty()) meet(kEntry);
@@ -44,7 +46,9 @@ class Lowering {
       }
       if (!stores.empty()) meet(kEntry);
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
-      out_.blocks.push_back({first, static_cast<std::uint32_t>(out_.ops.size()) - first});
+      block.count = static_cast<std::uint32_t>(out_.ops.size()) - block.first;
+      block.operands = static_cast<std::uint32_t>(out_.operands.size()) - block.first_operand;
+      out_.blocks.push_back(block);
     }
     return std::move(out_);
   }
