@@ -46,7 +46,7 @@ TorchCommTutti::~TorchCommTutti() {
 std::string_view TorchCommTutti::getBackendVersion() const { return TUTTI_VERSION; }
 
 void TorchCommTutti::refuse(const std::string& operation, const std::string& reason) const {
-  C10_THROW_ERROR(ValueError, "tutti: " + operation + " on communicator '" + name_ + "': " + reason);
+  C10_THROW_ERROR(Error, "tutti: " + operation + " on communicator '" + name_ + "': " + reason);
 }
 
 int TorchCommTutti::checked_rank(int rank, const char* operation, const char* which) const {
@@ -207,6 +207,10 @@ WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, boo
   try {
     call = issue(group);
     if (!async && !call->isCompleted()) call->wait(limit.count() > 0 ? limit : kNoTimeout);
+  } catch (const c10::ValueError& wrong) {  // of arguments: RuntimeError, as TorchComms' other backends raise
+    refuse(operation, wrong.what_without_backtrace());
+  } catch (const c10::TypeError& wrong) {
+    refuse(operation, wrong.what_without_backtrace());
   } catch (...) {
     run_hooks_of_failure();
     throw;
