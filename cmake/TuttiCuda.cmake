@@ -67,6 +67,7 @@ function(tutti_cuda_module name folder)
     src/channel/cuda/stream_engine.cc
     src/channel/cuda/symmetric_memory.cc
     src/algorithm/cuda/kernels_any.cu
+    src/algorithm/cuda/kernels_any_bulk.cu
     src/algorithm/cuda/kernels_copy.cu
     src/algorithm/cuda/kernels_sum_bf16.cu
     src/algorithm/cuda/kernels_sum_f16.cu
@@ -90,7 +91,7 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/stream_order.cc)
   # The bits of the CPU's kernels: products and sums are not contracted.
   set_source_files_properties(src/device/cuda/cuda_arithmetic.cu src/algorithm/cuda/kernels_any.cu
-    PROPERTIES COMPILE_OPTIONS "--fmad=false")
+    src/algorithm/cuda/kernels_any_bulk.cu PROPERTIES COMPILE_OPTIONS "--fmad=false")
   add_library(${name} MODULE ${sources})
   tutti_cuda_target(${name})
   target_link_libraries(${name} PRIVATE tutti CUDA::cudart_static Threads::Threads)

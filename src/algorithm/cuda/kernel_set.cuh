@@ -1,7 +1,9 @@
-// The kernels of one reducer; each reducer has a file of its own, so that they compile apart.
+// The kernels of one reducer. Each reducer has a file of its own, and the one that takes the compiler longest has two:
+// they compile apart.
 #pragma once
 
 #include "algorithm/cuda/bulk.cuh"
+#include "algorithm/cuda/choice.h"
 #include "algorithm/cuda/direct.cuh"
 #include "algorithm/cuda/ll.cuh"
 #include "algorithm/cuda/ll128.cuh"
@@ -76,15 +78,32 @@ __global__ void __launch_bounds__(kMostThreads)
   run_plan<R>(GridTeam{}, world, args);
 }
 
+template <class Kernel>
+const void* address_of(Kernel* kernel) {
+  return reinterpret_cast<const void*>(kernel);
+}
+template <class R>
+void add_packet_kernels(KernelSet& set) {
+  set.reduce[static_cast<int>(Protocol::kLL)] = address_of(&ll_reduce_kernel<R>);
+  set.reduce[static_cast<int>(Protocol::kLL128)] = address_of(&ll128_reduce_kernel<R>);
+  set.two_shot[static_cast<int>(Protocol::kLL)] = address_of(&ll_two_shot_kernel<R>);
+  set.two_shot[static_cast<int>(Protocol::kLL128)] = address_of(&ll128_two_shot_kernel<R>);
+  set.ll_uniform = address_of(&ll_uniform_kernel<R>);
+}
+template <class R>
+void add_bulk_kernels(KernelSet& set) {
+  set.reduce[static_cast<int>(Protocol::kBulk)] = address_of(&bulk_reduce_kernel<R>);
+  set.two_shot[static_cast<int>(Protocol::kBulk)] = address_of(&bulk_two_shot_kernel<R>);
+  set.direct_all_reduce = address_of(&direct_all_reduce_kernel<R>);
+  set.direct_reduce_scatter = address_of(&direct_reduce_scatter_kernel<R>);
+  set.plan = address_of(&plan_kernel<R>);
+}
 template <class R>
 KernelSet make_kernel_set() {
-  const auto address = [](auto* kernel) { return reinterpret_cast<const void*>(kernel); };
-  return {{address(&ll_reduce_kernel<R>), address(&ll128_reduce_kernel<R>), address(&bulk_reduce_kernel<R>)},
-          {address(&ll_two_shot_kernel<R>), address(&ll128_two_shot_kernel<R>), address(&bulk_two_shot_kernel<R>)},
-          address(&ll_uniform_kernel<R>),
-          address(&direct_all_reduce_kernel<R>),
-          address(&direct_reduce_scatter_kernel<R>),
-          address(&plan_kernel<R>)};
+  KernelSet set{};
+  add_packet_kernels<R>(set);
+  add_bulk_kernels<R>(set);
+  return set;
 }
 #endif
 
@@ -92,5 +111,6 @@ KernelSet kernels_sum_f32();
 KernelSet kernels_sum_bf16();
 KernelSet kernels_sum_f16();
 KernelSet kernels_any();
+void add_bulk_kernels_any(KernelSet& set);  // for kernels_any()
 
 }  // namespace tutti::cuda

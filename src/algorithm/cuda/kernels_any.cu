@@ -2,6 +2,11 @@
 
 namespace tutti::cuda {
 
-KernelSet kernels_any() { return make_kernel_set<ReduceAny>(); }
+KernelSet kernels_any() {
+  KernelSet set{};
+  add_packet_kernels<ReduceAny>(set);
+  add_bulk_kernels_any(set);
+  return set;
+}
 
 }  // namespace tutti::cuda
