@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/collective_traits.h"
+
 namespace tutti {
 namespace {
 
@@ -15,11 +17,7 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t value) noexcept {
 
 bool is_collective(std::uint8_t call) noexcept { return call < kCollectiveCount; }
 
-bool reduces(std::uint8_t call) noexcept {
-  return call == static_cast<std::uint8_t>(Collective::kAllReduce) ||
-         call == static_cast<std::uint8_t>(Collective::kReduce) ||
-         call == static_cast<std::uint8_t>(Collective::kReduceScatter);
-}
+bool is_reduction(std::uint8_t call) noexcept { return is_collective(call) && reduces(static_cast<Collective>(call)); }
 
 // Records come from other processes: a code out of range is named, never looked up.
 std::string name_of_call(std::uint8_t call) {
@@ -78,7 +76,7 @@ void name_algorithm(CallRecord& record, std::string_view name) noexcept {
 std::uint32_t fingerprint(const CallRecord& record) noexcept {
   std::uint64_t h = 0x74757474692e3031ULL;
   h = mix(h, record.call | std::uint64_t{record.dtype} << 8 |
-                 (reduces(record.call) ? std::uint64_t{record.op} + 1 : 0) << 16 |
+                 (is_reduction(record.call) ? std::uint64_t{record.op} + 1 : 0) << 16 |
                  (record.uneven != 0 ? std::uint64_t{1} : 0) << 24 |
                  static_cast<std::uint64_t>(static_cast<std::uint32_t>(record.root)) << 32);
   h = mix(h, record.uneven != 0 ? 0 : record.count);
@@ -94,7 +92,7 @@ std::string describe(const CallRecord& record, std::string_view algorithm) {
   if (record.call == static_cast<std::uint8_t>(Collective::kBarrier)) return text;
   text += " " + name_of_dtype(record.dtype);
   text += record.uneven != 0 ? "[uneven]" : "[" + std::to_string(record.count) + "]";
-  if (reduces(record.call)) {
+  if (is_reduction(record.call)) {
     text += " ";
     text += record.op < kReduceOpCount ? std::string(to_string(static_cast<ReduceOp>(record.op)))
                                        : "op " + std::to_string(record.op);

@@ -1,14 +1,10 @@
 // What the records and the counts of a call need to know of it, on every device.
 #pragma once
 
+#include "base/collective_traits.h"
 #include "tutti/call.h"
 
 namespace tutti {
-
-inline bool has_root(Collective c) noexcept {
-  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-         c == Collective::kScatter;
-}
 
 // Bytes of this rank's single block: see the table in tutti/call.h.
 inline std::size_t block_bytes(const Call& call, int rank) noexcept {

@@ -2,6 +2,7 @@
 #include <functional>
 #include <string>
 
+#include "base/collective_traits.h"
 #include "base/registry.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
@@ -127,13 +128,10 @@ void check_group(int rank, int size) {
 void check_call(const Call& call, int rank, int size) {
   const Collective c = call.collective;
   const bool at_root = call.root == rank;
-  if (c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-      c == Collective::kScatter) {
-    if (call.root < 0 || call.root >= size) {
-      refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
-    }
+  if (has_root(c) && (call.root < 0 || call.root >= size)) {
+    refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
   }
-  if (c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter) check_reduction(call);
+  if (reduces(c)) check_reduction(call);
   switch (c) {
     case Collective::kBarrier:
       return;

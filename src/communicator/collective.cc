@@ -7,6 +7,7 @@
 
 #include "algorithm/hosts/scopes.h"
 #include "algorithm/user/identity.h"
+#include "base/collective_traits.h"
 #include "communicator/call_bytes.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
@@ -34,17 +35,9 @@ struct RunningHere {
 };
 thread_local const RunningHere* RunningHere::innermost = nullptr;
 
-bool reduces(Collective c) noexcept {
-  return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
-}
-
 // How many of the blocks in tutti/call.h a rank has on either side.
-int input_blocks(Collective c, int ranks) noexcept {
-  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll ? ranks : 1;
-}
-int output_blocks(Collective c, int ranks) noexcept {
-  return c == Collective::kGather || c == Collective::kAllGather || c == Collective::kAllToAll ? ranks : 1;
-}
+int input_blocks(Collective c, int ranks) noexcept { return traits_of(c).input_blocks ? ranks : 1; }
+int output_blocks(Collective c, int ranks) noexcept { return traits_of(c).output_blocks ? ranks : 1; }
 
 // All of a block list's memory, if it is one piece; else nothing.
 std::span<std::byte> piece_of(const Blocks& blocks, int count) noexcept {
@@ -170,7 +163,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
 // The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
 Call CommunicatorImpl::premultiplied(const Call& call) {
   if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return call;
-  const int blocks = call.collective == Collective::kReduceScatter ? size_ : 1;
+  const int blocks = input_blocks(call.collective, size_);
   std::size_t bytes = 0;
   for (int b = 0; b < blocks; ++b) bytes += call.input.size(b);
   std::byte* scaled = nullptr;
@@ -322,10 +315,9 @@ Outcome CommunicatorImpl::announce_here() noexcept {
 void CommunicatorImpl::publish_block_sizes(const Call& call) noexcept {
   CallRecord& record = context_.record;
   std::uint64_t* sizes = context_.host->sizes(rank_);
-  const bool sends_list = call.collective == Collective::kAllToAll ||
-                          (call.collective == Collective::kScatter && rank_ == call.root) ||
-                          call.collective == Collective::kReduceScatter;
-  const bool sends = sends_list || call.collective == Collective::kAllGather || call.collective == Collective::kGather;
+  const CollectiveTraits& traits = traits_of(call.collective);
+  const bool sends_list = traits.input_blocks && (!traits.root_reads || rank_ == call.root);
+  const bool sends = sends_list || traits.output_blocks;
   for (int r = 0; r < size_; ++r) {
     sizes[r] = !sends ? 0 : sends_list ? call.input.size(r) : call.input.size(0);
     record.largest = std::max<std::uint64_t>(record.largest, sizes[r]);
@@ -343,7 +335,7 @@ Outcome CommunicatorImpl::check_block_sizes(const Call& call) noexcept {
                                                      : true;
     if (!receives) continue;
     // Every rank must hand the same list to an uneven reduce-scatter.
-    const bool single = c == Collective::kScatter || c == Collective::kReduceScatter;
+    const bool single = traits_of(c).takes_a_block();
     const std::size_t room = call.output.size(single ? 0 : r);
     if (host.sizes(r)[rank_] != room) {
       host.blame(r);

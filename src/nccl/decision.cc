@@ -1,7 +1,10 @@
 #include "nccl/decision.h"
 
+#include <array>
 #include <limits>
 #include <optional>
+
+#include "base/collective_traits.h"
 
 namespace tutti::nccl {
 namespace {
@@ -56,19 +59,20 @@ std::optional<ReduceOp> op_of(ncclRedOp_t op) noexcept {
   }
 }
 
-bool reduces(Function function) noexcept {
-  return function == Function::kAllReduce || function == Function::kReduce || function == Function::kReduceScatter;
+// Of those that are collectives, in the order of Function; a message between two ranks is as a call without traits.
+constexpr std::array<Collective, kCollectives> kOfFunction{
+    Collective::kAllReduce,     Collective::kBroadcast, Collective::kReduce, Collective::kAllGather,
+    Collective::kReduceScatter, Collective::kAllToAll,  Collective::kGather, Collective::kScatter};
+
+Collective collective_of(Function function) noexcept {
+  const auto index = static_cast<std::size_t>(function);
+  return index < kOfFunction.size() ? kOfFunction[index] : Collective::kBarrier;
 }
 
-bool has_root(Function function) noexcept {
-  return function == Function::kBroadcast || function == Function::kReduce || function == Function::kGather ||
-         function == Function::kScatter;
-}
-
-// A block of every rank: the message is all of them.
-bool has_blocks(Function function) noexcept {
-  return function == Function::kAllGather || function == Function::kReduceScatter || function == Function::kAllToAll ||
-         function == Function::kGather || function == Function::kScatter;
+// How many blocks the message is: where there is one of every rank, all of them.
+std::size_t blocks_of(Function function, int size) noexcept {
+  const CollectiveTraits& traits = traits_of(collective_of(function));
+  return traits.input_blocks || traits.output_blocks ? static_cast<std::size_t>(size) : 1;
 }
 
 }  // namespace
@@ -114,8 +118,7 @@ std::size_t measured_limit(Function function, int size) noexcept {
 
 std::size_t message_bytes(const Arguments& call, int size) noexcept {
   const auto type = type_of(call.type);
-  const std::size_t factor =
-      (type ? size_of(*type) : 1) * (has_blocks(call.function) ? static_cast<std::size_t>(size) : 1);
+  const std::size_t factor = (type ? size_of(*type) : 1) * blocks_of(call.function, size);
   constexpr std::size_t kMost = std::numeric_limits<std::size_t>::max();
   return call.count > kMost / factor ? kMost : call.count * factor;
 }
@@ -124,9 +127,10 @@ Reason decide(const Arguments& call, const Common& common) noexcept {
   if (call.function == Function::kSend || call.function == Function::kReceive) return Reason::kMessage;
   if (call.configured) return Reason::kConfig;
   const auto type = type_of(call.type);
-  if (!type || (has_root(call.function) && (call.root < 0 || call.root >= common.size))) return Reason::kUnknown;
+  const Collective collective = collective_of(call.function);
+  if (!type || (has_root(collective) && (call.root < 0 || call.root >= common.size))) return Reason::kUnknown;
   if (call.count == 0) return Reason::kEmpty;
-  if (reduces(call.function)) {
+  if (reduces(collective)) {
     const auto op = op_of(call.op);
     if (!op) return Reason::kOperation;
     // Their rounding and overflow, and the average of integers, are NCCL's own.
@@ -147,41 +151,14 @@ Call to_call(const Arguments& from, int rank, int size) noexcept {
   call.op = op_of(from.op).value_or(ReduceOp::kSum);
   call.root = from.root;
   call.count = from.count;
-  const std::size_t bytes =
-      message_bytes(from, size) / (has_blocks(from.function) ? static_cast<std::size_t>(size) : 1);
+  const std::size_t bytes = message_bytes(from, size) / blocks_of(from.function, size);
   // One block or one of every rank: Blocks says it by what reads it.
   call.input = Blocks::single(from.send, bytes);
   call.output = Blocks::single(from.recv, bytes);
-  switch (from.function) {
-    case Function::kAllReduce:
-      call.collective = Collective::kAllReduce;
-      break;
-    case Function::kBroadcast:
-      call.collective = Collective::kBroadcast;
-      call.input = rank == from.root ? call.input : call.output;
-      call.output = call.input;
-      break;
-    case Function::kReduce:
-      call.collective = Collective::kReduce;
-      break;
-    case Function::kAllGather:
-      call.collective = Collective::kAllGather;
-      break;
-    case Function::kReduceScatter:
-      call.collective = Collective::kReduceScatter;
-      break;
-    case Function::kAllToAll:
-      call.collective = Collective::kAllToAll;
-      break;
-    case Function::kGather:
-      call.collective = Collective::kGather;
-      break;
-    case Function::kScatter:
-      call.collective = Collective::kScatter;
-      break;
-    case Function::kSend:
-    case Function::kReceive:
-      break;
+  call.collective = collective_of(from.function);
+  if (call.collective == Collective::kBroadcast) {
+    call.input = rank == from.root ? call.input : call.output;
+    call.output = call.input;
   }
   return call;
 }

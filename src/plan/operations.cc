@@ -103,17 +103,17 @@ constexpr bool in_order() {
 static_assert(in_order(), "kRules must follow the order of OpKind");
 
 constexpr std::array<CollectiveRules, 11> kCollectives{{
-    {PlanCollective::kAllReduce, "allreduce", true},
-    {PlanCollective::kAllGather, "allgather", true},
-    {PlanCollective::kReduceScatter, "reducescatter", true},
-    {PlanCollective::kAllToAll, "alltoall", true},
-    {PlanCollective::kSendRecv, "sendrecv", true},
-    {PlanCollective::kBroadcast, "broadcast", true},
-    {PlanCollective::kReduce, "reduce", true},
-    {PlanCollective::kGather, "gather", true},
-    {PlanCollective::kScatter, "scatter", true},
-    {PlanCollective::kTest, "test", false},
-    {PlanCollective::kCustom, "custom", false},
+    {PlanCollective::kAllReduce, "allreduce", true, Collective::kAllReduce},
+    {PlanCollective::kAllGather, "allgather", true, Collective::kAllGather},
+    {PlanCollective::kReduceScatter, "reducescatter", true, Collective::kReduceScatter},
+    {PlanCollective::kAllToAll, "alltoall", true, Collective::kAllToAll},
+    {PlanCollective::kSendRecv, "sendrecv", true, std::nullopt},
+    {PlanCollective::kBroadcast, "broadcast", true, Collective::kBroadcast},
+    {PlanCollective::kReduce, "reduce", true, Collective::kReduce},
+    {PlanCollective::kGather, "gather", true, Collective::kGather},
+    {PlanCollective::kScatter, "scatter", true, Collective::kScatter},
+    {PlanCollective::kTest, "test", false, std::nullopt},
+    {PlanCollective::kCustom, "custom", false, std::nullopt},
 }};
 
 constexpr bool collectives_in_order() {

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "plan/plan.h"
+#include "tutti/types.h"
 
 namespace tutti::plan {
 
@@ -78,6 +79,7 @@ struct CollectiveRules {
   PlanCollective collective;
   std::string_view name;  // in JSON
   bool defines_result;
+  std::optional<Collective> call;  // which of those in tutti/call.h it is; none for a plan that can be proven, not run
 };
 
 const CollectiveRules& rules_of(PlanCollective collective) noexcept;

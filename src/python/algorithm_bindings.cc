@@ -15,6 +15,7 @@
 
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/identity.h"
+#include "base/collective_traits.h"
 #include "device/cpu/arena.h"
 #include "python/names.h"
 #include "python/signals.h"
@@ -61,13 +62,6 @@ AlgorithmLimits limits_of(std::uint64_t min_bytes, std::uint64_t max_bytes, int 
   return {min_bytes, max_bytes, ranks, ranks_per_host};
 }
 
-bool reads_blocks(Collective c) {
-  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll;
-}
-bool writes_blocks(Collective c) {
-  return c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllToAll;
-}
-
 std::size_t block_of(std::size_t bytes, bool blocks, int ranks, const char* which) {
   const auto n = static_cast<std::size_t>(blocks ? ranks : 1);
   if (bytes % n == 0) return bytes / n;
@@ -91,23 +85,20 @@ Call make_call(const Communicator& comm, const UserAlgorithm& algorithm, Memory 
   Call call;
   call.collective = *collective;
   call.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
-  const bool rooted = call.collective == Collective::kBroadcast || call.collective == Collective::kReduce ||
-                      call.collective == Collective::kGather || call.collective == Collective::kScatter;
-  if (rooted) call.root = root >= 0 ? root : std::max(0, algorithm.root());
-  const bool reduces = call.collective == Collective::kAllReduce || call.collective == Collective::kReduce ||
-                       call.collective == Collective::kReduceScatter;
+  const CollectiveTraits& traits = traits_of(*collective);
+  if (traits.has_root) call.root = root >= 0 ? root : std::max(0, algorithm.root());
   if (op) {
     call.op = from_name<ReduceOp>(*op, "reduce operation", kReduceOpCount);
-  } else if (reduces) {
+  } else if (traits.reduces) {
     if (!algorithm.default_op()) {
       throw_error(ErrorKind::kInvalidArgument, "\"" + algorithm.name() + "\" needs an op: ReduceOp.SUM, MIN, ...");
     }
     call.op = *algorithm.default_op();
   }
   const auto memory = [](Memory m) { return reinterpret_cast<const void*>(m.address); };
-  const std::size_t in = block_of(input.bytes, reads_blocks(call.collective), comm.size(), "input");
-  const std::size_t out = block_of(output.bytes, writes_blocks(call.collective), comm.size(), "output");
-  const bool one = call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter;
+  const std::size_t in = block_of(input.bytes, traits.input_blocks, comm.size(), "input");
+  const std::size_t out = block_of(output.bytes, traits.output_blocks, comm.size(), "output");
+  const bool one = traits.takes_a_block();
   call.count = (one ? out : in) / size_of(call.dtype);
   call.input = Blocks::single(memory(input), in);
   call.output = Blocks::single(memory(output), out);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/collective_traits.h"
 #include "base/interruption.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/launch.h"
@@ -172,13 +173,6 @@ void require_contiguous(const Array& array, const char* which) {
   }
 }
 
-bool reads_blocks(Collective c) {
-  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll;
-}
-bool writes_blocks(Collective c) {
-  return c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllToAll;
-}
-
 // One end of a call: `blocks` equal blocks in an array. An array that this rank does not need may be absent.
 Blocks blocks_of(const std::optional<Array>& array, const char* which, std::size_t blocks, DataType dtype,
                  std::size_t& count) {
@@ -208,8 +202,8 @@ Call make_call(const Communicator& comm, Collective collective, const std::optio
   call.op = op;
   call.dtype = dtype_of(input ? *input : *output);
   const auto n = static_cast<std::size_t>(comm.size());
-  call.input = blocks_of(input, "input", reads_blocks(collective) ? n : 1, call.dtype, call.count);
-  call.output = blocks_of(output, "output", writes_blocks(collective) ? n : 1, call.dtype, call.count);
+  call.input = blocks_of(input, "input", traits_of(collective).input_blocks ? n : 1, call.dtype, call.count);
+  call.output = blocks_of(output, "output", traits_of(collective).output_blocks ? n : 1, call.dtype, call.count);
   // What a rank does not pass it neither reads nor writes; its blocks still have the size of the call.
   if (!input) call.input.bytes = call.output.bytes;
   if (!output) call.output.bytes = call.input.bytes;

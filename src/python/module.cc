@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "base/collective_traits.h"
 #include "base/process.h"
 #include "bootstrap/launch.h"
 #include "device/cpu/kernels.h"
@@ -48,6 +49,14 @@ std::string explain_by_name(const std::string& collective, std::size_t bytes, in
   request.mapped = mapped;
   const nb::gil_scoped_release released;
   return explain(request);
+}
+
+std::map<std::string, bool> collective_traits(const std::string& collective) {
+  const CollectiveTraits& traits = traits_of(from_name<Collective>(collective, "collective", kCollectiveCount));
+  return {{"reduces", traits.reduces},
+          {"has_root", traits.has_root},
+          {"input_blocks", traits.input_blocks},
+          {"output_blocks", traits.output_blocks}};
 }
 
 LaunchInfo launch_info_of(const std::optional<std::map<std::string, std::string>>& environment) {
@@ -166,6 +175,8 @@ NB_MODULE(_core, m) {
   m.attr("compiler") = TUTTI_COMPILER;
   m.def(
       "collectives", [] { return names_of<Collective>(kCollectiveCount); }, "Names of the collectives.");
+  m.def("collective_traits", &collective_traits, nb::arg("collective"),
+        "Whether it reduces and has a root, and whether its input and its output have a block for every rank.");
   m.def(
       "dtypes", [] { return names_of<DataType>(kDataTypeCount); }, "Short names of the element types.");
   m.def(

@@ -8,29 +8,20 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/collective_traits.h"
 #include "device/cpu/arena.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
-bool has_blocks_in(Collective c) noexcept {
-  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll;
-}
-bool has_blocks_out(Collective c) noexcept {
-  return c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllToAll;
-}
-bool is_rooted(Collective c) noexcept {
-  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-         c == Collective::kScatter;
-}
 bool in_place(Collective c) noexcept { return c == Collective::kAllReduce || c == Collective::kBroadcast; }
 
 std::size_t blocks_in(const SampleShape& s) {
-  return has_blocks_in(s.collective) ? static_cast<std::size_t>(s.ranks) : 1;
+  return traits_of(s.collective).input_blocks ? static_cast<std::size_t>(s.ranks) : 1;
 }
 std::size_t blocks_out(const SampleShape& s) {
-  return has_blocks_out(s.collective) ? static_cast<std::size_t>(s.ranks) : 1;
+  return traits_of(s.collective).output_blocks ? static_cast<std::size_t>(s.ranks) : 1;
 }
 
 // Data repeats after this many elements. A prime, so that no two chunks of a plan are alike.
@@ -149,7 +140,7 @@ SampleCall::SampleCall(const SampleShape& shape)
   if (shape.collective == Collective::kBarrier) return;
   call_.dtype = shape.dtype;
   call_.op = shape.op;
-  call_.root = is_rooted(shape.collective) ? 0 : -1;
+  call_.root = has_root(shape.collective) ? 0 : -1;
   call_.count = shape.bytes / size_of(shape.dtype);
   const std::size_t bytes = call_.count * size_of(shape.dtype);
   call_.input = Blocks::single(input_.data(), bytes);
@@ -173,7 +164,7 @@ void SampleCall::fill(int rank) {
 bool SampleCall::right(int rank) const {
   const Collective c = shape_.collective;
   if (c == Collective::kBarrier) return true;
-  if (rank != 0 && (c == Collective::kReduce || c == Collective::kGather)) return true;
+  if (rank != 0 && traits_of(c).root_writes) return true;
   const Memory& output = in_place(c) ? input_ : output_;
   for (std::size_t b = 0; b < blocks_out(shape_); ++b) {
     const auto number = [&](std::size_t i) { return expected(shape_, rank, b, i); };

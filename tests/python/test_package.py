@@ -19,6 +19,7 @@ from rank_worker import Context
 
 import tutti
 from tutti import _core
+from tutti.language import collectives
 
 pytestmark = pytest.mark.tutti_only
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +77,23 @@ def test_the_stub_names_what_the_module_has() -> None:
         assert isinstance(stub, ast.ClassDef)
         members = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
         assert members == {name for name in dir(getattr(_core, probe)) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", sorted(set(_core.collectives()) - {"barrier"}))
+def test_programs_and_calls_agree_on_what_a_collective_is(name: str) -> None:
+    program = {kind.name: kind for kind in vars(collectives).values() if hasattr(kind, "init_buffers")}[
+        name.replace("_", "")
+    ]
+    traits, ranks = _core.collective_traits(name), 3
+    rooted = traits["has_root"]
+    one = program(ranks, 1, root=1) if rooted else program(ranks, 1)
+    assert (one.root is not None) == rooted
+    sizes = [one.sizes(rank) for rank in range(ranks)]
+    if name in ("all_reduce", "reduce", "broadcast", "all_to_all"):  # of as many chunks as all shares together
+        assert max(sizes) == (ranks, ranks)
+        return
+    assert (max(sizes)[0] == ranks) == traits["input_blocks"]
+    assert (max(size[1] for size in sizes) == ranks) == traits["output_blocks"]
 
 
 def test_the_package_says_it_is_typed() -> None:

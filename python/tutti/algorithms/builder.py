@@ -41,7 +41,8 @@ class CollectiveRequest:
         return CollectiveBufferMode.IN_PLACE if same else CollectiveBufferMode.OUT_OF_PLACE
 
 
-_WHOLE = ("reduce_scatter", "all_to_all", "scatter")  # their input has a block for every rank
+# Their input has a block for every rank.
+_WHOLE = {name for name in _core.collectives() if _core.collective_traits(name)["input_blocks"]}
 _DTYPES = {kind.value: kind for kind in DataType}
 _OPS = {op.value: op for op in ReduceOp}
 

@@ -174,7 +174,7 @@ def explain(
         call = collective
         if collective != "barrier":
             call += f" of {format_bytes(parse_bytes(size))} a rank, {dtype}{', mapped' if mapped else ''}"
-        if collective in ("all_reduce", "reduce", "reduce_scatter"):
+        if _core.collective_traits(collective)["reduces"]:
             call += f", {op}"
         typer.echo(f"{call}; {ranks} {'rank' if ranks == 1 else 'ranks'} on this machine:")
         typer.echo(reasons.rstrip())

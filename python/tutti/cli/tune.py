@@ -30,8 +30,6 @@ MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
 SHARE = 0.7  # of the time for timed calls; the rest is for making groups and checking results
 LEAST_S = 0.01  # for a cell
 DTYPES = ("f32", "bf16", "f16", "f64", "i32", "i64")
-REDUCING = ("all_reduce", "reduce", "reduce_scatter")
-SPREADING = ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all")  # a buffer has a block for each rank
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,9 @@ def cells_of(settings: Settings, ranks: int) -> Iterator[Cell]:
         if collective == "barrier":
             yield Cell(ranks, collective, settings.dtypes[0], False, 0)
             continue
-        blocks = ranks if collective in SPREADING else 1
-        for dtype in settings.dtypes if collective in REDUCING else settings.dtypes[:1]:
+        traits = _core.collective_traits(collective)
+        blocks = ranks if traits["input_blocks"] or traits["output_blocks"] else 1
+        for dtype in settings.dtypes if traits["reduces"] else settings.dtypes[:1]:
             for tensors in settings.tensors:
                 for size in settings.sizes:
                     if size * blocks <= MOST_BYTES:

@@ -6,18 +6,9 @@ namespace tutti::cuda {
 namespace {
 
 // Whether this rank sends anything to others in the collective, and whether it gets anything.
-bool sends(const Call& call, int rank) {
-  const bool from_root = call.collective == Collective::kBroadcast || call.collective == Collective::kScatter;
-  return !from_root || rank == call.root;
-}
-bool receives(const Call& call, int rank) {
-  const bool to_root = call.collective == Collective::kReduce || call.collective == Collective::kGather;
-  return !to_root || rank == call.root;
-}
-bool sends_list(const Call& call) {
-  return call.collective == Collective::kScatter || call.collective == Collective::kReduceScatter ||
-         call.collective == Collective::kAllToAll;
-}
+bool sends(const Call& call, int rank) { return !traits_of(call.collective).root_reads || rank == call.root; }
+bool receives(const Call& call, int rank) { return !traits_of(call.collective).root_writes || rank == call.root; }
+bool sends_list(const Call& call) { return traits_of(call.collective).input_blocks; }
 
 ReduceSpec spec_of(const Call& call, int size) { return {call.dtype, call.op, size, call.factor, call.device_factor}; }
 
@@ -46,10 +37,6 @@ Args fill(const std::vector<MessageRequest>& requests, int channels, std::size_t
 }
 
 }  // namespace
-
-bool reduces(Collective c) noexcept {
-  return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
-}
 
 bool runs_as_messages(const Call& call) noexcept {
   return call.uneven && (call.collective == Collective::kAllToAll || call.collective == Collective::kGather ||

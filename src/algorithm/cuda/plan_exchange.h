@@ -8,11 +8,11 @@
 #include "algorithm/cuda/direct.cuh"
 #include "algorithm/cuda/exchange_args.h"
 #include "algorithm/cuda/messages.cuh"
+#include "base/collective_traits.h"
 #include "tutti/call.h"
 
 namespace tutti::cuda {
 
-bool reduces(Collective collective) noexcept;
 // Uneven calls in which a rank does not know the sizes of all pairs: they run as messages.
 bool runs_as_messages(const Call& call) noexcept;
 // Bytes of the largest part of any pair (of an all-reduce: of its input), as every rank knows it.

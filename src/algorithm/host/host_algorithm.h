@@ -18,10 +18,6 @@ class HostAlgorithm : public NativeAlgorithm {
   }
 };
 
-inline bool sends_a_block_to_each(Collective c) noexcept {
-  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll;
-}
-
 // One pointer a rank, on the stack: a host has at most kMaxHostRanks.
 using SourceList = std::array<const void*, kMaxHostRanks>;
 using TargetList = std::array<void*, kMaxHostRanks>;

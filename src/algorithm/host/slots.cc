@@ -6,6 +6,7 @@
 // kInlineBytes costs a single cache line.
 #include "algorithm/host/host_algorithm.h"
 #include "algorithm/host/host_algorithms.h"
+#include "base/collective_traits.h"
 
 namespace tutti {
 namespace {
@@ -25,7 +26,7 @@ class SlotAlgorithm : public HostAlgorithm {
     if (const char* reason = refuse_hosts(shape)) return reason;
     if (shape.announced) return "announces the call itself";
     if (shape.uneven) return "needs blocks of equal size";
-    const std::size_t blocks = sends_a_block_to_each(shape.collective) ? static_cast<std::size_t>(shape.ranks) : 1;
+    const std::size_t blocks = traits_of(shape.collective).input_blocks ? static_cast<std::size_t>(shape.ranks) : 1;
     if (shape.crowded) {
       return shape.bytes > kCrowdedSlotLimit / blocks ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
     }

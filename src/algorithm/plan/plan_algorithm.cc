@@ -5,16 +5,13 @@
 
 #include "algorithm/plan/plan_admission.h"
 #include "algorithm/plan/plan_runner.h"
+#include "base/collective_traits.h"
 #include "executor/program/serves.h"
+#include "plan/operations.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
-
-bool is_rooted(Collective c) noexcept {
-  return c == Collective::kReduce || c == Collective::kBroadcast || c == Collective::kGather ||
-         c == Collective::kScatter;
-}
 
 class PlanAlgorithm final : public Algorithm {
  public:
@@ -45,7 +42,7 @@ class PlanAlgorithm final : public Algorithm {
     if (shape.bytes < plan.min_message_bytes || shape.bytes > plan.max_message_bytes) {
       return "is for messages of other sizes";
     }
-    if (is_rooted(collective_) && shape.root != plan.root) return "is for another root";
+    if (has_root(collective_) && shape.root != plan.root) return "is for another root";
     return executor::refusal(plan, shape.dtype, shape.op);
   }
 
@@ -78,35 +75,12 @@ class PlanAlgorithm final : public Algorithm {
 
 }  // namespace
 
-std::optional<Collective> collective_of(plan::PlanCollective collective) noexcept {
-  switch (collective) {
-    case plan::PlanCollective::kAllReduce:
-      return Collective::kAllReduce;
-    case plan::PlanCollective::kAllGather:
-      return Collective::kAllGather;
-    case plan::PlanCollective::kReduceScatter:
-      return Collective::kReduceScatter;
-    case plan::PlanCollective::kAllToAll:
-      return Collective::kAllToAll;
-    case plan::PlanCollective::kBroadcast:
-      return Collective::kBroadcast;
-    case plan::PlanCollective::kReduce:
-      return Collective::kReduce;
-    case plan::PlanCollective::kGather:
-      return Collective::kGather;
-    case plan::PlanCollective::kScatter:
-      return Collective::kScatter;
-    default:
-      return std::nullopt;
-  }
-}
-
 std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const std::vector<PlanFile>& plans,
                                                               const PlanWorld& world) {
   std::vector<std::shared_ptr<const Algorithm>> list;
   const auto shared_world = std::make_shared<const PlanWorld>(world);
   for (const PlanFile& file : plans) {
-    const std::optional<Collective> collective = collective_of(file.plan->collective);
+    const std::optional<Collective> collective = plan::rules_of(file.plan->collective).call;
     if (!collective || file.plan->ranks.size() != world.host_of.size()) continue;
     try {
       list.push_back(std::make_shared<PlanAlgorithm>(*collective, file, shared_world));

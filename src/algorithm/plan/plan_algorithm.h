@@ -13,9 +13,6 @@
 
 namespace tutti {
 
-// Which of Tutti's collectives a plan computes, if any.
-std::optional<Collective> collective_of(plan::PlanCollective collective) noexcept;
-
 // One for each plan that is for `ranks` ranks and for a collective of Tutti. Throws Error naming the file of a plan
 // that cannot run; one that only does not suit several hosts refuses their calls and says why. The world's channel
 // outlives them.

@@ -1,6 +1,7 @@
 #include "algorithm/plan/plan_buffers.h"
 
 #include "algorithm/native_algorithm.h"
+#include "base/collective_traits.h"
 #include "device/cpu/kernels.h"
 
 namespace tutti {
@@ -9,8 +10,6 @@ namespace {
 bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) noexcept {
   return a < b + b_bytes && b < a + a_bytes;
 }
-
-bool gives_a_block(Collective c) noexcept { return c == Collective::kReduceScatter || c == Collective::kScatter; }
 
 }  // namespace
 
@@ -21,7 +20,7 @@ PlanBuffers::PlanBuffers(const PlanGeometry& geometry, const PlanMemory& memory,
       call_(call),
       context_(context),
       in_place_(geometry.tables->plan().in_place),
-      block_bytes_(gives_a_block(call.collective) ? call.output.size(0) : call.input.size(0)) {
+      block_bytes_(traits_of(call.collective).takes_a_block() ? call.output.size(0) : call.input.size(0)) {
   if (in_place_) {
     place_one_buffer();
   } else {
@@ -56,9 +55,8 @@ void PlanBuffers::place_two_buffers() noexcept {
 
 // Whether the root alone has this side.
 bool PlanBuffers::rooted(int side) const noexcept {
-  const Collective c = call_.collective;
-  return side == kIn ? c == Collective::kBroadcast || c == Collective::kScatter
-                     : c == Collective::kReduce || c == Collective::kGather;
+  const CollectiveTraits& traits = traits_of(call_.collective);
+  return side == kIn ? traits.root_reads : traits.root_writes;
 }
 
 std::uint64_t PlanBuffers::place(int side, int rank) const noexcept {
@@ -138,9 +136,7 @@ void PlanBuffers::store() noexcept {
   if (!has(kOut)) return;
   const int side = in_place_ ? whole_ : kOut;
   const bool one = in_place_ && whole_ == kIn;
-  const bool divides = call_.op == ReduceOp::kAvg &&
-                       (call_.collective == Collective::kAllReduce || call_.collective == Collective::kReduceScatter ||
-                        call_.collective == Collective::kReduce);
+  const bool divides = call_.op == ReduceOp::kAvg && reduces(call_.collective);
   for (std::size_t b = 0; b < geometry_.blocks(kOut); ++b) {
     const int block = static_cast<int>(b);
     const std::byte* from = at(side, context_.rank, one ? context_.rank : block);

@@ -13,6 +13,7 @@
 #include "algorithm/plan/plan_memory.h"
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
+#include "base/collective_traits.h"
 #include "tutti/error.h"
 #include "tutti/native_plugin.h"
 #include "tutti/user_algorithm.h"
@@ -21,16 +22,6 @@ namespace tutti {
 namespace {
 
 constexpr std::size_t kCounterStride = 128;  // as LineWord: neighbours' writers do not disturb each other
-
-bool reads_blocks(Collective c) noexcept {
-  return c == Collective::kScatter || c == Collective::kReduceScatter || c == Collective::kAllToAll;
-}
-bool writes_blocks(Collective c) noexcept {
-  return c == Collective::kAllGather || c == Collective::kGather || c == Collective::kAllToAll;
-}
-bool reduces(Collective c) noexcept {
-  return c == Collective::kAllReduce || c == Collective::kReduce || c == Collective::kReduceScatter;
-}
 
 std::optional<Collective> collective_of_name(std::string_view name) noexcept {
   for (int i = 0; i < kCollectiveCount; ++i) {
@@ -117,11 +108,9 @@ class PluginRunner {
     context_ = &context;
     call_ = &call;
     const auto n = static_cast<std::size_t>(host_.ranks());
-    const std::size_t block = collective_ == Collective::kReduceScatter || collective_ == Collective::kScatter
-                                  ? call.output.size(0)
-                                  : call.input.size(0);
-    Piece input(call.input, reads_blocks(collective_) ? n : 1, block, true);
-    Piece output(call.output, writes_blocks(collective_) ? n : 1, block, false);
+    const std::size_t block = traits_of(collective_).takes_a_block() ? call.output.size(0) : call.input.size(0);
+    Piece input(call.input, traits_of(collective_).input_blocks ? n : 1, block, true);
+    Piece output(call.output, traits_of(collective_).output_blocks ? n : 1, block, false);
     if (call_plugin(call, input.data(), output.data(), block) == 0 && outcome_.ok()) outcome_ = {Status::kInternal, -1};
     if (!outcome_.ok()) return outcome_;
     output.store();
@@ -144,8 +133,8 @@ class PluginRunner {
     out.mapped_outputs = outputs.empty() ? nullptr : outputs.data();
     out.dtype = dtype.c_str();
     out.op = op.c_str();
-    out.input_bytes = block * (reads_blocks(collective_) ? n : 1);
-    out.output_bytes = block * (writes_blocks(collective_) ? n : 1);
+    out.input_bytes = block * (traits_of(collective_).input_blocks ? n : 1);
+    out.output_bytes = block * (traits_of(collective_).output_blocks ? n : 1);
     out.block_bytes = block;
     out.scratch_bytes = plugin_.scratch_bytes;
     out.element_bytes = size_of(call.dtype);

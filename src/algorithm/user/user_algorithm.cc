@@ -9,6 +9,7 @@
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
 #include "executor/program/serves.h"
+#include "plan/operations.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
 
@@ -46,7 +47,7 @@ class UserPlan final : public AlgorithmSource {
   Kind kind() const noexcept override { return Kind::kPlan; }
   const std::string& name() const noexcept override { return file_.plan->name; }
   const std::string& collective_name() const noexcept override { return file_.plan->collective_name; }
-  std::optional<Collective> collective() const noexcept override { return collective_of(file_.plan->collective); }
+  std::optional<Collective> collective() const noexcept override { return plan::rules_of(file_.plan->collective).call; }
   bool in_place() const noexcept override { return file_.plan->in_place; }
   std::optional<ReduceOp> default_op() const noexcept override {
     // A sum where the plan has no opinion.

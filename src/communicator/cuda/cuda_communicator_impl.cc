@@ -5,6 +5,7 @@
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
+#include "base/collective_traits.h"
 #include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
 #include "communicator/cuda/cuda_memory_impl.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/collective_traits.h"
 #include "device/cpu/kernels.h"
 #include "executor/program/serves.h"
 #include "plan/operations.h"
@@ -160,8 +161,8 @@ class Trial {
   static constexpr std::byte kGuardByte{0xa5};
 
   bool reducing() const {
-    return plan_.collective == PlanCollective::kAllReduce || plan_.collective == PlanCollective::kReduceScatter ||
-           plan_.collective == PlanCollective::kReduce;
+    const std::optional<Collective> call = plan::rules_of(plan_.collective).call;
+    return call && reduces(*call);
   }
   bool sums() const {
     return request_.op == ReduceOp::kSum || request_.op == ReduceOp::kAvg || request_.op == ReduceOp::kPremulSum;

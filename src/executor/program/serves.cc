@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/collective_traits.h"
 #include "device/cpu/kernels.h"
 #include "plan/operations.h"
 
@@ -51,9 +52,8 @@ ReduceOp op_of(plan::ReduceKind kind, ReduceOp any) noexcept {
 }
 
 const char* refusal(const plan::Plan& plan, DataType dtype, ReduceOp op) noexcept {
-  const bool needs_op = plan.collective == plan::PlanCollective::kAllReduce ||
-                        plan.collective == plan::PlanCollective::kReduceScatter ||
-                        plan.collective == plan::PlanCollective::kReduce;
+  const std::optional<Collective> call = plan::rules_of(plan.collective).call;
+  const bool needs_op = call && tutti::reduces(*call);
   if (plan.reduce && !agrees(*plan.reduce, op)) return "is for another reduction";
   if (!plan.reduce && reduces(plan)) return "mixes reductions, so it serves no reduction of the caller's";
   if ((plan.reduce || needs_op) && !cpu::supports(dtype, op))
