@@ -21,12 +21,11 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tutti import _pretence
+from tutti import _core, _formed, _pretence
 from tutti._groups import get_communicator
 from tutti._needs_torch import load
 
@@ -103,11 +102,7 @@ def create_backend(dist_opts: Any, options: Any) -> Any:
     generation = _generation(dist_opts.store, name, rank)
     backend = module.ProcessGroupTutti(dist_opts.store, rank, size, f"{name}/{generation}", options)
     _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
-    if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
-        from tutti import _core
-        from tutti.algorithms.builder import give_defaults
-
-        give_defaults(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
+    _formed.give(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
     return backend
 
 

@@ -9,11 +9,10 @@ The communicator of :mod:`torch.distributed`'s backend is the same one underneat
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tutti import _core
+from tutti import _core, _formed
 from tutti._arrays import operation
 from tutti._torchrun import agents_store
 
@@ -67,10 +66,7 @@ class Communicator:
         self.store: Any = store
         self._closed = False
         self._core = _core.create_communicator(self.store, rank, size, name, timeout)
-        if "tutti.algorithms.builder" in sys.modules:  # else nobody has named any
-            from tutti.algorithms.builder import give_defaults
-
-            give_defaults(size, lambda handles, choose: _core.set_algorithms(self._core, handles, choose))
+        _formed.give(size, lambda handles, choose: _core.set_algorithms(self._core, handles, choose))
 
     @classmethod
     def from_group(cls, group: ProcessGroup | None = None, *, name: str = "tutti", timeout: float = 0) -> Communicator:

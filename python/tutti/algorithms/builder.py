@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from tutti import _core
+from tutti import _core, _formed
 from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder, core_of
 from tutti.algorithms.collection import AlgorithmCollection
 from tutti.algorithms.defaults import default_algorithms
@@ -207,10 +207,13 @@ def _installer(target: Any) -> Install:
     return lambda handles, choose: _core.set_algorithms(core, handles(core.size), choose)
 
 
-def give_defaults(ranks: int, install: Callable[[list[_core.UserAlgorithm], Any], None]) -> None:
+def _give_defaults(ranks: int, install: Callable[[list[_core.UserAlgorithm], Any], None]) -> None:
     """Gives a communicator that has just been formed what the process's builder holds, if anything."""
     builder = AlgorithmCollectionBuilder._default
     if builder is None or not (builder._builders or builder._selector or builder._fallback):
         return
     collection = builder._collect()
     install(builder._handles(collection, ranks), builder._choice(collection))
+
+
+_formed.register(_give_defaults)

@@ -5,7 +5,7 @@
 // beyond its range.
 //
 // Memory order: stores release and loads acquire, a word each. The payload alone would need neither; but a packet also
-// says that its writer has executed what came before (PLANS.md: X), so that its reader may overwrite what the writer
+// says that its writer has executed what came before, so that its reader may overwrite what the writer
 // has read. On x86 both are plain moves. Rejected: relaxed words between two fences (the same code here, and thread
 // sanitizers do not understand fences).
 //
