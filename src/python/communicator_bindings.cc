@@ -19,6 +19,7 @@
 #include "base/interruption.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/launch.h"
+#include "bootstrap/look.h"
 #include "bootstrap/tcp_store.h"
 #include "python/names.h"
 #include "python/signals.h"
@@ -63,7 +64,7 @@ class PythonStore final : public Store {
   std::string get(std::string_view key, Milliseconds timeout) override {
     const nb::gil_scoped_acquire held;
     const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = timeout.count());
-    if (must_ask() && nb::hasattr(store_, "check")) look_for(key, timeout);
+    if (must_ask() && nb::hasattr(store_, "check")) await(key, timeout);
     try {
       store_.attr("wait")(nb::make_tuple(text(key)), limit);
     } catch (const nb::python_error& error) {
@@ -90,17 +91,16 @@ class PythonStore final : public Store {
   static nb::str text(std::string_view key) { return nb::str(key.data(), key.size()); }
 
   // Until the key is there or the time is up: PyTorch's wait() lets no handler of a signal run.
-  void look_for(std::string_view key, Milliseconds timeout) {
-    constexpr Milliseconds kFirstPause{1}, kLongestPause{16};
+  void await(std::string_view key, Milliseconds timeout) {
     nb::list keys;
     keys.append(text(key));
-    Deadline deadline = Deadline::after(timeout);
-    for (Milliseconds pause = kFirstPause; !nb::cast<bool>(store_.attr("check")(keys)) && !deadline.expired();
-         pause = std::min(2 * pause, kLongestPause)) {
-      const nb::gil_scoped_release released;
-      std::this_thread::sleep_for(pause);
-      throw_if_interrupted("waiting for the store to give '" + std::string(key) + "'");
-    }
+    const nb::gil_scoped_release released;
+    const auto there = [&] {
+      const nb::gil_scoped_acquire held;
+      return nb::cast<bool>(store_.attr("check")(keys));
+    };
+    look_for(
+        there, [&] { throw_if_interrupted("waiting for the store to give '" + std::string(key) + "'"); }, timeout);
   }
 
   nb::object store_;

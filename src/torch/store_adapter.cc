@@ -3,17 +3,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "base/interruption.h"
+#include "bootstrap/look.h"
 #include "tutti/error.h"
 
 namespace tutti::face {
 namespace {
-
-constexpr auto kFirstPause = std::chrono::milliseconds(1);
-constexpr auto kLongestPause = std::chrono::milliseconds(16);
 
 std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
@@ -32,32 +29,24 @@ std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(by
 StoreAdapter::StoreAdapter(const c10::intrusive_ptr<c10d::Store>& store) : store_(store) {}
 
 // Until the keys are there, the time is up or the store cannot tell: get() says which.
-void StoreAdapter::look_for(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
-  const auto end = std::chrono::steady_clock::now() + timeout;
-  // A check names all keys: the more there are, the less often, or all ranks' together keep the store busy.
-  const auto longest = std::max(kLongestPause, std::chrono::milliseconds(keys.size() / 2));
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, longest)) {
+void StoreAdapter::await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  const auto there = [&] {
     try {
-      if (store_->check(keys)) return;
+      return store_->check(keys);
     } catch (const std::exception&) {
-      return;
+      return true;
     }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    if (left <= pause) return;
-    for (auto rest = pause; rest.count() > 0;) {
-      const auto slice = std::min(rest, std::chrono::milliseconds(kAskEveryMs));
-      std::this_thread::sleep_for(slice);
-      throw_if_interrupted("waiting for the store to give '" + keys.front() + "'");
-      rest -= slice;
-    }
-  }
+  };
+  const auto ask = [&] { throw_if_interrupted("waiting for the store to give '" + keys.front() + "'"); };
+  // A check names all keys: the more there are, the less often, or all ranks' together keep the store busy.
+  look_for(there, ask, timeout, std::max(kLongestPause, std::chrono::milliseconds(keys.size() / 2)));
 }
 
 template <typename Operation>
 auto StoreAdapter::waiting(const std::string& what, const std::vector<std::string>& keys,
                            std::chrono::milliseconds timeout, Operation operation) {
   const auto start = std::chrono::steady_clock::now();
-  if (must_ask()) look_for(keys, timeout);
+  if (must_ask()) await(keys, timeout);
   const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
   const auto left = std::max(timeout - spent, std::chrono::milliseconds(1));
   try {
@@ -129,22 +118,16 @@ InterruptibleStore::InterruptibleStore(const c10::intrusive_ptr<c10d::Store>& st
 
 std::string InterruptibleStore::get(std::string_view key, std::chrono::milliseconds timeout) {
   const std::string name(key);
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    interrupt_();
-    const bool last = std::chrono::steady_clock::now() >= deadline;
-    try {
-      // What is there is found even when the time is up, and get() does not wait.
-      if (store_->check({name})) return to_string(store_->get(name));
-    } catch (const std::exception& error) {
-      throw_store_error("'" + name + "'", timeout, error);
-    }
-    if (last) {
-      throw Error(ErrorKind::kTimeout,
-                  "the store did not give '" + name + "' within " + std::to_string(timeout.count()) + " ms");
-    }
-    std::this_thread::sleep_for(pause);
+  try {
+    // get() does not wait for what is there.
+    if (look_for([&] { return store_->check({name}); }, interrupt_, timeout)) return to_string(store_->get(name));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw_store_error("'" + name + "'", timeout, error);
   }
+  throw Error(ErrorKind::kTimeout,
+              "the store did not give '" + name + "' within " + std::to_string(timeout.count()) + " ms");
 }
 
 }  // namespace tutti::face

@@ -30,7 +30,7 @@ class StoreAdapter final : public Store {
   template <typename Operation>
   auto waiting(const std::string& what, const std::vector<std::string>& keys, std::chrono::milliseconds timeout,
                Operation operation);
-  void look_for(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
+  void await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Store> store_;
 };
