@@ -31,9 +31,9 @@ foreach(file ${TUTTI_PYTHON_FILES})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/python/tutti/${file} ${TUTTI_PACKAGE_DIR}/${file} SYMBOLIC)
 endforeach()
 
-# What algorithms in C++ are compiled against at run time (tutti.compile_native).
+# What algorithms in C++ are compiled against at run time (tutti.compile_native), and programs in C.
 file(MAKE_DIRECTORY ${TUTTI_PACKAGE_DIR}/include/tutti)
-foreach(header native_plugin.h native_plugin_abi.h)
+foreach(header native_plugin.h native_plugin_abi.h tutti.h)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/tutti/${header} ${TUTTI_PACKAGE_DIR}/include/tutti/${header} SYMBOLIC)
   install(FILES ${PROJECT_SOURCE_DIR}/include/tutti/${header} DESTINATION tutti/include/tutti COMPONENT python)
 endforeach()

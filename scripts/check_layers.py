@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "algorithm": LOWEST | {"device", "channel", "plan", "executor"},
 }
 ALLOWED["communicator"] = set(ALLOWED)
-FACES = {"torch", "torchcomms", "nccl", "python", "cli"}
+FACES = {"torch", "torchcomms", "nccl", "python", "c", "cli"}
 for face in FACES:
     ALLOWED[face] = {layer for layer in ALLOWED if layer not in FACES}
 FOREIGN = {

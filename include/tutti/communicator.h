@@ -43,6 +43,8 @@ class Communicator {
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
   virtual const std::string& name() const noexcept = 0;
+  // That it was made with; what is set later does not change them.
+  virtual const CommunicatorOptions& options() const noexcept = 0;
   // Ranks that share memory with this one, itself included, ascending.
   virtual const std::vector<int>& host_ranks() const noexcept = 0;
   virtual int host_count() const noexcept = 0;

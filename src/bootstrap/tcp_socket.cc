@@ -100,18 +100,19 @@ bool wait_ready(int socket, short events, Deadline& deadline) noexcept {
   }
 }
 
-UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, std::string& why) {
-  const AddressList list = resolve(host.c_str(), port, 0, why);
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
+  failure = {};
+  const AddressList list = resolve(host.c_str(), port, 0, failure.why);
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     UniqueFd socket = new_socket(a->ai_family);
     if (!socket) {
-      why = std::strerror(errno);
+      failure = {std::strerror(errno)};
       continue;
     }
     int error = ::connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
       if (!wait_ready(socket.get(), POLLOUT, deadline)) {
-        why = "no answer";
+        failure = {"no answer"};
         return {};
       }
       socklen_t length = sizeof(error);
@@ -122,7 +123,7 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
       set_flag(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
       return socket;
     }
-    why = std::strerror(error);
+    failure = {std::strerror(error), error == ECONNREFUSED};
   }
   return {};
 }

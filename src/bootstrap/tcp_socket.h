@@ -18,8 +18,12 @@ UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 
 std::uint16_t port_of(int socket);
 
-// One attempt at every address of `host`, bounded by the deadline. Empty on failure; `why` says what happened.
-UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, std::string& why);
+// One attempt at every address of `host`, bounded by the deadline. Empty on failure, of the last address.
+struct ConnectFailure {
+  std::string why;
+  bool refused = false;  // its machine answers, but nobody listens
+};
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure);
 
 UniqueFd accept_tcp(int listener, bool& exhausted) noexcept;
 

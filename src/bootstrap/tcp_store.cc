@@ -31,29 +31,33 @@ TcpStore::TcpStore(const TcpStoreOptions& options) : options_(options), owner_(:
   connect();
 }
 
-std::string TcpStore::place() const { return options_.host + " port " + std::to_string(options_.port); }
+std::string TcpStore::place() const {
+  return options_.server + " at " + options_.host + " port " + std::to_string(options_.port);
+}
 
 // The connection is of no more use: an answer that comes late would be taken for another one's.
 void TcpStore::lost(const std::string& why) {
   socket_.reset();
-  throw_error(ErrorKind::kPeerLost, "the job's store (rank 0 at " + place() + ") is gone: " + why);
+  throw_error(ErrorKind::kPeerLost, "the job's store (" + place() + ") is gone: " + why);
 }
 
 // Until rank 0 is up: it may start last.
 void TcpStore::connect() {
   Deadline deadline = Deadline::after(options_.timeout);
-  std::string why = "no answer";
+  ConnectFailure failure;
   for (int pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kMostRetryMs)) {
-    socket_ = connect_tcp(options_.host, options_.port, deadline, why);
+    socket_ = connect_tcp(options_.host, options_.port, deadline, failure);
     if (socket_) {
-      if (greet(deadline, why)) return;
+      if (greet(deadline, failure.why)) return;
+    } else if (options_.up && failure.refused) {
+      lost("nobody listens there any more");
     }
     if (deadline.expired()) {
-      throw_error(ErrorKind::kTimeout, "the job's store (rank 0 at " + place() + ") could not be reached within " +
-                                           std::to_string(options_.timeout.count()) + " ms: " + why);
+      throw_error(ErrorKind::kTimeout, "the job's store (" + place() + ") could not be reached within " +
+                                           std::to_string(options_.timeout.count()) + " ms: " + failure.why);
     }
     ::poll(nullptr, 0, pause_ms);
-    throw_if_interrupted("connecting to the job's store at " + place());
+    throw_if_interrupted("connecting to the job's store (" + place() + ")");
   }
 }
 
@@ -85,7 +89,7 @@ bool TcpStore::greet(Deadline& deadline, std::string& why) {
     return false;
   }
   throw_error(ErrorKind::kInvalidArgument,
-              "the job's store (rank 0 at " + place() + ") has another secret: give all ranks the same TUTTI_SECRET");
+              "the job's store (" + place() + ") has another secret: give all ranks the same TUTTI_SECRET");
 }
 
 void TcpStore::send(std::string_view payload, Deadline& deadline) {

@@ -22,8 +22,10 @@ namespace tutti {
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";
-  std::uint16_t port = 0;  // of a server: 0 takes any free one
-  bool serve = false;      // true on rank 0
+  std::uint16_t port = 0;         // of a server: 0 takes any free one
+  bool serve = false;             // true on rank 0
+  bool up = false;                // the server is there already: a refused connection is final
+  std::string server = "rank 0";  // who serves, for messages
   std::string secret;
   std::chrono::milliseconds timeout{300'000};  // for reaching the server, and for operations without their own
 };

@@ -48,6 +48,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   const std::string& name() const noexcept override { return options_.name; }
+  const CommunicatorOptions& options() const noexcept override { return options_; }
   const std::vector<int>& host_ranks() const noexcept override { return topology_.host_ranks; }
   int host_count() const noexcept override { return topology_.hosts; }
 

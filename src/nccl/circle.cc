@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <tuple>
 
 #include "base/secret.h"
+#include "bootstrap/meeting_place.h"
 #include "bootstrap/prefix_store.h"
-#include "bootstrap/tcp_store.h"
-#include "bootstrap/tcp_store_server.h"
 #include "nccl/settings.h"
 #include "tutti/error.h"
 
@@ -25,19 +23,6 @@ constexpr seconds kArrive{20};
 // A rank in doubt waits longer than the one that decides.
 constexpr seconds kDecide{30};
 
-// Servers of ids that no rank of this process has used yet.
-struct Offers {
-  std::mutex mutex;
-  std::map<std::string, std::shared_ptr<TcpStoreServer>> by_secret;
-};
-Offers& offers() {
-  static Offers* const value = new Offers;
-  return *value;
-}
-
-// A program may make ids and never use them here: their servers end with the process, but not more than this many.
-constexpr std::size_t kMostOffers = 64;
-
 }  // namespace
 
 // What a communicator and those split from it share.
@@ -51,41 +36,15 @@ struct Circle::Family {
 void offer_place(ncclUniqueId& id) {
   // Then every rank may make the same id for itself, each with a meeting place of its own.
   if (std::getenv("NCCL_COMM_ID") != nullptr) return;
-  MeetingPlace place;
-  place.address = free_address(id);
-  if (place.address.empty()) return;
-  place.secret = random_secret();
-  auto server = std::make_shared<TcpStoreServer>(place.address, 0, place.secret);
-  place.port = server->port();
-  write_place(id, place);
-  Offers& all = offers();
-  std::shared_ptr<TcpStoreServer> dropped;  // ends behind the lock
-  const std::lock_guard lock(all.mutex);
-  if (all.by_secret.size() >= kMostOffers) {
-    dropped = std::move(all.by_secret.begin()->second);
-    all.by_secret.erase(all.by_secret.begin());
-  }
-  all.by_secret.emplace(place.secret, std::move(server));
+  const std::string address = free_address(id);
+  if (!address.empty()) write_place(id, offer_meeting_place(address));
 }
 
 Circle::Circle(const MeetingPlace& place, int rank, int size)
     : family_(std::make_shared<Family>()), path_("all"), rank_(rank), size_(size) {
-  family_->secret = place.secret;
-  {
-    Offers& all = offers();
-    const std::lock_guard lock(all.mutex);
-    const auto own = all.by_secret.find(place.secret);
-    if (own != all.by_secret.end()) {
-      family_->server = std::move(own->second);
-      all.by_secret.erase(own);
-    }
-  }
-  TcpStoreOptions options;
-  options.host = place.address;
-  options.port = place.port;
-  options.secret = place.secret;
-  options.timeout = kConnect;
-  family_->store = std::make_shared<TcpStore>(options);
+  family_->secret = hexadecimal(place.secret);
+  family_->server = take_offer(place);
+  family_->store = reach(place, kConnect);
   store_ = std::make_shared<PrefixStore>(path_, family_->store);
 }
 

@@ -19,7 +19,7 @@ constexpr std::string_view kMark("Tutti\x00\x01\n", 8);
 struct Place {
   std::array<char, 8> mark;
   std::uint16_t port;
-  std::array<std::uint8_t, 32> secret;
+  Nonce secret;
 };
 static_assert(kFree + sizeof(Place) <= sizeof(ncclUniqueId));
 
@@ -41,8 +41,6 @@ std::string address_in(const ncclUniqueId& id) {
   return text.data();
 }
 
-int digit(char c) { return c >= 'a' ? c - 'a' + 10 : c - '0'; }
-
 }  // namespace
 
 std::string free_address(const ncclUniqueId& id) {
@@ -54,9 +52,7 @@ void write_place(ncclUniqueId& id, const MeetingPlace& place) {
   Place written{};
   std::copy(kMark.begin(), kMark.end(), written.mark.begin());
   written.port = place.port;
-  for (std::size_t i = 0; i < written.secret.size(); ++i) {
-    written.secret[i] = static_cast<std::uint8_t>(digit(place.secret[2 * i]) * 16 + digit(place.secret[2 * i + 1]));
-  }
+  written.secret = place.secret;
   std::memcpy(id.internal + kFree, &written, sizeof(written));
 }
 
@@ -64,13 +60,8 @@ std::optional<MeetingPlace> read_place(const ncclUniqueId& id) {
   Place written{};
   std::memcpy(&written, id.internal + kFree, sizeof(written));
   if (!std::equal(kMark.begin(), kMark.end(), written.mark.begin())) return std::nullopt;
-  MeetingPlace place{address_in(id), written.port, {}};
+  MeetingPlace place{address_in(id), written.port, written.secret};
   if (place.address.empty() || place.port == 0) return std::nullopt;
-  constexpr const char* kDigits = "0123456789abcdef";
-  for (const std::uint8_t byte : written.secret) {
-    place.secret += kDigits[byte / 16];
-    place.secret += kDigits[byte % 16];
-  }
   return place;
 }
 

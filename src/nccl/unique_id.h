@@ -8,19 +8,13 @@
 // Thread rule: values and functions without state.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
+#include "bootstrap/meeting_place.h"
 #include "nccl/abi.h"
 
 namespace tutti::nccl {
-
-struct MeetingPlace {
-  std::string address;  // numeric
-  std::uint16_t port = 0;
-  std::string secret;  // 64 hexadecimal digits
-};
 
 // The address that NCCL listens at, as the id says; empty where the id has none, or something lies in the part that
 // should be free.

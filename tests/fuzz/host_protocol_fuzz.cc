@@ -1,5 +1,9 @@
-// What the ranks of a forming host say to each other, before and behind the proof.
+// What the ranks of a forming host say to each other, before and behind the proof; and where those meet that have no
+// store.
+#include <algorithm>
+
 #include "bootstrap/host_protocol.h"
+#include "bootstrap/meeting_place.h"
 #include "bootstrap/memory_store.h"
 #include "fuzz_main.h"
 
@@ -28,6 +32,13 @@ void read_sealed(std::string_view bytes) {
   require(!pair.read_ack(bytes, Nonce{}), "no proof, no ack");
 }
 
+void read_place(std::string_view bytes) {
+  MeetingPlaceBytes id{};
+  std::copy_n(bytes.begin(), std::min(bytes.size(), id.size()), id.begin());
+  const auto place = decode_meeting_place(id);
+  require(!place || encode(*place) == id, "a meeting place is what its encoder writes");
+}
+
 HostEntry entry() {
   HostEntry e;
   e.rank = 1;
@@ -47,6 +58,7 @@ void run(std::string_view bytes) {
   require(!welcome || welcome->entries.size() <= kEntriesPerBatch, "as many entries as a message has descriptors for");
   claimed_rank(bytes);
   read_sealed(bytes);
+  read_place(bytes);
 }
 
 std::vector<std::string> seeds() {
@@ -54,8 +66,13 @@ std::vector<std::string> seeds() {
   good.ranks = {0, 1, 5};
   HostVerdict bad;
   bad.failure = "rank 1 died";
-  return {encode(HostCard{"host", "socket", Nonce{}, 4096, "secret", {{"A", "1", "1"}, {"B", "unset", ""}}}),
-          encode(good), encode(bad), encode(entry()), encode(HostWelcome{0, 1, 1 << 20, Nonce{}, {entry(), entry()}})};
+  const MeetingPlaceBytes place = encode(MeetingPlace{"node7", 4711, Nonce{}});
+  return {std::string(place.begin(), place.end()),
+          encode(HostCard{"host", "socket", Nonce{}, 4096, "secret", {{"A", "1", "1"}, {"B", "unset", ""}}}),
+          encode(good),
+          encode(bad),
+          encode(entry()),
+          encode(HostWelcome{0, 1, 1 << 20, Nonce{}, {entry(), entry()}})};
 }
 
 }  // namespace tutti::fuzz

@@ -99,8 +99,9 @@ def sources() -> str:
 def test_no_page_names_a_setting_that_nobody_reads() -> None:
     files = [ROOT / "CMakeLists.txt", *(ROOT / "cmake").glob("*.cmake")]
     options = "\n".join(path.read_text() for path in files)
+    in_c = set(re.findall(r"^  (TUTTI_\w+) = \d", (ROOT / "include" / "tutti" / "tutti.h").read_text(), re.MULTILINE))
     for page in PAGES:
-        for name in set(re.findall(r"\bTUTTI_[A-Z_]*[A-Z]\b", page.read_text())):
+        for name in set(re.findall(r"\bTUTTI_[A-Z_]*[A-Z]\b", page.read_text())) - in_c:
             known = f'"{name}"' in sources() or f"({name} " in options or f"#define {name}(" in sources()
             assert known, f"{page.name}: {name}"
 

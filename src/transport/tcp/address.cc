@@ -106,16 +106,16 @@ bool SocketAddress::link_local() const noexcept {
   return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6(storage_).sin6_addr);
 }
 
-std::string SocketAddress::text() const {
+std::string SocketAddress::host() const {
   char host[INET6_ADDRSTRLEN] = "";
-  if (family() == AF_INET) {
-    ::inet_ntop(AF_INET, &v4(storage_).sin_addr, host, sizeof(host));
-    return std::string(host) + ":" + std::to_string(port());
-  }
-  if (family() == AF_INET6) {
-    ::inet_ntop(AF_INET6, &v6(storage_).sin6_addr, host, sizeof(host));
-    return "[" + std::string(host) + "]:" + std::to_string(port());
-  }
+  if (family() == AF_INET) ::inet_ntop(AF_INET, &v4(storage_).sin_addr, host, sizeof(host));
+  if (family() == AF_INET6) ::inet_ntop(AF_INET6, &v6(storage_).sin6_addr, host, sizeof(host));
+  return host;
+}
+
+std::string SocketAddress::text() const {
+  if (family() == AF_INET) return host() + ":" + std::to_string(port());
+  if (family() == AF_INET6) return "[" + host() + "]:" + std::to_string(port());
   return "";
 }
 

@@ -30,6 +30,7 @@ class SocketAddress {
   void set_port(std::uint16_t port) noexcept;
   bool loopback() const noexcept;
   bool link_local() const noexcept;  // means something on one link only, so it is never published
+  std::string host() const;          // without the port
   std::string text() const;
 
  private:

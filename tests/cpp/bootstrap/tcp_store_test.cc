@@ -33,9 +33,9 @@ TcpStoreOptions options_for(std::uint16_t port, std::string secret) {
 class Stranger {
  public:
   explicit Stranger(std::uint16_t port) {
-    std::string why;
-    socket_ = connect_tcp("127.0.0.1", port, deadline_, why);
-    EXPECT_TRUE(socket_) << why;
+    ConnectFailure failure;
+    socket_ = connect_tcp("127.0.0.1", port, deadline_, failure);
+    EXPECT_TRUE(socket_) << failure.why;
   }
   void say(std::string_view bytes) { ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   std::string hear(std::size_t bytes) {

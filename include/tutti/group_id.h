@@ -1,0 +1,37 @@
+// Groups that make themselves: one process makes an id, whatever starts the others carries its 128 bytes to them (a
+// pipe, a broadcast, a file that only the job reads), and all join. No store and no launcher's variables are needed.
+//
+// The id holds an address and a random secret. Who knows it can join the group, and nobody else: keep it as you would a
+// key. Its maker answers from a thread until the group has formed, so it must live so long; it need not be a rank.
+//
+// Thread rule: every function may be called from any thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "tutti/communicator.h"
+
+namespace tutti {
+
+inline constexpr std::size_t kGroupIdBytes = 128;
+using GroupId = std::array<char, kGroupIdBytes>;
+
+// The id of one group. `address`: a name or number of this machine by which all ranks reach it ("localhost" if they are
+// all here); empty: that of TUTTI_SOCKET_IFNAME, or towards MASTER_ADDR, or of the first interface that leads outside.
+// Throws Error: kInvalidArgument for an address or interface that is none, kExhausted.
+GroupId make_group_id(const Config& config, const std::string& address = {});
+
+// Collective over `size` ranks: all join with the same id, once. Returns when all have joined; nothing of the id is in
+// use then. Without `options.config.secret` the group's connections prove the id's. Throws Error: as
+// Communicator::create, and kPeerLost if the maker of the id has ended.
+std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options);
+
+// Collective over the ranks of `parent`, as a call of it: those with the same `color` make a group, in the order of
+// `key` and then of rank, with the parent's options. Null for a rank whose color is negative. What they need to find each
+// other goes through `parent`: no store is asked.
+std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name);
+
+}  // namespace tutti

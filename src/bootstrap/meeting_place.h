@@ -1,0 +1,50 @@
+// Where the ranks of a group that has no store meet: an address and a secret, small enough for whatever carries an id.
+//
+// One process offers the place: it serves a store there, from a thread. Whoever knows the secret meets the others in it.
+//
+// Ownership: an offer belongs to the process that made it, until it is taken: then to the taker. There are at most
+// kMostOffers; a further one ends the oldest. In a forked child they are still the parent's. Thread rule: every function
+// may be called from any thread.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/secret.h"
+#include "bootstrap/tcp_store.h"
+#include "bootstrap/tcp_store_server.h"
+
+namespace tutti {
+
+struct MeetingPlace {
+  std::string address;  // a name or a number; at most kMostAddressBytes
+  std::uint16_t port = 0;
+  Nonce secret{};
+
+  bool operator==(const MeetingPlace&) const = default;
+};
+inline constexpr std::size_t kMostAddressBytes = 80;
+inline constexpr std::size_t kMostOffers = 64;
+
+// As bytes: a mark, the secret, the port, the address, zeros. Nothing for what is not exactly an encoder's. Throws
+// Error(kInvalidArgument) for an address that is empty or too long.
+inline constexpr std::size_t kMeetingPlaceBytes = 128;
+using MeetingPlaceBytes = std::array<char, kMeetingPlaceBytes>;
+MeetingPlaceBytes encode(const MeetingPlace& place);
+std::optional<MeetingPlace> decode_meeting_place(const MeetingPlaceBytes& bytes);
+
+// Serves a new place at `address`, of this machine and reachable by all ranks. Throws Error(kExhausted).
+MeetingPlace offer_meeting_place(const std::string& address);
+
+// The server of a place, if this process has offered it and nobody has taken it.
+std::shared_ptr<TcpStoreServer> take_offer(const MeetingPlace& place);
+
+// The store of a place, which is up: a refused connection is final. Throws Error as TcpStore does.
+std::unique_ptr<TcpStore> reach(const MeetingPlace& place, std::chrono::milliseconds timeout);
+
+}  // namespace tutti

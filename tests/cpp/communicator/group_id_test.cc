@@ -1,0 +1,199 @@
+// Groups from an id of 128 bytes and from a parent: no store, and nothing left of what they met at.
+#include "tutti/group_id.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/meeting_place.h"
+#include "bootstrap/ranks.h"
+#include "communicator/thread_ranks.h"
+#include "support/child_process.h"
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+namespace tutti {
+namespace {
+
+CommunicatorOptions options_of(int rank, int hosts = 1) {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::milliseconds(30'000);
+  options.config.log_level = "error";
+  options.config.host_id = hosts > 1 ? "host " + std::to_string(rank % hosts) : "";
+  return options;
+}
+
+std::int64_t sum_over(Communicator& group, std::int64_t value) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DataType::kInt64;
+  call.count = 1;
+  call.input = call.output = Blocks::single(&value, sizeof(value));
+  group.run(call);
+  return value;
+}
+
+// As a program does that forks its ranks. The first test: its process has used nothing of the library yet.
+TEST(GroupId, MadeBeforeAForkItServesTheChildren) {
+  if (kThreadSanitizer) GTEST_SKIP() << "the thread sanitizer starts no thread in a child of a process with threads";
+  const int code = test::run_in_child([] {
+    const GroupId id = make_group_id(Config{}, "localhost");
+    const auto rank_main = [&](int rank) {
+      return test::fork_rank([&id, rank] {
+        const auto group = join_group(id, rank, 2, options_of(rank));
+        const auto part = split_group(*group, 0, -rank, "part");
+        return sum_over(*part, 1) == 2 && part->rank() == 1 - rank;
+      });
+    };
+    const std::array<pid_t, 2> ranks = {rank_main(0), rank_main(1)};
+    const bool good = test::wait_for(ranks[0]);
+    return test::wait_for(ranks[1]) && good ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(GroupId, RanksMeetByItsBytes) {
+  for (const int hosts : {1, 2}) {
+    for (const int size : {1, 2, 5}) {
+      const GroupId id = make_group_id(Config{}, "localhost");
+      const auto errors = test::run_threads(size, [&](int rank) {
+        const auto group = join_group(id, rank, size, options_of(rank, hosts));
+        EXPECT_EQ(group->rank(), rank);
+        EXPECT_EQ(group->host_count(), std::min(hosts, size));
+        EXPECT_EQ(sum_over(*group, rank + 1), size * (size + 1) / 2);
+      });
+      EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(size)));
+    }
+  }
+}
+
+// The address of an interface, chosen.
+TEST(GroupId, ItsAddressIsChosen) {
+  const GroupId id = make_group_id(Config{});
+  const auto errors =
+      test::run_threads(2, [&](int rank) { sum_over(*join_group(id, rank, 2, options_of(rank, 2)), 1); });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+TEST(GroupId, NothingOfItIsInUseOnceTheGroupHasFormed) {
+  const auto form = [](const GroupId& id) {
+    std::vector<std::shared_ptr<Communicator>> groups(3);
+    const auto errors = test::run_threads(3, [&](int rank) {
+      groups[static_cast<std::size_t>(rank)] = join_group(id, rank, 3, options_of(rank));
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(3));
+    return groups;
+  };
+  form(make_group_id(Config{}, "localhost"));  // what the process has once
+  const int before = test::open_descriptors();
+  const GroupId id = make_group_id(Config{}, "localhost");
+  EXPECT_GT(test::open_descriptors(), before);
+  {
+    const auto groups = form(id);
+    const Error gone = test::error_of([&] { join_group(id, 0, 3, options_of(0)); });
+    EXPECT_EQ(gone.kind(), ErrorKind::kPeerLost);
+    EXPECT_NE(std::string(gone.what()).find("the process that made the group's id at localhost"), std::string::npos)
+        << gone.what();
+  }
+  EXPECT_EQ(test::open_descriptors(), before);
+}
+
+TEST(GroupId, OthersBytesAreRefused) {
+  const MeetingPlace place{"node7.example", 4711, random_nonce()};
+  const MeetingPlaceBytes bytes = encode(place);
+  EXPECT_EQ(decode_meeting_place(bytes), place);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    MeetingPlaceBytes other = bytes;
+    other[i] = static_cast<char>(other[i] ^ 0x80);
+    const auto read = decode_meeting_place(other);  // another secret or name is none that can be told
+    if (read) EXPECT_EQ(encode(*read), other) << i;
+    if (i < 8 || i >= bytes.size() - 60) EXPECT_EQ(read, std::nullopt) << i;
+  }
+  const Error error = test::error_of([&] { join_group(GroupId{}, 0, 2, options_of(0)); });
+  EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+  for (const std::string& address : {std::string(kMostAddressBytes + 1, 'a'), std::string()}) {
+    EXPECT_THROW(encode(MeetingPlace{address, 1, {}}), Error);
+  }
+}
+
+TEST(GroupId, AMakerThatDiesIsAnErrorAtOnce) {
+  test::Gate gate;
+  std::array<int, 2> ends{-1, -1};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const UniqueFd read_end(ends[0]), write_end(ends[1]);
+  test::ChildProcess maker([&] {
+    const GroupId id = make_group_id(Config{}, "localhost");
+    if (::write(write_end.get(), id.data(), id.size()) != ssize_t{kGroupIdBytes}) return 1;
+    gate.wait();
+    return 0;
+  });
+  GroupId id;
+  ASSERT_EQ(::read(read_end.get(), id.data(), id.size()), ssize_t{kGroupIdBytes});
+  std::thread end([&] { gate.open(); });
+  CommunicatorOptions options = options_of(0);
+  options.timeout = std::chrono::minutes(10);  // the test's watchdog comes first
+  const Error error = test::error_of([&] { join_group(id, 0, 2, options); });
+  end.join();
+  EXPECT_EQ(maker.join(), 0);
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+}
+
+TEST(GroupId, TheOldestOfTooManyOffersEnds) {
+  std::vector<MeetingPlace> places;
+  for (std::size_t i = 0; i <= kMostOffers; ++i) places.push_back(offer_meeting_place("127.0.0.1"));
+  EXPECT_EQ(take_offer(places.front()), nullptr);
+  for (std::size_t i = 1; i < places.size(); ++i) EXPECT_NE(take_offer(places[i]), nullptr);
+  EXPECT_EQ(take_offer(places.back()), nullptr);
+}
+
+TEST(SplitGroup, ColorsAndKeysDecideAndPartsSplitAgain) {
+  for (const int hosts : {1, 2}) {
+    test::World world;
+    world.size = 5;
+    if (hosts > 1) world.host_of = [](int rank) { return "host " + std::to_string(rank % 2); };
+    test::run_ranks(world, [](Communicator& parent) {
+      const int rank = parent.rank();
+      // 0, 2 and 4 in the opposite order; 1 alone; 3 in none.
+      const int color = rank % 2 == 0 ? 7 : rank == 1 ? 0 : -1;
+      const auto part = split_group(parent, color, -rank, "part");
+      if (rank == 3) {
+        EXPECT_EQ(part, nullptr);
+      } else {
+        EXPECT_EQ(part->name(), "part");
+        EXPECT_EQ(part->size(), rank == 1 ? 1 : 3);
+        EXPECT_EQ(part->rank(), rank == 1 ? 0 : 2 - rank / 2);
+        EXPECT_EQ(sum_over(*part, rank), rank == 1 ? 1 : 6);
+      }
+      if (part == nullptr || part->size() == 1) return;
+      const auto pair = split_group(*part, part->rank() == 0 ? -1 : 1, 0, "pair");
+      if (pair != nullptr) EXPECT_EQ(sum_over(*pair, rank), 2);
+    });
+  }
+}
+
+// A rank that cannot offer the place at which its part would meet.
+TEST(SplitGroup, OneThatCannotOfferAPlaceIsAnErrorOnAllOfItsPart) {
+  const GroupId id = make_group_id(Config{}, "localhost");
+  const auto errors = test::run_threads(3, [&](int rank) {
+    CommunicatorOptions options = options_of(rank);
+    if (rank == 0) options.config.interface = "no such interface";
+    const auto parent = join_group(id, rank, 3, options);
+    split_group(*parent, rank == 2 ? 1 : 0, 0, "part");
+  });
+  EXPECT_NE(errors[0].find("no such interface is up"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1].find("rank 0 cannot offer a place to meet"), std::string::npos) << errors[1];
+  EXPECT_EQ(errors[2], "");
+}
+
+}  // namespace
+}  // namespace tutti
