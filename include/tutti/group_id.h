@@ -26,12 +26,12 @@ GroupId make_group_id(const Config& config, const std::string& address = {});
 
 // Collective over `size` ranks: all join with the same id, once. Returns when all have joined; nothing of the id is in
 // use then. Without `options.config.secret` the group's connections prove the id's. Throws Error: as
-// Communicator::create, and kPeerLost if the maker of the id has ended.
+// Communicator::create, and kPeerLost at once if the maker of the id has ended, or a rank does before all have joined.
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options);
 
 // Collective over the ranks of `parent`, as a call of it: those with the same `color` make a group, in the order of
-// `key` and then of rank, with the parent's options. Null for a rank whose color is negative. What they need to find each
-// other goes through `parent`: no store is asked.
+// `key` and then of rank, with the parent's options. Null for a rank whose color is negative. What they need to find
+// each other goes through `parent`: no store is asked.
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name);
 
 }  // namespace tutti

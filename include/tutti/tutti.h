@@ -4,9 +4,10 @@
  * the text. Refused arguments (TUTTI_INVALID_ARGUMENT, TUTTI_UNSUPPORTED) leave the group usable; after any other
  * failure its later calls fail too, and what is left to do is tutti_group_destroy().
  *
- * Ownership: a group is its creator's until tutti_group_destroy(); memory of calls is the caller's, and no longer in use
- * when the call returns. Threads: every function may be called from any thread; the collectives of a group by all its
- * ranks in the same order. After fork() the child cannot use groups of its parent; one that only has made ids can fork.
+ * Ownership: a group is its creator's until tutti_group_destroy(); memory of calls is the caller's, and no longer in
+ * use when the call returns. Threads: every function may be called from any thread; the collectives of a group by all
+ * its ranks in the same order. After fork() the child cannot use groups of its parent; one that only has made ids can
+ * fork.
  *
  * Names and numbers here keep their meaning; new ones are added behind. */
 #ifndef TUTTI_TUTTI_H

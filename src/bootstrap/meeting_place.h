@@ -1,10 +1,11 @@
 // Where the ranks of a group that has no store meet: an address and a secret, small enough for whatever carries an id.
 //
-// One process offers the place: it serves a store there, from a thread. Whoever knows the secret meets the others in it.
+// One process offers the place: it serves a store there, from a thread. Whoever knows the secret meets the others in
+// it.
 //
 // Ownership: an offer belongs to the process that made it, until it is taken: then to the taker. There are at most
-// kMostOffers; a further one ends the oldest. In a forked child they are still the parent's. Thread rule: every function
-// may be called from any thread.
+// kMostOffers; a further one ends the oldest. In a forked child they are still the parent's. Thread rule: every
+// function may be called from any thread.
 #pragma once
 
 #include <array>

@@ -165,6 +165,7 @@ std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& key
   const std::string answer = receive(deadline);
   const std::optional<StoreValues> values = decode_values(answer, keys.size());
   if (!values) lost("its answer is malformed");
+  if (values->status == StoreReply::kLost) throw_error(ErrorKind::kPeerLost, std::string(values->texts.front()));
   if (values->status == StoreReply::kMissing) {
     throw_error(ErrorKind::kTimeout, "no rank has set the store's key \"" + std::string(values->texts.front()) +
                                          "\" within " + std::to_string(timeout_ms) + " ms");
@@ -185,6 +186,15 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
     throw_error(ErrorKind::kInvalidArgument, "the store's key \"" + std::string(key) + "\" holds no number");
   }
   return static_cast<std::int64_t>(answer->sum);
+}
+
+void TcpStore::leave_will(const std::vector<std::string>& keys, std::string_view text) {
+  Deadline deadline = Deadline::after(options_.timeout);
+  StoreRequest request;
+  request.op = StoreOp::kWill;
+  request.value = text;
+  request.keys.assign(keys.begin(), keys.end());
+  send(encode(request), deadline);
 }
 
 void TcpStore::erase(std::string_view key) noexcept {

@@ -41,6 +41,10 @@ class TcpStore final : public Store {
   std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
   void erase(std::string_view key) noexcept override;
 
+  // If this connection ends without more ado, whoever asks for one of these keys, or waits for it among others, gets
+  // Error(kPeerLost) with `text`, in place of an earlier will. No keys: there is none any more.
+  void leave_will(const std::vector<std::string>& keys, std::string_view text);
+
   std::uint16_t port() const noexcept { return options_.port; }
 
  private:

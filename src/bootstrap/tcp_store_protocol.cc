@@ -57,6 +57,10 @@ std::string encode(const StoreRequest& request) {
     case StoreOp::kErase:
       out.text(request.key);
       break;
+    case StoreOp::kWill:
+      out.text(request.value).u32(static_cast<std::uint32_t>(request.keys.size()));
+      for (const std::string_view key : request.keys) out.text(key);
+      break;
   }
   return std::move(out).str();
 }
@@ -83,6 +87,12 @@ std::optional<StoreRequest> decode_request(std::string_view payload) {
     case StoreOp::kErase:
       request.key = in.text();
       break;
+    case StoreOp::kWill: {
+      request.value = in.text();
+      const std::uint32_t count = in.u32();
+      if (!read_texts(in, count, request.keys)) return std::nullopt;
+      break;
+    }
     default:
       return std::nullopt;
   }
@@ -95,7 +105,7 @@ std::optional<StoreValues> decode_values(std::string_view payload, std::size_t k
   StoreValues values;
   values.status = static_cast<StoreReply>(in.u8());
   const bool done = values.status == StoreReply::kDone;
-  if (!done && values.status != StoreReply::kMissing) return std::nullopt;
+  if (!done && values.status != StoreReply::kMissing && values.status != StoreReply::kLost) return std::nullopt;
   if (!read_texts(in, done ? keys : 1, values.texts) || !in.done()) return std::nullopt;
   return values;
 }

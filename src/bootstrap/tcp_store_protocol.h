@@ -1,13 +1,18 @@
 // The bytes between a TcpStore and its server.
 //
 // A frame is its payload's length (4 bytes) and the payload. On connection the server sends a challenge, the client
-// answers with a nonce and a proof, the server with its own; then the client sends one request at a time. Set and
-// erase have no answer.
+// answers with a nonce and a proof, the server with its own; then the client sends one request at a time. Set, erase
+// and will have no answer.
 //
 //   server  Challenge  magic, nonce                    client  Set    key, value
-//   client  Response   magic, nonce, proof             client  Get    timeout, keys    -> values, or the missing key
+//   client  Response   magic, nonce, proof             client  Get    timeout, keys    -> values, the missing key, or
+//                                                                                         why one will not come
 //   server  Welcome    proof                           client  Add    key, amount      -> sum
 //                                                      client  Erase  key
+//                                                      client  Will   text, keys
+//
+// A will holds until the client replaces it (by one without keys: withdraws it). If the connection ends before, a get
+// of any of its keys is answered by its text, whatever else is awaited.
 //
 // What is read here was sent by somebody who need not be honest: a decoder takes exactly what an encoder makes, and
 // gives nothing for any other bytes. What it gives borrows them.
@@ -25,12 +30,12 @@
 
 namespace tutti {
 
-inline constexpr std::uint32_t kStoreMagic = 0x54530001;  // "TS" and the protocol's number
+inline constexpr std::uint32_t kStoreMagic = 0x54530002;  // "TS" and the protocol's number
 inline constexpr std::size_t kMaxStrangerFrame = 128;     // what one may send that has proven nothing
 inline constexpr std::size_t kMaxStoreFrame = std::size_t{64} << 20;
 
-enum class StoreOp : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3, kErase = 4 };
-enum class StoreReply : std::uint8_t { kDone = 0, kMissing = 1, kNoNumber = 2 };
+enum class StoreOp : std::uint8_t { kSet = 1, kGet = 2, kAdd = 3, kErase = 4, kWill = 5 };
+enum class StoreReply : std::uint8_t { kDone = 0, kMissing = 1, kNoNumber = 2, kLost = 3 };
 
 // The payload with its length before it.
 std::string framed(std::string_view payload);
@@ -54,16 +59,17 @@ class FrameBuffer {
 
 struct StoreRequest {
   StoreOp op = StoreOp::kSet;
-  std::string_view key;                // all but kGet
-  std::string_view value;              // kSet
+  std::string_view key;                // all but kGet and kWill
+  std::string_view value;              // kSet, kWill
   std::uint64_t amount = 0;            // kAdd, in two's complement
   std::uint64_t timeout_ms = 0;        // kGet; as it came: any number
-  std::vector<std::string_view> keys;  // kGet
+  std::vector<std::string_view> keys;  // kGet, kWill
 };
 std::string encode(const StoreRequest& request);
 std::optional<StoreRequest> decode_request(std::string_view payload);
 
-// The answer to a kGet: with kDone a value for each of the keys asked for, with kMissing one key that is not there.
+// The answer to a kGet: with kDone a value for each of the keys asked for, with kMissing one key that is not there,
+// with kLost the text of a will.
 struct StoreValues {
   StoreReply status = StoreReply::kDone;
   std::vector<std::string_view> texts;

@@ -45,6 +45,10 @@ bool TcpStoreServer::handle(ClientId id, Client& client, std::string_view frame)
     case StoreOp::kErase:
       values_.erase(std::string(request->key));
       break;
+    case StoreOp::kWill:
+      client.will.text = request->value;
+      client.will.keys.assign(request->keys.begin(), request->keys.end());
+      break;
   }
   return true;
 }
@@ -93,6 +97,7 @@ void TcpStoreServer::get(ClientId id, Client& client, const StoreRequest& reques
 // Answers if all keys are there, else enters the client for those that are not. A key may have been erased since it
 // was last seen, so all are looked up anew.
 void TcpStoreServer::answer_or_wait(ClientId id, Client& client) {
+  if (answer_if_lost(id, client)) return;
   Waiting& waiting = *client.waiting;
   waiting.missing = 0;
   ByteWriter out;
@@ -109,6 +114,28 @@ void TcpStoreServer::answer_or_wait(ClientId id, Client& client) {
   if (waiting.missing > 0) return;
   client.waiting.reset();
   send(client, out.str());
+}
+
+// What comes of the other keys is of no more use to it: it cannot get all.
+bool TcpStoreServer::answer_if_lost(ClientId id, Client& client) {
+  if (lost_.empty()) return false;
+  for (const std::string& key : client.waiting->keys) {
+    const auto found = lost_.find(key);
+    if (found == lost_.end()) continue;
+    const std::string answer = ByteWriter().u8(static_cast<std::uint8_t>(StoreReply::kLost)).text(found->second).str();
+    stop_waiting(id, client);
+    send(client, answer);
+    return true;
+  }
+  return false;
+}
+
+// Its writer is gone. Who waits need not wait for one of these keys: it may be there, and others among them not.
+void TcpStoreServer::execute(const Will& will) {
+  for (const std::string& key : will.keys) lost_.insert_or_assign(key, will.text);
+  for (auto& [id, client] : clients_) {
+    if (client.waiting && answer_if_lost(id, client)) runnable_.push_back(id);
+  }
 }
 
 void TcpStoreServer::stop_waiting(ClientId id, Client& client) {

@@ -159,6 +159,7 @@ void TcpStoreServer::expire() {
 }
 
 void TcpStoreServer::sweep() {
+  std::vector<Will> wills;
   for (auto it = clients_.begin(); it != clients_.end();) {
     if (!it->second.gone) {
       ++it;
@@ -166,8 +167,11 @@ void TcpStoreServer::sweep() {
     }
     stop_waiting(it->first, it->second);
     if (!it->second.proven) --strangers_;
+    if (!it->second.will.keys.empty()) wills.push_back(std::move(it->second.will));
     it = clients_.erase(it);
   }
+  for (const Will& will : wills) execute(will);
+  work_on_runnable();
 }
 
 void TcpStoreServer::send(Client& client, std::string_view payload) {

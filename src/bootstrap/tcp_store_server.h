@@ -37,6 +37,10 @@ class TcpStoreServer {
     std::size_t missing = 0;
     std::int64_t until_ns = 0;
   };
+  struct Will {
+    std::string text;
+    std::vector<std::string> keys;
+  };
   struct Client {
     UniqueFd socket;
     FrameBuffer in;
@@ -46,6 +50,7 @@ class TcpStoreServer {
     bool gone = false;
     std::int64_t until_ns = 0;  // to prove itself
     std::optional<Waiting> waiting;
+    Will will;
   };
   using ClientId = std::uint64_t;  // ascending: the first unproven one is the oldest
 
@@ -66,6 +71,8 @@ class TcpStoreServer {
   void answer_or_wait(ClientId id, Client& client);
   void stop_waiting(ClientId id, Client& client);
   void answer_missing(ClientId id, Client& client);
+  void execute(const Will& will);
+  bool answer_if_lost(ClientId id, Client& client);
   void send(Client& client, std::string_view payload);
   void flush(Client& client) noexcept;
   void sweep();
@@ -84,6 +91,7 @@ class TcpStoreServer {
   std::deque<ClientId> runnable_;  // whose wait is over: they may have sent more meanwhile
   std::unordered_map<std::string, std::string> values_;
   std::unordered_map<std::string, std::vector<ClientId>> waiters_;
+  std::unordered_map<std::string, std::string> lost_;  // by key: the text of a will that was executed
 };
 
 }  // namespace tutti

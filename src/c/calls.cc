@@ -30,8 +30,8 @@ static_assert(same(TUTTI_BOOL, DataType::kBool) && same(TUTTI_UINT8, DataType::k
               same(TUTTI_COMPLEX128, DataType::kComplex128) && same(TUTTI_BYTE, DataType::kByte));
 static_assert(same(TUTTI_SUM, ReduceOp::kSum) && same(TUTTI_AVG, ReduceOp::kAvg) &&
               same(TUTTI_PRODUCT, ReduceOp::kProduct) && same(TUTTI_MIN, ReduceOp::kMin) &&
-              same(TUTTI_MAX, ReduceOp::kMax) && same(TUTTI_BAND, ReduceOp::kBand) &&
-              same(TUTTI_BOR, ReduceOp::kBor) && same(TUTTI_BXOR, ReduceOp::kBxor));
+              same(TUTTI_MAX, ReduceOp::kMax) && same(TUTTI_BAND, ReduceOp::kBand) && same(TUTTI_BOR, ReduceOp::kBor) &&
+              same(TUTTI_BXOR, ReduceOp::kBxor));
 static_assert(TUTTI_ANY_SOURCE == tutti::kAnySource);
 
 // A number from C may be any.

@@ -7,6 +7,9 @@
 #include <tuple>
 #include <vector>
 
+#include "base/process.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/host_protocol.h"
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
@@ -17,16 +20,43 @@ namespace {
 
 static_assert(kGroupIdBytes == kMeetingPlaceBytes);
 
+// A meeting place has one group.
+constexpr const char* kJoinedId = "group";
+
 std::string own_address(const Config& config) {
   const auto route = config.interface.empty() ? tcp::route_to(config.master_address) : std::nullopt;
   return tcp::choose_address(tcp::interface_addresses(), config.interface, route).host();
 }
 
+// While it lives, the end of this process is told to those that await something of this rank. What it throws itself is
+// told, or found, by other means.
+class LastWill {
+ public:
+  LastWill(TcpStore& store, const std::string& id, int rank, const std::string& group) : store_(store) {
+    store_.leave_will({exchange_key(id, kHostTopic, rank), exchange_key(id, kTcpTopic, rank), verdict_key(id, rank)},
+                      "rank " + std::to_string(rank) + " on host " + host_name() + " ended while group '" + group +
+                          "' formed: its own output says why");
+  }
+  ~LastWill() {
+    try {
+      store_.leave_will({}, {});
+    } catch (const std::exception&) {
+      // The store is gone, and nobody can ask it.
+    }
+  }
+  LastWill(const LastWill&) = delete;
+  LastWill& operator=(const LastWill&) = delete;
+
+ private:
+  TcpStore& store_;
+};
+
 std::shared_ptr<Communicator> join_at(const MeetingPlace& place, int rank, int size, CommunicatorOptions options) {
   if (options.config.secret.empty()) options.config.secret = hexadecimal(place.secret);
   options.config.master_address = place.address;  // what all ranks reach
   const std::unique_ptr<TcpStore> store = reach(place, options.timeout);
-  std::shared_ptr<Communicator> group = Communicator::create(*store, "group", rank, size, options);
+  const LastWill will(*store, kJoinedId, rank, options.name);
+  std::shared_ptr<Communicator> group = Communicator::create(*store, kJoinedId, rank, size, options);
   // A rank that has formed its part may still be read by others: nobody ends what they meet at before all are done.
   group->run(Call{});
   take_offer(place);
@@ -99,7 +129,7 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
   const int size = static_cast<int>(members.size());
   if (size == 1) {
     MemoryStore nobody;
-    return Communicator::create(nobody, "group", 0, 1, options);
+    return Communicator::create(nobody, kJoinedId, 0, 1, options);
   }
   const std::optional<MeetingPlace> place = decode_meeting_place(places[static_cast<std::size_t>(first)]);
   if (!place) {

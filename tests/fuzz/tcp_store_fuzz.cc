@@ -71,7 +71,11 @@ std::vector<std::string> seeds() {
   get.keys = {"one", "two", "three"};
   StoreRequest add = request(StoreOp::kAdd, "key");
   add.amount = 1;
+  StoreRequest will = request(StoreOp::kWill, "");
+  will.value = "why";
+  will.keys = {"one", "two"};
   std::vector<std::string> made = {encode(set),
+                                   encode(will),
                                    encode(get),
                                    encode(add),
                                    encode(request(StoreOp::kErase, "key")),

@@ -14,15 +14,16 @@ StoreRequest request(StoreOp op) {
   r.key = "key";
   if (op == StoreOp::kSet) r.value = std::string_view("a\0b", 3);
   if (op == StoreOp::kAdd) r.amount = ~std::uint64_t{6};
-  if (op == StoreOp::kGet) {
+  if (op == StoreOp::kGet || op == StoreOp::kWill) {
     r.key = "";
-    r.timeout_ms = 1500;
     r.keys = {"one", "", "three"};
   }
+  if (op == StoreOp::kGet) r.timeout_ms = 1500;
+  if (op == StoreOp::kWill) r.value = "gone";
   return r;
 }
 
-constexpr StoreOp kOps[] = {StoreOp::kSet, StoreOp::kGet, StoreOp::kAdd, StoreOp::kErase};
+constexpr StoreOp kOps[] = {StoreOp::kSet, StoreOp::kGet, StoreOp::kAdd, StoreOp::kErase, StoreOp::kWill};
 
 TEST(TcpStoreProtocol, RequestsArriveAsTheyWereSent) {
   for (const StoreOp op : kOps) {
@@ -46,7 +47,7 @@ TEST(TcpStoreProtocol, PartsAndExtensionsOfARequestAreNone) {
     EXPECT_FALSE(decode_request(bytes + "x"));
   }
   EXPECT_FALSE(decode_request(std::string(1, '\0')));
-  EXPECT_FALSE(decode_request(std::string(1, '\5')));
+  EXPECT_FALSE(decode_request(std::string(1, '\6')));
 }
 
 TEST(TcpStoreProtocol, AnAnnouncedCountCostsNoMemory) {
@@ -67,6 +68,8 @@ TEST(TcpStoreProtocol, AnswersMustFitTheQuestion) {
   EXPECT_EQ(decode_values(missing, 5)->texts.front(), "key");
   EXPECT_FALSE(decode_values(ByteWriter().u8(1).str(), 5)) << "a missing key has a name";
   EXPECT_FALSE(decode_values(ByteWriter().u8(2).str(), 0)) << "no answer to a get";
+  ASSERT_TRUE(decode_values(ByteWriter().u8(3).text("why").str(), 5));
+  EXPECT_EQ(decode_values(ByteWriter().u8(3).text("why").str(), 5)->status, StoreReply::kLost);
 
   EXPECT_EQ(decode_sum(ByteWriter().u8(0).u64(7).str())->sum, 7U);
   EXPECT_EQ(decode_sum(ByteWriter().u8(2).str())->status, StoreReply::kNoNumber);

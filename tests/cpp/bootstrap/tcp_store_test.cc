@@ -263,6 +263,45 @@ TEST(TcpStore, AWaitingRankThatDiesIsForgotten) {
   EXPECT_EQ(store->get("late", kLong), "1");
 }
 
+// Also to one that waits for another key than that of the rank that has gone, and whose own is long there.
+TEST(TcpStore, AWillIsReadToThoseThatWaitForItsWriter) {
+  TcpStoreServer server("127.0.0.1", 0, "");
+  TcpStore waiting(options_for(server.port(), ""));
+  auto heir = std::make_unique<TcpStore>(options_for(server.port(), ""));
+  heir->set("given", "1");
+  heir->leave_will({"other"}, "replaced");
+  heir->leave_will({"given", "never"}, "rank 1 has ended");
+  EXPECT_EQ(waiting.get("given", kLong), "1");
+  std::thread end([&] { heir.reset(); });
+  for (const char* key : {"nobody's", "never"}) {
+    try {
+      waiting.multi_get({"given", key}, kLong);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kPeerLost);
+      EXPECT_STREQ(e.what(), "rank 1 has ended");
+    }
+  }
+  end.join();
+  waiting.set("other", "2");
+  EXPECT_EQ(waiting.get("other", kLong), "2") << "the connection goes on";
+}
+
+TEST(TcpStore, AWithdrawnWillIsNone) {
+  TcpStoreServer server("127.0.0.1", 0, "");
+  TcpStore store(options_for(server.port(), ""));
+  {
+    TcpStore other(options_for(server.port(), ""));
+    other.set("key", "1");
+    other.leave_will({"key"}, "gone");
+    other.leave_will({}, "");
+    other.get("key", kLong);  // the server has read all of it
+  }
+  // Only a connection that is made later is sure to be served after the end of that one.
+  TcpStore later(options_for(server.port(), ""));
+  EXPECT_EQ(later.get("key", kLong), "1");
+}
+
 TEST(TcpStore, ServesManyRanksThroughOneWait) {
   TcpStoreServer server("127.0.0.1", 0, "secret");
   constexpr int kSize = 48;

@@ -2,6 +2,7 @@
 #include "tutti/group_id.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/exchange.h"
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/ranks.h"
 #include "communicator/thread_ranks.h"
@@ -43,7 +45,7 @@ std::int64_t sum_over(Communicator& group, std::int64_t value) {
   return value;
 }
 
-// As a program does that forks its ranks. The first test: its process has used nothing of the library yet.
+// As a program does that forks its ranks. The first tests: their process has used nothing of the library yet.
 TEST(GroupId, MadeBeforeAForkItServesTheChildren) {
   if (kThreadSanitizer) GTEST_SKIP() << "the thread sanitizer starts no thread in a child of a process with threads";
   const int code = test::run_in_child([] {
@@ -60,6 +62,33 @@ TEST(GroupId, MadeBeforeAForkItServesTheChildren) {
     return test::wait_for(ranks[1]) && good ? 0 : 1;
   });
   EXPECT_EQ(code, 0);
+}
+
+// One rank has given what the others need of it first, another has not come at all; the first one's process is killed.
+TEST(GroupId, ARankThatDiesWhileItFormsIsAnErrorAtOnce) {
+  std::array<int, 2> ends{-1, -1};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const UniqueFd read_end(ends[0]), write_end(ends[1]);
+  CommunicatorOptions options = options_of(0);
+  options.timeout = std::chrono::minutes(10);  // the test's watchdog comes first
+  test::ChildProcess rank_1([&] {
+    GroupId id;
+    if (::read(read_end.get(), id.data(), id.size()) != ssize_t{kGroupIdBytes}) return 1;
+    return test::error_of([&] { join_group(id, 1, 3, options); }).kind() == ErrorKind::kPeerLost ? 2 : 3;
+  });
+  const GroupId id = make_group_id(Config{}, "localhost");
+  ASSERT_EQ(::write(write_end.get(), id.data(), id.size()), ssize_t{kGroupIdBytes});
+  std::thread end([&] {
+    const auto given = exchange_key("group", kHostTopic, 1);
+    test::error_of([&] { reach(*decode_meeting_place(id), options.timeout)->get(given, std::chrono::seconds(30)); });
+    ::kill(rank_1.pid(), SIGKILL);
+  });
+  options.name = "three";
+  const Error error = test::error_of([&] { join_group(id, 0, 3, options); });
+  end.join();
+  EXPECT_EQ(rank_1.join(), 1000 + SIGKILL);
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+  EXPECT_NE(std::string(error.what()).find("rank 1 on host"), std::string::npos) << error.what();
 }
 
 TEST(GroupId, RanksMeetByItsBytes) {
@@ -88,9 +117,8 @@ TEST(GroupId, ItsAddressIsChosen) {
 TEST(GroupId, NothingOfItIsInUseOnceTheGroupHasFormed) {
   const auto form = [](const GroupId& id) {
     std::vector<std::shared_ptr<Communicator>> groups(3);
-    const auto errors = test::run_threads(3, [&](int rank) {
-      groups[static_cast<std::size_t>(rank)] = join_group(id, rank, 3, options_of(rank));
-    });
+    const auto errors = test::run_threads(
+        3, [&](int rank) { groups[static_cast<std::size_t>(rank)] = join_group(id, rank, 3, options_of(rank)); });
     EXPECT_EQ(errors, std::vector<std::string>(3));
     return groups;
   };
@@ -146,6 +174,17 @@ TEST(GroupId, AMakerThatDiesIsAnErrorAtOnce) {
   end.join();
   EXPECT_EQ(maker.join(), 0);
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+}
+
+// One that leaves by an error of its own is not taken for a dead one.
+TEST(GroupId, WhatRanksDisagreeAboutIsSaidOnAll) {
+  const GroupId id = make_group_id(Config{}, "localhost");
+  const auto errors = test::run_threads(3, [&](int rank) {
+    CommunicatorOptions options = options_of(rank);
+    if (rank == 1) options.config.stage_bytes = std::size_t{1} << 20;
+    join_group(id, rank, 3, options);
+  });
+  for (const std::string& error : errors) EXPECT_NE(error.find("TUTTI_STAGE_BYTES"), std::string::npos) << error;
 }
 
 TEST(GroupId, TheOldestOfTooManyOffersEnds) {
