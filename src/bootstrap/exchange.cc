@@ -1,5 +1,6 @@
 #include "bootstrap/exchange.h"
 
+#include "base/bytes.h"
 #include "base/interruption.h"
 #include "tutti/error.h"
 
@@ -22,6 +23,46 @@ std::vector<int> absent_ranks(Store& store, const std::vector<std::string>& keys
     }
   }
   return absent;
+}
+
+// What rank 0 passes on. No rank's key: those end in numbers.
+std::string all_key(std::string_view id, std::string_view topic) { return store_key(id, topic, "all"); }
+
+std::string pack(const std::vector<std::string>& blobs) {
+  ByteWriter out;
+  for (const std::string& blob : blobs) out.text(blob);
+  return std::move(out).str();
+}
+
+[[noreturn]] void throw_told(std::size_t teller, int rank, std::string_view failed) {
+  throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
+                                        std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())));
+}
+
+std::vector<std::string> unpack(std::string_view packed, int rank, int size) {
+  if (packed.starts_with(kFailed)) throw_told(0, rank, packed);
+  ByteReader in(packed);
+  std::vector<std::string> blobs;
+  for (int r = 0; r < size; ++r) blobs.emplace_back(in.text());
+  if (!in.done()) {
+    throw_error(ErrorKind::kMismatch, "rank 0 speaks another version of Tutti than rank " + std::to_string(rank) +
+                                          ": install one version everywhere");
+  }
+  return blobs;
+}
+
+// What all ranks have given, on rank 0 of many.
+std::vector<std::string> collect(Store& store, std::string_view id, std::string_view topic,
+                                 const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  try {
+    std::vector<std::string> blobs = store.multi_get(keys, timeout);
+    store.set(all_key(id, topic), pack(blobs));
+    return blobs;
+  } catch (const Error& e) {
+    // Only this rank asks for the others' keys, so only it hears that one of them will not come.
+    if (e.kind() == ErrorKind::kPeerLost) store.set(all_key(id, topic), std::string(kFailed) + e.what());
+    throw;
+  }
 }
 
 }  // namespace
@@ -60,21 +101,39 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
   for (int r = 0; r < size; ++r) keys.push_back(exchange_key(id, topic, r));
   store.set(keys[static_cast<std::size_t>(rank)], blob);
   try {
-    std::vector<std::string> blobs = store.multi_get(keys, timeout);
+    const std::vector<std::string> blobs = size <= kMostDirect ? store.multi_get(keys, timeout)
+                                           : rank == 0         ? collect(store, id, topic, keys, timeout)
+                                                       : unpack(store.get(all_key(id, topic), timeout), rank, size);
     for (std::size_t r = 0; r < blobs.size(); ++r) {
-      if (!blobs[r].starts_with(kFailed)) continue;
-      throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(r) + " cannot join the group of rank " +
-                                            std::to_string(rank) + ": " + blobs[r].substr(kFailed.size()));
+      if (blobs[r].starts_with(kFailed)) throw_told(r, rank, blobs[r]);
     }
     return blobs;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kTimeout) throw;
     const std::vector<int> absent = absent_ranks(store, keys);
-    const std::string who = absent.empty() ? "some ranks came too late" : name_ranks(absent) + " did not come";
+    const std::string who = absent.empty() ? "some came too late, or rank 0 did not pass on in time what they gave"
+                                           : name_ranks(absent) + " did not come";
     throw_error(ErrorKind::kTimeout, "rank " + std::to_string(rank) + " waited " + std::to_string(timeout.count()) +
                                          " ms for all " + std::to_string(size) + " ranks (" + std::string(topic) +
                                          "): " + who + "; look at them, or allow more time");
   }
+}
+
+std::vector<std::string> awaited_keys(std::string_view id, int rank) {
+  std::vector<std::string> keys;
+  for (const std::string_view topic : {kHostTopic, kTcpTopic}) {
+    keys.push_back(exchange_key(id, topic, rank));
+    if (rank == 0) keys.push_back(all_key(id, topic));
+  }
+  return keys;
+}
+
+void give(Store& store, std::string_view id, std::string_view topic, int rank, int size, std::string_view blob) {
+  store.set(exchange_key(id, topic, rank), blob);
+  if (rank != 0 || size <= kMostDirect) return;
+  std::vector<std::string> blobs(static_cast<std::size_t>(size));
+  blobs.front() = blob;
+  store.set(all_key(id, topic), pack(blobs));
 }
 
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept {
@@ -85,7 +144,7 @@ void tell_failure(Store& store, std::string_view id, int rank, const std::except
   if (kind == ErrorKind::kTimeout || kind == ErrorKind::kPeerLost || kind == ErrorKind::kMismatch) return;
   try {
     const std::string reason = std::string(kFailed) + error.what();
-    for (const std::string_view topic : {kHostTopic, kTcpTopic}) store.set(exchange_key(id, topic, rank), reason);
+    for (const std::string& key : awaited_keys(id, rank)) store.set(key, reason);
   } catch (const std::exception&) {
     // Then the others learn of it at their deadline.
   }

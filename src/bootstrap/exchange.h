@@ -31,10 +31,21 @@ std::string exchange_key(std::string_view id, std::string_view topic, int rank);
 // "rank 3", "ranks 1, 2 and 5": for messages.
 std::string name_ranks(const std::vector<int>& ranks);
 
+// Up to so many ranks each reads what every other has given: one round trip. Of more ranks rank 0 does, and passes all
+// on in one value: one round trip more, but 2n keys are read where n of n ranks would be n^2.
+inline constexpr int kMostDirect = 16;
+
+// The keys under which others may await something of this rank while the group `id` forms.
+std::vector<std::string> awaited_keys(std::string_view id, int rank);
+
 // Every rank gives a blob and gets all of them, in rank order. Throws Error(kTimeout) naming the ranks that gave none,
 // and Error(kPeerLost) with the reason of a rank that cannot join.
 std::vector<std::string> exchange(Store& store, std::string_view id, std::string_view topic, int rank, int size,
                                   std::string_view blob, std::chrono::milliseconds timeout);
+
+// Gives a rank's blob in place of exchange(), where what is in it ends the group: the rank need not wait for the
+// others'. They get it, and of the rest what there is (else empty blobs).
+void give(Store& store, std::string_view id, std::string_view topic, int rank, int size, std::string_view blob);
 
 // Gives the reason in place of all that the others await of this rank while the group `id` forms. Not for what they
 // find themselves (timeouts, dead ranks, different settings). Never throws: the error at hand is the better one.

@@ -33,9 +33,10 @@ std::string own_address(const Config& config) {
 class LastWill {
  public:
   LastWill(TcpStore& store, const std::string& id, int rank, const std::string& group) : store_(store) {
-    store_.leave_will({exchange_key(id, kHostTopic, rank), exchange_key(id, kTcpTopic, rank), verdict_key(id, rank)},
-                      "rank " + std::to_string(rank) + " on host " + host_name() + " ended while group '" + group +
-                          "' formed: its own output says why");
+    std::vector<std::string> keys = awaited_keys(id, rank);
+    keys.push_back(verdict_key(id, rank));
+    store_.leave_will(keys, "rank " + std::to_string(rank) + " on host " + host_name() + " ended while group '" +
+                                group + "' formed: its own output says why");
   }
   ~LastWill() {
     try {

@@ -159,7 +159,7 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   } catch (const Error& e) {
     const KnownToAll told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
                                         " on host " + host_name() + " cannot make connections: " + e.what());
-    store.set(exchange_key(topology.id, kTcpTopic, rank), no_address(told));  // nobody waits for it
+    give(store, topology.id, kTcpTopic, rank, size, no_address(told));
     throw told;
   }
   // What all hosts must know of each other travels with the addresses.

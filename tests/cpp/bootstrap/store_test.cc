@@ -146,7 +146,7 @@ TYPED_TEST(StoreTest, ErasedKeysAreAwaitedAgain) {
 }
 
 TYPED_TEST(StoreTest, ExchangeGivesAllBlobsInRankOrder) {
-  for (const int size : {1, 2, 3, 8}) {
+  for (const int size : {1, 2, 3, 8, kMostDirect + 1}) {
     const std::string id = "world of " + std::to_string(size);
     const auto errors = test::run_threads(size, [&](int rank) {
       const auto store = this->world_.store_of(rank);
