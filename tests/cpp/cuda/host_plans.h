@@ -113,8 +113,10 @@ class HostPlan {
     variant.bytes = bytes;
     variant.has_input = call.input != nullptr;
     variant.has_output = call.output != nullptr;
-    const std::byte* own = call.output + (shape.blocks[0] < shape.blocks[1] ? static_cast<std::size_t>(r) * whole : 0);
-    variant.input_in_place = p.in_place && call.input == own;
+    if (variant.has_output && variant.has_input && p.in_place) {
+      const std::size_t own = shape.blocks[0] < shape.blocks[1] ? static_cast<std::size_t>(r) * whole : 0;
+      variant.input_in_place = call.input == call.output + own;
+    }
     const std::size_t in = static_cast<std::size_t>(shape.blocks[0]) * whole;
     const std::size_t out = static_cast<std::size_t>(shape.blocks[1]) * whole;
     variant.overlaps = !p.in_place && variant.has_input && variant.has_output && call.input < call.output + out &&
