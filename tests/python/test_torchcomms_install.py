@@ -1,0 +1,47 @@
+"""Where TorchComms finds the backend's library, and what is said where it cannot be right. Needs no torchcomms."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tutti import _core, _torchcomms
+
+pytestmark = pytest.mark.tutti_only
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package of Tutti's, as far as the backend is concerned."""
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.3.0+git" if name == "torchcomms" else "")
+    monkeypatch.delenv(_torchcomms.LIBRARY_VARIABLE, raising=False)
+    return tmp_path
+
+
+def test_the_entry_point_says_where_the_library_is(package: Path) -> None:
+    (package / "_comms_tutti.so").touch()
+    (package / "torchcomms_version.txt").write_text("0.3.0\n")
+    assert _torchcomms.backend == str(package / "_comms_tutti.so") == os.environ.pop(_torchcomms.LIBRARY_VARIABLE)
+    points = importlib.metadata.entry_points(group="torchcomms.backends", name="tutti")
+    assert [point.value for point in points] in ([], ["tutti._torchcomms:backend"])  # none: run from a build folder
+
+
+def test_what_is_missing_is_named_with_the_remedy(package: Path) -> None:
+    with pytest.raises(ImportError, match=rf"built without.*{package}.*TUTTI_TORCHCOMMS_INCLUDE=<checkout"):
+        _ = _torchcomms.backend
+    (package / "_comms_tutti.so").touch()
+    (package / "torchcomms_version.txt").write_text("0.2.0\n")
+    with pytest.raises(ImportError, match=r"for torchcomms 0\.2\.0, and here is torchcomms 0\.3\.0.*pip install"):
+        _ = _torchcomms.backend
+    assert _torchcomms.LIBRARY_VARIABLE not in os.environ
+
+
+def test_no_store_and_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    with pytest.raises(ValueError, match="MASTER_PORT are not set: set them, or pass store="):
+        _torchcomms.make_group(None, 0, 2, "name", timedelta(seconds=1), {})
