@@ -32,15 +32,16 @@ std::string join(const std::vector<int>& ranks) {
 TorchCommTutti::TorchCommTutti() : handle_(new_handle()), link_(std::make_shared<Link>()) { link_->owner = this; }
 
 TorchCommTutti::~TorchCommTutti() {
-  {
+  without_python([this] {
+    // A hook of a failure may be running on another thread, and be in Python.
     const std::lock_guard<std::mutex> lock(link_->mutex);
     link_->owner = nullptr;
-  }
+  });
   for (void* const handle : persistent_) delete static_cast<Persistent*>(handle);
   if (life_ == Life::kReady && !isAborted()) {
     TORCH_WARN("tutti: communicator '", name_, "' goes without finalize(): call it on every rank");
   }
-  drop(group_);
+  without_python([this] { group_.reset(); });  // joins the group's threads
 }
 
 std::string_view TorchCommTutti::getBackendVersion() const { return TUTTI_VERSION; }
@@ -79,7 +80,7 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
     const std::lock_guard<std::mutex> lock(mutex_);
     previous = std::exchange(group_, std::move(made));
   }
-  drop(previous);
+  without_python([&] { previous.reset(); });
   rank_ = rank;
   size_ = size;
   key_ = key;

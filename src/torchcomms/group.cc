@@ -38,13 +38,12 @@ Group make_group(const GroupPlan& plan) {
   C10_THROW_ERROR(DistBackendError, "tutti: the communicator could not be made: " + reason);
 }
 
-void drop(Group& group) noexcept {
-  if (group == nullptr) return;
+void without_python(const std::function<void()>& action) {
   if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
     const py::gil_scoped_release released;
-    group.reset();
+    action();
   } else {
-    group.reset();
+    action();
   }
 }
 

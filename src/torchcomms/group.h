@@ -10,6 +10,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -33,7 +34,7 @@ struct GroupPlan {
 // which passes.
 Group make_group(const GroupPlan& plan);
 
-// Drops a reference without Python's global lock: the end of a group joins threads that may want it.
-void drop(Group& group) noexcept;
+// Runs `action` without Python's global lock, for what waits for threads that may want it.
+void without_python(const std::function<void()>& action);
 
 }  // namespace tutti::torchcomms
