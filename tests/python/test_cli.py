@@ -266,6 +266,14 @@ def test_bench_refuses_nonsense(options: tuple[str, ...], said: str) -> None:
     assert said in output
 
 
+@pytest.mark.parametrize("arguments", [("bench", "-c", "barrier", "-n", "1"), ("tune", "-n", "2", "--minutes", "0.01")])
+def test_a_setting_that_is_none_is_refused_before_ranks_start(arguments: tuple[str, ...]) -> None:
+    code, output = invoke(*arguments, env={"TUTTI_STAGE_BYTES": "x"})
+    assert code == 2
+    assert "TUTTI_STAGE_BYTES=x is not valid" in output
+    assert "Traceback" not in output
+
+
 def test_bench_ranges_and_bus_bandwidth() -> None:
     plan = bench.make_plan("all", "8:1KB:4", "gloo", 4, "bfloat16", 0.1)
     assert plan.sizes == (8, 32, 128, 512)

@@ -113,10 +113,10 @@ def bench(
     from tutti.cli import bench as command
 
     try:
-        plan = command.make_plan(collectives, sizes, backends, ranks, dtype, seconds)
+        code = command.run(command.make_plan(collectives, sizes, backends, ranks, dtype, seconds), json_file, png_file)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    raise typer.Exit(command.run(plan, json_file, png_file))
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tutti import _core
+
 
 class LocalRanks:
     """The processes, and the queue of their reports: pairs of a kind ("result", "done", "failed") and a content."""
@@ -52,8 +54,10 @@ def local_ranks(
     """Starts ``size`` processes, ended when the block is left.
 
     Each calls ``body`` with what ``arguments`` gives for its rank, a temporary folder and the queue of reports.
-    ``context`` is a start method of ``multiprocessing`` or ``torch.multiprocessing``.
+    ``context`` is a start method of ``multiprocessing`` or ``torch.multiprocessing``. ValueError, before any starts, if
+    a setting of the environment is none.
     """
+    _core.config()
     reports = context.Queue()
     with tempfile.TemporaryDirectory(prefix="tutti-ranks-") as folder:
         processes = [
