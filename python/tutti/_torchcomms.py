@@ -16,6 +16,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tutti._needs_torch import load
+
 if TYPE_CHECKING:
     import torch.distributed as dist
 
@@ -32,9 +34,9 @@ _job_stores: dict[tuple[str, ...], dist.Store] = {}  # guarded by _job_lock
 
 def library() -> Path:
     """The backend's library. ``ImportError``, saying what to do, if it was not built, or for another torchcomms."""
-    from tutti import _backend, _core
+    from tutti import _core
 
-    _backend._load()  # refuses another torch
+    load()  # refuses another torch
     folder = Path(_core.__file__).parent
     found = sorted(folder.glob("_comms_tutti.*so"))
     if not found:
@@ -91,12 +93,10 @@ def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
 
 
 def _options(hints: dict[str, str]) -> Any:
-    from tutti import _backend
-
     unknown = [name for name in hints if name.startswith("tutti.") and name not in HINTS]
     if unknown:
         raise ValueError(f"hint {unknown[0]!r} is not known: tutti takes {', '.join(HINTS)}")
-    return _backend._load().Options(
+    return load().Options(
         algorithm=hints.get("tutti.algorithm", ""), max_blocks=int(hints.get("tutti.max_blocks", "0"))
     )
 
