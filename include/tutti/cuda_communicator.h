@@ -44,10 +44,9 @@ struct CudaOptions {
   std::string name = "tutti";
   std::string secret;     // as Config::secret
   std::string transport;  // "" (choose), "peer" or "host": TUTTI_CUDA_TRANSPORT
-  std::string algorithm;  // "" (choose), or a name as algorithms() gives it, with "@blocks" and "x threads" after it:
-                          // "ll_one_shot", "bulk_two_shot@16x512": TUTTI_CUDA_ALGORITHM. Equal on all ranks.
-  // Most blocks of a collective's kernel, so most multiprocessors that it takes from a model; the least that a rank
-  // says counts for all. 0: TUTTI_CUDA_MAX_BLOCKS, else up to 64.
+  std::string algorithm;  // "" (choose), "ll_one_shot", "bulk_two_shot@16x512" (blocks, threads): a name of
+                          // algorithms(), TUTTI_CUDA_ALGORITHM. Equal on all ranks.
+  // Most blocks of a collective's kernel; the least that a rank says counts. 0: TUTTI_CUDA_MAX_BLOCKS, else 64.
   int max_blocks = 0;
   bool messages_only = false;        // exchange() alone: 4 MB of device memory, not 45 a rank; equal on all ranks
   std::string plan_path;             // plans that come before Tutti's own kernels; "": TUTTI_PLAN_PATH; "none"
