@@ -103,8 +103,8 @@ def _options(hints: dict[str, str]) -> Any:
 
 def make_group(
     store: dist.Store | None, rank: int, size: int, key: str, timeout: timedelta, hints: dict[str, str]
-) -> Any:
-    """The group behind a communicator, over ``store`` or the job's; ``key`` names it there. Collective."""
+) -> tuple[Any, dist.Store]:
+    """The group behind a communicator and its store: ``store`` or the job's; ``key`` names it there. Collective."""
     from tutti import _backend
 
     options = _options(hints)
@@ -117,10 +117,12 @@ def make_group(
         group_id="torchcomms:" + quote(key, safe=":"),
         global_ranks_in_group=list(range(size)),
     )
-    return _backend.create_backend(group, options)
+    return _backend.create_backend(group, options), chosen
 
 
 def __getattr__(name: str) -> Any:
     if name != "backend":  # of the entry point
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return os.environ.setdefault(LIBRARY_VARIABLE, str(library()))
+    if LIBRARY_VARIABLE not in os.environ:  # set by somebody who has it in another place
+        os.environ[LIBRARY_VARIABLE] = str(library())
+    return os.environ[LIBRARY_VARIABLE]

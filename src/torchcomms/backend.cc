@@ -34,7 +34,7 @@ TorchCommTutti::TorchCommTutti() : handle_(new_handle()), link_(std::make_shared
 TorchCommTutti::~TorchCommTutti() {
   without_python([this] {
     // A hook of a failure may be running on another thread, and be in Python.
-    const std::lock_guard<std::mutex> lock(link_->mutex);
+    const std::lock_guard<std::recursive_mutex> lock(link_->mutex);
     link_->owner = nullptr;
   });
   for (void* const handle : persistent_) delete static_cast<Persistent*>(handle);
@@ -74,12 +74,13 @@ Group TorchCommTutti::current_group() const {
 }
 
 void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout) {
-  Group made = make_group({store_, rank, size, key, timeout, options_.hints});
+  MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints});
   Group previous;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    previous = std::exchange(group_, std::move(made));
+    previous = std::exchange(group_, std::move(made.group));
   }
+  store_ = std::move(made.store);
   without_python([&] { previous.reset(); });
   rank_ = rank;
   size_ = size;
@@ -97,7 +98,7 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
   name_ = name;
   options_ = options;
   options_.store = nullptr;  // held here alone
-  store_ = options.store;
+  given_ = options.store;
   if (options.enable_reconfigure) {
     key_ = name;
     life_ = Life::kAwaitsReconfigure;
@@ -114,10 +115,12 @@ void TorchCommTutti::finalize() {
   registered_.clear();
   const Group group = current_group();
   if (!isAborted()) group->shutdown();
+  given_.reset();
   store_.reset();
 }
 
 void TorchCommTutti::setTimeout(Milliseconds timeout) {
+  if (timeout.count() <= 0) refuse("set_timeout", "a time limit must be positive");
   ready("set_timeout").setTimeout(timeout);
   options_.timeout = timeout;
 }
@@ -198,7 +201,15 @@ void TorchCommTutti::tensor_deregister(const at::Tensor& tensor) {
 
 void TorchCommTutti::run_hooks_of_failure() {
   const Group group = current_group();
-  if (group != nullptr && group->getError() != c10d::ErrorType::SUCCESS) runAbortHooks();
+  if (group == nullptr || group->getError() == c10d::ErrorType::SUCCESS) return;
+  if (hooks_run_.exchange(true, std::memory_order_relaxed)) return;
+  try {
+    runAbortHooks();
+  } catch (...) {
+    hooks_run_.store(false, std::memory_order_relaxed);
+    throw;
+  }
+  hooks_run_.store(false, std::memory_order_relaxed);
 }
 
 WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, bool async, Milliseconds timeout,
@@ -207,7 +218,8 @@ WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, boo
   CallPtr call;
   try {
     call = issue(group);
-    if (!async && !call->isCompleted()) call->wait(limit.count() > 0 ? limit : kNoTimeout);
+    // A work that has failed is complete, too: its wait() raises.
+    if (!async) call->wait(limit.count() > 0 ? limit : kNoTimeout);
   } catch (const c10::ValueError& wrong) {  // of arguments: RuntimeError, as TorchComms' other backends raise
     refuse(operation, wrong.what_without_backtrace());
   } catch (const c10::TypeError& wrong) {
@@ -219,7 +231,7 @@ WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, boo
   if (!async) return c10::make_intrusive<comms::TorchWorkCompleted>();
   const bool on_device = tensor != nullptr && tensor->defined() && tensor->is_cuda();
   return CallWork::make(std::move(call), on_device, timeout, limit, [link = link_] {
-    const std::lock_guard<std::mutex> lock(link->mutex);
+    const std::lock_guard<std::recursive_mutex> lock(link->mutex);
     if (link->owner != nullptr) link->owner->run_hooks_of_failure();
   });
 }

@@ -119,7 +119,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
 
   // What works reach the communicator by, which may be gone when they are waited for.
   struct Link {
-    std::mutex mutex;
+    std::recursive_mutex mutex;  // a hook may wait for another work, which fails too
     TorchCommTutti* owner = nullptr;
   };
 
@@ -145,7 +145,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::string name_;
   std::string key_;  // names the group in the store
   comms::CommOptions options_;
-  StorePtr store_;
+  StorePtr given_;      // by the user, or by the communicator that was split; null: the job's
+  StorePtr store_;      // of the group at hand: its parts meet there
   std::string handle_;  // of this process, for reconfigure()
   Life life_ = Life::kNew;
   int rank_ = -1;
@@ -157,7 +158,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
 
   // release in abort(), acquire in isAborted(): who sees it set sees the group aborted.
   std::atomic<bool> aborted_{false};
-  mutable std::mutex mutex_;  // guards group_ against abort() on another thread
+  std::atomic<bool> hooks_run_{false};  // right now; relaxed: what they do themselves runs none
+  mutable std::mutex mutex_;            // guards group_ against abort() on another thread
   Group group_;
 };
 

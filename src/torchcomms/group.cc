@@ -23,14 +23,15 @@ StorePtr connection(const StorePtr& store) {
 
 }  // namespace
 
-Group make_group(const GroupPlan& plan) {
+MadeGroup make_group(const GroupPlan& plan) {
   const py::gil_scoped_acquire locked;
   std::string reason;
   try {
     const py::object store = plan.store == nullptr ? py::object(py::none()) : py::cast(connection(plan.store));
     const py::object made = py::module_::import("tutti._torchcomms")
                                 .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints);
-    return made.cast<Group>();
+    const auto pair = made.cast<py::tuple>();
+    return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
     reason = error.what();

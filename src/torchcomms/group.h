@@ -30,9 +30,14 @@ struct GroupPlan {
   std::unordered_map<std::string, std::string> hints;
 };
 
+struct MadeGroup {
+  Group group;
+  StorePtr store;  // that it was made over
+};
+
 // Collective over the ranks of the group. What Python raises becomes c10::Error, but for an interruption by the user,
 // which passes.
-Group make_group(const GroupPlan& plan);
+MadeGroup make_group(const GroupPlan& plan);
 
 // Runs `action` without Python's global lock, for what waits for threads that may want it.
 void without_python(const std::function<void()>& action);

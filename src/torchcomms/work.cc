@@ -38,14 +38,18 @@ std::chrono::milliseconds CallWork::getTimeout() const {
   return timeout_.count() > 0 ? timeout_ : TorchWork::getTimeout();
 }
 
+// Once, and over when this returns; but a hook may wait for this very work.
 void CallWork::end(WorkStatus status) {
+  if (ending_.load(std::memory_order_relaxed) == std::this_thread::get_id()) return;
   std::call_once(ended_, [&] {
+    ending_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     try {
       setStatus(status);
     } catch (const std::exception& error) {
       // The state is set; only what a hook has thrown is left, and this may be a thread of the library.
       TORCH_WARN("tutti: a hook of a finished call has failed: ", error.what());
     }
+    ending_.store({}, std::memory_order_relaxed);
   });
 }
 

@@ -10,10 +10,12 @@
 
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <chrono>
 #include <comms/torchcomms/TorchWork.hpp>
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace tutti::torchcomms {
@@ -45,6 +47,7 @@ class CallWork final : public ::torch::comms::TorchWork {
   const std::chrono::milliseconds limit_;
   const std::function<void()> failed_;
   std::once_flag ended_;
+  std::atomic<std::thread::id> ending_{};  // whose hooks are running; relaxed: asked for by that thread alone
 };
 
 }  // namespace tutti::torchcomms

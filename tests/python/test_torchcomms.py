@@ -252,6 +252,12 @@ def several(ctx: Context, name: str, port: int) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     made[2] = new_comm(ctx, f"{name}2", stored=False)
     made[3] = new_comm(ctx, f"{name}3", stored=False)
+    # Parts of it at the same time, which meet where it has met.
+    part = made[2].split([rank for rank in range(ctx.size) if rank % 2 == ctx.rank % 2], "part")
+    one = torch.ones(1)
+    part.all_reduce(one, op.SUM, False)
+    assert float(one) == part.get_size()
+    part.finalize()
     tensors = {i: torch.full((1000,), float(i)) for i in made}
     works = [made[i].all_reduce(tensors[i], op.SUM, True) for i in made if i > 3] + [
         made[i].all_reduce(tensors[i], op.SUM, True) for i in (3, 1, 2)
@@ -265,14 +271,29 @@ def several(ctx: Context, name: str, port: int) -> None:
 
 def failures(ctx: Context, name: str) -> None:
     """A peer that does not come: a time limit raises on the ranks that wait, nothing aborts the process."""
+    sizes, store = new_comm(ctx, f"{name}.sizes"), ctx.store(name)
+    if ctx.rank == 1:
+        sizes.send(torch.ones(5), 0, True)
+        store.set("sent", "1")
+    elif ctx.rank == 0:
+        store.wait(["sent"])
+        refused(".", lambda: sizes.recv(torch.ones(4), 1, False))  # it has failed before it is waited for
     comm = new_comm(ctx, name)
     op = interface().ReduceOp
     hooks: list[int] = []
-    comm.register_abort_hook(lambda: hooks.append(1))
+    outstanding: list[Any] = []
+
+    def drain() -> None:
+        hooks.append(1)
+        for other in outstanding:
+            refused(".", other.wait)
+
+    comm.register_abort_hook(drain)
     if ctx.rank == 0:
         work = comm.all_reduce(torch.ones(4), op.SUM, True, timeout=timedelta(milliseconds=200))
+        outstanding.append(comm.all_reduce(torch.ones(4), op.SUM, True, timeout=timedelta(milliseconds=200)))
         refused("all_reduce", work.wait)
-        assert hooks and not work.is_completed()
+        assert hooks == [1] and not work.is_completed()
         refused(".", lambda: comm.all_reduce(torch.ones(4), op.SUM, False))
     else:
         refused(".", lambda: comm.recv(torch.ones(4), 0, False, timeout=timedelta(seconds=20)))
@@ -356,7 +377,7 @@ def user_algorithms(ctx: Context, name: str) -> None:
         tensor = torch.ones(1000)
         comm.all_reduce(tensor, op.SUM, False)
         same(tensor, torch.tensor(float(ctx.size)))
-        assert "plan:mine" in {row["algorithm"] for row in groups[0].metrics()["rows"]}
+        assert "plan:mine" in {row["algorithm"] for row in groups[0][0].metrics()["rows"]}
         comm.finalize()
         tutti.AlgorithmCollectionBuilder.reset()
 
