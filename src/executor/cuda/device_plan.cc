@@ -14,6 +14,8 @@ constexpr std::size_t kLine = 64;             // of a word or an invocation coun
 constexpr int kMostThreads = 512;             // workers that the kernels are compiled for
 constexpr std::uint32_t kEntry = 0xffffffff;  // the barrier of all blocks around the plan
 
+constexpr std::size_t kMostInstructions = 1UL << 16;  // of a rank for one segment
+
 std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
 [[noreturn]] void refuse(const plan::Plan& plan, const std::string& why) {
@@ -36,6 +38,7 @@ DevicePlan::DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank
   }
   blocks_ = std::max<std::size_t>(1, this->plan().ranks[static_cast<std::size_t>(rank)].blocks.size());
   segment_bytes_ = choose_segment(limits.bytes);
+  shorten_segment();
   memory_bytes_ = memory_for(segment_bytes_);
   for (std::int32_t r = 0; r < tables_.ranks(); ++r) {
     const auto bytes = static_cast<std::int64_t>(segment_bytes_);
@@ -85,6 +88,39 @@ std::size_t DevicePlan::choose_segment(std::size_t most) const {
     if (memory_for((units + step) * unit) <= most) units += step;
   }
   return units * unit;
+}
+
+// Until what every rank decodes of it stays small: at a call it would be too late to say so, and one rank's alone.
+void DevicePlan::shorten_segment() {
+  bool loops = false;
+  for (const plan::Rank& rank : plan().ranks) {
+    for (const plan::ThreadBlock& block : rank.blocks) {
+      for (const plan::Operation& op : block.operations) loops = loops || !op.body.empty();
+    }
+  }
+  if (!loops) return;  // as many instructions at every size
+  const auto decodes = [this] {
+    const auto bytes = static_cast<std::int64_t>(segment_bytes_);
+    for (std::int32_t r = 0; r < tables_.ranks(); ++r) {
+      std::size_t instructions = 0;
+      try {
+        const Program program(tables_, r, bytes, bytes);
+        for (const auto& block : program.blocks()) instructions += block.size();
+      } catch (const Error&) {
+        return false;
+      }
+      if (instructions > kMostInstructions) return false;
+    }
+    return true;
+  };
+  const std::size_t unit = choose_segment(0);
+  while (!decodes()) {
+    if (segment_bytes_ <= unit) {
+      refuse(plan(), "its loops make more than " + std::to_string(kMostInstructions) + " operations of " +
+                         std::to_string(unit) + " bytes: a larger unit makes fewer");
+    }
+    segment_bytes_ = std::max(unit, segment_bytes_ / 2 / unit * unit);
+  }
 }
 
 int DevicePlan::threads() const noexcept { return std::clamp(plan().threads_per_block / 32 * 32, 32, kMostThreads); }

@@ -2,7 +2,7 @@
 //
 // Lanes. All workers of a block take each record together, 16 bytes of payload a lane and turn. They run apart until a
 // record joins them (DeviceOp::joins): where a record touches what an earlier one has touched, before words are raised,
-// and after words were waited for (lowering.h). A lane that has failed does nothing until the next join, where all
+// and after words were waited for (lowering.cc). A lane that has failed does nothing until the next join, where all
 // leave together.
 //
 // Memory order. A word is raised by a release after a join and awaited by polling, then one acquire before a join: so

@@ -1,6 +1,7 @@
 // Programs to records: addresses, words, and where lanes join.
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -164,6 +165,7 @@ class Lowering {
     ranges_.clear();
     waited_ = touched_ = fenced_ = false;
     merged_.clear();
+    last_ = {-1, -1, -1};
   }
   void join(DeviceOp& op) {
     op.joins = 1;
@@ -314,6 +316,36 @@ class Lowering {
     return position.inner >= 0 ? op.body[static_cast<std::size_t>(position.inner)] : op;
   }
 
+  // Whether the plan joins this block's lanes (a nop, which is no record) between what was emitted last and `one`: what
+  // packets tell, they tell the lane that awaits them, and for the lane that stores them, until then.
+  bool joined_before(const Instruction& one) {
+    const Position& at = program_.positions()[one.position];
+    const Position last = std::exchange(last_, at);
+    const std::vector<plan::Operation>& list =
+        device_.plan().ranks[static_cast<std::size_t>(rank_)].blocks[static_cast<std::size_t>(at.block)].operations;
+    const auto nops = [](const std::vector<plan::Operation>& among, std::int32_t after, std::size_t before) {
+      for (auto i = static_cast<std::size_t>(after + 1); i < std::min(before, among.size()); ++i) {
+        const auto is_nop = [](const plan::Operation& op) { return op.kind == plan::OpKind::kNop; };
+        if (is_nop(among[i]) || std::any_of(among[i].body.begin(), among[i].body.end(), is_nop)) return true;
+      }
+      return false;
+    };
+    const std::size_t all = std::numeric_limits<std::size_t>::max();
+    if (last.operation < 0) return false;
+    const auto body = [&](std::int32_t operation) -> const std::vector<plan::Operation>& {
+      return list[static_cast<std::size_t>(operation)].body;
+    };
+    if (at.operation > last.operation) {
+      return nops(list, last.operation, static_cast<std::size_t>(at.operation)) ||
+             (last.inner >= 0 && nops(body(last.operation), last.inner, all)) ||
+             (at.inner >= 0 && nops(body(at.operation), -1, static_cast<std::size_t>(at.inner)));
+    }
+    if (at.operation < last.operation) return nops(list, -1, all);
+    if (at.inner < 0) return false;
+    if (at.inner > last.inner) return nops(body(at.operation), last.inner, static_cast<std::size_t>(at.inner));
+    return nops(body(at.operation), -1, all);  // the next turn, or another piece of the same
+  }
+
   // Who writes the packets of the operation's `index`-th source on packets: the rank to blame if they do not come.
   std::int32_t writer_of(const plan::Operation& op, std::uint32_t index, std::uint32_t count) {
     std::vector<const plan::Operand*> packed;
@@ -351,6 +383,7 @@ class Lowering {
 
   void emit(const Instruction& one) {
     using Use = DevicePlan::Use;
+    waited_ = joined_before(one) || waited_;  // so the next record joins
     switch (one.code) {
       case Code::kSignal:
         return put_word(DeviceCode::kSignal, counter(one.peer, one.counter), slot(Use::kSignal, one.agent), one.peer);
@@ -384,7 +417,9 @@ class Lowering {
       case Code::kAwaitPackets:
         return emit_data(one, DeviceCode::kAwait);
       case Code::kPost:
-        // A port's transfer is made at once, by the block that asks for it: before all that the port owes it.
+        // A port's transfer is made at once, by the block that asks for it: before all that the port owes it. Its
+        // packets speak for the transfers before them, which all lanes made.
+        waited_ = waited_ || (one.packets && touched_);
         return emit_data(one, one.packets ? DeviceCode::kCopyPackets : DeviceCode::kCopy);
       case Code::kFlush:
         return;
@@ -406,6 +441,7 @@ class Lowering {
   bool touched_ = false;  // data
   bool waited_ = false;
   bool fenced_ = false;
+  Position last_{-1, -1, -1};       // of the instruction emitted last
   std::set<std::uint32_t> merged_;  // slots of the words that the last record raises or awaits; empty: it is another
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> writers_;
 };

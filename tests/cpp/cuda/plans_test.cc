@@ -1,4 +1,5 @@
 // Plans as GPUs run them, against the executor for CPUs: the same bits.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -252,6 +253,38 @@ TEST(PlansOnGpus, LanesJoinWhereTheyMust) {
       ASSERT_EQ(twin.fault(request, seed), "") << name;
     }
   }
+}
+
+// What packets tell, they tell one lane; a nop tells it to all of its block.
+TEST(PlansOnGpus, ANopJoinsTheLanes) {
+  const auto joins = [](const Plan& plan) {
+    const executor::DevicePlan device(std::make_shared<const Plan>(plan), 0, {64, 1UL << 20});
+    std::vector<std::byte> memory(device.memory_bytes() * 4);
+    const executor::DeviceRecords made = device.records({.bytes = 64}, {{memory.data(), memory.data()}, memory.data()});
+    return std::count_if(made.ops.begin(), made.ops.end(), [](const auto& op) { return op.joins != 0; });
+  };
+  Plan plan = plan::packet_all_reduce(2);
+  plan.reduce = plan::common_reduction(plan);
+  const auto before = joins(plan);
+  std::ptrdiff_t added = 0;
+  for (plan::Rank& rank : plan.ranks) {
+    for (plan::ThreadBlock& block : rank.blocks) {
+      std::vector<plan::Operation> list;
+      for (const plan::Operation& op : block.operations) {
+        if (!list.empty()) {
+          list.emplace_back().kind = plan::OpKind::kNop;
+          added += &rank == plan.ranks.data() ? 1 : 0;
+        }
+        list.push_back(op);
+      }
+      block.operations = std::move(list);
+    }
+  }
+  ASSERT_GT(added, 0);
+  EXPECT_GT(joins(plan), before);
+  EXPECT_GE(joins(plan), added);
+  Twin twin(std::make_shared<const Plan>(plan), 1 << 12);
+  EXPECT_EQ(twin.fault({216, DataType::kFloat32, ReduceOp::kSum, false, 3}, 1), "");
 }
 
 // Flags come round past 2^32 - 1, and none of them is zero.
