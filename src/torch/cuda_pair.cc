@@ -1,7 +1,6 @@
 #include "torch/cuda_pair.h"
 
 #include <Python.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
@@ -56,9 +55,11 @@ void CudaPair::throw_if_given_up() const {
 // On the maker's thread.
 void CudaPair::make() {
   try {
+    // For as long as this thread lives. PyTorch returns to a thread's own device once it has destroyed an event; on the
+    // first GPU, a new thread's own, that would make a context, which takes half a gigabyte.
+    c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(stream_.device());
     throw_if_given_up();
     cuda_relax_capture_in_thread();
-    const c10::DeviceGuard on_device(stream_.device());
     InterruptibleStore store(plan_.store, [this] { throw_if_given_up(); });
     auto made = CudaCommunicator::create(store, plan_.id, plan_.send ? 0 : 1, 2, plan_.options);
     const std::lock_guard<std::mutex> lock(mutex_);

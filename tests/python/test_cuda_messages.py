@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -186,6 +187,24 @@ def answered(ctx: Context) -> None:
 
 def test_a_message_under_way_holds_up_no_first_one(world: World) -> None:
     run(world, answered, size=2)
+
+
+def at_home(ctx: Context) -> None:
+    """Messages leave each process with one context, which takes half a gigabyte: that of its own GPU."""
+    tensor = torch.zeros(1000, device="cuda")
+    for receive in (ctx.rank == 1, ctx.rank == 0):
+        (dist.isend, dist.irecv)[receive](tensor, 1 - ctx.rank).wait()
+    torch.cuda.synchronize()
+    driver = ctypes.CDLL("libcuda.so.1")
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    for device in range(GPUS):
+        assert driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active)) == 0
+        assert bool(active.value) == (device == torch.cuda.current_device()), device
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+def test_messages_make_no_context_on_another_gpu(fresh_world: World) -> None:
+    fresh_world(2, env=DEVICE).call(at_home, timeout_s=60)
 
 
 def followed(ctx: Context) -> None:
