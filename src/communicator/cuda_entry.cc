@@ -54,7 +54,7 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const s
   if (complete.max_blocks == 0) complete.max_blocks = config.cuda_max_blocks;
   if (complete.flight_recorder_entries < 0) complete.flight_recorder_entries = config.flight_recorder_entries;
   if (complete.plan_path.empty()) complete.plan_path = config.plan_path;
-  if (complete.plan_path == "none") complete.plan_path.clear();
+  if (complete.plan_path == "none" || complete.messages_only) complete.plan_path.clear();
   if (complete.secret.empty()) complete.secret = config.secret;
   return watched(released_by_owner(registry(config).find("cuda").make_communicator(store, id, rank, size, complete)),
                  config);

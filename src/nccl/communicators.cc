@@ -148,6 +148,7 @@ void form(Served& served, ncclComm_t comm, bool in_company) {
     options.timeout = kForm;
     options.name = "NCCL's communicator " + can.name;
     options.secret = circle.secret();
+    options.plan_path = "none";  // the limits of what is taken were measured for Tutti's own kernels
     made = CudaCommunicator::create(circle.store(), can.name, circle.rank(), circle.size(), options);
     // Through host memory NCCL is the faster one.
     if (made->transport().rfind("peer memory", 0) != 0) card = "!its GPUs are joined by " + made->transport();

@@ -98,7 +98,6 @@ CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
   CudaPair::Plan plan{store_, id_ + "/" + direction, from, to, send, options_};
   plan.options.device = device.index();
   plan.options.messages_only = true;
-  plan.options.plan_path = "none";
   plan.options.name += ", messages " + direction;
   return pairs_.try_emplace({peer, send}, std::move(plan), stream).first->second;
 }

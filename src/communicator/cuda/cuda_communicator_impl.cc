@@ -47,7 +47,7 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.messages_only = options.messages_only;
   request.plans = plans.files.empty() ? "has none"
                                       : "has " + std::to_string(plans.files.size()) + " of fingerprint " +
-                                            std::to_string(plans.identity) + " from " + options.plan_path;
+                                            std::to_string(plans.identity);
   return std::make_shared<GpuGroup>(store, request);
 }
 

@@ -4,10 +4,13 @@
 #include <utility>
 
 #include "algorithm/cuda/plan_exchange.h"
-#include "algorithm/plan/plan_algorithm.h"
+#include "base/collective_traits.h"
+#include "base/log.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
 #include "executor/program/serves.h"
+#include "plan/operations.h"
+#include "tutti/config.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -23,12 +26,6 @@ constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (by
 
 constexpr int kIn = 0, kOut = 1;
 
-// Whether the root alone has this side.
-bool rooted(Collective c, int side) noexcept {
-  return side == kIn ? c == Collective::kBroadcast || c == Collective::kScatter
-                     : c == Collective::kReduce || c == Collective::kGather;
-}
-
 bool overlap(const std::byte* a, const std::byte* b, std::size_t bytes) noexcept {
   return a < b + bytes && b < a + bytes;
 }
@@ -41,11 +38,10 @@ DevicePlans::DevicePlans(std::vector<PlanFile> files, GpuGroup& group, Store& st
   limits.blocks = group.most_blocks();
   std::size_t total = 0;
   for (PlanFile& file : files) {
-    const std::optional<Collective> collective = collective_of(file.plan->collective);
+    const std::optional<Collective> collective = plan::rules_of(file.plan->collective).call;
     if (!collective || static_cast<int>(file.plan->ranks.size()) != size_) continue;
     auto entry = std::make_unique<Entry>();
     entry->name = "plan:" + file.plan->name;
-    entry->path = file.path;
     entry->collective = *collective;
     entry->plan = file.plan;
     entry->shape = plan::shape_of(*file.plan);
@@ -55,14 +51,19 @@ DevicePlans::DevicePlans(std::vector<PlanFile> files, GpuGroup& group, Store& st
       entry->offset = total;
       total += round_up(entry->device->memory_bytes(), kPage);
     } catch (const Error& error) {
-      entry->unfit = error.what();
+      entry->unfit = error.what();  // on all ranks alike; said once
+      const Config config = config_from_environment();
+      Logger(parse_log_level(config.log_level), rank_).warning(file.path + " is passed over: " + error.what());
     }
     entries_.push_back(std::move(entry));
   }
   if (total == 0) return;
   try {
     memory_ = group.allocate(store, "plans", total);
-    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    // Streams of one priority share queues with those of calls, which may wait for a peer.
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
     for (const auto& entry : entries_) {
       if (entry->device == nullptr) continue;
       const std::vector<std::byte> image = entry->device->state();
@@ -138,7 +139,7 @@ std::string DevicePlans::refusal(const Entry& entry, const Call& call) const {
   if (bytes == 0 || bytes < plan.min_message_bytes || bytes > plan.max_message_bytes) {
     return "is for messages of other sizes";
   }
-  if ((rooted(call.collective, kIn) || rooted(call.collective, kOut)) && call.root != plan.root) {
+  if (has_root(call.collective) && call.root != plan.root) {
     return "is for another root";
   }
   if (reduces(call.collective) && call.op == ReduceOp::kPremulSum) return "multiplies by no factor on GPUs";
@@ -153,29 +154,13 @@ const DevicePlans::Entry* DevicePlans::choose(const Call& call) const {
   return nullptr;
 }
 
-std::string DevicePlans::explain(const Call& call) const {
-  std::string text;
-  bool taken = false;
-  for (const auto& entry : entries_) {
-    if (entry->collective != call.collective) continue;
-    const std::string reason = refusal(*entry, call);
-    const bool takes = reason.empty() && !taken;
-    taken = taken || takes;
-    text += (text.empty() ? "" : "\n") + entry->name + ": " +
-            (takes            ? "taken"
-             : reason.empty() ? "comes after another plan"
-                              : reason);
-  }
-  return text;
-}
-
 DeviceVariant DevicePlans::variant_of(const Entry& entry, const Call& call, std::size_t bytes) const {
   const plan::Shape& shape = entry.shape;
   const std::size_t whole = agreed_bytes(call, size_);
   DeviceVariant variant;
   variant.bytes = bytes;
-  variant.has_input = !rooted(call.collective, kIn) || rank_ == call.root;
-  variant.has_output = !rooted(call.collective, kOut) || rank_ == call.root;
+  variant.has_input = !traits_of(call.collective).root_reads || rank_ == call.root;
+  variant.has_output = !traits_of(call.collective).root_writes || rank_ == call.root;
   variant.averages = reduces(call.collective) && call.op == ReduceOp::kAvg && variant.has_output;
   if (!variant.has_input || !variant.has_output) return variant;
   if (entry.plan->in_place) {

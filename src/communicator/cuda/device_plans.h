@@ -35,7 +35,6 @@ class DevicePlans {
 
   struct Entry {
     std::string name;  // "plan:NAME"
-    std::string path;
     Collective collective = Collective::kBarrier;
     std::shared_ptr<const plan::Plan> plan;
     plan::Shape shape;
@@ -48,8 +47,6 @@ class DevicePlans {
 
   // The first that serves the call, or null.
   const Entry* choose(const Call& call) const;
-  // A line for each plan of the collective: that it is taken, or why not. Empty if there is none.
-  std::string explain(const Call& call) const;
 
   // What to launch for the bytes [begin, begin + segment) of each rank block.
   executor::PlanArgs args(const Entry& entry, const Call& call, std::size_t begin);
