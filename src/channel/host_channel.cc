@@ -162,7 +162,8 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
       break;
     }
   }
-  if (announced) announce_sleep(WaitLane::kCollective, false);
+  // In a child that a handler has forked the flag is the parent's.
+  if (announced && !waits_in_fork()) announce_sleep(WaitLane::kCollective, false);
   return outcome;
 }
 
