@@ -27,7 +27,7 @@ static void run_rank(int rank, const int* pipe_ends) {
     for (int other = 1; other < RANKS; ++other) {
       if (write(pipe_ends[1], &id, sizeof(id)) != (ssize_t)sizeof(id)) exit(1);
     }
-  } else if (read(pipe_ends[0], &id, sizeof(id)) != (ssize_t)sizeof(id)) {
+  } else if (close(pipe_ends[1]) != 0 || read(pipe_ends[0], &id, sizeof(id)) != (ssize_t)sizeof(id)) {
     exit(1);
   }
 
@@ -53,6 +53,7 @@ int main(void) {
     if (process < 0) return 1;
     if (process == 0) run_rank(rank, pipe_ends);
   }
+  close(pipe_ends[1]); /* so that nobody waits for an id that will not come */
   int failed = 0;
   for (int rank = 0; rank < RANKS; ++rank) {
     int status = 0;

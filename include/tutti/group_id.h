@@ -2,7 +2,8 @@
 // pipe, a broadcast, a file that only the job reads), and all join. No store and no launcher's variables are needed.
 //
 // The id holds an address and a random secret. Who knows it can join the group, and nobody else: keep it as you would a
-// key. Its maker answers from a thread until the group has formed, so it must live so long; it need not be a rank.
+// key. Its maker answers from a thread until the group has formed, so it must live so long; it need not be a rank (then
+// the thread stays until it ends). At most 64 ids of a process may be unused: a further one ends the oldest.
 //
 // Thread rule: every function may be called from any thread.
 #pragma once
@@ -25,8 +26,9 @@ using GroupId = std::array<char, kGroupIdBytes>;
 GroupId make_group_id(const Config& config, const std::string& address = {});
 
 // Collective over `size` ranks: all join with the same id, once. Returns when all have joined; nothing of the id is in
-// use then. Without `options.config.secret` the group's connections prove the id's. Throws Error: as
-// Communicator::create, and kPeerLost at once if the maker of the id has ended, or a rank does before all have joined.
+// use then. The group's connections prove the id's secret, and `options.config.secret` if it is set. Throws Error: as
+// Communicator::create, and kPeerLost at once if the maker of the id has ended (within 20 s if children that it has
+// forked live on), or a rank that has begun to join does.
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options);
 
 // Collective over the ranks of `parent`, as a call of it: those with the same `color` make a group, in the order of

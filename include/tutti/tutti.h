@@ -90,7 +90,8 @@ TUTTI_C_API const char* tutti_result_name(tutti_result result);
 TUTTI_C_API size_t tutti_type_bytes(tutti_type type); /* 0 for a number that is no type */
 
 /* `address`: a name or number of this machine that all ranks reach; NULL: TUTTI_SOCKET_IFNAME, or the way to
- * MASTER_ADDR, or the first interface that leads outside. This process must live until the group has formed. */
+ * MASTER_ADDR, or the first interface that leads outside. This process must live until the group has formed;
+ * of the ids of a process at most 64 may be unused, a further one ends the oldest. */
 TUTTI_C_API tutti_result tutti_make_id(const char* address, tutti_id* id);
 
 /* Returns when all `size` ranks have joined. An id makes one group. `options` may be NULL; TUTTI_* variables of the

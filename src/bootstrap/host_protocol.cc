@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kCardVersion = 0x54430001;  // "TC" and a number: ranks of other versions are refused
+constexpr std::uint32_t kCardVersion = 0x54430002;  // "TC" and a number: ranks of other versions are refused
 constexpr std::string_view kHello = "hello";
 constexpr std::string_view kWelcome = "welcome";
 constexpr std::string_view kAck = "ack";

@@ -103,10 +103,12 @@ bool wait_ready(int socket, short events, Deadline& deadline) noexcept {
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
   failure = {};
   const AddressList list = resolve(host.c_str(), port, 0, failure.why);
+  bool all_refuse = true;  // one address of several may be the wrong one
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     UniqueFd socket = new_socket(a->ai_family);
     if (!socket) {
       failure = {std::strerror(errno)};
+      all_refuse = false;
       continue;
     }
     int error = ::connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
@@ -123,7 +125,8 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
       set_flag(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
       return socket;
     }
-    failure = {std::strerror(error), error == ECONNREFUSED};
+    all_refuse = all_refuse && error == ECONNREFUSED;
+    failure = {std::strerror(error), all_refuse};
   }
   return {};
 }

@@ -29,9 +29,10 @@ tutti::CommunicatorOptions options_of(const tutti_options* given) {
 
 tutti_result tutti_make_id(const char* address, tutti_id* id) {
   return guarded([&] {
+    tutti_id& result = required(id, "tutti_make_id", "id");
     const tutti::GroupId made =
         tutti::make_group_id(tutti::config_from_environment(), address != nullptr ? address : "");
-    std::memcpy(required(id, "tutti_make_id", "id").bytes, made.data(), made.size());
+    std::memcpy(result.bytes, made.data(), made.size());
   });
 }
 

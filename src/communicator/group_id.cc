@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/process.h"
+#include "base/secret.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_protocol.h"
 #include "bootstrap/meeting_place.h"
@@ -53,7 +56,10 @@ class LastWill {
 };
 
 std::shared_ptr<Communicator> join_at(const MeetingPlace& place, int rank, int size, CommunicatorOptions options) {
-  if (options.config.secret.empty()) options.config.secret = hexadecimal(place.secret);
+  // Of both, so that no two groups prove the same.
+  const std::string own = hexadecimal(place.secret);
+  const std::string& set = options.config.secret;
+  options.config.secret = set.empty() ? own : hexadecimal(std::as_bytes(std::span(text_of(hmac_sha256(set, own)))));
   options.config.master_address = place.address;  // what all ranks reach
   const std::unique_ptr<TcpStore> store = reach(place, options.timeout);
   const LastWill will(*store, kJoinedId, rank, options.name);
