@@ -22,7 +22,7 @@ WHEEL_BUILD ?= build/wheel
 # Python files too: an editable installation knows those that were there when it was made.
 SOURCES := $(shell find include src cmake python CMakeLists.txt CMakePresets.json pyproject.toml -type f \
   -not -name '*.pyc' 2>/dev/null)
-TEST_SOURCES := $(shell find tests/cpp -type f 2>/dev/null)
+TEST_SOURCES := $(shell find tests/cpp tests/c examples/c -type f 2>/dev/null)
 ACTIVATE := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 demo: build

@@ -15,7 +15,10 @@ __all__ = ["BACKEND", "load", "refuse_another_torch", "require_torch"]
 
 BACKEND = "tutti"
 
-_BUILD = "in a checkout of Tutti: pip install --no-build-isolation --force-reinstall --no-deps ."
+_BUILD = (
+    "pip install scikit-build-core nanobind, then in a checkout of Tutti: "
+    "pip install --no-build-isolation --force-reinstall --no-deps ."
+)
 
 
 def require_torch() -> None:
