@@ -17,13 +17,9 @@
 namespace tutti::cuda::test {
 namespace {
 
+using plan::NamedPlan;
 using plan::Plan;
 using plan::PlanCollective;
-
-struct NamedPlan {
-  std::string name;
-  std::shared_ptr<const Plan> plan;
-};
 
 // The programs that come with the language, for three ranks.
 std::vector<NamedPlan> programs() {
@@ -34,34 +30,6 @@ std::vector<NamedPlan> programs() {
     list.push_back({entry.path().stem().string(), std::make_shared<const Plan>(plan::read_plan(text))});
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  return list;
-}
-
-// Every operation that there is.
-std::vector<NamedPlan> plans_by_hand(std::int32_t ranks) {
-  std::vector<NamedPlan> list;
-  const auto add = [&list](std::string name, Plan made) {
-    made.reduce = plan::common_reduction(made);
-    list.push_back({std::move(name), std::make_shared<Plan>(std::move(made))});
-  };
-  add("two_step", plan::two_step_all_reduce(ranks));
-  add("packet_two_step", plan::packet_two_step_all_reduce(ranks));
-  add("switch", plan::switch_all_reduce(ranks));
-  add("port", plan::port_all_gather(ranks));
-  add("split", plan::split_all_to_all(ranks));
-  add("read", plan::read_reduce_scatter(ranks));
-  add("loop", plan::looped_all_reduce(ranks, 64));
-  add("in_place", plan::in_place_all_gather(ranks));
-  add("broadcast", plan::put_broadcast(ranks, ranks - 1));
-  add("gather", plan::put_gather(ranks, ranks - 1));
-  add("scatter", plan::get_scatter(ranks, 0));
-  add("reduce", plan::read_reduce(ranks, ranks - 1));
-  if (ranks == 1) return list;
-  add("ring", plan::ring_all_reduce(ranks));
-  add("all_pairs", plan::all_pairs_all_gather(ranks));
-  add("packets", plan::packet_all_reduce(ranks));
-  add("port_packets", plan::port_packets_in_parts(ranks));
-  add("tree", plan::tree_all_reduce(ranks));
   return list;
 }
 
@@ -189,7 +157,7 @@ class Twin {
 // In and out of place in turn, and sizes: less than a chunk of each block, uneven ends, several segments.
 TEST(PlansOnGpus, GiveTheBitsOfTheExecutorForCpus) {
   auto all = programs();
-  for (auto& named : plans_by_hand(2)) all.push_back(std::move(named));
+  for (auto& named : plan::plans_of_every_operation(2)) all.push_back(std::move(named));
   ASSERT_GE(all.size(), 45u);
   for (const auto& [name, plan] : all) {
     Twin twin(plan, 1 << 16);
@@ -204,7 +172,7 @@ TEST(PlansOnGpus, GiveTheBitsOfTheExecutorForCpus) {
 
 // A message of many segments, each an invocation of its own.
 TEST(PlansOnGpus, LongMessagesRunInSegments) {
-  for (auto& [name, plan] : plans_by_hand(2)) {
+  for (auto& [name, plan] : plan::plans_of_every_operation(2)) {
     const executor::DeviceLimits least{64, executor::DevicePlan(plan, 0, {64, 1UL << 20}).memory_bytes() / 16};
     Twin twin(plan, 1 << 16, least);
     ASSERT_LT(twin.device.plans[0]->segment_bytes(), 50'004u) << name;
@@ -245,7 +213,7 @@ TEST(PlansOnGpus, EveryTypeAndOperation) {
 
 // Blocks of several lanes: what they must not do before others have.
 TEST(PlansOnGpus, LanesJoinWhereTheyMust) {
-  for (const auto& [name, plan] : plans_by_hand(2)) {
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
     Twin twin(plan, 1 << 12);
     for (std::uint64_t seed = 1; seed <= 2; ++seed) {
       Twin::Request request{200 + 16 * seed, DataType::kFloat32, ReduceOp::kSum, seed % 2 == 0};
@@ -289,7 +257,7 @@ TEST(PlansOnGpus, ANopJoinsTheLanes) {
 
 // Flags come round past 2^32 - 1, and none of them is zero.
 TEST(PlansOnGpus, InvocationsMayPassTheLastFlag) {
-  for (const auto& [name, plan] : plans_by_hand(2)) {
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
     Twin twin(plan, 1 << 12);
     twin.device.set_invocation(0xfffffffeu);
     for (std::uint64_t seed = 1; seed <= 3; ++seed) {
@@ -309,7 +277,7 @@ struct Calls {
 // Every wait of every kind ends, the call is not counted as complete, and later ones leave at once.
 TEST(PlansOnGpus, AMissingRankIsATimeout) {
   int workers = 0;
-  for (const auto& [name, plan] : plans_by_hand(2)) {
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
     HostPlan device(plan);
     for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 2'000'000;
     Calls calls(2);

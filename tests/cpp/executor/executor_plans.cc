@@ -270,4 +270,32 @@ Plan read_reduce(std::int32_t ranks, std::int32_t root) {
   return finished(builder);
 }
 
+std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t unit) {
+  std::vector<NamedPlan> list;
+  const auto add = [&list](std::string name, Plan made) {
+    made.reduce = common_reduction(made);
+    made.name = name;
+    list.push_back({std::move(name), std::make_shared<Plan>(std::move(made))});
+  };
+  add("two_step", two_step_all_reduce(ranks));
+  add("packet_two_step", packet_two_step_all_reduce(ranks));
+  add("switch", switch_all_reduce(ranks));
+  add("port", port_all_gather(ranks));
+  add("split", split_all_to_all(ranks));
+  add("read", read_reduce_scatter(ranks));
+  add("loop", looped_all_reduce(ranks, unit));
+  add("in_place", in_place_all_gather(ranks));
+  add("broadcast", put_broadcast(ranks, ranks - 1));
+  add("gather", put_gather(ranks, ranks - 1));
+  add("scatter", get_scatter(ranks, 0));
+  add("reduce", read_reduce(ranks, ranks - 1));
+  if (ranks == 1) return list;
+  add("ring", ring_all_reduce(ranks));
+  add("all_pairs", all_pairs_all_gather(ranks));
+  add("packets", packet_all_reduce(ranks));
+  add("port_packets", port_packets_in_parts(ranks));
+  add("tree", tree_all_reduce(ranks));
+  return list;
+}
+
 }  // namespace tutti::plan

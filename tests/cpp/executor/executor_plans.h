@@ -1,6 +1,10 @@
 // Plans that exercise the executor, beside those of plan_builder.h. All are right at any number of ranks.
 #pragma once
 
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "plan/plan_builder.h"
 
 namespace tutti::plan {
@@ -33,5 +37,13 @@ Plan put_gather(std::int32_t ranks, std::int32_t root);
 Plan get_scatter(std::int32_t ranks, std::int32_t root);
 // The root reads from all.
 Plan read_reduce(std::int32_t ranks, std::int32_t root);
+
+struct NamedPlan {
+  std::string name;
+  std::shared_ptr<const Plan> plan;  // of that name
+};
+// All of them, and those of plan_builder.h for two ranks and more: every operation that there is. The loop's body takes
+// `unit` bytes.
+std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t unit = 64);
 
 }  // namespace tutti::plan

@@ -18,38 +18,15 @@ namespace {
 
 using plan::Plan;
 
-struct NamedPlan {
-  std::string name;
-  std::shared_ptr<const Plan> plan;
-};
-
 bool power_of_two(std::int32_t n) { return (n & (n - 1)) == 0; }
 
-std::vector<NamedPlan> plans_for(std::int32_t ranks) {
-  std::vector<NamedPlan> list;
-  const auto add = [&list](std::string name, Plan made) {
-    made.reduce = plan::common_reduction(made);
-    list.push_back({std::move(name), std::make_shared<Plan>(std::move(made))});
-  };
-  add("two_step", plan::two_step_all_reduce(ranks));
-  add("packet_two_step", plan::packet_two_step_all_reduce(ranks));
-  add("switch", plan::switch_all_reduce(ranks));
-  add("port", plan::port_all_gather(ranks));
-  add("split", plan::split_all_to_all(ranks));
-  add("read", plan::read_reduce_scatter(ranks));
-  add("loop", plan::looped_all_reduce(ranks, 64));
-  add("in_place", plan::in_place_all_gather(ranks));
-  add("broadcast", plan::put_broadcast(ranks, ranks - 1));
-  add("gather", plan::put_gather(ranks, ranks - 1));
-  add("scatter", plan::get_scatter(ranks, 0));
-  add("reduce", plan::read_reduce(ranks, ranks - 1));
-  if (ranks == 1) return list;
-  add("ring", plan::ring_all_reduce(ranks));
-  add("all_pairs", plan::all_pairs_all_gather(ranks));
-  add("packets", plan::packet_all_reduce(ranks));
-  add("port_packets", plan::port_packets_in_parts(ranks));
-  if (power_of_two(ranks)) add("doubling", plan::doubling_all_reduce(ranks));
-  add("tree", plan::tree_all_reduce(ranks));
+std::vector<plan::NamedPlan> plans_for(std::int32_t ranks) {
+  std::vector<plan::NamedPlan> list = plan::plans_of_every_operation(ranks);
+  if (ranks > 1 && power_of_two(ranks)) {
+    Plan doubling = plan::doubling_all_reduce(ranks);
+    doubling.reduce = plan::common_reduction(doubling);
+    list.push_back({"doubling", std::make_shared<Plan>(std::move(doubling))});
+  }
   return list;
 }
 

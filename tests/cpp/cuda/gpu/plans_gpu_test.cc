@@ -4,6 +4,7 @@
 
 #include "cuda/gpu/gpu_ranks.h"
 #include "executor/executor_plans.h"
+#include "plan/operations.h"
 #include "plan/structure.h"
 #include "plan/writer.h"
 #include "support/temporary_folder.h"
@@ -13,46 +14,7 @@ namespace {
 
 using plan::Plan;
 
-std::vector<Plan> plans_for(std::int32_t ranks) {
-  std::vector<Plan> list;
-  const auto add = [&list](const char* name, Plan made) {
-    made.reduce = plan::common_reduction(made);
-    made.name = name;
-    list.push_back(std::move(made));
-  };
-  add("two_step", plan::two_step_all_reduce(ranks));
-  add("packet_two_step", plan::packet_two_step_all_reduce(ranks));
-  add("switch", plan::switch_all_reduce(ranks));
-  add("port", plan::port_all_gather(ranks));
-  add("split", plan::split_all_to_all(ranks));
-  add("read", plan::read_reduce_scatter(ranks));
-  add("loop", plan::looped_all_reduce(ranks, 4096));
-  add("in_place", plan::in_place_all_gather(ranks));
-  add("broadcast", plan::put_broadcast(ranks, ranks - 1));
-  add("gather", plan::put_gather(ranks, ranks - 1));
-  add("scatter", plan::get_scatter(ranks, 0));
-  add("reduce", plan::read_reduce(ranks, ranks - 1));
-  add("ring", plan::ring_all_reduce(ranks));
-  add("all_pairs", plan::all_pairs_all_gather(ranks));
-  add("packets", plan::packet_all_reduce(ranks));
-  add("port_packets", plan::port_packets_in_parts(ranks));
-  add("tree", plan::tree_all_reduce(ranks));
-  return list;
-}
-
-std::optional<Collective> collective_of(const Plan& plan) {
-  for (const auto& [of_plan, collective] : {std::pair{plan::PlanCollective::kAllReduce, Collective::kAllReduce},
-                                            std::pair{plan::PlanCollective::kAllGather, Collective::kAllGather},
-                                            std::pair{plan::PlanCollective::kReduceScatter, Collective::kReduceScatter},
-                                            std::pair{plan::PlanCollective::kAllToAll, Collective::kAllToAll},
-                                            std::pair{plan::PlanCollective::kBroadcast, Collective::kBroadcast},
-                                            std::pair{plan::PlanCollective::kReduce, Collective::kReduce},
-                                            std::pair{plan::PlanCollective::kGather, Collective::kGather},
-                                            std::pair{plan::PlanCollective::kScatter, Collective::kScatter}}) {
-    if (of_plan == plan.collective) return collective;
-  }
-  return std::nullopt;
-}
+constexpr std::int64_t kUnit = 4096;  // of loops
 
 // A folder with one plan.
 class PlanFolder : public tutti::test::TemporaryFolder {
@@ -69,7 +31,7 @@ GpuWorld world_of(const PlanFolder& folder, int size) {
 
 CaseShape shape_of(const Plan& plan, std::size_t count, bool in_place) {
   CaseShape shape;
-  shape.collective = *collective_of(plan);
+  shape.collective = *plan::rules_of(plan.collective).call;
   shape.count = count;
   shape.root = plan.root;
   shape.in_place = in_place;
@@ -89,7 +51,8 @@ void run_by_plan(Rank& rank, const CaseShape& shape, std::uint64_t seed, const P
 
 TEST(PlansOnGpu, EveryOperation) {
   for (const int size : {2, 3}) {
-    for (const Plan& plan : plans_for(size)) {
+    for (const auto& [name, shared] : plan::plans_of_every_operation(size, kUnit)) {
+      const Plan& plan = *shared;
       SCOPED_TRACE(plan.name);
       const PlanFolder folder(plan);
       run_gpu_ranks(world_of(folder, size), [&](Rank& rank) {
@@ -176,7 +139,8 @@ TEST(PlansOnGpu, GraphsAndEagerCalls) {
 }
 
 TEST(PlansOnGpu, AMissingRankIsATimeout) {
-  for (const Plan& plan : plans_for(2)) {
+  for (const auto& [name, shared] : plan::plans_of_every_operation(2, kUnit)) {
+    const Plan& plan = *shared;
     if (plan.collective != plan::PlanCollective::kAllReduce) continue;
     SCOPED_TRACE(plan.name);
     const PlanFolder folder(plan);
@@ -200,7 +164,7 @@ TEST(PlansOnGpu, AMissingRankIsATimeout) {
 
 // Ranks with other plans find it out when the group is made.
 TEST(PlansOnGpu, OtherPlansAreAnErrorOfAllRanks) {
-  const PlanFolder folder(plans_for(2).front());
+  const PlanFolder folder(*plan::plans_of_every_operation(2, kUnit).front().plan);
   MemoryStore store;
   std::vector<std::thread> threads;
   std::string texts[2];
