@@ -80,7 +80,7 @@ build/.installed: .venv/.ready $(SOURCES)
 
 # The tests in C++ come on top, in the same folder.
 build/.tests: build/.installed $(TEST_SOURCES)
-	cmake --preset release -DTUTTI_BUILD_TESTS=ON $(addprefix -D,$(CUDA_SETTINGS))
+	cmake --preset release -DTUTTI_BUILD_TESTS=ON -DTUTTI_UNITY_TESTS=ON $(addprefix -D,$(CUDA_SETTINGS))
 	cmake --build --preset release
 	@touch $@
 

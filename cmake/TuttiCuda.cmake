@@ -78,6 +78,7 @@ function(tutti_cuda_module name folder)
     src/algorithm/cuda/serving_kernels_f32.cu
     src/communicator/cuda/call_board.cc
     src/communicator/cuda/call_log.cc
+    src/communicator/cuda/compiled_plans.cc
     src/communicator/cuda/copy_engine_calls.cc
     src/communicator/cuda/copy_streams.cc
     src/communicator/cuda/cuda_communicator_impl.cc
@@ -87,6 +88,7 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/device_plans.cc
     src/communicator/cuda/plan_calls.cc
     src/communicator/cuda/plugin.cc
+    src/communicator/cuda/quiet_device.cc
     src/communicator/cuda/registered_calls.cc
     src/communicator/cuda/stream_order.cc)
   # The bits of the CPU's kernels: products and sums are not contracted.

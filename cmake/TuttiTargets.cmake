@@ -55,6 +55,10 @@ function(tutti_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE tutti GTest::gtest GTest::gtest_main Threads::Threads ${TEST_LINK})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/cpp)
+  if(TUTTI_UNITY_TESTS)
+    # Most of a test file's compile time is in the headers that all of them include.
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+  endif()
   if(TUTTI_SANITIZE)
     # The library as ever; of the tests' own code the compiler makes a third less work, and little time is spent in it.
     target_compile_options(${name} PRIVATE -O1)

@@ -1,7 +1,8 @@
 """A communicator with algorithms of one's own: torchrun --nproc-per-node=4 examples/customized_comm.py
 
 Two all-reduces written in the language, one that comes with Tutti, and an all-gather in C++ that is compiled here
-(customized_all_gather.cc). Each is checked, and timed beside the call that the library makes by itself.
+(customized_all_gather.cc). Each is checked, and timed beside the call that the library makes by itself. With --device
+cuda the same all-reduces run on the ranks' GPUs; algorithms in C++ are for CPUs.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ def mesh_all_reduce(spec: AlgoSpec) -> CollectiveProgram:
 class CustomizedComm:
     """A group whose collectives run by the algorithms that it has chosen."""
 
-    def __init__(self, group: tutti.CommGroup) -> None:
+    def __init__(self, group: tutti.CommGroup, device: str) -> None:
         self.group = group
+        self.device = device
         self.rank, self.size = group.my_rank, group.nranks
         self.executor = tutti.Executor(group.communicator)
         self.all_reduces = {"switch": self.compile(switch_all_reduce), "mesh": self.compile(mesh_all_reduce)}
@@ -95,8 +97,16 @@ class CustomizedComm:
         spec = AlgoSpec(name=program.__name__, collective=collective, world_size=self.size, in_place=True)
         return tutti.compile(algo=program, algo_spec=spec, rank=self.rank)
 
+    def tensor(self, count: int) -> torch.Tensor:
+        """So many floats, in main memory such as all ranks map: there nothing has to be copied."""
+        if self.device == "cuda":
+            return torch.empty(count, device="cuda")
+        memory = tutti.RawBuffer(count * 4)
+        tensor: torch.Tensor = torch.utils.dlpack.from_dlpack(memory.to_dlpack(data_type=str(torch.float32)))
+        return tensor
+
     def all_reduce(self, tensor: torch.Tensor, by: str) -> None:
-        """Adds up, in place."""
+        """Adds up, in place; on a GPU, behind what torch has enqueued."""
         self.all_reduces[by].execute(
             comm=self.group.communicator,
             executor=self.executor,
@@ -106,28 +116,34 @@ class CustomizedComm:
             output_size=tensor.nbytes,
             dtype=tutti.DataType.of(tensor),
             op=tutti.ReduceOp.SUM,
+            stream=torch.cuda.current_stream().cuda_stream if self.device == "cuda" else 0,
         )
+
+    def wait(self) -> None:
+        """Until the calls so far are done."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
 
     def all_gather(self, part: torch.Tensor, whole: torch.Tensor) -> None:
         """By the C++ above; arrays instead of addresses."""
         self.gather.execute(self.group, part, whole)
 
 
-def microseconds(group: tutti.CommGroup, call: Callable[[], object]) -> float:
-    """The quickest of some calls on this rank."""
+def microseconds(comm: CustomizedComm, call: Callable[[], object]) -> float:
+    """The quickest of some calls on this rank, until they are done."""
     times = []
     for _ in range(REPEAT):
-        group.barrier()
+        comm.group.barrier()
         start = time.perf_counter()
         call()
+        comm.wait()
         times.append(time.perf_counter() - start)
     return min(times) * 1e6
 
 
 def compare_all_reduces(comm: CustomizedComm, count: int) -> dict[str, float]:
     """Checks every all-reduce on ``count`` floats and times it; "built in" is the library's own choice."""
-    memory = tutti.RawBuffer(count * 4)  # memory that all ranks map: nothing has to be copied
-    x = torch.utils.dlpack.from_dlpack(memory.to_dlpack(data_type=str(torch.float32)))
+    x = comm.tensor(count)
     total = comm.size * (comm.size + 1) / 2
     took = {}
     for name in comm.all_reduces:
@@ -135,9 +151,9 @@ def compare_all_reduces(comm: CustomizedComm, count: int) -> dict[str, float]:
         comm.all_reduce(x, by=name)
         if not torch.equal(x, torch.full_like(x, total)):
             raise SystemExit(f"rank {comm.rank}: the {name} all-reduce is wrong")
-        took[name] = microseconds(comm.group, lambda name=name: comm.all_reduce(x, by=name))  # type: ignore[misc]
+        took[name] = microseconds(comm, lambda name=name: comm.all_reduce(x, by=name))  # type: ignore[misc]
         x.zero_()
-    took["built in"] = microseconds(comm.group, lambda: comm.group.communicator.all_reduce(x))
+    took["built in"] = microseconds(comm, lambda: comm.group.communicator.all_reduce(x))
     return took
 
 
@@ -149,8 +165,8 @@ def compare_all_gathers(comm: CustomizedComm, count: int) -> dict[str, float]:
     if not torch.equal(whole, torch.arange(1.0, comm.size + 1).repeat_interleave(count)):
         raise SystemExit(f"rank {comm.rank}: the all-gather in C++ is wrong")
     return {
-        "native": microseconds(comm.group, lambda: comm.all_gather(part, whole)),
-        "built in": microseconds(comm.group, lambda: comm.group.communicator.all_gather(part, whole)),
+        "native": microseconds(comm, lambda: comm.all_gather(part, whole)),
+        "built in": microseconds(comm, lambda: comm.group.communicator.all_gather(part, whole)),
     }
 
 
@@ -158,11 +174,16 @@ def main() -> None:
     """Runs everything and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--bytes", type=int, nargs="+", default=[8 << 10, 1 << 20], help="sizes of one rank's block")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where the tensors are")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    comm = CustomizedComm(tutti.CommGroup())
+    group = tutti.CommGroup()
+    if options.device == "cuda":
+        torch.cuda.set_device(group.my_rank % torch.cuda.device_count())
+    comm = CustomizedComm(group, options.device)
+    compared = [("all-reduce", compare_all_reduces), ("all-gather", compare_all_gathers)]
     for size in options.bytes:
-        for name, compare in (("all-reduce", compare_all_reduces), ("all-gather", compare_all_gathers)):
+        for name, compare in compared if options.device == "cpu" else compared[:1]:
             took = compare(comm, max(1, size // 4))
             if comm.rank == 0:
                 row = "  ".join(f"{way} {time_us:.1f} us" for way, time_us in took.items())

@@ -2,15 +2,16 @@
 # Breaks the core's protocols one line at a time (announcements, pipelines, messages, wakers, arena, queue of calls,
 # handshakes, Unix sockets) and checks that the C++ tests notice: a rule that no test fails without is not protected.
 #   scripts/mutate_core.sh [-n] [-t] [-j WORKERS] [-k WORDS] [-w FOLDER]
-# WORKERS (2): mutants at once, each in a copy of the sources with a build of its own, which is made once and takes as
-# many compilers as there are cores a worker. WORDS: only mutants whose file or name contains them. FOLDER: where the
-# copies are kept for the next run; else a temporary one. -n: only says whether each mutant still applies, in a second
-# and without a build. -t: instead, the mutants of memory orders, in builds with the thread sanitizer (x86-64 itself
-# keeps most of what they lose). Needs cmake, ninja and g++ (and in CMAKE_PREFIX_PATH what CMake finds nowhere else), no network,
-# Python or torch. With 8 workers on 32 cores a run takes minutes.
-# Every build and test has a hard limit of time; a mutant that hangs is found. Prints a table at the end and exits with
-# 1 if a mutant survives or no longer applies. Survivors may be equivalent to the code: each wants a look, and then a
-# test or a note in docs/tested.md.
+# WORKERS (2): mutants at once, each in a copy of its own of one build, with as many compilers as there are cores a
+# worker. WORDS: only mutants whose file or name contains them. FOLDER: where the build is kept for the next run; else a
+# temporary one. -n: only says whether each mutant still applies, in a second and without a build. -t: instead, the
+# mutants of memory orders, in builds with the thread sanitizer (x86-64 itself keeps most of what they lose). Needs
+# cmake, ninja and g++ (and in CMAKE_PREFIX_PATH what CMake finds nowhere else), no network, git, Python or torch.
+# With 16 workers on 32 cores a run takes minutes.
+# Every build and test has a hard limit of time; a mutant that hangs is found. Prints a line for each mutant, with the
+# test that found it, and a table at the end; exits with 1 if a mutant survives, no longer applies or was not tried.
+# Tests that fail without a mutant are named and find nothing. Survivors may be equivalent to the code: each wants a
+# look, and then a test or a note in docs/tested.md.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 workers=2 only='' work='' dry='' kind=rules
@@ -22,7 +23,7 @@ while getopts ntj:k:w: option; do
 done
 build_limit=1800  # seconds; for the first one, of everything
 test_limit=90     # unchanged, the slowest tests take 15 on two cores
-sources='CMakeLists.txt cmake include src tests/cpp'
+sources='CMakeLists.txt cmake examples/c include src tests/c tests/cpp'
 compilers=$(( ($(nproc) + workers - 1) / workers ))
 
 names=() files=() changes=() targets=() filters=()
@@ -100,18 +101,24 @@ mutant arena_test '*' $arena 'memory is never given back' 's/if (units_.cached_b
 queue=src/communicator/call_queue.cc
 mutant communicator_test "$all_host" $queue 'the newest call runs first' 's/next = std::move(state.calls.front());/next = std::move(state.calls.back());/; s/state.calls.pop_front();/state.calls.pop_back();/'
 mutant communicator_test "$all_host" $queue 'a finished call tells nobody' '/^void WorkState::settle/,/^}/s/changed_.notify_all();/;/'
-mutant communicator_test "$all_host" $queue 'calls after the end are taken' 's/if (state_->stopping) throw_error.*/;/'
+mutant communicator_test "$all_host:CallQueue*" $queue 'calls after the end are taken' 's/if (state_->stopping) throw_error.*/;/'
 mutant communicator_test "$all_host" $queue 'callbacks are not run' 's/for (const auto& callback : callbacks) callback(\*this);/;/'
 
-shake=src/transport/tcp/handshake.cc dialer=src/transport/tcp/connector.cc
-mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a listener takes any proof' 's/digest \&\& equal(\*digest, proof("tutti tcp dial"))/digest/'
+shake=src/transport/tcp/handshake.cc dialer=src/transport/tcp/endpoint.cc stream=src/transport/tcp/stream.cc
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a listener takes any proof' 's/given \&\& equal(given->digest, proof("tutti tcp dial", offer_))/given/'
 mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a dialer takes any proof' 's/if (!reply || !equal(reply->proof, proof("tutti tcp listen")))/if (!reply)/'
 mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'both proofs have one label' 's/"tutti tcp dial"/"tutti tcp listen"/g'
-mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a proof is not bound to the group' 's/{label, self_->communicator, view(ranks)/{label, "", view(ranks)/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a proof is not bound to the group' 's/self_->communicator, *view(numbers)/"", view(numbers)/'
 mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a rank out of range is taken' 's/hello->from >= static_cast<std::uint32_t>(self_->size) || //'
-mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'both sides keep their own connection' 's/return reached \&\& self_.rank < peer ? Verdict::kYield : Verdict::kAccept;/return Verdict::kAccept;/'
-mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'a lost connection is made again' 's/if (p.state == Peer::State::kUp || p.state == Peer::State::kDown) return Verdict::kRefuse;/;/'
-mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'who hangs up at our proof is forgotten' 's/at(handshake.peer()).left_at_our_proof = true;/;/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'both sides keep their own connection' 's/return reached \&\& member.options.rank < peer ? Verdict::kYield : Verdict::kAccept;/return Verdict::kAccept;/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'a lost connection is made again' 's/if (p.state == Member::Peer::State::kUp || p.state == Member::Peer::State::kDown) return Verdict::kRefuse;/;/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'who hangs up at our proof is forgotten' 's/member.at(peer).left_at_our_proof = true;/;/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'an offer to share is not proven' 's/view(offer.stream)/""/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a share needs no seal' 's/verdict == Verdict::kShare ? State::kSealing : State::kDone/State::kDone/'
+mutant shared_streams_process_test '*' src/transport/tcp/endpoint_dial.cc 'no stream is shared' 's/offer.stream = stream->far();/;/'
+mutant shared_streams_process_test '*' $stream 'what another has read is dropped' 's/target_->inbox.insert(.*/;/'
+mutant tcp_test 'TcpTransport*' $stream 'a reader gives no credit' 's/if (owes_credit) {/if (false) {/'
+mutant tcp_test 'TcpTransport*' $stream 'the rest of a frame is lost' 's/^    keep_rest(piece.subspan(skip));/    ;/'
 
 socket=src/bootstrap/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/bootstrap/host_leader_poll.cc
 local='*Host*:AnotherUser*'
@@ -120,6 +127,7 @@ mutant bootstrap_test "$local" $socket 'descriptors of half a message are kept' 
 mutant bootstrap_test "$local" $protocol 'a message of the host needs no proof' 's/if (!equal(digest, proof(name, body))) return std::nullopt;/;/'
 mutant bootstrap_test "$local" $protocol 'a proof is not bound to the name of its message' 's/ name,$/ "",/'
 mutant bootstrap_test "$local" $poll 'anyone may pass on a Hello' 's/if (entry->pid_ns == pid_namespace() \&\& entry->pid != peer.pid) return;/;/'
+# Survives: strangers are dropped after 5 s, too, and all at once when descriptors run out, so the group forms anyway.
 mutant bootstrap_test "$local" $poll 'silent strangers are never dropped' 's/if (strangers_.size() == kMostStrangers) strangers_.pop_front();/;/'
 
 relax='s/std::memory_order_\(release\|acquire\)/std::memory_order_relaxed/'
@@ -157,17 +165,19 @@ work=$(cd "$work" && pwd)
 fast=(-DCMAKE_CXX_FLAGS=-DHWY_COMPILE_ONLY_STATIC -DCMAKE_CXX_FLAGS_RELEASE='-O1 -DNDEBUG')
 [ "$kind" = rules ] || fast+=(-DTUTTI_SANITIZE=thread)
 
-# copy NUMBER: the sources and the build of a worker, with every target that is needed; unchanged, all tests must pass.
-copy() {
-  local at=$work/$1 all
+# The build that is copied: the sources and every target that is needed.
+build_base() {
+  local at=$work/base all
   mapfile -t all < <(printf '%s\n' "${targets[@]}" | sort -u)
   mkdir -p "$at/tree" "$at/build"
   # shellcheck disable=SC2086  # a list of names
   find $sources -type f -print0 | copy_different "$at/tree"
   { cmake -S "$at/tree" -B "$at/build" -G Ninja -DCMAKE_BUILD_TYPE=Release "${fast[@]}" -DTUTTI_CUDA=OFF -DTUTTI_BUILD_BENCH=OFF \
-      -DTUTTI_BUILD_PYTHON=OFF -DTUTTI_BUILD_TORCH=OFF -DTUTTI_BUILD_TESTS=ON &&
-    timeout -k 5 $build_limit ninja -C "$at/build" -j "$compilers" "${all[@]}"; } >"$at/build.log" 2>&1 ||
-    { echo "the copy $1 cannot be built:" >&2; tail -5 "$at/build.log" >&2; return 1; }
+      -DTUTTI_BUILD_PYTHON=OFF -DTUTTI_BUILD_TORCH=OFF -DTUTTI_BUILD_TESTS=ON && make_movable "$at" &&
+    make_in base "$(nproc)" "${all[@]}"; } >"$at/build.log" 2>&1 && return
+  echo 'the build cannot be made:' >&2
+  grep -q FAILED "$at/build.log" && grep -A 12 FAILED "$at/build.log" | head -40 >&2 || tail -20 "$at/build.log" >&2
+  return 1
 }
 
 # Copies the listed files where they differ, so that a kept folder is built anew only as far as it must be.
@@ -178,51 +188,81 @@ copy_different() {
   done
 }
 
-# test_of NUMBER TARGET FILTER: runs the tests; 0 if they pass, 124 or 137 if they hang.
-test_of() {
-  local program
-  program=$(find "$work/$1/build/tests" -type f -name "$2" -perm -u+x | head -1)
-  timeout -k 5 $test_limit "$program" --gtest_filter="$3" --gtest_fail_fast --gtest_brief=1 >"$work/$1/test.log" 2>&1
+# make_movable FOLDER: names in the build of FOLDER become relative, so that a copy of it is up to date as it stands, and
+# nothing configures it anew. Commands that change their folder get its name from the environment.
+make_movable() {
+  sed -i "/COMMAND = cd /s|$1/|\$\$MUTANT/|g; s|$1/|../|g" "$1/build/build.ninja" "$1/build/CMakeFiles/rules.ninja"
+  sed -i '/^build .*: \(RERUN_CMAKE\|VERIFY_GLOBS\) /,/^$/d' "$1/build/build.ninja"
 }
 
-# try NUMBER MUTANT: one line of the table.
+# make_in COPY COMPILERS TARGET...
+make_in() {
+  MUTANT=$work/$1 timeout -k 5 $build_limit ninja -C "$work/$1/build" -j "$2" "${@:3}"
+}
+
+# test_of COPY LOG TARGET FILTER [OPTION]: runs the tests; 0 if they pass, 124 or 137 if they hang.
+test_of() {
+  (cd "$work/$1/build" && timeout -k 5 $test_limit "$(find tests -type f -name "$3" -perm -u+x | head -1)" \
+    --gtest_filter="$4" "${@:5}") >"$work/$1/$2.log" 2>&1
+}
+
+# failed_in LOG: the tests that failed, or the one that was running at the end.
+failed_in() {
+  local failed
+  failed=$(sed -n 's/^\[  FAILED  \] \([^ ,]*\).* ([0-9]* ms)$/\1/p' "$1")
+  echo "${failed:-$(sed -n 's/^\[ RUN      \] //p' "$1" | tail -1)}"
+}
+
+# What fails unchanged, of every set of tests that is used, is left out of it.
+declare -A unfit=()  # by set of tests: what to leave out
+test_unchanged() {
+  local sets=() m n failed
+  mapfile -t sets < <(for m in "${!targets[@]}"; do echo "${targets[$m]} ${filters[$m]}"; done | sort -u)
+  local pids=()
+  for n in "${!sets[@]}"; do test_of base "unchanged$n" ${sets[$n]% *} "${sets[$n]#* }" & pids+=($!); done
+  for n in "${!sets[@]}"; do
+    wait "${pids[$n]}" && continue
+    for failed in $(failed_in "$work/base/unchanged$n.log"); do
+      printf '%-18s %-20s %s\n' 'FAILS UNCHANGED' "${sets[$n]% *}" "$failed"
+      unfit[${sets[$n]}]+=:$failed
+    done
+  done
+}
+
+# try COPY MUTANT: one line of the table.
 try() {
-  local at=$work/$1 m=$2 rc verdict
-  local file=${files[$m]}
+  local at=$work/$1 m=$2 rc verdict by=''
+  local file=${files[$m]} filter=${filters[$m]} left_out=${unfit[${targets[$m]} ${filters[$m]}]:-}
+  [ -z "$left_out" ] || case $filter in *-*) filter+=$left_out ;; *) filter+=":-${left_out#:}" ;; esac
   sed -i "${changes[$m]}" "$at/tree/$file"
   if cmp -s "$file" "$at/tree/$file"; then
     verdict='DOES NOT APPLY'
-  elif ! timeout -k 5 $build_limit ninja -C "$at/build" -j "$compilers" "${targets[$m]}" >"$at/build.log" 2>&1; then
+  elif ! make_in "$1" "$compilers" "${targets[$m]}" >"$at/build.log" 2>&1; then
     verdict='DOES NOT COMPILE'
   else
-    test_of "$1" "${targets[$m]}" "${filters[$m]}"
+    test_of "$1" test "${targets[$m]}" "$filter" --gtest_fail_fast
     rc=$?
     case $rc in 0) verdict=SURVIVED ;; 124 | 137) verdict='KILLED (hangs)' ;; *) verdict="KILLED ($rc)" ;; esac
+    [ $rc = 0 ] || by=" | $(failed_in "$at/test.log" | head -1)"
   fi
   cp "$file" "$at/tree/$file"  # a new time: what was made of the mutant is made again
-  printf '%-18s %-20s %-36s %s\n' "$verdict" "${targets[$m]}" "$file" "${names[$m]}"
+  printf '%-18s %-18s %-34s %s%s\n' "$verdict" "${targets[$m]}" "$file" "${names[$m]}" "$by"
 }
 
 worker() {
   local number=$1 m
-  copy "$number" || return 1
-  if [ "$number" = 1 ]; then
-    local done_with='' i
-    for i in "${!targets[@]}"; do
-      case "$done_with" in *"|${targets[$i]} ${filters[$i]}|"*) continue ;; esac
-      done_with+="|${targets[$i]} ${filters[$i]}|"
-      test_of 1 "${targets[$i]}" "${filters[$i]}" ||
-        { echo "unchanged, ${targets[$i]} fails:" >&2; tail -5 "$work/1/test.log" >&2; touch "$work/stop"; return 1; }
-    done
-  fi
-  while [ ! -e "$work/stop" ]; do
+  rm -rf "${work:?}/$number" && cp -a "$work/base" "$work/$number" || return 1
+  while :; do
     m=$(flock "$work/next" bash -c 'read -r n <"$0"; echo $((n + 1)) >"$0"; echo "$n"' "$work/next")
     [ "$m" -lt ${#names[@]} ] || break
     try "$number" "$m" | tee -a "$work/table"
   done
+  rm -rf "${work:?}/$number"
 }
 
-rm -f "$work/stop" && : >"$work/table" && echo 0 >"$work/next"
+: >"$work/table" && echo 0 >"$work/next"
+build_base || exit 1
+test_unchanged
 pids=()
 for ((i = 1; i <= workers; ++i)); do worker $i & pids+=($!); done
 for pid in "${pids[@]}"; do wait "$pid"; done
@@ -230,4 +270,4 @@ echo
 sort "$work/table"
 tried=$(wc -l <"$work/table") killed=$(grep -c '^KILLED' "$work/table")
 echo "$killed of ${#names[@]} mutants are found, $((tried - killed)) are not, $((${#names[@]} - tried)) were not tried"
-[ "$killed" = ${#names[@]} ]
+[ "$killed" = ${#names[@]} ] && [ ${#unfit[@]} = 0 ]

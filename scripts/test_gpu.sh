@@ -2,7 +2,7 @@
 # All tests that need a GPU; `make test-gpu` builds and runs them. On a machine without a compiler:
 #   scripts/test_gpu.sh DIR     DIR holds the programs and libraries that `scripts/stage_gpu.sh DIR` has put there
 # TUTTI_TEST_PYTHON names a Python that has tutti, with CUDA, and pytest: then the tests through PyTorch run as well.
-# TUTTI_GPU_STEPS="cpp python sanitizers" chooses among them (all), TUTTI_GPU_SECONDS (460) is for all of them together:
+# TUTTI_GPU_STEPS="cpp python sanitizers" chooses among them (all), TUTTI_GPU_SECONDS (600) is for all of them together:
 # what it does not allow is left out, which counts as failed. With several GPUs the ranks are spread over them. Every wait
 # of a kernel is bounded, every step has a limit.
 set -uo pipefail
@@ -14,7 +14,7 @@ find_program() { find "$dir" -name "$1" -type f -perm -u+x | head -1; }
 export TUTTI_PLUGIN_PATH=${TUTTI_PLUGIN_PATH:-$(dirname "$(find "$dir" -name libtutti_cuda.so -not -path '*/delayed/*' | head -1)")}
 export LD_LIBRARY_PATH=$dir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 failures=()
-total=${TUTTI_GPU_SECONDS:-460}
+total=${TUTTI_GPU_SECONDS:-600}
 steps=" ${TUTTI_GPU_STEPS:-cpp python sanitizers} "
 wants() { case $steps in *" $1 "*) return 0 ;; *) return 1 ;; esac; }
 
@@ -47,7 +47,7 @@ if wants cpp; then
   while read -r suite; do
     name=${suite%.}
     suites=$((suites + 1))
-    step "gpu_${name//\//_}" 60 "$gpu_test" --gtest_filter="$suite*"
+    step "gpu_${name//\//_}" 180 "$gpu_test" --gtest_filter="$suite*"
   done < <("$gpu_test" --gtest_list_tests | grep -E '^[^ ]+\.( |$)' | cut -d' ' -f1)
   if [ "$suites" -eq 0 ]; then
     echo "=== no tests in ${gpu_test:-tutti_gpu_test, which is not in $dir}: build it (make test-gpu does)"

@@ -27,7 +27,7 @@
 namespace tutti {
 
 struct CommunicatorOptions {
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
+  std::chrono::milliseconds timeout = std::chrono::minutes(30);  // more than 0
   Config config;
   std::string name = "tutti";  // for messages and the flight recorder
 };
@@ -52,7 +52,8 @@ class Communicator {
   // Refuses a call that cannot work (kInvalidArgument, kUnsupported), before anything is sent.
   virtual void check(const Call& call) const = 0;
 
-  // Runs a collective and returns when it has completed here. A zero timeout means the communicator's.
+  // Runs a collective and returns when it has completed here. Of all calls: a zero timeout means the communicator's, a
+  // negative one is refused (kInvalidArgument).
   virtual void run(const Call& call, std::chrono::milliseconds timeout = {}) = 0;
 
   // Gives the communicator algorithms for the calls that follow, in place of those it was given before; an empty set
@@ -95,7 +96,8 @@ class Communicator {
                                                std::vector<int>* members) = 0;
 
   virtual std::chrono::milliseconds timeout() const noexcept = 0;
-  virtual void set_timeout(std::chrono::milliseconds timeout) noexcept = 0;
+  // Of later calls. Throws Error(kInvalidArgument) unless it is positive.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
   // Collectives issued so far.
   virtual std::uint64_t sequence() const noexcept = 0;

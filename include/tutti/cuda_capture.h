@@ -7,7 +7,7 @@
 
 namespace tutti {
 
-// Whether work on `stream` becomes part of a graph now. Needs no communicator.
+// Whether work on `stream` becomes part of a graph now; of `device`, -1 for the current one. Needs no communicator.
 bool cuda_is_capturing(int device, CudaStream stream);
 
 // For threads of one's own: until this thread ends, it may allocate and ask for events while another thread captures in

@@ -28,32 +28,14 @@
 #include <vector>
 
 #include "tutti/call.h"
+#include "tutti/cuda_options.h"
 #include "tutti/cuda_serving.h"
 #include "tutti/error.h"
 #include "tutti/metrics.h"
 #include "tutti/store.h"
+#include "tutti/user_algorithm.h"
 
 namespace tutti {
-
-// cudaStream_t, without its header. Null is the legacy default stream.
-using CudaStream = void*;
-
-struct CudaOptions {
-  int device = -1;                                               // -1: the calling thread's current device
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of every wait inside a kernel
-  std::string name = "tutti";
-  std::string secret;     // as Config::secret
-  std::string transport;  // "" (choose), "peer" or "host": TUTTI_CUDA_TRANSPORT
-  std::string algorithm;  // "" (choose), "ll_one_shot", "bulk_two_shot@16x512" (blocks, threads): a name of
-                          // algorithms(), TUTTI_CUDA_ALGORITHM. Equal on all ranks.
-  // Most blocks of a collective's kernel; the least that a rank says counts. 0: TUTTI_CUDA_MAX_BLOCKS, else 64.
-  int max_blocks = 0;
-  bool messages_only = false;        // exchange() alone: 4 MB of device memory, not 45 a rank; equal on all ranks
-  std::string plan_path;             // plans that come before Tutti's own kernels; "": TUTTI_PLAN_PATH; "none"
-  bool lasting_streams = false;      // a promise: all streams of calls outlive the communicator; saves an event a call
-  int flight_recorder_entries = -1;  // calls remembered; -1: TUTTI_FLIGHT_RECORDER_ENTRIES
-  std::uint64_t first_sequence = 0;  // tests start near the wrap of a flag
-};
 
 // One point-to-point message of a batch.
 struct CudaMessage {
@@ -120,6 +102,15 @@ class CudaCommunicator {
   // While more than 256 calls are ahead of the GPU, the timeouts of the oldest may be forgotten.
   virtual void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout = {}) = 0;
 
+  // Collective: gives the communicator algorithms for the calls that follow, as Communicator::set_algorithms does.
+  // Those that are plans get memory on all ranks, up to 16 MB each, for good; what a GPU cannot run is passed over, and
+  // so is what is no plan. Ranks compare what they give: if it differs, all throw Error(kMismatch), and nothing has
+  // changed. Waits for this rank's calls. Not during a capture. `store` is that of create(), or one like it.
+  virtual void set_algorithms(Store& store, AlgorithmSet set) = 0;
+  // Collective where this communicator has not seen the algorithm yet: gives it memory, so that calls may name it
+  // (Call::choice). Throws the same Error(kUnsupported) on all ranks if one of them cannot run it.
+  virtual void prepare(Store& store, const UserAlgorithmPtr& algorithm) = 0;
+
   // Collective: `bytes` on every rank. `name` is new in this communicator; `store` is that of create(), or one like it.
   virtual std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) = 0;
 
@@ -167,6 +158,8 @@ class CudaCommunicator {
                                        std::chrono::milliseconds timeout = {}) = 0;
   virtual void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
                                     std::chrono::milliseconds timeout = {}) = 0;
+  // A stream of the communicator's own, for callers that have none; it waits for no other one.
+  virtual CudaStream own_stream() = 0;
   virtual bool is_capturing(CudaStream stream) const = 0;  // calls on it become parts of a graph now
   // Waits on the host for `stream`, then raises a failure if there is one.
   virtual void synchronize(CudaStream stream) = 0;
@@ -183,6 +176,8 @@ class CudaCommunicator {
   static std::vector<std::string> algorithms();
   // What a call would run: "ll_one_shot@1x128".
   virtual std::string explain(const Call& call) const = 0;
+  // The same with reasons: each plan that might serve the call, and the kernel, a line each.
+  virtual std::string candidates(const Call& call) const = 0;
   // What run_in() would run: "copy_engine", "direct@64x512", or as explain() says.
   virtual std::string explain_in(const Call& call) const = 0;
   // How this rank reaches the others and why: "peer memory", or "pinned host memory: device 0 cannot map device 1".

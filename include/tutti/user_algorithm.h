@@ -107,6 +107,8 @@ struct AlgorithmRequest {
 struct AlgorithmSet {
   std::vector<UserAlgorithmPtr> algorithms;
   std::function<UserAlgorithmPtr(const AlgorithmRequest&)> choose;
+
+  bool empty() const noexcept { return algorithms.empty() && !choose; }
 };
 
 }  // namespace tutti

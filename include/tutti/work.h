@@ -17,7 +17,8 @@ class Work {
   virtual bool done() const noexcept = 0;
 
   // Waits for completion. Rethrows the call's Error; throws Error(kTimeout) if `timeout` passes first (the call
-  // goes on: its own deadline decides over it). max() waits as long as the call itself may take.
+  // goes on: its own deadline decides over it) and Error(kInvalidArgument) if it is negative. max() waits as long as
+  // the call itself may take.
   virtual void wait(std::chrono::milliseconds timeout = std::chrono::milliseconds::max()) = 0;
 
   // The call's Error, or null while it runs and after success.

@@ -162,6 +162,62 @@ class Communicator:
     def abort(self, reason: str) -> None: ...
     def shutdown(self) -> None: ...
 
+class DeviceArray:
+    """An array in the memory of a GPU."""
+
+    @staticmethod
+    def from_dlpack(capsule: Any, which: str, written: bool) -> DeviceArray: ...
+    @staticmethod
+    def from_address(address: int, count: int, dtype: str, device: int, owner: Any) -> DeviceArray: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> int: ...
+
+class DeviceCommunicator:
+    """The calls of a tutti.Communicator on arrays of GPUs. Streams are handles; None is the group's own, and waits."""
+
+    def own_stream(self, device: int) -> int: ...
+    def message_stream(self, device: int, peer: int, send: bool) -> int: ...
+    def run(
+        self,
+        size: int,
+        collective: str,
+        input: DeviceArray | None,
+        output: DeviceArray | None,
+        op: str,
+        root: int,
+        timeout: float,
+        stream: int | None,
+    ) -> None: ...
+    def send(self, array: DeviceArray, peer: int, tag: int, timeout: float, stream: int | None) -> None: ...
+    def recv(self, array: DeviceArray, peer: int, tag: int, timeout: float, stream: int | None) -> None: ...
+    def run_by(
+        self,
+        size: int,
+        algorithm: UserAlgorithm,
+        input: tuple[int, int],
+        output: tuple[int, int],
+        dtype: str,
+        op: str | None,
+        root: int,
+        timeout: float,
+        device: int,
+        stream: int | None,
+    ) -> None: ...
+    def set_algorithms(self, algorithms: list[UserAlgorithm], selector: Any) -> None: ...
+    def synchronize(self, device: int, stream: int) -> None: ...
+    def metrics(self) -> Metrics: ...
+    def reset_metrics(self) -> None: ...
+    def flight_records(self) -> list[str]: ...
+    def abort(self, reason: str) -> None: ...
+
+def device_communicator(store: Any, communicator: Communicator) -> DeviceCommunicator: ...
+def device_of(address: int) -> int | None: ...
 def environment_store(rank: int, size: int, timeout: float) -> Store: ...
 def create_communicator(store: Any, rank: int, size: int, name: str, timeout: float) -> Communicator: ...
 def collectives() -> list[str]: ...
@@ -171,7 +227,13 @@ def reduce_ops() -> list[str]: ...
 def config() -> list[ConfigVariable]: ...
 def launch_info(environment: Mapping[str, str] | None = None) -> LaunchInfo: ...
 def explain(
-    collective: str, bytes: int, ranks: int = 2, dtype: str = "f32", op: str = "sum", mapped: bool = False
+    collective: str,
+    bytes: int,
+    ranks: int = 2,
+    dtype: str = "f32",
+    op: str = "sum",
+    mapped: bool = False,
+    device: str = "cpu",
 ) -> str: ...
 
 class TuningRank:
@@ -236,12 +298,37 @@ def run_plan(
     invocations: int = 1,
     seed: int | None = None,
     timeout_ms: int = 10_000,
+    device: str = "cpu",
 ) -> dict[str, Any]:
-    """Runs all ranks of a plan in this process, on made-up data.
+    """Runs all ranks of a plan in this process, on made-up data; ``device`` "cuda": on the GPUs here.
 
     ``checked`` (the collective has a definition to check against), ``fault`` (None if all is right), ``nanoseconds``
     of each of the invocations, which are back to back.
     """
+
+def plan_on_gpu(text: str, blocks: int) -> dict[str, Any]:
+    """What a plan needs on a GPU whose kernels have at most ``blocks`` thread blocks at once. Needs no GPU.
+
+    ``refused`` (why it cannot run there, or None), ``blocks``, ``threads`` of a block, ``segment_bytes`` of a rank's
+    block, ``memory_bytes``, ``records``.
+    """
+
+def emit_plan(
+    text: str, rank: int, bytes: int, dtype: str = "f32", op: str = "sum", in_place: bool = False
+) -> dict[str, Any]:
+    """A rank's part of a plan, for a block of so many bytes: ``source``, which is CUDA C++, and ``threads``.
+
+    The plan is proven first. Raises NotImplementedError if GPUs cannot run it. Needs no GPU and no compiler.
+    """
+
+def nvrtc_info(nvrtc: str = "") -> dict[str, str]:
+    """``path`` and ``version`` of the compiler: TUTTI_NVRTC, else ``nvrtc``, else what is found.
+
+    Raises NotImplementedError that says where it was looked for.
+    """
+
+def compile_cuda(source: str, architecture: str = "sm_90", nvrtc: str = "") -> dict[str, Any]:
+    """Compiles what :func:`emit_plan` has made: ``cubin`` (bytes), ``log``, ``compiler`` (its version)."""
 
 def plan_info(text: str) -> dict[str, Any]: ...
 def export_mscclpp(text: str) -> str: ...

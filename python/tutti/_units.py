@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
+
+# The library's whole numbers, and its sizes.
+MOST_INT, MOST_BYTES = 2**31 - 1, 2**63 - 1
 
 _FACTORS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
@@ -12,9 +16,11 @@ def parse_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text.upper())
     if match is None:
         raise ValueError(f'"{text}" is no size; write it like 64KB, 4MB or 4096')
-    size = float(match[1]) * _FACTORS[match[2]]
-    if size != int(size):
+    size = Fraction(match[1]) * _FACTORS[match[2]]
+    if size.denominator != 1:
         raise ValueError(f'"{text}" is not a whole number of bytes')
+    if size > MOST_BYTES:
+        raise ValueError(f'"{text}" is more than a size can be, {MOST_BYTES} bytes')
     return int(size)
 
 

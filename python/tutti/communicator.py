@@ -9,10 +9,11 @@ The communicator of :mod:`torch.distributed`'s backend is the same one underneat
 
 from __future__ import annotations
 
+import json
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tutti import _core, _formed
+from tutti import _core, _devices, _formed
 from tutti._arrays import operation
 from tutti._torchrun import agents_store
 
@@ -29,11 +30,16 @@ DEFAULT_TIMEOUT = 1800.0  # seconds
 class Communicator:
     """A group of ranks and the collectives among them.
 
-    Arrays are C-contiguous and in main memory: NumPy arrays, torch CPU tensors, anything with ``__dlpack__``. What is
-    written is writeable. Element types are bool, the integers, float16 to float64, bfloat16 and complex, in the
-    machine's byte order. ``op`` is one of ``sum avg product min max band bor bxor``, in any case, or NumPy's function
-    such as ``numpy.maximum``. A ``timeout`` is in seconds; 0 means the communicator's own. Several threads may use one
-    communicator; all ranks make the same collective calls in the same order.
+    Arrays are C-contiguous: NumPy arrays, torch tensors, anything with ``__dlpack__``; in main memory or, all of a
+    call, on one NVIDIA GPU (``__cuda_array_interface__`` will do there). What is written is writeable. Element types
+    are bool, the integers, float16 to float64, bfloat16 and complex, in the machine's byte order. ``op`` is one of
+    ``sum avg product min max band bor bxor``, in any case, or NumPy's function such as ``numpy.maximum``. A ``timeout``
+    is in seconds; 0 means the communicator's own. Several threads may use one communicator; all ranks make the same
+    collective calls in the same order.
+
+    A call on a GPU returns when it is done. With a ``stream`` (a ``cudaStream_t``, or a stream of torch or CuPy) it is
+    enqueued there and returns at once: its arrays stay until the stream has passed it, and it may be captured into a
+    graph. The first collective on GPUs is made by all ranks together, the first message between two ranks by both.
 
     Raises ``ValueError`` and ``NotImplementedError`` for arguments, before anything is sent and with nothing lost;
     ``TimeoutError`` when a rank does not come in time, ``RuntimeError`` when one has died or called something else:
@@ -61,12 +67,16 @@ class Communicator:
         if rank is None or size is None:
             launch = _core.launch_info()
             rank, size = launch.rank, launch.size
+        # Before anybody is looked for; with a store create_communicator() tells the others.
+        if store is None and not timeout > 0:
+            raise ValueError(f"the timeout of a group must be more than 0 seconds, not {timeout}")
         if store is None:  # a rank on its own needs none
             store = _Alone() if size == 1 else agents_store(timeout) or _core.environment_store(rank, size, timeout)
         self.store: Any = store
         self._closed = False
         self._core = _core.create_communicator(self.store, rank, size, name, timeout)
-        _formed.give(size, lambda handles, choose: _core.set_algorithms(self._core, handles, choose))
+        self._devices = _core.device_communicator(self.store, self._core)
+        _formed.give(size, self._set_algorithms)
 
     @classmethod
     def from_group(cls, group: ProcessGroup | None = None, *, name: str = "tutti", timeout: float = 0) -> Communicator:
@@ -92,61 +102,89 @@ class Communicator:
         """The ranks that share memory with this one, itself included."""
         return self._core.host_ranks
 
-    def all_reduce(self, input: Any, output: Any = None, op: Any = "sum", *, timeout: float = 0) -> Any:
+    def all_reduce(
+        self, input: Any, output: Any = None, op: Any = "sum", *, timeout: float = 0, stream: Any = None
+    ) -> Any:
         """Reduces the arrays of all ranks, elementwise, for all ranks. In place without ``output``."""
-        return self._run("all_reduce", input, input if output is None else output, op, timeout=timeout)
+        return self._run("all_reduce", input, input if output is None else output, op, timeout=timeout, stream=stream)
 
-    def reduce(self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, timeout: float = 0) -> Any:
+    def reduce(
+        self, input: Any, output: Any = None, root: int = 0, op: Any = "sum", *, timeout: float = 0, stream: Any = None
+    ) -> Any:
         """Reduces the arrays of all ranks at ``root``; only there ``output`` is written. In place without it."""
-        return self._run("reduce", input, input if output is None else output, op, root, timeout)
+        return self._run("reduce", input, input if output is None else output, op, root, timeout, stream)
 
-    def broadcast(self, array: Any, root: int = 0, *, timeout: float = 0) -> Any:
+    def broadcast(self, array: Any, root: int = 0, *, timeout: float = 0, stream: Any = None) -> Any:
         """Gives the array of ``root`` to all."""
-        return self._run("broadcast", array, array, root=root, timeout=timeout)
+        return self._run("broadcast", array, array, root=root, timeout=timeout, stream=stream)
 
-    def all_gather(self, input: Any, output: Any, *, timeout: float = 0) -> Any:
+    def all_gather(self, input: Any, output: Any, *, timeout: float = 0, stream: Any = None) -> Any:
         """Writes the arrays of all ranks into ``output``, one after the other, on all ranks."""
-        return self._run("all_gather", input, output, timeout=timeout)
+        return self._run("all_gather", input, output, timeout=timeout, stream=stream)
 
-    def gather(self, input: Any, output: Any = None, root: int = 0, *, timeout: float = 0) -> Any:
+    def gather(self, input: Any, output: Any = None, root: int = 0, *, timeout: float = 0, stream: Any = None) -> Any:
         """Like :meth:`all_gather`, but only ``root`` has an ``output``."""
-        return self._run("gather", input, output, root=root, timeout=timeout)
+        return self._run("gather", input, output, root=root, timeout=timeout, stream=stream)
 
-    def scatter(self, input: Any, output: Any, root: int = 0, *, timeout: float = 0) -> Any:
+    def scatter(self, input: Any, output: Any, root: int = 0, *, timeout: float = 0, stream: Any = None) -> Any:
         """Gives block r of the ``input`` of ``root``, which the others leave out (``None``), to rank r."""
-        return self._run("scatter", input, output, root=root, timeout=timeout)
+        return self._run("scatter", input, output, root=root, timeout=timeout, stream=stream)
 
-    def reduce_scatter(self, input: Any, output: Any, op: Any = "sum", *, timeout: float = 0) -> Any:
+    def reduce_scatter(
+        self, input: Any, output: Any, op: Any = "sum", *, timeout: float = 0, stream: Any = None
+    ) -> Any:
         """Reduces the arrays of all ranks; rank r gets block r of the result."""
-        return self._run("reduce_scatter", input, output, op, timeout=timeout)
+        return self._run("reduce_scatter", input, output, op, timeout=timeout, stream=stream)
 
-    def all_to_all(self, input: Any, output: Any, *, timeout: float = 0) -> Any:
+    def all_to_all(self, input: Any, output: Any, *, timeout: float = 0, stream: Any = None) -> Any:
         """Gives block s of the ``input`` of rank r to rank s, as block r of its ``output``."""
-        return self._run("all_to_all", input, output, timeout=timeout)
+        return self._run("all_to_all", input, output, timeout=timeout, stream=stream)
 
     def barrier(self, *, timeout: float = 0) -> None:
         """Returns when all ranks have called it."""
         self._run("barrier", None, None, timeout=timeout)
 
-    def send(self, array: Any, peer: int, tag: int = 0, *, timeout: float = 0) -> None:
+    def send(self, array: Any, peer: int, tag: int = 0, *, timeout: float = 0, stream: Any = None) -> None:
         """Sends to ``peer``; returns when the array may be changed. Matched by peer, tag and order."""
-        self._open().send(array, peer, tag, timeout)
+        core = self._open()
+        if stream is not None or _devices.lies_on_device(array):
+            _devices.send(self._devices, array, peer, tag, timeout, stream)
+        else:
+            core.send(array, peer, tag, timeout)
 
-    def recv(self, array: Any, peer: int = -1, tag: int = 0, *, timeout: float = 0) -> int:
-        """Receives from ``peer``, or from whoever sends first (-1); returns the sender."""
-        return self._open().recv(array, peer, tag, timeout)
+    def recv(self, array: Any, peer: int = -1, tag: int = 0, *, timeout: float = 0, stream: Any = None) -> int:
+        """Receives from ``peer``, or from whoever sends first (-1, in main memory only); returns the sender."""
+        core = self._open()
+        if stream is not None or _devices.lies_on_device(array):
+            return _devices.recv(self._devices, array, peer, tag, timeout, stream)
+        return core.recv(array, peer, tag, timeout)
 
     def metrics(self) -> Metrics:
-        """What this rank has done in the group: counts are exact, times in nanoseconds (docs/backend.md)."""
-        return self._core.metrics()
+        """What this rank has done in the group, in main memory and on its GPU: counts are exact, times in nanoseconds
+        (docs/backend.md).
+        """
+        metrics, more = self._core.metrics(), self._devices.metrics()
+        metrics["rows"] += more["rows"]
+        metrics["errors"] += more["errors"]
+        metrics["device_calls"] = more["device_calls"]
+        return metrics
 
     def reset_metrics(self) -> None:
         """Sets :meth:`metrics` to zero."""
         self._core.reset_metrics()
+        self._devices.reset_metrics()
+
+    def flight_records(self) -> list[dict[str, Any]]:
+        """The last calls, oldest first, in the schema of PyTorch's flight recorder: those in main memory, then, where
+        there are any, the collectives on the GPU and the messages of each pair of ranks.
+        """
+        records = [self._core.flight_record(), *self._devices.flight_records()]
+        return [json.loads(record) for record in records]
 
     def abort(self, reason: str = "aborted by the caller") -> None:
         """Makes every waiting and later call raise, on this rank and by it on the others."""
         self._core.abort(reason)
+        self._devices.abort(reason)
 
     def close(self) -> None:
         """Leaves the group in good order. Later calls raise; another ``close()`` does nothing."""
@@ -162,10 +200,27 @@ class Communicator:
         self.close()
 
     def _run(
-        self, collective: str, input: Any, output: Any, op: Any = "sum", root: int = -1, timeout: float = 0
+        self,
+        collective: str,
+        input: Any,
+        output: Any,
+        op: Any = "sum",
+        root: int = -1,
+        timeout: float = 0,
+        stream: Any = None,
     ) -> Any:
-        self._open().run(collective, input, output, operation(op), root, timeout)
+        core = self._open()
+        name = operation(op)
+        ends = (input,) if input is output else (input, output)
+        if stream is not None or any(map(_devices.lies_on_device, ends)):
+            _devices.run(self._devices, self.size, collective, input, output, name, root, timeout, stream)
+        else:
+            core.run(collective, input, output, name, root, timeout)
         return output
+
+    def _set_algorithms(self, handles: list[_core.UserAlgorithm], choose: Any) -> None:
+        _core.set_algorithms(self._core, handles, choose)
+        self._devices.set_algorithms(handles, choose)
 
     def _open(self) -> _core.Communicator:
         if self._closed:

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "algorithm/group_hosts.h"
+#include "algorithm/group_place.h"
 #include "algorithm/host/shared_writer.h"
 #include "base/clock.h"
 #include "base/outcome.h"
@@ -57,23 +57,54 @@ class Scratch {
   std::size_t bytes_ = 0;
 };
 
-struct CallContext {
-  int rank = 0;
-  int size = 1;
-  HostChannel* host = nullptr;        // when all ranks are on one host and there is more than one
-  const GroupHosts* hosts = nullptr;  // when the ranks are on several hosts
-  MessagePort* port = nullptr;
-  // Algorithms over messages run among these ranks of the group, ascending, which `rank` and `size` then count; null:
-  // among all. `watched`: a rank beyond them whose first message would show that it makes another call; -1 for none.
-  const int* members = nullptr;
-  int watched = -1;
-  Scratch* scratch = nullptr;
+// What a rank has of the call under way; the communicator's, from call to call. Scratch and writers learn.
+struct CallState {
+  Scratch scratch;
   SharedWriter slot_writer, stage_writer;  // apart: sizes and reuse differ, and with them the better way to store
   Deadline deadline;
   CallRecord record;      // this rank's own, complete
   std::string detail;     // set by plans that time out: who waits where
   CallRecord mismatched;  // on kMismatch, set where there are several hosts: what the peer said ...
   CallRecord compared;    // ... and, if that was another call of this rank's than the current one, which; else empty
+};
+
+// What an algorithm sees of a call: among which ranks it runs and by what they reach each other, and the call's state.
+struct CallContext {
+  explicit CallContext(CallState& call) noexcept
+      : scratch(call.scratch),
+        slot_writer(call.slot_writer),
+        stage_writer(call.stage_writer),
+        deadline(call.deadline),
+        record(call.record),
+        detail(call.detail),
+        mismatched(call.mismatched),
+        compared(call.compared) {}
+
+  // What algorithms of a host see, of a part of the call among the ranks of this one: ranks are places. This rank must
+  // not be alone there.
+  CallContext on_host() const noexcept {
+    CallContext part = *this;
+    part.rank = hosts->place();
+    part.size = hosts->host->ranks();
+    part.host = hosts->host;
+    return part;
+  }
+
+  int rank = 0;
+  int size = 1;
+  HostChannel* host = nullptr;        // when all ranks are on one host and there is more than one
+  const GroupPlace* hosts = nullptr;  // when the ranks are on several hosts
+  MessagePort* port = nullptr;
+  // Algorithms over messages run among these ranks of the group, ascending, which `rank` and `size` then count; null:
+  // among all. `watched`: a rank beyond them whose first message would show that it makes another call; -1 for none.
+  const int* members = nullptr;
+  int watched = -1;
+  Scratch& scratch;
+  SharedWriter &slot_writer, &stage_writer;
+  Deadline& deadline;
+  CallRecord& record;
+  std::string& detail;
+  CallRecord &mismatched, &compared;
 };
 
 class Algorithm {

@@ -156,7 +156,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 20> kVariables{{
+constexpr std::array<Variable, 22> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -212,7 +212,8 @@ constexpr std::array<Variable, 20> kVariables{{
        return true;
      },
      [](const Config& c) { return show_place(c.tuning_path); }},
-    {"TUTTI_CACHE_DIR", "a folder or none", "where it is kept which plans have been proven",
+    {"TUTTI_CACHE_DIR", "a folder or none",
+     "where it is kept which plans have been proven, and what was compiled of them",
      [](std::string_view t, Config& c) {
        c.cache_dir = t;
        return true;
@@ -239,6 +240,19 @@ constexpr std::array<Variable, 20> kVariables{{
      [](const Config& c) {
        return c.cuda_max_blocks == 0 ? std::string("chosen") : std::to_string(c.cuda_max_blocks);
      }},
+    {"TUTTI_CUDA_COMPILE", "off, on or wait",
+     "whether plans are compiled for GPUs: not, beside the calls, or before the first call of a size",
+     [](std::string_view t, Config& c) {
+       c.cuda_compile = t;
+       return t == "off" || t == "on" || t == "wait";
+     },
+     [](const Config& c) { return c.cuda_compile; }},
+    {"TUTTI_NVRTC", "a file", "the library that compiles plans for GPUs; looked for when unset",
+     [](std::string_view t, Config& c) {
+       c.nvrtc = t;
+       return true;
+     },
+     [](const Config& c) { return show_place(c.nvrtc); }},
     {"TUTTI_CUDA_WATCHDOG", "log, end or none",
      "what follows a failure on a GPU: a line on standard error, or the process's end",
      [](std::string_view t, Config& c) {

@@ -27,6 +27,12 @@
 #define MAP_NORESERVE 0
 #endif
 
+#if defined(__SANITIZE_THREAD__)
+// What its runtime offers; there is no header of it.
+extern "C" void AnnotateIgnoreWritesBegin(const char* file, int line);
+extern "C" void AnnotateIgnoreWritesEnd(const char* file, int line);
+#endif
+
 namespace tutti {
 namespace {
 
@@ -55,6 +61,16 @@ int open_anonymous(const char*) {
   throw_system_error(ErrorKind::kExhausted, "shm_open", errno);
 }
 #endif
+
+// It takes every mmap() for a write to all of the range.
+struct NoWriteForTheThreadSanitizer {
+#if defined(__SANITIZE_THREAD__)
+  NoWriteForTheThreadSanitizer() noexcept { AnnotateIgnoreWritesBegin(__FILE__, __LINE__); }
+  ~NoWriteForTheThreadSanitizer() { AnnotateIgnoreWritesEnd(__FILE__, __LINE__); }
+#else
+  NoWriteForTheThreadSanitizer() noexcept {}
+#endif
+};
 
 bool fixed_map(std::byte* data, std::size_t bytes, int protection, int flags, int fd, std::size_t offset) noexcept {
   return bytes == 0 || ::mmap(data, bytes, protection, flags | MAP_FIXED | MAP_NORESERVE, fd,
@@ -183,7 +199,10 @@ void replace_by_nothing(std::byte* data, std::size_t bytes) noexcept {
   if (!fixed_map(data, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) ::munmap(data, bytes);
 }
 
+// Other threads may write meanwhile, and lose nothing: pages of the same content come into the place of those that are
+// there.
 bool keep_writes_private(std::byte* data, std::size_t bytes, int fd, std::size_t offset) noexcept {
+  const NoWriteForTheThreadSanitizer no_write;
   if (fixed_map(data, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, offset)) return true;
   // Limits are checked before anything is unmapped. Should that ever not hold, the old view again.
   fixed_map(data, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset);

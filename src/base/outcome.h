@@ -16,6 +16,7 @@ enum class Status : std::uint8_t {
   kInternal,
   kCorrupt,  // what a peer says in shared memory cannot be
 };
+inline constexpr Status kLastStatus = Status::kCorrupt;
 
 struct Outcome {
   Status status = Status::kOk;

@@ -1,6 +1,8 @@
 // Cores, process descriptors and the name of the machine, from Linux's system calls; macOS has fewer of them.
 #include "base/process.h"
 
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <cerrno>
 #include <cmath>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string_view>
@@ -27,6 +30,7 @@
 
 #include "base/cgroup.h"
 #include "base/mapping.h"
+#include "base/secret.h"
 
 namespace tutti {
 namespace {
@@ -180,6 +184,42 @@ std::string host_hint() {
 #else
   return "unknown";
 #endif
+}
+
+namespace {
+
+// The addresses of this network namespace, in an order of their own. Not those of one link only: they come and go with
+// every container.
+std::optional<std::vector<std::string>> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return std::nullopt;
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  std::vector<std::string> addresses;
+  for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr) continue;
+    if (i->ifa_addr->sa_family == AF_INET) {
+      const auto& address = reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr;
+      addresses.emplace_back(reinterpret_cast<const char*>(&address), sizeof address);
+    } else if (i->ifa_addr->sa_family == AF_INET6) {
+      const auto& address = reinterpret_cast<const sockaddr_in6*>(i->ifa_addr)->sin6_addr;
+      if (IN6_IS_ADDR_LINKLOCAL(&address)) continue;
+      addresses.emplace_back(reinterpret_cast<const char*>(&address), sizeof address);
+    }
+  }
+  std::sort(addresses.begin(), addresses.end());
+  return addresses;
+}
+
+}  // namespace
+
+std::string machine_id() {
+  const std::string hint = host_hint();
+  if (hint.starts_with("unknown") || hint.starts_with('/') || hint.ends_with("/0")) return {};
+  const auto addresses = own_addresses();
+  if (!addresses) return {};
+  std::string all;
+  for (const std::string& address : *addresses) all += std::to_string(address.size()) + ":" + address;
+  return hint + "/" + hexadecimal(hmac_sha256("", all));
 }
 
 }  // namespace tutti

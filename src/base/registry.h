@@ -2,7 +2,8 @@
 //
 // It holds (1) the exit hooks of live communicators, (2) the handlers that layers run around fork(), (3) the flag
 // that this process is a forked child, and (4) objects that must live as long as the process: a layer above's (the
-// arena and the table of peers' arenas), and the table of peer processes.
+// arena and the table of peers' arenas; the network's endpoints; what threads sleep on), and the table of peer
+// processes.
 //
 // Ownership: made at first use and never destroyed, since tensors are freed and communicators die during static
 // destruction too. Thread rule: all members may be called from any thread.
@@ -60,8 +61,8 @@ class ForkHook {
 // what is the parent's is not destroyed (base/release.h).
 bool forked_child() noexcept;
 
-enum class RegistryMember { kMappedMemory, kPeerProcesses };
-inline constexpr int kRegistryMemberCount = 2;
+enum class RegistryMember { kMappedMemory, kPeerProcesses, kEndpoints, kBerths };
+inline constexpr int kRegistryMemberCount = 4;
 
 class ProcessRegistry {
  public:

@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "base/interruption.h"
+#include "bootstrap/look.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -35,8 +36,8 @@ std::string pack(const std::vector<std::string>& blobs) {
 }
 
 [[noreturn]] void throw_told(std::size_t teller, int rank, std::string_view failed) {
-  throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
-                                        std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())));
+  throw KnownToAll(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
+                                             std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())));
 }
 
 std::vector<std::string> unpack(std::string_view packed, int rank, int size) {
@@ -53,9 +54,11 @@ std::vector<std::string> unpack(std::string_view packed, int rank, int size) {
 
 // What all ranks have given, on rank 0 of many.
 std::vector<std::string> collect(Store& store, std::string_view id, std::string_view topic,
-                                 const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+                                 const std::vector<std::string>& keys, std::chrono::milliseconds timeout,
+                                 const std::function<void()>& watch) {
   try {
-    std::vector<std::string> blobs = store.multi_get(keys, timeout);
+    std::vector<std::string> blobs =
+        watched(watch, timeout, [&](std::chrono::milliseconds time) { return store.multi_get(keys, time); });
     store.set(all_key(id, topic), pack(blobs));
     return blobs;
   } catch (const Error& e) {
@@ -90,7 +93,8 @@ std::string name_ranks(const std::vector<int>& ranks) {
 }
 
 std::vector<std::string> exchange(Store& store, std::string_view id, std::string_view topic, int rank, int size,
-                                  std::string_view blob, std::chrono::milliseconds timeout) {
+                                  std::string_view blob, std::chrono::milliseconds timeout,
+                                  const std::function<void()>& watch) {
   if (rank < 0 || rank >= size) {
     throw_error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(rank) + " does not exist in a world of " + std::to_string(size));
@@ -101,9 +105,12 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
   for (int r = 0; r < size; ++r) keys.push_back(exchange_key(id, topic, r));
   store.set(keys[static_cast<std::size_t>(rank)], blob);
   try {
-    const std::vector<std::string> blobs = size <= kMostDirect ? store.multi_get(keys, timeout)
-                                           : rank == 0         ? collect(store, id, topic, keys, timeout)
-                                                       : unpack(store.get(all_key(id, topic), timeout), rank, size);
+    const auto wait = [&](const auto& get) { return watched(watch, timeout, get); };
+    const auto all = [&](std::chrono::milliseconds time) { return store.multi_get(keys, time); };
+    const auto passed_on = [&](std::chrono::milliseconds time) { return store.get(all_key(id, topic), time); };
+    const std::vector<std::string> blobs = size <= kMostDirect ? wait(all)
+                                           : rank == 0         ? collect(store, id, topic, keys, timeout, watch)
+                                                               : unpack(wait(passed_on), rank, size);
     for (std::size_t r = 0; r < blobs.size(); ++r) {
       if (blobs[r].starts_with(kFailed)) throw_told(r, rank, blobs[r]);
     }
@@ -121,7 +128,7 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
 
 std::vector<std::string> awaited_keys(std::string_view id, int rank) {
   std::vector<std::string> keys;
-  for (const std::string_view topic : {kHostTopic, kTcpTopic}) {
+  for (const std::string_view topic : {kHostTopic, kTcpTopic, kCudaTopic}) {
     keys.push_back(exchange_key(id, topic, rank));
     if (rank == 0) keys.push_back(all_key(id, topic));
   }
@@ -136,18 +143,22 @@ void give(Store& store, std::string_view id, std::string_view topic, int rank, i
   store.set(all_key(id, topic), pack(blobs));
 }
 
+void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept {
+  try {
+    const std::string value = std::string(kFailed) + std::string(reason);
+    for (const std::string& key : awaited_keys(id, rank)) store.set(key, value);
+  } catch (const std::exception&) {
+    // Then the others learn of it at their deadline.
+  }
+}
+
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept {
   if (waits_in_fork()) return;  // by a handler of a signal: the rank is the parent's, and goes on
   if (dynamic_cast<const KnownToAll*>(&error) != nullptr) return;
   const auto* const ours = dynamic_cast<const Error*>(&error);
   const ErrorKind kind = ours != nullptr ? ours->kind() : ErrorKind::kInternal;
-  if (kind == ErrorKind::kTimeout || kind == ErrorKind::kPeerLost || kind == ErrorKind::kMismatch) return;
-  try {
-    const std::string reason = std::string(kFailed) + error.what();
-    for (const std::string& key : awaited_keys(id, rank)) store.set(key, reason);
-  } catch (const std::exception&) {
-    // Then the others learn of it at their deadline.
-  }
+  if (kind == ErrorKind::kTimeout) return;
+  give_reason(store, id, rank, error.what());
 }
 
 }  // namespace tutti

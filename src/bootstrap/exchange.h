@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,8 @@ class KnownToAll : public Error {
   using Error::Error;
 };
 
-// What all ranks exchange while a group forms.
-inline constexpr std::string_view kHostTopic = "host", kTcpTopic = "tcp";
+// What all ranks exchange while a group forms; kCudaTopic, the first of a group on GPUs.
+inline constexpr std::string_view kHostTopic = "host", kTcpTopic = "tcp", kCudaTopic = "cuda-settings";
 
 // Keys of one communicator. Parts are joined with a delimiter and their lengths, so that no two different lists of
 // parts give the same key ("a1","2" and "a","12" cannot meet).
@@ -39,17 +40,24 @@ inline constexpr int kMostDirect = 16;
 std::vector<std::string> awaited_keys(std::string_view id, int rank);
 
 // Every rank gives a blob and gets all of them, in rank order. Throws Error(kTimeout) naming the ranks that gave none,
-// and Error(kPeerLost) with the reason of a rank that cannot join.
+// and Error(kPeerLost) with the reason of a rank that cannot join. `watch`, if there is one, is called twice a second
+// while this rank waits, which ends by what it throws.
 std::vector<std::string> exchange(Store& store, std::string_view id, std::string_view topic, int rank, int size,
-                                  std::string_view blob, std::chrono::milliseconds timeout);
+                                  std::string_view blob, std::chrono::milliseconds timeout,
+                                  const std::function<void()>& watch = {});
 
 // Gives a rank's blob in place of exchange(), where what is in it ends the group: the rank need not wait for the
 // others'. They get it, and of the rest what there is (else empty blobs).
 void give(Store& store, std::string_view id, std::string_view topic, int rank, int size, std::string_view blob);
 
 // Gives the reason in place of all that the others await of this rank while the group `id` forms. Not for what they
-// find themselves (timeouts, dead ranks, different settings). Never throws: the error at hand is the better one.
+// find themselves (timeouts, KnownToAll); a dead rank is seen by those of its host only. Never throws: the error at
+// hand is the better one.
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept;
+
+// Gives `reason` in place of all that the others may still await of `rank`: of one that has died, too, which those of
+// its host see, and no others. Never throws.
+void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept;
 
 // `join()`; what it throws is told to the others.
 template <class Join>

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <map>
 
+#include "base/interruption.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_joiner.h"
@@ -61,9 +62,9 @@ void require_equal_settings(const std::vector<HostCard>& cards, const HostGroupR
     if (!difference.empty()) differences += (differences.empty() ? "" : "; ") + difference;
   }
   if (differences.empty()) return;
-  throw_error(ErrorKind::kMismatch, "communicator \"" + request.id + "\"" +
-                                        " cannot form, for its ranks have different settings: " + differences +
-                                        ". Give all ranks the same");
+  throw KnownToAll(ErrorKind::kMismatch, "communicator \"" + request.id + "\"" +
+                                             " cannot form, for its ranks have different settings: " + differences +
+                                             ". Give all ranks the same");
 }
 
 // Every rank finds the same.
@@ -79,24 +80,55 @@ void require_room_for(const std::vector<int>& ranks, const HostGroupRequest& req
 std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
   const std::vector<std::string> blobs =
       exchange(store, request.id, kHostTopic, request.rank, request.size, encode(own), request.timeout);
+  if (const auto& back = blobs[static_cast<std::size_t>(request.rank)]; back != encode(own)) {
+    throw_error(ErrorKind::kMismatch, "the store does not give back what rank " + std::to_string(request.rank) +
+                                          " put there for communicator \"" + request.id +
+                                          "\": another group uses the same name in it, or it changes values");
+  }
   std::vector<HostCard> cards;
   std::vector<int> different;
   for (std::size_t r = 0; r < blobs.size(); ++r) {
     const std::optional<HostCard> card = decode_card(blobs[r]);
     if (!card || card->settings.size() != request.settings.size()) {
-      throw_error(ErrorKind::kMismatch, "rank " + std::to_string(r) + " speaks another version of Tutti than rank " +
-                                            std::to_string(request.rank) + ": install one version everywhere");
+      throw KnownToAll(ErrorKind::kMismatch, "rank " + std::to_string(r) +
+                                                 " speaks another version of Tutti than rank " +
+                                                 std::to_string(request.rank) + ": install one version everywhere");
+    }
+    if (card->rank != static_cast<int>(r)) {
+      throw_error(ErrorKind::kMismatch, "the store gives what rank " + std::to_string(card->rank) +
+                                            " put there for what rank " + std::to_string(r) +
+                                            " did: it mixes up its keys");
     }
     cards.push_back(*card);
     if (card->segment_bytes != cards.front().segment_bytes) different.push_back(static_cast<int>(r));
   }
   require_equal_settings(cards, request);
   if (!different.empty()) {
-    throw_error(ErrorKind::kMismatch, name_ranks(different) +
-                                          " would lay out shared memory differently than rank 0: "
-                                          "give all ranks the same TUTTI_* settings");
+    throw KnownToAll(ErrorKind::kMismatch, name_ranks(different) +
+                                               " would lay out shared memory differently than rank 0: "
+                                               "give all ranks the same TUTTI_* settings");
   }
   return cards;
+}
+
+// A rank that fails here may be the leader of ranks that have all cards: they await its verdict, and nothing else of it
+// any more. That holds for what others have told, too: a card that was read may be replaced by why its rank cannot
+// join.
+std::vector<HostCard> cards_of_all(Store& store, const HostGroupRequest& request, const HostCard& own) {
+  try {
+    return exchange_cards(store, request, own);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kTimeout || waits_in_fork()) throw;  // the others have the same deadline
+    try {
+      HostVerdict verdict;
+      verdict.kind = error.kind();
+      verdict.failure = error.what();
+      store.set(verdict_key(request.id, request.rank), encode(verdict));
+    } catch (const std::exception&) {
+      // Then they learn of it at their deadline.
+    }
+    throw;
+  }
 }
 
 // The lowest rank of the hint that could open a socket; -1 if none could, or if the rank is alone.
@@ -184,13 +216,19 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   Deadline deadline = Deadline::after(request.timeout);
   deadline.remaining_ns();  // the clock starts here
   // Every rank listens before the exchange, since only after it is known who leads: so nobody has to ask again.
-  HostCard own{hint_of(request), "tutti-" + random_secret(), random_nonce(), request.segment_bytes(request.size), {},
-               request.settings};
+  HostCard own{hint_of(request),
+               "tutti-" + random_secret(),
+               random_nonce(),
+               request.segment_bytes(request.size),
+               {},
+               request.settings,
+               request.rank,
+               machine_id()};
   if (request.rank == 0 && request.secret.empty()) own.secret = random_secret();
   UniqueFd listener = listen_local(own.socket_name);
   const int listen_error = listener ? 0 : errno;
   if (!listener) own.socket_name.clear();
-  const std::vector<HostCard> cards = exchange_cards(store, request, own);
+  const std::vector<HostCard> cards = cards_of_all(store, request, own);
 
   group.secret = secret_of(request, cards);
 
@@ -210,8 +248,8 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   if (context.leader == request.rank) {
     verdict = HostLeader(context, std::move(listener)).run(group);
   } else {
+    if (context.leader >= 0) verdict = joiner.emplace(context, std::move(listener)).run(group);
     listener.reset();
-    if (context.leader >= 0) verdict = joiner.emplace(context).run(group);
     if (joiner) group.alone_because = joiner->exhausted();
     if (context.leader < 0 && mine.size() > 1 && listen_error != 0) {
       group.alone_because = "no rank of this host can listen on a Unix socket: " + describe_errno(listen_error);

@@ -30,7 +30,12 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
   const std::span<const int> fds = self_.has_arena ? std::span<const int>(arena) : std::span<const int>{};
   std::optional<HostVerdict> verdict;
   try {
-    if (connect() && say(pair_.hello(self_), fds)) verdict = listen();
+    const SocketStatus connected = connect();
+    if (connected == SocketStatus::kRefused && can_reach(context_, context_.leader)) return last_words();
+    if (connected == SocketStatus::kOk && say(pair_.hello(self_), fds)) {
+      listener_.reset();
+      verdict = listen();
+    }
   } catch (const Error& error) {
     // Else the leader would wait for this rank; whoever goes on without it hears why in the next exchange.
     if (error.kind() == ErrorKind::kAborted && !waits_in_fork()) leave();
@@ -46,21 +51,31 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
   return verdict;
 }
 
-bool HostJoiner::connect() {
+SocketStatus HostJoiner::connect() {
   const std::string& name = context_.cards[static_cast<std::size_t>(context_.leader)].socket_name;
   socket_ = new_local_socket();
   if (!socket_) exhausted_ = "socket: " + describe_errno(errno);
-  if (!socket_) return false;
+  if (!socket_) return SocketStatus::kEnd;
   for (;;) {
     const SocketStatus status = connect_local(socket_.get(), name);
-    if (status == SocketStatus::kOk) break;
-    if (status != SocketStatus::kAgain) return false;
-    if (context_.deadline.expired()) return false;
+    if (status == SocketStatus::kOk) leader_ = local_peer(socket_.get());
+    if (status != SocketStatus::kAgain || context_.deadline.expired()) return status;
     ::poll(nullptr, 0, kRetryMs);  // the listener's backlog is full
     throw_if_interrupted(context_.forming());
   }
-  leader_ = local_peer(socket_.get());
-  return true;
+}
+
+// Of a leader that listens no more, though this rank has not come: it has failed, and said why before, or it is dead.
+HostVerdict HostJoiner::last_words() {
+  constexpr std::int64_t kAMomentMs = 500;
+  const std::chrono::milliseconds moment(std::clamp<std::int64_t>(context_.remaining_ms(), 1, kAMomentMs));
+  try {
+    const std::string blob = context_.store.get(verdict_key(context_.request.id, context_.leader), moment);
+    if (const std::optional<HostVerdict> verdict = decode_verdict(blob)) return *verdict;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kTimeout) throw;
+  }
+  throw_leader_died(context_);
 }
 
 bool HostJoiner::say(std::string_view bytes, std::span<const int> fds) {
@@ -175,6 +190,7 @@ void HostJoiner::leave() {
   const std::string& id = context_.request.id;
   context_.store.add(left_key(id, context_.request.rank), 1);
   context_.store.add(left_count_key(id, context_.leader), 1);
+  listener_.reset();
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/host_protocol.h"
@@ -13,10 +14,13 @@ namespace tutti {
 
 class HostJoiner {
  public:
-  explicit HostJoiner(const HostContext& context) : context_(context), pair_(context, context.request.rank) {}
+  // `listener` is this rank's own. Nobody is answered there: while it is open, the leader knows that this rank comes.
+  HostJoiner(const HostContext& context, UniqueFd listener)
+      : context_(context), pair_(context, context.request.rank), listener_(std::move(listener)) {}
 
   // The leader's verdict as it came over the socket; fills `group` when this rank is in it. Nothing if a step failed:
-  // then the leader knows by the store that this rank is out, and its verdict comes by the store too.
+  // then the leader knows by the store that this rank is out, and its verdict comes by the store too. Throws
+  // Error(kPeerLost) where the leader has ended.
   std::optional<HostVerdict> run(HostGroup& group);
 
   // What the system was out of, if that is why run() gave nothing; else empty.
@@ -26,7 +30,8 @@ class HostJoiner {
   int leader_pidfd() const noexcept { return leader_.pidfd.get(); }
 
  private:
-  bool connect();
+  SocketStatus connect();
+  HostVerdict last_words();
   bool say(std::string_view bytes, std::span<const int> fds);
   std::optional<HostVerdict> listen();
   bool take_welcome(const HostWelcome& welcome, std::vector<UniqueFd> fds);
@@ -43,6 +48,7 @@ class HostJoiner {
 
   const HostContext& context_;
   HostPair pair_;
+  UniqueFd listener_;
   HostEntry self_;
   UniqueFd socket_;
   LocalPeer leader_;

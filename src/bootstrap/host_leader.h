@@ -2,8 +2,8 @@
 //
 // One nonblocking poll loop. A connection that has not proven itself within a bound is dropped, so that strangers on
 // the socket neither disturb nor stall. Without descriptors for its members it gives up for all of them. A member that
-// cannot go on says so through the store; one that dies is seen by its pidfd; one that does neither is named when the
-// time is over.
+// cannot go on says so through the store; one that dies is seen by its pidfd, or, before its Hello, by nobody listening
+// at its socket; one that does neither is named when the time is over.
 //
 // Ownership: its sockets and descriptors, until build_group() moves them out. Thread rule: one thread.
 #pragma once
@@ -33,6 +33,7 @@ class HostLeader {
     UniqueFd pidfd;
     UniqueFd arena;
     std::uint32_t batches_sent = 0;
+    int refusals = 0;  // looks in a row that found nobody at its socket
   };
   struct Stranger {
     UniqueFd socket;
@@ -52,6 +53,7 @@ class HostLeader {
   void admit(Stranger& stranger, LocalMessage& message, SocketStatus status);
   void read_member(Member& member);
   void look_for_leavers();
+  void look_for_dead();
   void publish(const HostVerdict& verdict);
   void build_group(HostGroup& group);
 

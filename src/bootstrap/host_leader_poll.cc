@@ -16,6 +16,7 @@ namespace {
 constexpr std::int64_t kStrangerNs = 5'000'000'000;  // an honest member speaks at once
 constexpr std::size_t kMostStrangers = 64;
 constexpr std::int64_t kLookEveryNs = 100'000'000;
+constexpr int kRefusals = 4;
 constexpr int kAcceptsATurn = 256;  // then the members get their turn, however many strangers come
 constexpr int kExhaustedPollMs = 10;
 constexpr std::int64_t kBearNs = 250'000'000;  // other threads may give descriptors back
@@ -134,10 +135,27 @@ void HostLeader::read_member(Member& member) {
   member.socket.reset();
 }
 
+// A member listens until its Hello is sent, or the store says that it leaves. Both are seen within the looks that
+// follow, so whose socket is closed at so many is neither.
+void HostLeader::look_for_dead() {
+  for (Member& m : members_) {
+    const int rank = m.entry.rank;
+    if (m.state != State::kAwaited || !can_reach(context_, rank)) continue;
+    const UniqueFd probe = new_local_socket();
+    if (!probe) return;
+    const std::string& name = context_.cards[static_cast<std::size_t>(rank)].socket_name;
+    m.refusals = connect_local(probe.get(), name) == SocketStatus::kRefused ? m.refusals + 1 : 0;
+    if (m.refusals < kRefusals) continue;
+    throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(rank) + " died while communicator \"" +
+                                          context_.request.id + "\" was forming, or gave up: its own output says why");
+  }
+}
+
 // Members that cannot go on say so in the store: looked at seldom, since those that can are through long before.
 void HostLeader::look_for_leavers() {
   if (now_ns() < look_at_ns_) return;
   look_at_ns_ = now_ns() + kLookEveryNs;
+  look_for_dead();
   const std::string& id = context_.request.id;
   const std::int64_t left = context_.store.add(left_count_key(id, context_.leader), 0);
   if (left == left_seen_) return;

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kCardVersion = 0x54430002;  // "TC" and a number: ranks of other versions are refused
+constexpr std::uint32_t kCardVersion = 0x54430003;  // "TC" and a number: ranks of other versions are refused
 constexpr std::string_view kHello = "hello";
 constexpr std::string_view kWelcome = "welcome";
 constexpr std::string_view kAck = "ack";
@@ -45,9 +45,11 @@ HostEntry read_entry(ByteReader& in) noexcept {
 std::string encode(const HostCard& card) {
   ByteWriter out;
   out.u32(kCardVersion).text(card.hint).text(card.socket_name).digest(card.nonce);
+  out.u32(static_cast<std::uint32_t>(card.rank));
   out.u64(card.segment_bytes).text(card.secret);
   out.u32(static_cast<std::uint32_t>(card.settings.size()));
   for (const AgreedSetting& s : card.settings) out.text(s.name).text(s.value).text(s.compared);
+  out.text(card.machine);
   return std::move(out).str();
 }
 
@@ -58,6 +60,7 @@ std::optional<HostCard> decode_card(std::string_view bytes) {
   card.hint = in.text();
   card.socket_name = in.text();
   card.nonce = in.digest();
+  card.rank = static_cast<int>(in.u32());
   card.segment_bytes = in.u64();
   card.secret = in.text();
   const std::uint32_t settings = in.u32();
@@ -67,13 +70,28 @@ std::optional<HostCard> decode_card(std::string_view bytes) {
     s.value = in.text();
     s.compared = in.text();
   }
+  card.machine = in.text();
   if (!in.done()) return std::nullopt;
   return card;
 }
 
+bool can_reach(const HostContext& context, int rank) {
+  const HostCard& theirs = context.cards[static_cast<std::size_t>(rank)];
+  const HostCard& own = context.cards[static_cast<std::size_t>(context.request.rank)];
+  return !theirs.socket_name.empty() && !theirs.machine.empty() && theirs.machine == own.machine;
+}
+
 void throw_leader_died(const HostContext& context) {
-  throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(context.leader) + " died while communicator \"" +
-                                        context.request.id + "\" was forming");
+  const HostVerdict verdict{
+      {},
+      ErrorKind::kPeerLost,
+      "rank " + std::to_string(context.leader) + " died while communicator \"" + context.request.id + "\" was forming"};
+  try {
+    context.store.set(verdict_key(context.request.id, context.leader), encode(verdict));
+  } catch (const std::exception&) {
+    // Then those of other hosts learn of it at their deadline.
+  }
+  throw KnownToAll(verdict.kind, verdict.failure);
 }
 
 std::string encode(const HostVerdict& verdict) {

@@ -33,6 +33,8 @@ struct HostCard {
   std::uint64_t segment_bytes = 0;  // its request.segment_bytes(size of the communicator), to be compared
   std::string secret;               // made up by rank 0 for ranks that were given none; else empty
   std::vector<AgreedSetting> settings{};
+  int rank = 0;           // whose it is: a store may mix up its keys
+  std::string machine{};  // where its socket can be reached, whatever the hint says; empty if that is not known
 };
 std::string encode(const HostCard& card);
 std::optional<HostCard> decode_card(std::string_view bytes);
@@ -58,7 +60,10 @@ struct HostContext {
 // "rank 2 on host node7": who it is that speaks.
 std::string place_of(const HostContext& context);
 
-// Error(kPeerLost): the leader's process has ended.
+// Whether nobody at this rank's socket means that its process has closed it.
+bool can_reach(const HostContext& context, int rank);
+
+// Error(kPeerLost): the leader's process has ended. Said in its place to the ranks that await its verdict.
 [[noreturn]] void throw_leader_died(const HostContext& context);
 
 // What the leader found: the ranks that share memory, or the error that all ranks of the communicator raise.

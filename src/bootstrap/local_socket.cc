@@ -79,6 +79,7 @@ SocketStatus connect_local(int socket, std::string_view name) noexcept {
   if (::connect(socket, reinterpret_cast<sockaddr*>(&address), length) == 0) {
     return same_user(socket) ? SocketStatus::kOk : SocketStatus::kStranger;
   }
+  if (errno == ECONNREFUSED) return SocketStatus::kRefused;
   return would_block(errno) ? SocketStatus::kAgain : SocketStatus::kEnd;
 }
 

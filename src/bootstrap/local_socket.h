@@ -31,6 +31,7 @@ enum class SocketStatus {
   kEnd,       // the other side is gone, or its message is not one of ours
   kNoRoom,    // of receive_message: the message is there, its descriptors found no room in this process and are lost
   kStranger,  // of connect_local: another user's process listens there
+  kRefused,   // of connect_local: nobody listens there
 };
 
 // A new listening socket of this (abstract) name; empty, with errno, when the system refuses.

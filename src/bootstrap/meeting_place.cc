@@ -103,14 +103,16 @@ std::shared_ptr<TcpStoreServer> take_offer(const MeetingPlace& place) {
   return server;
 }
 
-std::unique_ptr<TcpStore> reach(const MeetingPlace& place, std::chrono::milliseconds timeout) {
+std::unique_ptr<TcpStore> reach(const MeetingPlace& place, std::chrono::milliseconds timeout,
+                                const std::string& maker) {
   TcpStoreOptions options;
   options.host = place.address;
   options.port = place.port;
   options.secret = hexadecimal(place.secret);
-  options.timeout = std::min(timeout, kReach);
+  // Half of it: others may wait as long to hear whether this rank has reached it.
+  options.timeout = std::min(std::max(timeout / 2, std::chrono::milliseconds(1)), kReach);
   options.up = true;
-  options.server = "the process that made the group's id";
+  options.server = maker;
   return std::make_unique<TcpStore>(options);
 }
 

@@ -45,7 +45,9 @@ MeetingPlace offer_meeting_place(const std::string& address);
 // The server of a place, if this process has offered it and nobody has taken it.
 std::shared_ptr<TcpStoreServer> take_offer(const MeetingPlace& place);
 
-// The store of a place, which is up: a refused connection is final. Throws Error as TcpStore does.
-std::unique_ptr<TcpStore> reach(const MeetingPlace& place, std::chrono::milliseconds timeout);
+// The store of a place, which is up: a refused connection is final. Throws Error as TcpStore does; `maker`: who has
+// offered it, for messages.
+std::unique_ptr<TcpStore> reach(const MeetingPlace& place, std::chrono::milliseconds timeout,
+                                const std::string& maker = "the process that made the group's id");
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace tutti {
@@ -35,7 +36,9 @@ std::unique_ptr<Bell> Bell::create() noexcept {
   }
   std::uint64_t name = 0;
   std::memcpy(&name, address.sun_path + 1, kNameBytes);
-  return std::make_unique<Bell>(std::move(fd), name);
+  std::unique_ptr<Bell> bell(new (std::nothrow) Bell(std::move(fd), name));
+  if (bell == nullptr) errno = ENOMEM;
+  return bell;
 #else
   errno = ENOTSUP;
   return nullptr;

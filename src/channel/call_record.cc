@@ -1,6 +1,5 @@
 #include "channel/call_record.h"
 
-#include <array>
 #include <cstring>
 #include <string_view>
 
@@ -40,16 +39,11 @@ std::string hexadecimal(std::uint32_t value) {
   return text;
 }
 
-using AlgorithmName = std::array<char, 2 * sizeof(std::uint64_t)>;
-
 // Empty where the call names none. Records come from other processes: what cannot be printed is not.
 std::string named_algorithm(const CallRecord& record) {
   if (!is_collective(record.call) || record.uneven != 0) return {};
-  AlgorithmName name;
-  std::memcpy(name.data(), &record.largest, sizeof record.largest);
-  std::memcpy(name.data() + sizeof record.largest, &record.tag, sizeof record.tag);
   std::string text;
-  for (const char c : name) {
+  for (const char c : record.name) {
     if (c == 0) break;
     text += c >= ' ' && c <= '~' ? c : '?';
   }
@@ -59,7 +53,8 @@ std::string named_algorithm(const CallRecord& record) {
 }  // namespace
 
 void name_algorithm(CallRecord& record, std::string_view name) noexcept {
-  AlgorithmName kept{};
+  auto& kept = record.name;
+  kept = {};
   if (name.size() <= kept.size()) {
     std::memcpy(kept.data(), name.data(), name.size());
   } else {
@@ -69,8 +64,6 @@ void name_algorithm(CallRecord& record, std::string_view name) noexcept {
     std::memcpy(kept.data() + kEnd, "..", 2);
     std::memcpy(kept.data() + kEnd + 2, name.data() + name.size() - kEnd, kEnd);
   }
-  std::memcpy(&record.largest, kept.data(), sizeof record.largest);
-  std::memcpy(&record.tag, kept.data() + sizeof record.largest, sizeof record.tag);
 }
 
 std::uint32_t fingerprint(const CallRecord& record) noexcept {
@@ -80,7 +73,7 @@ std::uint32_t fingerprint(const CallRecord& record) noexcept {
                  (record.uneven != 0 ? std::uint64_t{1} : 0) << 24 |
                  static_cast<std::uint64_t>(static_cast<std::uint32_t>(record.root)) << 32);
   h = mix(h, record.uneven != 0 ? 0 : record.count);
-  if (record.plans != 0) h = mix(h, record.plans);
+  if (record.algorithm != 0) h = mix(h, record.algorithm);
   h = mix(h, h >> 32);
   const auto folded = static_cast<std::uint32_t>(h ^ (h >> 32));
   return folded != 0 ? folded : 1;
@@ -109,10 +102,10 @@ std::string describe(const CallRecord& record, std::string_view algorithm) {
   if (const std::string name = named_algorithm(record); !name.empty()) {
     text += " by ";
     text += algorithm.empty() ? std::string_view(name) : algorithm;
-    text += " (" + hexadecimal(record.plans) + ")";
-  } else if (record.plans != 0) {
+    text += " (" + hexadecimal(record.algorithm) + ")";
+  } else if (record.algorithm != 0) {
     text += " with the plans ";
-    text += hexadecimal(record.plans);
+    text += hexadecimal(record.algorithm);
   }
   return text;
 }

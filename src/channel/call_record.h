@@ -1,6 +1,7 @@
 // What a rank says of its call, so that peers can compare before anything is written.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -22,22 +23,24 @@ struct CallRecord {
   std::uint64_t count = 0;         // elements of this rank's block
   std::uint64_t mapped_input = 0;  // arena offset of input and output, kNotMapped when not mapped
   std::uint64_t mapped_output = 0;
-  std::uint64_t largest = 0;  // uneven calls: bytes of this rank's largest block
-  std::uint64_t tag = 0;      // point-to-point
-  // In even collectives these two hold the name of the algorithm that the call asks for: see name_algorithm().
+  union {
+    std::array<char, 16> name{};  // even collectives: of the algorithm that the call asks for, see name_algorithm()
+    std::uint64_t largest;        // uneven collectives: bytes of this rank's largest block
+    std::uint64_t tag;            // point-to-point, and the calls of inference engines
+  };
   std::int32_t root = -1;
   std::uint32_t hash = 0;
   std::uint8_t call = 0;
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t uneven = 0;
-  // Identity of the algorithm that the call asks for, else of what the group may choose from beside the library's own;
-  // 0 without.
-  std::uint32_t plans = 0;
+  // Identity of the algorithm that the call asks for, else of what the group may choose from beside the library's own
+  // (on a GPU: of the choice that the rank has made); 0 without.
+  std::uint32_t algorithm = 0;
 };
 static_assert(sizeof(CallRecord) == 64);
 
-// Hash of what all ranks must agree on: call, dtype, op where it reduces, root, uneven, count unless uneven, plans.
+// Hash of what all ranks must agree on: call, dtype, op where it reduces, root, uneven, count unless uneven, algorithm.
 // Never 0. The sequence number is compared apart.
 std::uint32_t fingerprint(const CallRecord& record) noexcept;
 

@@ -3,51 +3,40 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <utility>
 
-#include "tutti/error.h"
+#include "channel/berths.h"
 
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kSliceNs = 1'000'000;  // without bells
+constexpr std::int64_t kSliceNs = 1'000'000;  // without bells or an eventfd
 
 }  // namespace
 
-GroupWaker::GroupWaker(HostChannel* host, std::vector<int> host_ranks, int rank, int size)
-    : host_(host), host_ranks_(std::move(host_ranks)), index_of_rank_(static_cast<std::size_t>(size), -1) {
-  for (std::size_t i = 0; i < host_ranks_.size(); ++i) {
-    index_of_rank_[static_cast<std::size_t>(host_ranks_[i])] = static_cast<int>(i);
-  }
-  if (static_cast<int>(host_ranks_.size()) < size || host_ == nullptr) {
-    nudge_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!nudge_fd_) {
-      throw_system_error(ErrorKind::kExhausted, "eventfd for rank " + std::to_string(rank), errno);
-    }
-    if (host_ != nullptr) {
-      bell_ = host_->open_bell();
-      // A rank that has no bell cannot ring those of the others either, which would sleep on.
-      if (bell_ == nullptr && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
-        throw_system_error(ErrorKind::kExhausted, "socket for rank " + std::to_string(rank), errno);
-      }
-    }
-  }
+GroupWaker::GroupWaker(HostChannel* host, const RankMap& map, int rank) : host_(host), map_(map), rank_(rank) {
+  polls_ = !map_.one_host() || host_ == nullptr;
+  if (!polls_) return;
+  Berths& berths = Berths::instance();
+  berths.reserve(host_ != nullptr);
+  // A rank that has no bell could not ring those of the others either, which would sleep on.
+  if (host_ != nullptr) host_->ring_with(berths.ringer());
 }
 
 void GroupWaker::count_sleeper(int by) noexcept {
   const std::lock_guard lock(mutex_);
-  const int before = sleepers_;
+  const bool first = sleepers_ == 0;
   sleepers_ += by;
+  const bool last = sleepers_ == 0;
+  if (first && polls_) {
+    nudge_fd_ = Berths::instance().take_event();
+    if (host_ != nullptr) bell_ = Berths::instance().take_bell();
+    if (host_ != nullptr) host_->sleep_at(bell_.get());
+  }
   // Two threads of a rank may sleep at once; the flag that peers see stands for both.
-  if (host_ != nullptr && ((before == 0) != (sleepers_ == 0))) {
-    host_->announce_sleep(WaitLane::kMessage, sleepers_ != 0);
-  }
+  if (host_ != nullptr && first != last) host_->announce_sleep(WaitLane::kMessage, !last);
   // A nudge, or a ring, is for all who sleep: only the last one out takes it away.
-  if (nudge_fd_ && sleepers_ == 0) {
-    std::uint64_t nudges = 0;
-    [[maybe_unused]] const auto drained = ::read(nudge_fd_.get(), &nudges, sizeof(nudges));
-    if (bell_ != nullptr) bell_->silence();
-  }
+  if (last && polls_) Berths::instance().give_back(std::move(nudge_fd_), std::move(bell_));
 }
 
 void GroupWaker::sleep_on_doorbell(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept {
@@ -59,16 +48,18 @@ void GroupWaker::sleep_on_doorbell(std::int64_t timeout_ns, const std::function<
 
 void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
                        const std::function<bool()>& still_idle) noexcept {
-  if (!nudge_fd_) {
+  if (!polls_) {
     sleep_on_doorbell(timeout_ns, still_idle);
     return;
   }
   std::vector<pollfd> all = fds;
-  all.push_back({nudge_fd_.get(), POLLIN, 0});
-  if (bell_ != nullptr) all.push_back({bell_->fd(), POLLIN, 0});
   count_sleeper(1);
   if (still_idle()) {
-    const std::int64_t slice = host_ != nullptr && bell_ == nullptr ? std::min(timeout_ns, kSliceNs) : timeout_ns;
+    // What it sleeps on stays its own as long as it counts as a sleeper.
+    all.push_back({nudge_fd_.get(), POLLIN, 0});
+    if (bell_ != nullptr) all.push_back({bell_->fd(), POLLIN, 0});
+    const bool all_wake = nudge_fd_ && (host_ == nullptr || bell_ != nullptr);
+    const std::int64_t slice = all_wake ? timeout_ns : std::min(timeout_ns, kSliceNs);
     const timespec limit{static_cast<time_t>(slice / 1'000'000'000), static_cast<long>(slice % 1'000'000'000)};
     ::ppoll(all.data(), all.size(), &limit, nullptr);
   }
@@ -76,32 +67,24 @@ void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
 }
 
 void GroupWaker::nudge() noexcept {
-  {
-    // Whoever goes to sleep after this look asks still_idle() first and finds what we are nudging for.
-    const std::lock_guard lock(mutex_);
-    if (sleepers_ == 0) return;
-  }
-  if (nudge_fd_) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(nudge_fd_.get(), &one, sizeof(one));
-  } else {
-    host_->ring_own_doorbell(WaitLane::kMessage);
-  }
+  // Whoever goes to sleep after this look asks still_idle() first and finds what we are nudging for.
+  const std::lock_guard lock(mutex_);
+  if (sleepers_ == 0) return;
+  if (!polls_) return host_->ring_own_doorbell(WaitLane::kMessage);
+  if (nudge_fd_) ::eventfd_write(nudge_fd_.get(), 1);
 }
 
 void GroupWaker::ring(int peer) noexcept {
-  const int index = index_of_rank_[static_cast<std::size_t>(peer)];
-  if (host_ != nullptr && index >= 0) host_->ring_doorbell(index, WaitLane::kMessage);
+  if (host_ != nullptr && is_here(peer)) host_->ring_doorbell(map_.place_of(peer), WaitLane::kMessage);
 }
 
 Outcome GroupWaker::check(int peer) noexcept {
   if (host_ == nullptr) return kOkOutcome;
-  const int index = peer >= 0 ? index_of_rank_[static_cast<std::size_t>(peer)] : -1;
+  const int index = peer >= 0 && is_here(peer) ? map_.place_of(peer) : -1;
   Outcome outcome = host_->check(index);
   // "All have left" is said of this host only; ranks of others may still send.
-  const bool others = host_ranks_.size() < index_of_rank_.size();
-  if (outcome.status == Status::kPeerLeft && index < 0 && others) return kOkOutcome;
-  if (outcome.peer >= 0) outcome.peer = host_ranks_[static_cast<std::size_t>(outcome.peer)];
+  if (outcome.status == Status::kPeerLeft && index < 0 && !map_.one_host()) return kOkOutcome;
+  if (outcome.peer >= 0) outcome.peer = map_.beside(rank_)[static_cast<std::size_t>(outcome.peer)];
   return outcome;
 }
 

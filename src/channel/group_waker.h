@@ -1,13 +1,15 @@
 // Where the threads of a rank sleep while they wait for messages: the host's doorbell, sockets, or both.
 //
 // With sockets to watch, a thread sleeps in poll(), and the ranks of its host ring its bell. Only where the system has
-// no bells it looks at the host's rings every millisecond.
-// Thread rule: any thread. The mutex guards the count of sleepers and is a leaf.
+// no bells, or no descriptor, it looks up every millisecond. Bell and eventfd are the process's (channel/berths.h).
+// Thread rule: any thread. The mutex guards the sleepers; the berths' is taken under it.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
+#include "base/rank_map.h"
 #include "base/unique_fd.h"
 #include "channel/host_channel.h"
 #include "channel/message_port.h"
@@ -16,8 +18,8 @@ namespace tutti {
 
 class GroupWaker final : public PortWaker {
  public:
-  // `host` may be null (alone on its host); `host_ranks` are the communicator's ranks on this host, by index.
-  GroupWaker(HostChannel* host, std::vector<int> host_ranks, int rank, int size);
+  // `host` may be null (alone on its host).
+  GroupWaker(HostChannel* host, const RankMap& map, int rank);
 
   void sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
              const std::function<bool()>& still_idle) noexcept override;
@@ -28,14 +30,16 @@ class GroupWaker final : public PortWaker {
  private:
   void sleep_on_doorbell(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept;
   void count_sleeper(int by) noexcept;
+  bool is_here(int peer) const noexcept { return map_.together(rank_, peer); }
 
   HostChannel* host_;
-  std::vector<int> host_ranks_;
-  std::vector<int> index_of_rank_;  // -1: on another host
-  Bell* bell_ = nullptr;            // the host channel's, where there are sockets to watch, too
-  UniqueFd nudge_fd_;
-  std::mutex mutex_;
+  const RankMap map_;
+  const int rank_;
+  bool polls_ = false;  // there are sockets to watch
+  std::mutex mutex_;    // guards what follows
   int sleepers_ = 0;
+  UniqueFd nudge_fd_;           // while somebody sleeps in poll()
+  std::unique_ptr<Bell> bell_;  // likewise
 };
 
 }  // namespace tutti

@@ -348,7 +348,7 @@ void HostChannel::wake(int peer, WaitLane lane, std::uint16_t how) noexcept {
     // acquire: pairs with the release in announce_sleep(), after the store of the name.
     std::atomic_thread_fence(std::memory_order_acquire);
     const std::uint64_t name = control(peer).bell.load(std::memory_order_relaxed);
-    if (bell_ != nullptr && name != 0) bell_->ring(name);
+    if (ringer_ != nullptr && name != 0) ringer_->ring(name);
     return;
   }
   // release: orders the ring before the wake; the sleeper's acquire in doorbell() pairs with it.
@@ -367,7 +367,12 @@ void HostChannel::ring_doorbell(int peer, WaitLane lane) noexcept {
 
 void HostChannel::ring_own_doorbell(WaitLane lane) noexcept {
   // Whatever made us wake ourselves is visible to the thread that wakes: see wake().
-  wake(index_, lane, lane == WaitLane::kMessage && bell_ != nullptr ? kAtBell : kOnDoorbell);
+  wake(index_, lane, kOnDoorbell);
+  // Whoever goes to sleep at a bell after this look sees what we wake for: pairs with the fence in announce_sleep().
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (lane == WaitLane::kMessage && control(index_).bell.load(std::memory_order_relaxed) != 0) {
+    wake(index_, lane, kAtBell);
+  }
 }
 
 std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
@@ -378,7 +383,7 @@ std::uint32_t HostChannel::doorbell(WaitLane lane) const noexcept {
 void HostChannel::announce_sleep(WaitLane lane, bool asleep, int awaited) noexcept {
   auto& flag = layout_.header(base_).sleeping[static_cast<int>(lane)][index_];
   std::uint16_t how = kAwake;
-  if (asleep && lane == WaitLane::kMessage && bell_ != nullptr) {
+  if (asleep && lane == WaitLane::kMessage && at_bell_) {
     how = kAtBell;
   } else if (asleep) {
     how = awaited >= 0 ? static_cast<std::uint16_t>(kAwaits + awaited) : kOnDoorbell;
@@ -395,11 +400,10 @@ void HostChannel::sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_
   futex_wait(&control(index_).doorbells[static_cast<int>(lane)].value, seen, timeout_ns);
 }
 
-Bell* HostChannel::open_bell() noexcept {
-  bell_ = Bell::create();
-  // relaxed: published by the flag of the first sleep there.
-  if (bell_ != nullptr) control(index_).bell.store(bell_->name(), std::memory_order_relaxed);
-  return bell_.get();
+void HostChannel::sleep_at(const Bell* bell) noexcept {
+  at_bell_ = bell != nullptr;
+  // relaxed: published by the flag of the sleep there.
+  if (at_bell_) control(index_).bell.store(bell->name(), std::memory_order_relaxed);
 }
 
 }  // namespace tutti

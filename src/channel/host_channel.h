@@ -141,9 +141,11 @@ class HostChannel {
   // Followed by a barrier when asleep. `awaited`: the only rank whose publishing shall wake, or -1.
   void announce_sleep(WaitLane lane, bool asleep, int awaited = -1) noexcept;
   void sleep(WaitLane lane, std::uint32_t seen, std::int64_t timeout_ns) noexcept;
-  // From now on the message lane sleeps by polling this bell, which rings wherever the doorbell would; call before the
-  // lane first sleeps. Null where there is none, for the reason in errno: the lane stays with its doorbell.
-  Bell* open_bell() noexcept;
+  // Where others sleep at bells, those are rung with this one; null: there are none. Before the first call.
+  void ring_with(const Bell* ringer) noexcept { ringer_ = ringer; }
+  // The next sleep of the message lane is by polling this bell, which rings wherever the doorbell would; null: at its
+  // doorbell. To be called while the lane does not sleep.
+  void sleep_at(const Bell* bell) noexcept;
 
   // Why waiting for `peer` (-1: for whoever may come) is hopeless.
   Outcome check(int peer) noexcept;
@@ -202,7 +204,8 @@ class HostChannel {
   std::byte* base_ = nullptr;
   int index_ = 0;
   WaitPolicy policy_;
-  std::unique_ptr<Bell> bell_;  // of the message lane; null: it sleeps on its doorbell
+  const Bell* ringer_ = nullptr;
+  bool at_bell_ = false;        // where the message lane sleeps next; the group waker's lock
   bool light_barrier_ = false;  // sleepers make publishers' fences, by heavy_barrier()
   std::vector<std::shared_ptr<PeerArena>> peer_arenas_;
   std::vector<std::byte*> arenas_;

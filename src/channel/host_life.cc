@@ -9,6 +9,7 @@
 
 #include "base/interruption.h"
 #include "base/process.h"
+#include "base/utf8.h"
 #include "channel/host_channel.h"
 
 namespace tutti {
@@ -100,11 +101,7 @@ void HostChannel::report(Outcome outcome, std::uint64_t sequence, std::string_vi
     if (first) {
       me.failed_status = static_cast<std::int32_t>(outcome.status);
       me.failed_peer = outcome.peer;
-      std::size_t length = std::min(reason.size(), kReasonBytes);
-      // Not in the middle of a character of UTF-8.
-      while (length > 0 && length < reason.size() && (static_cast<unsigned char>(reason[length]) & 0xC0) == 0x80)
-        --length;
-      if (length != 0) std::memcpy(me.failed_reason, reason.data(), length);  // zero before
+      std::ranges::copy(first_of(reason, kReasonBytes), me.failed_reason);  // zero before
       // release: publishes the note; pairs with the acquire in reported(), reason_of() and check().
       me.state.store(static_cast<std::uint32_t>(RankState::kFailed), std::memory_order_release);
     }

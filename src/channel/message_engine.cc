@@ -29,9 +29,11 @@ MessageEngine::MessageEngine(int rank, std::vector<Transport*> transport_of_peer
     if (transport != nullptr && std::find(transports_.begin(), transports_.end(), transport) == transports_.end())
       transports_.push_back(transport);
   }
+  for (Transport* transport : transports_) transport->on_news([waker] { waker->nudge(); });
 }
 
 MessageEngine::~MessageEngine() {
+  for (Transport* transport : transports_) transport->on_news({});
   for (auto& p : peers_) {
     while (Arrival* arrival = p->arrived.pop_front()) delete arrival;
     delete p->in.arrival;
@@ -80,7 +82,7 @@ void MessageEngine::post_recv(MessageOp& op) {
   if (op.peer >= 0 && op.peer != rank_) {
     // Without a connection nobody would notice that the peer is gone.
     Peer& p = at(op.peer);
-    if (p.dead.ok() && p.link == nullptr && p.transport != nullptr && p.transport->accept_fd() >= 0) open(op.peer);
+    if (p.dead.ok() && p.link == nullptr && p.transport != nullptr && p.transport->connects()) open(op.peer);
     if (!p.dead.ok()) return finish(op, p.dead);
   }
   op.phase = MessagePhase::kPosted;
@@ -308,10 +310,10 @@ void MessageEngine::retract(MessageOp& op, Outcome outcome, bool quiet) {
   finish(op, outcome, quiet);
 }
 
-void MessageEngine::fail(Outcome outcome) {
+void MessageEngine::fail(Outcome outcome, std::string_view reason) {
   if (!failed_.ok()) return;
   failed_ = outcome;
-  say_farewell(outcome);
+  say_farewell(outcome, reason);
   for (int i = 0; i < static_cast<int>(peers_.size()); ++i) lose(i, outcome);
   posted_any_.clear();
   while (MessageOp* op = all_.front()) finish(*op, outcome);
@@ -322,7 +324,7 @@ void MessageEngine::lose(int peer, Outcome outcome) {
   Peer& p = at(peer);
   if (!p.dead.ok()) return;
   p.dead = outcome;
-  p.wants_room = false;
+  p.polls_for_room = false;
   std::erase(active_, peer);
   change_poll_set();
   p.out.clear();

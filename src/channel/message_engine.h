@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,8 @@ class MessageEngine {
 
   // Ends an unfinished op. `quiet`: without its on_done.
   void retract(MessageOp& op, Outcome outcome, bool quiet);
-  void fail(Outcome outcome);
+  void fail(Outcome outcome, std::string_view reason = {});
+  const MessagePort::Said& said_by(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->said; }
 
   // Peers that unfinished ops wait for, kAnySource among them.
   void awaited(std::vector<int>& peers) const;
@@ -84,8 +86,9 @@ class MessageEngine {
     Transport* transport = nullptr;
     Link* link = nullptr;
     bool rings = false;  // the link has no descriptor
-    bool wants_room = false;
-    Outcome dead;  // why nothing goes any more
+    bool polls_for_room = false;
+    Outcome dead;            // why nothing goes any more
+    MessagePort::Said said;  // by itself, or of it by another
     Outbox out;
     Inbox in;
     OpQueue posted;    // kPosted for this peer
@@ -115,7 +118,7 @@ class MessageEngine {
   void finish(MessageOp& op, Outcome outcome, bool quiet = false);
   void detach_receive(MessageOp& op, bool tell);
   void lose(int peer, Outcome outcome);
-  void say_farewell(Outcome outcome);
+  void say_farewell(Outcome outcome, std::string_view reason);
 
   // Links.
   bool open(int peer);
@@ -131,6 +134,7 @@ class MessageEngine {
   void on_withdraw(Peer& p, int peer, std::uint64_t id);
   void on_refuse(Peer& p, int peer);
   void on_farewell(int peer, const FrameHeader& header);
+  void note_said(int rank, Outcome outcome, const CallRecord& words);
 
   const int rank_;
   const pid_t owner_;  // a forked child says nothing in its parent's name
@@ -147,7 +151,6 @@ class MessageEngine {
   bool news_ = false;
   std::uint64_t poll_set_number_ = 0;
   bool outputs_pending_ = false;  // some outbox may be not idle
-  bool accept_soon_ = true;
   std::uint32_t passes_ = 0;
   std::uint32_t idle_passes_ = 0;
   std::vector<Arrival*> spare_arrivals_;

@@ -10,6 +10,8 @@
 //   decline   id                              to the sender: the granted receive has been cancelled
 //   farewell  id: Status, tag: rank to blame  the last frame: this side has failed or left
 //
+// In a farewell the place of the record holds why the group was aborted, in words; zeros, if it was not.
+//
 // A message past the window is announced whatever its size: an empty one then has one empty fragment.
 //
 // `id` is always the number that the message's sender gave it. Between the fragments of one message any other frames
@@ -56,6 +58,8 @@ struct FrameHeader {
 };
 static_assert(std::is_trivially_copyable_v<FrameHeader>);
 static_assert(sizeof(FrameHeader) == 104);
+
+inline constexpr std::size_t kFarewellReasonBytes = sizeof(CallRecord);
 
 // What an eager message counts for against the window: its payload and the memory to keep it.
 constexpr std::uint64_t eager_cost(std::uint64_t bytes) noexcept { return bytes + 256; }

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/utf8.h"
 #include "channel/message_engine.h"
 
 namespace tutti {
@@ -19,8 +20,7 @@ constexpr std::size_t kPassBytes = 256 * 1024;
 constexpr std::size_t kFewLinks = 4;
 constexpr std::uint32_t kFullPassEvery = 16;
 
-// Passes between two looks at what costs a system call: new connections, and the state of links that say nothing.
-constexpr std::uint32_t kAcceptEvery = 64;
+// Passes between two looks at the state of links that say nothing.
 constexpr std::uint32_t kStatusEvery = 256;
 
 // More than any link holds: bounds the reading from a peer that is given up but still writes.
@@ -36,18 +36,16 @@ bool MessageEngine::open(int peer) {
     return false;
   }
   // A link that is connecting has no descriptor yet; its transport announces it again when it has one.
-  p.rings = p.transport->accept_fd() < 0 && p.link->poll_fd() < 0;
+  p.rings = !p.transport->connects() && p.link->poll_fd() < 0;
   change_poll_set();
   if (std::find(active_.begin(), active_.end(), peer) == active_.end()) active_.push_back(peer);
   return true;
 }
 
 bool MessageEngine::accept_links() {
-  const bool look = std::exchange(accept_soon_, false) || passes_ % kAcceptEvery == 0;
   bool any = false;
   std::array<int, 16> peers;
   for (Transport* transport : transports_) {
-    if (!look && transport->accept_fd() >= 0) continue;
     for (int n = transport->accept_new(peers); n > 0; n = transport->accept_new(peers)) {
       for (int i = 0; i < n; ++i) {
         const int peer = peers[static_cast<std::size_t>(i)];
@@ -96,10 +94,8 @@ bool MessageEngine::flush(int peer) {
   if (moved && p.rings) waker_->ring(peer);
   const bool more = !p.out.idle();
   if (more) outputs_pending_ = true;
-  if (more != p.wants_room) {
-    p.wants_room = more;
-    if (more) change_poll_set();
-  }
+  const bool polls = more && p.link->polls_for_room();
+  if (polls != std::exchange(p.polls_for_room, polls) && polls) change_poll_set();
   return moved;
 }
 
@@ -280,19 +276,34 @@ void MessageEngine::on_refuse(Peer& p, int peer) {
 
 // Peers on other hosts learn of our end by the last frame, or, where it finds no room, by the end of the link. Those on
 // this host, whose links ring, learn of it by other means.
-void MessageEngine::say_farewell(Outcome outcome) {
+void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) {
   if (::getpid() != owner_) return;
   for (const int peer : active_) {
     Peer& p = at(peer);
     if (p.rings || !p.dead.ok()) continue;
     try {
       OpQueue finished;
-      p.out.farewell(outcome);
+      p.out.farewell(outcome, reason);
       p.out.pump(*p.link, p.taken, kPassBytes, finished);
     } catch (const std::bad_alloc&) {  // then the end of the link must do
     }
   }
   for (Transport* transport : transports_) transport->close();
+}
+
+// What `rank` has said of itself, or another of it, who knows an abort's reason only. The first word counts.
+void MessageEngine::note_said(int rank, Outcome outcome, const CallRecord& words) {
+  MessagePort::Said& said = at(rank).said;
+  if (!said.outcome.ok() || outcome.status > kLastStatus) return;
+  const bool of_another = outcome.status == Status::kPeerFailed && outcome.peer == rank;
+  if (outcome.status == Status::kAborted || of_another) {
+    std::array<char, kFarewellReasonBytes> text;
+    std::memcpy(text.data(), &words, text.size());
+    said.reason = in_a_line({text.data(), ::strnlen(text.data(), text.size())});
+    if (of_another && said.reason.empty()) return;
+    outcome = {Status::kAborted, rank};
+  }
+  said.outcome = outcome;
 }
 
 // Whoever a peer lost is lost to us too; what else went wrong is the peer's.
@@ -304,6 +315,7 @@ void MessageEngine::on_farewell(int peer, const FrameHeader& header) {
   if (known && (status == Status::kPeerLost || status == Status::kPeerLeft || status == Status::kPeerFailed)) {
     outcome = {status, blamed};
   }
+  note_said(outcome.peer, {status, known ? blamed : -1}, header.record);
   lose(peer, outcome);
 }
 
@@ -334,13 +346,10 @@ void MessageEngine::change_poll_set() noexcept {
 
 std::uint64_t MessageEngine::poll_set(std::vector<pollfd>& fds) {
   fds.clear();
-  accept_soon_ = true;  // the pass after the sleep looks
-  for (const Transport* transport : transports_)
-    if (transport->accept_fd() >= 0) fds.push_back({transport->accept_fd(), POLLIN, 0});
   for (const int peer : active_) {
     const Peer& p = at(peer);
     const int fd = p.link->poll_fd();
-    if (fd >= 0) fds.push_back({fd, static_cast<short>(p.wants_room ? POLLIN | POLLOUT : POLLIN), 0});
+    if (fd >= 0) fds.push_back({fd, static_cast<short>(p.polls_for_room ? POLLIN | POLLOUT : POLLIN), 0});
   }
   return poll_set_number_;
 }

@@ -235,6 +235,7 @@ void MessagePort::drive(const std::function<bool()>& stop) noexcept {
     }
     s.check();
     s.sleep(kSliceNs, still_idle);
+    if (!stopped && !go_on_waiting()) return;
   }
 }
 
@@ -252,8 +253,13 @@ void MessagePort::cancel(MessageOp& op) noexcept {
   while (ended && !op.done()) sched_yield();  // another thread is in its on_done
 }
 
-void MessagePort::fail(Outcome outcome) noexcept {
-  state_->locked([&](MessageEngine& e) { e.fail(outcome); });
+void MessagePort::fail(Outcome outcome, std::string_view reason) noexcept {
+  state_->locked([&](MessageEngine& e) { e.fail(outcome, reason); });
+}
+
+MessagePort::Said MessagePort::said_by(int peer) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->engine.said_by(peer);
 }
 
 int MessagePort::pending() const noexcept {

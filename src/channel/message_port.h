@@ -20,6 +20,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -125,16 +127,24 @@ class MessagePort {
   // Drives once without blocking; true if anything moved.
   bool progress() noexcept;
 
-  // Drives, sleeping while nothing moves, until `stop` has returned true once: the body of a progress thread. Who makes
-  // `stop` true nudges the waker afterwards.
+  // Drives, sleeping while nothing moves, until `stop` has returned true once, or a handler of a signal has ended the
+  // wait of this thread. Who makes `stop` true nudges the waker afterwards.
   void drive(const std::function<bool()>& stop) noexcept;
 
   // Takes an unfinished op back: afterwards the port never touches it or its data again. The op is done() with
   // kAborted, the peer's side of a message that has begun ends with kPeerFailed. Not to be called from on_done.
   void cancel(MessageOp& op) noexcept;
 
-  // Ends every posted and later op with `outcome` and wakes all waiters. Nothing is written or read any more.
-  void fail(Outcome outcome) noexcept;
+  // Ends every posted and later op with `outcome` and wakes all waiters. Nothing is written or read any more. The peers
+  // are told, with `reason` where the group has been aborted.
+  void fail(Outcome outcome, std::string_view reason = {}) noexcept;
+
+  // What a peer of another host has said of its failure, itself or through others.
+  struct Said {
+    Outcome outcome;     // ok if it has said nothing
+    std::string reason;  // of an abort; may be cut off
+  };
+  Said said_by(int peer) const;
 
   // Posted and unfinished ops.
   int pending() const noexcept;

@@ -1,9 +1,12 @@
 #include "channel/outbox.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <utility>
+
+#include "base/utf8.h"
 
 namespace tutti {
 namespace {
@@ -95,7 +98,7 @@ void Outbox::retract(MessageOp& op, bool tell) {
   }
 }
 
-void Outbox::farewell(Outcome outcome) {
+void Outbox::farewell(Outcome outcome, std::string_view reason) {
   if (op_ != nullptr && body_left_ != 0) own_rest_of_body();
   const bool writing = std::exchange(writing_, false);
   if (op_ != nullptr && is_blank(*op_)) delete op_;
@@ -106,6 +109,9 @@ void Outbox::farewell(Outcome outcome) {
   c.header.kind = FrameKind::kFarewell;
   c.header.id = static_cast<std::uint64_t>(outcome.status);
   c.header.tag = static_cast<std::uint64_t>(outcome.peer);
+  std::array<char, kFarewellReasonBytes> text{};
+  std::ranges::copy(first_of(reason, text.size()), text.begin());
+  std::memcpy(&c.header.record, text.data(), text.size());
   control_.push_back(c);
 }
 

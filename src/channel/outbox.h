@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <string_view>
 #include <vector>
 
 #include "channel/intrusive_list.h"
@@ -37,8 +38,8 @@ class Outbox {
   // Takes an unfinished send out; its memory is not read afterwards. `tell`: the peer hears of it.
   void retract(MessageOp& op, bool tell);
 
-  // Forgets everything but the frame being written, and says why this side ends.
-  void farewell(Outcome outcome);
+  // Forgets everything but the frame being written, and says why this side ends; of `reason` what there is room for.
+  void farewell(Outcome outcome, std::string_view reason);
 
   // Forgets everything, for a link that is dead.
   void clear() noexcept;

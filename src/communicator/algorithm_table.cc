@@ -1,21 +1,20 @@
 #include "communicator/algorithm_table.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
 #include "algorithm/user/limited.h"
+#include "communicator/named_algorithm.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
 AlgorithmTable::AlgorithmTable(std::shared_ptr<const AlgorithmCollection> base, MakeSelector make_selector,
-                               PlanWorld world, bool arenas_mapped, std::uint32_t plans)
+                               GroupPlace world, bool arenas_mapped, std::uint32_t plans)
     : base_(std::move(base)),
       make_selector_(std::move(make_selector)),
       world_(std::move(world)),
-      ranks_(static_cast<int>(std::max<std::size_t>(1, world_.host_of.size()))),
       arenas_mapped_(arenas_mapped),
       plans_(plans),
       identity_(plans),
@@ -26,7 +25,7 @@ void AlgorithmTable::install(AlgorithmSet set, int hosts) {
   identity.add(plans_).add(set.choose ? "chosen by a function" : "the first that fits");
   std::vector<std::shared_ptr<const Algorithm>> list;
   for (const UserAlgorithmPtr& algorithm : set.algorithms) {
-    if (ranks_ == 1 || !for_these_ranks(*algorithm, hosts)) continue;  // a rank on its own runs none
+    if (world_.ranks.ranks() == 1 || !for_these_ranks(*algorithm, hosts)) continue;  // a rank on its own runs none
     list.push_back(made(*algorithm));
     identity.add(algorithm->identity());
   }
@@ -57,11 +56,9 @@ UserAlgorithmPtr AlgorithmTable::choose(const AlgorithmRequest& request) const {
 
 // What the communicator's ranks and hosts rule out for good.
 bool AlgorithmTable::for_these_ranks(const UserAlgorithm& algorithm, int hosts) const noexcept {
-  const AlgorithmLimits& limits = algorithm.limits();
   const bool suits = algorithm.kind() == UserAlgorithm::Kind::kLibrary ||
                      (arenas_mapped_ && (algorithm.kind() == UserAlgorithm::Kind::kPlan || hosts == 1));
-  return suits && algorithm.collective() && (limits.ranks == 0 || limits.ranks == ranks_) &&
-         (limits.ranks_per_host == 0 || limits.ranks_per_host * hosts == ranks_);
+  return suits && algorithm.collective() && is_for_ranks(algorithm.limits(), world_.ranks.ranks(), hosts);
 }
 
 bool AlgorithmTable::suits(const UserAlgorithm& algorithm, const CallShape& shape) {
@@ -74,26 +71,17 @@ bool AlgorithmTable::suits(const UserAlgorithm& algorithm, const CallShape& shap
 }
 
 void AlgorithmTable::check(const UserAlgorithm& algorithm, const CallShape& shape) {
-  const std::string head = "\"" + algorithm.name() + "\" ";
-  if (algorithm.collective() && *algorithm.collective() != shape.collective) {
-    throw_error(ErrorKind::kInvalidArgument, head + "computes " + std::string(to_string(*algorithm.collective())) +
-                                                 ", not " + std::string(to_string(shape.collective)));
-  }
-  if (shape.uneven) throw_error(ErrorKind::kInvalidArgument, head + "needs blocks of equal size");
+  check_computes(algorithm, shape);
   const std::shared_ptr<const Algorithm> ready = made(algorithm);
   CallShape open = shape;
   // Whether tensors are mapped everywhere is known once all ranks have announced the call.
   open.mapped_input = open.mapped_output = true;
   open.announced = ready != nullptr && !ready->announces();
-  const char* reason = ready != nullptr ? ready->refusal(open) : limits_refusal(algorithm.limits(), open);
-  if (reason == nullptr) return;
-  throw_error(ErrorKind::kInvalidArgument, head + "cannot run this " + std::string(to_string(shape.collective)) +
-                                               " of " + std::to_string(shape.bytes) + " bytes a rank block: it " +
-                                               reason);
+  refuse_named(algorithm, shape, ready != nullptr ? ready->refusal(open) : limits_refusal(algorithm.limits(), open));
 }
 
 std::shared_ptr<const Algorithm> AlgorithmTable::made(const UserAlgorithm& algorithm) {
-  if (ranks_ == 1) return nullptr;
+  if (world_.ranks.ranks() == 1) return nullptr;
   const std::uint64_t identity = algorithm.identity();
   const std::lock_guard lock(mutex_);
   if (const auto found = made_.find(identity); found != made_.end()) return found->second.algorithm;

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "algorithm/collection.h"
-#include "algorithm/plan/plan_world.h"
+#include "algorithm/group_place.h"
 #include "tutti/user_algorithm.h"
 
 namespace tutti {
@@ -24,7 +24,7 @@ class AlgorithmTable {
 
   // `base`: the library's algorithms and the plans of TUTTI_PLAN_PATH, whose identity is `plans`. `arenas_mapped`: on
   // every host, each rank maps the arenas of all.
-  AlgorithmTable(std::shared_ptr<const AlgorithmCollection> base, MakeSelector make_selector, PlanWorld world,
+  AlgorithmTable(std::shared_ptr<const AlgorithmCollection> base, MakeSelector make_selector, GroupPlace world,
                  bool arenas_mapped, std::uint32_t plans);
 
   // Replaces what was installed before. Algorithms for other numbers of ranks, or for ranks on one host where there are
@@ -62,8 +62,7 @@ class AlgorithmTable {
 
   const std::shared_ptr<const AlgorithmCollection> base_;
   const MakeSelector make_selector_;
-  const PlanWorld world_;
-  const int ranks_;
+  const GroupPlace world_;
   const bool arenas_mapped_;
   const std::uint32_t plans_;
 

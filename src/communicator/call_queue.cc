@@ -7,6 +7,7 @@
 #include "base/interruption.h"
 #include "base/registry.h"
 #include "base/thread.h"
+#include "communicator/call_check.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -40,6 +41,7 @@ void WorkState::throw_if_forked() const {
 }
 
 void WorkState::wait(std::chrono::milliseconds timeout) {
+  check_call_timeout("wait", timeout);
   if (!done()) {
     throw_if_forked();
     Deadline deadline = Deadline::after(timeout);

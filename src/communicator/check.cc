@@ -125,6 +125,18 @@ void check_group(int rank, int size) {
   }
 }
 
+void check_group_timeout(const std::string& group, std::chrono::milliseconds timeout) {
+  if (timeout.count() > 0) return;
+  throw_error(ErrorKind::kInvalidArgument, "group '" + group + "': the timeout of a group must be more than 0, not " +
+                                               std::to_string(timeout.count()) + " ms");
+}
+
+void check_call_timeout(std::string_view what, std::chrono::milliseconds timeout) {
+  if (timeout.count() >= 0) return;
+  throw_error(ErrorKind::kInvalidArgument, std::string(what) + ": the timeout must not be negative, as " +
+                                               std::to_string(timeout.count()) + " ms is");
+}
+
 void check_call(const Call& call, int rank, int size) {
   const Collective c = call.collective;
   const bool at_root = call.root == rank;

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "communicator/communicator_impl.h"
+#include "communicator/named_algorithm.h"
 
 namespace tutti {
 
@@ -12,7 +13,7 @@ void CommunicatorImpl::set_algorithms(AlgorithmSet set) {
     throw_error(ErrorKind::kTimeout, "set_algorithms: calls of group '" + options_.name + "' are still under way");
   }
   const std::lock_guard lock(run_mutex_);
-  algorithms_.install(std::move(set), topology_.hosts);
+  algorithms_.install(std::move(set), topology_.ranks.hosts());
 }
 
 void CommunicatorImpl::check_choice(const Call& call) const {
@@ -24,18 +25,7 @@ UserAlgorithmPtr CommunicatorImpl::chosen_for(const Call& call) const {
   if (call.choice != nullptr) return call.choice->algorithm;
   if (!algorithms_.chooses() || size_ == 1 || call.uneven || call.collective == Collective::kBarrier) return nullptr;
   const CallShape shape = shape_of(call);
-  AlgorithmRequest request;
-  request.collective = call.collective;
-  request.dtype = call.dtype;
-  request.op = call.op;
-  request.bytes = shape.bytes;
-  request.rank = rank_;
-  request.ranks = size_;
-  request.ranks_per_host = size_ / topology_.hosts;
-  request.root = shape.root;
-  request.input = call.input.pointers != nullptr ? call.input.pointers[0] : call.input.base;
-  request.output = call.output.pointers != nullptr ? call.output.pointers[0] : call.output.base;
-  UserAlgorithmPtr chosen = algorithms_.choose(request);
+  UserAlgorithmPtr chosen = algorithms_.choose(request_of(call, shape, rank_));
   return chosen != nullptr && algorithms_.suits(*chosen, shape) ? chosen : nullptr;
 }
 

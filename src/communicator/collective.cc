@@ -9,6 +9,7 @@
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
 #include "communicator/call_bytes.h"
+#include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/kernels.h"
@@ -64,9 +65,9 @@ CallRecord CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* 
   record.uneven = call.uneven ? 1 : 0;
   record.count = call.count;
   record.mapped_input = record.mapped_output = kNotMapped;
-  record.plans = algorithms_.identity();
+  record.algorithm = algorithms_.identity();
   if (chosen != nullptr) {
-    record.plans = fold(chosen->identity());
+    record.algorithm = fold(chosen->identity());
     name_algorithm(record, chosen->name());
   }
   record.hash = fingerprint(record);
@@ -80,7 +81,7 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
   shape.op = call.op;
   shape.bytes = call.uneven ? 0 : block_bytes(call, rank_);
   shape.ranks = size_;
-  shape.hosts = topology_.hosts;
+  shape.hosts = topology_.ranks.hosts();
   shape.uneven = call.uneven;
   shape.root = has_root(call.collective) ? call.root : -1;
   shape.crowded = topology_.host != nullptr && topology_.host->crowded();
@@ -89,6 +90,7 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
 
 void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) {
   check(call);
+  check_call_timeout(to_string(call.collective), timeout);
   throw_if_running_here(to_string(call.collective).data());
   if (!queue_.empty() && !queue_.on_own_thread()) {
     queue_.push(call, timeout, nullptr)->wait();
@@ -100,6 +102,7 @@ void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) 
 WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds timeout,
                                  std::shared_ptr<void> keep_alive) {
   check(call);
+  check_call_timeout(to_string(call.collective), timeout);
   throw_if_unusable();
   return queue_.push(call, timeout, std::move(keep_alive));
 }
@@ -143,8 +146,8 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
     context.timeout = context_.deadline.timeout();
     context.detail = context_.detail;
     explain_failure(outcome, context);
-    context.our_algorithm = algorithms_.name_of(context.ours.plans);
-    context.their_algorithm = algorithms_.name_of(context.theirs.plans);
+    context.our_algorithm = algorithms_.name_of(context.ours.algorithm);
+    context.their_algorithm = algorithms_.name_of(context.theirs.algorithm);
     // The peers first: it may take a while to make memory this process's own.
     const Error error = poison(outcome, context);
     take_tensors_back(false);
@@ -191,18 +194,17 @@ Call CommunicatorImpl::premultiplied(const Call& call) {
 // Completes what the algorithm has said by what the ranks of this host have announced.
 void CommunicatorImpl::explain_failure(Outcome& outcome, FailureContext& context) noexcept {
   HostChannel* host = topology_.host.get();
-  const auto rank_at = [this](int index) { return topology_.host_ranks[static_cast<std::size_t>(index)]; };
   bool announced = context_.host != nullptr;  // the difference is one of announcements
   if (host != nullptr && outcome.status == Status::kPeerFailed) {
     // A peer found the difference first. Both calls are to be named on every rank.
     if (const int peer = host->find_mismatch(); peer >= 0) {
-      outcome = {Status::kMismatch, rank_at(peer)};
+      outcome = {Status::kMismatch, place_.rank_at(peer)};
       announced = true;
     }
   }
   if (host != nullptr && outcome.status == Status::kTimeout) {
     context.missing = host->missing();
-    for (int& missing : context.missing) missing = rank_at(missing);
+    for (int& missing : context.missing) missing = place_.rank_at(missing);
   }
   if (outcome.status != Status::kMismatch) return;
   if (announced) {
@@ -307,13 +309,14 @@ Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept 
 
 // Of several hosts: tells the ranks of this one, of which some may run in two levels what this one does not.
 Outcome CommunicatorImpl::announce_here() noexcept {
-  HostChannel* host = hosts_.here;
+  HostChannel* host = place_.host;
   if (host == nullptr) return kOkOutcome;
   return of_group(context_, host->begin_and_announce(context_.record, context_.deadline));
 }
 
 void CommunicatorImpl::publish_block_sizes(const Call& call) noexcept {
   CallRecord& record = context_.record;
+  record.largest = 0;
   std::uint64_t* sizes = context_.host->sizes(rank_);
   const CollectiveTraits& traits = traits_of(call.collective);
   const bool sends_list = traits.input_blocks && (!traits.root_reads || rank_ == call.root);

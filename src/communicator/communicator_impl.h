@@ -4,7 +4,7 @@
 // drives point-to-point calls that nobody waits for. Both threads start when first needed.
 //
 // Locks, in the order in which they may be taken:
-//   run_mutex_      held while a collective runs; guards sequence_, context_, scratch_, and the host channel's call
+//   run_mutex_      held while a collective runs; guards sequence_, call_, and the host channel's call
 //   state failure_mutex_  guards failure_; a leaf
 // The port, the queue and the works have leaf mutexes of their own.
 //
@@ -49,8 +49,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   int size() const noexcept override { return size_; }
   const std::string& name() const noexcept override { return options_.name; }
   const CommunicatorOptions& options() const noexcept override { return options_; }
-  const std::vector<int>& host_ranks() const noexcept override { return topology_.host_ranks; }
-  int host_count() const noexcept override { return topology_.hosts; }
+  const std::vector<int>& host_ranks() const noexcept override { return topology_.ranks.beside(rank_); }
+  int host_count() const noexcept override { return topology_.ranks.hosts(); }
 
   void check(const Call& call) const override;
   void run(const Call& call, std::chrono::milliseconds timeout) override;
@@ -73,13 +73,11 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
                                        std::vector<int>* members) override;
 
-  // relaxed: a changed timeout takes effect at some later call.
+  // relaxed, here and where it is set: a changed timeout takes effect at some later call.
   std::chrono::milliseconds timeout() const noexcept override {
     return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
   }
-  void set_timeout(std::chrono::milliseconds timeout) noexcept override {
-    timeout_ms_.store(timeout.count(), std::memory_order_relaxed);
-  }
+  void set_timeout(std::chrono::milliseconds timeout) override;
   // relaxed: a reader on another thread wants any recent value.
   std::uint64_t sequence() const noexcept override { return sequence_.load(std::memory_order_relaxed); }
 
@@ -150,16 +148,16 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   const CommunicatorOptions options_;
   const Logger logger_;
   Topology topology_;
-  const GroupHosts hosts_;
+  const GroupPlace place_;
   std::unique_ptr<MessagePort> port_;
   mutable AlgorithmTable algorithms_;  // see there for its threads
   std::atomic<std::int64_t> timeout_ms_;
 
   std::mutex run_mutex_;
   std::atomic<std::uint64_t> sequence_{0};  // written under run_mutex_
-  CallContext context_;
+  CallState call_;
+  CallContext context_{call_};
   std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output
-  Scratch scratch_;                           // of algorithms
   Scratch factor_scratch_;                    // kPremulSum: the multiplied input ...
   std::vector<void*> factor_blocks_;          // ... and where its blocks begin
 

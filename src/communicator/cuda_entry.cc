@@ -1,18 +1,23 @@
-// CudaCommunicator::create in libtutti.so: finds the plug-in and passes the call on.
+// Communicators on devices, in libtutti.so: finds the plug-in and passes the call on.
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <thread>
 
 #include "algorithm/cuda/choice.h"
 #include "base/log.h"
 #include "base/release.h"
+#include "bootstrap/exchange.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
+#include "communicator/cuda/entry.h"
 #include "communicator/failure_watch.h"
 #include "device/registry.h"
 #include "tutti/config.h"
 #include "tutti/cuda_capture.h"
 #include "tutti/cuda_communicator.h"
 #include "tutti/cuda_report.h"
+#include "tutti/device_communicator.h"
 
 namespace tutti {
 namespace {
@@ -22,6 +27,22 @@ namespace {
 DeviceRegistry& registry(const Config& config) {
   static DeviceRegistry* const instance = new DeviceRegistry(DeviceRegistry::default_directories(config.plugin_path));
   return *instance;
+}
+
+// With what the environment says where the caller has left it open.
+CudaOptions completed(const CudaOptions& options) {
+  CudaOptions complete = options;
+  if (!complete.config) complete.config = config_from_environment();
+  const Config& config = *complete.config;
+  if (complete.transport.empty()) complete.transport = config.cuda_transport;
+  if (complete.algorithm.empty()) complete.algorithm = config.cuda_algorithm;
+  if (complete.max_blocks == 0) complete.max_blocks = config.cuda_max_blocks;
+  if (complete.flight_recorder_entries < 0) complete.flight_recorder_entries = config.flight_recorder_entries;
+  if (complete.plan_path.empty()) complete.plan_path = config.plan_path;
+  if (complete.plan_path == "none" || complete.messages_only) complete.plan_path.clear();
+  if (complete.compile.empty()) complete.compile = config.cuda_compile;
+  if (complete.secret.empty()) complete.secret = config.secret;
+  return complete;
 }
 
 // What a caller holds of a communicator: looked at as long as it does.
@@ -44,26 +65,27 @@ std::shared_ptr<CudaCommunicator> watched(std::shared_ptr<CudaCommunicator> comm
 
 }  // namespace
 
+Device& device_of_kind(const std::string& kind) { return registry(config_from_environment()).find(kind); }
+
+std::shared_ptr<CudaCommunicator> make_communicator(const std::string& kind, Store& store, const std::string& id,
+                                                    int rank, int size, const CudaOptions& options) {
+  check_group(rank, size);
+  return telling(store, id, rank, [&] {
+    const CudaOptions complete = completed(options);
+    auto made = registry(*complete.config).find(kind).make_communicator(store, id, rank, size, complete);
+    return watched(released_by_owner(std::move(made)), *complete.config);
+  });
+}
+
 std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const std::string& id, int rank, int size,
                                                            const CudaOptions& options) {
-  check_group(rank, size);
-  const Config config = config_from_environment();
-  CudaOptions complete = options;
-  if (complete.transport.empty()) complete.transport = config.cuda_transport;
-  if (complete.algorithm.empty()) complete.algorithm = config.cuda_algorithm;
-  if (complete.max_blocks == 0) complete.max_blocks = config.cuda_max_blocks;
-  if (complete.flight_recorder_entries < 0) complete.flight_recorder_entries = config.flight_recorder_entries;
-  if (complete.plan_path.empty()) complete.plan_path = config.plan_path;
-  if (complete.plan_path == "none" || complete.messages_only) complete.plan_path.clear();
-  if (complete.secret.empty()) complete.secret = config.secret;
-  return watched(released_by_owner(registry(config).find("cuda").make_communicator(store, id, rank, size, complete)),
-                 config);
+  return make_communicator("cuda", store, id, rank, size, options);
 }
 
 std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }
 CudaReport cuda_report() {
   try {
-    return registry(config_from_environment()).find("cuda").report();
+    return device_of_kind("cuda").report();
   } catch (const Error& e) {
     CudaReport report;
     report.plugin_problem = e.what();
@@ -101,11 +123,24 @@ std::string try_cuda_group() {
   return transports[0];
 }
 
-bool cuda_is_capturing(int device, CudaStream stream) {
-  return registry(config_from_environment()).find("cuda").is_capturing(device, stream);
+// A process that has not loaded CUDA's driver has no memory of its devices: then nothing is loaded to find that out.
+std::optional<int> device_of(const std::string& kind, const void* address) {
+  if (kind == "cuda") {
+    void* const driver = ::dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver == nullptr) return std::nullopt;
+    ::dlclose(driver);
+  }
+  try {
+    const int index = device_of_kind(kind).index_of(address);
+    return index >= 0 ? std::optional(index) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // no plug-in
+  }
 }
 
-void cuda_relax_capture_in_thread() { registry(config_from_environment()).find("cuda").relax_capture_in_thread(); }
+bool cuda_is_capturing(int device, CudaStream stream) { return device_of_kind("cuda").is_capturing(device, stream); }
+
+void cuda_relax_capture_in_thread() { device_of_kind("cuda").relax_capture_in_thread(); }
 
 std::vector<std::string> CudaCommunicator::algorithms() { return cuda::algorithm_names(); }
 

@@ -33,7 +33,7 @@ std::string reported_text(Outcome reported, const std::string& reason) {
     case Status::kPeerLeft:
       return "it needed" + other + ", which had left";
     case Status::kPeerFailed:
-      return "it learnt of a failure of" + other;
+      return "it learnt of a failure of" + other + (reason.empty() ? "" : ", which aborted the group: " + reason);
     case Status::kMismatch:
       return "its call differs from that of" + other;
     case Status::kAborted:

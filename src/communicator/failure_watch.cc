@@ -15,24 +15,25 @@ FailureWatch& FailureWatch::of_process() {
   return *instance;
 }
 
-// No look runs once this has returned.
+// No look runs once this has returned, and none is added.
 void FailureWatch::stop() noexcept {
   if (forked_child()) return;
+  std::thread ending;
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    ending.swap(thread_);
   }
   stop_.notify_all();
+  if (ending.joinable()) ending.join();
 }
 
-FailureWatch::~FailureWatch() {
-  stop();
-  if (thread_.joinable()) thread_.join();
-}
+FailureWatch::~FailureWatch() { stop(); }
 
 std::uint64_t FailureWatch::add(const Logger& logger, bool end, Look look) {
   if (forked_child()) return 0;
   const std::lock_guard lock(mutex_);
+  if (stopping_) return 0;  // the process ends
   if (!thread_.joinable()) {
     thread_ = start_thread("that watches for failures on GPUs", [this] { run(); });
   }

@@ -16,6 +16,7 @@
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
+#include "communicator/gather_all.h"
 #include "transport/tcp/address.h"
 
 namespace tutti {
@@ -55,38 +56,56 @@ class LastWill {
   TcpStore& store_;
 };
 
-std::shared_ptr<Communicator> join_at(const MeetingPlace& place, int rank, int size, CommunicatorOptions options) {
-  // Of both, so that no two groups prove the same.
-  const std::string own = hexadecimal(place.secret);
-  const std::string& set = options.config.secret;
-  options.config.secret = set.empty() ? own : hexadecimal(std::as_bytes(std::span(text_of(hmac_sha256(set, own)))));
-  options.config.master_address = place.address;  // what all ranks reach
-  const std::unique_ptr<TcpStore> store = reach(place, options.timeout);
-  const LastWill will(*store, kJoinedId, rank, options.name);
-  std::shared_ptr<Communicator> group = Communicator::create(*store, kJoinedId, rank, size, options);
-  // A rank that has formed its part may still be read by others: nobody ends what they meet at before all are done.
-  group->run(Call{});
-  take_offer(place);
-  return group;
-}
+// A rank that has reached the place of its group. From here on its end is an error of the others at once.
+class Arrived {
+ public:
+  Arrived(const MeetingPlace& place, int rank, const CommunicatorOptions& options, const std::string& maker)
+      : place_(place),
+        rank_(rank),
+        options_(options),
+        store_(reach(place, options.timeout, maker)),
+        will_(*store_, kJoinedId, rank, options.name) {
+    // Of both, so that no two groups prove the same.
+    const std::string own = hexadecimal(place.secret);
+    std::string& set = options_.config.secret;
+    set = set.empty() ? own : hexadecimal(std::as_bytes(std::span(text_of(hmac_sha256(set, own)))));
+    options_.config.master_address = place.address;  // what all ranks reach
+  }
 
-// One block of every rank, in rank order.
-template <class Block>
-std::vector<Block> gather_all(Communicator& group, const Block& own) {
-  std::vector<Block> all(static_cast<std::size_t>(group.size()));
-  Call call;
-  call.collective = Collective::kAllGather;
-  call.count = sizeof(Block);
-  call.input = Blocks::single(&own, sizeof(Block));
-  call.output = Blocks::single(all.data(), sizeof(Block));
-  group.run(call);
-  return all;
-}
+  std::shared_ptr<Communicator> join(int size) {
+    std::shared_ptr<Communicator> group = Communicator::create(*store_, kJoinedId, rank_, size, options_);
+    // A rank that has formed its part may still be read by others: nobody ends what they meet at before all are done.
+    group->run(Call{});
+    take_offer(place_);
+    return group;
+  }
+
+ private:
+  const MeetingPlace place_;
+  const int rank_;
+  CommunicatorOptions options_;
+  const std::unique_ptr<TcpStore> store_;
+  const LastWill will_;
+};
 
 struct Wish {
   std::int32_t color = -1;
   std::int32_t key = 0;
 };
+
+// The ranks of the parent with this rank's color, in the order of their keys; none if it has none.
+std::vector<int> members_of(Communicator& parent, int color, int key) {
+  const std::vector<Wish> wishes = gather_all(parent, Wish{color, key});
+  std::vector<std::tuple<int, int>> keyed;
+  for (int r = 0; r < parent.size(); ++r) {
+    const Wish& wish = wishes[static_cast<std::size_t>(r)];
+    if (color >= 0 && wish.color == color) keyed.emplace_back(wish.key, r);
+  }
+  std::sort(keyed.begin(), keyed.end());
+  std::vector<int> members;
+  for (const auto& [ignored, r] : keyed) members.push_back(r);
+  return members;
+}
 
 }  // namespace
 
@@ -96,6 +115,7 @@ GroupId make_group_id(const Config& config, const std::string& address) {
 
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
   check_group(rank, size);
+  check_group_timeout(options.name, options.timeout);
   const std::optional<MeetingPlace> place = decode_meeting_place(id);
   if (!place) {
     throw_error(ErrorKind::kInvalidArgument,
@@ -103,48 +123,47 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, 
                     ": this is no id of a group; carry all " + std::to_string(kGroupIdBytes) +
                     " bytes of the one that its maker got, and use the same version of Tutti everywhere");
   }
-  return join_at(*place, rank, size, options);
+  return Arrived(*place, rank, options, "the process that made the group's id").join(size);
 }
 
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {
   CommunicatorOptions options = parent.options();
   options.timeout = parent.timeout();
   options.name = name;
-  const std::vector<Wish> wishes = gather_all(parent, Wish{color, key});
-  std::vector<std::tuple<int, int>> members;  // key and rank of those with this rank's color
-  for (int r = 0; r < parent.size(); ++r) {
-    const Wish& wish = wishes[static_cast<std::size_t>(r)];
-    if (color >= 0 && wish.color == color) members.emplace_back(wish.key, r);
-  }
-  std::sort(members.begin(), members.end());
-  const int first = members.empty() ? -1 : std::get<1>(members.front());
+  const std::vector<int> members = members_of(parent, color, key);
+  const auto size = static_cast<int>(members.size());
+  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), parent.rank()) - members.begin());
   // The first of a new group offers its place. One that cannot says so by an empty one: nobody is to wait for it.
   GroupId offered{};
   std::exception_ptr failed;
-  if (first == parent.rank() && members.size() > 1) {
+  const auto attempt = [&](const auto& step) {
     try {
-      offered = make_group_id(options.config);
-    } catch (const std::exception&) {
+      step();
+    } catch (...) {
       failed = std::current_exception();
     }
-  }
+  };
+  if (size > 1 && rank == 0) attempt([&] { offered = make_group_id(options.config); });
   const std::vector<GroupId> places = gather_all(parent, offered);
+  // All reach their places before anyone goes on: who dies earlier is missed in the parent, who dies later where they
+  // meet.
+  std::optional<MeetingPlace> place;
+  std::optional<Arrived> here;
+  if (size > 1) place = decode_meeting_place(places[static_cast<std::size_t>(members.front())]);
+  if (place) attempt([&] { here.emplace(*place, rank, options, "rank 0 of group '" + name + "'"); });
+  const std::vector<std::int32_t> ready = gather_all(parent, std::int32_t{failed == nullptr});
   if (failed != nullptr) std::rethrow_exception(failed);
   if (members.empty()) return nullptr;
-  const auto own = std::find(members.begin(), members.end(), std::tuple(key, parent.rank()));
-  const int rank = static_cast<int>(own - members.begin());
-  const int size = static_cast<int>(members.size());
-  if (size == 1) {
-    MemoryStore nobody;
-    return Communicator::create(nobody, kJoinedId, 0, 1, options);
+  for (const int r : members) {
+    if (ready[static_cast<std::size_t>(r)] != 0) continue;
+    throw_error(ErrorKind::kPeerLost,
+                "the split of group '" + parent.name() + "' into '" + name + "': rank " + std::to_string(r) +
+                    (place ? " cannot reach the place to meet" : " cannot offer a place to meet") +
+                    "; its own error says why");
   }
-  const std::optional<MeetingPlace> place = decode_meeting_place(places[static_cast<std::size_t>(first)]);
-  if (!place) {
-    throw_error(ErrorKind::kPeerLost, "the split of group '" + parent.name() + "' into '" + options.name + "': rank " +
-                                          std::to_string(first) +
-                                          " cannot offer a place to meet; its own error says why");
-  }
-  return join_at(*place, rank, size, options);
+  if (here) return here->join(size);
+  MemoryStore nobody;
+  return Communicator::create(nobody, kJoinedId, 0, 1, options);
 }
 
 }  // namespace tutti

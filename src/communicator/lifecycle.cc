@@ -19,7 +19,7 @@ void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const C
   if (rank == 0 && !tuning.complaint.empty()) {
     Logger(parse_log_level(options.config.log_level), rank).warning(tuning.complaint);
   }
-  if (topology.hosts > 1 || topology.host == nullptr) {
+  if (!topology.ranks.one_host() || topology.host == nullptr) {
     tuning = {};
     return;
   }
@@ -40,13 +40,12 @@ void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const C
 }
 
 // A user's plans first, then the library's own algorithms, then the plans that the tuning table may choose.
-std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, int rank, const PlanFiles& plans,
-                                                   const Tuning& tuning) {
+std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, const GroupPlace& place,
+                                                   const PlanFiles& plans, const Tuning& tuning) {
   if (!topology.arenas_mapped || (plans.files.empty() && tuning.plans.empty())) return AlgorithmCollection::defaults();
-  const PlanWorld world{rank, topology.host_of, topology.host_ranks, topology.host.get()};
   auto collection = std::make_shared<AlgorithmCollection>(*AlgorithmCollection::defaults());
-  collection->prefer(plan_algorithms(plans.files, world));
-  for (auto& algorithm : plan_algorithms(tuning.plans, world)) collection->add(std::move(algorithm));
+  collection->prefer(plan_algorithms(plans.files, place));
+  for (auto& algorithm : plan_algorithms(tuning.plans, place)) collection->add(std::move(algorithm));
   return collection;
 }
 
@@ -74,6 +73,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
                                                    const CommunicatorOptions& options) {
   check_group(rank, size);
   return telling(store, id, rank, [&]() -> std::shared_ptr<Communicator> {
+    check_group_timeout(options.name, options.timeout);
     // First, so that a bad file is an error of its own and not a group that never forms.
     Tuning tuning = load_tuning(options.config, size);
     const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
@@ -90,15 +90,14 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       options_(options),
       logger_(parse_log_level(options.config.log_level), rank),
       topology_(std::move(topology)),
-      hosts_(make_group_hosts(rank, topology_.host_of, topology_.host.get())),
+      place_{rank, topology_.ranks, topology_.host.get()},
       algorithms_(
-          collect(topology_, rank, plans, tuning),
+          collect(topology_, place_, plans, tuning),
           [measured = rules(topology_, size, tuning),
            forced = options.config.algorithm](std::shared_ptr<const AlgorithmCollection> collection) {
             return Selector(std::move(collection), measured, forced);
           },
-          PlanWorld{rank, topology_.host_of, topology_.host_ranks, topology_.host.get()}, topology_.arenas_mapped,
-          plans.identity),
+          place_, topology_.arenas_mapped, plans.identity),
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {
@@ -106,15 +105,14 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, topology_.waker.get(), topology_.spin_ns);
   context_.rank = rank;
   context_.size = size;
-  context_.host = topology_.hosts == 1 ? topology_.host.get() : nullptr;
-  context_.hosts = topology_.hosts > 1 ? &hosts_ : nullptr;
+  context_.host = topology_.ranks.one_host() ? topology_.host.get() : nullptr;
+  context_.hosts = topology_.ranks.one_host() ? nullptr : &place_;
   context_.port = port_.get();
-  context_.scratch = &scratch_;
   exit_hook_ = std::make_unique<ExitHook>([this] {
     if (topology_.host) topology_.host->leave();
   });
   logger_.debug("group '" + options_.name + "': " + std::to_string(size) + " ranks on " +
-                std::to_string(topology_.hosts) + " hosts");
+                std::to_string(topology_.ranks.hosts()) + " hosts");
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
@@ -163,7 +161,12 @@ void CommunicatorImpl::abort(const std::string& reason) noexcept {
     topology_.host->report({Status::kAborted, rank_}, 0, reason);
     topology_.host->abort();
   }
-  port_->fail({Status::kAborted, rank_});
+  port_->fail({Status::kAborted, rank_}, reason);
+}
+
+void CommunicatorImpl::set_timeout(std::chrono::milliseconds timeout) {
+  check_group_timeout(options_.name, timeout);
+  timeout_ms_.store(timeout.count(), std::memory_order_relaxed);  // relaxed: see timeout()
 }
 
 std::optional<Error> CommunicatorImpl::failure() const {
@@ -210,32 +213,47 @@ void CommunicatorImpl::throw_if_unusable() const {
   }
 }
 
-// Fills in what a rank of this host has told of itself. Whoever such a peer lost is lost to us too: the message names
-// the rank that died, not the one that noticed first.
+// Fills in what the rank to blame has told of itself. On this host, whoever such a peer lost is lost to us too: the
+// message names the rank that died, not the one that noticed first.
 void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept {
-  const auto index_of = [this](int rank) {
-    const auto& ranks = topology_.host_ranks;
-    const auto found = std::find(ranks.begin(), ranks.end(), rank);
-    return found != ranks.end() ? static_cast<int>(found - ranks.begin()) : -1;
-  };
   const HostChannel* host = topology_.host.get();
-  int index = host != nullptr ? index_of(outcome.peer) : -1;
-  if (index < 0) return;
+  int index = host != nullptr ? place_.place_here(outcome.peer) : -1;
+  if (index < 0) {
+    if (outcome.status != Status::kPeerFailed || outcome.peer < 0) return;
+    const MessagePort::Said said = port_->said_by(outcome.peer);
+    context.reported = said.outcome;
+    context.reported_reason = said.reason;
+    return;
+  }
+  // What a peer says of a rank is none until it has been looked at.
+  const auto reported_by = [&](int peer) {
+    Outcome said = host->reported(peer);
+    if (said.peer < 0 || said.peer >= size_) said.peer = -1;
+    return said;
+  };
   // Who has only learnt of it from another is not who failed.
   for (int hops = 0; hops < host->ranks() && outcome.status == Status::kPeerFailed; ++hops) {
-    const Outcome said = host->reported(index);
-    const int next = said.status == Status::kPeerFailed && said.peer != rank_ ? index_of(said.peer) : -1;
+    const Outcome said = reported_by(index);
+    const int next = said.status == Status::kPeerFailed && said.peer != rank_ ? place_.place_here(said.peer) : -1;
     if (next < 0 || host->reported(next).ok()) break;
     index = next;
     outcome.peer = said.peer;
   }
-  context.reported = host->reported(index);
+  context.reported = reported_by(index);
   context.reported_reason = host->reason_of(index);
   const Status cause = context.reported.status;
   if (outcome.status == Status::kPeerFailed && (cause == Status::kPeerLost || cause == Status::kPeerLeft) &&
-      context.reported.peer != rank_) {
+      context.reported.peer >= 0 && context.reported.peer != rank_) {
     outcome = context.reported;
-    index = index_of(outcome.peer);
+    index = place_.place_here(outcome.peer);
+  }
+  // A reason is known of an abort only: whoever brought it here from another host has aborted nothing.
+  const int aborter = context.reported.peer;
+  if (outcome.status == Status::kPeerFailed && cause == Status::kPeerFailed && !context.reported_reason.empty() &&
+      aborter >= 0 && aborter != rank_ && place_.place_here(aborter) < 0) {
+    outcome.peer = aborter;
+    context.reported = {Status::kAborted, aborter};
+    index = -1;
   }
   if (index >= 0) context.peer_pid = host->pid(index);
 }
@@ -266,8 +284,10 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
     }
   }
   metrics_.count_error();
-  if (host != nullptr) host->report(outcome, context.mine.sequence, context.reason);
-  port_->fail(outcome);
+  // Who learns of it from this rank learns why it was aborted, too.
+  const std::string& reason = outcome.status == Status::kPeerFailed ? context.reported_reason : context.reason;
+  if (host != nullptr) host->report(outcome, context.mine.sequence, reason);
+  port_->fail(outcome, reason);
   return error;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "communicator/call_check.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -37,6 +38,7 @@ void MessageWork::run_afterwards() noexcept {
 }
 
 void MessageWork::wait(std::chrono::milliseconds timeout) {
+  check_call_timeout("wait", timeout);
   const auto self = shared_from_this();
   while (!op_.done()) {
     throw_if_forked();

@@ -111,4 +111,21 @@ void MetricsTable::reset() noexcept {
   errors_.store(0, std::memory_order_relaxed);
 }
 
+void add_counts(Metrics& all, const Metrics& some) {
+  all.errors += some.errors;
+  all.device_calls += some.device_calls;
+  for (const MetricsRow& row : some.rows) {
+    const auto same = std::find_if(all.rows.begin(), all.rows.end(), [&](const MetricsRow& other) {
+      return other.device == row.device && other.collective == row.collective && other.size_class == row.size_class &&
+             other.algorithm == row.algorithm;
+    });
+    if (same == all.rows.end()) {
+      all.rows.push_back(row);
+    } else {
+      same->calls += row.calls;
+      same->bytes += row.bytes;
+    }
+  }
+}
+
 }  // namespace tutti

@@ -5,6 +5,7 @@
 // failure here leaves the communicator usable. The protocol of gloo's monitored barrier in torch.
 #include <algorithm>
 
+#include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
@@ -21,6 +22,7 @@ std::string number_list(const std::vector<int>& ranks) {
 }  // namespace
 
 void CommunicatorImpl::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  check_call_timeout("monitored_barrier", timeout);
   throw_if_unusable();
   const auto limit = effective(timeout);
   // relaxed: counts calls on this rank; all ranks count alike.
@@ -37,6 +39,7 @@ void CommunicatorImpl::monitored_barrier(std::chrono::milliseconds timeout, bool
       port_->post_recv(op, peer, tag, &verdict, sizeof(verdict), record);
     }
     const Outcome outcome = port_->wait(op, deadline);
+    throw_if_forked();  // by a handler of a signal, in the course of the wait: the barrier is the parent's
     if (!outcome.ok()) port_->cancel(op);
     return outcome;
   };

@@ -1,5 +1,6 @@
 // Point-to-point calls.
 #include "base/thread.h"
+#include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
@@ -36,6 +37,7 @@ CallRecord CommunicatorImpl::message_record(bool is_send, std::size_t count, Dat
 int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
                                std::chrono::milliseconds timeout) {
   check_message(data, count, peer, tag, !is_send);
+  check_call_timeout(is_send ? "send" : "recv", timeout);
   throw_if_unusable();
   const std::size_t bytes = count * size_of(dtype);
   const CallRecord record = message_record(is_send, count, dtype, tag);
@@ -100,6 +102,7 @@ WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, Dat
                                 std::uint64_t tag, std::chrono::milliseconds timeout,
                                 std::shared_ptr<void> keep_alive) {
   check_message(data, count, peer, tag, !is_send);
+  check_call_timeout(is_send ? "send" : "recv", timeout);
   throw_if_unusable();
   const CallRecord record = message_record(is_send, count, dtype, tag);
   const auto limit = effective(timeout);

@@ -1,21 +1,62 @@
 // A smaller group of those who are still there.
 //
 // Every survivor signs in at the store and waits for the sign-in of all old ranks that are not known to be dead, at
-// most `timeout`. Whoever is done first publishes the ranks it has seen; all others take that list. A rank that signed
-// in too late is not on it and raises.
+// most `timeout`. Whoever is done first publishes the ranks it has seen; all others take that list, and wait for nobody
+// any more. A rank that signed in too late is not on it and raises.
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <optional>
 #include <string_view>
 
+#include "base/interruption.h"
 #include "bootstrap/exchange.h"
+#include "bootstrap/look.h"
+#include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
 namespace {
 
-bool known_dead(HostChannel* host, const std::vector<int>& host_ranks, int rank) {
-  const auto found = std::find(host_ranks.begin(), host_ranks.end(), rank);
-  return host != nullptr && found != host_ranks.end() && host->died(static_cast<int>(found - host_ranks.begin()));
+bool known_dead(const GroupPlace& place, int rank) {
+  const int there = place.place_here(rank);
+  return place.host != nullptr && there >= 0 && place.host->died(there);
+}
+
+// A store whose waits look twice a second, and end by what that throws: for those who know more than the store does.
+class WatchedStore final : public Store {
+ public:
+  WatchedStore(Store& below, std::function<void()> look) : below_(below), look_(std::move(look)) {}
+
+  void set(std::string_view key, std::string_view value) override { below_.set(key, value); }
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
+    return watched(look_, timeout, [&](std::chrono::milliseconds time) { return below_.get(key, time); });
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override { return below_.add(key, amount); }
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    return watched(look_, timeout, [&](std::chrono::milliseconds time) { return below_.multi_get(keys, time); });
+  }
+  void erase(std::string_view key) noexcept override { below_.erase(key); }
+
+ private:
+  Store& below_;
+  const std::function<void()> look_;
+};
+
+// The value of a key; nothing at the deadline, or within a second of `over()`.
+std::optional<std::string> get_unless(Store& store, const std::string& key, Deadline& deadline,
+                                      const std::function<bool()>& over) {
+  constexpr std::int64_t kSliceMs = 500;
+  for (bool last = false;;) {
+    const std::int64_t left_ms = last ? 1 : std::clamp<std::int64_t>(deadline.remaining_ns() / 1'000'000, 1, kSliceMs);
+    try {
+      return store.get(key, std::chrono::milliseconds(left_ms));
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kTimeout) throw;
+    }
+    if (last) return std::nullopt;
+    last = deadline.expired() || over();  // then a last look: what comes in time is found
+  }
 }
 
 // "0 2 3 " as written below. Not by a stream: those are the one part of the C++ library that fails where two copies of
@@ -30,32 +71,86 @@ std::vector<int> read_ranks(std::string_view list) {
   return ranks;
 }
 
+// Where the first who gives up between its sign-in and the new group says why: those who await a list, or have one that
+// names it, await it no more.
+std::string given_up_key(const std::string& id) { return store_key(id, "given up"); }
+
+std::optional<std::string> at_once(Store& store, const std::string& key) {
+  Deadline now = Deadline::after(std::chrono::milliseconds(1));
+  return get_unless(store, key, now, [] { return true; });
+}
+
+void throw_if_given_up(Store& store, const std::string& id) {
+  if (const auto why = at_once(store, given_up_key(id))) throw KnownToAll(ErrorKind::kPeerLost, *why);
+}
+
+// `agree()`; what it throws is told to the other survivors, who hear of the end of their time themselves.
+template <class Agree>
+std::vector<int> telling_survivors(Store& store, const std::string& id, int rank, const Agree& agree) {
+  try {
+    return agree();
+  } catch (const KnownToAll&) {
+    throw;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kTimeout || waits_in_fork()) throw;
+    try {
+      store.set(given_up_key(id), "shrink: rank " + std::to_string(rank) + " gave up: " + error.what());
+    } catch (const std::exception&) {
+      // Then the others learn of it at their deadline.
+    }
+    throw;
+  }
+}
+
+// The ranks of the new group: the list of whoever has first seen all that are not `dead`.
+std::vector<int> agree(Store& store, const std::string& id, int size, std::chrono::milliseconds timeout,
+                       const std::function<bool(int)>& dead, const std::string& survivors) {
+  const std::string list_key = store_key(id, "members");
+  Deadline deadline = Deadline::after(timeout);
+  std::vector<int> present, gone;
+  for (int r = 0; r < size; ++r) {
+    const std::string place = store_key(id, "here", std::to_string(r));
+    if (dead(r)) {
+      if (at_once(store, place)) gone.push_back(r);  // it is no survivor, even if it has signed in
+      continue;
+    }
+    const auto over = [&] { return dead(r) || at_once(store, list_key); };
+    if (get_unless(store, place, deadline, over)) present.push_back(r);
+  }
+  if (store.add(store_key(id, "first"), 1) == 1) {
+    std::string mine;
+    for (const int r : present) mine += std::to_string(r) + " ";
+    store.set(list_key, mine);
+  }
+  // Whoever was to publish it may have died since it signed in, or given up.
+  int lost = gone.empty() ? -1 : gone.front();
+  const auto over = [&] {
+    for (const int r : present) {
+      if (dead(r)) lost = r;
+    }
+    throw_if_given_up(store, id);
+    return lost >= 0;
+  };
+  deadline = Deadline::after(timeout);
+  if (const auto list = get_unless(store, list_key, deadline, over)) return read_ranks(*list);
+  throw_error(
+      lost >= 0 ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
+      "shrink: " + survivors + " have not agreed who they are" +
+          (lost >= 0 ? ": rank " + std::to_string(lost) + " died meanwhile. Shrink once more" : ": allow more time"));
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> CommunicatorImpl::shrink(Store& store, const std::string& id,
                                                        std::chrono::milliseconds timeout, std::vector<int>* members) {
   throw_if_forked();
+  check_call_timeout("shrink", timeout);
   abort("the group is being shrunk");
-  Deadline deadline = Deadline::after(effective(timeout));
+  const auto dead = [&](int r) { return known_dead(place_, r); };
   store.set(store_key(id, "here", std::to_string(rank_)), "1");
-  std::vector<int> present;
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_ && known_dead(topology_.host.get(), topology_.host_ranks, r)) continue;
-    const std::chrono::milliseconds left(std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000));
-    try {
-      store.get(store_key(id, "here", std::to_string(r)), left);
-      present.push_back(r);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kTimeout) throw;
-    }
-  }
-  const std::string list_key = store_key(id, "members");
-  if (store.add(store_key(id, "first"), 1) == 1) {
-    std::string list;
-    for (const int r : present) list += std::to_string(r) + " ";
-    store.set(list_key, list);
-  }
-  present = read_ranks(store.get(list_key, effective(timeout)));
+  const std::vector<int> present = telling_survivors(store, id, rank_, [&] {
+    return agree(store, id, size_, effective(timeout), dead, "the survivors of group '" + options_.name + "'");
+  });
   const auto self = std::find(present.begin(), present.end(), rank_);
   if (self == present.end()) {
     throw_error(ErrorKind::kTimeout, "shrink: rank " + std::to_string(rank_) +
@@ -64,8 +159,19 @@ std::shared_ptr<Communicator> CommunicatorImpl::shrink(Store& store, const std::
   if (members != nullptr) *members = present;
   CommunicatorOptions options = options_;
   options.timeout = this->timeout();
-  return Communicator::create(store, id, static_cast<int>(self - present.begin()), static_cast<int>(present.size()),
-                              options);
+  // One that has signed in and died gives nothing to the new group: those of its host see it, and say so in its place.
+  WatchedStore watched_store(store, [&] {
+    throw_if_given_up(store, id);
+    for (std::size_t i = 0; i < present.size(); ++i) {
+      if (!dead(present[i])) continue;
+      const std::string text = "rank " + std::to_string(present[i]) + " of group '" + options_.name +
+                               "' died while the survivors formed a new one. Shrink once more";
+      give_reason(store, id, static_cast<int>(i), text);
+      throw_error(ErrorKind::kPeerLost, text);
+    }
+  });
+  return Communicator::create(watched_store, id, static_cast<int>(self - present.begin()),
+                              static_cast<int>(present.size()), options);
 }
 
 }  // namespace tutti

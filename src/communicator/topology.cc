@@ -108,21 +108,27 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
   return form_host_group(store, request);
 }
 
-void add_shm(Topology& topology, int index, std::size_t ring_capacity) {
+// Said in the dead rank's place, too: those of other hosts await what it was to give.
+[[noreturn]] void throw_died(Store& store, const std::string& id, int rank, const std::string& text) {
+  give_reason(store, id, rank, text);
+  throw_error(ErrorKind::kPeerLost, text);
+}
+
+void add_shm(Topology& topology, int rank, std::size_t ring_capacity) {
   ShmTransportOptions shm;
-  shm.index = index;
-  shm.rank_of_index = topology.host_ranks;
+  shm.index = topology.ranks.place_of(rank);
+  shm.rank_of_index = topology.ranks.beside(rank);
   shm.ring_capacity = ring_capacity;
   HostChannel* host = topology.host.get();
   shm.ring_memory = [host](int src, int dst) { return host->ring(src, dst); };
   topology.owned.push_back(std::make_unique<ShmTransport>(std::move(shm)));
-  for (const int r : topology.host_ranks) {
+  for (const int r : topology.ranks.beside(rank)) {
     topology.transport_of_peer[static_cast<std::size_t>(r)] = topology.owned.back().get();
   }
 }
 
-void add_waker(Topology& topology, int rank, int size) {
-  topology.waker = std::make_unique<GroupWaker>(topology.host.get(), topology.host_ranks, rank, size);
+void add_waker(Topology& topology, int rank) {
+  topology.waker = std::make_unique<GroupWaker>(topology.host.get(), topology.ranks, rank);
 }
 
 // In the place of an address: why a rank has none, which all ranks raise.
@@ -154,7 +160,7 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   tcp.logger = Logger(parse_log_level(options.config.log_level), rank);
   std::unique_ptr<tcp::TcpTransport> transport;
   try {
-    add_waker(topology, rank, size);  // before the exchange: what may be missing is missing here
+    add_waker(topology, rank);  // before the exchange: what may be missing is missing here
     transport = tcp::TcpTransport::create(tcp);
   } catch (const Error& e) {
     const KnownToAll told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
@@ -164,14 +170,22 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
   }
   // What all hosts must know of each other travels with the addresses.
   const char mapped = topology.arenas_mapped ? '1' : '0';
+  // A rank that dies now is seen by those of its host only: the others hear it of them.
+  const auto watch = [&] {
+    for (const int dead : topology.ranks.beside(rank)) {
+      if (topology.host == nullptr || !topology.host->died(topology.ranks.place_of(dead))) continue;
+      throw_died(store, topology.id, dead,
+                 "rank " + std::to_string(dead) + " died while group '" + options.name + "' was forming");
+    }
+  };
   std::vector<std::string> addresses =
-      exchange(store, topology.id, kTcpTopic, rank, size, mapped + transport->address(), options.timeout);
+      exchange(store, topology.id, kTcpTopic, rank, size, mapped + transport->address(), options.timeout, watch);
   for (std::string& address : addresses) {
     raise_if_none(address);
     topology.arenas_mapped = topology.arenas_mapped && address.starts_with('1');
     address.erase(0, 1);
   }
-  for (const int r : topology.host_ranks) addresses[static_cast<std::size_t>(r)].clear();
+  for (const int r : topology.ranks.beside(rank)) addresses[static_cast<std::size_t>(r)].clear();
   transport->set_peer_addresses(addresses);
   for (int r = 0; r < size; ++r) {
     Transport*& of_peer = topology.transport_of_peer[static_cast<std::size_t>(r)];
@@ -187,11 +201,9 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   Topology topology;
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
-  topology.host_ranks = {rank};
-  topology.host_of = {rank};
   PeerProcesses::instance();  // raises the limit on descriptors
   if (size == 1) {
-    add_waker(topology, rank, size);
+    add_waker(topology, rank);
     return topology;
   }
   HostGroup group = find_host(store, id, rank, size, options, plans);
@@ -202,17 +214,14 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
                  " shares no memory with other ranks there and talks to them over TCP, which is slower: " +
                  group.alone_because);
   }
-  topology.hosts = static_cast<int>(std::set<int>(group.host_of.begin(), group.host_of.end()).size());
-  topology.host_of = group.host_of;
-  topology.host_ranks.clear();
-  for (const HostMember& member : group.members) topology.host_ranks.push_back(member.rank);
-  const auto here = static_cast<int>(topology.host_ranks.size());
+  topology.ranks = RankMap(group.host_of);
+  const auto here = static_cast<int>(topology.ranks.beside(rank).size());
   share_cache(group.members, options.config);
   const WaitPolicy policy = wait_policy(group.members, options.config);
   topology.spin_ns = policy.spin_ns;
-  if (topology.hosts > 1 && options.config.spins < 0) topology.spin_ns = std::min(policy.spin_ns, kSpinNetworkNs);
+  if (!topology.ranks.one_host() && options.config.spins < 0)
+    topology.spin_ns = std::min(policy.spin_ns, kSpinNetworkNs);
   if (here > 1) {
-    const int index = group.index;
     // Made before the last rank had mapped it: one that could not has left, and its part is not used.
     SegmentShape shape = segment_shape(group.segment_ranks, options.config);
     if (const std::size_t bytes = SegmentLayout(shape).total_bytes(); group.segment_bytes != bytes) {
@@ -227,16 +236,18 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     Deadline deadline = Deadline::after(options.timeout);
     if (const Outcome outcome = topology.host->join(deadline, word); !outcome.ok()) {
       throw_if_interrupted("the forming of group '" + options.name + "' on rank " + std::to_string(rank));
-      throw_error(outcome.status == Status::kTimeout ? ErrorKind::kTimeout : ErrorKind::kPeerLost,
-                  "rank " + std::to_string(topology.host_ranks[static_cast<std::size_t>(std::max(0, outcome.peer))]) +
-                      " did not finish joining group '" + options.name + "'");
+      const int blamed = topology.ranks.beside(rank)[static_cast<std::size_t>(std::max(0, outcome.peer))];
+      const std::string text =
+          "rank " + std::to_string(blamed) + " did not finish joining group '" + options.name + "'";
+      if (outcome.status == Status::kPeerLost) throw_died(store, id, blamed, text);
+      throw_error(outcome.status == Status::kTimeout ? ErrorKind::kTimeout : ErrorKind::kPeerLost, text);
     }
     topology.arenas_mapped = topology.host->arenas_mapped();
-    add_shm(topology, index, layout.shape().ring_capacity);
+    add_shm(topology, rank, layout.shape().ring_capacity);
   }
   if (here == 1) topology.arenas_mapped = process_arena() != nullptr;
-  if (topology.hosts > 1) add_tcp(topology, store, rank, size, secret, options);
-  if (topology.waker == nullptr) add_waker(topology, rank, size);  // all ranks are here: it takes nothing
+  if (!topology.ranks.one_host()) add_tcp(topology, store, rank, size, secret, options);
+  if (topology.waker == nullptr) add_waker(topology, rank);  // all ranks are here: it takes nothing
   return topology;
 }
 

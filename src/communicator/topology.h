@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/rank_map.h"
 #include "channel/group_waker.h"
 #include "channel/host_channel.h"
 #include "transport/link.h"
@@ -14,9 +15,7 @@ namespace tutti {
 
 struct Topology {
   std::string id;
-  int hosts = 1;
-  std::vector<int> host_of;           // by rank: the lowest rank of its host
-  std::vector<int> host_ranks;        // on this rank's host, ascending
+  RankMap ranks = RankMap::one_host(1);
   bool arenas_mapped = false;         // on every host with several ranks, each has mapped the arenas of all
   std::unique_ptr<HostChannel> host;  // null when alone on its host
   std::unique_ptr<GroupWaker> waker;

@@ -44,9 +44,15 @@ class Device {
     throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no communicators of its own");
   }
 
+  // The index of the device on which this address lies; -1: on none of this kind.
+  virtual int index_of(const void* /*address*/) noexcept { return -1; }
+
   // For devices with graphs: see tutti/cuda_capture.h.
   virtual bool is_capturing(int /*device*/, CudaStream /*stream*/) { return false; }
   virtual void relax_capture_in_thread() {}
+
+  // Waits on the host for a stream of `device` (-1: the current one). Throws Error(kInternal) of what has failed.
+  virtual void synchronize_stream(int /*device*/, CudaStream /*stream*/) {}
 };
 
 // The CPU device; lives as long as the process.

@@ -24,6 +24,25 @@ std::optional<std::int64_t> reused_bytes_a_chunk(const Plan& plan) {
   return kReusedScratchBytes / (plan.double_scratch ? 2 : 1) / most;
 }
 
+// No buffer, scratch or loop of a message may have more bytes, so that no offset or sum of a few of them overflows.
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 60;
+
+bool fits(std::int64_t count, std::int64_t bytes) { return count == 0 || bytes <= kMostBytes / count; }
+
+// The most chunks that a pipeline of the plan runs over, or that a rank's scratch has, plain and packets.
+std::int64_t most_chunks(const Plan& plan) {
+  std::int64_t most = 1;
+  for (const Rank& rank : plan.ranks) {
+    most = std::max<std::int64_t>(most, 3 * std::int64_t{rank.chunks_of(BufferKind::kScratch)});
+    for (const ThreadBlock& block : rank.blocks) {
+      for (const Operation& op : block.operations) {
+        if (op.kind == OpKind::kPipeline) most = std::max<std::int64_t>(most, op.iteration.chunks);
+      }
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 // An operand as the cutter sees it.
@@ -52,8 +71,17 @@ Sizes::Sizes(const Plan& plan, std::int64_t input_block_bytes, std::int64_t outp
   block_bytes_ = {input_block_bytes, output_block_bytes};
   for (std::size_t i = 0; i < block_bytes_.size(); ++i) {
     if (block_bytes_[i] < 0) throw_error(ErrorKind::kInvalidArgument, "plan: a negative size");
-    if (shape_.block_chunks[i] == 0) continue;
-    chunk_bytes_ = std::max(chunk_bytes_, round_up(ceil_div(block_bytes_[i], shape_.block_chunks[i]), kChunkAlignment));
+    bool small = fits(shape_.blocks[i], block_bytes_[i]);
+    if (small && shape_.block_chunks[i] > 0) {
+      const std::int64_t chunk = round_up(ceil_div(block_bytes_[i], shape_.block_chunks[i]), kChunkAlignment);
+      chunk_bytes_ = std::max(chunk_bytes_, chunk);
+      small = fits(most_chunks(plan), chunk);
+    }
+    if (!small) {
+      throw_error(ErrorKind::kUnsupported,
+                  "plan \"" + plan.name + "\": a message of " + std::to_string(block_bytes_[i]) +
+                      " bytes a rank block is too large: a buffer of it would pass 2^60 bytes");
+    }
   }
   scratch_stride_ = chunk_bytes_;
   if (!plan.reuse_resources || use_.packets) return;

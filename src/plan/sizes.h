@@ -70,7 +70,8 @@ struct Move {
 class Sizes {
  public:
   // Of a call whose rank blocks have `input_block_bytes` and `output_block_bytes`; they differ only in plans of kind
-  // kTest and kCustom. Throws Unsupported if reused scratch cannot hold the plan at this size.
+  // kTest and kCustom. Throws Unsupported if reused scratch cannot hold the plan at this size, or a buffer, scratch or
+  // loop would pass 2^60 bytes.
   Sizes(const Plan& plan, std::int64_t input_block_bytes, std::int64_t output_block_bytes);
   Sizes(const Plan& plan, std::int64_t block_bytes) : Sizes(plan, block_bytes, block_bytes) {}
 

@@ -16,8 +16,8 @@
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
+#include "base/names.h"
 #include "device/cpu/arena.h"
-#include "python/names.h"
 #include "python/signals.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
@@ -69,13 +69,10 @@ std::size_t block_of(std::size_t bytes, bool blocks, int ranks, const char* whic
                                                " bytes, which are no " + std::to_string(n) + " equal blocks");
 }
 
-struct Memory {
-  std::uintptr_t address = 0;
-  std::size_t bytes = 0;
-};
+}  // namespace
 
-Call make_call(const Communicator& comm, const UserAlgorithm& algorithm, Memory input, Memory output,
-               const std::string& dtype, const std::optional<std::string>& op, int root) {
+Call named_call(int size, const UserAlgorithm& algorithm, AddressAndBytes input, AddressAndBytes output,
+                const std::string& dtype, const std::optional<std::string>& op, int root) {
   const std::optional<Collective> collective = algorithm.collective();
   if (!collective) {
     throw_error(ErrorKind::kUnsupported, "\"" + algorithm.name() + "\" is for the collective \"" +
@@ -95,9 +92,9 @@ Call make_call(const Communicator& comm, const UserAlgorithm& algorithm, Memory 
     }
     call.op = *algorithm.default_op();
   }
-  const auto memory = [](Memory m) { return reinterpret_cast<const void*>(m.address); };
-  const std::size_t in = block_of(input.bytes, traits.input_blocks, comm.size(), "input");
-  const std::size_t out = block_of(output.bytes, traits.output_blocks, comm.size(), "output");
+  const auto memory = [](AddressAndBytes m) { return reinterpret_cast<const void*>(m.first); };
+  const std::size_t in = block_of(input.second, traits.input_blocks, size, "input");
+  const std::size_t out = block_of(output.second, traits.output_blocks, size, "output");
   const bool one = traits.takes_a_block();
   call.count = (one ? out : in) / size_of(call.dtype);
   call.input = Blocks::single(memory(input), in);
@@ -105,12 +102,13 @@ Call make_call(const Communicator& comm, const UserAlgorithm& algorithm, Memory 
   return call;
 }
 
-void run_by(Communicator& comm, const Handle& algorithm, std::pair<std::uintptr_t, std::size_t> input,
-            std::pair<std::uintptr_t, std::size_t> output, const std::string& dtype,
-            const std::optional<std::string>& op, int root, const std::map<std::string, std::int64_t>& extras,
-            double timeout) {
+namespace {
+
+void run_by(Communicator& comm, const Handle& algorithm, AddressAndBytes input, AddressAndBytes output,
+            const std::string& dtype, const std::optional<std::string>& op, int root,
+            const std::map<std::string, std::int64_t>& extras, double timeout) {
   if (!(timeout >= 0)) throw_error(ErrorKind::kInvalidArgument, "a timeout is a number of seconds, not negative");
-  Call call = make_call(comm, *algorithm, {input.first, input.second}, {output.first, output.second}, dtype, op, root);
+  Call call = named_call(comm.size(), *algorithm, input, output, dtype, op, root);
   const AlgorithmChoice choice{algorithm, extras};
   call.choice = &choice;
   const auto limit = std::chrono::milliseconds(static_cast<std::int64_t>(std::min(timeout * 1000, 1e12)));
@@ -148,7 +146,9 @@ class PythonSelector {
   nb::object function_;
 };
 
-AlgorithmSet set_of(const std::vector<Handle>& algorithms, nb::object selector) {
+}  // namespace
+
+AlgorithmSet algorithm_set(const std::vector<Handle>& algorithms, nb::object selector) {
   AlgorithmSet set;
   set.algorithms.assign(algorithms.begin(), algorithms.end());
   if (!selector.is_none()) {
@@ -158,9 +158,11 @@ AlgorithmSet set_of(const std::vector<Handle>& algorithms, nb::object selector) 
   return set;
 }
 
+namespace {
+
 // For tutti._torch, whose binding library knows nothing of ours: a pointer to an AlgorithmSet.
 nb::capsule set_capsule(const std::vector<Handle>& algorithms, nb::object selector) {
-  auto set = std::make_unique<AlgorithmSet>(set_of(algorithms, std::move(selector)));
+  auto set = std::make_unique<AlgorithmSet>(algorithm_set(algorithms, std::move(selector)));
   return {set.release(), "tutti.AlgorithmSet", [](void* p) noexcept { delete static_cast<AlgorithmSet*>(p); }};
 }
 
@@ -294,7 +296,7 @@ void bind_algorithms(nb::module_& m) {
   m.def(
       "set_algorithms",
       [](Communicator& comm, const std::vector<Handle>& algorithms, nb::object selector) {
-        AlgorithmSet set = set_of(algorithms, std::move(selector));
+        AlgorithmSet set = algorithm_set(algorithms, std::move(selector));
         waiting(comm, [&] { comm.set_algorithms(std::move(set)); });
       },
       "comm"_a, "algorithms"_a, "selector"_a.none());

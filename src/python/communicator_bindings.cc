@@ -8,20 +8,21 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "base/clock.h"
-#include "base/collective_traits.h"
 #include "base/interruption.h"
+#include "base/names.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/launch.h"
 #include "bootstrap/look.h"
 #include "bootstrap/tcp_store.h"
-#include "python/names.h"
+#include "communicator/metrics_dict.h"
+#include "python/call_ends.h"
+#include "python/device_bindings.h"
 #include "python/signals.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
@@ -37,19 +38,6 @@ using Array = nb::ndarray<nb::ro, nb::device::cpu>;
 using WrittenArray = nb::ndarray<nb::device::cpu>;
 using Milliseconds = std::chrono::milliseconds;
 
-Milliseconds milliseconds_of(double seconds) {
-  if (!(seconds >= 0)) throw_error(ErrorKind::kInvalidArgument, "a timeout is a number of seconds, not negative");
-  constexpr double kMost = 1e12;  // thirty years
-  // Rounded up: what was asked for is no 0, which has a meaning of its own.
-  return Milliseconds(static_cast<std::int64_t>(std::ceil(std::min(seconds * 1000, kMost))));
-}
-
-// A group's own, for which 0 has no meaning.
-Milliseconds group_timeout_of(double seconds) {
-  if (seconds == 0) throw_error(ErrorKind::kInvalidArgument, "the timeout of a group must be more than 0 seconds");
-  return milliseconds_of(seconds);
-}
-
 class PythonStore final : public Store {
  public:
   explicit PythonStore(nb::object store) : store_(std::move(store)) {}
@@ -63,20 +51,32 @@ class PythonStore final : public Store {
   }
   std::string get(std::string_view key, Milliseconds timeout) override {
     const nb::gil_scoped_acquire held;
-    const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = timeout.count());
+    Deadline deadline = Deadline::after(timeout);
+    deadline.remaining_ns();  // the clock starts here
     if (must_ask() && nb::hasattr(store_, "check")) await(key, timeout);
+    const std::int64_t left_ms = std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000);
+    const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = left_ms);
     try {
       store_.attr("wait")(nb::make_tuple(text(key)), limit);
     } catch (const nb::python_error& error) {
       if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt and its like: no error of the store
+      // Every store raises what it likes when time is up: what comes much earlier is something else.
+      constexpr std::int64_t kShortMs = 100;
+      if (left_ms > kShortMs && deadline.remaining_ns() > left_ms * 1'000'000 / 2) throw;
       throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key) + ": " + error.what());
     }
-    const auto value = nb::cast<nb::bytes>(store_.attr("get")(text(key)));
-    return {value.c_str(), value.size()};
+    const nb::object value = store_.attr("get")(text(key));
+    if (PyObject_CheckBuffer(value.ptr()) == 0) throw_wrong("get", key, "bytes", value);
+    const auto bytes = nb::steal<nb::bytes>(PyBytes_FromObject(value.ptr()));
+    if (!bytes.is_valid()) nb::raise_python_error();
+    return {bytes.c_str(), bytes.size()};
   }
   std::int64_t add(std::string_view key, std::int64_t amount) override {
     const nb::gil_scoped_acquire held;
-    return nb::cast<std::int64_t>(store_.attr("add")(text(key), amount));
+    const nb::object sum = store_.attr("add")(text(key), amount);
+    std::int64_t number = 0;
+    if (!nb::try_cast(sum, number)) throw_wrong("add", key, "an int", sum);
+    return number;
   }
   void erase(std::string_view key) noexcept override {
     const nb::gil_scoped_acquire held;
@@ -89,6 +89,13 @@ class PythonStore final : public Store {
 
  private:
   static nb::str text(std::string_view key) { return nb::str(key.data(), key.size()); }
+
+  [[noreturn]] static void throw_wrong(const char* method, std::string_view key, const char* wanted,
+                                       const nb::object& given) {
+    throw_error(ErrorKind::kInvalidArgument, std::string("the store's ") + method + "('" + std::string(key) +
+                                                 "') gives " + nb::type_name(given.type()).c_str() + ", not " + wanted +
+                                                 ": a store gives what torch's gives");
+  }
 
   // Until the key is there or the time is up: PyTorch's wait() lets no handler of a signal run.
   void await(std::string_view key, Milliseconds timeout) {
@@ -126,6 +133,11 @@ Array required_array(nb::handle object, const char* which, bool written) {
   return *std::move(array);
 }
 
+std::optional<CallEnd> contiguous(const std::optional<Array>& array, const char* which) {
+  if (!array) return std::nullopt;
+  return end_of(*array, which, "numpy.ascontiguousarray(it)");
+}
+
 // Whether this rank's output is written; else it may lie in memory that cannot be.
 bool writes_output(Collective collective, int root, int rank) {
   switch (collective) {
@@ -139,80 +151,6 @@ bool writes_output(Collective collective, int root, int rank) {
   }
 }
 
-DataType dtype_of(const Array& array) {
-  struct Row {
-    nb::dlpack::dtype_code code;
-    int bits;
-    DataType dtype;
-  };
-  using Code = nb::dlpack::dtype_code;
-  static constexpr Row kRows[] = {{Code::Bool, 8, DataType::kBool},           {Code::UInt, 8, DataType::kUint8},
-                                  {Code::UInt, 16, DataType::kUint16},        {Code::UInt, 32, DataType::kUint32},
-                                  {Code::UInt, 64, DataType::kUint64},        {Code::Int, 8, DataType::kInt8},
-                                  {Code::Int, 16, DataType::kInt16},          {Code::Int, 32, DataType::kInt32},
-                                  {Code::Int, 64, DataType::kInt64},          {Code::Float, 16, DataType::kFloat16},
-                                  {Code::Float, 32, DataType::kFloat32},      {Code::Float, 64, DataType::kFloat64},
-                                  {Code::Bfloat, 16, DataType::kBfloat16},    {Code::Complex, 64, DataType::kComplex64},
-                                  {Code::Complex, 128, DataType::kComplex128}};
-  const nb::dlpack::dtype type = array.dtype();
-  for (const Row& row : kRows) {
-    if (static_cast<std::uint8_t>(row.code) == type.code && row.bits == type.bits && type.lanes == 1) return row.dtype;
-  }
-  throw_error(ErrorKind::kUnsupported, "this element type (DLPack code " + std::to_string(type.code) + ", " +
-                                           std::to_string(type.bits) + " bits) is not supported");
-}
-
-void require_contiguous(const Array& array, const char* which) {
-  std::int64_t step = 1;
-  for (std::size_t d = array.ndim(); d-- > 0;) {
-    if (array.shape(d) != 1 && array.size() != 0 && array.stride(d) != step) {
-      throw_error(ErrorKind::kInvalidArgument,
-                  std::string("the ") + which + " is not contiguous: pass numpy.ascontiguousarray(it)");
-    }
-    step *= static_cast<std::int64_t>(array.shape(d));
-  }
-}
-
-// One end of a call: `blocks` equal blocks in an array. An array that this rank does not need may be absent.
-Blocks blocks_of(const std::optional<Array>& array, const char* which, std::size_t blocks, DataType dtype,
-                 std::size_t& count) {
-  if (!array) return {};
-  require_contiguous(*array, which);
-  if (dtype_of(*array) != dtype) throw_error(ErrorKind::kInvalidArgument, "input and output differ in element type");
-  if (array->size() % blocks != 0) {
-    throw_error(ErrorKind::kInvalidArgument, std::string("the ") + which + " has " + std::to_string(array->size()) +
-                                                 " elements, which are no " + std::to_string(blocks) + " equal blocks");
-  }
-  const std::size_t here = array->size() / blocks;
-  if (count != 0 && here != count) {
-    throw_error(ErrorKind::kInvalidArgument, "input and output disagree: a block of " + std::to_string(count) +
-                                                 " elements against one of " + std::to_string(here));
-  }
-  count = here;
-  return Blocks::single(array->data(), here * size_of(dtype));
-}
-
-Call make_call(const Communicator& comm, Collective collective, const std::optional<Array>& input,
-               const std::optional<Array>& output, ReduceOp op, int root) {
-  Call call;
-  call.collective = collective;
-  call.root = root;
-  if (collective == Collective::kBarrier) return call;
-  if (!input && !output) throw_error(ErrorKind::kInvalidArgument, "this rank needs an input or an output");
-  call.op = op;
-  call.dtype = dtype_of(input ? *input : *output);
-  const auto n = static_cast<std::size_t>(comm.size());
-  call.input = blocks_of(input, "input", traits_of(collective).input_blocks ? n : 1, call.dtype, call.count);
-  call.output = blocks_of(output, "output", traits_of(collective).output_blocks ? n : 1, call.dtype, call.count);
-  // What a rank does not pass it neither reads nor writes; its blocks still have the size of the call.
-  if (!input) call.input.bytes = call.output.bytes;
-  if (!output) call.output.bytes = call.input.bytes;
-  return call;
-}
-
-// PREMUL_SUM, the last, needs a factor, which nothing here gives.
-constexpr int kOpsWithoutFactor = static_cast<int>(ReduceOp::kPremulSum);
-
 void run(Communicator& comm, const std::string& name, nb::handle input_object, nb::handle output_object,
          const std::string& op, int root, double timeout) {
   const auto collective = from_name<Collective>(name, "collective", kCollectiveCount);
@@ -221,33 +159,30 @@ void run(Communicator& comm, const std::string& name, nb::handle input_object, n
   const char* const what = collective == Collective::kBroadcast ? "array" : "input";
   const std::optional<Array> input = array_of(input_object, what, in_place && written);
   const std::optional<Array> output = in_place ? input : array_of(output_object, "output", written);
-  const Call call =
-      make_call(comm, collective, input, output, from_name<ReduceOp>(op, "reduce operation", kOpsWithoutFactor), root);
+  const Call call = make_call(collective, comm.size(), contiguous(input, what), contiguous(output, "output"),
+                              from_name<ReduceOp>(op, "reduce operation", kOpsWithoutFactor), root);
   const Milliseconds limit = milliseconds_of(timeout);
   waiting(comm, [&] { comm.run(call, limit); });
 }
 
 void send(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, double timeout) {
   const Array array = required_array(object, "message", false);
-  require_contiguous(array, "message");
-  const DataType dtype = dtype_of(array);
+  const CallEnd message = *contiguous(array, "message");
   const Milliseconds limit = milliseconds_of(timeout);
-  waiting(comm, [&] { comm.send(array.data(), array.size(), dtype, peer, tag, limit); });
+  waiting(comm, [&] { comm.send(message.data, message.count, message.dtype, peer, tag, limit); });
 }
 
 int recv(Communicator& comm, nb::handle object, int peer, std::uint64_t tag, double timeout) {
   const Array array = required_array(object, "message", true);
-  require_contiguous(array, "message");
-  const DataType dtype = dtype_of(array);
+  const CallEnd message = *contiguous(array, "message");
   const Milliseconds limit = milliseconds_of(timeout);
-  void* data = const_cast<void*>(array.data());
-  return waiting(comm, [&] { return comm.recv(data, array.size(), dtype, peer, tag, limit); });
+  return waiting(comm, [&] { return comm.recv(message.data, message.count, message.dtype, peer, tag, limit); });
 }
 
 CommunicatorOptions options_of(const std::string& name, double timeout) {
   CommunicatorOptions options;
   options.config = config_from_environment();
-  options.timeout = group_timeout_of(timeout);
+  options.timeout = milliseconds_of(timeout);
   options.name = name;
   return options;
 }
@@ -274,32 +209,6 @@ std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int
 std::shared_ptr<Store> environment_store(int rank, int size, double timeout) {
   const Milliseconds limit = milliseconds_of(timeout);
   return waiting([&] { return store_from_environment(rank, size, limit); });
-}
-
-nb::dict metrics(const Communicator& comm) {
-  const Metrics all = comm.metrics();
-  nb::list rows;
-  for (const MetricsRow& row : all.rows) {
-    nb::dict out;
-    out["device"] = row.device;
-    out["collective"] = row.collective;
-    out["size_class"] = row.size_class;
-    out["algorithm"] = row.algorithm;
-    out["calls"] = row.calls;
-    out["bytes"] = row.bytes;
-    out["timed_calls"] = row.timed_calls;
-    out["total_ns"] = row.total_ns;
-    out["wait_ns"] = row.wait_ns;
-    out["p50_ns"] = row.p50_ns;
-    rows.append(out);
-  }
-  nb::dict out;
-  out["rows"] = rows;
-  out["mapped_calls"] = all.mapped_calls;
-  out["errors"] = all.errors;
-  out["rescued_waits"] = all.rescued_waits;
-  out["device_calls"] = all.device_calls;
-  return out;
 }
 
 // The store at an address that the caller names, which the rank that serves it makes. Port 0 takes any free one there.
@@ -330,7 +239,7 @@ void bind_communicator(nb::module_& m) {
       .def("send", &send, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
       .def("recv", &recv, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
       .def("flight_record", &Communicator::flight_record)
-      .def("metrics", &metrics)
+      .def("metrics", [](const Communicator& c) { return to_dict<nb::dict, nb::list>(c.metrics()); })
       .def("reset_metrics", &Communicator::reset_metrics)
       .def(
           "abort", [](Communicator& c, const std::string& reason) { c.abort(reason); }, "reason"_a)

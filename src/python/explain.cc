@@ -1,5 +1,6 @@
 #include "python/explain.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <thread>
@@ -9,6 +10,8 @@
 #include "tutti/call.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
+#include "tutti/cuda_communicator.h"
+#include "tutti/cuda_report.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -33,15 +36,26 @@ std::string run_rank(MemoryStore& store, const SampleShape& request, const Call&
   return answer;
 }
 
+// The same on GPUs, which several ranks may share.
+std::string run_rank_on_gpu(MemoryStore& store, const SampleShape& request, const Call& call, int rank, int devices) {
+  CudaOptions options;
+  options.timeout = kTimeout;
+  options.device = rank % devices;
+  options.name = "explain";
+  const auto communicator = CudaCommunicator::create(store, "explain", rank, request.ranks, options);
+  return rank == 0 ? communicator->candidates(call) : "";
+}
+
 }  // namespace
 
-std::string explain(const SampleShape& request) {
+std::string explain(const SampleShape& request, bool on_gpu) {
   if (request.ranks < 1 || request.ranks > kMostRanks) {
     throw_error(ErrorKind::kInvalidArgument, "ranks must be from 1 to " + std::to_string(kMostRanks));
   }
   const auto n = static_cast<std::size_t>(request.ranks);
   const SampleCall sample(request);
 
+  const int devices = on_gpu ? std::max<int>(1, static_cast<int>(cuda_report().devices.size())) : 0;
   MemoryStore store;
   std::vector<std::string> answers(n);
   std::vector<std::exception_ptr> failures(n);
@@ -49,7 +63,9 @@ std::string explain(const SampleShape& request) {
   for (std::size_t r = 0; r < n; ++r) {
     ranks.emplace_back([&, r] {
       try {
-        answers[r] = run_rank(store, request, sample.call(), static_cast<int>(r));
+        const int rank = static_cast<int>(r);
+        answers[r] = on_gpu ? run_rank_on_gpu(store, request, sample.call(), rank, devices)
+                            : run_rank(store, request, sample.call(), rank);
       } catch (...) {
         failures[r] = std::current_exception();
       }

@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-// Communicator::explain for rank 0 of such a group. Throws Error(kInvalidArgument) or Error(kUnsupported).
-std::string explain(const SampleShape& request);
+// Communicator::explain for rank 0 of such a group; `on_gpu`: CudaCommunicator::candidates, of one on the GPUs here.
+// Throws Error(kInvalidArgument) or Error(kUnsupported).
+std::string explain(const SampleShape& request, bool on_gpu = false);
 
 }  // namespace tutti

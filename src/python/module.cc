@@ -14,13 +14,15 @@
 #include <string>
 
 #include "base/collective_traits.h"
+#include "base/names.h"
 #include "base/process.h"
 #include "bootstrap/launch.h"
 #include "device/cpu/kernels.h"
 #include "python/algorithm_bindings.h"
 #include "python/communicator_bindings.h"
+#include "python/compile_bindings.h"
+#include "python/device_bindings.h"
 #include "python/explain.h"
-#include "python/names.h"
 #include "python/plan_bindings.h"
 #include "python/probes.h"
 #include "python/simulator_bindings.h"
@@ -39,7 +41,7 @@ namespace tutti {
 namespace {
 
 std::string explain_by_name(const std::string& collective, std::size_t bytes, int ranks, const std::string& dtype,
-                            const std::string& op, bool mapped) {
+                            const std::string& op, bool mapped, const std::string& device) {
   SampleShape request;
   request.collective = from_name<Collective>(collective, "collective", kCollectiveCount);
   request.bytes = bytes;
@@ -48,7 +50,7 @@ std::string explain_by_name(const std::string& collective, std::size_t bytes, in
   request.op = from_name<ReduceOp>(op, "reduce operation", kReduceOpCount);
   request.mapped = mapped;
   const nb::gil_scoped_release released;
-  return explain(request);
+  return explain(request, device == "cuda");
 }
 
 std::map<std::string, bool> collective_traits(const std::string& collective) {
@@ -164,8 +166,10 @@ NB_MODULE(_core, m) {
   bind_values(m);
   bind_probes(m);
   bind_plans(m);
+  bind_plan_compiler(m);
   bind_communicator(m);
   bind_algorithms(m);
+  bind_devices(m);
   bind_simulator(m);
   bind_templates(m);
   bind_stepper(m);
@@ -186,7 +190,7 @@ NB_MODULE(_core, m) {
   m.def("launch_info", &launch_info_of, "environment"_a = nb::none(),
         "How this process was launched, from the environment or from a given one.");
   m.def("explain", &explain_by_name, "collective"_a, "bytes"_a, "ranks"_a = 2, "dtype"_a = "f32", "op"_a = "sum",
-        "mapped"_a = false, "Which algorithm a call takes, and why.");
+        "mapped"_a = false, "device"_a = "cpu", "Which algorithm a call takes, and why.");
 }
 
 }  // namespace tutti

@@ -10,12 +10,13 @@
 #include <string>
 #include <utility>
 
+#include "base/names.h"
+#include "communicator/plan_trial.h"
 #include "executor/cpu/trial.h"
 #include "plan/operations.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 #include "plan/writer.h"
-#include "python/names.h"
 #include "tutti/types.h"
 
 namespace nb = nanobind;
@@ -142,7 +143,8 @@ std::string export_mscclpp(const std::string& text) {
 
 // How a trial is to be run, and by what names.
 nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string& dtype, const std::string& op,
-                  bool threads, int invocations, const nb::object& seed, std::int64_t timeout_ms) {
+                  bool threads, int invocations, const nb::object& seed, std::int64_t timeout_ms,
+                  const std::string& device) {
   executor::TrialRequest request;
   request.block_bytes = bytes;
   request.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
@@ -155,7 +157,8 @@ nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string
   executor::TrialReport report;
   {
     const nb::gil_scoped_release released;
-    report = executor::try_plan(std::make_shared<const plan::Plan>(plan::read_plan(text)), request);
+    report = device == "cuda" ? try_plan_on_gpus(text, request)
+                              : executor::try_plan(std::make_shared<const plan::Plan>(plan::read_plan(text)), request);
   }
   nb::dict out;
   out["checked"] = report.checked;
@@ -163,6 +166,22 @@ nb::dict run_plan(const std::string& text, std::int64_t bytes, const std::string
   nb::list nanoseconds;
   for (const std::int64_t time : report.nanoseconds) nanoseconds.append(time);
   out["nanoseconds"] = nanoseconds;
+  return out;
+}
+
+nb::dict plan_on_gpu(const std::string& text, int blocks) {
+  DeviceFit fit;
+  {
+    const nb::gil_scoped_release released;
+    fit = fit_on_gpu(std::make_shared<const plan::Plan>(plan::read_plan(text)), blocks);
+  }
+  nb::dict out;
+  out["refused"] = optional_text(fit.refused);
+  out["blocks"] = fit.blocks;
+  out["threads"] = fit.threads;
+  out["segment_bytes"] = fit.segment_bytes;
+  out["memory_bytes"] = fit.memory_bytes;
+  out["records"] = fit.records;
   return out;
 }
 
@@ -185,8 +204,10 @@ void bind_plans(nb::module_& m) {
         "Proves a plan, or says what is wrong. Raises ValueError if the text is no plan.");
   m.def("plan_info", &plan_info, "text"_a, "What a plan consists of.");
   m.def("run_plan", &run_plan, "text"_a, "bytes"_a, "dtype"_a = "f32", "op"_a = "sum", "threads"_a = false,
-        "invocations"_a = 1, "seed"_a = nb::none(), "timeout_ms"_a = 10'000,
+        "invocations"_a = 1, "seed"_a = nb::none(), "timeout_ms"_a = 10'000, "device"_a = "cpu",
         "Runs all ranks of a plan in this process and checks what comes of it.");
+  m.def("plan_on_gpu", &plan_on_gpu, "text"_a, "blocks"_a,
+        "What a plan needs on GPUs whose kernels have so many thread blocks at once, or why they cannot run it.");
   m.def("export_mscclpp", &export_mscclpp, "text"_a,
         "A plan as MSCCL++'s executor takes it. Raises NotImplementedError past that executor's limits.");
 }

@@ -13,17 +13,16 @@ namespace tutti {
 // For Interruption. Takes the GIL.
 std::exception_ptr run_python_handlers(std::string& name) noexcept;
 
-// `call()`, without the GIL, with Python's handlers run while it waits. What a handler raises aborts `communicator`,
-// and is thrown as Python's own exception.
-template <class Call>
-decltype(auto) waiting(Communicator& communicator, Call&& call) {
+// `call()`, without the GIL, with Python's handlers run while it waits. What a handler raises aborts `group`, and is
+// thrown as Python's own exception.
+template <class Group, class Call>
+decltype(auto) waiting(Group& group, Call&& call) {
   const nanobind::gil_scoped_release released;
   return interruptible(
-      &run_python_handlers, [&communicator](const std::string& reason) { communicator.abort(reason); },
-      std::forward<Call>(call));
+      &run_python_handlers, [&group](const std::string& reason) { group.abort(reason); }, std::forward<Call>(call));
 }
 
-// The same before there is a communicator: the wait gives up by itself.
+// The same before there is a group: the wait gives up by itself.
 template <class Call>
 decltype(auto) waiting(Call&& call) {
   const nanobind::gil_scoped_release released;

@@ -12,8 +12,8 @@
 #include "algorithm/tuning/table.h"
 #include "algorithm/tuning/tuned.h"
 #include "base/machine.h"
+#include "base/names.h"
 #include "python/communicator_bindings.h"
-#include "python/names.h"
 #include "python/tuning_rank.h"
 
 namespace nb = nanobind;

@@ -3,10 +3,15 @@
 // Everything that may wait or take long releases the GIL. Uses PyTorch's own pybind11, so that the class is a
 // torch.distributed Backend to Python.
 #include <pybind11/chrono.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "base/collective_traits.h"
+#include "base/names.h"
+#include "communicator/metrics_dict.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
+#include "torch/peer_tensors.h"
 #include "torch/process_group.h"
 #include "torch/serving.h"
 #include "torch/signals.h"
@@ -21,47 +26,12 @@ namespace {
 using Release = py::call_guard<py::gil_scoped_release>;
 using Milliseconds = std::chrono::milliseconds;
 
-py::dict to_dict(const Metrics& metrics) {
-  py::list rows;
-  for (const auto& row : metrics.rows) {
-    py::dict entry;
-    entry["device"] = row.device;
-    entry["collective"] = row.collective;
-    entry["size_class"] = row.size_class;
-    entry["algorithm"] = row.algorithm;
-    entry["calls"] = row.calls;
-    entry["bytes"] = row.bytes;
-    entry["timed_calls"] = row.timed_calls;
-    entry["total_ns"] = row.total_ns;
-    entry["wait_ns"] = row.wait_ns;
-    entry["p50_ns"] = row.p50_ns;
-    rows.append(entry);
-  }
-  py::dict result;
-  result["rows"] = rows;
-  result["mapped_calls"] = metrics.mapped_calls;
-  result["errors"] = metrics.errors;
-  result["rescued_waits"] = metrics.rescued_waits;
-  result["device_calls"] = metrics.device_calls;
-  return result;
-}
-
-Collective collective_named(const std::string& name) {
-  for (int i = 0; i < kCollectiveCount; ++i) {
-    const auto collective = static_cast<Collective>(i);
-    if (to_string(collective) == name) return collective;
-  }
-  refuse("no collective is called '" + name + "'");
-}
-
 std::string explain(const ProcessGroupTutti& group, const std::string& name, std::size_t count, at::ScalarType dtype) {
   Call call;
-  call.collective = collective_named(name);
+  call.collective = translated([&] { return from_name<Collective>(name, "collective", kCollectiveCount); });
   call.dtype = to_dtype(dtype);
   call.count = count;
-  const bool rooted = call.collective == Collective::kReduce || call.collective == Collective::kBroadcast ||
-                      call.collective == Collective::kGather || call.collective == Collective::kScatter;
-  if (rooted) call.root = 0;
+  if (has_root(call.collective)) call.root = 0;
   const std::size_t bytes = count * at::elementSize(dtype);
   // Calls are checked for memory, input apart from output; none is touched.
   call.input = Blocks::single(reinterpret_cast<const std::byte*>(std::uintptr_t{1} << 40), bytes);
@@ -108,7 +78,7 @@ void bind_inspection(GroupClass& group) {
                const py::gil_scoped_release released;  // a GPU is asked, where there is one
                metrics = self.metrics();
              }
-             return to_dict(metrics);
+             return to_dict<py::dict, py::list>(metrics);
            })
       .def("reset_metrics", &ProcessGroupTutti::reset_metrics)
       .def(
@@ -136,11 +106,9 @@ void bind_life(GroupClass& group) {
             if (name == nullptr || std::string_view(name) != "tutti.AlgorithmSet") {
               throw py::type_error("set_algorithms takes what tutti._core.algorithm_set returns");
             }
-            AlgorithmSet set = *capsule.get_pointer<AlgorithmSet>();
+            const AlgorithmSet set = *capsule.get_pointer<AlgorithmSet>();
             const py::gil_scoped_release released;
-            translated([&] {
-              interruptible(self.communicator(), [&] { self.communicator().set_algorithms(std::move(set)); });
-            });
+            self.set_algorithms(set);
           },
           py::arg("set"))
       .def("abort_because", &ProcessGroupTutti::abort_because, py::arg("reason"), Release())
@@ -227,6 +195,9 @@ void bind_arena(py::module_& module) {
     return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
            is_mapped(tensor.storage().data(), tensor.storage().nbytes());
   });
+  module.def("lend_tensor", &lend_tensor, py::arg("tensor"), Release());
+  module.def("take_back_tensor", &take_back_tensor, py::arg("tensor"), py::arg("done"), Release());
+  module.def("peer_bytes", &peer_bytes, py::arg("arena"), py::arg("offset"), py::arg("bytes"), Release());
   module.def("arena_stats", [] {
     const ArenaStats stats = arena_stats();
     py::dict result;

@@ -10,12 +10,16 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <chrono>
+#include <thread>
+
 #include "torch/cuda_batch.h"
 #include "torch/cuda_side.h"
 #include "torch/cuda_streams.h"
 #include "torch/cuda_work.h"
 #include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
+#include "torch/signals.h"
 
 namespace tutti::face {
 namespace {
@@ -188,7 +192,17 @@ C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
 
 void ProcessGroupTutti::drain_cuda(c10::Device device) {
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-  cuda.synchronizeStream(cuda.getStream(device));
+  c10::Event end(c10::DeviceType::CUDA);
+  end.record(cuda.getStream(device));
+  // Not synchronizeStream(), in which no handler of a signal runs. It sleeps once the rest is long.
+  constexpr std::chrono::microseconds kBusy(1000), kPause(50);
+  const auto start = std::chrono::steady_clock::now();
+  interruptible([&] {
+    while (!end.query()) {
+      throw_if_interrupted("barrier");
+      if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kPause);
+    }
+  });
   if (const auto failure = cuda_.failure()) throw_as_torch(*failure);
 }
 

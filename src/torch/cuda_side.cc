@@ -45,13 +45,16 @@ c10::Stream side_stream(c10::Device device) {
 
 CudaLane CudaSide::make(c10::Device device) const {
   CudaOptions options;
+  AlgorithmSet algorithms;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     options = options_;
+    algorithms = algorithms_;
   }
   options.device = device.index();
   StoreAdapter adapter(store_);
   auto communicator = CudaCommunicator::create(adapter, id_, rank_, size_, options);
+  if (!algorithms.empty()) communicator->set_algorithms(adapter, std::move(algorithms));
   return {std::move(communicator), side_stream(device)};
 }
 
@@ -71,6 +74,20 @@ const CudaLane& CudaSide::group(c10::Device device) {
   // release: publishes the lane to those who take no lock.
   made_group_.store(&made, std::memory_order_release);
   return made;
+}
+
+void CudaSide::set_algorithms(AlgorithmSet set) {
+  const std::lock_guard<std::mutex> one_at_a_time(making_);
+  std::shared_ptr<CudaCommunicator> made;
+  AlgorithmSet before = set;  // goes without the mutex: a program's function may take locks of its own as it does
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::swap(algorithms_, before);
+    if (group_.has_value()) made = group_->communicator;
+  }
+  if (made == nullptr) return;
+  StoreAdapter adapter(store_);
+  made->set_algorithms(adapter, std::move(set));
 }
 
 CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
@@ -122,23 +139,7 @@ std::vector<std::shared_ptr<CudaCommunicator>> CudaSide::communicators() const {
 Metrics CudaSide::metrics() const {
   Metrics all;
   for (const auto& communicator : communicators()) {
-    if (communicator == nullptr) continue;
-    const Metrics some = communicator->metrics();
-    all.errors += some.errors;
-    all.device_calls += some.device_calls;
-    for (const MetricsRow& row : some.rows) {
-      // Times are of nothing on a GPU: counts are all there is to add.
-      const auto same = std::find_if(all.rows.begin(), all.rows.end(), [&](const MetricsRow& other) {
-        return other.collective == row.collective && other.size_class == row.size_class &&
-               other.algorithm == row.algorithm;
-      });
-      if (same == all.rows.end()) {
-        all.rows.push_back(row);
-      } else {
-        same->calls += row.calls;
-        same->bytes += row.bytes;
-      }
-    }
+    if (communicator != nullptr) add_counts(all, communicator->metrics());
   }
   return all;
 }

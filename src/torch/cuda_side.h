@@ -42,6 +42,9 @@ class CudaSide {
   // of a group that was aborted.
   CudaPair& pair(c10::Device device, int peer, bool send);
 
+  // Collective: for calls on CUDA tensors from now on; kept while there is no communicator yet.
+  void set_algorithms(AlgorithmSet set);
+
   // Collective (cuda_memory.cc): lets all ranks use these storages without copies, and holds them. Returns why that is
   // impossible, the same on all ranks; empty: done. Throws Error(kInvalidArgument) if the ranks' sizes differ.
   std::string register_storages(c10::Device device, std::vector<c10::Storage> storages);
@@ -93,6 +96,7 @@ class CudaSide {
   // or for a launch is called under it: abort() takes it.
   mutable std::mutex mutex_;
   CudaOptions options_;
+  AlgorithmSet algorithms_;
   std::vector<Registered> registered_;  // before the communicator, which must end before they are freed
   std::optional<CudaLane> group_;
   std::atomic<const CudaLane*> made_group_{nullptr};  // group_, once made: each call asks, without a lock

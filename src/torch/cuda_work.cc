@@ -7,7 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "torch/errors.h"
+#include "torch/signals.h"
 
 namespace tutti::face {
 namespace {
@@ -73,16 +75,19 @@ void CudaWork::synchronize() {
 }
 
 bool CudaWork::wait(std::chrono::milliseconds timeout) {
+  const auto limit = wait_limit(timeout);
   synchronize();
-  if (timeout == kNoTimeout || timeout.count() < 0) return true;
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!isCompleted()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      throw_backend_error("wait: the call has not completed on the GPU after " + std::to_string(timeout.count()) +
-                          " ms; it goes on until its own timeout");
+  if (!limit) return true;
+  interruptible(*communicator_, [&] {
+    Deadline deadline = Deadline::after(*limit);
+    while (!isCompleted() && go_on_waiting()) {
+      if (deadline.expired()) {
+        throw_backend_error("wait: the call has not completed on the GPU after " + std::to_string(limit->count()) +
+                            " ms; it goes on until its own timeout");
+      }
+      std::this_thread::sleep_for(kPollInterval);
     }
-    std::this_thread::sleep_for(kPollInterval);
-  }
+  });
   throw_failure();
   return true;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "torch/errors.h"
+#include "torch/signals.h"
 
 namespace tutti::face {
 
@@ -59,25 +60,34 @@ std::exception_ptr DeferredCudaWork::exception() const {
   return work != nullptr ? work->exception() : nullptr;
 }
 
-bool DeferredCudaWork::wait(std::chrono::milliseconds timeout) {
-  const bool limited = timeout != kNoTimeout && timeout.count() >= 0;
-  const auto start = std::chrono::steady_clock::now();
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const auto settled = [this] { return work_ != nullptr || error_ != nullptr; };
-    if (!limited) {
-      cv_.wait(lock, settled);  // ends with the maker, which waits for the peer no longer than the group's timeout
-    } else if (!cv_.wait_until(lock, start + timeout, settled)) {
+// What a handler of a signal raises ends the wait; the message goes on.
+void DeferredCudaWork::wait_until_settled(Deadline& deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto settled = [this] { return work_ != nullptr || error_ != nullptr; };
+  for (;;) {
+    const std::int64_t slice_ns = std::min(deadline.remaining_ns(), kAskEveryMs * 1'000'000);
+    if (cv_.wait_for(lock, std::chrono::nanoseconds(std::max<std::int64_t>(0, slice_ns)), settled)) return;
+    if (deadline.expired()) {
       throw_backend_error("wait: rank " + std::to_string(peer_) +
                           " has not come for the first message between it and rank " + std::to_string(rank_) +
-                          " after " + std::to_string(timeout.count()) +
+                          " after " + std::to_string(deadline.timeout().count()) +
                           " ms; the message goes on waiting for the group's timeout");
     }
+    lock.unlock();
+    throw_if_interrupted("wait");
+    lock.lock();
   }
+}
+
+bool DeferredCudaWork::wait(std::chrono::milliseconds timeout) {
+  const auto limit = wait_limit(timeout);
+  // Without one the wait ends with the maker, which waits for the peer no longer than the group's timeout.
+  Deadline deadline = limit ? Deadline::after(*limit) : Deadline::never();
+  interruptible([&] { wait_until_settled(deadline); });
   const C10dWorkPtr enqueued = work();
-  if (!limited) return enqueued->wait();
-  const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
-  return enqueued->wait(std::max(timeout - spent, std::chrono::milliseconds(1)));
+  if (!limit) return enqueued->wait();
+  const std::chrono::milliseconds left(deadline.remaining_ns() / 1'000'000);
+  return enqueued->wait(std::max(left, std::chrono::milliseconds(1)));
 }
 
 void DeferredCudaWork::complete(c10::ivalue::Future& future) const {

@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/clock.h"
 #include "torch/work.h"
 
 namespace tutti::face {
@@ -39,6 +40,7 @@ class DeferredCudaWork final : public c10d::Work {
   // Null while it has not been enqueued; throws the error.
   C10dWorkPtr work() const;
   void complete(c10::ivalue::Future& future) const;
+  void wait_until_settled(Deadline& deadline);
 
   const int peer_;
   const c10::Stream stream_;

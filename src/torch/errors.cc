@@ -8,6 +8,10 @@ void throw_backend_error(const std::string& message) { C10_THROW_ERROR(DistBacke
 
 void refuse(const std::string& message) { C10_THROW_ERROR(ValueError, message); }
 
+void refuse_negative(const std::string& what, std::chrono::milliseconds timeout) {
+  refuse(what + ": the timeout must not be negative, as " + std::to_string(timeout.count()) + " ms is");
+}
+
 void refuse_type(const std::string& message) { C10_THROW_ERROR(TypeError, message); }
 
 void throw_as_torch(const Error& error) {

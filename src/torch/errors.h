@@ -8,6 +8,7 @@
 // No torch header: the files that only raise compile fast.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <string>
 #include <utility>
@@ -18,8 +19,9 @@ namespace tutti::face {
 
 [[noreturn]] void throw_as_torch(const Error& error);
 [[noreturn]] void throw_backend_error(const std::string& message);
-[[noreturn]] void refuse(const std::string& message);       // ValueError
-[[noreturn]] void refuse_type(const std::string& message);  // TypeError
+[[noreturn]] void refuse(const std::string& message);                                           // ValueError
+[[noreturn]] void refuse_negative(const std::string& what, std::chrono::milliseconds timeout);  // ValueError
+[[noreturn]] void refuse_type(const std::string& message);                                      // TypeError
 
 // The exception that throw_as_torch would throw; other exceptions pass unchanged.
 std::exception_ptr as_torch(const std::exception_ptr& error) noexcept;

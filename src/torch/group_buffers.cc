@@ -5,6 +5,8 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "communicator/gather_all.h"
+
 namespace tutti::face {
 namespace {
 
@@ -19,24 +21,13 @@ at::Tensor over(const at::Tensor& memory, std::int64_t count, const at::TensorOp
 
 }  // namespace
 
-std::vector<BufferOffer> GroupBuffers::agree(const BufferOffer& mine) {
-  std::vector<BufferOffer> all(static_cast<std::size_t>(communicator_.size()));
-  Call call;
-  call.collective = Collective::kAllGather;
-  call.count = sizeof(mine);
-  call.input = Blocks::single(&mine, sizeof(mine));
-  call.output = Blocks::single(all.data(), sizeof(mine));
-  communicator_.run(call);
-  return all;
-}
-
 at::Tensor GroupBuffers::add(std::int64_t count, const at::TensorOptions& options, const c10::Stream& stream,
                              Source source) {
   const std::int64_t bytes = count * static_cast<std::int64_t>(options.dtype().itemsize());
   at::Tensor memory = source(bytes, stream.device());
   // A rank without memory must not leave the others waiting for its registration.
   const BufferOffer made{static_cast<std::uint64_t>(bytes), memory.defined() ? 1u : 0u, {}};
-  if (choose_buffer(agree(made), 0).source == BufferSource::kOrdinary) {
+  if (choose_buffer(gather_all(communicator_, made), 0).source == BufferSource::kOrdinary) {
     memory.reset();
     return at::empty({count}, options);  // says what is missing, on the rank where it is
   }
@@ -66,7 +57,7 @@ at::Tensor GroupBuffers::allocate(std::int64_t count, const at::TensorOptions& o
     if (buffer.stream == stream && buffer.memory.storage().use_count() == buffer.users) mine.set_free(same.size());
     same.push_back(&buffer);
   }
-  const BufferChoice choice = choose_buffer(agree(mine), same.size());
+  const BufferChoice choice = choose_buffer(gather_all(communicator_, mine), same.size());
   switch (choice.source) {
     case BufferSource::kOrdinary:
       break;

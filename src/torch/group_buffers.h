@@ -45,7 +45,6 @@ class GroupBuffers {
     c10::Stream stream;
   };
 
-  std::vector<BufferOffer> agree(const BufferOffer& mine);
   at::Tensor add(std::int64_t count, const at::TensorOptions& options, const c10::Stream& stream, Source source);
 
   Communicator& communicator_;

@@ -9,8 +9,11 @@
 
 namespace tutti::face {
 
-inline std::chrono::milliseconds call_timeout(std::chrono::milliseconds timeout) noexcept {
-  return timeout.count() > 0 ? timeout : std::chrono::milliseconds{};
+// That of a call's options, where unset and 0 are the group's.
+inline std::chrono::milliseconds call_timeout(std::chrono::milliseconds timeout) {
+  if (timeout == c10d::kUnsetTimeout) return {};
+  if (timeout.count() < 0) refuse_negative("a call", timeout);
+  return timeout;
 }
 
 // A profiler event around a call that this thread runs or enqueues; costs one thread-local read while no profiler is

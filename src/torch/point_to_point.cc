@@ -1,7 +1,10 @@
 // Send, receive and the coalescing of what is issued between startCoalescing and endCoalescing.
 //
-// Point-to-point calls progress on their own, so coalescing only collects the works of this thread: the order in which
-// a batch lists its sends and receives cannot deadlock.
+// Point-to-point calls progress on their own: the order in which a batch lists its sends and receives cannot deadlock.
+//
+// The messages of a batch are sent when it ends, all or none, and what is wrong with one is said then. PyTorch's
+// context of a batch does not end on an exception: it would go on collecting, and the group's next collectives with it,
+// which would return without having run.
 #include "base/registry.h"
 #include "torch/cuda_batch.h"
 #include "torch/issue.h"
@@ -25,58 +28,87 @@ void refuse_in_child(const Communicator& communicator) {
 
 }  // namespace
 
-C10dWorkPtr ProcessGroupTutti::transfer(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive) {
-  if (tag < 0) refuse("send and recv take tags from 0 on, got " + std::to_string(tag));
-  if (peer != kAnySource && (peer < 0 || peer >= size_)) {
-    refuse("peer " + std::to_string(peer) + " is not in [0, " + std::to_string(size_) + ")");
-  }
-  if (tensor.is_cuda()) return transfer_on_cuda(event, tensor, peer, tag, receive);
-  const auto prepared = std::make_shared<Prepared>(/*keep=*/true);
+ProcessGroupTutti::Message ProcessGroupTutti::describe_message(const Event& event, const at::Tensor& tensor, int peer,
+                                                               int tag, bool receive) {
+  auto prepared = std::make_shared<Prepared>(/*keep=*/true);
   prepared->describe(Collective::kBarrier, tensor);
   void* memory = receive ? prepared->output(tensor) : prepared->input(tensor);
   auto work = c10::make_intrusive<AsyncWork>(rank_, event.op, tensor, communicator_, options_->overlap_futures);
   const bool profiled = profiling();
   if (profiled) work->profile(event.title, tensor);
+  return {std::move(work), std::move(prepared), memory, peer, tag, receive, profiled};
+}
+
+void ProcessGroupTutti::post(const Message& message) {
+  const auto& prepared = message.prepared;
   const Call& call = prepared->call;
+  const auto tag = static_cast<std::uint64_t>(message.tag);
   WorkPtr queued = translated([&] {
-    return receive ? communicator_->irecv(memory, call.count, call.dtype, peer, static_cast<std::uint64_t>(tag), {},
-                                          prepared)
-                   : communicator_->isend(memory, call.count, call.dtype, peer, static_cast<std::uint64_t>(tag), {},
-                                          prepared);
+    return message.receive
+               ? communicator_->irecv(message.memory, call.count, call.dtype, message.peer, tag, {}, prepared)
+               : communicator_->isend(message.memory, call.count, call.dtype, message.peer, tag, {}, prepared);
   });
-  if (profiled || prepared->has_write_backs()) {
-    AsyncWork::attach_staged(work, queued, [prepared] { prepared->write_back(); });
+  if (message.profiled || prepared->has_write_backs()) {
+    AsyncWork::attach_staged(message.work, queued, [prepared] { prepared->write_back(); });
   } else {
-    work->attach(std::move(queued));
+    message.work->attach(std::move(queued));
   }
-  captured(work);
-  return work;
+}
+
+C10dWorkPtr ProcessGroupTutti::transfer(const Event& event, Tensors& tensors, int peer, int tag, bool receive) {
+  Coalesced* const batch = open_batch();
+  const auto issue = [&]() -> C10dWorkPtr {
+    at::Tensor& tensor = only(tensors, receive ? "recv" : "send");
+    if (tag < 0) refuse("send and recv take tags from 0 on, got " + std::to_string(tag));
+    if (peer == kAnySource && event.op == c10d::OpType::RECV) refuse("recv: source -1; recv_anysource takes any");
+    if (peer != kAnySource && (peer < 0 || peer >= size_)) {
+      refuse("peer " + std::to_string(peer) + " is not in [0, " + std::to_string(size_) + ")");
+    }
+    if (tensor.is_cuda()) return transfer_on_cuda(event, tensor, peer, tag, receive);
+    Message message = describe_message(event, tensor, peer, tag, receive);
+    const C10dWorkPtr work = message.work;
+    if (batch == nullptr) {
+      post(message);
+    } else {
+      batch->works.push_back(work);
+      batch->messages.push_back(std::move(message));
+    }
+    return work;
+  };
+  if (batch == nullptr && !in_childs_batch()) return issue();
+  try {
+    if (batch != nullptr && batch->refused == nullptr) return issue();
+  } catch (...) {
+    batch->refused = std::current_exception();
+  }
+  return c10::make_intrusive<CompletedWork>(rank_, event.op, tensors);
 }
 
 C10dWorkPtr ProcessGroupTutti::send(Tensors& tensors, int destination, int tag) {
-  return transfer({"tutti:send", c10d::OpType::SEND}, only(tensors, "send"), destination, tag, /*receive=*/false);
+  return transfer({"tutti:send", c10d::OpType::SEND}, tensors, destination, tag, /*receive=*/false);
 }
 
 C10dWorkPtr ProcessGroupTutti::recv(Tensors& tensors, int source, int tag) {
-  if (source == kAnySource) refuse("recv: source -1; recv_anysource takes any");
-  return transfer({"tutti:recv", c10d::OpType::RECV}, only(tensors, "recv"), source, tag, /*receive=*/true);
+  return transfer({"tutti:recv", c10d::OpType::RECV}, tensors, source, tag, /*receive=*/true);
 }
 
 C10dWorkPtr ProcessGroupTutti::recvAnysource(Tensors& tensors, int tag) {
-  return transfer({"tutti:recvAnySource", c10d::OpType::RECVANYSOURCE}, only(tensors, "recv"), kAnySource, tag,
-                  /*receive=*/true);
+  return transfer({"tutti:recvAnySource", c10d::OpType::RECVANYSOURCE}, tensors, kAnySource, tag, /*receive=*/true);
 }
 
 void ProcessGroupTutti::startCoalescing() {
-  refuse_in_child(*communicator_);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!coalescing_.try_emplace(std::this_thread::get_id()).second) {
-    refuse("coalescing has already been started on this thread");
+  if (forked_child()) [[unlikely]] {
+    childs_batch_.store(std::this_thread::get_id(), std::memory_order_relaxed);  // relaxed: only its thread compares
+    return;
   }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // One that is there already was left open by an exception of its thread's own.
+  if (!coalescing_.insert_or_assign(std::this_thread::get_id(), Coalesced()).second) return;
   coalescing_threads_.fetch_add(1, std::memory_order_relaxed);
 }
 
 C10dWorkPtr ProcessGroupTutti::endCoalescing() {
+  if (in_childs_batch()) childs_batch_.store({}, std::memory_order_relaxed);
   refuse_in_child(*communicator_);
   Coalesced issued;
   {
@@ -87,28 +119,36 @@ C10dWorkPtr ProcessGroupTutti::endCoalescing() {
     coalescing_.erase(found);
   }
   coalescing_threads_.fetch_sub(1, std::memory_order_relaxed);
-  if (issued.messages != nullptr) {
-    auto work = end_cuda_batch(*issued.messages);
+  if (issued.refused != nullptr) std::rethrow_exception(issued.refused);
+  for (const Message& message : issued.messages) post(message);
+  if (issued.cuda_messages != nullptr) {
+    auto work = end_cuda_batch(*issued.cuda_messages);
     if (issued.works.empty()) return work;
     issued.works.push_back(std::move(work));
   }
   return c10::make_intrusive<GroupWork>(rank_, std::move(issued.works));
 }
 
-void ProcessGroupTutti::captured(const C10dWorkPtr& work) {
-  if (coalescing_threads_.load(std::memory_order_relaxed) == 0) return;
+bool ProcessGroupTutti::in_childs_batch() const {
+  return forked_child() && childs_batch_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+}
+
+ProcessGroupTutti::Coalesced* ProcessGroupTutti::open_batch() {
+  // Before a lock that a thread of the parent may have held at the fork.
+  if (coalescing_threads_.load(std::memory_order_relaxed) == 0 || forked_child()) return nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = coalescing_.find(std::this_thread::get_id());
-  if (found != coalescing_.end()) found->second.works.push_back(work);
+  return found != coalescing_.end() ? &found->second : nullptr;
+}
+
+void ProcessGroupTutti::captured(const C10dWorkPtr& work) {
+  if (Coalesced* const batch = open_batch()) batch->works.push_back(work);
 }
 
 CudaBatch* ProcessGroupTutti::open_cuda_batch(c10::Device device) {
-  if (coalescing_threads_.load(std::memory_order_relaxed) == 0) return nullptr;
-  refuse_in_child(*communicator_);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = coalescing_.find(std::this_thread::get_id());
-  if (found == coalescing_.end()) return nullptr;
-  auto& messages = found->second.messages;
+  Coalesced* const batch = open_batch();
+  if (batch == nullptr) return nullptr;
+  auto& messages = batch->cuda_messages;
   if (messages == nullptr) messages = std::make_shared<CudaBatch>(device);
   if (messages->device != device) refuse("a batch of messages has tensors of one device");
   return messages.get();

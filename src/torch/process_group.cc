@@ -24,7 +24,7 @@ CommunicatorOptions communicator_options(const GroupOptions& options, const std:
   CommunicatorOptions result;
   result.config = config_from_environment();
   if (!options.algorithm.empty()) result.config.algorithm = options.algorithm;
-  if (options.timeout.count() > 0) result.timeout = options.timeout;
+  result.timeout = options.timeout;
   result.name = options.group_name.empty() ? id : options.group_name;
   return result;
 }
@@ -45,7 +45,8 @@ CudaOptions cuda_options(const Communicator& communicator, const GroupOptions& o
   result.lasting_streams = true;  // cuda_streams.h
   result.timeout = communicator.timeout();
   result.name = communicator.name();
-  result.secret = config_from_environment().secret;
+  result.secret = communicator.options().config.secret;
+  result.config = communicator.options().config;
   result.max_blocks = options.max_blocks;
   return result;
 }
@@ -86,6 +87,15 @@ void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
   if (timeout.count() <= 0) refuse("the timeout must be positive");
   communicator_->set_timeout(timeout);
   cuda_.set_timeout(timeout);
+}
+
+void ProcessGroupTutti::set_algorithms(const AlgorithmSet& set) {
+  translated([&] {
+    interruptible(*communicator_, [&] {
+      communicator_->set_algorithms(set);
+      cuda_.set_algorithms(set);
+    });
+  });
 }
 
 std::optional<Error> ProcessGroupTutti::failure() const {

@@ -110,6 +110,8 @@ class ProcessGroupTutti final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // the communicator counts from its creation
   uint64_t getSequenceNumberForGroup() override { return communicator_->sequence() + cuda_.sequence(); }
   void setTimeout(Milliseconds timeout) override;
+  // As Communicator::set_algorithms, for CUDA tensors too.
+  void set_algorithms(const AlgorithmSet& set);
   // What has poisoned the group, on either kind of device.
   std::optional<Error> failure() const;
   c10d::ErrorType getError() override;
@@ -146,6 +148,22 @@ class ProcessGroupTutti final : public c10d::Backend {
  private:
   using Batch = std::vector<std::unique_ptr<Prepared>>;
 
+  // A message on a CPU tensor, described; post() sends it.
+  struct Message {
+    c10::intrusive_ptr<AsyncWork> work;
+    std::shared_ptr<Prepared> prepared;
+    void* memory;
+    int peer, tag;
+    bool receive, profiled;
+  };
+  // What a thread has issued since startCoalescing.
+  struct Coalesced {
+    WorkList works;                            // of messages too
+    std::vector<Message> messages;             // on CPU tensors, not yet sent
+    std::shared_ptr<CudaBatch> cuda_messages;  // null without
+    std::exception_ptr refused;                // what is wrong with a message: nothing is sent
+  };
+
   // Issues one call that `build(Prepared&)` describes; `outputs` are what Work and Future give back.
   template <typename Build>
   C10dWorkPtr issue(const Event& event, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs, bool async,
@@ -173,7 +191,12 @@ class ProcessGroupTutti final : public c10d::Backend {
   void run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call, Milliseconds timeout);
   void run_here(const Call& call, Milliseconds timeout);
 
-  C10dWorkPtr transfer(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
+  C10dWorkPtr transfer(const Event& event, Tensors& tensors, int peer, int tag, bool receive);
+  Message describe_message(const Event& event, const at::Tensor& tensor, int peer, int tag, bool receive);
+  void post(const Message& message);
+  // This thread's batch, between startCoalescing and endCoalescing; null outside. Only its thread ends it.
+  Coalesced* open_batch();
+  bool in_childs_batch() const;
   void captured(const C10dWorkPtr& work);
   int checked_root(int64_t root, const char* call) const;
   std::string next_id(const std::string& kind);
@@ -187,15 +210,12 @@ class ProcessGroupTutti final : public c10d::Backend {
   CudaSide cuda_;
   GroupBuffers buffers_;  // of cuda_: goes before it
 
-  // What a thread has issued since startCoalescing.
-  struct Coalesced {
-    WorkList works;
-    std::shared_ptr<CudaBatch> messages;  // on CUDA tensors; null without
-  };
   std::mutex mutex_;                        // guards the members below
   std::map<std::string, int> generations_;  // children made so far, by kind
   std::unordered_map<std::thread::id, Coalesced> coalescing_;
   std::atomic<int> coalescing_threads_{0};  // relaxed: a thread only looks for what it wrote itself
+  // The thread of a forked child that is in a batch, which will be refused when it ends.
+  std::atomic<std::thread::id> childs_batch_{};
 };
 
 }  // namespace tutti::face

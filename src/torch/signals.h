@@ -11,16 +11,15 @@ namespace tutti::face {
 // For Interruption. Takes the GIL.
 std::exception_ptr run_python_handlers(std::string& name) noexcept;
 
-// `call()`, with Python's handlers run while it waits. What a handler raises aborts `communicator`, and is thrown as
-// Python's own exception.
-template <class Call>
-decltype(auto) interruptible(Communicator& communicator, Call&& call) {
+// `call()`, with Python's handlers run while it waits. What a handler raises aborts `group`, and is thrown as Python's
+// own exception.
+template <class Group, class Call>
+decltype(auto) interruptible(Group& group, Call&& call) {
   return tutti::interruptible(
-      &run_python_handlers, [&communicator](const std::string& reason) { communicator.abort(reason); },
-      std::forward<Call>(call));
+      &run_python_handlers, [&group](const std::string& reason) { group.abort(reason); }, std::forward<Call>(call));
 }
 
-// The same before there is a communicator: the wait gives up by itself.
+// The same before there is a group: the wait gives up by itself.
 template <class Call>
 decltype(auto) interruptible(Call&& call) {
   return tutti::interruptible(&run_python_handlers, {}, std::forward<Call>(call));

@@ -25,9 +25,12 @@ SparseReduction::SparseReduction(const at::Tensor& tensor, const c10d::ReduceOp&
     refuse("all_reduce: of the sparse layouts Tutti takes COO tensors on the CPU");
   }
   const Reduction reduction = to_reduction(op, tensor);
-  if (reduction.op == ReduceOp::kAvg && (tensor.is_floating_point() || tensor.is_complex())) {
+  const bool fractions = tensor.is_floating_point() || tensor.is_complex();
+  if (reduction.op == ReduceOp::kAvg && fractions) {
     scale_after_ = 1.0 / size;
   } else if (reduction.op == ReduceOp::kPremulSum) {
+    if (!fractions)
+      refuse("all_reduce: premul_sum of integers would lose its fraction: use sum, or convert to a floating type");
     scale_before_ = reduction.factor;
   } else if (reduction.op != ReduceOp::kSum) {
     refuse("all_reduce of sparse tensors sums (SUM, PREMUL_SUM, AVG of floating point)");

@@ -5,6 +5,9 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 
 #include "base/thread.h"
@@ -26,11 +29,13 @@ void complete(c10::ivalue::Future& future, const Outputs& outputs, const std::ex
   }
 }
 
-std::chrono::milliseconds to_tutti(std::chrono::milliseconds timeout) noexcept {
-  return timeout == kNoTimeout ? std::chrono::milliseconds::max() : timeout;
-}
-
 }  // namespace
+
+std::optional<std::chrono::milliseconds> wait_limit(std::chrono::milliseconds timeout) {
+  if (timeout == kNoTimeout || timeout == c10d::kUnsetTimeout) return std::nullopt;
+  if (timeout.count() < 0) refuse_negative("wait", timeout);
+  return timeout;
+}
 
 CompletedWork::CompletedWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs)
     : c10d::Work(rank, op), outputs_(outputs.begin(), outputs.end()) {
@@ -60,25 +65,31 @@ void AsyncWork::profile(const char* title, at::ArrayRef<at::Tensor> inputs) {
   recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
 }
 
+const WorkPtr& AsyncWork::call() const {
+  if (call_ == nullptr)
+    refuse("a message of a batch is sent when the batch ends, if all of the batch can be: wait then");
+  return call_;
+}
+
 bool AsyncWork::isCompleted() {
-  if (!staged_) return call_->done();
+  if (!staged_) return call_ != nullptr && call_->done();
   const std::lock_guard<std::mutex> lock(mutex_);
   return completed_;
 }
 
 bool AsyncWork::isSuccess() const {
-  if (!staged_) return call_->done() && call_->error() == nullptr;
+  if (!staged_) return call_ != nullptr && call_->done() && call_->error() == nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   return completed_ && exception_ == nullptr;
 }
 
 std::exception_ptr AsyncWork::exception() const {
-  if (!staged_) return as_torch(call_->error());
+  if (!staged_) return call_ != nullptr ? as_torch(call_->error()) : nullptr;
   const std::lock_guard<std::mutex> lock(mutex_);
   return exception_;
 }
 
-int AsyncWork::sourceRank() const { return call_->source(); }
+int AsyncWork::sourceRank() const { return call()->source(); }
 
 bool AsyncWork::wait(std::chrono::milliseconds timeout) {
   if (staged_) return wait_staged(timeout);
@@ -87,11 +98,12 @@ bool AsyncWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void AsyncWork::wait_for_call(std::chrono::milliseconds timeout) {
-  if (call_->done()) return call_->wait();  // raises its error, if it has one
+  const auto limit = wait_limit(timeout).value_or(std::chrono::milliseconds::max());
+  if (call()->done()) return call_->wait();  // raises its error, if it has one
   const auto abort = [this](const std::string& reason) {
     if (const auto communicator = communicator_.lock()) communicator->abort(reason);
   };
-  tutti::interruptible(&run_python_handlers, abort, [&] { call_->wait(to_tutti(timeout)); });
+  tutti::interruptible(&run_python_handlers, abort, [&] { call_->wait(limit); });
 }
 
 bool AsyncWork::wait_staged(std::chrono::milliseconds timeout) {
@@ -142,6 +154,7 @@ std::vector<at::Tensor> AsyncWork::result() {
 }
 
 FuturePtr AsyncWork::getFuture() {
+  call();
   wait_if_python_asks();
   FuturePtr future;
   bool over = false;
@@ -186,7 +199,17 @@ std::exception_ptr GroupWork::exception() const {
 }
 
 bool GroupWork::wait(std::chrono::milliseconds timeout) {
-  for (const auto& work : works_) work->wait(timeout);
+  const auto limit = wait_limit(timeout);
+  const auto start = std::chrono::steady_clock::now();
+  for (const auto& work : works_) {
+    if (!limit) {
+      work->wait();
+      continue;
+    }
+    // One limit for all of them, not one for each.
+    const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+    work->wait(std::max(*limit - spent, std::chrono::milliseconds(1)));
+  }
   return true;
 }
 

@@ -19,7 +19,9 @@
 #include <c10/util/SmallVector.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -31,6 +33,9 @@ namespace tutti::face {
 using Outputs = c10::SmallVector<at::Tensor, 1>;
 using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 using C10dWorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+// The limit of a wait as PyTorch gives it: nothing for its two marks of none. Throws ValueError if it is negative.
+std::optional<std::chrono::milliseconds> wait_limit(std::chrono::milliseconds timeout);
 
 class CompletedWork final : public c10d::Work {
  public:
@@ -53,7 +58,8 @@ class AsyncWork final : public c10d::Work {
   AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs,
             const std::shared_ptr<Communicator>& communicator, bool overlap_future);
 
-  // The call behind this work, set once before the work is handed out.
+  // The call behind this work, set once: before the work is handed out, or when the batch ends that it is of. A work
+  // that has none yet has not completed, and cannot be waited for.
   void attach(WorkPtr call) { call_ = std::move(call); }
 
   // Opens the profiler event `title` (staged works only; it ends with the work).
@@ -74,6 +80,8 @@ class AsyncWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
+  // Raises where there is none.
+  const WorkPtr& call() const;
   void complete_staged(std::exception_ptr error);
   bool wait_staged(std::chrono::milliseconds timeout);
   void wait_if_python_asks();

@@ -3,14 +3,18 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <comms/torchcomms/TorchCommFactory.hpp>
 #include <comms/torchcomms/utils/Utils.hpp>
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "torchcomms/window.h"
 #include "torchcomms/work.h"
 
 namespace tutti::torchcomms {
 namespace {
+
+constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
 
 // Tells this process from all others: reconfigure() finds its rank by it.
 std::string new_handle() {
@@ -41,6 +45,7 @@ TorchCommTutti::~TorchCommTutti() {
   if (life_ == Life::kReady && !isAborted()) {
     TORCH_WARN("tutti: communicator '", name_, "' goes without finalize(): call it on every rank");
   }
+  end_windows();
   without_python([this] { group_.reset(); });  // joins the group's threads
 }
 
@@ -74,12 +79,16 @@ Group TorchCommTutti::current_group() const {
 }
 
 void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout) {
+  end_windows();
   MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints});
   Group previous;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     previous = std::exchange(group_, std::move(made.group));
   }
+  // What get_mem_allocator() gives: CPU memory that the ranks of a host map, the same for all communicators.
+  comms::TorchCommFactory::get().register_allocator_factory(
+      kBackendName, [allocator = group_->getMemAllocator()] { return allocator; });
   store_ = std::move(made.store);
   without_python([&] { previous.reset(); });
   rank_ = rank;
@@ -113,6 +122,7 @@ void TorchCommTutti::finalize() {
   if (life_ == Life::kFinalized) refuse("finalize", "it is already finalized");
   life_ = Life::kFinalized;
   registered_.clear();
+  end_windows();
   const Group group = current_group();
   if (!isAborted()) group->shutdown();
   given_.reset();
@@ -180,10 +190,16 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
 }
 
 void TorchCommTutti::abort() {
-  const Group group = current_group();
-  if (group == nullptr) return;
+  Group group, windows;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    group = group_;
+    windows = window_group_;
+    if (group == nullptr) return;
+    aborted_.store(true, std::memory_order_release);  // before the lock goes: next_window() looks under it
+  }
   group->abort();
-  aborted_.store(true, std::memory_order_release);
+  if (windows != nullptr) windows->abort();
 }
 
 void TorchCommTutti::tensor_register(const at::Tensor& tensor) {
@@ -199,9 +215,46 @@ void TorchCommTutti::tensor_deregister(const at::Tensor& tensor) {
   registered_.erase(found);
 }
 
+std::shared_ptr<comms::TorchCommWindow> TorchCommTutti::new_window(const std::optional<at::Tensor>& tensor) {
+  ready("new_window");
+  auto window = std::make_shared<Window>(link_);
+  if (tensor.has_value()) window->tensor_register(*tensor, /*owning=*/true);
+  return window;
+}
+
+std::pair<Group, std::int64_t> TorchCommTutti::next_window() {
+  if (window_group_ == nullptr) {
+    Group made = make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}}).group;
+    made->setTimeout(kForEver);  // a receive of it ends when a peer has something to say
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      window_group_ = made;
+      windows_ = 0;
+    }
+    if (isAborted()) made->abort();  // abort() came while it was made, and has not seen it
+  }
+  return {window_group_, windows_++};
+}
+
+void TorchCommTutti::end_windows() {
+  without_python([this] {
+    Group group;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      group = std::exchange(window_group_, nullptr);
+    }
+    if (group != nullptr) group->shutdown();
+  });
+}
+
 void TorchCommTutti::run_hooks_of_failure() {
-  const Group group = current_group();
-  if (group == nullptr || group->getError() == c10d::ErrorType::SUCCESS) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto failed = [](const Group& group) {
+      return group != nullptr && group->getError() != c10d::ErrorType::SUCCESS;
+    };
+    if (!failed(group_) && !failed(window_group_)) return;
+  }
   if (hooks_run_.exchange(true, std::memory_order_relaxed)) return;
   try {
     runAbortHooks();
@@ -215,6 +268,7 @@ void TorchCommTutti::run_hooks_of_failure() {
 WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, bool async, Milliseconds timeout,
                             const std::function<CallPtr(c10d::Backend&)>& issue, Milliseconds limit) {
   c10d::Backend& group = ready(operation);
+  if (std::min(timeout, limit).count() < 0) refuse(operation, "a time limit must not be negative");
   CallPtr call;
   try {
     call = issue(group);

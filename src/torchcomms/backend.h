@@ -16,8 +16,10 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "torchcomms/group.h"
@@ -28,6 +30,8 @@ namespace comms = ::torch::comms;
 using WorkPtr = c10::intrusive_ptr<comms::TorchWork>;
 
 inline constexpr const char* kBackendName = "tutti";
+
+class Window;
 
 class TorchCommTutti final : public comms::TorchCommBackend {
  public:
@@ -110,7 +114,12 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void tensor_register(const at::Tensor& tensor) override;
   void tensor_deregister(const at::Tensor& tensor) override;
 
+  // One-sided calls (window.h). Collective if there is a tensor.
+  bool supportsWindow() const override { return true; }
+  std::shared_ptr<comms::TorchCommWindow> new_window(const std::optional<at::Tensor>& tensor) override;
+
  private:
+  friend class Window;
   enum class Life { kNew, kAwaitsReconfigure, kReady, kFinalized };
   using CallPtr = c10::intrusive_ptr<c10d::Work>;
   struct Persistent {
@@ -140,6 +149,9 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void run_hooks_of_failure();
   void make(int rank, int size, const std::string& key, Milliseconds timeout);
   Group current_group() const;
+  // The group of the windows, made when the first is registered, and the number of the one that is registered next.
+  std::pair<Group, std::int64_t> next_window();
+  void end_windows();
 
   at::Device device_{at::kCPU};
   std::string name_;
@@ -159,8 +171,10 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   // release in abort(), acquire in isAborted(): who sees it set sees the group aborted.
   std::atomic<bool> aborted_{false};
   std::atomic<bool> hooks_run_{false};  // right now; relaxed: what they do themselves runs none
-  mutable std::mutex mutex_;            // guards group_ against abort() on another thread
+  mutable std::mutex mutex_;            // guards the groups against abort() on another thread
   Group group_;
+  Group window_group_;  // its messages are those of inbox.h; null before the first window
+  std::int64_t windows_ = 0;
 };
 
 }  // namespace tutti::torchcomms

@@ -36,14 +36,9 @@ WorkPtr TorchCommTutti::batch_op_issue(const std::vector<comms::BatchSendRecv::P
       kOperation, &messages.front().tensor, async, options.timeout,
       [&](c10d::Backend& group) {
         group.startCoalescing();
-        try {
-          for (const auto& message : messages) {
-            Tensors tensors{message.tensor};
-            message.type == Type::SEND ? group.send(tensors, message.peer, 0) : group.recv(tensors, message.peer, 0);
-          }
-        } catch (...) {
-          group.endCoalescing();  // what was issued runs on: its peers wait for it
-          throw;
+        for (const auto& message : messages) {
+          Tensors tensors{message.tensor};
+          message.type == Type::SEND ? group.send(tensors, message.peer, 0) : group.recv(tensors, message.peer, 0);
         }
         return group.endCoalescing();
       },

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,7 +26,8 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  // Takes a prefix of `head` followed by `body` and returns how many bytes: 0 means "no room now", not an error.
+  // Takes a prefix of `head` followed by `body` and returns how many bytes: 0 means "no room now", not an error. What
+  // it has not taken is offered again before anything else.
   virtual std::size_t write_some(ConstBytes head, ConstBytes body) noexcept = 0;
 
   // Gives up to `into.size()` bytes and returns how many: 0 means "nothing now".
@@ -35,8 +37,12 @@ class Link {
   virtual Status status() const noexcept = 0;
 
   // A descriptor that poll() finds readable when read_some() has something (and writable, when `write_some` returned
-  // 0 and there is room again); -1 for links that ring the host's doorbell instead.
+  // 0 and there is room again), unless the transport wakes for it: see on_news(). -1 where there is none: links that
+  // ring the host's doorbell instead, and those that do not stand yet or any more.
   virtual int poll_fd() const noexcept { return -1; }
+
+  // After write_some() returned 0: whether poll_fd() tells when there is room again. If not, the transport wakes.
+  virtual bool polls_for_room() const noexcept { return true; }
 };
 
 // One transport, as one communicator sees it: a folder under transport/ each.
@@ -53,8 +59,13 @@ class Transport {
   // Returns how many were added to `peers` (ranks).
   virtual int accept_new(std::span<int> peers) noexcept = 0;
 
-  // A descriptor that becomes readable when accept_new() has something; -1 if links need no accepting.
-  virtual int accept_fd() const noexcept { return -1; }
+  // Whether links are made together with the peer: then they can be news, and a peer without one cannot be watched.
+  virtual bool connects() const noexcept { return false; }
+
+  // `wake` is called, on any thread and under locks of the transport's, when accept_new() has something, and when a
+  // link has something to read or room, or has ended, and its descriptor does not tell. Not any more once on_news({})
+  // has returned.
+  virtual void on_news(std::function<void()> /*wake*/) {}
 
   // Why there is no link to `peer`, as the rest of a sentence that begins with its name and says what to do; empty when
   // no more is known than that the link has ended. Any thread, at any time.

@@ -16,6 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class TorchRank:
         refused(lambda: dist.recv(x, peer))
         refused(lambda: dist.irecv(x, peer))
         refused(lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, x, peer)]))
-        refused(lambda: dist.group.WORLD._start_coalescing(torch.device("cpu")))
+        refused(lambda: dist.all_reduce(x))  # also after a batch, which must have ended
         store = dist.distributed_c10d._world.pg_map[dist.group.WORLD][1]
         refused(lambda: tutti._backend.get_communicator().split_ranks(store, [0, 1]))
         refused(lambda: tutti.monitored_barrier(timeout=1))
@@ -231,6 +232,40 @@ def fork_in_every_way(rank: Any) -> None:
     subprocess.run(["true"], check=True, preexec_fn=nothing)  # forks, where the other does not
 
 
+def fork_in_a_handler(told: int) -> None:
+    """A handler that forks while a monitored barrier waits: the child's is refused, and the parent's goes on."""
+    parent, began = os.getpid(), threading.Event()
+
+    def fork(*_: Any) -> None:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(120)
+            return
+        _, status = os.waitpid(child, 0)
+        assert status == 0, f"the child ended with {status}"
+        os.write(told, b"!")
+
+    def send_when_it_sleeps() -> None:
+        began.wait()
+        while Path(f"/proc/self/task/{parent}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0] != "S":
+            began.wait(0.001)
+        os.kill(parent, signal.SIGUSR1)
+
+    signal.signal(signal.SIGUSR1, fork)
+    sender = threading.Thread(target=send_when_it_sleeps)
+    sender.start()
+    try:
+        began.set()
+        tutti.monitored_barrier(timeout=200)
+    except (ValueError, RuntimeError) as error:
+        if os.getpid() == parent:
+            raise
+        os._exit(0 if PARENTS in str(error) else 3)
+    if os.getpid() != parent:
+        os._exit(4)
+    sender.join()
+
+
 def main(face: str, told: int) -> None:
     rank: Any = TorchRank() if face == "torch" else NumpyRank()
     rank.go_on()
@@ -245,6 +280,13 @@ def main(face: str, told: int) -> None:
         assert os.read(told, 1) == b"!"
         rank.join()
     rank.go_on()
+    if face == "torch":
+        if rank.rank == 0:
+            fork_in_a_handler(told)
+        else:
+            assert os.read(told, 1) == b"!"
+            tutti.monitored_barrier(timeout=200)
+        rank.go_on()
     rank.close()
     print("done")
 

@@ -158,9 +158,10 @@ def difference(
             if dtype.is_complex and op == "PRODUCT":
                 size = size * 4
             rows = values.shape[0]
-            # A narrow type's own rounding, `roundings` times (once a level of hosts), and the accumulator's.
+            # A narrow type's own rounding, at the end and of partial results before (`roundings` in all, once a level
+            # of hosts), and the accumulator's.
             scaled = rows if op == "PREMUL_SUM" else 0  # scale() rounds every input once
-            bound = (want.abs() * roundings + size * scaled) * relative * 1.01 + size * (rows + 2) * 2 * unit
+            bound = (want.abs() + size * (roundings - 1 + scaled)) * relative * 1.01 + size * (rows + 2) * 2 * unit
             right = ((wide - want).abs() <= bound + step * (roundings + scaled)) | (wide.isnan() & want.isnan())
     if bool(right.all()):
         return None

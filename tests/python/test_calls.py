@@ -12,6 +12,8 @@ import torch.distributed as dist
 from rank_pool import RankPool
 from rank_worker import Context, raised
 
+import tutti
+
 World = Callable[..., RankPool]
 
 LARGE = 2_000_000  # far more than any buffer between two ranks
@@ -242,6 +244,10 @@ def reduce_sparse(ctx: Context) -> bool:
         dense[rank, 0] += 1
         dense[3, 1] += rank
     dist.all_reduce(sparse)
+    before = tutti.sequence_number()
+    with pytest.raises(ValueError, match="would lose its fraction"):
+        dist.all_reduce(sparse.to(torch.int64), op=dist._make_nccl_premul_sum(0.5))
+    assert tutti.sequence_number() == before
     return torch.equal(sparse.to_dense(), dense)
 
 

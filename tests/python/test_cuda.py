@@ -20,6 +20,10 @@ from rank_worker import Context
 from test_conformance import run_sweep
 from torch import nn
 
+import tutti
+from tutti.language import AlgoSpec, AllReduce
+from tutti.language.builtins import BUILTINS
+
 pytestmark = [
     pytest.mark.tutti_only,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -185,7 +189,6 @@ def test_factors(world: World) -> None:
 
 def scaled_by_tensor(ctx: Context) -> None:
     """Factors in GPU memory: read when the call runs, whatever becomes of their tensors meanwhile."""
-    import tutti
 
     for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex64):
         factor = torch.full((1,), 0.25, device="cuda", dtype=dtype.to_real())
@@ -351,7 +354,6 @@ def test_a_dead_rank_is_named(fresh_world: World) -> None:
 
 
 def observed(ctx: Context) -> None:
-    import tutti
 
     dist.all_reduce(torch.ones(1000, device="cuda"))
     torch.cuda.synchronize()  # the GPU counts when a call ends
@@ -378,7 +380,6 @@ def test_calls_can_be_seen(world: World) -> None:
 
 def impatient(ctx: Context) -> list[str]:
     """Rank 0 calls alone; the group would wait for minutes."""
-    import tutti
 
     options = dist.AllreduceOptions()
     options.timeout = timedelta(seconds=2)
@@ -405,3 +406,37 @@ def test_a_call_has_its_own_timeout(fresh_world: World) -> None:
     assert "100 ms" in early
     assert "rank 1 did not come to all_reduce f32[1000] sum" in late
     assert "f32[1000]" in call
+
+
+def planned(ctx: Context) -> None:
+    builder = tutti.AlgorithmCollectionBuilder(dist.group.WORLD)
+
+    def ran() -> set[str]:
+        rows = {row["algorithm"] for row in tutti.get_metrics()["rows"] if row["device"] == "cuda"}
+        tutti.reset_metrics()
+        return rows
+
+    def sum_up(count: int) -> None:
+        tensor = torch.full((count,), ctx.rank + 1.0, device="cuda")
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, torch.full_like(tensor, ctx.size * (ctx.size + 1) / 2))
+
+    for name in ("ring", "two_shot"):
+        spec = AlgoSpec(name=f"my_{name}", collective=AllReduce(ctx.size, 1))
+        builder.add_algorithm_builder(tutti.compile(BUILTINS["allreduce", name], spec, ctx.rank))
+    builder.build()
+    sum_up(1000)
+    assert ran() == {"plan:my_ring"}
+    builder.set_algorithm_selector(lambda known, _: known["allreduce"]["my_two_shot"])
+    builder.build()
+    sum_up(100_000)
+    assert ran() == {"plan:my_two_shot"}
+    builder.reset()
+    builder.build()
+    sum_up(1000)
+    assert not ran() & {"plan:my_ring", "plan:my_two_shot"}
+
+
+def test_plans_that_a_program_gives(fresh_world: World) -> None:
+    """Before the group has a communicator on GPUs and after."""
+    fresh_world(SIZES[-1], env=DEVICE).call(planned, timeout_s=120)

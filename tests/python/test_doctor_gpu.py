@@ -78,6 +78,8 @@ def test_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_gpus_over_nvlink(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(monkeypatch, machine([gpu(["atomic", "atomic"]), gpu(["atomic", "atomic"])]))
+    compiler = found.pop("compiler of plans")  # of the machine at hand
+    assert "NVRTC" in compiler.found
     assert {"GPU driver", "GPU 0", "GPU 1", "GPU links", "GPU transport"} == set(found)
     assert all(finding.verdict is Verdict.GOOD for finding in found.values())
     assert "CUDA 13.0" in found["GPU driver"].found

@@ -225,6 +225,45 @@ def test_timeouts(fresh_world: World) -> None:
     assert fresh_world(2).call(timeouts)[0] == [True, True, True]
 
 
+def nonsense_times(ctx: Context, name: str) -> None:
+    """Refused before anything is sent: the group goes on."""
+    import tutti
+
+    text = "the timeout of a group must be more than 0"
+    for wrong in (timedelta(0), timedelta(seconds=-1), timedelta(microseconds=10)):
+        with pytest.raises(ValueError, match=text):
+            dist.init_process_group(
+                ctx.backend, store=ctx.store(name), rank=ctx.rank, world_size=ctx.size, timeout=wrong
+            )
+    ctx.init(name + "/right")
+    for wrong in (timedelta(0), timedelta(seconds=-1)):
+        with pytest.raises(ValueError, match=text):
+            dist.new_group([0, 1], timeout=wrong)
+        with pytest.raises(ValueError, match="timeout"):
+            tutti.set_timeout(wrong)
+    negative = timedelta(seconds=-1)
+    call = dist.all_reduce(torch.ones(3), async_op=True)
+    message = dist.isend(torch.ones(1), 1) if ctx.rank == 0 else dist.irecv(torch.ones(1), 0)
+    barrier = dist.BarrierOptions()
+    barrier.timeout = negative
+    for refused in (
+        lambda: call.wait(negative),
+        lambda: message.wait(negative),
+        lambda: dist.group.WORLD._get_backend(torch.device("cpu")).barrier(barrier),
+        lambda: tutti.shrink(timeout=negative),
+    ):
+        with pytest.raises(ValueError, match="the timeout must not be negative"):
+            refused()
+    call.wait()
+    message.wait()
+    assert reduce_ones() == ctx.size
+
+
+@pytest.mark.tutti_only
+def test_nonsense_times_are_refused(fresh_world: World) -> None:
+    fresh_world(2, open_group=False).call(nonsense_times, unique_name("times"))
+
+
 def monitored(ctx: Context, absent: list[int], wait_all: bool) -> Any:
     group = dist.distributed_c10d._get_default_group()
     if ctx.rank in absent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -161,3 +162,39 @@ def test_the_graph_joins_blocks_at_barriers_and_names_peers() -> None:
     node = graph_of(ring, 1).nodes
     assert {peer for entry in node.values() for peer in entry.sends} == {0, 2}
     assert {peer for entry in node.values() for peer in entry.receives} == {0, 2}
+
+
+def no_plans(folder: Path) -> dict[Path, str]:
+    """Files that have no end, or are none, and what is said of them."""
+    os.mkfifo(folder / "pipe")
+    (folder / "large").touch()
+    os.truncate(folder / "large", 3 << 30)  # without a block on the disk
+    refused = "is no regular file"
+    large = "has more than the 64 MB that are read"
+    return {Path("/dev/zero"): refused, folder / "pipe": refused, folder / "large": large, folder: "is a directory"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check",
+        "show",
+        "run",
+        "simulate --size 64K --topology nvswitch",
+        "simulate --size 64K --topology",
+        "step",
+        "shrink",
+        "fold",
+        "import",
+        "diff",
+    ],
+)
+def test_files_without_an_end_are_refused(command: str, tmp_path: Path) -> None:
+    """Nothing waits for a writer or fills the memory, whatever takes a file."""
+    good = str(PLANS / "ring_all_reduce_3.json")
+    for file, text in no_plans(tmp_path).items():
+        name, *options = command.split()
+        before = [good] if name == "diff" or options[-1:] == ["--topology"] else []
+        code, output = invoke(name, *before, *options, str(file))
+        assert code == 2, (file, output)
+        assert text.lower() in output.lower(), (file, output)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_communicator import free_port, launch
+from test_plan_hosts import two_level
 
 RANK = Path(__file__).with_name("signal_rank.py")
 
@@ -17,3 +18,15 @@ def test_handlers_run_while_calls_wait(face: str, hosts: int, tmp_path: Path) ->
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     tasks = ["returning", "storm", "raising", "forming"]  # the last leaves a group behind that only one rank has begun
     launch(2, face, str(tmp_path), *tasks, hosts=hosts, script=RANK, meet=meet)
+
+
+@pytest.mark.tutti_only
+def test_handlers_run_while_plans_wait_for_other_hosts(tmp_path: Path) -> None:
+    """All-reduces by a plan whose ranks lie on two hosts; the other calls as ever."""
+    plans = tmp_path / "plans"
+    plans.mkdir()
+    two_level(plans, "allreduce", (1, 1), True)
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    tasks = ["planned", "returning", "raising"]
+    settings = {"TUTTI_PLAN_PATH": str(plans)}
+    launch(2, "torch", str(tmp_path), *tasks, hosts=2, script=RANK, meet=meet, env_of=lambda _: settings)

@@ -1,19 +1,13 @@
-"""The backend of TorchComms, through the interface of torchcomms.
-
-It runs on the torchcomms that is installed, or, where the build names one in TUTTI_TORCHCOMMS_STAND_IN (ctest does), on
-the stand-in of tests/cpp/torchcomms; without either it is skipped.
-"""
+"""The backend of TorchComms, through the interface of torchcomms (torchcomms_interface.py says which)."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import os
-import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,44 +15,11 @@ import torch
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
 from test_communicator import free_port
+from torchcomms_interface import NEEDS_TORCHCOMMS, interface, new_comm, refused, same
 
 World = Callable[..., RankPool]
-STAND_IN = os.environ.get("TUTTI_TORCHCOMMS_STAND_IN", "")
-pytestmark = [
-    pytest.mark.tutti_only,
-    pytest.mark.skipif(
-        not STAND_IN and importlib.util.find_spec("torchcomms") is None,
-        reason="torchcomms is not installed; ctest runs this file on the stand-in for it",
-    ),
-]
-CPU = torch.device("cpu")
-
-
-@functools.cache
-def interface() -> Any:
-    if not STAND_IN:
-        return importlib.import_module("torchcomms")
-    sys.path.append(STAND_IN)
-    return importlib.import_module("torchcomms_stand_in")
-
-
-def new_comm(ctx: Context, name: str, *, stored: bool = True, **options: Any) -> Any:
-    """A communicator of all ranks of the pool."""
-    os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size), LOCAL_RANK=str(ctx.rank))
-    options.setdefault("timeout", timedelta(seconds=30))
-    if stored:
-        options.setdefault("store", ctx.store("torchcomms"))
-    return interface().new_comm("tutti", CPU, name, **options)
-
-
-def refused(pattern: str, call: Callable[[], Any]) -> None:
-    """A RuntimeError, as other backends of TorchComms raise. The real torchcomms checks some arguments first."""
-    with pytest.raises(RuntimeError, match=pattern if STAND_IN else None):
-        call()
-
-
-def same(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(got, wanted.to(got.dtype).expand_as(got))
+PLUGIN = Path(__file__).with_name("plugins") / "algorithms.cc"
+pytestmark = [pytest.mark.tutti_only, NEEDS_TORCHCOMMS]
 
 
 def sweep(ctx: Context, name: str) -> None:
@@ -75,9 +36,16 @@ def sweep(ctx: Context, name: str) -> None:
             work.wait()
             assert work.is_completed()
             same(tensor, torch.tensor(total))
-    large = torch.arange(2 << 20, dtype=torch.float32)
-    comm.all_reduce(large, op.SUM, True).wait()
-    same(large, torch.arange(2 << 20, dtype=torch.float32) * ctx.size)
+    for count in (2 << 20, 8 << 20):  # 8 and 32 MB
+        large = torch.arange(count, dtype=torch.float32)
+        comm.all_reduce(large, op.SUM, True).wait()
+        same(large, torch.arange(count, dtype=torch.float32) * ctx.size)
+        mine = slice(ctx.rank * (count // ctx.size), (ctx.rank + 1) * (count // ctx.size))
+        comm.reduce_scatter_single(large[mine], large, op.MAX, False)  # in place, and back again
+        wanted = large.clone()
+        large[: mine.start] = large[mine.stop :] = 0
+        comm.all_gather_single(large, large[mine], False)
+        same(large, wanted)
     for reduce, value in ((op.AVG, total / ctx.size), (op.MIN, 1.0), (op.PREMUL_SUM(0.5), total / 2)):
         tensor = torch.full((5,), float(ctx.rank + 1))
         comm.all_reduce(tensor, reduce, False)
@@ -177,6 +145,24 @@ def messages(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def one_limit_for_a_batch(ctx: Context, name: str) -> None:
+    """Messages that come one after another, each within the limit, but not all of them."""
+    comm = new_comm(ctx, name)
+    limit = 0.6
+    if ctx.rank == 0:
+        batch = comm.batch_op_create()
+        for _ in range(6):
+            batch.recv(torch.zeros(1), 1)
+        refused(".", lambda: batch.issue(False, timeout=timedelta(seconds=limit)))
+    else:
+        never = threading.Event()
+        for _ in range(6):
+            never.wait(limit / 2)
+            comm.send(torch.ones(1), 0, False)
+    comm.barrier(False)  # the messages went on
+    comm.finalize()
+
+
 def errors(ctx: Context, name: str) -> None:
     """What is wrong is named, on the rank where it is, and nothing was sent: the next call is right."""
     comm = new_comm(ctx, name)
@@ -200,6 +186,11 @@ def errors(ctx: Context, name: str) -> None:
     comm.all_reduce(one, op.SUM, False)
     assert float(one) == size
     refused("tutti.nothing", lambda: new_comm(ctx, name + "hint", hints={"tutti.nothing": "1"}))
+    refused("tutti.max_blocks|max_blocks", lambda: new_comm(ctx, name + "hint", hints={"tutti.max_blocks": "-1"}))
+    refused("no_such", lambda: new_comm(ctx, name + "hint", hints={"tutti.algorithm": "no_such"}))
+    forced = new_comm(ctx, name + "forced", hints={"tutti.algorithm": "staged", "other.backend": "1"})
+    forced.all_reduce(torch.ones(10), op.SUM, False)
+    forced.finalize()
     comm.finalize()
     refused("already finalized", comm.finalize)
     refused(f"all_reduce on communicator '{name}': it is finalized", lambda: comm.all_reduce(one, op.SUM, False))
@@ -381,6 +372,20 @@ def user_algorithms(ctx: Context, name: str) -> None:
         comm.finalize()
         tutti.AlgorithmCollectionBuilder.reset()
 
+        native = tutti.compile_native("algorithms", PLUGIN)
+        for made, error in ((native.create_reduce(), ""), (native.create_throwing(), "no luck today")):
+            tutti.AlgorithmCollectionBuilder().add_algorithm_builder(tutti.Algorithm.create_from_native_capsule(made))
+            comm = new_comm(ctx, f"{name}.native{bool(error)}")
+            tensor = torch.ones(1000)
+            if error:
+                refused(error if ctx.rank == 0 else ".", functools.partial(comm.all_reduce, tensor, op.SUM, False))
+            else:
+                comm.all_reduce(tensor, op.SUM, False)
+                same(tensor, torch.tensor(float(ctx.size)))
+                assert "root_all_reduce" in str(groups[-1][0].metrics()["rows"])
+                comm.finalize()
+            tutti.AlgorithmCollectionBuilder.reset()
+
         def selector(algorithms: Any, request: Any) -> Any:
             raise KeyError("no such algorithm")
 
@@ -395,7 +400,7 @@ def user_algorithms(ctx: Context, name: str) -> None:
 
 def everything(ctx: Context, name: str, port: int) -> None:
     """In one pool: to start one takes longer than most of these."""
-    for function in (sweep, collectives, messages, errors, splits, training, user_algorithms):
+    for function in (sweep, collectives, messages, one_limit_for_a_batch, errors, splits, training, user_algorithms):
         function(ctx, f"{name}.{function.__name__}")
     several(ctx, f"{name}.several", port)
 

@@ -14,10 +14,12 @@
 #define TUTTI_DEVICE __host__ __device__ __forceinline__
 #define TUTTI_DEVICE_CALL __host__ __device__ __noinline__ inline  // for what is long and rare
 #define TUTTI_UNROLL _Pragma("unroll")
+#define TUTTI_ROLLED _Pragma("unroll 1")
 #else
 #define TUTTI_DEVICE inline
 #define TUTTI_DEVICE_CALL inline
 #define TUTTI_UNROLL
+#define TUTTI_ROLLED
 #endif
 #if !defined(__CUDA_ARCH__)
 #include <atomic>

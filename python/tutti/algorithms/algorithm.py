@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tutti import _core
+from tutti._devices import lies_on_device, stream_handle, take
 from tutti.algorithms.buffers import memory_of, type_of
 from tutti.algorithms.types import AlgorithmType, CollectiveBufferMode, DataType, ReduceOp
 
@@ -185,7 +186,7 @@ class Algorithm:
         output_size: int | None = None,
         dtype: DataType | None = None,
         op: ReduceOp = ReduceOp.NOP,
-        stream: int = 0,
+        stream: Any = 0,
         executor: Executor | None = None,
         nblocks: int = 0,
         nthreads_per_block: int = 0,
@@ -198,14 +199,15 @@ class Algorithm:
     ) -> int:
         """Runs it as the next collective of ``comm``; all ranks call it alike. Returns 0; what goes wrong is raised.
 
-        Buffers are addresses, with sizes in bytes and a ``dtype``; or arrays (NumPy, torch CPU tensors,
-        :class:`tutti.RawBuffer`, anything with DLPack), which bring these with them. The same buffer twice is in place.
-        ``op`` may be left out for plans. ``extras`` reach native algorithms. ``root`` is that of rooted collectives,
-        and of plans as they say; ``timeout`` is in seconds, 0 the communicator's.
+        Buffers are addresses, with sizes in bytes and a ``dtype``; or arrays (NumPy, torch tensors,
+        :class:`tutti.RawBuffer`, anything with DLPack), which bring these with them; in main memory or on a GPU. The
+        same buffer twice is in place. ``op`` may be left out for plans. ``extras`` reach native algorithms. ``root`` is
+        that of rooted collectives, and of plans as they say; ``timeout`` is in seconds, 0 the communicator's.
 
-        Main memory has no streams, blocks or threads: ``stream`` is 0, ``nblocks``, ``nthreads_per_block`` and
-        ``symmetric_memory`` are hints that mean nothing here. Narrow floats always accumulate in float32, so
-        ``accum_dtype`` may be that or the type itself.
+        On a GPU (plans only) the call is enqueued on ``stream`` and returns; 0 is CUDA's default stream. Main memory
+        has no streams: there ``stream`` is 0. ``nblocks``, ``nthreads_per_block`` and ``symmetric_memory`` are hints
+        that mean nothing here. Narrow floats always accumulate in float32, so ``accum_dtype`` may be that or the type
+        itself.
 
         Raises as every call does: ``ValueError`` and ``NotImplementedError`` for arguments, before anything is sent and
         with the group as before; ``RuntimeError`` when ranks run different algorithms, or one has died.
@@ -213,7 +215,8 @@ class Algorithm:
         core = core_of(comm)
         if executor is not None and executor._core is not core:
             raise ValueError("the executor was made for another communicator than comm")
-        if stream not in (0, None):
+        device = _device_of(input_buffer, output_buffer)
+        if device is None and stream not in (0, None):
             raise ValueError("main memory has no streams: leave stream 0")
         if nblocks < 0 or nthreads_per_block < 0:
             raise ValueError("nblocks and nthreads_per_block are not negative")
@@ -223,9 +226,21 @@ class Algorithm:
         wide = accum_dtype is DataType.float32 and kind.name.startswith(("float", "bfloat")) and kind.itemsize <= 4
         if accum_dtype not in (None, kind) and not wide:
             raise ValueError(f"{kind.name} does not accumulate in {accum_dtype}: only narrow floats do, in float32")
+        algorithm = self._resolve(core.size)
+        if device is not None:
+            devices = getattr(comm, "communicator", comm)._devices
+            handle = stream_handle(stream) or 0
+            ends = [
+                _device_end(devices, buffer, size, which, handle)
+                for buffer, size, which in ((input_buffer, input_size, "input"), (output_buffer, output_size, "output"))
+            ]
+            _of_type(ends, kind)
+            places = [(address, count) for address, count, _ in ends]
+            devices.run_by(core.size, algorithm, *places, kind.value, op.value or None, root, timeout, device, handle)
+            return 0
         _core.run_by(
             core,
-            self._resolve(core.size),
+            algorithm,
             _end(input_buffer, input_size, "input", kind),
             _end(output_buffer, output_size, "output", kind),
             kind.value,
@@ -260,6 +275,51 @@ def _end(buffer: Any, size: int | None, what: str, dtype: DataType) -> tuple[int
     if size is not None and size > count:
         raise ValueError(f"{what}_size is {size}, but the array has {count} bytes")
     return address, count if size is None else size
+
+
+def _device_of(*buffers: Any) -> int | None:
+    """The GPU on which the buffers of a call lie, -1 if they do not say which; None: in main memory."""
+    for buffer in buffers:
+        if isinstance(buffer, int) and not isinstance(buffer, bool):
+            found = _core.device_of(buffer)
+        else:
+            found = _core_device(buffer)
+        if found is not None:
+            return found
+    return None
+
+
+def _core_device(array: Any) -> int | None:
+    if not lies_on_device(array):
+        return None
+    return int(array.__dlpack_device__()[1]) if hasattr(array, "__dlpack_device__") else -1
+
+
+def _device_end(
+    devices: _core.DeviceCommunicator, buffer: Any, size: int | None, what: str, stream: int
+) -> tuple[int, int, str | None]:
+    """Address, bytes and element type of one end of a call on a GPU, ordered before ``stream``."""
+    if buffer is None or isinstance(buffer, int):
+        if buffer is not None and size is None:
+            raise ValueError(f"an address says nothing of its size: pass {what}_size in bytes")
+        return buffer or 0, size or 0, None
+    if not lies_on_device(buffer):
+        raise ValueError(f"the {what} is in main memory, and the other buffer is on a GPU")
+    array = take(devices, buffer, what, what == "output", stream)
+    assert array is not None
+    if size is not None and not 0 <= size <= array.nbytes:
+        raise ValueError(f"{what}_size is {size}, but the array has {array.nbytes} bytes")
+    return array.address, array.nbytes if size is None else size, array.dtype
+
+
+def _of_type(ends: list[tuple[int, int, str | None]], dtype: DataType) -> None:
+    for _, _, found in ends:
+        if found is not None and found != dtype.value and not _is_byte_view(found, dtype):
+            raise ValueError(f"an array holds {found}, not {dtype.name}")
+
+
+def _is_byte_view(found: str, dtype: DataType) -> bool:
+    return found == "u8" and dtype.itemsize == 1  # 8-bit floats, which DLPack has as bytes
 
 
 class AlgorithmBuilder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from tutti import _core, _formed
 from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder, core_of
@@ -203,8 +203,16 @@ def _installer(target: Any) -> Install:
 
         backend = get_communicator(target)
         return lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles(backend.size()), choose))
-    core = core_of(target)
-    return lambda handles, choose: _core.set_algorithms(core, handles(core.size), choose)
+    core_of(target)
+    weak = ref(target)  # the builder is kept for as long as its communicator lives
+
+    def give(handles: Callable[[int], list[_core.UserAlgorithm]], choose: Any) -> None:
+        alive = weak()
+        if alive is None:
+            raise ValueError("the communicator of this builder is gone")
+        alive._set_algorithms(handles(alive.size), choose)
+
+    return give
 
 
 def _give_defaults(ranks: int, install: Callable[[list[_core.UserAlgorithm], Any], None]) -> None:

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from tutti import _core
+from tutti._files import read_whole
 from tutti.algorithms.algorithm import Algorithm, core_of
 from tutti.algorithms.types import DataType, PacketType, ReduceOp
 
@@ -20,9 +21,8 @@ class ExecutionPlan:
     """
 
     def __init__(self, planPath: str | os.PathLike[str], rank: int) -> None:
-        with open(planPath, encoding="utf-8") as file:
-            text = file.read()
         try:
+            text = read_whole(planPath).decode()
             handle = _core.plan_algorithm(text, os.fspath(planPath))
         except ValueError as error:
             raise ValueError(f"{os.fspath(planPath)}: {error}") from None

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
+from tutti._units import MOST_INT
 from tutti.cli.plan import app as plan_app
 
+CANNOT = 2  # exit status
+
+
+class _Commands(TyperGroup):
+    """The commands; what the system refuses one (a file, memory) is a line and an exit status, too."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs what was asked for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # who reads has gone: click ends quietly
+        except MemoryError:
+            typer.echo("tutti: that takes more memory than there is", err=True)
+        except OSError as error:
+            typer.echo(f"tutti: {error}", err=True)
+        raise typer.Exit(CANNOT)
+
+
 app = typer.Typer(
+    cls=_Commands,
     name="tutti",
     help="Tutti: collective communication for PyTorch.",
     no_args_is_help=True,
@@ -100,7 +122,7 @@ def bench(
     backends: Annotated[
         str, typer.Option("--backends", "-b", help="tutti, gloo; tutti-mapped: tensors from tutti.empty.")
     ] = "tutti,tutti-mapped,gloo",
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Processes to start.")] = 2,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, max=MOST_INT, help="Processes to start.")] = 2,
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32 or f32, bfloat16 or bf16, ...")] = "float32",
     seconds: Annotated[float, typer.Option("--seconds", min=0.001, help="Time for each backend at each size.")] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="Save the results here.")] = None,
@@ -158,10 +180,11 @@ def tune(
 def explain(
     collective: Annotated[str, typer.Argument(help="all_reduce, all_gather, broadcast, ...")],
     size: Annotated[str, typer.Argument(help="Of one rank's block, like 64KB.")] = "0",
-    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Ranks on this machine.")] = 2,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", max=MOST_INT, help="Ranks on this machine.")] = 2,
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or float32, bf16 or bfloat16, i32, ...")] = "f32",
     op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
     mapped: Annotated[bool, typer.Option("--mapped", help="The tensors come from tutti.empty.")] = False,
+    device: Annotated[str, typer.Option("--device", help="cpu, or cuda: tensors on this machine's GPUs.")] = "cpu",
 ) -> None:
     """Says which algorithm a call takes on this machine, and why."""
     from tutti import _core
@@ -170,13 +193,16 @@ def explain(
 
     dtype = short_name(dtype)
     try:
-        reasons = _core.explain(collective, parse_bytes(size), ranks, dtype, op, mapped)
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"--device is cpu or cuda, not {device}")
+        reasons = _core.explain(collective, parse_bytes(size), ranks, dtype, op, mapped, device)
         call = collective
         if collective != "barrier":
             call += f" of {format_bytes(parse_bytes(size))} a rank, {dtype}{', mapped' if mapped else ''}"
         if _core.collective_traits(collective)["reduces"]:
             call += f", {op}"
-        typer.echo(f"{call}; {ranks} {'rank' if ranks == 1 else 'ranks'} on this machine:")
+        here = "this machine's GPUs" if device == "cuda" else "this machine"
+        typer.echo(f"{call}; {ranks} {'rank' if ranks == 1 else 'ranks'} on {here}:")
         typer.echo(reasons.rstrip())
     except (ValueError, NotImplementedError) as error:
         typer.echo(f"tutti explain: {error}", err=True)

@@ -141,6 +141,25 @@ def _sharing(devices: int) -> Finding | None:
     )
 
 
+def _compiler() -> Finding:
+    """Whether plans can be compiled."""
+    from tutti import _core, _nvrtc
+
+    try:
+        found = _core.nvrtc_info(_nvrtc.find())
+    except NotImplementedError as error:
+        return Finding(
+            "compiler of plans",
+            Verdict.SLOWER,
+            str(error).partition(":")[0],
+            "plans on GPUs are interpreted, which is slower than compiled (TUTTI_CUDA_COMPILE)",
+            "pip install nvidia-cuda-nvrtc",
+        )
+    return Finding(
+        "compiler of plans", Verdict.GOOD, f"NVRTC {found['version']}, {found['path']}", "plans on GPUs can be compiled"
+    )
+
+
 def findings(quick: bool) -> list[Finding]:
     """What there is of GPUs. Nothing here is fatal: CPU tensors need no GPU."""
     found = report(quick)
@@ -169,7 +188,7 @@ def findings(quick: bool) -> list[Finding]:
     devices = found["devices"]
     result = [Finding("GPU driver", Verdict.GOOD, _driver(found), "the CUDA part of Tutti and the driver are there")]
     result += [_device(index, device) for index, device in enumerate(devices)]
-    others = (_links(devices), _transport(found), _sharing(len(devices)))
+    others = (_links(devices), _transport(found), _sharing(len(devices)), _compiler())
     return result + [finding for finding in others if finding is not None]
 
 

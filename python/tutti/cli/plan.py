@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tutti._units import MOST_INT
 from tutti.cli.plan_calibrate import calibrate
+from tutti.cli.plan_compile import compile_
+from tutti.cli.plan_device import Device, DeviceOption, GpuOption
 from tutti.cli.plan_diff import diff
 from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan, write_text
 from tutti.cli.plan_import import import_
@@ -21,6 +24,7 @@ app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, im
 for command in (simulate, calibrate, diff, shrink, step, generate, fold):
     app.command()(command)
 app.command("import")(import_)
+app.command("compile")(compile_)
 
 # Exit statuses of `check`; 2 if the file is no plan.
 PROVEN, REJECTED = 0, 1
@@ -89,12 +93,16 @@ def check(
     pieces: Pieces = 0,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse plans that need a repair.")] = False,
     try_it: Annotated[bool, typer.Option("--run", help="If it is proven, run it at the sizes that matter.")] = False,
+    device: DeviceOption = Device.cpu,
+    gpu: GpuOption = "h200",
     json_out: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Proves that a plan computes its collective, cannot deadlock, has no race and stays in bounds.
 
-    Leaves 0 if it does, 1 if not or if a run goes wrong, 2 if the file is no plan.
+    With --device cuda also that a GPU can hold it; none is needed for that. Leaves 0 if it does, 1 if not or if a run
+    goes wrong, 2 if the file is no plan.
     """
+    from tutti.cli import plan_device
     from tutti.cli.plan_runs import line_of, try_plan
 
     source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
@@ -102,9 +110,11 @@ def check(
         verdict = source.check(strict)
         if try_it and verdict["outcome"] != "rejected":
             verdict["runs"] = try_plan(verdict["repaired"] or source.text())
+        if device is Device.cuda and verdict["outcome"] != "rejected":
+            verdict["device"] = plan_device.fit(verdict["repaired"] or source.text(), gpu)
     except (ValueError, NotImplementedError) as error:
         raise source.fail(error) from None
-    runs = verdict.get("runs")
+    runs, fit = verdict.get("runs"), verdict.get("device")
     if json_out:
         import json
 
@@ -113,7 +123,10 @@ def check(
         _print_verdict(source, verdict)
         if runs is not None:
             typer.echo(line_of(runs))
+        if fit is not None:
+            typer.echo(plan_device.line_of(fit))
     wrong = verdict["outcome"] == "rejected" or (runs is not None and runs["fault"] is not None)
+    wrong = wrong or (fit is not None and fit["refused"] is not None)
     raise typer.Exit(REJECTED if wrong else PROVEN)
 
 
@@ -193,12 +206,17 @@ def run(
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="Refuse a plan for another number of ranks.")] = 0,
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="f32 or float32, bf16, i32, ...")] = "f32",
     op: Annotated[str, typer.Option("--op", help="sum, avg, product, min, max, ...")] = "sum",
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Timed calls, back to back.")] = 20,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, max=MOST_INT, help="Timed calls, back to back.")] = 20,
     threads: Annotated[bool, typer.Option("--threads", help="A thread for each rank, not one for all.")] = False,
     seed: Annotated[str | None, typer.Option("--seed", help="In this random order; 1,2,3: each. One thread.")] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds until a call counts as stuck.")] = 10,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.001, max=1e9, help="Seconds until a call counts as stuck.")
+    ] = 10,
+    device: DeviceOption = Device.cpu,
 ) -> None:
     """Runs all ranks of a plan in this process, checks the result, says how long it took; for each size and order.
+
+    With --device cuda on this machine's GPUs, a thread for each rank; the plan is proven first.
 
     Leaves 0 if all is right, 1 at the first that is not, 2 if the plan cannot run this.
     """
@@ -207,6 +225,8 @@ def run(
     from tutti._units import parse_bytes
 
     dtype = short_name(dtype)
+    if device is Device.cuda and (threads or seed is not None):
+        raise typer.BadParameter("on GPUs ranks are threads, in no order: leave out --threads and --seed")
     if threads and seed is not None:
         raise typer.BadParameter("a random order is for one thread: leave out --threads or --seed")
     try:
@@ -218,9 +238,11 @@ def run(
         seeds = [None] if seed is None else _seeds(seed)
         for block in sizes:
             for one in seeds:
-                report = _core.run_plan(text, block, dtype, op, threads, repeat, one, round(timeout * 1000))
+                milliseconds = round(timeout * 1000)
+                report = _core.run_plan(text, block, dtype, op, threads, repeat, one, milliseconds, device.value)
                 order = "" if one is None else f", order {one}"
-                what = f"{made_for} ranks, {'a thread each' if threads else 'one thread'}{order}"
+                how = "on GPUs" if device is Device.cuda else "a thread each" if threads else "one thread"
+                what = f"{made_for} ranks, {how}{order}"
                 _print_run(file, report, what, block, dtype)
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
@@ -228,7 +250,7 @@ def run(
 
 def _seeds(text: str) -> list[int]:
     seeds = [int(part) if part.strip().isdecimal() else -1 for part in text.split(",")]
-    if min(seeds) < 0:
+    if min(seeds) < 0 or max(seeds) >= 2**64:
         raise ValueError(f'"{text}" is no seed; write it like 7, several like 1,2,3')
     return seeds
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tutti._units import format_bytes, format_us
+from tutti.cli.plan_file import store
 
 if TYPE_CHECKING:
     from tutti.plan_tools.comparison import Row
@@ -96,7 +97,7 @@ def calibrate(
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(REFUSED) from None
-    output.write_text(json.dumps(topology, indent=1) + "\n", encoding="utf-8")
+    store(json.dumps(topology, indent=1) + "\n", output)
     best = max(link["bandwidth_gbs"] for link in topology["links"])
     typer.echo(
         f"signal {format_us(found.signal_us)}, dispatch {found.dispatch_us * 1e3:.1f} ns, "
@@ -106,9 +107,10 @@ def calibrate(
         _print_rows(rows)
         if png is not None:
             write_plot(rows, f"{len(rows)} calls of built-in plans, {ranks} ranks", png)
+            typer.echo(f"wrote {png}")
     if json_out is not None:
         compared = [{**vars(row), "ratio": row.ratio} for row in rows]
-        json_out.write_text(
-            json.dumps({"measured": as_json(found), "topology": topology, "compared": compared}, indent=1)
-        )
-    typer.echo(f"written: {output}")
+        figures = {"measured": as_json(found), "topology": topology, "compared": compared}
+        store(json.dumps(figures, indent=1) + "\n", json_out)
+        typer.echo(f"wrote {json_out}")
+    typer.echo(f"wrote {output}")

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tutti._files import read_whole
+
 PlanFile = Annotated[
     Path, typer.Argument(exists=True, dir_okay=False, help="A plan in JSON, or an algorithm of MSCCL in XML.")
 ]
@@ -15,15 +17,23 @@ PlanFile = Annotated[
 NO_PLAN = 2  # exit status
 
 
+def read_file(file: Path) -> bytes:
+    """What is in a file. ValueError if it cannot be read, is no regular file or has more than 64 MB."""
+    try:
+        return read_whole(file)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+
+
 def read_plan(file: Path) -> str:
     """The JSON text of a plan; a file whose name ends in ``.xml`` is converted. ValueError if that cannot be."""
-    content = file.read_bytes()
+    content = read_file(file)
     if file.suffix.lower() == ".xml":
         from tutti.msccl import import_plan
 
         return json.dumps(import_plan(content, file.name))
     # The reader names the byte at which a text stops being JSON, so bad UTF-8 goes on to it, marked.
-    return content.decode(errors="replace")
+    return content.decode("utf-8-sig", errors="replace")
 
 
 def load_plan(file: Path) -> dict[str, Any]:
@@ -41,8 +51,16 @@ def write_text(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text)
         return
-    output.write_text(text + "\n", encoding="utf-8")
+    store(text + "\n", output)
     typer.echo(f"wrote {output}")
+
+
+def store(content: str | bytes, file: Path) -> None:
+    """Writes a file. OSError that names it, also where the system does not (a full disk)."""
+    try:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
 
 
 def fail(file: Path, error: Exception) -> typer.Exit:

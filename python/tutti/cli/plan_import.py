@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import fail
+from tutti.cli.plan_file import fail, read_file, write_text
 
 
 def import_(
@@ -23,11 +23,8 @@ def import_(
     from tutti.msccl import import_plan
 
     try:
-        text = json.dumps(import_plan(file.read_bytes(), file.name), indent=1)
+        text = json.dumps(import_plan(read_file(file), file.name), indent=1)
         _core.plan_info(text)
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
-    if output is None:
-        typer.echo(text)
-    else:
-        output.write_text(text + "\n", encoding="utf-8")
+    write_text(text, output)

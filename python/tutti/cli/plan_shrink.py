@@ -12,6 +12,8 @@ from tutti.cli.plan_file import PlanFile, fail, load_plan, write_text
 from tutti.plan_tools.resolved import operations
 from tutti.plan_tools.shrinking import Shrinker
 
+LONGEST_NAME = 4000  # with what is added to it, it is still one that the reader takes
+
 DONE, RAN_OUT = 0, 1  # exit statuses; 2 if there is nothing to shrink
 
 
@@ -42,7 +44,8 @@ def shrink(
     typer.echo(f"before: {_size(plan)}", err=output is None)
     typer.echo(f"  {first['kind']}: {first['message']}", err=output is None)
     small = shrinker.run()
-    small.plan["name"] = f"{plan['name']} (shrunk)" if not plan["name"].endswith("(shrunk)") else plan["name"]
+    if not plan["name"].endswith("(shrunk)") and len(plan["name"].encode()) <= LONGEST_NAME:
+        small.plan["name"] = f"{plan['name']} (shrunk)"
     fault = small.verdict["fault"]
     typer.echo(f"after {small.checks} checks: {_size(small.plan)}", err=output is None)
     typer.echo(f"  {fault['kind']}: {fault['message']}", err=output is None)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import format_bytes, format_us, parse_bytes
+from tutti.cli.plan_file import read_file
 from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, PlanSource, Ranks, RanksPerHost
 from tutti.cli.plan_timeline import where, write_html, write_png, write_trace
 from tutti.topology import PRESETS
@@ -26,9 +27,12 @@ def _topology(name: str, source: PlanSource) -> str:
     if name in PRESETS:
         return json.dumps(PRESETS[name](source.rank_count()))
     path = Path(name)
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f'"{name}" is neither a file nor one of {", ".join(PRESETS)}')
-    return path.read_bytes().decode(errors="replace")
+    try:
+        return read_file(path).decode(errors="replace")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _print_result(result: dict[str, Any]) -> None:
@@ -83,10 +87,13 @@ def simulate(
         result = source.simulate(_topology(topology, source), parse_bytes(size), budget, wants_timeline)
         if html is not None:
             write_html(result, html)
+            typer.echo(f"wrote {html}", err=json_out)
         if png is not None:
             write_png(result, png)
+            typer.echo(f"wrote {png}", err=json_out)
         if trace is not None:
             write_trace(result, trace)
+            typer.echo(f"wrote {trace}", err=json_out)
     except (ValueError, NotImplementedError, ImportError) as error:
         raise source.fail(error) from None
     if json_out:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tutti._units import MOST_INT
 from tutti.cli.plan_file import NO_PLAN, read_plan
 
 OptionalPlanFile = Annotated[
@@ -16,9 +17,13 @@ OptionalPlanFile = Annotated[
 Generate = Annotated[
     str | None, typer.Option("--generate", "-g", help="Instead of a file: a family, see `tutti plan generate --list`.")
 ]
-Ranks = Annotated[int, typer.Option("--ranks", "-n", min=0, help="Of a generated plan.")]
-RanksPerHost = Annotated[int, typer.Option("--ranks-per-host", min=1, help="Of a generated two-level plan.")]
-Pieces = Annotated[int, typer.Option("--pieces", min=0, help="Of a generated tree or one-shot plan; 0: as usual.")]
+Ranks = Annotated[int, typer.Option("--ranks", "-n", min=0, max=MOST_INT, help="Of a generated plan.")]
+RanksPerHost = Annotated[
+    int, typer.Option("--ranks-per-host", min=1, max=MOST_INT, help="Of a generated two-level plan.")
+]
+Pieces = Annotated[
+    int, typer.Option("--pieces", min=0, max=MOST_INT, help="Of a generated tree or one-shot plan; 0: as usual.")
+]
 
 
 @dataclass(frozen=True)

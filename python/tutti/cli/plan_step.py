@@ -148,7 +148,10 @@ class Debugger:
     def delete(self, words: list[str]) -> None:
         """Removes a breakpoint, or all."""
         if words:
-            del self.breakpoints[_number(words[0]) - 1]
+            number = _number(words[0])
+            if not 1 <= number <= len(self.breakpoints):
+                raise ValueError(f"there is no breakpoint {number}")
+            del self.breakpoints[number - 1]
         else:
             self.breakpoints.clear()
 
@@ -168,21 +171,24 @@ class Debugger:
     def _ranks(self, words: list[str]) -> list[int]:
         if not words:
             return list(range(self.session.ranks))
-        self._task([words[0], "0"])
-        return [_number(words[0])]
+        return [self._rank(words[0])]
+
+    def _rank(self, word: str) -> int:
+        rank = _number(word)
+        if rank >= self.session.ranks:
+            raise ValueError(f"there is no rank {rank}")
+        return rank
 
     def _task(self, words: list[str]) -> tuple[int, int]:
-        rank, task = _number(words[0]), _number(words[1]) if len(words) > 1 else 0
-        if not 0 <= rank < self.session.ranks:
-            raise ValueError(f"there is no rank {rank}")
+        rank, task = self._rank(words[0]), _number(words[1]) if len(words) > 1 else 0
         count = len(self.session.stepper.tasks(rank))
-        if task >= count and count:
+        if task >= count:
             raise ValueError(f"rank {rank} has no task {task}: thread blocks come first, then port channels")
         return rank, task
 
 
 def _breakpoint(words: list[str]) -> Breakpoint:
-    if words[0].isdigit():
+    if words[0].isdecimal():
         rank, block, op = [*(_number(word) for word in words[:3]), None, None][:3]
         return Breakpoint(rank, block, op)
     if ":" in words[0]:
@@ -191,7 +197,7 @@ def _breakpoint(words: list[str]) -> Breakpoint:
 
 
 def _number(word: str) -> int:
-    if not word.isdigit():
+    if not word.isdecimal():
         raise ValueError(f'"{word}" is no number')
     return int(word)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tutti.cli.plan_file import read_file
 from tutti.plan_tools.provenance import Content
 from tutti.plan_tools.resolved import Where
 from tutti.plan_tools.stepping import Session
@@ -18,6 +19,14 @@ Chunk = tuple[int, bool, list[Content]]  # number, whether of packets, contents
 
 CONTEXT = 3  # operations before and after
 MOST_ROWS = 64
+
+
+def _lines(file: Path) -> list[str]:
+    """None if it cannot be read: sources are shown where there are any."""
+    try:
+        return read_file(file).decode(errors="replace").splitlines()
+    except ValueError:
+        return []
 
 
 class Views:
@@ -61,7 +70,7 @@ class Views:
             made_by = Path(self.session.plan.get("source") or name)
             paths = [folder / name for folder in self.folders] + ([made_by] if made_by.name == Path(name).name else [])
             found = next((path for path in paths if path.is_file()), None)
-            self.sources[name] = found.read_text(errors="replace").splitlines() if found else []
+            self.sources[name] = _lines(found) if found else []
         lines = self.sources[name]
         return lines[int(number) - 1].strip() if 0 < int(number) <= len(lines) else ""
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from tutti._units import MOST_INT
 from tutti.cli.plan_file import PlanFile, fail, read_plan, write_text
 from tutti.cli.plan_source import Pieces, PlanSource, RanksPerHost
 
@@ -15,7 +16,7 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, h
 
 def generate(
     family: Annotated[str | None, typer.Argument(help="Its name, as --list has it.")] = None,
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=0, help="For how many ranks.")] = 0,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=0, max=MOST_INT, help="For how many ranks.")] = 0,
     ranks_per_host: RanksPerHost = 8,
     pieces: Pieces = 0,
     list_families: Annotated[bool, typer.Option("--list", help="Say what can be generated.")] = False,
@@ -43,8 +44,10 @@ def fold(
     dims: Annotated[
         str | None, typer.Option("--dims", help="How ranks are numbered: 8 a ring, 2,2,2 a cube, 8,512 hosts of 8.")
     ] = None,
-    input_blocks: Annotated[int, typer.Option("--input-blocks", min=1, help="Into how many parts input is cut.")] = 1,
-    output_blocks: Annotated[int, typer.Option("--output-blocks", min=1, help="… output.")] = 1,
+    input_blocks: Annotated[
+        int, typer.Option("--input-blocks", min=1, max=MOST_INT, help="Into how many parts input is cut.")
+    ] = 1,
+    output_blocks: Annotated[int, typer.Option("--output-blocks", min=1, max=MOST_INT, help="… output.")] = 1,
     output: Output = None,
 ) -> None:
     """Folds a plan whose ranks are alike into a template; every operation of every rank is compared.
@@ -54,8 +57,15 @@ def fold(
     from tutti import _core
 
     try:
-        sizes = None if dims is None else [int(part) for part in dims.split(",")]
+        sizes = None if dims is None else _dims(dims)
         text = _core.fold_plan(read_plan(file), sizes, input_blocks, output_blocks, 2)
     except (ValueError, NotImplementedError) as error:
         raise fail(file, error) from None
     write_text(text, output)
+
+
+def _dims(text: str) -> list[int]:
+    dims = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if not all(1 <= dim <= MOST_INT for dim in dims):
+        raise ValueError(f'"{text}" is no numbering of ranks; write it like 8 or 2,2,2')
+    return dims

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tutti._units import format_bytes, format_us
+from tutti.cli.plan_file import store
 
 # More lanes or steps than these are no picture any more; the trace takes all.
 MOST_LANES = 200
@@ -84,7 +85,7 @@ def write_trace(result: dict[str, Any], path: Path) -> None:
                     "args": {"bytes": step["bytes"], "operation": where(step)},
                 }
             )
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), encoding="utf-8")
+    store(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}), path)
 
 
 def _drawable(result: dict[str, Any]) -> tuple[list[Lane], list[Step]]:
@@ -198,4 +199,4 @@ def write_html(result: dict[str, Any], path: Path) -> None:
         path=path_rows,
         links=link_rows,
     )
-    path.write_text(page, encoding="utf-8")
+    store(page, path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutti import _core
+from tutti.cli.plan_file import read_file
 from tutti.language import (
     AlgoSpec,
     AllGather,
@@ -69,8 +70,8 @@ def given_plans(places: list[Path], ranks: int, collective: str, folder: Path) -
     """Copies of the plans in these files and folders that are for this. ValueError names a file that is no plan."""
     plans = []
     for file in _files(places):
-        text = file.read_bytes().decode(errors="replace")
         try:
+            text = read_file(file).decode(errors="replace")
             info = _core.plan_info(text)
         except ValueError as error:
             raise ValueError(f"{file}: {error}") from None

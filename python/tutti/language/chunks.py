@@ -8,6 +8,7 @@ from typing import Any
 from tutti.language.checks import checked_rank, whole
 from tutti.language.context import get_program
 from tutti.language.errors import fail
+from tutti.language.limits import MOST_CHUNKS
 from tutti.language.vocabulary import BufferType
 
 
@@ -64,4 +65,7 @@ class Buffer(BaseBuffer):
         size = whole(size, "the size of a buffer", rank=rank)
         if size < 1:
             fail(f"a scratch buffer needs at least one chunk, not {size}", rank=rank)
+        taken = program.buffer_size(rank, BufferType.scratch)
+        if taken + size > MOST_CHUNKS:
+            fail(f"a rank's scratch has at most {MOST_CHUNKS} chunks; {taken} are taken, {size} more asked", rank=rank)
         super().__init__(rank, BufferType.scratch, program.recorder.allocate(rank, size), size)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tutti.language.checks import whole
 from tutti.language.chunks import BaseBuffer
 from tutti.language.errors import fail
+from tutti.language.limits import MOST_RANKS
 from tutti.language.vocabulary import BufferType
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class Collective:
         self.inplace = inplace
         if self.num_ranks < 1:
             fail(f"a collective has at least one rank, not {num_ranks}", operation=kind)
+        if self.num_ranks > MOST_RANKS:
+            fail(f"a collective has at most {MOST_RANKS} ranks, not {num_ranks}", operation=kind)
         if self.chunk_factor < 1:
             fail(f"chunk_factor is at least 1, not {chunk_factor}", operation=kind)
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from tutti.language.checks import whole
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
+from tutti.language.limits import MOST_CHUNKS, MOST_UNIT_BYTES
 from tutti.language.recorder import LoopFrame
 
 __all__ = ["LoopIterationContext"]
@@ -25,6 +26,10 @@ class LoopIterationContext:
         self.num_chunks = whole(num_chunks, "num_chunks", operation="loop")
         if self.unit < 1 or self.unit % _ALIGNMENT:
             fail(f"the unit of a loop is a multiple of {_ALIGNMENT} bytes, not {self.unit}", operation="loop")
+        if self.unit > MOST_UNIT_BYTES:
+            fail(f"the unit of a loop is at most {MOST_UNIT_BYTES} bytes, not {self.unit}", operation="loop")
+        if self.num_chunks > MOST_CHUNKS:
+            fail(f"a loop runs over at most {MOST_CHUNKS} chunks, not {self.num_chunks}", operation="loop")
         if self.num_chunks < 1:
             fail(f"a loop runs over at least one chunk, not {self.num_chunks}", operation="loop")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tutti.language.checks import blocks_of, checked_block, checked_rank
+from tutti.language.checks import blocks_of, checked_block, checked_rank, listed
 from tutti.language.chunks import Chunk
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
+from tutti.language.limits import MOST_CHANNELS
 from tutti.language.operations import Local, Notice, Remote, Share, Transfer
 from tutti.language.recorder import Use
 from tutti.language.thread_block_group import ThreadBlockGroup
@@ -26,6 +27,9 @@ class _PairChannel:
         self.dst_rank = checked_rank(self._program, dst_rank, kind, "destination rank")
         if self.src_rank == self.dst_rank:
             fail("a channel to oneself: local chunks need none", rank=self.src_rank, operation=kind)
+        made = self._program.recorder.resources[self.src_rank].pair_channels.get(self.channel_type, [])
+        if len(made) >= MOST_CHANNELS:
+            fail(f"a rank has at most {MOST_CHANNELS} channels of a kind", rank=self.src_rank, operation=kind)
         self.channel_id = self._program.recorder.pair_channel(self.src_rank, self.dst_rank, self.channel_type)
 
     def __repr__(self) -> str:
@@ -42,6 +46,8 @@ class _PairChannel:
             channels=(self.channel_id,),
         )
         self._program.record(self.src_rank, block, operation)
+        if name != Instruction.flush:
+            self._claim("wait" if name in (Instruction.wait, Instruction.relaxed_wait) else "signal", block)
         if name in (Instruction.signal, Instruction.relaxed_signal):
             self._program.recorder.signal(self.src_rank, self.dst_rank, self.channel_type, Use(block, origin))
         elif name != Instruction.flush:
@@ -62,8 +68,16 @@ class _PairChannel:
                 self._fail("packets are in scratch only", name.name, block)
             self._transfer(name, block, share, (here,), (there,))
             if name in (Instruction.put_with_signal, Instruction.put_with_signal_and_flush):
+                self._claim("signal", block)
                 use = Use(block, caller())
                 self._program.recorder.signal(self.src_rank, self.dst_rank, self.channel_type, use)
+
+    def _claim(self, what: str, block: int) -> None:
+        """Of a channel one thread block signals, and one waits."""
+        claimed = self._program.recorder.claim(self.src_rank, (self.channel_type, self.channel_id), what, block)
+        if claimed != block:
+            reason = f"thread blocks {claimed} and {block} both do it over one channel: its order would depend on the "
+            self._fail(reason + "schedule", what, block)
 
     def _transfer(
         self,
@@ -99,6 +113,8 @@ class _PairChannel:
             self._fail(f"a chunk is written buffer[start:stop], not {chunk!r}", operation, block)
         if chunk.rank != owner:
             self._fail(f"the chunk at the channel's {end} end is rank {owner}'s, not {chunk.rank}'s", operation, block)
+        if chunk.index + chunk.size > self._program.buffer_size(owner, chunk.buffer):
+            self._fail("the chunk is beyond its buffer: it is of another program", operation, block)
 
     def _check_size(self, one: Chunk, other: Chunk, operation: str, block: int) -> None:
         if one.size != other.size:
@@ -160,8 +176,10 @@ class MemoryChannel(_PairChannel):
     ) -> None:
         """Combines a chunk of this rank with chunks of the far one, into the former unless told otherwise."""
         target = local_src_chunk if local_dst_chunk is None else local_dst_chunk
-        far = [remote_src_chunks] if isinstance(remote_src_chunks, Chunk) else list(remote_src_chunks)
+        far: list[Chunk] | None = [remote_src_chunks] if isinstance(remote_src_chunks, Chunk) else None
         name = Instruction.read_reduce
+        if far is None:
+            far = listed(remote_src_chunks, "chunks", rank=self.src_rank, operation=name.name)
         for block, share in blocks_of(tb, tb_group, self.src_rank, name.name):
             if not far:
                 self._fail("nothing to reduce with", name.name, block)

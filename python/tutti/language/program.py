@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tutti.language.channel import MemoryChannel, PortChannel, SwitchChannel
+from tutti.language.checks import bounded, flag, text, whole
 from tutti.language.chunks import BaseBuffer
 from tutti.language.collectives import (
     AllGather,
@@ -25,6 +26,7 @@ from tutti.language.collectives import (
 )
 from tutti.language.context import enter, get_program, leave
 from tutti.language.errors import fail
+from tutti.language.limits import MOST_ALIGNMENT, MOST_BLOCKS, MOST_CHUNKS, MOST_MESSAGE, MOST_THREADS
 from tutti.language.operations import Joining, Operation, Transfer
 from tutti.language.passes import Settings, compile_record
 from tutti.language.passes.emit import plan_of
@@ -98,6 +100,26 @@ def _refused_in_loop(operation: Transfer, chunks: int) -> str | None:
     return None
 
 
+def _flag(value: bool, what: str) -> bool:
+    return flag(value, what, operation="CollectiveProgram")
+
+
+def _number(value: int, what: str, least: int | None = None, most: int = 0) -> int:
+    if least is None:
+        return whole(value, what, operation="CollectiveProgram")
+    return bounded(value, least, most, what, operation="CollectiveProgram")
+
+
+def _check_collective(collective: Collective) -> None:
+    if not isinstance(collective, Collective):
+        fail(f"the collective is a Collective, not {collective!r}", operation="CollectiveProgram")
+    kind = type(collective).__name__
+    text(collective.name, "the name of a collective", operation=kind)
+    flag(collective.inplace, "inplace", operation=kind)
+    if collective.root is not None:
+        bounded(collective.root, 0, collective.num_ranks - 1, "the root", operation=kind)
+
+
 class CollectiveProgram:
     """The program of one collective, and the settings of its plan.
 
@@ -125,26 +147,35 @@ class CollectiveProgram:
     ) -> None:
         if protocol not in _PROTOCOLS:
             fail(f"the protocol is one of {', '.join(_PROTOCOLS)}, not {protocol!r}", operation="CollectiveProgram")
+        _check_collective(collective)
+        num_ranks, instances = _number(num_ranks, "num_ranks"), _number(instances, "instances")
         if instances < 1:
             fail(f"a program has at least one instance, not {instances}", operation="CollectiveProgram")
+        if not isinstance(replication_policy, ReplicationPolicy):
+            reason = f"replication_policy is a ReplicationPolicy, not {replication_policy!r}"
+            fail(reason, operation="CollectiveProgram")
         if num_ranks != collective.num_ranks:
             reason = f"{num_ranks} ranks, but the collective is made for {collective.num_ranks}"
             fail(reason, operation="CollectiveProgram")
-        self.name = name
+        self.name = text(name, "the name", operation="CollectiveProgram")
         self.collective = collective
         self.num_ranks = num_ranks
         self.instances = instances
         self.protocol = protocol
-        self.instr_fusion = instr_fusion
-        self.auto_sync = auto_sync
+        self.instr_fusion = _flag(instr_fusion, "instr_fusion")
+        self.auto_sync = _flag(auto_sync, "auto_sync")
         self.replication_policy = replication_policy
-        self.reuse_resources = reuse_resources
-        self.num_threads_per_block = num_threads_per_block
-        self.use_double_scratch_buffer = use_double_scratch_buffer
-        self.buffer_alignment = buffer_alignment
-        self.min_message_size = min_message_size
-        self.max_message_size = max_message_size
+        self.reuse_resources = _flag(reuse_resources, "reuse_resources")
+        self.num_threads_per_block = _number(num_threads_per_block, "num_threads_per_block", 1, MOST_THREADS)
+        self.use_double_scratch_buffer = _flag(use_double_scratch_buffer, "use_double_scratch_buffer")
+        self.buffer_alignment = _number(buffer_alignment, "buffer_alignment", 1, MOST_ALIGNMENT)
+        self.min_message_size = _number(min_message_size, "min_message_size", 0, MOST_MESSAGE)
+        self.max_message_size = _number(max_message_size, "max_message_size", self.min_message_size, MOST_MESSAGE)
         self.buffers: list[dict[BufferType, BaseBuffer]] = collective.init_buffers()
+        for rank, buffers in enumerate(self.buffers):
+            for kind, buffer in buffers.items():
+                what = f"the number of chunks of the {kind.name} buffer"
+                bounded(buffer.size, 0, MOST_CHUNKS, what, rank=rank, operation="CollectiveProgram")
         self.recorder = Recorder(num_ranks)
         self._tokens: list[Token[CollectiveProgram | None]] = []
 
@@ -200,6 +231,10 @@ class CollectiveProgram:
     def post_process_operations(self) -> tuple[RankDraft, ...]:
         """The compiled program. It changes nothing, so it may be called as often as one likes."""
         self.collective.check(self)
+        blocks = max((entry.block for entry in self.recorder.operations), default=0) + 1
+        if blocks * self.instances > MOST_BLOCKS:
+            reason = f"{self.instances} instances of {blocks} thread blocks; a rank has at most {MOST_BLOCKS}"
+            fail(reason, operation="CollectiveProgram")
         sizes = [(len(buffers[BufferType.input]), len(buffers[BufferType.output])) for buffers in self.buffers]
         settings = Settings(
             fuse=self.instr_fusion,

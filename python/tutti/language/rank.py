@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tutti.language.checks import blocks_of, checked_block, checked_rank, whole
+from tutti.language.checks import blocks_of, bounded, checked_block, checked_rank, listed, whole
 from tutti.language.chunks import BaseBuffer, Buffer, Chunk
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
+from tutti.language.limits import MOST_CREDIT, MOST_SEMAPHORES
 from tutti.language.operations import Barrier, Local, Nop, SemaphoreUse, Transfer
 from tutti.language.thread_block_group import ThreadBlockGroup
 from tutti.language.vocabulary import BufferType, ChannelType, Instruction, ReduceOperationType, SyncType
@@ -101,7 +102,11 @@ class Rank:
         """
         name = Instruction.reduce_packet if packet else Instruction.reduce
         target = src_chunk if dst_chunk is None else dst_chunk
-        others = [other_chunks] if isinstance(other_chunks, Chunk) else list(other_chunks)
+        others = (
+            [other_chunks]
+            if isinstance(other_chunks, Chunk)
+            else listed(other_chunks, "chunks", rank=self.rank, operation=name.name)
+        )
         for block, share in blocks_of(tb, tb_group, self.rank, name.name):
             if not others:
                 fail("nothing to reduce with", rank=self.rank, thread_block=block, operation=name.name)
@@ -122,7 +127,10 @@ class Rank:
 
     def barrier(self, tb_list: Iterable[int]) -> None:
         """Joins thread blocks of this rank; of a single one, its lanes."""
-        blocks = [checked_block(tb, self.rank, "barrier") for tb in tb_list]
+        blocks = [
+            checked_block(tb, self.rank, "barrier")
+            for tb in listed(tb_list, "thread blocks", rank=self.rank, operation="barrier")
+        ]
         if not blocks:
             fail("a barrier joins at least one thread block", rank=self.rank, operation="barrier")
         if len(set(blocks)) < len(blocks):
@@ -149,6 +157,9 @@ class Rank:
         if chunk.rank != self.rank:
             reason = f"the chunk is rank {chunk.rank}'s; a channel reaches it"
             fail(reason, rank=self.rank, thread_block=block, operation=operation)
+        if chunk.index + chunk.size > self._program.buffer_size(chunk.rank, chunk.buffer):
+            reason = "the chunk is beyond its buffer: it is of another program"
+            fail(reason, rank=self.rank, thread_block=block, operation=operation)
 
     def _check_size(self, one: Chunk, other: Chunk, operation: str, block: int) -> None:
         if one.size != other.size:
@@ -166,6 +177,9 @@ class Semaphore:
         if self.initial_value < 0:
             reason = f"the initial value is at least 0, not {self.initial_value}"
             fail(reason, rank=self.rank, operation="Semaphore")
+        bounded(self.initial_value, 0, MOST_CREDIT, "the initial value", rank=self.rank, operation="Semaphore")
+        if len(self._program.recorder.resources[self.rank].semaphores) >= MOST_SEMAPHORES:
+            fail(f"a rank has at most {MOST_SEMAPHORES} semaphores", rank=self.rank, operation="Semaphore")
         self.id = self._program.recorder.semaphore(self.rank, self.initial_value)
 
     def acquire(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
@@ -179,6 +193,10 @@ class Semaphore:
     def _use(self, name: Instruction, tb: int, sync: SyncType) -> None:
         block = checked_block(tb, self.rank, name.value)
         operation = SemaphoreUse(name=name, origins=(caller(),), sync=sync, semaphores=(self.id,))
+        claimed = self._program.recorder.claim(self.rank, ("semaphore", self.id), name.value, block)
+        if claimed != block:
+            reason = f"thread blocks {claimed} and {block} both do it: its order would depend on the schedule"
+            fail(reason, rank=self.rank, thread_block=block, operation=name.value)
         self._program.record(self.rank, block, operation)
 
 

@@ -5,6 +5,7 @@ A recorder is append-only. It belongs to one program, so identifiers start afres
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from tutti.language.errors import Origin
@@ -85,6 +86,7 @@ class Recorder:
         self.loop: LoopFrame | None = None
         self.signals: dict[Message, list[Use]] = {}
         self.waits: dict[Message, list[Use]] = {}
+        self._ends: dict[tuple[int, Hashable, str], int] = {}
 
     def add(self, rank: int, block: int, operation: Operation) -> None:
         """Appends an operation to what a thread block does."""
@@ -121,6 +123,10 @@ class Recorder:
         """The number of the barrier of these thread blocks, the same at each use."""
         barriers = self.resources[rank].barriers
         return barriers.setdefault(blocks, len(barriers))
+
+    def claim(self, rank: int, counter: Hashable, end: str, block: int) -> int:
+        """The thread block at an end of a counter: the first that has been there."""
+        return self._ends.setdefault((rank, counter, end), block)
 
     def signal(self, rank: int, peer: int, channel_type: ChannelType, use: Use) -> None:
         """Notes that ``rank`` tells ``peer`` something."""

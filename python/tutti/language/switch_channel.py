@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tutti.language.checks import checked_block, checked_rank, whole
+from tutti.language.checks import checked_block, checked_rank, listed, whole
 from tutti.language.chunks import Chunk
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
@@ -26,7 +26,8 @@ class SwitchChannel:
 
     def __init__(self, rank_list: Iterable[int], buffer_type: BufferType) -> None:
         self._program = get_program()
-        ranks = [checked_rank(self._program, rank, "SwitchChannel") for rank in rank_list]
+        members = listed(rank_list, "the ranks of a switch channel", operation="SwitchChannel")
+        ranks = [checked_rank(self._program, rank, "SwitchChannel") for rank in members]
         if not ranks:
             fail("a switch channel needs at least one rank", operation="SwitchChannel")
         if len(set(ranks)) < len(ranks):
@@ -85,6 +86,8 @@ class SwitchChannel:
             refuse(f"a chunk is written buffer[start:stop], not {chunk!r}")
         if chunk.rank != rank:
             refuse(f"the chunk is rank {chunk.rank}'s, not of the rank that executes the operation")
+        if chunk.index + chunk.size > self._program.buffer_size(rank, chunk.buffer):
+            refuse("the chunk is beyond its buffer: it is of another program")
         if chunk.size != count:
             refuse(f"operands of {chunk.size} and {count} chunks")
         if start < 0:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tutti.language.errors import fail
+from tutti.language.limits import MOST_BLOCKS
 
 __all__ = ["ThreadBlockGroup"]
 
@@ -14,13 +15,20 @@ class ThreadBlockGroup:
     """Thread blocks that each do an equal part of an operation, in the order of the list."""
 
     def __init__(self, tb_list: Iterable[int]) -> None:
-        self.tb_list: list[int] = list(tb_list)
+        try:
+            self.tb_list: list[int] = list(tb_list)
+        except TypeError:
+            fail(f"thread blocks come as a list, not as {tb_list!r}", operation="ThreadBlockGroup")
         if not self.tb_list:
             fail("a group needs at least one thread block", operation="ThreadBlockGroup")
         self._parts: dict[Any, int] = {}
         for part, block in enumerate(self.tb_list):
             if not isinstance(block, int) or block < 0:
                 fail(f"thread blocks are counted from 0: {block!r}", operation="ThreadBlockGroup")
+            if block >= MOST_BLOCKS:
+                fail(
+                    f"a rank has at most {MOST_BLOCKS} thread blocks, so none is {block}", operation="ThreadBlockGroup"
+                )
             if block in self._parts:
                 fail(f"thread block {block} is in the group twice", operation="ThreadBlockGroup")
             self._parts[block] = part

@@ -49,9 +49,12 @@ class Session:
         from tutti import _core
 
         _core.plan_info(text)
+        self.plan: Json = json.loads(text)
+        if "template" in self.plan:
+            text = _core.write_out_plan(text)
+            self.plan = json.loads(text)
         self.text = text
         self.cells = cells
-        self.plan: Json = json.loads(text)
         self.resolver = Resolver(self.plan)
         self.waits_of = Waits(self.plan)
         self.packets = _packet_chunks(self)

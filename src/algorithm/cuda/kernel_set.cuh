@@ -8,7 +8,7 @@
 #include "algorithm/cuda/ll.cuh"
 #include "algorithm/cuda/ll128.cuh"
 #include "algorithm/cuda/ll_uniform.cuh"
-#include "algorithm/cuda/plan_call.cuh"
+#include "algorithm/cuda/plan_kernel.cuh"
 
 namespace tutti::cuda {
 

@@ -9,15 +9,21 @@
 #pragma once
 
 #include "algorithm/cuda/block_call.cuh"
-#include "executor/cuda/interpreter.cuh"
 
 namespace tutti::cuda {
 
-using executor::PlanArgs;
+// Of compiled plans. Who compiles them for the host says what a block is there.
+#if defined(__CUDACC__)
+using PlanTeam = GridTeam;
+#elif defined(TUTTI_PLAN_TEAM)
+using PlanTeam = TUTTI_PLAN_TEAM;
+#endif
 
-template <class R, class Team>
-TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
-  executor::PlanBlock<R, Team> block(team, world.control, args);
+// Block: what runs one thread block of a plan, by records (executor::PlanBlock) or as it was compiled
+// (executor::CompiledBlock).
+template <class Block, class Team, class Args>
+TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& world, const Args& args) {
+  Block block(team, world.control, args);
   block.prepare();
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
@@ -26,9 +32,9 @@ TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& worl
   call.leave();
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
-  executor::PlanBlock<R, Team> block(team, world.control, args);
+template <class Block, class Team, class Args>
+TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, const Args& args) {
+  Block block(team, world.control, args);
   block.prepare();
   if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
   BlockState& state = world.state->blocks[team.block()];
@@ -43,12 +49,12 @@ TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, con
   if (block.run(awaited)) note(args.ticket);
 }
 
-template <class R, class Team>
-TUTTI_DEVICE void run_plan(const Team& team, const DeviceWorld& world, const PlanArgs& args) {
+template <class Block, class Team, class Args>
+TUTTI_DEVICE void run_plan_blocks(const Team& team, const DeviceWorld& world, const Args& args) {
   if (team.block() == 0) {
-    run_first_plan_block<R>(team, world, args);
+    run_first_plan_block<Block>(team, world, args);
   } else {
-    run_plan_block<R>(team, world, args);
+    run_plan_block<Block>(team, world, args);
   }
 }
 

@@ -11,7 +11,9 @@
 // mixed-precision", 2018, and the reduce-scatter and all-gather of Rabenseifner.
 //
 // The sum on a host runs in the order of its ranks, then that of the hosts is the ring's: the same for all ranks, since
-// each share is reduced once and copied.
+// each share is reduced once and copied. Sums of bf16 are accumulated in fp32 and rounded twice, on the host and among
+// the hosts, so that what crosses the network is half of what fp32 takes; averages are divided on the host, which saves
+// a third rounding. Other narrow types have not fp32's range: what fits in all may not fit on a host.
 #include "algorithm/host/exchange.h"
 #include "algorithm/hosts/hosts_algorithm.h"
 #include "algorithm/hosts/hosts_algorithms.h"
@@ -27,8 +29,9 @@ class CarriersAllReduce final : public HostsAlgorithm {
         exchange_(Collective::kAllReduce) {}
   const char* refusal(const CallShape& shape) const noexcept override {
     if (const char* reason = HostsAlgorithm::refusal(shape)) return reason;
-    return rounds_partials(shape.dtype, shape.op) ? "partial sums of a narrow type would be rounded on every host"
-                                                  : nullptr;
+    return rounds_partials(shape.dtype, shape.op) && !rounds_twice(shape.dtype, shape.op)
+               ? "partial sums of a narrow type would be rounded on every host"
+               : nullptr;
   }
 
  private:
@@ -36,15 +39,16 @@ class CarriersAllReduce final : public HostsAlgorithm {
     const Pass pass(call, c);
     if (Outcome outcome = pass.reduce_shares(c); !outcome.ok()) return outcome;
     if (pass.carries()) {
-      const int ranks = c.size;
       const Call part = part_of(call, pass.share(), pass.share_bytes());
-      {
-        const AmongHosts among(c, [&](int) { return pass.place; });
-        if (Outcome outcome = exchange_.run(part, pass.share_bytes(), c); !outcome.ok()) return outcome;
-      }
-      average(call, pass.share(), pass.share_bytes(), ranks);
+      AmongHosts among(c, [&](int) { return pass.place; });
+      if (Outcome outcome = exchange_.run(part, pass.share_bytes(), among.context()); !outcome.ok()) return outcome;
+      if (!pass.divides_on_host()) average(call, pass.share(), pass.share_bytes(), c.size);
     }
     return pass.gather_shares(c);
+  }
+
+  static bool rounds_twice(DataType dtype, ReduceOp op) noexcept {
+    return rounds_partials(dtype, op) && dtype == DataType::kBfloat16;
   }
 
   struct Pass {
@@ -56,11 +60,12 @@ class CarriersAllReduce final : public HostsAlgorithm {
 
     Pass(const Call& call_, const CallContext& c) noexcept
         : call(call_),
-          place(c.hosts->index),
-          carriers(c.hosts->fewest),
+          place(c.hosts->place()),
+          carriers(c.hosts->ranks.fewest()),
           bytes(call_.input.size(0)),
           shares(bytes, carriers) {}
     bool carries() const noexcept { return place < carriers; }
+    bool divides_on_host() const noexcept { return call.op == ReduceOp::kAvg && rounds_twice(call.dtype, call.op); }
     std::byte* share() const noexcept { return call.output.data(0) + shares.begin(place); }
     std::size_t share_bytes() const noexcept { return shares.size(place); }
     // At least one, so that every rank has published what the others await of it.
@@ -70,9 +75,13 @@ class CarriersAllReduce final : public HostsAlgorithm {
 
     // A carrier's share of the host's sum, in its output.
     Outcome reduce_shares(CallContext& c) const noexcept {
-      if (c.hosts->here == nullptr) return copy_unless_same(call.output.data(0), call.input.data(0), bytes), kOkOutcome;
-      const OnHost on_host(c);
-      return of_group(c, exchange_shares(c));
+      if (c.hosts->host == nullptr) {
+        copy_unless_same(call.output.data(0), call.input.data(0), bytes);
+        if (divides_on_host()) average(call, call.output.data(0), bytes, c.size);
+        return kOkOutcome;
+      }
+      CallContext here = c.on_host();
+      return of_group(c, exchange_shares(here));
     }
 
     Outcome exchange_shares(CallContext& c) const noexcept {
@@ -80,7 +89,7 @@ class CarriersAllReduce final : public HostsAlgorithm {
       constexpr std::size_t kLine = 64;
       const std::size_t part =
           std::max(kLine, chunk_bytes(*c.host, bytes) / static_cast<std::size_t>(carriers) / kLine * kLine);
-      const Call sum = part_of(call, call.output.data(0), bytes);
+      const ReduceOp op = divides_on_host() ? ReduceOp::kAvg : part_of(call, call.output.data(0), bytes).op;
       return exchange(
           c, part * static_cast<std::size_t>(carriers), rounds(part), Side::all(), Side::all(),
           [&](std::uint64_t t, std::byte* area) noexcept {
@@ -102,20 +111,21 @@ class CarriersAllReduce final : public HostsAlgorithm {
                   r == place ? call.input.data(0) + begin : area_of(r) + static_cast<std::size_t>(place) * part;
             }
             void* target = call.output.data(0) + begin;
-            cpu::reduce(&target, 1, sources.data(), c.size, w.size / size_of(call.dtype), call.dtype, sum.op);
+            cpu::reduce(&target, 1, sources.data(), c.size, w.size / size_of(call.dtype), call.dtype, op,
+                        divides_on_host() ? c.hosts->ranks.ranks() : 1);
           });
     }
 
     // Every carrier's share to all ranks of the host.
     Outcome gather_shares(CallContext& c) const {
-      if (c.hosts->here == nullptr) return kOkOutcome;
-      const std::uint64_t first = c.hosts->here->step_base() + 1;
+      if (c.hosts->host == nullptr) return kOkOutcome;
+      const std::uint64_t first = c.hosts->host->step_base() + 1;
       // A carrier has watched while it made its exchange.
       for (int s = 0; s < carriers && !carries(); ++s) {
         if (Outcome outcome = await_filled(c, s, first); !outcome.ok()) return outcome;
       }
-      const OnHost on_host(c);
-      return of_group(c, exchange_results(c));
+      CallContext here = c.on_host();
+      return of_group(c, exchange_results(here));
     }
 
     Outcome exchange_results(CallContext& c) const noexcept {

@@ -14,7 +14,7 @@ class WatchedStep final : public HostChannel::Condition {
       : context_(context), net_(net), place_(place), value_(value), looked_ns_(now_ns()) {}
 
   bool holds() noexcept override {
-    if (context_.hosts->here->stepped(place_, StepLane::kFilled) >= value_) return true;
+    if (context_.hosts->host->stepped(place_, StepLane::kFilled) >= value_) return true;
     if (const std::int64_t now = now_ns(); now - looked_ns_ >= kLookNs) {
       looked_ns_ = now;
       context_.port->progress();
@@ -78,12 +78,12 @@ void average(const Call& call, std::byte* data, std::size_t bytes, int ranks) no
 }
 
 Outcome await_filled(CallContext& context, int place, std::uint64_t value) {
-  HostChannel& host = *context.hosts->here;
+  HostChannel& host = *context.hosts->host;
   const int left = neighbour_elsewhere(context);
   if (left < 0) return of_group(context, host.await_step(place, StepLane::kFilled, value, context.deadline));
-  context.watched = left;
-  NetCall net(context, 0);
-  context.watched = -1;
+  CallContext watching = context;
+  watching.watched = left;
+  NetCall net(watching, 0);
   WatchedStep step(context, net, place, value);
   const Outcome outcome = of_group(context, host.await_condition(place, step, context.deadline));
   return outcome.ok() ? step.seen() : outcome;

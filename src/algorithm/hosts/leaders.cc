@@ -41,7 +41,7 @@ class LeadersAlgorithm : public HostsAlgorithm {
 
  protected:
   static Outcome announce(CallContext& c, const void* payload, std::size_t bytes) noexcept {
-    HostChannel* host = c.hosts->here;
+    HostChannel* host = c.hosts->host;
     if (host == nullptr) return kOkOutcome;
     if (Outcome outcome = host->begin(c.record, c.deadline); !outcome.ok()) return of_group(c, outcome);
     c.slot_writer.copy(host->payload_area(bytes), payload, bytes);
@@ -49,11 +49,11 @@ class LeadersAlgorithm : public HostsAlgorithm {
     return kOkOutcome;
   }
   static Outcome await_announcements(CallContext& c) noexcept {
-    return c.hosts->here == nullptr ? kOkOutcome : of_group(c, c.hosts->here->await_all(c.deadline));
+    return c.hosts->host == nullptr ? kOkOutcome : of_group(c, c.hosts->host->await_all(c.deadline));
   }
   // The leader's end of a call: the others find `bytes` of `result`.
   static void hand_out(CallContext& c, const std::byte* result, std::size_t bytes) noexcept {
-    HostChannel* host = c.hosts->here;
+    HostChannel* host = c.hosts->host;
     if (host == nullptr) return;
     c.slot_writer.copy(host->payload_area(bytes), result, bytes);
     host->publish(StepLane::kFilled, host->step_base() + 1);
@@ -61,7 +61,7 @@ class LeadersAlgorithm : public HostsAlgorithm {
   }
   // The others' end.
   static Outcome take(CallContext& c, std::byte* result, std::size_t bytes) {
-    HostChannel& host = *c.hosts->here;
+    HostChannel& host = *c.hosts->host;
     if (Outcome outcome = host.await(0, c.deadline); !outcome.ok()) return of_group(c, outcome);
     if (Outcome outcome = await_filled(c, 0, host.step_base() + 1); !outcome.ok()) return outcome;
     if (bytes != 0) cpu::copy_from_peer(result, host.peer_payload(0, bytes), bytes);
@@ -72,8 +72,8 @@ class LeadersAlgorithm : public HostsAlgorithm {
 
 // The input of the rank with `place` on this host, which its leader asks for.
 const std::byte* input_of(const Call& call, const CallContext& c, int place) noexcept {
-  if (place == c.hosts->index) return call.input.data(0);
-  return c.hosts->here->peer_payload(place, call.input.size(0));
+  if (place == c.hosts->place()) return call.input.data(0);
+  return c.hosts->host->peer_payload(place, call.input.size(0));
 }
 
 // The inputs of all ranks, host by host, as a leader brings them together.
@@ -83,7 +83,8 @@ class Inputs {
   Inputs(const CallContext& c, std::size_t bytes)
       : bytes_(bytes), memory_(bytes * static_cast<std::size_t>(c.size)), by_rank_(static_cast<std::size_t>(c.size)) {
     std::byte* at = memory_.data();
-    for (const std::vector<int>& ranks : c.hosts->ranks) {
+    for (int h = 0; h < c.hosts->ranks.hosts(); ++h) {
+      const std::vector<int>& ranks = c.hosts->ranks.on(h);
       blocks_.push_back(at);
       sizes_.push_back(bytes * ranks.size());
       for (const int r : ranks) {
@@ -94,8 +95,8 @@ class Inputs {
   }
 
   Outcome bring(const Call& call, CallContext& c, const HostsExchange& all_gather) {
-    const auto mine = static_cast<std::size_t>(c.hosts->host);
-    for (std::size_t i = 0; i < c.hosts->ranks_here().size(); ++i) {
+    const auto mine = static_cast<std::size_t>(c.hosts->ranks.host_of(c.hosts->rank));
+    for (std::size_t i = 0; i < c.hosts->here().size(); ++i) {
       cpu::copy(static_cast<std::byte*>(blocks_[mine]) + i * bytes_, input_of(call, c, static_cast<int>(i)), bytes_);
     }
     Call part = call;
@@ -103,8 +104,8 @@ class Inputs {
     part.uneven = true;
     part.input = Blocks::single(blocks_[mine], sizes_[mine]);
     part.output = Blocks::list(blocks_.data(), sizes_.data());
-    const AmongHosts among(c, [](int) { return 0; });
-    return all_gather.run(part, 0, c);
+    AmongHosts among(c, [](int) { return 0; });
+    return all_gather.run(part, 0, among.context());
   }
 
   const std::vector<const void*>& by_rank() const noexcept { return by_rank_; }
@@ -124,12 +125,10 @@ class LeadersBarrier final : public LeadersAlgorithm {
  private:
   Outcome execute(const Call& call, CallContext& c) const override {
     if (Outcome outcome = announce(c, nullptr, 0); !outcome.ok()) return outcome;
-    if (c.hosts->index != 0) return take(c, nullptr, 0);
+    if (c.hosts->place() != 0) return take(c, nullptr, 0);
     if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;
-    {
-      const AmongHosts among(c, [](int) { return 0; });
-      if (Outcome outcome = exchange_.run(call, 0, c); !outcome.ok()) return outcome;
-    }
+    AmongHosts among(c, [](int) { return 0; });
+    if (Outcome outcome = exchange_.run(call, 0, among.context()); !outcome.ok()) return outcome;
     hand_out(c, nullptr, 0);
     return kOkOutcome;
   }
@@ -154,7 +153,7 @@ class LeadersAllReduce final : public LeadersAlgorithm {
     const std::size_t bytes = call.input.size(0);
     std::byte* output = call.output.data(0);
     if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
-    if (c.hosts->index != 0) return take(c, output, bytes);
+    if (c.hosts->place() != 0) return take(c, output, bytes);
     if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;
     const bool whole = rounds_partials(call.dtype, call.op);
     const Outcome outcome = whole ? reduce_at_once(call, c) : reduce_in_parts(call, c);
@@ -164,18 +163,15 @@ class LeadersAllReduce final : public LeadersAlgorithm {
 
   Outcome reduce_in_parts(const Call& call, CallContext& c) const {
     const std::size_t bytes = call.input.size(0);
-    const int ranks = c.size;
     const Call part = part_of(call, call.output.data(0), bytes);
-    const auto here = static_cast<int>(c.hosts->ranks_here().size());
+    const auto here = static_cast<int>(c.hosts->here().size());
     SourceList sources;
     for (int i = 0; i < here; ++i) sources[static_cast<std::size_t>(i)] = input_of(call, c, i);
     void* target = call.output.data(0);
     cpu::reduce(&target, 1, sources.data(), here, part.count, call.dtype, part.op);
-    {
-      const AmongHosts among(c, [](int) { return 0; });
-      if (Outcome outcome = reduce_.run(part, bytes, c); !outcome.ok()) return outcome;
-    }
-    average(call, call.output.data(0), bytes, ranks);
+    AmongHosts among(c, [](int) { return 0; });
+    if (Outcome outcome = reduce_.run(part, bytes, among.context()); !outcome.ok()) return outcome;
+    average(call, call.output.data(0), bytes, c.size);
     return kOkOutcome;
   }
 
@@ -200,35 +196,31 @@ class LeadersBroadcast final : public LeadersAlgorithm {
   Outcome execute(const Call& call, CallContext& c) const override {
     const std::size_t bytes = call.output.size(0);
     std::byte* output = call.output.data(0);
-    const GroupHosts& hosts = *c.hosts;
+    const GroupPlace& hosts = *c.hosts;
     const bool root = c.rank == call.root;
-    const int root_host = hosts.host_of[static_cast<std::size_t>(call.root)];
-    const std::vector<int>& beside = hosts.ranks[static_cast<std::size_t>(root_host)];
-    const auto root_place =
-        static_cast<int>(std::lower_bound(beside.begin(), beside.end(), call.root) - beside.begin());
+    const int own_host = hosts.ranks.host_of(hosts.rank), root_host = hosts.ranks.host_of(call.root);
+    const int root_place = hosts.ranks.place_of(call.root);
     const auto leader_on = [&](int host) { return host == root_host ? root_place : 0; };
     if (root) copy_unless_same(output, call.input.data(0), bytes);
     if (Outcome outcome = announce(c, output, root ? bytes : 0); !outcome.ok()) return outcome;
-    if (hosts.index != leader_on(hosts.host)) {
-      return hosts.host == root_host ? take_from_root(c, root_place, output, bytes) : take(c, output, bytes);
+    if (hosts.place() != leader_on(own_host)) {
+      return own_host == root_host ? take_from_root(c, root_place, output, bytes) : take(c, output, bytes);
     }
-    {
-      Call part = part_of(call, output, bytes);
-      const AmongHosts among(c, leader_on);
-      part.root = among.place_of(call.root);
-      if (Outcome outcome = exchange_.run(part, bytes, c); !outcome.ok()) return outcome;
-    }
+    Call part = part_of(call, output, bytes);
+    AmongHosts among(c, leader_on);
+    part.root = among.place_of(call.root);
+    if (Outcome outcome = exchange_.run(part, bytes, among.context()); !outcome.ok()) return outcome;
     if (!root) {
       hand_out(c, output, bytes);
-    } else if (hosts.here != nullptr) {
-      hosts.here->advance_steps(1);
+    } else if (hosts.host != nullptr) {
+      hosts.host->advance_steps(1);
     }
     return kOkOutcome;
   }
 
   // On the root's host its payload is there with its announcement.
   static Outcome take_from_root(CallContext& c, int place, std::byte* output, std::size_t bytes) noexcept {
-    HostChannel& host = *c.hosts->here;
+    HostChannel& host = *c.hosts->host;
     if (Outcome outcome = host.await(place, c.deadline); !outcome.ok()) return of_group(c, outcome);
     cpu::copy_from_peer(output, host.peer_payload(place, bytes), bytes);
     host.advance_steps(1);
@@ -254,7 +246,7 @@ class LeadersAllGather final : public LeadersAlgorithm {
     const auto ranks = static_cast<std::size_t>(c.size);
     if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
     std::vector<std::byte> result(bytes * ranks);
-    const bool leads = c.hosts->index == 0;
+    const bool leads = c.hosts->place() == 0;
     if (leads) {
       if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;
       Inputs inputs(c, bytes);

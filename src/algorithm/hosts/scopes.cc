@@ -5,10 +5,9 @@
 namespace tutti {
 
 int neighbour_elsewhere(const CallContext& context) noexcept {
-  const GroupHosts& hosts = *context.hosts;
-  const auto ranks = static_cast<int>(hosts.host_of.size());
-  const int left = (context.rank + ranks - 1) % ranks;
-  return hosts.host_of[static_cast<std::size_t>(left)] != hosts.host ? left : -1;
+  const RankMap& ranks = context.hosts->ranks;
+  const int own = context.hosts->rank, left = (own + ranks.ranks() - 1) % ranks.ranks();
+  return ranks.together(left, own) ? -1 : left;
 }
 
 void AmongHosts::enter() noexcept {
@@ -19,7 +18,7 @@ void AmongHosts::enter() noexcept {
   context_.watched = member ? -1 : left;
   context_.members = members_.data();
   context_.size = static_cast<int>(members_.size());
-  context_.rank = place_of(rank_);
+  context_.rank = place_of(context_.hosts->rank);
 }
 
 int AmongHosts::place_of(int rank) const noexcept {
@@ -28,13 +27,11 @@ int AmongHosts::place_of(int rank) const noexcept {
 
 Outcome of_group(CallContext& context, Outcome on_host) noexcept {
   if (on_host.ok()) return on_host;
-  const GroupHosts& hosts = *context.hosts;
   if (on_host.status == Status::kMismatch) {
-    context.mismatched = hosts.here->mismatched_theirs();
-    context.compared = hosts.here->mismatched_mine();
+    context.mismatched = context.hosts->host->mismatched_theirs();
+    context.compared = context.hosts->host->mismatched_mine();
   }
-  if (on_host.peer >= 0) on_host.peer = hosts.ranks_here()[static_cast<std::size_t>(on_host.peer)];
-  return on_host;
+  return context.hosts->of_ranks(on_host);
 }
 
 }  // namespace tutti

@@ -41,7 +41,7 @@ class NetCall {
   int left(int steps = 1) const noexcept {
     return (context_.rank + context_.size - steps % context_.size) % context_.size;
   }
-  std::byte* scratch(std::size_t bytes) { return context_.scratch->get(bytes); }
+  std::byte* scratch(std::size_t bytes) { return context_.scratch.get(bytes); }
 
   // Op number `op` must be unused, or awaited since its last use. `peer`: as right() and left() count.
   void send(std::size_t op, int peer, const void* data, std::size_t bytes) noexcept;

@@ -17,9 +17,9 @@ PlanAdmissions& PlanAdmissions::of_process() {
   return admissions;
 }
 
-void PlanAdmissions::check(const std::shared_ptr<const plan::Plan>& plan, const PlanWorld& world) {
+void PlanAdmissions::check(const std::shared_ptr<const plan::Plan>& plan, const GroupPlace& world) {
   const bool crowded = world.host != nullptr && world.host->crowded();
-  const Place place{world.rank, crowded, world.one_host() ? std::vector<int>{} : world.host_of};
+  const Place place{world.rank, crowded, world.ranks};
   Verdict verdict;
   if (!find(plan, place, verdict)) {
     // Not under the mutex: ranks that are threads of one process try at the same time, each for its own place.

@@ -14,9 +14,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
-#include "algorithm/plan/plan_world.h"
+#include "algorithm/group_place.h"
 #include "plan/plan.h"
 #include "tutti/error.h"
 
@@ -28,7 +27,7 @@ class PlanAdmissions {
   static PlanAdmissions& of_process();
 
   // Throws the Error that a runner's constructor would throw.
-  void check(const std::shared_ptr<const plan::Plan>& plan, const PlanWorld& world);
+  void check(const std::shared_ptr<const plan::Plan>& plan, const GroupPlace& world);
 
   // How often a plan has been decoded for this, since the process began.
   std::uint64_t trials() const;
@@ -37,7 +36,7 @@ class PlanAdmissions {
   struct Place {
     int rank = 0;
     bool crowded = false;
-    std::vector<int> host_of;  // empty for one host
+    RankMap ranks;
 
     std::strong_ordering operator<=>(const Place&) const = default;
   };

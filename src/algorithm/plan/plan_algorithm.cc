@@ -15,7 +15,7 @@ namespace {
 
 class PlanAlgorithm final : public Algorithm {
  public:
-  PlanAlgorithm(Collective collective, const PlanFile& file, std::shared_ptr<const PlanWorld> world)
+  PlanAlgorithm(Collective collective, const PlanFile& file, std::shared_ptr<const GroupPlace> world)
       : collective_(collective),
         name_("plan:" + file.plan->name),
         summary_("runs the plan of " + file.path),
@@ -25,7 +25,7 @@ class PlanAlgorithm final : public Algorithm {
       PlanAdmissions::of_process().check(plan_, *world_);
     } catch (const Error& error) {
       // Between hosts a plan may not work that is right: then others are taken. All ranks find the same.
-      if (world_->one_host() || error.kind() != ErrorKind::kUnsupported) throw;
+      if (world_->ranks.one_host() || error.kind() != ErrorKind::kUnsupported) throw;
       unfit_ = error.what();
     }
   }
@@ -35,15 +35,7 @@ class PlanAlgorithm final : public Algorithm {
   std::string_view summary() const noexcept override { return summary_; }
 
   const char* refusal(const CallShape& shape) const noexcept override {
-    const plan::Plan& plan = *plan_;
-    if (!unfit_.empty()) return unfit_.c_str();
-    if (static_cast<std::size_t>(shape.ranks) != plan.ranks.size()) return "is for another number of ranks";
-    if (shape.uneven) return "needs blocks of equal size";
-    if (shape.bytes < plan.min_message_bytes || shape.bytes > plan.max_message_bytes) {
-      return "is for messages of other sizes";
-    }
-    if (has_root(collective_) && shape.root != plan.root) return "is for another root";
-    return executor::refusal(plan, shape.dtype, shape.op);
+    return unfit_.empty() ? plan_refusal(*plan_, collective_, shape) : unfit_.c_str();
   }
 
   // Const like every algorithm; what changes belongs to the communicator that runs it under its lock.
@@ -68,20 +60,30 @@ class PlanAlgorithm final : public Algorithm {
   const std::string name_;
   const std::string summary_;
   const std::shared_ptr<const plan::Plan> plan_;
-  const std::shared_ptr<const PlanWorld> world_;
+  const std::shared_ptr<const GroupPlace> world_;
   std::string unfit_;  // why it cannot run on these hosts
   mutable std::unique_ptr<PlanRunner> runner_;
 };
 
 }  // namespace
 
+const char* plan_refusal(const plan::Plan& plan, Collective collective, const CallShape& shape) noexcept {
+  if (static_cast<std::size_t>(shape.ranks) != plan.ranks.size()) return "is for another number of ranks";
+  if (shape.uneven) return "needs blocks of equal size";
+  if (shape.bytes < plan.min_message_bytes || shape.bytes > plan.max_message_bytes) {
+    return "is for messages of other sizes";
+  }
+  if (has_root(collective) && shape.root != plan.root) return "is for another root";
+  return executor::refusal(plan, shape.dtype, shape.op);
+}
+
 std::vector<std::shared_ptr<const Algorithm>> plan_algorithms(const std::vector<PlanFile>& plans,
-                                                              const PlanWorld& world) {
+                                                              const GroupPlace& world) {
   std::vector<std::shared_ptr<const Algorithm>> list;
-  const auto shared_world = std::make_shared<const PlanWorld>(world);
+  const auto shared_world = std::make_shared<const GroupPlace>(world);
   for (const PlanFile& file : plans) {
     const std::optional<Collective> collective = plan::rules_of(file.plan->collective).call;
-    if (!collective || file.plan->ranks.size() != world.host_of.size()) continue;
+    if (!collective || static_cast<int>(file.plan->ranks.size()) != world.ranks.ranks()) continue;
     try {
       list.push_back(std::make_shared<PlanAlgorithm>(*collective, file, shared_world));
     } catch (const Error& error) {

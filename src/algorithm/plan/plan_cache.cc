@@ -1,9 +1,8 @@
 #include "algorithm/plan/plan_cache.h"
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 
+#include "base/whole_file.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 #include "tutti/error.h"
@@ -14,13 +13,6 @@ namespace {
 constexpr std::size_t kMostPlans = 128;
 constexpr std::size_t kMostFiles = 4096;
 constexpr std::size_t kAnyRanks = 0;
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw_error(ErrorKind::kInvalidArgument, "cannot be read");
-  return text;
-}
 
 [[noreturn]] void throw_rejected(const plan::Verdict& verdict) {
   std::string text = std::string(plan::to_string(verdict.fault.kind)) + ": " + verdict.fault.message;
@@ -53,7 +45,7 @@ ProvenPlan PlanCache::load(const std::string& path, std::size_t ranks, const std
   ProvenPlan proven;
   ++reads_;
   try {
-    proven = prove_for(ranks, text_of(path), cache_folder);
+    proven = prove_for(ranks, whole_file(path), cache_folder);
   } catch (const Error& error) {
     throw_error(error.kind(), path + ": " + error.what());
   }

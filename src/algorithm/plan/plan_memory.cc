@@ -15,7 +15,7 @@ constexpr std::uint64_t kAlignment = 64;  // of all that an arena gives out
 
 }  // namespace
 
-PlanMemory::PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes)
+PlanMemory::PlanMemory(const GroupPlace& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes)
     : world_(world), shadow_bytes_(shadow_bytes) {
   for (executor::RankLayout& layout : layouts) ranks_.push_back({nullptr, layout});
 }
@@ -72,7 +72,7 @@ Outcome PlanMemory::exchange(std::uint64_t place, Deadline& deadline) noexcept {
     std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler may not read there again instead
     // Our own block too: ranks that are threads of one process then see each counter at one address, as sanitizers
     // must.
-    executor::RankMemory& memory = ranks_[static_cast<std::size_t>(world_.here[static_cast<std::size_t>(index)])];
+    executor::RankMemory& memory = ranks_[static_cast<std::size_t>(world_.rank_at(index))];
     memory.base = host.in_arena(index, theirs, memory.layout.total + shadow_bytes_);
     if (theirs == kNotMapped) {
       all = false;

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "algorithm/plan/plan_world.h"
+#include "algorithm/group_place.h"
 #include "base/clock.h"
 #include "base/outcome.h"
 #include "channel/host_channel.h"
@@ -19,7 +19,7 @@ namespace tutti {
 class PlanMemory {
  public:
   // `layouts` by rank; `shadow_bytes` lie behind each. `world` outlives this.
-  PlanMemory(const PlanWorld& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes);
+  PlanMemory(const GroupPlace& world, std::vector<executor::RankLayout> layouts, std::size_t shadow_bytes);
   ~PlanMemory();
   PlanMemory(const PlanMemory&) = delete;
   PlanMemory& operator=(const PlanMemory&) = delete;
@@ -42,7 +42,7 @@ class PlanMemory {
  private:
   Outcome exchange(std::uint64_t place, Deadline& deadline) noexcept;
 
-  const PlanWorld& world_;
+  const GroupPlace& world_;
   std::vector<executor::RankMemory> ranks_;
   std::size_t shadow_bytes_;
   void* own_ = nullptr;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "algorithm/net/net_call.h"
+#include "base/interruption.h"
 #include "executor/program/inflow.h"
 #include "plan/operations.h"
 
@@ -38,11 +39,11 @@ bool has_loops(const plan::Plan& plan) {
 }
 
 // Segments end where chunks end: so only the last one of a message has short chunks. All ranks cut alike.
-std::size_t segment_of(const executor::Tables& tables, const PlanWorld& world) {
+std::size_t segment_of(const executor::Tables& tables, const GroupPlace& world) {
   const plan::Shape& shape = tables.shape();
   const auto unit = static_cast<std::size_t>(std::max(shape.block_chunks[0], shape.block_chunks[1])) * 64;
   const auto blocks = static_cast<std::size_t>(std::max(shape.blocks[0], shape.blocks[1]));
-  const std::size_t bytes = !world.one_host()       ? kHostsSegmentBytes
+  const std::size_t bytes = !world.ranks.one_host() ? kHostsSegmentBytes
                             : world.host->crowded() ? kCrowdedSegmentBytes
                                                     : kSegmentBytes;
   return std::max(unit, bytes / blocks / unit * unit);
@@ -64,16 +65,17 @@ std::unique_ptr<executor::FarPorts> far_ports(const executor::Tables& tables, in
 }  // namespace
 
 void PlanRunner::HostDoorbell::ring(std::int32_t rank) noexcept {
-  const int index = world_.one_host() ? rank : world_.index_of(rank);
+  const int index = world_.place_here(rank);
   if (world_.host != nullptr && index >= 0) world_.host->ring_doorbell(index, WaitLane::kCollective);
 }
 
-PlanRunner::PlanRunner(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world)
+PlanRunner::PlanRunner(std::shared_ptr<const plan::Plan> plan, const GroupPlace& world)
     : world_(world),
-      tables_(std::move(plan), world.host_of),
+      tables_(std::move(plan), world.ranks),
       geometry_{&tables_, segment_of(tables_, world)},
       // Whether the tensors of another host are mapped is not known here, and all ranks must cut alike.
-      uncut_(world.one_host() && !tables_.scratch().plain && !tables_.scratch().packets && !has_loops(tables_.plan())),
+      uncut_(world.ranks.one_host() && !tables_.scratch().plain && !tables_.scratch().packets &&
+             !has_loops(tables_.plan())),
       doorbell_(world_),
       memory_(world_, layouts(), ring_bytes()),
       far_(far_ports(tables_, world.rank)),
@@ -82,8 +84,8 @@ PlanRunner::PlanRunner(std::shared_ptr<const plan::Plan> plan, const PlanWorld& 
 }
 
 // Loops are cut by segments, so what can be decoded for a segment can be for every call.
-void PlanRunner::check(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world) {
-  const executor::Tables tables(std::move(plan), world.host_of);
+void PlanRunner::check(std::shared_ptr<const plan::Plan> plan, const GroupPlace& world) {
+  const executor::Tables tables(std::move(plan), world.ranks);
   const auto bytes = static_cast<std::int64_t>(segment_of(tables, world));
   const executor::Program segment(tables, world.rank, bytes, bytes);
 }
@@ -127,7 +129,8 @@ const executor::Program* PlanRunner::find_program(std::size_t block_bytes) noexc
 }
 
 Outcome PlanRunner::run(const Call& call, CallContext& context) noexcept {
-  Outcome outcome = world_.one_host() ? run_invocations(call, context, nullptr) : run_between_hosts(call, context);
+  Outcome outcome =
+      world_.ranks.one_host() ? run_invocations(call, context, nullptr) : run_between_hosts(call, context);
   if (!outcome.ok()) memory_.fail();
   return outcome;
 }
@@ -152,10 +155,9 @@ Outcome PlanRunner::run_between_hosts(const Call& call, CallContext& context) no
 
 Outcome PlanRunner::join(CallContext& context) noexcept {
   if (joined_) return kOkOutcome;
-  Outcome outcome = memory_.join(context.deadline);
+  const Outcome outcome = memory_.join(context.deadline);
   joined_ = outcome.ok();
-  if (outcome.peer >= 0) outcome.peer = world_.here[static_cast<std::size_t>(outcome.peer)];
-  return outcome;
+  return world_.of_ranks(outcome);
 }
 
 Outcome PlanRunner::run_invocations(const Call& call, CallContext& context, NetCall* net) noexcept {
@@ -193,10 +195,8 @@ Outcome PlanRunner::finish_invocation(CallContext& context, NetCall* net) noexce
 
 Outcome PlanRunner::await_host(CallContext& context) noexcept {
   Progress progress(interpreter_);
-  const int peer = world_.index_of(interpreter_.awaited());
-  Outcome outcome = world_.host->await_condition(peer, progress, context.deadline);
-  if (outcome.peer >= 0) outcome.peer = world_.here[static_cast<std::size_t>(outcome.peer)];
-  return outcome;
+  const int peer = world_.place_here(interpreter_.awaited());
+  return world_.of_ranks(world_.host->await_condition(peer, progress, context.deadline));
 }
 
 // Until something can be done, here or by a message.
@@ -220,17 +220,17 @@ Outcome PlanRunner::await_hosts(CallContext& context, NetCall& net) noexcept {
     return !outcome.ok();
   };
   context.port->drive(std::ref(stop));
+  if (outcome.ok() && !go_on_waiting()) return {Status::kAborted, world_.rank};
   return outcome;
 }
 
 // Whether a rank of this host has failed, or one that is waited for has left.
 Outcome PlanRunner::check_host() noexcept {
   if (world_.host == nullptr) return kOkOutcome;
-  const int awaited = world_.index_of(interpreter_.awaited());
-  Outcome outcome = world_.host->check(awaited);
+  const int awaited = world_.place_here(interpreter_.awaited());
+  const Outcome outcome = world_.host->check(awaited);
   if (outcome.status == Status::kPeerLeft && awaited < 0) return kOkOutcome;  // others may still bring what is missing
-  if (outcome.peer >= 0) outcome.peer = world_.here[static_cast<std::size_t>(outcome.peer)];
-  return outcome;
+  return world_.of_ranks(outcome);
 }
 
 // A rank of this host has failed. If it has found its call to differ from ours it has said so by a message that may not

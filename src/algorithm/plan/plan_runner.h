@@ -20,9 +20,9 @@
 #include <memory>
 
 #include "algorithm/algorithm.h"
+#include "algorithm/group_place.h"
 #include "algorithm/plan/plan_buffers.h"
 #include "algorithm/plan/plan_memory.h"
-#include "algorithm/plan/plan_world.h"
 #include "executor/cpu/far_ports.h"
 #include "executor/cpu/interpreter.h"
 #include "executor/program/program.h"
@@ -35,10 +35,10 @@ class NetCall;
 class PlanRunner {
  public:
   // Throws what Tables and Program throw.
-  PlanRunner(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world);
+  PlanRunner(std::shared_ptr<const plan::Plan> plan, const GroupPlace& world);
 
   // Throws what the constructor would throw.
-  static void check(std::shared_ptr<const plan::Plan> plan, const PlanWorld& world);
+  static void check(std::shared_ptr<const plan::Plan> plan, const GroupPlace& world);
 
   Outcome run(const Call& call, CallContext& context) noexcept;
 
@@ -46,11 +46,11 @@ class PlanRunner {
   // A doorbell that wakes ranks which sleep in the host channel.
   class HostDoorbell final : public executor::Doorbell {
    public:
-    explicit HostDoorbell(const PlanWorld& world) noexcept : world_(world) {}
+    explicit HostDoorbell(const GroupPlace& world) noexcept : world_(world) {}
     void ring(std::int32_t rank) noexcept override;
 
    private:
-    const PlanWorld& world_;
+    const GroupPlace& world_;
   };
 
   std::vector<executor::RankLayout> layouts() const;
@@ -69,7 +69,7 @@ class PlanRunner {
   Outcome ask_for_mismatch(CallContext& context, NetCall& net, Outcome outcome) noexcept;
   void explain(CallContext& context, Outcome& outcome) const noexcept;  // who is late, and where
 
-  const PlanWorld world_;
+  const GroupPlace world_;
   const executor::Tables tables_;
   const PlanGeometry geometry_;
   const bool uncut_;

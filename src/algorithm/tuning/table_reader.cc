@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "algorithm/tuning/table.h"
+#include "base/names.h"
 #include "plan/json_document.h"
 #include "tutti/error.h"
 
@@ -20,10 +21,7 @@ constexpr std::int64_t kMostRanks = 1 << 20;
 
 template <typename Enum>
 Enum named(const Cursor& from, const char* what, int count) {
-  const std::string text = from.text(kMostText);
-  for (int i = 0; i < count; ++i) {
-    if (to_string(static_cast<Enum>(i)) == text) return static_cast<Enum>(i);
-  }
+  if (const auto value = tutti::named<Enum>(from.text(kMostText), count)) return *value;
   from.fail(std::string("there is no such ") + what);
 }
 

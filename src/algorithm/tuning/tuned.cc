@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "algorithm/plan/plan_cache.h"
 #include "base/file_stamp.h"
 #include "base/secret.h"
+#include "base/whole_file.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -46,10 +45,11 @@ std::string table_path(const Config& config) {
 }
 
 std::string text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) throw_error(ErrorKind::kInvalidArgument, "cannot be read (TUTTI_TUNING_PATH)");
-  return text;
+  try {
+    return whole_file(path);
+  } catch (const Error& error) {
+    throw_error(error.kind(), std::string(error.what()) + " (TUTTI_TUNING_PATH)");
+  }
 }
 
 std::string foreign(const TuningOrigin& origin) {

@@ -59,12 +59,12 @@ class Piece {
 // What a plug-in keeps in one communicator, and the functions that it calls back.
 class PluginRunner {
  public:
-  PluginRunner(const TuttiPluginAlgorithm& plugin, Collective collective, const PlanWorld& world)
+  PluginRunner(const TuttiPluginAlgorithm& plugin, Collective collective, const GroupPlace& world)
       : plugin_(plugin),
         collective_(collective),
         host_(*world.host),
         memory_(world, layouts(host_), plugin.scratch_bytes),
-        sent_(world.host_of.size()),
+        sent_(static_cast<std::size_t>(world.ranks.ranks())),
         taken_(sent_.size()) {}
 
   Outcome run(const Call& call, CallContext& context) noexcept {
@@ -261,7 +261,7 @@ class PluginRunner {
 class PluginHostAlgorithm final : public Algorithm {
  public:
   PluginHostAlgorithm(const TuttiPluginAlgorithm& plugin, Collective collective, std::string name,
-                      const PlanWorld& world)
+                      const GroupPlace& world)
       : plugin_(plugin),
         collective_(collective),
         name_(std::move(name)),
@@ -308,8 +308,8 @@ class UserPlugin final : public AlgorithmSource {
   UserAlgorithmPtr with_limits(const AlgorithmLimits& limits) const override {
     return std::make_shared<UserPlugin>(plugin_, collective_, content_, limits);
   }
-  std::shared_ptr<const Algorithm> make(const PlanWorld& world) const override {
-    if (world.host == nullptr || !world.one_host()) {
+  std::shared_ptr<const Algorithm> make(const GroupPlace& world) const override {
+    if (world.host == nullptr || !world.ranks.one_host()) {
       throw_error(ErrorKind::kUnsupported, "plug-in \"" + name_ + "\" needs several ranks, all on one host");
     }
     return std::make_shared<PluginHostAlgorithm>(plugin_, collective_, "native:" + name_, world);

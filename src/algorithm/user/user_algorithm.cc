@@ -61,18 +61,20 @@ class UserPlan final : public AlgorithmSource {
     return std::make_shared<UserPlan>(file_, content_, cut);
   }
 
-  std::shared_ptr<const Algorithm> make(const PlanWorld& world) const override {
+  std::shared_ptr<const Algorithm> make(const GroupPlace& world) const override {
     const std::string head = "plan \"" + name() + "\" ";
     if (!collective()) {
       throw_error(ErrorKind::kUnsupported, head + "is for the collective \"" + collective_name() +
                                                "\", which has no definition to run it by: see `tutti plan run`");
     }
-    if (file_.plan->ranks.size() != world.host_of.size()) {
+    if (static_cast<int>(file_.plan->ranks.size()) != world.ranks.ranks()) {
       throw_error(ErrorKind::kInvalidArgument, head + "is for " + std::to_string(file_.plan->ranks.size()) +
-                                                   " ranks, the group has " + std::to_string(world.host_of.size()));
+                                                   " ranks, the group has " + std::to_string(world.ranks.ranks()));
     }
     return plan_algorithms({file_}, world).front();
   }
+
+  const PlanFile* plan_file() const noexcept override { return &file_; }
 
  protected:
   std::uint64_t content() const noexcept override { return content_; }
@@ -81,6 +83,15 @@ class UserPlan final : public AlgorithmSource {
   const PlanFile file_;
   const std::uint64_t content_;
 };
+
+UserAlgorithmPtr user_plan(const PlanFile& file, const AlgorithmLimits& limits) {
+  const plan::Plan& plan = *file.plan;
+  AlgorithmLimits cut = limits;
+  cut.min_bytes = std::max(limits.min_bytes, plan.min_message_bytes);
+  cut.max_bytes = std::min(limits.max_bytes, plan.max_message_bytes);
+  cut.ranks = ranks_of(plan, limits);
+  return std::make_shared<UserPlan>(file, content_of(plan), cut);
+}
 
 class LibraryAlgorithm final : public AlgorithmSource {
  public:
@@ -97,7 +108,7 @@ class LibraryAlgorithm final : public AlgorithmSource {
   UserAlgorithmPtr with_limits(const AlgorithmLimits& limits) const override {
     return std::make_shared<LibraryAlgorithm>(algorithm_, limits);
   }
-  std::shared_ptr<const Algorithm> make(const PlanWorld& /*world*/) const override { return algorithm_; }
+  std::shared_ptr<const Algorithm> make(const GroupPlace& /*world*/) const override { return algorithm_; }
 
  protected:
   std::uint64_t content() const noexcept override {
@@ -124,13 +135,10 @@ std::uint64_t UserAlgorithm::identity() const noexcept {
 
 UserAlgorithmPtr plan_algorithm(const std::string& text, const std::string& place, const AlgorithmLimits& limits,
                                 const std::string& cache_folder) {
-  const std::shared_ptr<const plan::Plan> plan = PlanCache::of_process().prove(text, cache_folder).plan;
-  AlgorithmLimits cut = limits;
-  cut.min_bytes = std::max(limits.min_bytes, plan->min_message_bytes);
-  cut.max_bytes = std::min(limits.max_bytes, plan->max_message_bytes);
-  cut.ranks = ranks_of(*plan, limits);
-  return std::make_shared<UserPlan>(PlanFile{place, plan}, content_of(*plan), cut);
+  return user_plan({place, PlanCache::of_process().prove(text, cache_folder).plan}, limits);
 }
+
+UserAlgorithmPtr plan_algorithm(const PlanFile& file) { return user_plan(file, {}); }
 
 UserAlgorithmPtr library_algorithm(Collective collective, const std::string& name) {
   const auto all = AlgorithmCollection::defaults();

@@ -101,7 +101,8 @@ std::vector<UniqueFd> fetch(const FdExchange& request, int peer) {
   for (;;) {
     const SocketStatus status = connect_local(socket.get(), from.socket);
     if (status == SocketStatus::kOk) break;
-    if (status == SocketStatus::kEnd) unreachable(request, peer, "its Unix socket is not there");
+    if (status == SocketStatus::kEnd || status == SocketStatus::kRefused)
+      unreachable(request, peer, "its Unix socket is not there");
     if (status == SocketStatus::kStranger)
       unreachable(request, peer, "another user's process listens at its Unix socket");
     // The listener's backlog is full for the moment.

@@ -24,6 +24,7 @@ constexpr std::uint64_t kProbeTimeoutNs = 5'000'000'000;
 GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(request) {
   const DeviceGuard guard(request_.device);
   try {
+    agree(store);
     check_cuda(cudaFree(nullptr), "cudaFree");
     void* state = nullptr;
     check_cuda(cudaMalloc(&state, sizeof(RankState)), "cudaMalloc");
@@ -42,7 +43,6 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
       request_.secret =
           exchange(store, request_.id, "cuda-secret", request_.rank, request_.size, mine, request_.timeout)[0];
     }
-    agree(store);
     if (request_.transport == "host") {
       connect(store, false);
       transport_ = "pinned host memory: TUTTI_CUDA_TRANSPORT=host";
@@ -155,14 +155,15 @@ std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const 
   return std::make_shared<SymmetricMemory>(store, request);
 }
 
-// On what follows from each rank's settings, before they share memory.
+// On what follows from each rank's settings, before they share memory. The first exchange of the group: a rank that has
+// failed before it has told so under its topic (tell_failure).
 void GpuGroup::agree(Store& store) {
   std::string mine;
   put_field(mine, std::to_string(request_.max_blocks));
   put_field(mine, request_.messages_only ? "messages only" : "collectives too");
   put_field(mine, request_.plans);
   const std::vector<std::string> all =
-      exchange(store, request_.id, "cuda-settings", request_.rank, request_.size, mine, request_.timeout);
+      exchange(store, request_.id, kCudaTopic, request_.rank, request_.size, mine, request_.timeout);
   std::string first_kind;
   std::string first_plans;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -181,8 +182,8 @@ void GpuGroup::agree(Store& store) {
     }
     if (wanted > 0) wanted_blocks_ = std::min(wanted_blocks_, wanted);
     if (plans != first_plans) {
-      throw_error(ErrorKind::kInvalidArgument, "ranks have different plans (TUTTI_PLAN_PATH): rank 0 " + first_plans +
-                                                   ", rank " + std::to_string(r) + " " + plans);
+      throw KnownToAll(ErrorKind::kInvalidArgument, "ranks have different plans (TUTTI_PLAN_PATH): rank 0 " +
+                                                        first_plans + ", rank " + std::to_string(r) + " " + plans);
     }
   }
 }

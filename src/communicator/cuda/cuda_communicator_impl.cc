@@ -5,12 +5,15 @@
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
+#include "algorithm/user/algorithm_source.h"
 #include "base/collective_traits.h"
 #include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
 #include "communicator/cuda/cuda_memory_impl.h"
 #include "communicator/cuda/device_failure.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/relaxed_capture.h"
 #include "tutti/config.h"
 
 namespace tutti::cuda {
@@ -84,7 +87,9 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       size_(size),
       options_(options),
       forced_(parse_forced(options.algorithm)),
-      plan_files_(load_plans(options.plan_path, size, cache_folder(config_from_environment()))),
+      compile_mode_(parse_compile_mode(options.compile)),
+      logger_(parse_log_level(options.config->log_level), rank),
+      plan_files_(load_plans(options.plan_path, size, cache_folder(*options.config))),
       group_(make_group(store, id, rank, size, options, device, plan_files_)),
       shared_board_(make_board(*group_, store, size, options.messages_only)),
       board_(rank, tables_of(shared_board_.get(), size)),
@@ -94,25 +99,36 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       messages_(options.lasting_streams) {
   set_timeout(options.timeout);
   if (!plan_files_.files.empty()) {
-    const DeviceGuard guard(device);
-    plans_ = std::make_shared<DevicePlans>(plan_files_.files, *group_, store);
+    std::vector<UserAlgorithmPtr> plans;
+    for (const PlanFile& file : plan_files_.files) plans.push_back(plan_algorithm(file));
+    const std::vector<std::uint64_t> admitted = admit(store, plans, false);
+    if (plans_ != nullptr) plans_->table().set_files(admitted);  // a rank on its own has none
   }
   if (forced_ && forced_->copy_engine) {
     const DeviceGuard guard(device);
     copy_streams_.prepare(rank);
   }
+  quiet_ = {device, &mutex_, [this] { return collectives_.idle() && messages_.idle(); },
+            [this] {
+              if (plans_ != nullptr) plans_->compiled_plans().load();
+            }};
+  QuietDevice::of_process().add(&quiet_);
 }
 
 CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   // Kernels under way read this rank's memory: their waits are bounded, so this is.
   collectives_.wait();
   messages_.wait();
+  QuietDevice::of_process().remove(&quiet_);
+  // Graphs may keep the plans, but nothing of the program's.
+  if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
   // And copies of ports.
   for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
   try {
     // Unregisters memory, which must not make a context on another device.
     const DeviceGuard guard(group_->device());
     shared_board_.reset();
+    if (own_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(own_stream_));
   } catch (const Error&) {
     // CUDA is gone, and the registration with it.
   }
@@ -178,7 +194,7 @@ std::uint32_t number_of(const Choice& choice) noexcept {
 }
 
 // What the ranks must agree on, the choice of the algorithm included; remembered for messages of failures.
-CallRecord CudaCommunicatorImpl::record_of(const Call& call, std::uint32_t choice) {
+CallRecord CudaCommunicatorImpl::record_of(const Call& call, std::uint32_t choice, std::string_view plan) {
   CallRecord record;
   record.sequence = ++sequence_;
   record.call = static_cast<std::uint8_t>(call.collective);
@@ -187,12 +203,13 @@ CallRecord CudaCommunicatorImpl::record_of(const Call& call, std::uint32_t choic
   record.root = has_root(call.collective) ? call.root : -1;
   record.uneven = call.uneven ? 1 : 0;
   record.count = call.count;
+  if (!plan.empty()) name_algorithm(record, plan);
   record.hash = post(record, choice);
   return record;
 }
 
 std::uint32_t CudaCommunicatorImpl::post(CallRecord record, std::uint32_t choice) {
-  record.plans = choice;  // stands for the choice here, with all its bits
+  record.algorithm = choice;  // with all its bits
   record.hash = fingerprint(record);
   board_.post(record);
   return record.hash;
@@ -203,9 +220,16 @@ void CudaCommunicatorImpl::log(const Call& call, const CallRecord& record, std::
   log_.issued({record, -1, block_bytes(call, rank_), algorithm, call_timeout_}, how);
 }
 
-void CudaCommunicatorImpl::launch_kernel(const void* kernel, int blocks, int workers, void* args, cudaStream_t stream) {
+void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream) {
   void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
-  check_cuda(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)),
+  if (kernel.function != nullptr) {
+    check_driver(
+        driver().launch_kernel(kernel.function, static_cast<unsigned>(blocks), 1, 1,
+                               static_cast<unsigned>(workers + kControlThreads), 1, 1, 0, stream, parameters, nullptr),
+        "cuLaunchKernel");
+    return;
+  }
+  check_cuda(cudaLaunchKernel(kernel.symbol, dim3(static_cast<unsigned>(blocks)),
                               dim3(static_cast<unsigned>(workers + kControlThreads)), parameters, 0, stream),
              "cudaLaunchKernel");
 }
@@ -213,13 +237,14 @@ void CudaCommunicatorImpl::launch_kernel(const void* kernel, int blocks, int wor
 void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) {
   check(call);
   const DeviceGuard guard(group_->device());
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   throw_if_failed();
+  const TablePlan* const plan = plan_of(call, lock);
   call_timeout_ = timeout;
-  if (runs_as_messages(call)) {
-    run_messages(call, static_cast<cudaStream_t>(stream));
-  } else if (const DevicePlans::Entry* plan = plan_of(call)) {
+  if (plan != nullptr) {
     run_plan(call, *plan, static_cast<cudaStream_t>(stream));
+  } else if (runs_as_messages(call)) {
+    run_messages(call, static_cast<cudaStream_t>(stream));
   } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
     run_direct(call, *place, forced_ && uses_copy_engines(call), static_cast<cudaStream_t>(stream));
   } else {
@@ -326,6 +351,16 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const s
   return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
 }
 
+CudaStream CudaCommunicatorImpl::own_stream() {
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  if (own_stream_ == nullptr) {
+    const RelaxedCapture relaxed;
+    check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  return own_stream_;
+}
+
 bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
   const DeviceGuard guard(group_->device());
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -353,8 +388,8 @@ std::string CudaCommunicatorImpl::flight_record() const {
 std::string CudaCommunicatorImpl::explain(const Call& call) const {
   check(call);
   if (runs_as_messages(call)) return std::string(kMessagesName);
-  const std::lock_guard lock(mutex_);
-  if (const DevicePlans::Entry* plan = plan_of(call)) return plan->name;
+  std::unique_lock lock(mutex_);
+  if (const TablePlan* plan = plan_of(call, lock)) return plan->name;
   if (takes_registered() && registrations_.place_of(call, size_)) {
     return forced_ && uses_copy_engines(call) ? "copy_engine" : "registered";
   }

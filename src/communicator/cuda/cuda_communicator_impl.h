@@ -17,17 +17,28 @@
 #include "algorithm/cuda/choice.h"
 #include "algorithm/cuda/plan_add_rms_norm.h"
 #include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/plan/plan_files.h"
+#include "base/log.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
 #include "communicator/cuda/call_board.h"
 #include "communicator/cuda/call_log.h"
 #include "communicator/cuda/copy_streams.h"
 #include "communicator/cuda/device_plans.h"
+#include "communicator/cuda/quiet_device.h"
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::cuda {
+
+// Compiled with the library, or loaded.
+struct Kernel {
+  Kernel(const void* compiled) : symbol(compiled) {}
+  Kernel(CUfunction loaded) : function(loaded) {}
+  const void* symbol = nullptr;
+  CUfunction function = nullptr;
+};
 
 // A number for a choice: part of what ranks compare.
 std::uint32_t number_of(const Choice& choice) noexcept;
@@ -42,6 +53,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   int device() const noexcept override { return group_->device(); }
   void check(const Call& call) const override;
   void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
+  void set_algorithms(Store& store, AlgorithmSet set) override;
+  void prepare(Store& store, const UserAlgorithmPtr& algorithm) override;
   std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) override;
   void run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
               std::chrono::milliseconds timeout) override;
@@ -56,12 +69,14 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
                                std::chrono::milliseconds timeout) override;
   void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
                             std::chrono::milliseconds timeout) override;
+  CudaStream own_stream() override;
   bool is_capturing(CudaStream stream) const override;
   void synchronize(CudaStream stream) override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
   void set_timeout(std::chrono::milliseconds timeout) noexcept override;
   std::string explain(const Call& call) const override;
+  std::string candidates(const Call& call) const override;
   std::string explain_in(const Call& call) const override;
   const std::string& transport() const noexcept override { return group_->transport(); }
   Metrics metrics() const override;
@@ -74,7 +89,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
 
   void require_collectives() const;
   CudaShape shape_of(const Call& call) const noexcept;
-  CallRecord record_of(const Call& call, std::uint32_t choice);
+  // `choice`: how it runs; `plan`: the name of the plan that runs it, if one does.
+  CallRecord record_of(const Call& call, std::uint32_t choice, std::string_view plan = {});
   // The fingerprint of `record`, run in this way; peers can look it up.
   std::uint32_t post(CallRecord record, std::uint32_t choice);
   void log(const Call& call, const CallRecord& record, std::string_view algorithm, const Launched& how);
@@ -85,8 +101,15 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   Launched launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint, cudaStream_t stream);
   Launched launch_norm(const CudaAddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint, cudaStream_t stream);
   // plan_calls.cc
-  const DevicePlans::Entry* plan_of(const Call& call) const;
-  void run_plan(const Call& call, const DevicePlans::Entry& plan, cudaStream_t stream);
+  CallShape plan_shape_of(const Call& call) const noexcept;
+  // Collective: all ranks offer the same plans, of which the new ones get memory. What was offered, by identity.
+  std::vector<std::uint64_t> admit(Store& store, const std::vector<UserAlgorithmPtr>& algorithms, bool chooses);
+  // The plan that the call takes; null: none. `lock` holds mutex_, and is given up while a function of the program
+  // chooses.
+  const TablePlan* plan_of(const Call& call, std::unique_lock<std::mutex>& lock) const;
+  void run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream);
+  CompiledPlans::Options compile_options() const;
+  void load_compiled(const Call& call, const TablePlan& plan, cudaStream_t stream);
   void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
   // This, and run_by_copy_engines(), tell whether the call was captured.
   bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
@@ -105,7 +128,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   Launched launch_messages(const std::vector<MessageRequest>& requests, cudaStream_t stream);
   // Args has a ticket. Defined here for the files that launch.
   template <class Args>
-  Launched launch(const void* kernel, int blocks, int workers, Args& args, Lane lane, cudaStream_t stream) {
+  Launched launch(Kernel kernel, int blocks, int workers, Args& args, Lane lane, cudaStream_t stream) {
     StreamOrder& order = lane == Lane::kCollectives ? collectives_ : messages_;
     const bool captured = order.before(stream, group_);
     if (!captured) args.ticket = log_.open(call_timeout_);
@@ -113,12 +136,14 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
     if (!captured) order.after(stream);
     return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
   }
-  void launch_kernel(const void* kernel, int blocks, int workers, void* args, cudaStream_t stream);
+  void launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream);
 
   const int rank_;
   const int size_;
   const CudaOptions options_;
   const std::optional<ForcedChoice> forced_;
+  const CompileMode compile_mode_;
+  const Logger logger_;
   const PlanFiles plan_files_;
   // Shared with the graphs that hold its kernels.
   const std::shared_ptr<GpuGroup> group_;
@@ -134,11 +159,14 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   Registrations registrations_;
 
   mutable std::mutex mutex_;
+  QuietDevice::Member quiet_;           // what loads compiled plans; const once it is added
   std::shared_ptr<DevicePlans> plans_;  // null without any; shared with the graphs that hold its kernels
   StreamOrder collectives_, messages_;
   CopyStreams copy_streams_;
+  cudaStream_t own_stream_ = nullptr;
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
   std::unordered_map<const CudaRegion*, std::uint32_t> port_memories_;  // registered ones: the ports' numbers
+  std::uint64_t offers_ = 0;                                            // of plans: names them in the store
   std::uint64_t registration_calls_ = 0;                                // names them in the store
 };
 

@@ -6,7 +6,9 @@ namespace {
 std::string call_text(std::uint64_t fingerprint, int rank, const CallBoard& board) {
   std::optional<CallRecord> record = board.find(rank, static_cast<std::uint32_t>(fingerprint));
   if (!record) return "another call";
-  record->plans = 0;  // stands for how the call runs: not to be shown
+  // Without a plan's name it stands for how the call runs: not to be shown.
+  const bool named = record->call < kCollectiveCount && record->uneven == 0 && record->name[0] != 0;
+  if (!named) record->algorithm = 0;
   std::string text = tutti::describe(*record);
   // The number is that of the last call of this kind issued here, which need not be the one that failed.
   const std::size_t hash = text.find(" #");

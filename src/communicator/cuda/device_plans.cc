@@ -5,12 +5,8 @@
 
 #include "algorithm/cuda/plan_exchange.h"
 #include "base/collective_traits.h"
-#include "base/log.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
-#include "executor/program/serves.h"
-#include "plan/operations.h"
-#include "tutti/config.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -32,50 +28,50 @@ bool overlap(const std::byte* a, const std::byte* b, std::size_t bytes) noexcept
 
 }  // namespace
 
-DevicePlans::DevicePlans(std::vector<PlanFile> files, GpuGroup& group, Store& store)
-    : rank_(group.world().rank), size_(group.world().size), device_(group.device()) {
-  executor::DeviceLimits limits;
-  limits.blocks = group.most_blocks();
-  std::size_t total = 0;
-  for (PlanFile& file : files) {
-    const std::optional<Collective> collective = plan::rules_of(file.plan->collective).call;
-    if (!collective || static_cast<int>(file.plan->ranks.size()) != size_) continue;
-    auto entry = std::make_unique<Entry>();
-    entry->name = "plan:" + file.plan->name;
-    entry->collective = *collective;
-    entry->plan = file.plan;
-    entry->shape = plan::shape_of(*file.plan);
-    entry->identity = file.identity;
-    try {
-      entry->device = std::make_shared<DevicePlan>(file.plan, rank_, limits);
-      entry->offset = total;
-      total += round_up(entry->device->memory_bytes(), kPage);
-    } catch (const Error& error) {
-      entry->unfit = error.what();  // on all ranks alike; said once
-      const Config config = config_from_environment();
-      Logger(parse_log_level(config.log_level), rank_).warning(file.path + " is passed over: " + error.what());
-    }
-    entries_.push_back(std::move(entry));
-  }
-  if (total == 0) return;
+DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& compile)
+    : rank_(group.world().rank), size_(group.world().size), device_(group.device()), compiled_(compile) {
+  const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
   try {
-    memory_ = group.allocate(store, "plans", total);
     // Streams of one priority share queues with those of calls, which may wait for a peer.
     int least = 0, greatest = 0;
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
-    for (const auto& entry : entries_) {
-      if (entry->device == nullptr) continue;
-      const std::vector<std::byte> image = entry->device->state();
-      entry->state = states_.emplace_back(allocate(image.size()));
-      upload(entry->state, image.data(), image.size());
-    }
     // Here, where no kernel waits.
     chunks_.push_back({allocate(kChunkBytes), kChunkBytes});
   } catch (...) {
     release();
     throw;
   }
+}
+
+std::size_t DevicePlans::bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept {
+  std::size_t total = 0;
+  for (const auto& plan : plans) {
+    if (plan->device != nullptr) total += round_up(plan->device->memory_bytes(), kPage);
+  }
+  return total;
+}
+
+void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory) {
+  const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
+  std::map<const TablePlan*, Placed> fresh;
+  std::size_t offset = 0;
+  try {
+    for (const auto& plan : plans) {
+      if (plan->device == nullptr) continue;
+      const std::vector<std::byte> image = plan->device->state();
+      const Placed& place = fresh[plan.get()] = {memory, offset, allocate(image.size()), plan->name + "+compiled"};
+      upload(place.state, image.data(), image.size());
+      offset += round_up(plan->device->memory_bytes(), kPage);
+    }
+  } catch (...) {
+    for (const auto& [plan, place] : fresh) static_cast<void>(cudaFree(place.state));
+    throw;
+  }
+  placed_.merge(fresh);
+  table_.add(std::move(plans));
 }
 
 DevicePlans::~DevicePlans() {
@@ -88,13 +84,13 @@ DevicePlans::~DevicePlans() {
 }
 
 void DevicePlans::release() noexcept {
-  for (std::byte* memory : states_) static_cast<void>(cudaFree(memory));
+  compiled_.unload();
+  for (const auto& [plan, place] : placed_) static_cast<void>(cudaFree(place.state));
   for (const Chunk& chunk : chunks_) static_cast<void>(cudaFree(chunk.memory));
-  states_.clear();
   chunks_.clear();
   if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   stream_ = nullptr;
-  memory_.reset();
+  placed_.clear();
 }
 
 std::byte* DevicePlans::allocate(std::size_t bytes) {
@@ -131,31 +127,8 @@ void DevicePlans::drop() noexcept {
   chunk_ = taken_ = used_ = 0;
 }
 
-std::string DevicePlans::refusal(const Entry& entry, const Call& call) const {
-  const plan::Plan& plan = *entry.plan;
-  if (!entry.unfit.empty()) return entry.unfit;
-  if (call.uneven) return "needs blocks of equal size";
-  const std::size_t bytes = agreed_bytes(call, size_);
-  if (bytes == 0 || bytes < plan.min_message_bytes || bytes > plan.max_message_bytes) {
-    return "is for messages of other sizes";
-  }
-  if (has_root(call.collective) && call.root != plan.root) {
-    return "is for another root";
-  }
-  if (reduces(call.collective) && call.op == ReduceOp::kPremulSum) return "multiplies by no factor on GPUs";
-  const char* reason = executor::refusal(plan, call.dtype, reduces(call.collective) ? call.op : ReduceOp::kSum);
-  return reason != nullptr ? reason : "";
-}
-
-const DevicePlans::Entry* DevicePlans::choose(const Call& call) const {
-  for (const auto& entry : entries_) {
-    if (entry->collective == call.collective && refusal(*entry, call).empty()) return entry.get();
-  }
-  return nullptr;
-}
-
-DeviceVariant DevicePlans::variant_of(const Entry& entry, const Call& call, std::size_t bytes) const {
-  const plan::Shape& shape = entry.shape;
+DeviceVariant DevicePlans::variant_of(const TablePlan& plan, const Call& call, std::size_t bytes) const {
+  const plan::Shape& shape = plan.shape;
   const std::size_t whole = agreed_bytes(call, size_);
   DeviceVariant variant;
   variant.bytes = bytes;
@@ -163,7 +136,7 @@ DeviceVariant DevicePlans::variant_of(const Entry& entry, const Call& call, std:
   variant.has_output = !traits_of(call.collective).root_writes || rank_ == call.root;
   variant.averages = reduces(call.collective) && call.op == ReduceOp::kAvg && variant.has_output;
   if (!variant.has_input || !variant.has_output) return variant;
-  if (entry.plan->in_place) {
+  if (plan.plan->in_place) {
     const int own = shape.blocks[kIn] < shape.blocks[kOut] ? rank_ : 0;
     variant.input_in_place = shape.blocks[kIn] <= shape.blocks[kOut];
     for (int b = 0; variant.input_in_place && b < shape.blocks[kIn]; ++b) {
@@ -179,13 +152,14 @@ DeviceVariant DevicePlans::variant_of(const Entry& entry, const Call& call, std:
   return variant;
 }
 
-const DevicePlans::Uploaded& DevicePlans::uploaded(const Entry& entry, const DeviceVariant& variant) {
-  const auto found = uploaded_.find({&entry, variant});
+const DevicePlans::Uploaded& DevicePlans::uploaded(const TablePlan& plan, const DeviceVariant& variant) {
+  const auto found = uploaded_.find({&plan, variant});
   if (found != uploaded_.end()) return found->second;
   executor::DeviceMemory placed;
-  for (int r = 0; r < size_; ++r) placed.ranks.push_back(memory_->data(r) + entry.offset);
-  placed.state = entry.state;
-  const executor::DeviceRecords records = entry.device->records(variant, placed);
+  const Placed& place = placed_.at(&plan);
+  for (int r = 0; r < size_; ++r) placed.ranks.push_back(place.memory->data(r) + place.offset);
+  placed.state = place.state;
+  const executor::DeviceRecords records = plan.device->records(variant, placed);
   const RelaxedCapture relaxed;  // torch captures in the global mode
   Uploaded made;
   const auto put = [this](const auto& list) {
@@ -197,30 +171,68 @@ const DevicePlans::Uploaded& DevicePlans::uploaded(const Entry& entry, const Dev
   made.ops = put(records.ops);
   made.operands = put(records.operands);
   made.blocks = put(records.blocks);
-  return uploaded_.emplace(Key{&entry, variant}, made).first->second;
+  return uploaded_.emplace(Key{&plan, variant}, made).first->second;
 }
 
-executor::PlanArgs DevicePlans::args(const Entry& entry, const Call& given, std::size_t begin) {
-  Call call = given;
-  // One buffer, of which the root may name the input only.
-  if (call.collective == Collective::kBroadcast && rank_ == call.root) call.output = call.input;
-  const std::size_t bytes = std::min(entry.device->segment_bytes(), agreed_bytes(call, size_) - begin);
-  const DeviceVariant variant = variant_of(entry, call, bytes);
-  const Uploaded& records = uploaded(entry, variant);
+namespace {
+
+// Of a broadcast there is one buffer, of which the root may name the input only.
+Call completed(Call call, int rank) {
+  if (call.collective == Collective::kBroadcast && rank == call.root) call.output = call.input;
+  return call;
+}
+
+}  // namespace
+
+DeviceVariant DevicePlans::segment_of(const TablePlan& plan, const Call& call, std::size_t begin) const {
+  return variant_of(plan, call, std::min(plan.device->segment_bytes(), agreed_bytes(call, size_) - begin));
+}
+
+void DevicePlans::place_user(const TablePlan& plan, const Call& call, std::size_t begin, const DeviceVariant& variant,
+                             std::byte* (&user)[2 * executor::kUserBlocks]) {
+  for (const int side : {kIn, kOut}) {
+    if (!(side == kIn ? variant.has_input : variant.has_output)) continue;
+    const Blocks& blocks = side == kIn ? call.input : call.output;
+    for (int b = 0; b < plan.shape.blocks[static_cast<std::size_t>(side)]; ++b) {
+      user[side * executor::kUserBlocks + b] = const_cast<std::byte*>(blocks.data(b)) + begin;
+    }
+  }
+}
+
+const CompiledPlans::Kernel* DevicePlans::compiled(const TablePlan& plan, const Call& given, std::size_t begin) {
+  if (!compiled_.enabled()) return nullptr;
+  const Call call = completed(given, rank_);
+  const bool reducing = reduces(call.collective);
+  executor::EmitRequest request{segment_of(plan, call, begin)};
+  // Whatever a plan only moves, it moves by the same code.
+  if (reducing) request.dtype = call.dtype;
+  if (reducing && call.op != ReduceOp::kAvg) request.op = call.op;
+  return compiled_.find(plan.device, request);
+}
+
+executor::CompiledArgs DevicePlans::compiled_args(const TablePlan& plan, const Call& given, std::size_t begin) const {
+  const Call call = completed(given, rank_);
+  const Placed& place = placed_.at(&plan);
+  executor::CompiledArgs args;
+  for (int r = 0; r < size_; ++r) args.memory[r] = place.memory->data(r) + place.offset;
+  args.state = place.state;
+  place_user(plan, call, begin, segment_of(plan, call, begin), args.user);
+  return args;
+}
+
+executor::PlanArgs DevicePlans::args(const TablePlan& plan, const Call& given, std::size_t begin) {
+  const Call call = completed(given, rank_);
+  const DeviceVariant variant = segment_of(plan, call, begin);
+  const Uploaded& records = uploaded(plan, variant);
+  std::byte* const state = placed_.at(&plan).state;
   executor::PlanArgs args;
   args.ops = records.ops;
   args.operands = records.operands;
   args.blocks = records.blocks;
-  args.invocations = reinterpret_cast<std::uint64_t*>(entry.state);
-  args.slots = reinterpret_cast<std::uint64_t*>(entry.state + entry.device->slots_offset());
-  for (const int side : {kIn, kOut}) {
-    if (!(side == kIn ? variant.has_input : variant.has_output)) continue;
-    const Blocks& blocks = side == kIn ? call.input : call.output;
-    for (int b = 0; b < entry.shape.blocks[static_cast<std::size_t>(side)]; ++b) {
-      args.user[side * executor::kUserBlocks + b] = const_cast<std::byte*>(blocks.data(b)) + begin;
-    }
-  }
-  args.halves = entry.device->halves();
+  args.invocations = reinterpret_cast<std::uint64_t*>(state);
+  args.slots = reinterpret_cast<std::uint64_t*>(state + plan.device->slots_offset());
+  place_user(plan, call, begin, variant, args.user);
+  args.halves = plan.device->halves();
   args.spec.dtype = call.dtype;
   args.spec.op = call.op == ReduceOp::kAvg ? ReduceOp::kSum : call.op;
   args.spec.divisor = size_;

@@ -1,12 +1,11 @@
-// The plans of one communicator on its GPU: which calls they serve, their memory, and the records of each size.
+// The plans of one communicator on its GPU: their memory, and the records of each size. Which calls they serve is in
+// plan_table.h.
 //
-// Made with the communicator, collectively: memory of a plan is exchanged then and never grows. A plan that cannot run
-// here gives way to the next algorithm, on all ranks alike, and says why. Records are made and uploaded at the first
-// call of a size, also beside a capture and beside kernels that wait; they are kept as long as the communicator, or
-// until there are too many of them and no graph may hold any.
+// Memory of a plan is exchanged when the plan is added, collectively, and never grows. Records are made and uploaded at
+// the first call of a size, also beside a capture and beside kernels that wait; they are kept as long as the
+// communicator, or until there are too many of them and no graph may hold any.
 //
-// Ownership: owns its memory; graphs that hold its kernels share it. Thread rule: under the communicator's mutex; what
-// refuses a call is const.
+// Ownership: owns its memory; graphs that hold its kernels share it. Thread rule: under the communicator's mutex.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,38 +17,36 @@
 #include <string>
 #include <vector>
 
-#include "algorithm/algorithm.h"
-#include "algorithm/plan/plan_files.h"
 #include "channel/cuda/gpu_group.h"
+#include "communicator/cuda/compiled_plans.h"
+#include "communicator/cuda/plan_table.h"
+#include "executor/cuda/compiled_args.h"
 #include "executor/cuda/device_plan.h"
 
 namespace tutti::cuda {
 
 class DevicePlans {
  public:
-  // Collective. Throws what allocation throws.
-  DevicePlans(std::vector<PlanFile> files, GpuGroup& group, Store& store);
+  DevicePlans(const GpuGroup& group, const CompiledPlans::Options& compile);
   ~DevicePlans();
   DevicePlans(const DevicePlans&) = delete;
   DevicePlans& operator=(const DevicePlans&) = delete;
 
-  struct Entry {
-    std::string name;  // "plan:NAME"
-    Collective collective = Collective::kBarrier;
-    std::shared_ptr<const plan::Plan> plan;
-    plan::Shape shape;
-    std::uint32_t identity = 0;                          // of what the plan says: part of what ranks compare
-    std::string unfit;                                   // why it cannot run on these GPUs; empty: it can
-    std::shared_ptr<const executor::DevicePlan> device;  // null if it is unfit
-    std::size_t offset = 0;                              // of its memory
-    std::byte* state = nullptr;
-  };
+  PlanTable& table() noexcept { return table_; }
+  const PlanTable& table() const noexcept { return table_; }
 
-  // The first that serves the call, or null.
-  const Entry* choose(const Call& call) const;
+  // Bytes of memory that all ranks map which these plans need; the same on all ranks.
+  static std::size_t bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept;
+  // `memory`: so many bytes, zeroed; may be null for 0. Throws what allocation throws.
+  void add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory);
 
-  // What to launch for the bytes [begin, begin + segment) of each rank block.
-  executor::PlanArgs args(const Entry& entry, const Call& call, std::size_t begin);
+  // What to launch for the bytes [begin, begin + segment) of each rank block: compiled, if it is, or interpreted.
+  const CompiledPlans::Kernel* compiled(const TablePlan& plan, const Call& call, std::size_t begin);
+  executor::CompiledArgs compiled_args(const TablePlan& plan, const Call& call, std::size_t begin) const;
+  executor::PlanArgs args(const TablePlan& plan, const Call& call, std::size_t begin);
+  CompiledPlans& compiled_plans() noexcept { return compiled_; }
+  // "plan:NAME+compiled": of calls that ran so.
+  const std::string& compiled_name(const TablePlan& plan) const { return placed_.at(&plan).compiled_name; }
   // A captured call's records are kept for its graph.
   void keep_records() noexcept { captured_ = true; }
   // The records are many, and no graph has any: drop() may be called once no kernel runs.
@@ -60,27 +57,36 @@ class DevicePlans {
   static constexpr std::size_t kMostRecordBytes = std::size_t{64} << 20;
   static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
+  // Where a plan of the table lies.
+  struct Placed {
+    std::shared_ptr<SymmetricMemory> memory;
+    std::size_t offset = 0;
+    std::byte* state = nullptr;
+    std::string compiled_name;
+  };
   // On the device.
   struct Uploaded {
     const executor::DeviceOp* ops = nullptr;
     const executor::DeviceOperand* operands = nullptr;
     const executor::DeviceBlock* blocks = nullptr;
   };
-  using Key = std::pair<const Entry*, executor::DeviceVariant>;
+  using Key = std::pair<const TablePlan*, executor::DeviceVariant>;
 
-  std::string refusal(const Entry& entry, const Call& call) const;
-  executor::DeviceVariant variant_of(const Entry& entry, const Call& call, std::size_t bytes) const;
-  const Uploaded& uploaded(const Entry& entry, const executor::DeviceVariant& variant);
+  executor::DeviceVariant variant_of(const TablePlan& plan, const Call& call, std::size_t bytes) const;
+  // Of the segment that begins there.
+  executor::DeviceVariant segment_of(const TablePlan& plan, const Call& call, std::size_t begin) const;
+  static void place_user(const TablePlan& plan, const Call& call, std::size_t begin,
+                         const executor::DeviceVariant& variant, std::byte* (&user)[2 * executor::kUserBlocks]);
+  const Uploaded& uploaded(const TablePlan& plan, const executor::DeviceVariant& variant);
   std::byte* take(std::size_t bytes);
   std::byte* allocate(std::size_t bytes);
   void upload(void* to, const void* from, std::size_t bytes);
   void release() noexcept;
 
   const int rank_, size_, device_;
-  std::vector<std::unique_ptr<Entry>> entries_;  // at addresses that last
-  std::shared_ptr<SymmetricMemory> memory_;
+  PlanTable table_;
+  std::map<const TablePlan*, Placed> placed_;
   cudaStream_t stream_ = nullptr;
-  std::vector<std::byte*> states_;
   struct Chunk {
     std::byte* memory = nullptr;
     std::size_t bytes = 0;
@@ -90,6 +96,7 @@ class DevicePlans {
   std::size_t used_ = 0;               // of all
   std::map<Key, Uploaded> uploaded_;
   bool captured_ = false;
+  CompiledPlans compiled_;
 };
 
 }  // namespace tutti::cuda

@@ -1,33 +1,145 @@
-// CudaCommunicator's calls that run a plan: choose, cut into segments, launch.
+// CudaCommunicator's calls that run a plan: where plans come from, who chooses, segments.
+#include <algorithm>
+
 #include "algorithm/cuda/kernels.h"
+#include "algorithm/plan/verdict_store.h"
+#include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
+#include "communicator/named_algorithm.h"
+#include "device/cuda/cuda_check.h"
 
 namespace tutti::cuda {
 
-// Null: no plan serves the call, or Tutti's own kernels are forced.
-const DevicePlans::Entry* CudaCommunicatorImpl::plan_of(const Call& call) const {
-  return plans_ == nullptr || forced_ ? nullptr : plans_->choose(call);
+void CudaCommunicatorImpl::set_algorithms(Store& store, AlgorithmSet set) {
+  require_collectives();
+  const std::vector<std::uint64_t> given = admit(store, set.algorithms, set.choose != nullptr);
+  PlanTable::Choose before;  // goes after the mutex
+  const std::lock_guard lock(mutex_);
+  if (plans_ != nullptr) before = plans_->table().install(given, std::move(set.choose));
 }
 
-void CudaCommunicatorImpl::run_plan(const Call& call, const DevicePlans::Entry& plan, cudaStream_t stream) {
+void CudaCommunicatorImpl::prepare(Store& store, const UserAlgorithmPtr& algorithm) {
+  require_collectives();
+  {
+    const std::lock_guard lock(mutex_);
+    if (size_ == 1 || (plans_ != nullptr && plans_->table().find(algorithm->identity()) != nullptr)) return;
+  }
+  admit(store, {algorithm}, false);
+}
+
+// Not under the mutex while it waits for other ranks: their messages to this one may have to go on.
+std::vector<std::uint64_t> CudaCommunicatorImpl::admit(Store& store, const std::vector<UserAlgorithmPtr>& algorithms,
+                                                       bool chooses) {
+  if (size_ == 1) return {};
+  const DeviceGuard guard(group_->device());
+  std::unique_lock lock(mutex_);
+  throw_if_failed();
+  collectives_.wait();  // allocating waits for kernels, which may wait for ranks that do the same
+  const std::string name = "plans/" + std::to_string(offers_++);
+  PlanOffer offer(algorithms, plans_ != nullptr ? &plans_->table() : nullptr, rank_, size_, group_->most_blocks(),
+                  chooses);
+  lock.unlock();
+  offer.agree(tutti::exchange(store, group_->id(), name, rank_, size_, offer.text(), group_->exchange_timeout()));
+  std::vector<std::unique_ptr<TablePlan>> plans = offer.take_new();
+  for (const auto& plan : plans) {
+    if (!plan->unfit.empty()) logger_.warning(plan->path + " is passed over: " + plan->unfit);
+  }
+  const std::size_t bytes = DevicePlans::bytes_of(plans);
+  std::shared_ptr<SymmetricMemory> memory = bytes > 0 ? group_->allocate(store, name, bytes) : nullptr;
+  lock.lock();
+  if (plans_ == nullptr) plans_ = std::make_shared<DevicePlans>(*group_, compile_options());
+  plans_->add(std::move(plans), std::move(memory));
+  return offer.identities();
+}
+
+CompiledPlans::Options CudaCommunicatorImpl::compile_options() const {
+  return {compile_mode_, group_->device(), cache_folder(*options_.config), options_.config->nvrtc, logger_};
+}
+
+CallShape CudaCommunicatorImpl::plan_shape_of(const Call& call) const noexcept {
+  CallShape shape;
+  shape.collective = call.collective;
+  shape.dtype = call.dtype;
+  shape.op = reduces(call.collective) ? call.op : ReduceOp::kSum;
+  shape.bytes = agreed_bytes(call, size_);
+  shape.ranks = size_;
+  shape.uneven = call.uneven;
+  shape.root = has_root(call.collective) ? call.root : -1;
+  return shape;
+}
+
+const TablePlan* CudaCommunicatorImpl::plan_of(const Call& call, std::unique_lock<std::mutex>& lock) const {
+  if (call.choice == nullptr && plans_ == nullptr) return nullptr;
+  const CallShape shape = plan_shape_of(call);
+  if (call.choice != nullptr) {
+    const UserAlgorithm& algorithm = *call.choice->algorithm;
+    check_computes(algorithm, shape);
+    if (size_ == 1) return nullptr;  // nothing has to be run
+    const PlanTable none;            // finds no plan, and says why
+    return &(plans_ != nullptr ? plans_->table() : none).named(algorithm, shape);
+  }
+  if (call.collective == Collective::kBarrier || call.uneven) return nullptr;
+  if (plans_->table().chooser() != nullptr) {
+    std::uint64_t identity = 0;
+    {
+      const PlanTable::Choose choose = plans_->table().chooser();
+      lock.unlock();
+      if (const UserAlgorithmPtr answer = choose(request_of(call, shape, rank_))) identity = answer->identity();
+    }  // both go before the mutex is taken, since they take locks of their program's
+    lock.lock();
+    if (const TablePlan* plan = plans_->table().answered(identity, shape)) return plan;
+  }
+  return forced_ ? nullptr : plans_->table().first_fit(shape);
+}
+
+std::string CudaCommunicatorImpl::candidates(const Call& call) const {
+  const std::string taken = explain(call);
+  if (forced_) return "-> " + taken + ": forced by TUTTI_CUDA_ALGORITHM\n";
+  std::unique_lock lock(mutex_);
+  const TablePlan* const plan = runs_as_messages(call) ? nullptr : plan_of(call, lock);
+  std::string text = plans_ != nullptr ? plans_->table().explain(plan_shape_of(call), plan) : "";
+  if (plan == nullptr) return text + "-> " + taken + ": Tutti's own kernels\n";
+  return text + "   " + to_string(choose(shape_of(call), forced_)) + ": would work; a plan is preferred\n";
+}
+
+// Asks for what the call's segments could run, all of one size but the last, and loads what is there.
+void CudaCommunicatorImpl::load_compiled(const Call& call, const TablePlan& plan, cudaStream_t stream) {
+  if (!plans_->compiled_plans().enabled()) return;
+  const std::size_t segment = plan.device->segment_bytes(), last = (agreed_bytes(call, size_) - 1) / segment * segment;
+  static_cast<void>(plans_->compiled(plan, call, 0));
+  if (last > 0) static_cast<void>(plans_->compiled(plan, call, last));
+  if (plans_->compiled_plans().has_ready() && !is_capturing(stream)) QuietDevice::of_process().load_if_quiet(quiet_);
+}
+
+void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream) {
   if (plans_->crowded() && !is_capturing(stream)) {
     collectives_.wait();  // kernels under way read the records
     plans_->drop();
   }
-  const CallRecord record = record_of(call, plan.identity);
-  const void* kernel = plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);
+  const CallRecord record = record_of(call, plan.record_identity, plan.plan->name);
+  load_compiled(call, plan, stream);
+  const void* interpreter =
+      plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);
   const std::size_t bytes = agreed_bytes(call, size_);
   Launched last;
+  bool all_compiled = true;
   for (std::size_t begin = 0; begin < bytes; begin += plan.device->segment_bytes()) {
-    executor::PlanArgs args = plans_->args(plan, call, begin);
-    args.fingerprint = record.hash;
-    last = launch(kernel, plan.device->blocks(), plan.device->threads(), args, Lane::kCollectives, stream);
+    const auto run = [&](Kernel kernel, int workers, auto args) {
+      args.fingerprint = record.hash;
+      last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
+    };
+    if (const CompiledPlans::Kernel* compiled = plans_->compiled(plan, call, begin)) {
+      run(compiled->function, compiled->workers, plans_->compiled_args(plan, call, begin));
+    } else {
+      all_compiled = false;
+      run(interpreter, plan.device->threads(), plans_->args(plan, call, begin));
+    }
   }
   if (last.captured) {
     plans_->keep_records();
     collectives_.retain(stream, plans_);
   }
-  log(call, record, plan.name, last);
+  log(call, record, all_compiled ? plans_->compiled_name(plan) : plan.name, last);
 }
 
 }  // namespace tutti::cuda

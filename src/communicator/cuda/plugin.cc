@@ -33,11 +33,28 @@ class CudaDevice final : public CudaMemoryDevice {
     return std::make_shared<CudaCommunicatorImpl>(store, id, rank, size, options, device);
   }
 
+  int index_of(const void* address) noexcept override {
+    cudaPointerAttributes attributes{};
+    if (cudaPointerGetAttributes(&attributes, address) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());
+      return -1;
+    }
+    const bool here = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+    return here ? attributes.device : -1;
+  }
+
   bool is_capturing(int device, CudaStream stream) override {
+    if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     const DeviceGuard guard(device);
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
     return status != cudaStreamCaptureStatusNone;
+  }
+
+  void synchronize_stream(int device, CudaStream stream) override {
+    if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    const DeviceGuard guard(device);  // handles of default streams mean those of the current device
+    check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   }
 
   void relax_capture_in_thread() override {

@@ -99,6 +99,25 @@ void StreamOrder::retain_in(const Capture& capture, const std::shared_ptr<const 
   retained_.push_back(resource.get());
 }
 
+bool StreamOrder::idle() const noexcept {
+  if (captured_.made) return false;
+  if (!eager_.made) return true;
+  // As in wait().
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  cudaError_t state = cudaErrorNotReady;
+  if (!lasting_) {
+    state = eager_event_ == nullptr ? cudaErrorNotReady : cudaEventQuery(eager_event_);
+  } else {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;  // of which nothing may be asked
+    static_cast<void>(cudaStreamIsCapturing(eager_.stream, &capture));
+    if (capture == cudaStreamCaptureStatusNone) state = cudaStreamQuery(eager_.stream);
+  }
+  if (state != cudaSuccess) static_cast<void>(cudaGetLastError());
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  return state == cudaSuccess;
+}
+
 void StreamOrder::wait() noexcept {
   if (!eager_.made) return;
   // Another thread may be capturing in the global mode, which forbids this one to wait.

@@ -32,6 +32,8 @@ class StreamOrder {
   void after(cudaStream_t stream);
   // Keeps `resource` alive with the graph if the stream is being captured.
   void retain(cudaStream_t stream, const std::shared_ptr<const void>& resource);
+  // Nothing is under way: the last eager launch has ended. False once any was captured, since nothing tells of replays.
+  bool idle() const noexcept;
   // Waits on the host for the last eager launch.
   void wait() noexcept;
 

@@ -9,14 +9,15 @@
 namespace tutti::cuda {
 namespace {
 
+// 12.0: the oldest driver whose behaviour this code was written for.
 template <class Function>
-void find(Function& function, const char* name) {
+void find(Function& function, const char* name, unsigned version = 12000, bool needed = true) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  // 12.0: the oldest driver whose behaviour this code was written for.
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, 12000, cudaEnableDefault, &found);
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
   if (error != cudaSuccess || found != cudaDriverEntryPointSuccess || address == nullptr) {
     static_cast<void>(cudaGetLastError());
+    if (!needed) return;
     throw_error(ErrorKind::kUnsupported, std::string("the CUDA driver offers no ") + name + " (" +
                                              (error != cudaSuccess ? cudaGetErrorString(error) : "too old") +
                                              "): install a driver for CUDA 12 or later");
@@ -44,6 +45,12 @@ Driver load() {
   find(d.mem_get_properties, "cuMemGetAllocationPropertiesFromHandle");
   find(d.pointer_get_attribute, "cuPointerGetAttribute");
   find(d.stream_write_value64, "cuStreamWriteValue64");
+  find(d.module_load_data, "cuModuleLoadData");
+  find(d.module_unload, "cuModuleUnload");
+  find(d.module_get_function, "cuModuleGetFunction");
+  find(d.func_get_attribute, "cuFuncGetAttribute");
+  find(d.launch_kernel, "cuLaunchKernel");
+  find(d.func_load, "cuFuncLoad", 12040, false);
   return d;
 }
 

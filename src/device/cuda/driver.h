@@ -25,6 +25,12 @@ struct Driver {
   decltype(&cuMemGetAllocationPropertiesFromHandle) mem_get_properties;
   decltype(&cuPointerGetAttribute) pointer_get_attribute;
   decltype(&cuStreamWriteValue64) stream_write_value64;
+  decltype(&cuModuleLoadData) module_load_data;
+  decltype(&cuModuleUnload) module_unload;
+  decltype(&cuModuleGetFunction) module_get_function;
+  decltype(&cuFuncGetAttribute) func_get_attribute;
+  decltype(&cuLaunchKernel) launch_kernel;
+  CUresult (*func_load)(CUfunction function);  // null before 12.4: functions load when their attributes are asked for
 };
 
 // Loaded at the first call. Throws Error(kUnsupported) if there is no driver, or one that is too old.

@@ -157,7 +157,7 @@ class Trial {
   }
 
  private:
-  static constexpr std::ptrdiff_t kGuard = 64;
+  static constexpr std::ptrdiff_t kGuard = kTrialGuard;
   static constexpr std::byte kGuardByte{0xa5};
 
   bool reducing() const {
@@ -257,31 +257,41 @@ class Trial {
 
 }  // namespace
 
-TrialReport try_plan(std::shared_ptr<const plan::Plan> plan, const TrialRequest& request) {
-  if (request.block_bytes < 0 || request.block_bytes % static_cast<std::int64_t>(size_of(request.dtype)) != 0) {
-    throw_error(ErrorKind::kInvalidArgument, std::to_string(request.block_bytes) + " bytes are no whole number of " +
-                                                 std::string(to_string(request.dtype)) + " elements");
-  }
-  if (const char* reason = refusal(*plan, request.dtype, request.op)) {
-    throw_error(ErrorKind::kUnsupported, "plan \"" + plan->name + "\" " + reason);
-  }
+TrialReport try_plan(const plan::Plan& plan, const TrialRequest& request, const RunMessage& run) {
   TrialReport report;
-  LocalWorld world(plan, request.block_bytes, request.block_bytes);
-  Trial trial(*plan, request);
+  Trial trial(plan, request);
   report.checked = trial.checkable();
   LocalOptions once = request.options;
   once.invocations = 1;
   for (int round = 0; round < request.rounds && report.fault.empty(); ++round) {
     trial.fill(static_cast<std::uint64_t>(round) * 7919);
-    const LocalResult result = world.run(trial.message(), once);
+    const LocalResult result = run(trial.message(), once);
     report.fault = result.outcome.ok() ? trial.fault() : "it cannot go on: " + result.waiting;
   }
   if (report.fault.empty() && request.options.invocations > 0) {
-    const LocalResult timed = world.run(trial.message(), request.options);
+    const LocalResult timed = run(trial.message(), request.options);
     if (!timed.outcome.ok()) report.fault = "it cannot go on: " + timed.waiting;
     report.nanoseconds = timed.nanoseconds;
   }
   return report;
+}
+
+TrialReport try_plan(std::shared_ptr<const plan::Plan> plan, const TrialRequest& request) {
+  check_request(*plan, request);
+  LocalWorld world(plan, request.block_bytes, request.block_bytes);
+  return try_plan(*plan, request, [&world](const LocalMessage& message, const LocalOptions& options) {
+    return world.run(message, options);
+  });
+}
+
+void check_request(const plan::Plan& plan, const TrialRequest& request) {
+  if (request.block_bytes < 0 || request.block_bytes % static_cast<std::int64_t>(size_of(request.dtype)) != 0) {
+    throw_error(ErrorKind::kInvalidArgument, std::to_string(request.block_bytes) + " bytes are no whole number of " +
+                                                 std::string(to_string(request.dtype)) + " elements");
+  }
+  if (const char* reason = refusal(plan, request.dtype, request.op)) {
+    throw_error(ErrorKind::kUnsupported, "plan \"" + plan.name + "\" " + reason);
+  }
 }
 
 }  // namespace tutti::executor

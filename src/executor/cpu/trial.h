@@ -4,7 +4,9 @@
 // rounding. Thread rule: any thread; a trial keeps all its state to itself.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,5 +34,15 @@ struct TrialReport {
 // Throws InvalidArgument or Unsupported if the plan cannot run this message: dtype and op that do not go together, a
 // size that is no multiple of the element, an operation that the plan does not serve.
 TrialReport try_plan(std::shared_ptr<const plan::Plan> plan, const TrialRequest& request);
+
+// Throws that.
+void check_request(const plan::Plan& plan, const TrialRequest& request);
+
+// What runs a message: an executor for all ranks at once. Behind each buffer lie kTrialGuard bytes that it must leave
+// alone.
+using RunMessage = std::function<LocalResult(const LocalMessage& message, const LocalOptions& options)>;
+inline constexpr std::size_t kTrialGuard = 64;
+// The same by `run`.
+TrialReport try_plan(const plan::Plan& plan, const TrialRequest& request, const RunMessage& run);
 
 }  // namespace tutti::executor

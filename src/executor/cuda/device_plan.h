@@ -55,6 +55,7 @@ struct DeviceMemory {
 
 struct DeviceRecords {
   std::vector<DeviceOp> ops;
+  std::vector<Position> positions;  // of each, in the plan; block -1: what is done around the plan
   std::vector<DeviceOperand> operands;
   std::vector<DeviceBlock> blocks;
 };
@@ -65,6 +66,7 @@ class DevicePlan {
   DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank, const DeviceLimits& limits);
 
   const plan::Plan& plan() const noexcept { return tables_.plan(); }
+  std::int32_t rank() const noexcept { return rank_; }
   std::size_t memory_bytes() const noexcept { return memory_bytes_; }    // the same on all ranks
   std::size_t segment_bytes() const noexcept { return segment_bytes_; }  // of a rank block, at most; the same too
   int blocks() const noexcept { return static_cast<int>(blocks_); }

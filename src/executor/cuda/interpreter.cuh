@@ -19,103 +19,10 @@
 
 #include "device/cuda/reducers.cuh"
 #include "executor/cuda/device_program.h"
-#include "tutti/device/packets.cuh"
-#include "tutti/device/wait.cuh"
-
-#if !defined(__CUDA_ARCH__)
-#include <thread>
-#endif
+#include "executor/cuda/packet_words.cuh"
+#include "executor/cuda/plan_wait.cuh"
 
 namespace tutti::executor {
-
-// Two packets: two words (payload, flag in the upper half).
-TUTTI_DEVICE void store_packet_pair(std::uint64_t* to, std::uint64_t a, std::uint64_t b) {
-#if defined(__CUDA_ARCH__)
-  device::store_relaxed(reinterpret_cast<device::Pair64*>(to), device::Pair64{a, b});
-#else
-  // release: what this lane has read before it has read; pairs with the acquire in load_packet().
-  device::store_release(to, a);
-  device::store_release(to + 1, b);
-#endif
-}
-TUTTI_DEVICE void store_packet(std::uint64_t* to, std::uint64_t word) {
-#if defined(__CUDA_ARCH__)
-  device::store_relaxed(to, word);
-#else
-  device::store_release(to, word);    // release: as above
-#endif
-}
-TUTTI_DEVICE std::uint64_t load_packet(const std::uint64_t* from) {
-#if defined(__CUDA_ARCH__)
-  return device::load_relaxed(from);
-#else
-  return device::load_acquire(from);  // acquire: pairs with the releases above
-#endif
-}
-
-// The packets of up to 16 bytes of payload.
-struct PacketWords {
-  std::uint64_t w[4];
-};
-TUTTI_DEVICE PacketWords load_packets(const std::uint64_t* from, int count) {
-  PacketWords p{{0, 0, 0, 0}};
-#if defined(__CUDA_ARCH__)
-  if (count == 4 && device::aligned(from, 16)) {
-    const device::Pair64 a = device::load_relaxed(reinterpret_cast<const device::Pair64*>(from));
-    const device::Pair64 b = device::load_relaxed(reinterpret_cast<const device::Pair64*>(from + 2));
-    return {{a.lo, a.hi, b.lo, b.hi}};
-  }
-#endif
-  TUTTI_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    if (i < count) p.w[i] = load_packet(from + i);
-  }
-  return p;
-}
-TUTTI_DEVICE bool packets_arrived(const PacketWords& p, int count, std::uint32_t flag) {
-  bool all = true;
-  TUTTI_UNROLL
-  for (int i = 0; i < 4; ++i) all = all && (i >= count || static_cast<std::uint32_t>(p.w[i] >> 32) == flag);
-  return all;
-}
-TUTTI_DEVICE device::Vec16 payload_of(const PacketWords& p) {
-  return {{static_cast<std::uint32_t>(p.w[0]), static_cast<std::uint32_t>(p.w[1]), static_cast<std::uint32_t>(p.w[2]),
-           static_cast<std::uint32_t>(p.w[3])}};
-}
-TUTTI_DEVICE void store_words(std::uint64_t* to, const PacketWords& p, int count) {
-  if (count == 4 && device::aligned(to, 16)) {
-    store_packet_pair(to, p.w[0], p.w[1]);
-    store_packet_pair(to + 2, p.w[2], p.w[3]);
-    return;
-  }
-  TUTTI_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    if (i < count) store_packet(to + i, p.w[i]);
-  }
-}
-TUTTI_DEVICE void store_packets(std::uint64_t* to, const device::Vec16& v, int count, std::uint32_t flag) {
-  const std::uint64_t high = static_cast<std::uint64_t>(flag) << 32;
-  store_words(to, PacketWords{{v.w[0] | high, v.w[1] | high, v.w[2] | high, v.w[3] | high}}, count);
-}
-
-// An item of 16 bytes (or `left`, if less) at any alignment: one call, so that the loops around it stay short.
-TUTTI_DEVICE_CALL device::Vec16 load_item(const std::byte* p, std::uint64_t left) { return device::load_user(p, left); }
-TUTTI_DEVICE_CALL void store_item(std::byte* p, device::Vec16 v, std::uint64_t left) { device::store_user(p, v, left); }
-TUTTI_DEVICE device::Vec16 load_any(const std::byte* p, std::uint64_t left) {
-#if defined(__CUDA_ARCH__)
-  if (left >= 16 && device::aligned(p, 16)) return *reinterpret_cast<const device::Vec16*>(p);
-#endif
-  return load_item(p, left);
-}
-TUTTI_DEVICE void store_any(std::byte* p, const device::Vec16& v, std::uint64_t left) {
-#if defined(__CUDA_ARCH__)
-  if (left >= 16 && device::aligned(p, 16)) {
-    *reinterpret_cast<device::Vec16*>(p) = v;
-    return;
-  }
-#endif
-  store_item(p, v, left);
-}
 
 // R: how 16 bytes of every source become 16 of the result (reducers.cuh).
 template <class R, class Team>
@@ -143,9 +50,9 @@ class PlanBlock {
     for (std::uint32_t i = 0; i < block_.count; ++i) {
       const DeviceOp op = ops_[i];
       if (op.joins != 0 && team_.any_worker(failed_)) return false;
-      if (op.fences != 0) fence();
+      if (op.fences != 0) fence_packets();
       if (!failed_) execute(op);
-      if (op.fences != 0) fence();
+      if (op.fences != 0) fence_packets();
     }
     if (team_.any_worker(failed_)) return false;
     if (team_.worker() == 0) device::store_relaxed(args_.invocations + team_.block(), invocation_ + 1);
@@ -182,16 +89,6 @@ class PlanBlock {
   TUTTI_DEVICE std::uint64_t* packets(const DeviceOp& op, std::uint32_t i) const {
     return reinterpret_cast<std::uint64_t*>(address(op, i));
   }
-  TUTTI_DEVICE static int packets_in(std::uint64_t left) { return left >= 16 ? 4 : static_cast<int>((left + 3) / 4); }
-
-  // Packets that order plain data: joins before and after make each lane's fence speak for the block. The host's
-  // packets release and acquire as they are.
-  TUTTI_DEVICE static void fence() {
-#if defined(__CUDA_ARCH__)
-    __threadfence_system();
-#endif
-  }
-
   TUTTI_DEVICE void execute(const DeviceOp& op) {
     switch (op.code) {
       case DeviceCode::kSignal:
@@ -244,29 +141,10 @@ class PlanBlock {
   template <class Ready>
   TUTTI_DEVICE bool await(int peer, Ready ready) {
     awaited_.peer = peer;
-    if (peer == control_.rank ? await_here(ready) : device::wait_until(control_, awaited_, ready)) return true;
+    if (wait_in_plan(control_, awaited_, ready)) return true;
+    record_failure(control_, awaited_);
     failed_ = true;
     return false;
-  }
-
-  // For another block of this rank, which waits itself: its wait fails first, and says for whom. The limit is there in
-  // case that none does.
-  template <class Ready>
-  TUTTI_DEVICE bool await_here(Ready ready) {
-    std::uint64_t started = 0;
-    for (std::uint32_t polls = 1; !ready(); ++polls) {
-#if !defined(__CUDA_ARCH__)
-      std::this_thread::yield();
-#endif
-      if (polls % device::kPollsPerLook != 0) continue;
-      const std::uint64_t now = device::clock_ns();
-      if (started == 0) started = now;
-      const bool late = (now - started) / 2 > device::timeout_ns(*control_.host, awaited_.ticket);
-      if ((late || device::load_relaxed(control_.poison) != 0) && device::give_up(control_, awaited_, started)) {
-        return false;
-      }
-    }
-    return true;
   }
 
   // f(offset, bytes left) for this lane's share of the payload.

@@ -18,6 +18,7 @@ constexpr std::uint32_t kEntry = 0xffffffff;
 constexpr int kIn = 0, kOut = 1;
 // Ranges that are compared with those of later records; a join forgets them.
 constexpr std::size_t kMostRanges = 256;
+constexpr Position kAround{-1, -1, -1};
 
 }  // namespace
 
@@ -43,7 +44,11 @@ class Lowering {
       emit_copies(loads, DeviceCode::kCopy);
       if (!loads.empty()) meet(kEntry);
       if (block_ < program_.blocks().size()) {
-        for (const Instruction& one : program_.blocks()[block_]) emit(one);
+        for (const Instruction& one : program_.blocks()[block_]) {
+          at_ = program_.positions()[one.position];
+          emit(one);
+        }
+        at_ = kAround;
       }
       if (!stores.empty()) meet(kEntry);
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
@@ -193,7 +198,7 @@ class Lowering {
       const bool again = !merged_.empty() && out_.ops.back().code == code;
       if (waited_ || fenced_ || (code == DeviceCode::kSignal && touched_) || again) join(op);
       merged_ = {slot};
-      out_.ops.push_back(op);
+      push(op);
     }
     DeviceOperand operand = fixed(at);
     operand.extra = slot;
@@ -239,7 +244,11 @@ class Lowering {
     touched_ = true;
     fenced_ = fences;
     waited_ = op.code == DeviceCode::kAwait;
+    push(op);
+  }
+  void push(const DeviceOp& op) {
     out_.ops.push_back(op);
+    out_.positions.push_back(at_);
   }
 
   static bool packed_source(DeviceCode code, std::uint32_t index, std::uint32_t sources) {
@@ -436,6 +445,7 @@ class Lowering {
   bool shadowed_[2] = {false, false};
   DeviceRecords out_;
   std::size_t block_ = 0;
+  Position at_ = kAround;  // of the instruction at hand
   // Of the block at hand, since the last join.
   std::vector<Range> ranges_;
   bool touched_ = false;  // data

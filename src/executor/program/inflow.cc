@@ -22,8 +22,8 @@ struct PortUse {
 
 class CrossingCheck {
  public:
-  CrossingCheck(const plan::Plan& plan, const plan::Links& links, const std::vector<int>& host_of)
-      : plan_(plan), links_(links), host_of_(host_of) {}
+  CrossingCheck(const plan::Plan& plan, const plan::Links& links, const RankMap& map)
+      : plan_(plan), links_(links), map_(map) {}
 
   std::string fault() {
     for (std::size_t rank = 0; rank < plan_.ranks.size() && fault_.empty(); ++rank) {
@@ -43,9 +43,7 @@ class CrossingCheck {
 
  private:
   const plan::Rank& own() const { return plan_.ranks[static_cast<std::size_t>(rank_)]; }
-  bool far(std::int32_t a, std::int32_t b) const {
-    return host_of_[static_cast<std::size_t>(a)] != host_of_[static_cast<std::size_t>(b)];
-  }
+  bool far(std::int32_t a, std::int32_t b) const { return !map_.together(a, b); }
   void complain(const std::string& text) {
     if (fault_.empty()) fault_ = text + "; between hosts only port channels reach";
   }
@@ -114,7 +112,7 @@ class CrossingCheck {
 
   const plan::Plan& plan_;
   const plan::Links& links_;
-  const std::vector<int>& host_of_;
+  const RankMap& map_;
   std::int32_t rank_ = 0;
   std::map<std::int32_t, PortUse> uses_;  // by port channel of rank_
   std::string fault_;
@@ -122,8 +120,8 @@ class CrossingCheck {
 
 }  // namespace
 
-std::string crossing_fault(const plan::Plan& plan, const plan::Links& links, const std::vector<int>& host_of) {
-  return CrossingCheck(plan, links, host_of).fault();
+std::string crossing_fault(const plan::Plan& plan, const plan::Links& links, const RankMap& map) {
+  return CrossingCheck(plan, links, map).fault();
 }
 
 // What `sender`, a rank of another host, posts to this one.

@@ -11,8 +11,8 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
+#include "base/rank_map.h"
 #include "plan/links.h"
 #include "plan/plan.h"
 
@@ -26,8 +26,8 @@ inline std::uint32_t stream_of(const plan::Rank& sender, std::size_t port_channe
   return static_cast<std::uint32_t>(port_channel * sender.blocks.size() + block + 1);
 }
 
-// Why the plan cannot run when its ranks lie on these hosts (by rank, the lowest rank of its host): what reaches from
-// one host to another other than by a port channel, with its ranks and channel. Empty if nothing does.
-std::string crossing_fault(const plan::Plan& plan, const plan::Links& links, const std::vector<int>& host_of);
+// Why the plan cannot run when its ranks lie so: what reaches from one host to another other than by a port channel,
+// with its ranks and channel. Empty if nothing does.
+std::string crossing_fault(const plan::Plan& plan, const plan::Links& links, const RankMap& map);
 
 }  // namespace tutti::executor

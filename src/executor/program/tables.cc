@@ -24,16 +24,14 @@ const plan::Plan& checked(const plan::Plan& plan) {
 
 }  // namespace
 
-Tables::Tables(std::shared_ptr<const plan::Plan> plan, std::vector<int> host_of)
+Tables::Tables(std::shared_ptr<const plan::Plan> plan, RankMap map)
     : plan_(std::move(plan)),
       links_(checked(*plan_)),
       shape_(plan::shape_of(*plan_)),
       scratch_(plan::scratch_use(*plan_)),
-      host_of_(std::move(host_of)),
-      reached_(plan_->ranks.size()) {
-  if (std::all_of(host_of_.begin(), host_of_.end(), [this](int host) { return host == host_of_.front(); })) {
-    host_of_.clear();
-  } else if (const std::string fault = crossing_fault(*plan_, links_, host_of_); !fault.empty()) {
+      map_(std::move(map)),
+      reached_(static_cast<std::size_t>(map_.hosts())) {
+  if (const std::string fault = one_host() ? "" : crossing_fault(*plan_, links_, map_); !fault.empty()) {
     throw_error(ErrorKind::kUnsupported, fault);
   }
   first_.push_back(0);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/rank_map.h"
 #include "plan/links.h"
 #include "plan/plan.h"
 #include "plan/sizes.h"
@@ -38,9 +39,11 @@ struct RankLayout {
 
 class Tables {
  public:
-  // `host_of`: by rank, the lowest rank with which it shares memory; empty if all share it. Throws InvalidArgument if
-  // the plan does not hang together (plan/structure.h), Unsupported if it cannot run across these hosts.
-  explicit Tables(std::shared_ptr<const plan::Plan> plan, std::vector<int> host_of = {});
+  // Of ranks that lie so, as many as the plan has; on one host if nothing is said. Throws InvalidArgument if the plan
+  // does not hang together (plan/structure.h), Unsupported if it cannot run across these hosts.
+  Tables(std::shared_ptr<const plan::Plan> plan, RankMap map);
+  explicit Tables(const std::shared_ptr<const plan::Plan>& plan)
+      : Tables(plan, RankMap::one_host(static_cast<int>(plan->ranks.size()))) {}
 
   const plan::Plan& plan() const noexcept { return *plan_; }
   const plan::Links& links() const noexcept { return links_; }
@@ -53,8 +56,8 @@ class Tables {
   std::uint32_t first_counter(std::int32_t rank) const noexcept { return first_[static_cast<std::size_t>(rank)]; }
   std::uint32_t counters() const noexcept { return first_.back(); }
 
-  bool one_host() const noexcept { return host_of_.empty(); }
-  bool share_memory(std::int32_t a, std::int32_t b) const noexcept { return host(a) == host(b); }
+  bool one_host() const noexcept { return map_.one_host(); }
+  bool share_memory(std::int32_t a, std::int32_t b) const noexcept { return map_.together(a, b); }
 
   // Whether, on the host of `rank`, some rank reaches into another's buffer of this kind.
   bool reached(plan::BufferKind buffer, std::int32_t rank) const noexcept {
@@ -69,17 +72,15 @@ class Tables {
 
  private:
   void note_reached();
-  std::size_t host(std::int32_t rank) const noexcept {
-    return host_of_.empty() ? 0 : static_cast<std::size_t>(host_of_[static_cast<std::size_t>(rank)]);
-  }
+  std::size_t host(std::int32_t rank) const noexcept { return static_cast<std::size_t>(map_.host_of(rank)); }
 
   std::shared_ptr<const plan::Plan> plan_;
   plan::Links links_;
   plan::Shape shape_;
   plan::ScratchUse scratch_;
   std::vector<std::uint32_t> first_;  // by rank, and their total
-  std::vector<int> host_of_;
-  std::vector<std::array<bool, plan::kBufferKindCount>> reached_;  // by host, that is by its lowest rank
+  RankMap map_;
+  std::vector<std::array<bool, plan::kBufferKindCount>> reached_;  // by host
 };
 
 }  // namespace tutti::executor

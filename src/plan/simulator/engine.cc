@@ -107,6 +107,7 @@ Simulation Engine::run(std::optional<double> budget_s) {
 }
 
 void Engine::schedule(Picoseconds time, EventKind kind, std::int32_t a, std::int32_t b, std::int32_t c) {
+  if (time > kLongest) throw_too_long();
   events_.push({time, scheduled_++, kind, a, b, c});
 }
 

@@ -60,7 +60,9 @@ void Network::share(Picoseconds now, std::vector<Drain>& drains) {
     flow.since = now;
     flow.rate = rate;
     ++flow.version;
-    drains.push_back({now + std::llround(flow.left / rate), id, flow.version});
+    const double duration = flow.left / rate;
+    if (duration > static_cast<double>(kLongest)) throw_too_long();
+    drains.push_back({now + std::llround(duration), id, flow.version});
   }
 }
 

@@ -35,7 +35,10 @@ Routes::Routes(const Topology& topology) : topology_(topology) {
   }
   for (const GivenRoute& given : topology.routes) {
     Route route{given.links, 0};
-    for (const std::int32_t link : given.links) route.latency += topology.links[link].latency;
+    for (const std::int32_t link : given.links) {
+      route.latency += topology.links[link].latency;
+      if (route.latency > kLongest) throw_too_long();
+    }
     known_[key(given.from, given.to)] = std::move(route);
   }
 }
@@ -54,7 +57,9 @@ void Routes::search(std::int32_t from) {
     if (cost > cost_[node]) continue;
     for (const std::int32_t id : out_[node]) {
       const Link& link = topology_.links[id];
-      const std::int64_t next = cost + cost_of(link);
+      const std::int64_t step = cost_of(link);
+      if (step >= kFar - cost) throw_too_long();
+      const std::int64_t next = cost + step;
       if (next >= cost_[link.to]) continue;
       cost_[link.to] = next;
       open.emplace(next, link.to);

@@ -19,6 +19,7 @@ constexpr std::size_t kMaxNodes = 1 << 17;
 constexpr std::size_t kMaxLinks = 1 << 20;
 constexpr double kBytesPerPicosecond = 1e-3;  // of one GB/s
 constexpr double kMaxLatencyUs = 1e9;
+constexpr double kLeastGbs = 1e-200;  // with less, a share of it may be no number
 
 [[noreturn]] void fail(const std::string& path, const std::string& what) {
   throw_error(ErrorKind::kInvalidArgument, "topology: " + path + ": " + what);
@@ -75,7 +76,7 @@ class Reader {
       if (link.from == link.to) fail(path, "joins a node with itself");
       link.latency = latency(entry, path);
       const double gbs = number(member(entry, "bandwidth_gbs", path), path + "/bandwidth_gbs");
-      if (gbs <= 0) fail(path + "/bandwidth_gbs", "must be above 0");
+      if (gbs < kLeastGbs) fail(path + "/bandwidth_gbs", "must be above 0");
       link.bandwidth = gbs * kBytesPerPicosecond;
       bool both = true;
       if (entry.contains("both")) {
@@ -102,7 +103,7 @@ class Reader {
     out.local_efficiency = efficiency(local, "/local");
     if (!local.contains("bandwidth_gbs")) return;
     const double gbs = number(local["bandwidth_gbs"], "/local/bandwidth_gbs");
-    if (gbs <= 0) fail("/local/bandwidth_gbs", "must be above 0; leave it out for no limit");
+    if (gbs < kLeastGbs) fail("/local/bandwidth_gbs", "must be above 0; leave it out for no limit");
     out.local_bandwidth = gbs * kBytesPerPicosecond;
   }
 
@@ -199,6 +200,11 @@ class Reader {
 };
 
 }  // namespace
+
+void throw_too_long() {
+  throw_error(ErrorKind::kUnsupported,
+              "simulation: a time beyond 26 days; take a smaller size, more bandwidth or less latency");
+}
 
 double Efficiency::of(double bytes) const {
   if (points.empty()) return 1;

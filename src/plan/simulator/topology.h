@@ -14,6 +14,9 @@ namespace tutti::plan {
 // Simulated time. Whole picoseconds, so that what happens together compares equal on every machine.
 using Picoseconds = std::int64_t;
 inline constexpr double kPicosecondsPerUs = 1e6;
+// No moment of a simulation lies further on, 26 days: sums of a few times stay within 64 bits.
+inline constexpr Picoseconds kLongest = Picoseconds{1} << 61;
+[[noreturn]] void throw_too_long();
 
 struct Link {
   std::string name;  // "gpu0->switch0"

@@ -8,6 +8,7 @@
 #include <string>
 #include <tuple>
 
+#include "plan/links.h"
 #include "plan/operations.h"
 #include "plan/sizes.h"
 #include "tutti/error.h"
@@ -99,6 +100,44 @@ class Credits {
   std::map<Counter, Credit> given_;
 };
 
+// How often a loop raises or takes one counter in an iteration, at most, if loops differ in that; else 1. What one of
+// them takes then comes from ever earlier iterations of another one, or from another place of its iteration.
+std::int64_t uneven_rate(const Plan& plan) {
+  const Links links(plan);
+  using Counter = std::tuple<ChannelKind, std::size_t, std::int32_t>;  // a channel's: of the rank that waits
+  std::map<Counter, std::set<std::int64_t>> rates;
+  for (std::size_t r = 0; r < plan.ranks.size(); ++r) {
+    for (const ThreadBlock& block : plan.ranks[r].blocks) {
+      for (const Operation& loop : block.operations) {
+        std::map<Counter, std::int64_t> raised, taken;
+        for (const Operation& op : loop.body) {
+          const OperationRules& rules = rules_of(op.kind);
+          const bool raises =
+              rules.signals || rules.sync == SyncKind::kSignal || rules.sync == SyncKind::kRelaxedSignal;
+          const bool takes = rules.sync == SyncKind::kWait || rules.sync == SyncKind::kRelaxedWait;
+          for (const std::int32_t id : op.semaphore_ids) {
+            ++(rules.sync == SyncKind::kSemaphoreRelease ? raised : taken)[{ChannelKind::kNone, r, id}];
+          }
+          for (std::size_t i = 0; (raises || takes) && i < op.channel_ids.size(); ++i) {
+            const std::int32_t channel = block.channels_of(op.channel)[op.channel_ids[i]];
+            if (takes) ++taken[{op.channel, r, channel}];
+            if (!raises) continue;
+            const auto peer = static_cast<std::size_t>(plan.ranks[r].channels_of(op.channel)[channel]);
+            ++raised[{op.channel, peer, links.partner(op.channel, static_cast<std::int32_t>(r), channel)}];
+          }
+        }
+        for (const auto& [counter, count] : raised) rates[counter].insert(count);
+        for (const auto& [counter, count] : taken) rates[counter].insert(count);
+      }
+    }
+  }
+  std::int64_t most = 1;
+  for (const auto& [counter, of_loops] : rates) {
+    if (of_loops.size() > 1) most = std::max(most, *of_loops.rbegin());
+  }
+  return most;
+}
+
 // How many iterations fit into a chunk of reused scratch, as far as that can matter: a ring longer than the credits
 // lets no more happen than one of credits + 2. 0 if no message that the plan is for needs a ring.
 std::int64_t ring_iterations(const Plan& plan, std::int64_t credit) {
@@ -168,11 +207,12 @@ std::vector<Cut> deciding_cuts(const Plan& plan) {
   });
   if (loops.empty()) return {{.units = parts}};
   const std::int64_t credit = Credits(plan).largest();
+  const std::int64_t ahead = (credit + 2) * uneven_rate(plan);
   const std::int64_t ring = ring_iterations(plan, credit);
   std::set<Ratio> turns;  // where some loop begins one more iteration, or cuts a chunk elsewhere
   for (const auto& [unit, counts] : loops) {
     const bool wraps = ring > 0 && unit == ring_unit(plan);
-    for (const std::int64_t iteration : iterations_up_to(credit + 2 + (wraps ? 2 * ring : 0), wraps ? ring : 0)) {
+    for (const std::int64_t iteration : iterations_up_to(ahead + (wraps ? 2 * ring : 0), wraps ? ring : 0)) {
       if (unit / tick > kMostTicks / iteration) throw_error(ErrorKind::kUnsupported, kTooManyLengths);
       for (const std::int64_t chunks : counts) {
         turns.insert(reduced(iteration * (unit / tick), chunks));
@@ -184,9 +224,8 @@ std::vector<Cut> deciding_cuts(const Plan& plan) {
   const std::int64_t longest = ring > 0 ? 0 : longest_chunk(plan, tick);
   std::vector<Ratio> lengths{reduced(turns.begin()->over, 2 * turns.begin()->under)};
   for (const Ratio& turn : turns) {
-    const bool first = lengths.size() < 3;
-    if (!first && longest > 0 && !(lengths.back() < Ratio{longest, 1})) break;
-    if (lengths.size() > 1 && (!alike || first)) lengths.push_back(between(lengths.back(), turn));
+    if (longest > 0 && !(lengths.back() < Ratio{longest, 1})) break;
+    if (lengths.size() > 1 && (!alike || lengths.size() < 3)) lengths.push_back(between(lengths.back(), turn));
     lengths.push_back(turn);
   }
   std::vector<Cut> cuts;

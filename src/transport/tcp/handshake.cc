@@ -17,21 +17,25 @@ std::string_view view(const Array& bytes) noexcept {
 
 }  // namespace
 
-Handshake::Handshake(UniqueFd fd, const Identity& self, int peer, bool dialer)
+Handshake::Handshake(UniqueFd fd, std::shared_ptr<const Identity> self, int peer, bool dialer)
     : fd_(std::move(fd)),
-      self_(&self),
+      self_(std::move(self)),
       peer_(peer),
       dialer_(dialer),
       state_(dialer ? State::kConnecting : State::kTalking) {}
 
-Handshake Handshake::dial(UniqueFd fd, const Identity& self, int peer) {
-  Handshake h(std::move(fd), self, peer, true);
+Handshake Handshake::dial(UniqueFd fd, std::shared_ptr<const Identity> self, int peer, std::uint64_t group,
+                          const Offer& offer) {
+  Handshake h(std::move(fd), std::move(self), peer, true);
+  h.group_ = group;
+  h.offer_ = offer;
   h.dial_nonce_ = random_nonce();
   return h;
 }
 
-Handshake Handshake::listen(UniqueFd fd, const Identity& self) {
-  Handshake h(std::move(fd), self, -1, false);
+Handshake Handshake::listen(UniqueFd fd, Lookup lookup) {
+  Handshake h(std::move(fd), nullptr, -1, false);
+  h.lookup_ = std::move(lookup);
   h.listen_nonce_ = random_nonce();
   h.expect(kHelloBytes);
   return h;
@@ -39,7 +43,7 @@ Handshake Handshake::listen(UniqueFd fd, const Identity& self) {
 
 Handshake::State Handshake::advance() noexcept {
   if (state_ == State::kConnecting) finish_connect();
-  while (state_ == State::kTalking) {
+  while (state_ == State::kTalking || state_ == State::kSealing) {
     const ssize_t got = ::recv(fd_.get(), buffer_.data() + received_, expected_ - received_, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
@@ -72,14 +76,18 @@ void Handshake::finish_connect() noexcept {
   length = sizeof(remote);
   if (::getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&remote), &length) != 0) return;  // still on its way
   state_ = State::kTalking;
-  send(encode(Hello{static_cast<std::uint32_t>(self_->rank), static_cast<std::uint32_t>(peer_), dial_nonce_}));
+  send(encode(Hello{static_cast<std::uint32_t>(self_->rank), static_cast<std::uint32_t>(peer_), group_, dial_nonce_}));
   expect(kReplyBytes);
 }
 
 void Handshake::on_message() {
   ++messages_;
   if (!dialer_) {
-    messages_ == 1 ? on_hello() : on_proof();
+    if (state_ == State::kSealing) {
+      state_ = State::kDone;
+    } else {
+      messages_ == 1 ? on_hello() : on_proof();
+    }
   } else {
     messages_ == 1 ? on_reply() : on_verdict();
   }
@@ -87,8 +95,18 @@ void Handshake::on_message() {
 
 void Handshake::on_hello() {
   const std::optional<Hello> hello = decode_hello(message());
+  if (!hello) {
+    state_ = State::kForged;
+    return;
+  }
+  self_ = lookup_(*hello);
+  if (self_ == nullptr) {
+    send(encode(Reply{}));
+    state_ = State::kAbsent;
+    return;
+  }
   const auto rank = static_cast<std::uint32_t>(self_->rank);
-  if (!hello || hello->from >= static_cast<std::uint32_t>(self_->size) || hello->from == rank || hello->to != rank) {
+  if (hello->from >= static_cast<std::uint32_t>(self_->size) || hello->from == rank || hello->to != rank) {
     state_ = State::kForged;
     return;
   }
@@ -100,32 +118,43 @@ void Handshake::on_hello() {
 
 void Handshake::on_reply() {
   const std::optional<Reply> reply = decode_reply(message());
+  if (reply && reply->absent()) {
+    state_ = State::kAbsent;
+    return;
+  }
   if (reply) listen_nonce_ = reply->nonce;
   if (!reply || !equal(reply->proof, proof("tutti tcp listen"))) {
     state_ = State::kForged;
     return;
   }
-  send(proof("tutti tcp dial"));
+  send(encode(Proof{proof("tutti tcp dial", offer_), offer_}));
   expect(kVerdictBytes);
 }
 
 void Handshake::on_proof() {
-  const std::optional<Digest> digest = decode_proof(message());
-  state_ = digest && equal(*digest, proof("tutti tcp dial")) ? State::kProven : State::kForged;
+  const std::optional<Proof> given = decode_proof(message());
+  if (given) offer_ = given->offer;
+  state_ = given && equal(given->digest, proof("tutti tcp dial", offer_)) ? State::kProven : State::kForged;
 }
 
 void Handshake::on_verdict() noexcept {
-  const std::optional<Verdict> verdict = decode_verdict(message());
-  verdict_ = verdict.value_or(Verdict::kRefuse);
-  state_ = verdict ? State::kDone : State::kForged;
+  const std::optional<Answer> answer = decode_answer(message());
+  if (answer) verdict_ = answer->verdict;
+  if (answer) inlet_ = answer->inlet;
+  state_ = answer ? State::kDone : State::kForged;
 }
 
-Handshake::State Handshake::answer(Verdict verdict) noexcept {
-  const std::byte value{static_cast<std::uint8_t>(verdict)};
+Handshake::State Handshake::answer(Verdict verdict, std::uint32_t inlet) noexcept {
   verdict_ = verdict;
-  state_ = State::kDone;
-  send({&value, 1});
+  state_ = verdict == Verdict::kShare ? State::kSealing : State::kDone;
+  expect(kSealBytes);
+  send(encode(Answer{verdict, inlet}));
   return state_;
+}
+
+void Handshake::seal() noexcept {
+  const std::array<std::byte, kSealBytes> bytes{};
+  send(bytes);
 }
 
 void Handshake::expect(std::size_t bytes) noexcept {
@@ -142,15 +171,20 @@ void Handshake::send(std::span<const std::byte> bytes) noexcept {
   if (sent != static_cast<ssize_t>(bytes.size())) state_ = State::kBroken;
 }
 
-Digest Handshake::proof(const char* label) const {
-  std::array<std::byte, 8> ranks;
+Digest Handshake::proof(const char* label, const Offer& offer) const {
+  std::array<std::byte, 12> numbers;
   const int dialer = dialer_ ? self_->rank : peer_;
   const int listener = dialer_ ? peer_ : self_->rank;
-  put_u32(ranks.data(), static_cast<std::uint32_t>(dialer));
-  put_u32(ranks.data() + 4, static_cast<std::uint32_t>(listener));
-  const std::array<std::string_view, 5> parts = {label, self_->communicator, view(ranks), view(dial_nonce_),
-                                                 view(listen_nonce_)};
+  put_u32(numbers.data(), static_cast<std::uint32_t>(dialer));
+  put_u32(numbers.data() + 4, static_cast<std::uint32_t>(listener));
+  put_u32(numbers.data() + 8, offer.inlet);
+  const std::array<std::string_view, 6> parts = {
+      label, self_->communicator, view(numbers), view(dial_nonce_), view(listen_nonce_), view(offer.stream)};
   return hmac(self_->secret, parts);
+}
+
+StreamName Handshake::stream_name(bool dialing_end) const {
+  return proof(dialing_end ? "tutti tcp dialing end" : "tutti tcp listening end");
 }
 
 }  // namespace tutti::tcp

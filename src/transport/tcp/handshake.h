@@ -1,10 +1,11 @@
 // The first bytes of a connection: both ends prove that they know the secret and are the ranks they say.
 //
 //   dialer                                   listener
-//   hello: magic, from, to, nonce D     ->
+//   hello: magic, from, to, group, nonce D  ->
 //                                       <-   reply: nonce L, HMAC("listen", communicator, from, to, D, L)
-//   proof: HMAC("dial", communicator, from, to, D, L)  ->
-//                                       <-   verdict: one byte
+//   proof: HMAC("dial", communicator, from, to, D, L, offer), offer  ->
+//                                       <-   verdict, the listener's inlet
+//   seal: one byte, after kShare        ->
 //
 // The labels differ, so a proof cannot be sent back to its maker; both nonces are fresh, so it cannot be replayed.
 // Nothing that the other end sends is used before its proof has been checked, except to choose which HMAC to compute.
@@ -13,12 +14,19 @@
 // The verdict settles who keeps the connection when both ranks dial at once: only the lower rank decides
 // (tcp_transport.cc), so there is never a moment at which the two ends could choose differently.
 //
+// Each pair of ranks of each group proves itself by a handshake of its own. Where the two processes have a stream
+// already (stream.h), the dialer offers to share it, by the name that the listener has given to its end: whoever is not
+// that end knows no such name. After kShare the connection has one more byte to carry: a listener that sees it end
+// without one knows that nobody is at the other end of what it has agreed to.
+//
 // Ownership: owns its socket until take_socket(). Thread rule: one thread.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -41,32 +49,44 @@ class Handshake {
     kConnecting,   // dialer: until the socket is writable
     kTalking,      // until it is readable
     kProven,       // listener: peer() is who it says; call answer()
+    kSealing,      // listener: has answered kShare, and waits for the seal
     kDone,         // verdict() was given or received
     kUnreachable,  // nobody listens there
     kBroken,       // the connection ended before the verdict
     kForged,       // the other end does not know the secret, or does not speak this protocol
+    kAbsent,       // the listener has no such group (any more)
   };
 
-  // `fd` is a non-blocking socket on which connect() was called.
-  static Handshake dial(UniqueFd fd, const Identity& self, int peer);
+  // Who a listener is for whoever says hello; null: it has no such group.
+  using Lookup = std::function<std::shared_ptr<const Identity>(const Hello&)>;
+
+  // `fd` is a non-blocking socket on which connect() was called. `group`: the listener's number of the group.
+  static Handshake dial(UniqueFd fd, std::shared_ptr<const Identity> self, int peer, std::uint64_t group,
+                        const Offer& offer);
   // `fd` is a non-blocking accepted socket.
-  static Handshake listen(UniqueFd fd, const Identity& self);
+  static Handshake listen(UniqueFd fd, Lookup lookup);
 
   // Goes on as far as it can without waiting.
   State advance() noexcept;
-  // Listener, in kProven: sends the verdict and goes to kDone, or to kBroken.
-  State answer(Verdict verdict) noexcept;
+  // Listener, in kProven: sends the verdict and goes to kDone, or kSealing after kShare, or to kBroken.
+  State answer(Verdict verdict, std::uint32_t inlet) noexcept;
+  // Dialer, after kShare.
+  void seal() noexcept;
 
   State state() const noexcept { return state_; }
   bool over() const noexcept { return state_ >= State::kDone; }
   Verdict verdict() const noexcept { return verdict_; }
+  const std::shared_ptr<const Identity>& self() const noexcept { return self_; }  // listener: null before the hello
   int peer() const noexcept { return peer_; }
+  const Offer& offer() const noexcept { return offer_; }             // the dialer's
+  std::uint32_t listeners_inlet() const noexcept { return inlet_; }  // dialer: of the verdict
+  StreamName stream_name(bool dialing_end) const;                    // should the connection become a stream
   int fd() const noexcept { return fd_.get(); }
   int error() const noexcept { return error_; }  // kUnreachable: the errno of the attempt
   UniqueFd take_socket() noexcept { return std::move(fd_); }
 
  private:
-  Handshake(UniqueFd fd, const Identity& self, int peer, bool dialer);
+  Handshake(UniqueFd fd, std::shared_ptr<const Identity> self, int peer, bool dialer);
 
   void finish_connect() noexcept;
   void on_message();
@@ -76,16 +96,20 @@ class Handshake {
   void on_verdict() noexcept;
   void expect(std::size_t bytes) noexcept;
   void send(std::span<const std::byte> bytes) noexcept;
-  Digest proof(const char* label) const;
+  Digest proof(const char* label, const Offer& offer = {}) const;
 
   std::span<const std::byte> message() const noexcept { return std::span(buffer_).first(expected_); }
 
   UniqueFd fd_;
-  const Identity* self_;
+  std::shared_ptr<const Identity> self_;
+  Lookup lookup_;
   int peer_;
   bool dialer_;
   State state_;
   Verdict verdict_ = Verdict::kRefuse;
+  std::uint64_t group_ = 0;
+  std::uint32_t inlet_ = 0;
+  Offer offer_;
   int messages_ = 0;  // received so far
   int error_ = 0;
   std::size_t expected_ = 0;

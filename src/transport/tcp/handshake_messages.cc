@@ -20,10 +20,14 @@ void put_u32(std::byte* to, std::uint32_t value) noexcept {
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept {
   std::array<std::byte, kHelloBytes> bytes;
-  std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
-  put_u32(bytes.data() + kMagic.size(), hello.from);
-  put_u32(bytes.data() + kMagic.size() + 4, hello.to);
-  std::memcpy(bytes.data() + kMagic.size() + 8, hello.nonce.data(), sizeof(Nonce));
+  std::byte* to = bytes.data();
+  std::memcpy(to, kMagic.data(), kMagic.size());
+  to += kMagic.size();
+  put_u32(to, hello.from);
+  put_u32(to + 4, hello.to);
+  put_u32(to + 8, static_cast<std::uint32_t>(hello.group));
+  put_u32(to + 12, static_cast<std::uint32_t>(hello.group >> 32));
+  std::memcpy(to + 16, hello.nonce.data(), sizeof(Nonce));
   return bytes;
 }
 
@@ -33,6 +37,7 @@ std::optional<Hello> decode_hello(std::span<const std::byte> bytes) noexcept {
   Hello hello;
   hello.from = in.u32();
   hello.to = in.u32();
+  hello.group = in.u64();
   hello.nonce = in.digest();
   if (!in.done()) return std::nullopt;
   return hello;
@@ -54,18 +59,40 @@ std::optional<Reply> decode_reply(std::span<const std::byte> bytes) noexcept {
   return reply;
 }
 
-std::optional<Digest> decode_proof(std::span<const std::byte> bytes) noexcept {
-  ByteReader in(text(bytes));
-  const Digest digest = in.digest();
-  if (!in.done()) return std::nullopt;
-  return digest;
+std::array<std::byte, kProofBytes> encode(const Proof& proof) noexcept {
+  std::array<std::byte, kProofBytes> bytes;
+  std::byte* const to = bytes.data();
+  std::memcpy(to, proof.digest.data(), sizeof(Digest));
+  put_u32(to + sizeof(Digest), proof.offer.inlet);
+  std::memcpy(to + sizeof(Digest) + 4, proof.offer.stream.data(), sizeof(StreamName));
+  return bytes;
 }
 
-std::optional<Verdict> decode_verdict(std::span<const std::byte> bytes) noexcept {
-  if (bytes.size() != kVerdictBytes) return std::nullopt;
-  const int value = std::to_integer<int>(bytes[0]);
-  if (value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kFull)) return std::nullopt;
-  return static_cast<Verdict>(value);
+std::optional<Proof> decode_proof(std::span<const std::byte> bytes) noexcept {
+  ByteReader in(text(bytes));
+  Proof proof;
+  proof.digest = in.digest();
+  proof.offer.inlet = in.u32();
+  proof.offer.stream = in.digest();
+  if (!in.done()) return std::nullopt;
+  return proof;
+}
+
+std::array<std::byte, kVerdictBytes> encode(const Answer& answer) noexcept {
+  std::array<std::byte, kVerdictBytes> bytes;
+  bytes[0] = static_cast<std::byte>(answer.verdict);
+  put_u32(bytes.data() + 1, answer.inlet);
+  return bytes;
+}
+
+std::optional<Answer> decode_answer(std::span<const std::byte> bytes) noexcept {
+  ByteReader in(text(bytes));
+  const int value = in.u8();
+  Answer answer{static_cast<Verdict>(value), in.u32()};
+  if (!in.done() || value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kShare)) {
+    return std::nullopt;
+  }
+  return answer;
 }
 
 }  // namespace tutti::tcp

@@ -1,8 +1,10 @@
 #include "transport/tcp/socket.h"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -86,13 +88,30 @@ UniqueFd accept_from(int listener, std::chrono::milliseconds silence) noexcept {
   return fd;
 }
 
+namespace {
+
+void drain(int fd) noexcept {
+  std::array<std::byte, 16384> sink;
+  constexpr int kMostReads = 256;  // 4 MB: what a receive buffer holds; a peer that sends on gets its reset
+  for (int i = 0; i<kMostReads&& ::recv(fd, sink.data(), sink.size(), MSG_DONTWAIT)> 0; ++i) {
+  }
+}
+
+}  // namespace
+
 void close_gently(UniqueFd fd) noexcept {
   if (!fd) return;
   ::shutdown(fd.get(), SHUT_WR);
-  std::array<std::byte, 16384> sink;
-  constexpr int kMostReads = 256;  // 4 MB: what a receive buffer holds; a peer that sends on gets its reset
-  for (int i = 0; i<kMostReads&& ::recv(fd.get(), sink.data(), sink.size(), MSG_DONTWAIT)> 0; ++i) {
-  }
+  drain(fd.get());
+}
+
+bool has_arrived(int fd) noexcept {
+  drain(fd);
+  int unacknowledged = 0;  // bytes, the end among them
+  if (::ioctl(fd, SIOCOUTQ, &unacknowledged) != 0 || unacknowledged == 0) return true;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || info.tcpi_state == TCP_CLOSE;
 }
 
 bool PeerWatch::silent(int fd, std::chrono::milliseconds silence, std::uint32_t interval_ms) noexcept {

@@ -38,6 +38,10 @@ UniqueFd accept_from(int listener, std::chrono::milliseconds silence) noexcept;
 // overtakes them.
 void close_gently(UniqueFd fd) noexcept;
 
+// After shutdown(): reads and forgets what has come. True when nothing that was sent can be lost any more, so that the
+// socket may be closed: the peer's kernel has it all, or the connection has failed.
+bool has_arrived(int fd) noexcept;
+
 // Sees that a peer's host no longer answers although bytes are outstanding.
 class PeerWatch {
  public:

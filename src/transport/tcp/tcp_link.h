@@ -1,22 +1,23 @@
-// One end of the TCP connection between two ranks, as the message port uses it.
+// One group's way from one rank to another: a part of the stream (stream.h) between their processes.
 //
-// The link exists from the moment somebody asks for it; its socket comes later, from the I/O thread. Until then it
+// The link exists from the moment somebody asks for it; its stream comes later, from the I/O thread. Until then it
 // accepts nothing and has nothing.
-// Ownership: owns its socket once it has one; the socket is closed only by the destructor, so that the I/O thread may
-// look at it or shut it down while it is in use.
+// Ownership: keeps its stream until it is destroyed, so that the I/O thread may look at it while it is in use.
 // Thread rule: the Link members: one thread at a time (the port's lock). The others: the I/O thread.
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <string>
 
-#include "base/unique_fd.h"
 #include "transport/link.h"
+#include "transport/tcp/stream.h"
 
 namespace tutti::tcp {
 
 class TcpLink final : public Link {
  public:
-  TcpLink() = default;
+  TcpLink(Wake& wake, std::uint64_t window) : part_(wake, window) {}
   ~TcpLink() override;
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;
@@ -25,22 +26,29 @@ class TcpLink final : public Link {
   std::size_t read_some(MutableBytes into) noexcept override;
   Status status() const noexcept override;
   int poll_fd() const noexcept override;
+  bool polls_for_room() const noexcept override { return !part_.awaits_credit; }
 
-  // The connection stands.
-  void attach(UniqueFd socket) noexcept;
-  // There will be no connection, or the one that was is cut. Whoever polls the socket wakes up.
-  void fail(Status status) noexcept;
-  // The peer reads what has been written, then its end.
+  // What comes for `inlet` in this stream is the link's, from here on. Null: what was expected will not come.
+  void expect(std::shared_ptr<Stream> stream, std::uint32_t inlet);
+  // The peer expects likewise: the link stands.
+  void attach(std::uint32_t far) noexcept;
+  const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
+  // Any thread: why the stream has been cut, if it has.
+  std::string why() const { return stands_.load(std::memory_order_acquire) ? stream_->why() : std::string(); }
+  // There will be no stream.
+  void fail() noexcept;
+  // The peer reads what has been written, then the link's end.
   void end_writing() noexcept;
-  // Closes this process's descriptor only: in a forked child the connection is the parent's.
+  // In a forked child the connection is the parent's.
   void abandon() noexcept;
 
  private:
-  void on_write_error(int fd) noexcept;
+  void look_for_the_end(Stream& stream) noexcept;
 
-  std::atomic<int> fd_{-1};                  // release in attach(); pairs with the acquire loads of the link calls
+  Part part_;
+  std::shared_ptr<Stream> stream_;           // does not change any more once the link stands
+  std::atomic<bool> stands_{false};          // release in attach(); pairs with the acquire loads of the link calls
   std::atomic<Status> status_{Status::kOk};  // publishes nothing but itself: relaxed everywhere
-  bool write_failed_ = false;                // the port's lock
 };
 
 }  // namespace tutti::tcp

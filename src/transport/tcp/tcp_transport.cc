@@ -1,8 +1,8 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include "transport/tcp/address.h"
-#include "transport/tcp/connector.h"
-#include "transport/tcp/socket.h"
+#include "transport/tcp/endpoint.h"
+#include "transport/tcp/member.h"
 #include "tutti/error.h"
 
 namespace tutti::tcp {
@@ -16,32 +16,58 @@ TcpTransport::TcpTransport(const TcpOptions& options) {
     throw_error(ErrorKind::kInvalidArgument,
                 "rank " + std::to_string(options.rank) + " of " + std::to_string(options.size));
   }
-  const auto route = options.interface.empty() ? route_to(options.master_address) : std::nullopt;
-  UniqueFd listener = listen_at(choose_address(interface_addresses(), options.interface, route));
-  address_ = local_address(listener.get()).text();
-  connector_ = std::make_unique<Connector>(options, std::move(listener));
+  endpoint_ = Endpoint::of(options);
+  member_ = endpoint_->join(options);
+  try {
+    address_ = endpoint_->address().text() + "/" + std::to_string(member_->number);
+  } catch (...) {
+    endpoint_->leave(*member_);  // whom it would look for
+    throw;
+  }
 }
 
-TcpTransport::~TcpTransport() = default;
+TcpTransport::~TcpTransport() {
+  if (endpoint_->inherited()) {
+    // The thread runs in the parent only, locks may be held there, and the connections are the parent's: the objects
+    // stay behind, with the rest of what is the parent's.
+    for (const auto& peer : member_->peers) peer->link.abandon();
+    static_cast<void>(member_.release());
+    new std::shared_ptr<Endpoint>(std::move(endpoint_));
+    return;
+  }
+  endpoint_->leave(*member_);
+}
 
 void TcpTransport::set_peer_addresses(const std::vector<std::string>& addresses) {
-  std::vector<SocketAddress> parsed;
+  std::vector<PeerAddress> parsed;
   parsed.reserve(addresses.size());
   for (const std::string& text : addresses) {
-    const auto address = text.empty() ? SocketAddress{} : SocketAddress::parse(text);
+    const auto address = text.empty() ? PeerAddress{} : PeerAddress::parse(text);
     if (!address) {
       throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(parsed.size()) + " gave '" + text +
                                                    "', which is no address of the tcp transport");
     }
     parsed.push_back(*address);
   }
-  connector_->set_addresses(std::move(parsed));
+  member_->set_addresses(std::move(parsed));
+  endpoint_->look();
 }
 
-Link* TcpTransport::link(int peer) noexcept { return connector_->want(peer); }
-int TcpTransport::accept_new(std::span<int> peers) noexcept { return connector_->take_news(peers); }
-void TcpTransport::close() noexcept { connector_->close(); }
-std::string TcpTransport::why_lost(int peer) const { return connector_->why_lost(peer); }
-int TcpTransport::accept_fd() const noexcept { return connector_->news_fd(); }
+Link* TcpTransport::link(int peer) noexcept {
+  bool asked_now = false;
+  Link* const link = member_->want(peer, asked_now);
+  if (asked_now) endpoint_->look();
+  return link;
+}
+
+// Takes effect on the endpoint's thread.
+void TcpTransport::close() noexcept {
+  member_->closing.store(true, std::memory_order_relaxed);
+  endpoint_->look();
+}
+
+int TcpTransport::accept_new(std::span<int> peers) noexcept { return member_->take_news(peers); }
+std::string TcpTransport::why_lost(int peer) const { return member_->why_lost(peer); }
+void TcpTransport::on_news(std::function<void()> wake) { member_->wake.set(std::move(wake)); }
 
 }  // namespace tutti::tcp

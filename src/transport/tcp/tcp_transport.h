@@ -1,7 +1,9 @@
-// Transport between hosts: one TCP connection a pair of ranks, made when first needed by whoever needs it first.
+// Transport between hosts: one TCP connection a pair of processes, made when first needed by whoever needs it first,
+// and shared by all groups that both are in (stream.h).
 //
-// A thread of the transport accepts, dials and authenticates (handshake.h), and watches that peers' hosts answer
-// (socket.h). Once a connection stands its socket is used by the link's callers only.
+// A thread of the process (endpoint.h) accepts, dials and authenticates (handshake.h), and watches that peers' hosts
+// answer (socket.h). Once a connection stands its socket is used by the links' callers; the thread only finishes what
+// they have begun and the socket had no room for.
 //
 // Both ranks may dial at once. Then the lower rank's connection is kept, and only the lower rank decides: it answers
 // the other's dial with kYield while its own has reached the peer, and otherwise gives up its own, which cannot have
@@ -13,12 +15,16 @@
 // after a while.
 //
 // Ownership: owns its links, which live as long as it does. Thread rule: any thread may call any member; the links
-// follow link.h. One mutex guards the requests and the news between callers and the thread; it is a leaf.
+// follow link.h.
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/log.h"
@@ -26,10 +32,13 @@
 
 namespace tutti::tcp {
 
+class Endpoint;
+struct Member;
+
 struct TcpOptions {
   int rank = 0;
   int size = 1;
-  std::string communicator;                  // its id: a connection belongs to one communicator
+  std::string communicator;                  // its id, which both ends of a link prove to mean
   std::string secret;                        // equal on all ranks
   std::string interface;                     // TUTTI_SOCKET_IFNAME; empty: chosen by the route to `master_address`
   std::string master_address;                // MASTER_ADDR, may be empty
@@ -37,6 +46,7 @@ struct TcpOptions {
   std::chrono::milliseconds handshake_timeout{5'000};  // for a connection to prove itself
   std::chrono::milliseconds connect_timeout{10'000};   // for a peer's host to answer at all
   int most_strangers = 64;                             // connections that have not proved themselves
+  std::uint64_t window = std::uint64_t{4} << 20;       // bytes a link may have under way, unread; equal on all ranks
   Logger logger;
 
   // How long a host may say nothing before it is out of reach.
@@ -61,17 +71,17 @@ class TcpTransport final : public Transport {
   // Also reports the links of this rank's own making when they stand, and those that failed: a port that slept without
   // their descriptor looks again.
   int accept_new(std::span<int> peers) noexcept override;
-  int accept_fd() const noexcept override;
+  bool connects() const noexcept override { return true; }
+  void on_news(std::function<void()> wake) override;
   std::string why_lost(int peer) const override;
   void close() noexcept override;
 
  private:
-  class Connector;
-
   explicit TcpTransport(const TcpOptions& options);
 
+  std::shared_ptr<Endpoint> endpoint_;
+  std::unique_ptr<Member> member_;
   std::string address_;
-  std::unique_ptr<Connector> connector_;
 };
 
 }  // namespace tutti::tcp

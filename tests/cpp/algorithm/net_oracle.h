@@ -109,10 +109,10 @@ inline Value reduced(DataType dtype, ReduceOp op, int ranks, int block, std::siz
   return dtype <= DataType::kInt64 ? std::trunc(average.real()) : average;  // integers come first in the enumeration
 }
 
-// Averages are rounded to the type; all else is exact.
-inline bool close(DataType dtype, ReduceOp op, Value got, Value expected) {
+// Averages are rounded to the type, `roundings` times; all else is exact.
+inline bool close(DataType dtype, ReduceOp op, Value got, Value expected, int roundings = 1) {
   if (op != ReduceOp::kAvg) return got == expected;
-  const double unit = dtype == DataType::kBfloat16 ? 1.0 / 256 : 1e-6;
+  const double unit = dtype == DataType::kBfloat16 ? roundings / 256.0 : 1e-6;
   return std::abs(got - expected) <= unit * std::abs(expected);
 }
 
@@ -123,10 +123,11 @@ inline Bytes input_of(DataType dtype, ReduceOp op, int r, int block, std::size_t
 }
 
 // The first element that differs, or -1.
-inline long first_difference(const std::byte* got, DataType dtype, ReduceOp op, int ranks, int block,
-                             std::size_t count) {
+inline long first_difference(const std::byte* got, DataType dtype, ReduceOp op, int ranks, int block, std::size_t count,
+                             int roundings = 1) {
   for (std::size_t i = 0; i < count; ++i) {
-    if (!close(dtype, op, decode(got, i, dtype), reduced(dtype, op, ranks, block, i))) return static_cast<long>(i);
+    const Value expected = reduced(dtype, op, ranks, block, i);
+    if (!close(dtype, op, decode(got, i, dtype), expected, roundings)) return static_cast<long>(i);
   }
   return -1;
 }

@@ -37,7 +37,6 @@ struct NetRank {
     context.rank = rank;
     context.size = size;
     context.port = port.get();
-    context.scratch = &scratch;
   }
 
   // As the communicator does: numbers the call, describes it, and gives up the port when it fails.
@@ -64,8 +63,8 @@ struct NetRank {
   std::unique_ptr<tcp::TcpTransport> transport;
   std::unique_ptr<PollWaker> waker;
   std::unique_ptr<MessagePort> port;
-  Scratch scratch;
-  CallContext context;
+  CallState state;
+  CallContext context{state};
 };
 
 // Runs `body` on `size` ranks at once, each on its own thread.

@@ -16,21 +16,30 @@ namespace {
 using SharedPlan = std::shared_ptr<const plan::Plan>;
 
 // Every rank alone on its host.
-PlanWorld apart(int rank, int ranks) {
-  PlanWorld world;
-  world.rank = rank;
-  world.here = {rank};
-  for (int r = 0; r < ranks; ++r) world.host_of.push_back(r);
-  return world;
+GroupPlace apart(int rank, int ranks) {
+  std::vector<int> marks;
+  for (int r = 0; r < ranks; ++r) marks.push_back(r);
+  return {rank, RankMap(marks), nullptr};
 }
 
-Error error_of(PlanAdmissions& admissions, const SharedPlan& plan, const PlanWorld& world) {
+Error error_of(PlanAdmissions& admissions, const SharedPlan& plan, const GroupPlace& world) {
   try {
     admissions.check(plan, world);
   } catch (const Error& error) {
     return error;
   }
   return Error(ErrorKind::kInternal, "");
+}
+
+// Peers say ranks in shared memory: any number.
+TEST(GroupPlace, OnlyRanksOfThisHostHaveAPlaceHere) {
+  const GroupPlace place{2, RankMap({0, 5, 5, 0, 5}), nullptr};
+  EXPECT_EQ(place.place(), 1);
+  EXPECT_EQ(place.here(), (std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(place.place_here(4), 2);
+  for (const int other : {0, 3, -1, 5, 1'000'000'000}) EXPECT_EQ(place.place_here(other), -1) << other;
+  EXPECT_EQ(place.of_ranks({Status::kPeerLost, 2}).peer, 4);
+  EXPECT_EQ(place.of_ranks({Status::kTimeout, -1}).peer, -1);
 }
 
 TEST(PlanAdmissions, AreTriedOnceForARankAndItsHosts) {
@@ -40,7 +49,7 @@ TEST(PlanAdmissions, AreTriedOnceForARankAndItsHosts) {
   EXPECT_EQ(admissions.trials(), 1u);
   admissions.check(plan, apart(1, 4));
   EXPECT_EQ(admissions.trials(), 2u) << "another rank has other thread blocks";
-  PlanWorld pairs{0, {0, 0, 2, 2}, {0, 1}, nullptr};
+  const GroupPlace pairs{0, RankMap({0, 0, 2, 2}), nullptr};
   admissions.check(plan, pairs);
   EXPECT_EQ(admissions.trials(), 3u) << "on other hosts other channels cross";
 }

@@ -115,7 +115,8 @@ TEST(Tuning, FindsTheTableOfThisMachineInAFolder) {
 TEST(Tuning, OneThatWasAskedForMustBeThereAndWhole) {
   const TemporaryFolder here;
   const std::string missing = here.file("missing.json");
-  EXPECT_EQ(refusal_of(at(missing)), missing + ": cannot be read (TUTTI_TUNING_PATH)");
+  const std::string absent = "cannot be read: " + describe_errno(ENOENT);
+  EXPECT_EQ(refusal_of(at(missing)), missing + ": " + absent + " (TUTTI_TUNING_PATH)");
   const std::string broken = here.write("broken.json", table(cell("1024", "nothing")));
   EXPECT_EQ(refusal_of(at(broken)), broken + ": /cells/0/choice: it is not among those measured");
 }
@@ -167,7 +168,7 @@ TEST(Tuning, APlanMustBeTheOneThatWasMeasured) {
         << refusal_of(at(path));
   }
   std::filesystem::remove(file);
-  EXPECT_EQ(refusal_of(at(good)), good + ": /plans/0: " + file + ": cannot be read");
+  EXPECT_EQ(refusal_of(at(good)), good + ": /plans/0: " + file + ": cannot be read: " + describe_errno(ENOENT));
 }
 
 }  // namespace

@@ -7,20 +7,12 @@
 #include <thread>
 #include <vector>
 
+#include "arena/memory.h"
 #include "device/cpu/arena.h"
 #include "support/child_process.h"
 
 namespace tutti {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-bool all(const std::byte* data, std::size_t bytes, int value) {
-  for (std::size_t i = 0; i < bytes; ++i) {
-    if (data[i] != static_cast<std::byte>(value)) return false;
-  }
-  return true;
-}
 
 class ArenaForkTest : public testing::Test {
  protected:

@@ -12,14 +12,13 @@
 #include <thread>
 #include <vector>
 
+#include "arena/memory.h"
 #include "random_seed.h"
 #include "support/child_process.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 std::size_t resident_bytes(const Arena& arena) {
   struct stat status {};

@@ -17,18 +17,13 @@
 #include <thread>
 #include <vector>
 
+#include "arena/memory.h"
 #include "base/mapping.h"
 #include "device/cpu/arena.h"
 #include "support/child_process.h"
 
 namespace tutti {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-bool all(const std::byte* data, std::size_t bytes, int value) {
-  return std::all_of(data, data + bytes, [value](std::byte b) { return b == static_cast<std::byte>(value); });
-}
 
 class LentMemoryTest : public testing::Test {
  protected:

@@ -8,14 +8,13 @@
 #include <array>
 #include <cstring>
 
+#include "arena/memory.h"
 #include "base/mapping.h"
 #include "device/cpu/arena.h"
 #include "support/child_process.h"
 
 namespace tutti {
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 TEST(PeerArena, ShowsThePeersMemory) {
   const auto arena = Arena::create(8 * kMiB);

@@ -1,13 +1,20 @@
 // Cores, process descriptors and the hint of the host's identity.
 #include "base/process.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "support/child_process.h"
@@ -81,6 +88,44 @@ TEST(Process, TheHostHintIsTheSameInAnotherProcess) {
   EXPECT_GT(hint.size(), 3u);
   EXPECT_EQ(hint.find('\n'), std::string::npos);
   EXPECT_EQ(test::run_in_child([&hint] { return host_hint() == hint ? 0 : 1; }), 0);
+}
+
+TEST(Process, TheMachineIsTheSameInAnotherProcess) {
+  const std::string id = machine_id();
+  EXPECT_EQ(test::run_in_child([&id] { return machine_id() == id ? 0 : 1; }), 0);
+}
+
+constexpr int kNotAllowed = 77;  // to make a namespace
+
+TEST(Process, AMachineWithoutAKnownBootIdHasNoName) {
+  const int code = test::run_in_child([] {
+    constexpr const char* kBootId = "/proc/sys/kernel/random/boot_id";
+    if (::unshare(CLONE_NEWNS) != 0 || ::mount("", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return kNotAllowed;
+    if (::mount("/dev/null", kBootId, nullptr, MS_BIND, nullptr) != 0) return kNotAllowed;
+    return machine_id().empty() ? 0 : 1;
+  });
+  if (code == kNotAllowed) GTEST_SKIP() << "hiding a file needs root here";
+  EXPECT_EQ(code, 0);
+}
+
+// As those of two clones with one boot id are.
+TEST(Process, MachinesWithOtherAddressesDiffer) {
+  const int code = test::run_in_child([] {
+    if (::unshare(CLONE_NEWNET) != 0) return kNotAllowed;
+    const std::string before = machine_id(), hint = host_hint();
+    const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    std::memcpy(request.ifr_name, "lo", 3);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = ::htonl(0x0A000001);
+    std::memcpy(&request.ifr_addr, &address, sizeof address);
+    if (::ioctl(socket.get(), SIOCSIFADDR, &request) != 0) return kNotAllowed;
+    if (before.empty() || !before.starts_with(hint)) return 1;
+    return host_hint() == hint && machine_id() != before ? 0 : 2;
+  });
+  if (code == kNotAllowed) GTEST_SKIP() << "a network namespace needs root here";
+  EXPECT_EQ(code, 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "bootstrap/limits.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
 #include "tutti/error.h"
@@ -13,7 +14,6 @@ namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLong{20'000};
 constexpr int kMany = kMostDirect + 1;
 
 // Counts what the ranks do to one store.

@@ -14,6 +14,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_group_requests.h"
 #include "bootstrap/host_leader.h"
+#include "bootstrap/limits.h"
 #include "bootstrap/local_socket.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
@@ -24,7 +25,6 @@ namespace {
 
 using test::ranks_of;
 using test::request_of;
-constexpr std::chrono::milliseconds kLong{20'000};
 
 std::vector<bool> all_good(int size) { return std::vector<bool>(static_cast<std::size_t>(size), true); }
 
@@ -186,8 +186,13 @@ TEST(HostGroupProcess, NoCommonPidNamespaceIsNeeded) {
 }
 
 HostCard card_of(const HostGroupRequest& request) {
-  return {
-      "chosen:" + request.host_id, "tutti-" + random_secret(), random_nonce(), request.segment_bytes(request.size), {}};
+  return {"chosen:" + request.host_id,
+          "tutti-" + random_secret(),
+          random_nonce(),
+          request.segment_bytes(request.size),
+          {},
+          {},
+          request.rank};
 }
 
 std::vector<HostCard> give_card(Store& store, const HostGroupRequest& request, const HostCard& own) {

@@ -1,8 +1,12 @@
 // Strangers on the Unix socket of a forming host: whatever they say or do not say, the group forms.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
+#include <optional>
 #include <random>
 
 #include "base/bytes.h"
@@ -135,6 +139,47 @@ TEST(HostStrangers, AProofServesOnce) {
       EXPECT_TRUE(dropped(socket));
     }
   }));
+}
+
+// A verdict may read as a Hello, byte for byte: the proof says that it is none.
+TEST(HostProtocol, AProofIsOfOneKindOfMessage) {
+  MemoryStore unused;
+  Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  const HostGroupRequest request = request_of(1, 2);
+  const std::vector<HostCard> cards(2);
+  const HostContext context{unused, request, cards, {0, 1}, 0, deadline, request.secret, true};
+  const HostPair pair(context, 1);
+  ASSERT_TRUE(pair.read_hello(pair.hello(own_entry(request))));
+  HostVerdict verdict;
+  verdict.ranks = {0, 1, 2, 3, 4, 5};
+  verdict.kind = static_cast<ErrorKind>(1);
+  const std::optional<HostEntry> as_entry = decode_entry(encode(verdict));
+  ASSERT_TRUE(as_entry && as_entry->rank == 1) << "they look different now: nothing would be tested";
+  EXPECT_TRUE(pair.read_verdict(pair.verdict(verdict)));
+  EXPECT_FALSE(pair.read_hello(pair.verdict(verdict)));
+}
+
+// Of two descriptors one finds room: then none is there, and the receiver says why.
+TEST(HostMessages, DescriptorsComeAllOrNone) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const UniqueFd from(ends[0]), to(ends[1]);
+  const std::array<int, 2> sent{0, 1};
+  ASSERT_EQ(send_message(from.get(), "both", sent), SocketStatus::kOk);
+  const int before = test::open_descriptors();
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const UniqueFd lowest(::dup(0));
+  rlimit tight = limit;
+  tight.rlim_cur = static_cast<rlim_t>(lowest.get()) + 2;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &tight), 0);
+  LocalMessage message;
+  const SocketStatus status = receive_message(to.get(), message);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(status, SocketStatus::kNoRoom);
+  EXPECT_EQ(message.bytes, "both");
+  EXPECT_TRUE(message.fds.empty());
+  EXPECT_EQ(test::open_descriptors(), before + 1);
 }
 
 TEST(HostProtocol, MalformedBytesAreRefused) {

@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "bootstrap/limits.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLong{20'000};
 
 void ask_nobody() {}
 

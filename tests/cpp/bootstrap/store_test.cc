@@ -7,6 +7,7 @@
 #include <set>
 
 #include "bootstrap/exchange.h"
+#include "bootstrap/limits.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/prefix_store.h"
 #include "bootstrap/ranks.h"
@@ -17,7 +18,6 @@ namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLong{20'000};
 
 // A world of stores, one a rank, that meet.
 class World {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "bootstrap/limits.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
 #include "bootstrap/tcp_socket.h"
@@ -19,7 +20,6 @@ namespace tutti {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr milliseconds kLong{20'000};
 
 TcpStoreOptions options_for(std::uint16_t port, std::string secret) {
   TcpStoreOptions options;

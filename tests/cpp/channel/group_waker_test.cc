@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "bootstrap/host_group.h"
-#include "bootstrap/memory_store.h"
+#include "channel/host_channels.h"
 
 namespace tutti {
 namespace {
@@ -23,27 +22,10 @@ constexpr std::int64_t kLongNs = 20'000'000'000;  // beyond every honest wake-up
 class GroupWakerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::thread other([this] { make(1); });
-    make(0);
-    other.join();
     for (const int rank : {0, 1}) {
-      ASSERT_NE(channels_[rank], nullptr);
-      wakers_[rank] = std::make_unique<GroupWaker>(channels_[rank].get(), std::vector<int>{0, 1}, rank, 3);
+      const auto at = static_cast<std::size_t>(rank);
+      wakers_[at] = std::make_unique<GroupWaker>(channels_[at].get(), RankMap({0, 0, 2}), rank);
     }
-  }
-
-  void make(int rank) {
-    const SegmentLayout layout(
-        SegmentShape{.ranks = 2, .slot_bytes = 4096, .stage_bytes = 4096, .ring_capacity = 4096});
-    HostGroupRequest request;
-    request.id = "wakers";
-    request.rank = rank;
-    request.size = 2;
-    request.segment_bytes = [&](int) { return layout.total_bytes(); };
-    request.timeout = std::chrono::seconds(20);
-    auto channel = std::make_unique<HostChannel>(form_host_group(store_, request), layout, WaitPolicy{});
-    Deadline deadline = Deadline::after(std::chrono::seconds(20));
-    if (channel->join(deadline).ok()) channels_[rank] = std::move(channel);
   }
 
   // How long rank 0 sleeps when `act` happens after it has said that it sleeps.
@@ -57,8 +39,7 @@ class GroupWakerTest : public ::testing::Test {
     return now_ns() - start;
   }
 
-  MemoryStore store_;
-  std::unique_ptr<HostChannel> channels_[2];
+  const std::vector<std::unique_ptr<HostChannel>> channels_ = test::make_host_channels();
   std::unique_ptr<GroupWaker> wakers_[2];
 };
 

@@ -17,9 +17,7 @@
 #include <vector>
 
 #include "base/futex.h"
-#include "bootstrap/host_group.h"
-#include "bootstrap/memory_store.h"
-#include "channel/host_channel.h"
+#include "channel/host_channels.h"
 
 namespace tutti {
 namespace {
@@ -31,21 +29,6 @@ constexpr std::int64_t kLostNs = 15'000'000'000;  // a sleep of this length has 
 constexpr std::uint32_t kSleepersDelay = 12'000;
 constexpr std::uint32_t kPublishersDelay = 2'000;
 constexpr std::size_t kPayload = 4096;
-
-std::unique_ptr<HostChannel> make_channel(Store& store, int rank, int ranks = 2) {
-  const SegmentLayout layout(
-      SegmentShape{.ranks = ranks, .slot_bytes = 4096, .stage_bytes = kPayload, .ring_capacity = 4096});
-  HostGroupRequest request;
-  request.id = "sleepers" + std::to_string(ranks);
-  request.rank = rank;
-  request.size = ranks;
-  request.segment_bytes = [&](int) { return layout.total_bytes(); };
-  request.timeout = std::chrono::seconds(20);
-  auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, WaitPolicy{});
-  Deadline deadline = Deadline::after(std::chrono::seconds(20));
-  EXPECT_TRUE(channel->join(deadline).ok());
-  return channel;
-}
 
 // What both threads share: the number of the round that may begin, and of the last that has ended.
 struct Rounds {
@@ -108,7 +91,7 @@ void expect_no_lost_wake(WaitLane lane, const Tell& tell, const Told& told) {
   MemoryStore store;
   Rounds rounds;
   std::thread publisher([&] {
-    const auto channel = make_channel(store, 1);
+    const auto channel = test::make_host_channel(store, 1);
     std::mt19937 random(seed);
     for (std::uint64_t round = 1; rounds.await(rounds.begun, round); ++round) {
       delay(random() % kPublishersDelay);
@@ -118,7 +101,7 @@ void expect_no_lost_wake(WaitLane lane, const Tell& tell, const Told& told) {
     }
   });
   {
-    const auto channel = make_channel(store, 0);
+    const auto channel = test::make_host_channel(store, 0);
     std::mt19937 random(seed + 1);
     const std::int64_t start = now_ns();
     std::uint64_t slept = 0;
@@ -169,21 +152,10 @@ TEST(HostSleep, NoWakeIsLostByADoorbell) {
       [&](HostChannel&) { return word.load(std::memory_order_acquire); });
 }
 
-std::vector<std::unique_ptr<HostChannel>> make_channels(Store& store, int ranks) {
-  std::vector<std::unique_ptr<HostChannel>> channels(static_cast<std::size_t>(ranks));
-  std::vector<std::thread> makers;
-  for (int rank = 0; rank < ranks; ++rank) {
-    makers.emplace_back([&, rank] { channels[static_cast<std::size_t>(rank)] = make_channel(store, rank, ranks); });
-  }
-  for (std::thread& maker : makers) maker.join();
-  return channels;
-}
-
 // Among many, a rank that waits for one straggler would else be woken by each of the others, at each of their steps.
 TEST(HostSleep, OnlyTheRankThatIsAwaitedWakes) {
   constexpr WaitLane kLane = WaitLane::kCollective;
-  MemoryStore store;
-  const auto ranks = make_channels(store, 3);
+  const auto ranks = test::make_host_channels(3);
   HostChannel& sleeper = *ranks[0];
   std::uint32_t seen = sleeper.doorbell(kLane);
   const auto rang = [&] { return std::exchange(seen, sleeper.doorbell(kLane)) != seen; };
@@ -204,9 +176,8 @@ TEST(HostSleep, OnlyTheRankThatIsAwaitedWakes) {
 
 // A sleeper's barrier would interrupt all of them.
 TEST(HostSleep, WhereRanksAreManyPublishersFence) {
-  MemoryStore store;
   for (const int ranks : {8, 9}) {
-    for (const auto& channel : make_channels(store, ranks)) {
+    for (const auto& channel : test::make_host_channels(ranks)) {
       EXPECT_EQ(channel->publishers_fence(), ranks == 9 || !register_light_barrier());
     }
   }

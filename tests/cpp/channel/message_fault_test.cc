@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "channel/message_frame.h"
 #include "channel/sim_ports.h"
 
 namespace tutti::test {
@@ -246,6 +247,73 @@ TEST(MessageFail, EndsPostedAndLaterOps) {
   later.send(ports[0], 1, 1);
   EXPECT_TRUE(later.ended(Status::kPeerLost, 2));
   EXPECT_FALSE(ports[0].progress());
+}
+
+// Rank 1's frames are written by hand.
+class MessageForged : public testing::Test {
+ protected:
+  void write(const FrameHeader& header) {
+    Link& link = *ports.network.transport(1).link(0);
+    ConstBytes left(reinterpret_cast<const std::byte*>(&header), sizeof header);
+    for (int i = 0; i < 1000 && !left.empty(); ++i) {
+      left = left.subspan(link.write_some(left, {}));
+      for (int k = 0; k < 100 && (ports[0].progress() || ports.network.advance()); ++k) {
+      }
+    }
+    ASSERT_TRUE(left.empty());
+  }
+  void write_farewell(Status status, std::uint64_t blamed) {
+    FrameHeader header;
+    header.kind = FrameKind::kFarewell;
+    header.id = static_cast<std::uint64_t>(status);
+    header.tag = blamed;
+    write(header);
+  }
+
+  SimPorts ports{3};
+};
+
+TEST_F(MessageForged, AFarewellNamesWhoWasLost) {
+  Parcel in(8);
+  in.recv(ports[0], 1, 1);
+  write_farewell(Status::kPeerLost, 2);
+  EXPECT_TRUE(in.ended(Status::kPeerLost, 2));
+}
+
+TEST_F(MessageForged, AFarewellForAnotherReasonNamesItsSender) {
+  Parcel in(8);
+  in.recv(ports[0], 1, 1);
+  write_farewell(Status::kAborted, 2);
+  EXPECT_TRUE(in.ended(Status::kPeerFailed, 1));
+}
+
+TEST_F(MessageForged, MoreTakenThanWasSentEndsTheLink) {
+  Parcel in(8);
+  in.recv(ports[0], 1, 1);
+  FrameHeader header;
+  header.kind = FrameKind::kWithdraw;
+  write(header);
+  EXPECT_FALSE(in.op.done());
+  header.credit = 1;
+  write(header);
+  EXPECT_TRUE(in.ended(Status::kInternal, 1));
+}
+
+TEST_F(MessageForged, AFragmentPastTheEndOfItsReceiveEndsTheLink) {
+  Parcel in(20'000);
+  in.recv(ports[0], 1, 1);
+  FrameHeader header;
+  header.kind = FrameKind::kAnnounce;
+  header.id = 1;
+  header.tag = 1;
+  header.bytes = in.data.size();
+  header.record = record_of(kCallSend, in.data.size(), 1);
+  write(header);
+  EXPECT_FALSE(in.op.done());
+  header.kind = FrameKind::kData;
+  header.bytes = in.data.size() + 1;
+  write(header);
+  EXPECT_TRUE(in.ended(Status::kInternal, 1));
 }
 
 TEST(MessageFail, MemoryIsLeftAloneAfterwards) {

@@ -198,10 +198,27 @@ TEST(MessagePort, UnreceivedSmallMessagesAreBounded) {
     ASSERT_EQ(in.data, out[i]->data) << i;
   }
   ASSERT_TRUE(ports.run_until([&] { return ports[0].pending() == 0; }));
-  Parcel again(8);
+  Parcel again(kEagerBytes);
   again.send(ports[0], 1, 1);
   ports.settle();
   EXPECT_TRUE(again.ok()) << "the window has opened again";
+}
+
+TEST(MessagePort, ReceivesThatWaitedOpenTheWindow) {
+  SimPorts ports(2);
+  for (std::size_t i = 0; i < 700; ++i) {
+    Parcel out(kEagerBytes), in(kEagerBytes), answer(8), answered(8);
+    in.recv(ports[1], 0, 1);
+    out.send(ports[0], 1, 1);
+    answered.recv(ports[0], 1, 2);  // what was taken is said by what is sent back
+    ASSERT_TRUE(ports.run_until([&] { return in.ok(); })) << i;
+    answer.send(ports[1], 0, 2);
+    ASSERT_TRUE(ports.run_until([&] { return answered.ok() && answer.ok() && out.ok(); })) << i;
+  }
+  Parcel again(kEagerBytes);
+  again.send(ports[0], 1, 1);
+  ports.settle();
+  EXPECT_TRUE(again.ok());
 }
 
 TEST(MessagePort, OnDoneIsCalledOnceAndBeforeDone) {

@@ -2,21 +2,28 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/unique_fd.h"
+#include "channel/poll_waker.h"
 #include "channel/sim_ports.h"
 #include "transport/shm_world.h"
 
 namespace tutti::test {
 namespace {
+
+constexpr std::int64_t kWatchdogNs = 20'000'000'000;  // nobody who is woken sleeps so long
 
 // Sleeps until nudged, whatever the port asked for; counts who was rung.
 class StrictWaker final : public PortWaker {
@@ -200,6 +207,52 @@ TEST(MessageWake, NobodySleepsOnDescriptorsThatHaveChanged) {
   EXPECT_EQ(port.wait(in.op, bound).status, Status::kAborted);
   const std::vector<std::pair<std::size_t, bool>> expected = {{1, false}, {2, true}};
   EXPECT_EQ(waker.sleeps, expected);
+}
+
+// The poller takes a nudge that comes while another thread is about to sleep: that one must not sleep.
+TEST(PollWaker, ANudgeTakenByThePollerIsOneForAll) {
+  PollWaker waker;
+  std::atomic<bool> polls{false};
+  std::thread poller([&] {
+    waker.sleep({}, kWatchdogNs, [&] {
+      polls.store(true, std::memory_order_release);  // release: pairs with the acquire below
+      return true;
+    });
+  });
+  while (!polls.load(std::memory_order_acquire)) std::this_thread::yield();
+  const std::int64_t start = now_ns();
+  waker.sleep({}, kWatchdogNs, [&] {
+    waker.nudge();
+    poller.join();
+    return true;
+  });
+  EXPECT_LT(now_ns() - start, kWatchdogNs);
+}
+
+// What the poller polled for may be another's: it wakes whoever waits for it to end.
+TEST(PollWaker, WhoPolledWakesTheOthers) {
+  constexpr int kRounds = 20;
+  for (int i = 0; i < kRounds; ++i) {
+    PollWaker waker;
+    const UniqueFd event(::eventfd(0, EFD_CLOEXEC));
+    const std::vector<pollfd> fds{{event.get(), POLLIN, 0}};
+    std::atomic<int> about{0};
+    const auto sleeper = [&] {
+      waker.sleep(fds, kWatchdogNs, [&] {
+        about.fetch_add(1, std::memory_order_release);  // release: pairs with the acquire below
+        return true;
+      });
+    };
+    const std::int64_t start = now_ns();
+    std::thread first(sleeper), second(sleeper);
+    while (about.load(std::memory_order_acquire) < 2) std::this_thread::yield();
+    for (int k = 0; k < 1000; ++k) std::this_thread::yield();  // most often both sleep by then; right if not
+    const std::uint64_t one = 1;
+    ASSERT_EQ(::write(event.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+    first.join();
+    second.join();
+    ASSERT_LT(now_ns() - start, kWatchdogNs) << "round " << i;
+  }
 }
 
 }  // namespace

@@ -23,10 +23,8 @@
 #include <vector>
 
 #include "base/futex.h"
-#include "bootstrap/host_group.h"
-#include "bootstrap/memory_store.h"
 #include "channel/group_waker.h"
-#include "channel/host_channel.h"
+#include "channel/host_channels.h"
 
 namespace {
 
@@ -64,33 +62,7 @@ namespace tutti {
 namespace {
 
 class SleepSteps : public testing::Test {
- public:
-  static SegmentLayout layout() {
-    return SegmentLayout({.ranks = 2, .slot_bytes = 4096, .stage_bytes = 4096, .ring_capacity = 4096});
-  }
-
-  static std::unique_ptr<HostChannel> make_channel(Store& store, int rank, const WaitPolicy& policy = {}) {
-    const SegmentLayout layout = SleepSteps::layout();
-    HostGroupRequest request;
-    request.id = "sleepers";
-    request.rank = rank;
-    request.size = 2;
-    request.segment_bytes = [&](int) { return layout.total_bytes(); };
-    request.timeout = std::chrono::seconds(20);
-    auto channel = std::make_unique<HostChannel>(form_host_group(store, request), layout, policy);
-    Deadline deadline = Deadline::after(std::chrono::seconds(20));
-    return channel->join(deadline).ok() ? std::move(channel) : nullptr;
-  }
-
  protected:
-  void SetUp() override {
-    MemoryStore store;
-    std::thread other([&] { peer_ = make_channel(store, 1); });
-    me_ = make_channel(store, 0);
-    other.join();
-    ASSERT_TRUE(me_ && peer_);
-  }
-
   // Whether a publisher would ring this rank now.
   bool flag_is_up(WaitLane lane) {
     const std::uint32_t before = me_->doorbell(lane);
@@ -99,10 +71,10 @@ class SleepSteps : public testing::Test {
   }
 
   // What the peer writes, by hand: a step that is there, and no look for sleepers before or after.
-  RankControl& of_peer() { return layout().control(segment(), 1); }
+  RankControl& of_peer() { return test::small_layout().control(segment(), 1); }
   std::byte* segment() {
     std::byte* const stage = me_->stage(0);
-    return stage - (layout().stage(stage, 0) - stage);
+    return stage - (test::small_layout().stage(stage, 0) - stage);
   }
 
   // Waits for the peer's step `value`, which comes by `tell` when this rank has looked for the last time before its
@@ -121,7 +93,9 @@ class SleepSteps : public testing::Test {
   // Without the system call all publishers fence, and sleepers need no more than a fence of their own.
   static bool light_barrier() { return register_light_barrier(); }
 
-  std::unique_ptr<HostChannel> me_, peer_;
+  const std::vector<std::unique_ptr<HostChannel>> channels_ = test::make_host_channels();
+  HostChannel* const me_ = channels_[0].get();
+  HostChannel* const peer_ = channels_[1].get();
 };
 
 // Asks what stands whenever the wait looks.
@@ -158,14 +132,14 @@ TEST_F(SleepSteps, AWaitRaisesTheFlagAndMakesTheBarrierBeforeItsLastLook) {
 
 // All ranks on this host, or others elsewhere: then it may sleep on another thing than its doorbell.
 TEST_F(SleepSteps, SoDoesAWaitForMessages) {
-  for (const int size : {2, 3}) {
-    SCOPED_TRACE(size);
-    GroupWaker waker(me_.get(), {0, 1}, 0, size);
+  for (const RankMap& map : {RankMap({0, 0}), RankMap({0, 0, 2})}) {
+    SCOPED_TRACE(map.ranks());
+    GroupWaker waker(me_, map, 0);
     const int before = barriers;
     bool looked = false;
     waker.sleep({}, 20'000'000'000, [&] {
       looked = true;
-      if (size == 2) {
+      if (map.one_host()) {
         EXPECT_TRUE(flag_is_up(WaitLane::kMessage));
       }
       if (light_barrier()) {
@@ -174,7 +148,7 @@ TEST_F(SleepSteps, SoDoesAWaitForMessages) {
       return false;
     });
     EXPECT_TRUE(looked);
-    if (size == 2) {
+    if (map.one_host()) {
       EXPECT_FALSE(flag_is_up(WaitLane::kMessage));
     }
   }
@@ -209,7 +183,7 @@ TEST_F(SleepSteps, TheFirstSleepIsShortAndTheFlagStaysUp) {
   bool flag = true;
   before_sleep = [&](std::int64_t limit_ns) {
     limits.push_back(limit_ns);
-    const SegmentHeader& header = layout().header(segment());
+    const SegmentHeader& header = test::small_layout().header(segment());
     flag = flag && header.sleeping[0][0].load(std::memory_order_relaxed) != kAwake;
     if (limits.size() == 3) peer_->publish(StepLane::kFilled, 1);
   };
@@ -263,7 +237,7 @@ TEST(HostOrder, WhatIsAnnouncedIsThere) {
   polling.yields = 100'000'000;
   MemoryStore store;
   const auto rank_main = [&](int rank) {
-    const auto channel = SleepSteps::make_channel(store, rank, polling);
+    const auto channel = test::make_host_channel(store, rank, 2, polling);
     Deadline deadline = Deadline::after(std::chrono::seconds(20));
     for (std::uint64_t call = 1; call <= kCalls; ++call) {
       const std::size_t words = call % 2 == 0 ? kWords : 1;

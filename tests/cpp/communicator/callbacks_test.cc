@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 #include "support/no_threads.h"
 
@@ -15,15 +16,6 @@ namespace tutti::test {
 namespace {
 
 constexpr auto kBound = std::chrono::seconds(60);
-
-Call all_reduce(std::vector<float>& x) {
-  Call call;
-  call.collective = Collective::kAllReduce;
-  call.dtype = DataType::kFloat32;
-  call.count = x.size();
-  call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
-  return call;
-}
 
 // A call that holds it does not complete before it is opened: callbacks can be attached in time.
 class Gate {

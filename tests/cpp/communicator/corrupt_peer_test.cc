@@ -69,5 +69,27 @@ TEST(CorruptPeer, OffsetsOutsideOfItsArenaAreRefused) {
   }
 }
 
+// It says that it has lost a rank that does not exist.
+TEST(CorruptPeer, RanksThatDoNotExistAreNotLookedAt) {
+  for (const int peer : {2, 1'000'000'000, -1'000'000'000}) {
+    MemoryStore store;
+    CommunicatorOptions options;
+    options.timeout = std::chrono::milliseconds(20'000);
+    options.config.log_level = "error";
+    std::thread liar([&] {
+      const Topology topology = form_topology(store, "test", 1, 2, options);
+      topology.host->report({Status::kPeerLost, peer}, 1, "");
+      Deadline enough = Deadline::after(options.timeout);
+      const Outcome end = topology.host->await_step(0, StepLane::kDrained, 1, enough);  // until rank 0 has failed
+      EXPECT_EQ(end.status, Status::kPeerFailed);
+    });
+    const auto c = Communicator::create(store, "test", 0, 2, options);
+    const Error error = error_of([&] { c->run(Call{}); });
+    liar.join();
+    EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+    EXPECT_NE(std::string(error.what()).find("gave up: it lost a peer"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -4,22 +4,14 @@
 #include <atomic>
 #include <future>
 
+#include "communicator/call_queue.h"
+#include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 
 namespace tutti::test {
 namespace {
 
 using std::chrono::milliseconds;
-
-Call all_reduce(std::vector<float>& x, ReduceOp op = ReduceOp::kSum) {
-  Call call;
-  call.collective = Collective::kAllReduce;
-  call.dtype = DataType::kFloat32;
-  call.op = op;
-  call.count = x.size();
-  call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
-  return call;
-}
 
 Call broadcast(std::vector<float>& x, int root) {
   Call call = all_reduce(x);
@@ -164,6 +156,39 @@ TEST(Failure, AbortEndsAWaitAndIsToldToThePeers) {
       EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
     }
   });
+}
+
+// Nobody else is in a call: no peer's failure ends the wait, nor does a deadline.
+TEST(Failure, AbortEndsAWaitByItself) {
+  std::atomic<bool> over{false};
+  World world;
+  world.timeout = std::chrono::hours(1);
+  run_ranks(world, [&](Communicator& c) {
+    std::vector<float> x(10, 1);
+    if (c.rank() == 0) {
+      const WorkPtr work = c.submit(all_reduce(x));
+      while (c.flight_record().find("\"started\"") == std::string::npos) std::this_thread::yield();
+      c.abort("enough");
+      const Error error = error_of([&] { work->wait(); });
+      EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+      over.store(true, std::memory_order_release);  // release: pairs with the acquire of the others
+    } else {
+      while (!over.load(std::memory_order_acquire)) std::this_thread::yield();
+    }
+  });
+}
+
+// A call that comes while another thread ends the queue: nobody would run it.
+TEST(CallQueue, TakesNoneAfterItsEnd) {
+  struct Runner final : CallRunner {
+    void run_queued(const Call&, std::chrono::milliseconds) override { ++runs; }
+    int runs = 0;
+  } runner;
+  CallQueue queue(runner);
+  queue.push({}, {}, nullptr)->wait();
+  queue.stop();
+  EXPECT_EQ(error_of([&] { queue.push({}, {}, nullptr); }).kind(), ErrorKind::kAborted);
+  EXPECT_EQ(runner.runs, 1);
 }
 
 TEST(Failure, RefusedCallsLeaveTheGroupUsable) {

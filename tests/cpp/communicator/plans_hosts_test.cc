@@ -17,13 +17,13 @@ namespace {
 
 using plan::Hosts;
 
-struct Subject {
+struct HostsSubject {
   const char* name;
   Collective collective;
   plan::Plan (*make)(const Hosts& hosts);
 };
 
-plan::Plan loop(const Hosts& hosts) { return plan::hosts_looped_all_reduce(hosts, 65536); }
+plan::Plan hosts_loop(const Hosts& hosts) { return plan::hosts_looped_all_reduce(hosts, 65536); }
 plan::Plan in_place_ring(const Hosts& hosts) {
   plan::Plan made = plan::hosts_ring_all_reduce(hosts);
   made.in_place = true;
@@ -37,12 +37,12 @@ constexpr std::size_t kLargest = 200'007;
 constexpr std::size_t kLargest = 1'200'007;
 #endif
 
-const Subject kSubjects[] = {
+const HostsSubject kHostsSubjects[] = {
     {"gather", Collective::kAllGather, plan::hosts_all_gather},
     {"gather_in_place", Collective::kAllGather, plan::hosts_in_place_all_gather},
     {"ring", Collective::kAllReduce, plan::hosts_ring_all_reduce},
     {"ring_in_place", Collective::kAllReduce, in_place_ring},
-    {"loop", Collective::kAllReduce, loop},
+    {"loop", Collective::kAllReduce, hosts_loop},
     {"packets", Collective::kAllReduce, plan::hosts_packet_all_reduce},
     {"packet_ring", Collective::kAllGather, plan::hosts_packet_ring_all_gather},
 };
@@ -55,7 +55,7 @@ World world_of(const Hosts& hosts, const std::string& plan_path) {
   return world;
 }
 
-class BetweenHosts : public testing::TestWithParam<std::tuple<Hosts, Subject>> {};
+class BetweenHosts : public testing::TestWithParam<std::tuple<Hosts, HostsSubject>> {};
 
 TEST_P(BetweenHosts, ComputesItsCollective) {
   const auto& [hosts, subject] = GetParam();
@@ -79,7 +79,7 @@ TEST_P(BetweenHosts, ComputesItsCollective) {
 
 INSTANTIATE_TEST_SUITE_P(Plans, BetweenHosts,
                          testing::Combine(testing::Values(Hosts{2, 1}, Hosts{3, 1}, Hosts{4, 2}, Hosts{4, 3}),
-                                          testing::ValuesIn(kSubjects)),
+                                          testing::ValuesIn(kHostsSubjects)),
                          [](const auto& test) {
                            const Hosts& hosts = std::get<0>(test.param);
                            return std::string(std::get<1>(test.param).name) + "_" + std::to_string(hosts.ranks) +
@@ -124,11 +124,11 @@ TEST(PlansOfOneHost, SharedPortsGiveWayBetweenHosts) {
   const plan::Links links(shared);
   shared.ranks[0].blocks.push_back(second);
   ASSERT_FALSE(second.operations.empty());
-  const std::string fault = executor::crossing_fault(shared, links, {0, 1});
+  const std::string fault = executor::crossing_fault(shared, links, RankMap({0, 1}));
   EXPECT_NE(fault.find("port channel 0 of rank 0 to rank 1 of another host signals and is used by several thread"),
             std::string::npos)
       << fault;
-  EXPECT_EQ(executor::crossing_fault(shared, links, {0, 0}), "");
+  EXPECT_EQ(executor::crossing_fault(shared, links, RankMap({0, 0})), "");
 }
 
 // Who finds the difference gives up, and that may reach a third rank before it has compared: it then names who gave up.

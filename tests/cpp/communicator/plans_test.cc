@@ -243,7 +243,8 @@ class BareCall {
   }
 
   float data[4] = {1, 2, 3, 4};
-  CallContext context;
+  CallState state;
+  CallContext context{state};
 
  private:
   HostChannel& host_;
@@ -258,7 +259,8 @@ void run_two_ranks(const std::shared_ptr<const plan::Plan>& made,
     CommunicatorOptions options;
     options.timeout = std::chrono::milliseconds(20'000);
     const Topology topology = form_topology(store, made->name, rank, 2, options);
-    const auto algorithms = plan_algorithms({{made->name + ".json", made}}, PlanWorld::of_one_host(*topology.host));
+    const auto algorithms =
+        plan_algorithms({{made->name + ".json", made}}, GroupPlace{rank, topology.ranks, topology.host.get()});
     ASSERT_EQ(algorithms.size(), 1U);
     body(topology, rank, *algorithms[0]);
   };

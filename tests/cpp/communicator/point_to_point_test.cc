@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 
 namespace tutti::test {
@@ -12,15 +13,6 @@ std::vector<int> numbers(std::size_t count, int start) {
   std::vector<int> x(count);
   std::iota(x.begin(), x.end(), start);
   return x;
-}
-
-Call all_reduce(std::vector<float>& x) {
-  Call call;
-  call.collective = Collective::kAllReduce;
-  call.dtype = DataType::kFloat32;
-  call.count = x.size();
-  call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
-  return call;
 }
 
 class PointToPoint : public testing::TestWithParam<int> {

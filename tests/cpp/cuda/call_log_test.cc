@@ -50,10 +50,10 @@ class LoggedRanks {
     record.sequence = ++sequence;
     record.dtype = static_cast<std::uint8_t>(call.dtype);
     record.count = count;
-    record.plans = 77;
+    record.algorithm = 77;
     record.hash = fingerprint(record);
     boards[index(r)]->post(record);
-    record.plans = 0;
+    record.algorithm = 0;
     Choice choice;
     choice.two_shot = true;
     made->args = make_two_shot(call, ranks.size(), choice, record.hash);
@@ -245,7 +245,7 @@ TEST(Mismatch, OtherAlgorithmsAreSaid) {
   CallRecord record;
   record.dtype = static_cast<std::uint8_t>(DataType::kFloat32);
   record.count = 10;
-  record.plans = 78;
+  record.algorithm = 78;
   record.hash = fingerprint(record);
   world.boards[1]->post(record);
   host.peer = 1;

@@ -1,18 +1,25 @@
 // Plans as a GPU runs them, on the host: every thread block of every rank is a thread (or several), memory is plain.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "algorithm/cuda/plan_call.cuh"
+#include "algorithm/cuda/plan_kernel.cuh"
 #include "cuda/host_ranks.h"
 #include "cuda/thread_team.h"
+#include "executor/cuda/compiled_args.h"
 #include "executor/cuda/device_plan.h"
 
 namespace tutti::cuda::test {
+
+// A compiled plan on the host: its thread block of `team`.
+using CompiledPlan = void (*)(const ThreadTeam& team, const DeviceWorld& world, const executor::CompiledArgs& args);
 
 // The buffers of one rank's call: rank blocks one after another.
 struct PlanCall {
@@ -20,8 +27,32 @@ struct PlanCall {
   std::byte* output = nullptr;
 };
 
+// What the records of rank `r` of a call depend on.
+inline executor::DeviceVariant variant_of(const plan::Plan& p, int r, const PlanCall& call, std::size_t bytes,
+                                          std::size_t whole, ReduceOp op) {
+  const plan::Shape shape = plan::shape_of(p);
+  executor::DeviceVariant variant;
+  variant.bytes = bytes;
+  variant.has_input = call.input != nullptr;
+  variant.has_output = call.output != nullptr;
+  if (variant.has_output && variant.has_input && p.in_place) {
+    const std::size_t own = shape.blocks[0] < shape.blocks[1] ? static_cast<std::size_t>(r) * whole : 0;
+    variant.input_in_place = call.input == call.output + own;
+  }
+  const std::size_t in = static_cast<std::size_t>(shape.blocks[0]) * whole;
+  const std::size_t out = static_cast<std::size_t>(shape.blocks[1]) * whole;
+  variant.overlaps = !p.in_place && variant.has_input && variant.has_output && call.input < call.output + out &&
+                     call.output < call.input + in;
+  variant.averages = op == ReduceOp::kAvg && variant.has_output;
+  return variant;
+}
+
 class HostPlan {
  public:
+  // For a rank's part of a call: what runs it, or null, and the interpreter does.
+  using Compiled =
+      std::function<CompiledPlan(int rank, const executor::DeviceVariant& variant, DataType dtype, ReduceOp op)>;
+
   HostPlan(std::shared_ptr<const plan::Plan> plan, executor::DeviceLimits limits = {64, std::size_t{1} << 20})
       : ranks_(static_cast<int>(plan->ranks.size())), worlds(ranks_) {
     for (int r = 0; r < ranks_; ++r) {
@@ -44,16 +75,19 @@ class HostPlan {
   // One call, with segments as a communicator cuts it. `workers` 0: a block is one thread. `silent`: a rank that does
   // not come.
   void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op, int workers = 0,
-           int silent = -1, std::uint32_t fingerprint = 77) {
+           int silent = -1, std::uint32_t fingerprint = 77, const Compiled& compiled = {}) {
     const std::size_t step = plan(0).segment_bytes();
     for (std::size_t begin = 0; begin < block_bytes; begin += step) {
       std::vector<executor::PlanArgs> args;
       std::vector<executor::DeviceRecords> records;
+      std::vector<CompiledPlan> chosen;
       for (int r = 0; r < ranks_; ++r) {
         const PlanCall& call = calls[static_cast<std::size_t>(r)];
-        records.push_back(
-            plan(r).records(variant_of(r, call, std::min(step, block_bytes - begin), block_bytes, op), placement(r)));
+        const executor::DeviceVariant variant =
+            variant_of(plan(r).plan(), r, call, std::min(step, block_bytes - begin), block_bytes, op);
+        records.push_back(plan(r).records(variant, placement(r)));
         args.push_back(args_of(r, call, begin, block_bytes, dtype, op, fingerprint));
+        chosen.push_back(compiled ? compiled(r, variant, dtype, op) : nullptr);
       }
       std::vector<std::thread> threads;
       for (int r = 0; r < ranks_; ++r) {
@@ -65,6 +99,13 @@ class HostPlan {
         for (int b = 0; r != silent && b < plan(r).blocks(); ++b) {
           threads.emplace_back([&, r, b] {
             const int blocks = plan(r).blocks();
+            if (const CompiledPlan compiled_plan = chosen[static_cast<std::size_t>(r)]; compiled_plan != nullptr) {
+              const executor::CompiledArgs given = compiled_args(r, a);
+              run_block(
+                  std::max(workers, 1), [&](const ThreadTeam& team) { compiled_plan(team, worlds.world(r), given); }, b,
+                  blocks);
+              return;
+            }
             if (workers == 0) {
               return with_reducer(dtype, op, [&]<class R>() {
                 run_plan<R>(SerialTeam{b, blocks}, worlds.world(r), a);
@@ -106,23 +147,15 @@ class HostPlan {
     return placed;
   }
 
-  executor::DeviceVariant variant_of(int r, const PlanCall& call, std::size_t bytes, std::size_t whole, ReduceOp op) {
-    const plan::Plan& p = plan(r).plan();
-    const plan::Shape shape = plan::shape_of(p);
-    executor::DeviceVariant variant;
-    variant.bytes = bytes;
-    variant.has_input = call.input != nullptr;
-    variant.has_output = call.output != nullptr;
-    if (variant.has_output && variant.has_input && p.in_place) {
-      const std::size_t own = shape.blocks[0] < shape.blocks[1] ? static_cast<std::size_t>(r) * whole : 0;
-      variant.input_in_place = call.input == call.output + own;
-    }
-    const std::size_t in = static_cast<std::size_t>(shape.blocks[0]) * whole;
-    const std::size_t out = static_cast<std::size_t>(shape.blocks[1]) * whole;
-    variant.overlaps = !p.in_place && variant.has_input && variant.has_output && call.input < call.output + out &&
-                       call.output < call.input + in;
-    variant.averages = op == ReduceOp::kAvg && variant.has_output;
-    return variant;
+  executor::CompiledArgs compiled_args(int r, const executor::PlanArgs& interpreted) const {
+    executor::CompiledArgs args;
+    const executor::DeviceMemory placed = placement(r);
+    std::copy(placed.ranks.begin(), placed.ranks.end(), args.memory);
+    args.state = placed.state;
+    std::copy(std::begin(interpreted.user), std::end(interpreted.user), args.user);
+    args.fingerprint = interpreted.fingerprint;
+    args.ticket = interpreted.ticket;
+    return args;
   }
 
   executor::PlanArgs args_of(int r, const PlanCall& call, std::size_t begin, std::size_t whole, DataType dtype,

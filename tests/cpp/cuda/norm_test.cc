@@ -13,8 +13,8 @@ namespace tutti::cuda::test {
 namespace {
 
 // The first is the one kernel, where it takes the rows.
-constexpr const char* kAlgorithms[] = {"ll_one_shot", "ll128_one_shot", "bulk_one_shot",
-                                       "ll_two_shot", "ll128_two_shot", "bulk_two_shot"};
+constexpr const char* kNormAlgorithms[] = {"ll_one_shot", "ll128_one_shot", "bulk_one_shot",
+                                           "ll_two_shot", "ll128_two_shot", "bulk_two_shot"};
 
 template <class F>
 void with_lanes(DataType dtype, F f) {
@@ -135,7 +135,7 @@ TEST(Norm, EveryKernelGivesTheBitsOfTheReference) {
   for (const int size : {1, 2, 3, 4, 5, 6, 7, 8}) {
     HostRanks ranks(size);
     std::uint64_t seed = static_cast<std::uint64_t>(size) * 1000;
-    for (const char* algorithm : kAlgorithms) {
+    for (const char* algorithm : kNormAlgorithms) {
       for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16, DataType::kFloat32}) {
         for (const auto& [rows, hidden] : {std::pair{1, 8}, {3, 264}, {7, 1032}, {17, 64}}) {
           NormShape shape;
@@ -161,7 +161,7 @@ TEST(Norm, LargeRows) {
   std::uint64_t seed = 7;
   for (const std::size_t hidden : {4096, 5120, 8192, 16384}) {
     for (const std::size_t rows : {1, 5, 12}) {
-      for (const char* algorithm : kAlgorithms) {
+      for (const char* algorithm : kNormAlgorithms) {
         NormShape shape;
         shape.hidden = hidden;
         shape.rows = rows;
@@ -199,7 +199,7 @@ TEST(Norm, SharesItsSlotsWithOtherCollectives) {
       shape.hidden = 8 * (1 + random() % 400);
       shape.output = static_cast<NormOutput>(random() % 3);
       shape.in_place = random() % 2 == 0;
-      run_norm(ranks, shape, i, random() % 2 == 0 ? "" : kAlgorithms[random() % std::size(kAlgorithms)],
+      run_norm(ranks, shape, i, random() % 2 == 0 ? "" : kNormAlgorithms[random() % std::size(kNormAlgorithms)],
                1 + static_cast<int>(random() % 4));
     } else {
       run_other_all_reduce(ranks, 1 + random() % 3000, i, kOthers[random() % std::size(kOthers)]);
@@ -224,8 +224,8 @@ TEST(Norm, CallsFollowEachOtherWithoutAPause) {
     calls.emplace_back();
     for (int r = 0; r < kSize; ++r) {
       memory[i].emplace_back(cases[i], r);
-      calls[i].push_back(
-          rank_call(memory[i].back().call(), kSize, kBlocks, kAlgorithms[(i + i / 7) % std::size(kAlgorithms)]));
+      calls[i].push_back(rank_call(memory[i].back().call(), kSize, kBlocks,
+                                   kNormAlgorithms[(i + i / 7) % std::size(kNormAlgorithms)]));
       calls[i].back().plan.choice.piece_bytes = 64 * (1 + i % 4);  // bulk: many pieces
     }
   }
@@ -253,7 +253,7 @@ TEST(Norm, AMissingRankIsATimeoutEverywhere) {
   NormShape shape;
   shape.rows = 4;
   const NormCase c(shape, 3, 1);
-  for (const char* algorithm : kAlgorithms) {
+  for (const char* algorithm : kNormAlgorithms) {
     expect_a_missing_rank_found(algorithm, [&](const DeviceWorld& world, int r, const SerialTeam& team) {
       const NormMemory memory(c, r);
       rank_call(memory.call(), 3, 1, algorithm).communicate(team, world, 5);

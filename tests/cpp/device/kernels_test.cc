@@ -13,31 +13,21 @@
 #include "device/cpu/kernel_table.h"
 #include "device/cpu/kernels.h"
 #include "device/reference_reduce.h"
+#include "device/reference_values.h"
 #include "hwy/targets.h"
 
 namespace tutti {
 namespace {
+
+using reference::describe;
+using reference::fill;
+using reference::same;
 
 constexpr std::array<std::size_t, 17> kCounts{0, 1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 1000, 4097};
 constexpr std::array<int, 7> kSourceCounts{1, 2, 3, 4, 5, 8, 17};
 constexpr std::byte kGuard{0xA5};
 constexpr std::size_t kGuardBytes = 128;
 constexpr std::uint32_t kSeed = 20240229;
-
-std::size_t element_size(DataType dtype) {
-  constexpr std::array<std::size_t, kDataTypeCount> kSizes{1, 1, 1, 2, 2, 4, 4, 8, 8, 1,  1,
-                                                           1, 1, 1, 2, 2, 4, 8, 4, 8, 16, 1};
-  return kSizes[static_cast<std::size_t>(dtype)];
-}
-
-std::string describe(DataType dtype, ReduceOp op) {
-  constexpr std::array<const char*, kDataTypeCount> kTypes{
-      "bool",        "u8",          "i8",         "u16",  "i16", "u32", "i32", "u64", "i64", "f8_e4m3fn", "f8_e5m2",
-      "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0fnu", "bf16", "f16", "f32", "f64", "c32", "c64", "c128",      "byte"};
-  constexpr std::array<const char*, kReduceOpCount> kOps{"sum",  "avg", "prod", "min",   "max",
-                                                         "band", "bor", "bxor", "premul"};
-  return std::string(kTypes[static_cast<std::size_t>(dtype)]) + " " + kOps[static_cast<std::size_t>(op)];
-}
 
 // Memory with guard bytes on both sides and a chosen misalignment.
 class Guarded {
@@ -59,50 +49,6 @@ class Guarded {
   std::vector<std::byte> memory_;
 };
 
-// Values that matter: for floats mostly of like size (so that sums round) among any bit patterns, which include NaNs,
-// infinities, subnormals and zeros of both signs.
-void fill(std::mt19937& random, DataType dtype, std::byte* data, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(random());
-  if (dtype == DataType::kBool) {
-    for (std::size_t i = 0; i < bytes; ++i)
-      data[i] = (data[i] & std::byte{3}) == std::byte{0} ? data[i] : std::byte{random() % 2 == 0};
-    return;
-  }
-  reference::with_traits(dtype, [&]<typename Traits>(Traits) {
-    using S = typename Traits::Stored;
-    using V = typename Traits::Value;
-    if constexpr (std::is_floating_point_v<V>) {
-      constexpr std::array<double, 8> kSpecial{0.0, -0.0, INFINITY, -INFINITY, NAN, 1.0, 1e-40, 6e-8};
-      for (std::size_t i = 0; i < bytes / sizeof(S); ++i) {
-        const std::uint32_t kind = random() % 16;
-        const double value =
-            std::ldexp(static_cast<double>(random()) - 2147483648.0, -31 + static_cast<int>(random() % 4));
-        if (kind == 0) reference::store<S>(data, i, Traits::out(static_cast<V>(kSpecial[random() % kSpecial.size()])));
-        if (kind > 1) reference::store<S>(data, i, Traits::out(static_cast<V>(value)));
-      }
-    }
-  });
-}
-
-// Equal bits; two NaNs are equal whatever their payload, which processors choose differently.
-::testing::AssertionResult same(DataType dtype, const std::byte* got, const std::byte* want, std::size_t bytes) {
-  auto result = ::testing::AssertionSuccess();
-  if (bytes == 0 || std::memcmp(got, want, bytes) == 0) return result;
-  reference::with_traits(dtype, [&]<typename Traits>(Traits) {
-    using S = typename Traits::Stored;
-    for (std::size_t i = 0; i < bytes / sizeof(S) && result; ++i) {
-      const S g = reference::load<S>(got, i), w = reference::load<S>(want, i);
-      if (std::memcmp(&g, &w, sizeof(S)) == 0) continue;
-      if constexpr (std::is_floating_point_v<typename Traits::Value>) {
-        if (std::isnan(Traits::in(g)) && std::isnan(Traits::in(w))) continue;
-      }
-      result = ::testing::AssertionFailure()
-               << "scalar " << i << ": got " << ::testing::PrintToString(g) << ", want " << ::testing::PrintToString(w);
-    }
-  });
-  return result;
-}
-
 // Runs each test on each instruction set that this machine has, the portable one included.
 class KernelsTest : public ::testing::TestWithParam<std::int64_t> {
  protected:
@@ -120,7 +66,7 @@ class KernelsTest : public ::testing::TestWithParam<std::int64_t> {
   // One reduction into fresh memory; `in_place`: the source that the first destination is, or -1.
   void check(DataType dtype, ReduceOp op, std::size_t count, int n_srcs, int n_dsts, std::size_t misalignment,
              int divisor, int in_place = -1) {
-    const std::size_t bytes = count * element_size(dtype);
+    const std::size_t bytes = count * size_of(dtype);
     std::vector<Guarded> srcs, dsts;
     std::vector<const void*> src_pointers;
     std::vector<void*> dst_pointers;
@@ -148,13 +94,9 @@ class KernelsTest : public ::testing::TestWithParam<std::int64_t> {
 
   template <typename F>
   void for_each_reduction(F f) {
-    for (int t = 0; t < kDataTypeCount; ++t) {
-      for (int o = 0; o < kReduceOpCount; ++o) {
-        const auto dtype = static_cast<DataType>(t);
-        const auto op = static_cast<ReduceOp>(o);
-        if (cpu::supports(dtype, op)) f(dtype, op);
-      }
-    }
+    reference::for_each_reduction([&](DataType dtype, ReduceOp op) {
+      if (cpu::supports(dtype, op)) f(dtype, op);
+    });
   }
 
   cpu::KernelTable table_;
@@ -162,13 +104,9 @@ class KernelsTest : public ::testing::TestWithParam<std::int64_t> {
 };
 
 TEST_P(KernelsTest, HasAKernelForWhatItSupportsAndNothingElse) {
-  for (int t = 0; t < kDataTypeCount; ++t) {
-    for (int o = 0; o < kReduceOpCount; ++o) {
-      const auto dtype = static_cast<DataType>(t);
-      const auto op = static_cast<ReduceOp>(o);
-      EXPECT_EQ(table_.at(dtype, op) != nullptr, cpu::supports(dtype, op)) << describe(dtype, op);
-    }
-  }
+  reference::for_each_reduction([this](DataType dtype, ReduceOp op) {
+    EXPECT_EQ(table_.at(dtype, op) != nullptr, cpu::supports(dtype, op)) << describe(dtype, op);
+  });
 }
 
 TEST_P(KernelsTest, EveryCountAtOddAddresses) {
@@ -215,7 +153,7 @@ TEST_P(KernelsTest, AllPairsOfBytes) {
   }
   const void* srcs[] = {a.data(), b.data()};
   for_each_reduction([&](DataType dtype, ReduceOp op) {
-    if (element_size(dtype) != 1) return;
+    if (size_of(dtype) != 1) return;
     void* dst = got.data();
     table_.at(dtype, op)(&dst, 1, srcs, 2, a.size(), 3);
     dst = want.data();
@@ -267,7 +205,7 @@ TEST_P(KernelsTest, Scale) {
     if (table_.scale_of(dtype) == nullptr) continue;
     for (const std::size_t count : kCounts) {
       for (const double factor : {1.0 / 3, -2.0, 1e-6}) {
-        const std::size_t bytes = count * element_size(dtype);
+        const std::size_t bytes = count * size_of(dtype);
         Guarded src(bytes, 3), dst(bytes, 6);
         fill(random_, dtype, src.data(), bytes);
         std::vector<std::byte> want(bytes);

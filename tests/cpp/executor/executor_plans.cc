@@ -1,24 +1,8 @@
 #include "executor/executor_plans.h"
 
-#include "plan/structure.h"
+#include "executor/plan_parts.h"
 
 namespace tutti::plan {
-namespace {
-
-constexpr ChannelKind kMemory = ChannelKind::kMemory;
-
-Plan finished(PlanBuilder& builder) {
-  builder.plan.reduce = common_reduction(builder.plan);
-  return builder.plan;
-}
-
-template <class Visit>
-void for_peers(std::int32_t rank, std::int32_t ranks, const Visit& visit) {
-  for (std::int32_t i = 1; i < ranks; ++i) visit((rank + i) % ranks);
-}
-
-}  // namespace
-
 void meet_all(const PlanBuilder::Block& block, std::int32_t rank, std::int32_t ranks, int nth, OpKind signal,
               OpKind wait) {
   for_peers(rank, ranks, [&](std::int32_t peer) { block.signal(peer, nth, signal); });

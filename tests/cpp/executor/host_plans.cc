@@ -1,22 +1,11 @@
 #include "executor/host_plans.h"
 
-#include "plan/structure.h"
+#include "executor/plan_parts.h"
 
 namespace tutti::plan {
 namespace {
 
-constexpr ChannelKind kMemory = ChannelKind::kMemory;
 constexpr int kCredit = 1;  // of two channels a pair the one that says "I have come"
-
-Plan finished(PlanBuilder& builder) {
-  builder.plan.reduce = common_reduction(builder.plan);
-  return builder.plan;
-}
-
-template <class Visit>
-void for_peers(std::int32_t rank, std::int32_t ranks, const Visit& visit) {
-  for (std::int32_t i = 1; i < ranks; ++i) visit((rank + i) % ranks);
-}
 
 // One rank's thread block, which reaches each peer the way that their hosts allow.
 class Reach {

@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <comms/torchcomms/TorchCommBackend.hpp>
+#include <comms/torchcomms/TorchCommFactory.hpp>
 
 namespace py = pybind11;
 namespace {
@@ -200,9 +201,49 @@ void bind_batch(py::module_& module, Class& comm) {
              b.messages.push_back({Type::RECV, x, peer});
            })
       .def(
-          "issue", [](Batch& b, bool async) { return b.comm->batch_op_issue(b.messages, async, {}); }, ASYNC,
-          Release());
+          "issue",
+          [](Batch& b, bool async, Timeout t) {
+            return b.comm->batch_op_issue(b.messages, async, with<BatchP2POptions>(t));
+          },
+          ASYNC, LIMIT);
   comm.def("batch_op_create", [](const BackendPtr& b) { return Batch{b, {}}; });
+}
+
+void bind_windows(py::module_& module, Class& comm) {
+  using Window = TorchCommWindow;
+  using Access = TorchCommWinAccessType;
+  py::enum_<Access>(module, "TorchCommWinAccessType")
+      .value("WIN_ACCESS_TYPE_UNIFIED", Access::WIN_ACCESS_TYPE_UNIFIED)
+      .value("WIN_ACCESS_TYPE_SEPARATE", Access::WIN_ACCESS_TYPE_SEPARATE);
+  py::class_<TorchCommWindowAttr, std::shared_ptr<TorchCommWindowAttr>>(module, "TorchCommWindowAttr")
+      .def_readonly("access_type", &TorchCommWindowAttr::accessType);
+  py::class_<Window, std::shared_ptr<Window>>(module, "TorchCommWindow")
+      .def("tensor_register", &Window::tensor_register, A(tensor), py::arg("owning") = true, Release())
+      .def("tensor_deregister", &Window::tensor_deregister, Release())
+      .def("clone", &Window::clone, Release())
+      .def("get_size", &Window::get_size)
+      .def("get_tensor", &Window::get_tensor)
+      .def("map_remote_tensor", &Window::map_remote_tensor, A(rank), Release())
+      .def("get_attr", &Window::get_attr, A(peer_rank), Release())
+      .def(
+          "put",
+          [](Window& w, at::Tensor x, int dst, std::size_t first, bool async, Timeout t) {
+            return w.put(x, dst, first, async, with<PutOptions>(t));
+          },
+          A(tensor), A(dst_rank), A(target_offset_nelems), ASYNC, LIMIT)
+      .def(
+          "signal",
+          [](Window& w, int peer, bool async, Timeout t) { return w.signal(peer, async, with<SignalOptions>(t)); },
+          A(peer_rank), ASYNC, LIMIT)
+      .def(
+          "wait_signal",
+          [](Window& w, int peer, bool async, Timeout t) {
+            return w.wait_signal(peer, async, with<WaitSignalOptions>(t));
+          },
+          A(peer_rank), ASYNC, LIMIT);
+  comm.def(
+      "new_window", [](Backend& b, const std::optional<at::Tensor>& tensor) { return b.new_window(tensor); },
+      py::arg("tensor") = std::nullopt, Release());
 }
 
 void bind_life(Class& comm) {
@@ -229,6 +270,8 @@ void bind_life(Class& comm) {
             return b.reconfigure(options);
           },
           A(uuid), A(init_handles), py::arg("timeout") = std::nullopt, Release())
+      .def("get_mem_allocator",
+           [](const Backend& b) { return TorchCommFactory::get().get_allocator(std::string(b.getBackendName())); })
       .def("register_abort_hook", [](Backend& b, std::function<void()> hook) { b.abort_hooks.push_back(hook); });
 }
 
@@ -241,6 +284,7 @@ PYBIND11_MODULE(torchcomms_stand_in, module) {
   Class comm(module, "TorchComm");
   bind_calls(comm);
   bind_batch(module, comm);
+  bind_windows(module, comm);
   bind_life(comm);
   module.def("new_comm", &new_comm, A(backend), A(device), A(name), py::arg("timeout") = std::nullopt,
              py::arg("store") = std::nullopt, py::arg("enable_reconfigure") = false, py::arg("hints") = Hints(),

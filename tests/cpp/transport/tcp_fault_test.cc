@@ -22,6 +22,9 @@
 namespace tutti::tcp::test {
 namespace {
 
+// What stops a writer is then the kernel's window only.
+constexpr std::uint64_t kNoWindow = std::uint64_t{1} << 40;
+
 UniqueFd connect_to(const std::string& address) {
   const auto target = SocketAddress::parse(address);
   UniqueFd fd(::socket(target->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -55,9 +58,9 @@ TEST(TcpFault, StrangersChangeNothing) {
   std::vector<UniqueFd> strangers;
   const auto garbage = pattern(10'000, 9);
   for (int i = 0; i < 30; ++i) {
-    strangers.push_back(connect_to(ranks[1].address()));
+    strangers.push_back(connect_to(ranks.listener(1)));
     if (i % 3 == 0) ::send(strangers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-    if (i % 3 == 1) ::send(strangers.back().get(), "TUTTITC1", 8, MSG_NOSIGNAL);
+    if (i % 3 == 1) ::send(strangers.back().get(), "TUTTITC2", 8, MSG_NOSIGNAL);
   }
   exchange_a_few(ranks);
   for (const UniqueFd& fd : strangers) EXPECT_TRUE(closed_by_peer(fd.get()));
@@ -71,7 +74,7 @@ TEST(TcpFault, ACrowdOfSilentStrangersDoesNotShutOutARank) {
     o.handshake_timeout = std::chrono::hours(1);
   });
   std::vector<UniqueFd> strangers;
-  for (int i = 0; i < 8; ++i) strangers.push_back(connect_to(ranks[1].address()));
+  for (int i = 0; i < 8; ++i) strangers.push_back(connect_to(ranks.listener(1)));
   exchange_a_few(ranks);
 }
 
@@ -85,7 +88,7 @@ TEST(TcpFault, WrongSecretOrGroupEndsTheLink) {
     EXPECT_EQ(wait_for_end(ranks[1], 0), Status::kPeerLost);
     for (const int r : {0, 1}) {
       const std::string why = ranks[r].why_lost(1 - r);
-      EXPECT_NE(why.find(ranks[1 - r].address() + " has another secret"), std::string::npos) << why;
+      EXPECT_NE(why.find(ranks.listener(1 - r) + " has another secret"), std::string::npos) << why;
       EXPECT_NE(why.find("TUTTI_SECRET"), std::string::npos) << why;
     }
   }
@@ -105,7 +108,7 @@ TEST(TcpFault, AWrongSecretIsNamedByTheSecondRankToo) {
 
 TEST(TcpFault, NoRouteNamesTheAddressAndTheSetting) {
   Ranks ranks(1, [](TcpOptions& o) { o.size = 2; });
-  ranks[0].set_peer_addresses({"", "224.0.0.1:9"});  // no connection can be made to a group of hosts
+  ranks[0].set_peer_addresses({"", "224.0.0.1:9/1"});  // no connection can be made to a group of hosts
   EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
   const std::string why = ranks[0].why_lost(1);
   for (const char* part : {"cannot be reached: no way from here to 224.0.0.1:9 (", "TUTTI_SOCKET_IFNAME"}) {
@@ -160,7 +163,9 @@ class RankProcess {
 
  private:
   [[noreturn]] static void child(int rank, int size, int out, int in, const std::function<void(TcpTransport&)>& body) {
-    auto transport = TcpTransport::create(options_of(rank, size));
+    TcpOptions options = options_of(rank, size);
+    options.window = kNoWindow;
+    auto transport = TcpTransport::create(options);
     const std::string own = transport->address();
     char text[64] = "";
     if (::write(out, own.data(), own.size()) < 0 || ::read(in, text, sizeof(text) - 1) <= 0) ::_exit(1);
@@ -191,7 +196,9 @@ void never_read(TcpTransport& transport) {
 
 TEST(TcpFault, PeerKilledInTheMiddleOfATransfer) {
   RankProcess peer(1, 2, flood);
-  auto self = TcpTransport::create(options_of(0, 2));
+  TcpOptions options = options_of(0, 2);
+  options.window = kNoWindow;
+  auto self = TcpTransport::create(options);
   self->set_peer_addresses({self->address(), peer.address()});
   peer.give_peer(self->address());
   std::vector<std::byte> got(3'000'000);
@@ -202,7 +209,9 @@ TEST(TcpFault, PeerKilledInTheMiddleOfATransfer) {
 
 TEST(TcpFault, PeerKilledWhileWeWrite) {
   RankProcess peer(1, 2, never_read);
-  auto self = TcpTransport::create(options_of(0, 2));
+  TcpOptions options = options_of(0, 2);
+  options.window = kNoWindow;
+  auto self = TcpTransport::create(options);
   self->set_peer_addresses({self->address(), peer.address()});
   peer.give_peer(self->address());
   ASSERT_TRUE(write_all(*self, 1, pattern(1000, 1)));
@@ -224,6 +233,7 @@ TEST(TcpFault, AStoppedPeerIsNotADeadOne) {
     ::pause();
   });
   TcpOptions options = options_of(0, 2);
+  options.window = kNoWindow;
   options.heartbeat = std::chrono::milliseconds(20);  // silence would be noticed after 120 ms
   auto self = TcpTransport::create(options);
   self->set_peer_addresses({self->address(), peer.address()});
@@ -299,6 +309,7 @@ class CutNetwork : public ::testing::Test {
         TcpOptions options = options_of(r, 2);
         options.interface = "cable" + std::to_string(r);
         options.heartbeat = std::chrono::milliseconds(100);
+        options.window = kNoWindow;
         options.connect_timeout = std::chrono::milliseconds(4000);  // a new cable may lose the first packet
         transports_[r] = TcpTransport::create(options);
         return 1;

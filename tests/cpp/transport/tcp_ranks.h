@@ -27,10 +27,11 @@ inline TcpOptions options_of(int rank, int size) {
   return options;
 }
 
-// Sleeps on what `transport` and the link would wake a port with, at most 20 ms.
+// Sleeps on the link's descriptor, at most for 2 ms: nobody is woken here for what it does not tell.
 inline void nap(TcpTransport& transport, const Link* link, short events) {
-  pollfd fds[2] = {{transport.accept_fd(), POLLIN, 0}, {link != nullptr ? link->poll_fd() : -1, events, 0}};
-  ::poll(fds, 2, 20);
+  if (!link->polls_for_room()) events = POLLIN;
+  pollfd fd{link->poll_fd(), events, 0};
+  ::poll(&fd, 1, 2);
   std::vector<int> peers(64);
   transport.accept_new(peers);
 }
@@ -105,6 +106,11 @@ struct Ranks {
     std::vector<std::string> addresses;
     for (const auto& t : transports) addresses.push_back(t->address());
     for (const auto& t : transports) t->set_peer_addresses(addresses);
+  }
+  // Where its endpoint listens.
+  std::string listener(int r) {
+    const std::string& address = (*this)[r].address();
+    return address.substr(0, address.rfind('/'));
   }
   TcpTransport& operator[](int r) { return *transports[static_cast<std::size_t>(r)]; }
 

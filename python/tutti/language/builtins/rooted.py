@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from tutti.language.builtins.common import Mesh, copy_unless_same, input_of, output_of
 from tutti.language.chunks import BaseBuffer, Buffer
@@ -43,14 +44,19 @@ def broadcast_down(program: CollectiveProgram, tree: RootedTree, mesh: Mesh | No
     mesh = mesh or Mesh()
     mesh.enter((tree.rank(tree.parent(v)), tree.rank(v)) for v in range(1, tree.size))
     copy_unless_same(program, tree.root, output_of(tree.root)[:], input_of(tree.root)[:])
+    hand_down(tree, mesh)
+    mesh.leave()
+
+
+def hand_down(tree: RootedTree, mesh: Mesh, part: Callable[[int], slice] = lambda child: slice(None)) -> None:
+    """Everyone gives each child its part of the output."""
     for v in tree.top_down():
         here = tree.rank(v)
         if v:
             mesh.receive(here, tree.rank(tree.parent(v)))
         for child in tree.children(v):
-            there = tree.rank(child)
-            mesh.send(here, there, [(output_of(there)[:], output_of(here)[:])])
-    mesh.leave()
+            there, chunks = tree.rank(child), part(child)
+            mesh.send(here, there, [(output_of(there)[chunks], output_of(here)[chunks])])
 
 
 def reduce_up(program: CollectiveProgram, tree: RootedTree, mesh: Mesh | None = None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tutti.language.builtins.binomial import BinomialTree
 from tutti.language.builtins.common import Mesh, copy_unless_same, input_of, output_of, start
+from tutti.language.builtins.rooted import hand_down
 from tutti.language.collectives import Broadcast
 from tutti.language.program import CollectiveProgram
 from tutti.language.utils import AlgoSpec
@@ -25,14 +26,7 @@ def scatter_all_gather_broadcast(spec: AlgoSpec) -> CollectiveProgram:
         writes = [(tree.rank(tree.parent(v)), tree.rank(v)) for v in range(1, n)]
         mesh.enter(writes + [(tree.rank(v), tree.rank(v + 1)) for v in range(n) if n > 1])
         copy_unless_same(program, tree.root, output_of(tree.root)[:], input_of(tree.root)[:])
-        for v in tree.top_down():
-            here = tree.rank(v)
-            if v:
-                mesh.receive(here, tree.rank(tree.parent(v)))
-            for child in tree.children(v):
-                there = tree.rank(child)
-                blocks = slice(child * factor, (child + tree.span(child)) * factor)
-                mesh.send(here, there, [(output_of(there)[blocks], output_of(here)[blocks])])
+        hand_down(tree, mesh, lambda child: slice(child * factor, (child + tree.span(child)) * factor))
         for step in range(n - 1):
             # At this step v passes on block v - step, unless the next one has it already.
             passing = [v for v in range(n) if (v - step) % n not in _scattered(tree, (v + 1) % n)]

@@ -18,7 +18,7 @@ from functools import partial
 
 from tutti.language.operations import Operation
 from tutti.language.passes.dependences import join_dependent
-from tutti.language.passes.draft import RankDraft
+from tutti.language.passes.draft import RankDraft, Spots
 from tutti.language.passes.fusion import fuse
 from tutti.language.passes.layout import lay_out
 from tutti.language.passes.pairing import check_pairs
@@ -45,18 +45,20 @@ class Settings:
 def compile_record(recorder: Recorder, sizes: Sequence[tuple[int, int]], settings: Settings) -> tuple[RankDraft, ...]:
     """The finished draft of every rank. ``sizes`` are the chunks of each rank's input and output."""
     check_pairs(recorder)
-    drafts = tuple(_compile_blocks(draft, settings) for draft in lay_out(recorder, sizes))
+    laid_out = tuple(lay_out(recorder, sizes))
+    spots = Spots(laid_out, settings.inplace)
+    drafts = tuple(_compile_blocks(draft, settings, spots) for draft in laid_out)
     if settings.instances > 1 and settings.policy == ReplicationPolicy.interleaved:
         drafts = partition(drafts, inplace=settings.inplace)
     return tuple(replicate(draft, settings.instances, settings.policy) for draft in drafts)
 
 
-def _compile_blocks(draft: RankDraft, settings: Settings) -> RankDraft:
+def _compile_blocks(draft: RankDraft, settings: Settings, spots: Spots) -> RankDraft:
     """The passes that see one thread block at a time."""
-    passes: list[BlockPass] = [fuse] if settings.fuse else []
+    passes: list[BlockPass] = [partial(fuse, draft.id, spots=spots)] if settings.fuse else []
     passes.append(state_sync)
     if settings.join_dependent:
-        passes.append(partial(join_dependent, home=partial(draft.home, inplace=settings.inplace)))
+        passes.append(partial(join_dependent, draft.id, spots=spots))
     blocks = []
     for block in draft.blocks:
         operations = block.operations

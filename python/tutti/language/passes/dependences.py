@@ -1,27 +1,32 @@
 """Joins the lanes of a thread block between operations that depend on each other.
 
 Lanes run on their own between two joints, so an operation must not touch what another one since the last joint has
-written, nor write what it has read. Packets carry flags that order them, so what is read or written as packets does not
-count; and what other ranks do needs signals, which are the program's business.
+written, nor write what it has read, in the memory of its own rank or of another. Packets carry flags that order them,
+so what is read or written as packets does not count; and what other ranks do needs signals, which are the program's
+business.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tutti.language.operations import Barrier, Group, Local, Loop, Nop, Operation, Place, Transfer
+from tutti.language.operations import Barrier, Loop, Nop, Operation, Place, Transfer
+from tutti.language.passes.draft import Spots
 from tutti.language.vocabulary import BufferType, Instruction
-
-Home = Callable[[BufferType, int], tuple[BufferType, int]]
 
 _SOURCES_ARE_PACKETS = {
     Instruction.unpack_packet,
     Instruction.read_put_packet,
     Instruction.group_store_packet,
 }
-_DESTINATIONS_ARE_PACKETS = {Instruction.copy_packet, Instruction.group_store_packet}
+_DESTINATIONS_ARE_PACKETS = {
+    Instruction.copy_packet,
+    Instruction.put_packet,
+    Instruction.read_put_packet,
+    Instruction.group_store_packet,
+}
 _REDUCES_PACKETS = {  # all sources but the first are packets, all destinations but the first too
     Instruction.reduce_packet,
     Instruction.reduce_copy_packet,
@@ -32,9 +37,9 @@ _REDUCES_PACKETS = {  # all sources but the first are packets, all destinations 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Chunks of the executing rank that an operation reads or writes."""
+    """Chunks of a rank's buffer that an operation reads or writes."""
 
-    buffer: BufferType
+    memory: tuple[int, BufferType]
     start: int
     end: int
     writes: bool
@@ -64,32 +69,31 @@ class _Touched:
     """What was read and written since the last joint."""
 
     def __init__(self) -> None:
-        self._read: dict[BufferType, _Intervals] = {}
-        self._written: dict[BufferType, _Intervals] = {}
+        self._read: dict[tuple[int, BufferType], _Intervals] = {}
+        self._written: dict[tuple[int, BufferType], _Intervals] = {}
 
     def conflicts(self, access: Access) -> bool:
         before = [self._written, self._read] if access.writes else [self._written]
-        return any(kind[access.buffer].overlap(access.start, access.end) for kind in before if access.buffer in kind)
+        return any(kind[access.memory].overlap(access.start, access.end) for kind in before if access.memory in kind)
 
     def add(self, access: Access) -> None:
         kind = self._written if access.writes else self._read
-        kind.setdefault(access.buffer, _Intervals()).add(access.start, access.end)
+        kind.setdefault(access.memory, _Intervals()).add(access.start, access.end)
 
 
-def join_dependent(operations: tuple[Operation, ...], home: Home) -> tuple[Operation, ...]:
-    """The operations with a nop before each that depends on one since the last joint.
+def join_dependent(rank: int, operations: tuple[Operation, ...], spots: Spots) -> tuple[Operation, ...]:
+    """The operations of a thread block of ``rank``, with a nop before each that depends on one since the last joint.
 
-    ``home`` says where a chunk of a buffer is, since buffers may share memory. Iterations of a loop work on different
-    units, so a loop's body depends on itself within an iteration only.
+    Iterations of a loop work on different units, so a loop's body depends on itself within an iteration only.
     """
     joined: list[Operation] = []
     touched = _Touched()
     for operation in operations:
         if isinstance(operation, Loop):
-            operation = replace(operation, body=join_dependent(operation.body, home))
+            operation = replace(operation, body=join_dependent(rank, operation.body, spots))
         if isinstance(operation, Nop | Barrier):
             touched = _Touched()
-        accesses = list(accesses_of(operation, home))
+        accesses = list(_accesses_of(rank, operation, spots))
         if any(touched.conflicts(access) for access in accesses):
             joined.append(Nop(origins=operation.origins))
             touched = _Touched()
@@ -99,25 +103,22 @@ def join_dependent(operations: tuple[Operation, ...], home: Home) -> tuple[Opera
     return tuple(joined)
 
 
-def accesses_of(operation: Operation, home: Home) -> Iterator[Access]:
-    """What an operation reads and writes of its own rank's memory, packets aside."""
+def _accesses_of(rank: int, operation: Operation, spots: Spots) -> Iterator[Access]:
+    """What an operation reads and writes, packets aside."""
     if isinstance(operation, Loop):
         for inner in operation.body:
-            yield from accesses_of(inner, home)
+            yield from _accesses_of(rank, inner, spots)
     if not isinstance(operation, Transfer):
         return
     sources, destinations = operation.sources, operation.destinations
     if operation.name in _REDUCES_PACKETS:
         sources, destinations = sources[:1], destinations[:1]
+    sides: list[tuple[tuple[Place, ...], bool]] = []
     if operation.name not in _SOURCES_ARE_PACKETS:
-        yield from _at_home(sources, home, writes=False)
+        sides.append((sources, False))
     if operation.name not in _DESTINATIONS_ARE_PACKETS:
-        yield from _at_home(destinations, home, writes=True)
-
-
-def _at_home(places: tuple[Place, ...], home: Home, *, writes: bool) -> Iterator[Access]:
-    """The places on this rank: a switch reaches the executing rank's memory as well."""
-    for place in places:
-        if isinstance(place, Local | Group):
-            buffer, start = home(place.buffer, place.index)
-            yield Access(buffer, start, start + place.size, writes)
+        sides.append((destinations, True))
+    for places, writes in sides:
+        for place in places:
+            for owner, buffer, start in spots.of(rank, operation, place):
+                yield Access((owner, buffer), start, start + place.size, writes)

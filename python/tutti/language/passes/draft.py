@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tutti.language.operations import Operation
+from tutti.language.operations import Group, Operation, Place, Remote, Transfer
 from tutti.language.recorder import GroupChannel, PairChannel
 from tutti.language.vocabulary import BufferType, ChannelType
 
@@ -51,3 +52,34 @@ class RankDraft:
         larger = max(sizes, key=lambda kind: sizes[kind])
         whole = sizes[BufferType.input] == sizes[BufferType.output] or buffer == larger
         return larger, index if whole else index + self.id * sizes[buffer]
+
+
+Spot = tuple[int, BufferType, int]  # rank, buffer, first chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Where in the memory of all ranks the operands of operations are."""
+
+    drafts: Sequence[RankDraft]
+    inplace: bool
+
+    def of(self, rank: int, operation: Transfer, place: Place) -> Iterator[Spot]:
+        """Where an operand of ``rank``'s operation begins: on one rank, or on each of a switch channel's."""
+        if isinstance(place, Group):
+            for member in self.drafts[rank].group_channels[operation.channels[0]].ranks:
+                yield self._at(member, place)
+        else:
+            yield self._at(place.rank if isinstance(place, Remote) else rank, place)
+
+    def shared(self, rank: int, one: tuple[Transfer, Place], other: tuple[Transfer, Place]) -> set[int]:
+        """By how many chunks two operands lie apart, where they have chunks in common; {0}: they are the same ones."""
+        return {
+            second[2] - first[2]
+            for first in self.of(rank, *one)
+            for second in self.of(rank, *other)
+            if first[:2] == second[:2] and -other[1].size < second[2] - first[2] < one[1].size
+        }
+
+    def _at(self, rank: int, place: Place) -> Spot:
+        return rank, *self.drafts[rank].home(place.buffer, place.index, inplace=self.inplace)

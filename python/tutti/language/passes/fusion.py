@@ -1,11 +1,13 @@
 """Merges neighbouring operations of a thread block that one operation does, and joints that others make superfluous.
 
-Every rule keeps the result: what a fused operation leaves in memory is what the two would have left.
+Every rule keeps the result: what a fused operation leaves in memory is what the two would have left. Its elements are
+in no order among themselves, so two are not merged if one touches, at another place of its range, what the other
+writes.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tutti.language.operations import (
     Barrier,
@@ -16,11 +18,13 @@ from tutti.language.operations import (
     Nop,
     Notice,
     Operation,
+    Place,
     SemaphoreUse,
     Transfer,
     locals_of,
     others_of,
 )
+from tutti.language.passes.draft import Spots
 from tutti.language.vocabulary import ChannelType, Instruction, SyncType
 
 _LISTS = {  # move list entry by list entry
@@ -47,14 +51,14 @@ _THEN_PASS_ON = {  # a reduction that leaves packets here, and the passing on of
 }
 
 
-def fuse(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-    """The operations, merged from left to right."""
+def fuse(rank: int, operations: tuple[Operation, ...], spots: Spots) -> tuple[Operation, ...]:
+    """The operations of a thread block of ``rank``, merged from left to right."""
     fused: list[Operation] = []
     for operation in operations:
         if isinstance(operation, Loop):
-            operation = replace(operation, body=fuse(operation.body))
+            operation = replace(operation, body=fuse(rank, operation.body, spots))
         if fused:
-            merged = _merge(fused[-1], operation)
+            merged = _merge(fused[-1], operation, _Memory(rank, spots))
             if merged is not None:
                 origins = tuple(dict.fromkeys(fused[-1].origins + operation.origins))
                 fused[-1] = replace(merged, origins=origins)
@@ -64,9 +68,25 @@ def fuse(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
     return tuple(fused)
 
 
-def _merge(first: Operation, second: Operation) -> Operation | None:
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What operands of a rank's operations have in common."""
+
+    rank: int
+    spots: Spots
+
+    def overlap(self, first: Transfer, one: Place, second: Transfer, other: Place) -> bool:
+        """Whether the two have a chunk in common."""
+        return bool(self.spots.shared(self.rank, (first, one), (second, other)))
+
+    def shifted(self, first: Transfer, one: Place, second: Transfer, other: Place) -> bool:
+        """Whether the two have a chunk in common that is another one of each: their elements are not the same ones."""
+        return bool(self.spots.shared(self.rank, (first, one), (second, other)) - {0})
+
+
+def _merge(first: Operation, second: Operation, memory: _Memory) -> Operation | None:
     if isinstance(first, Transfer) and isinstance(second, Transfer):
-        return _merge_transfers(first, second)
+        return _merge_transfers(first, second, memory)
     if isinstance(first, Notice) and isinstance(second, Notice):
         return _merge_notices(first, second)
     if isinstance(first, SemaphoreUse) and isinstance(second, SemaphoreUse):
@@ -120,15 +140,15 @@ def _merge_semaphores(first: SemaphoreUse, second: SemaphoreUse) -> SemaphoreUse
     return replace(first, semaphores=first.semaphores + second.semaphores, sync=first.sync | second.sync)
 
 
-def _merge_transfers(first: Transfer, second: Transfer) -> Transfer | None:
+def _merge_transfers(first: Transfer, second: Transfer, memory: _Memory) -> Transfer | None:
     if first.share != second.share:
         return None
     if first.name == second.name and first.channel_type == second.channel_type:
-        return _merge_alike(first, second)
+        return _merge_alike(first, second, memory)
     if first.name == Instruction.group_load_reduce and second.name == Instruction.group_store:
         return _merge_reduce_with_store(first, second)
     if second.channel_type == ChannelType.memory:
-        return _merge_reduce_with_put(first, second)
+        return _merge_reduce_with_put(first, second, memory)
     if (
         first.name == Instruction.reduce_packet
         and second.name == Instruction.copy_packet
@@ -139,49 +159,49 @@ def _merge_transfers(first: Transfer, second: Transfer) -> Transfer | None:
     return None
 
 
-def _merge_alike(first: Transfer, second: Transfer) -> Transfer | None:
+def _merge_alike(first: Transfer, second: Transfer, memory: _Memory) -> Transfer | None:
     channels = first.channels + second.channels
     if first.name in _LISTS:
-        if first.sources[0].size != second.sources[0].size or _overwrites(first, second):
+        if first.sources[0].size != second.sources[0].size or _overwrites(first, second, memory):
             return None
         sources, destinations = first.sources + second.sources, first.destinations + second.destinations
         return replace(first, sources=sources, destinations=destinations, channels=channels)
     if first.name == Instruction.read_put_packet and first.sources == second.sources:
         return replace(first, destinations=first.destinations + second.destinations, channels=channels)
-    if first.name in _ACCUMULATE and _accumulates(first, second):
+    if first.name in _ACCUMULATE and _accumulates(first, second, memory):
         more = locals_of(second.sources)[1:]
         sources = locals_of(first.sources) + more + others_of(first.sources) + others_of(second.sources)
         return replace(first, sources=sources, channels=channels)
     return None
 
 
-def _overwrites(first: Transfer, second: Transfer) -> bool:
+def _overwrites(first: Transfer, second: Transfer, memory: _Memory) -> bool:
     """Whether the second leaves something else where the first has written: the order of entries is not fixed."""
     before = list(zip(first.sources, first.destinations, strict=True))
     return any(
-        isinstance(target, Local)
-        and isinstance(other, Local)
-        and target.overlaps(other)
-        and (source, target) not in before
+        memory.overlap(first, other, second, target) and (source, target) not in before
         for source, target in zip(second.sources, second.destinations, strict=True)
         for other in first.destinations
     )
 
 
-def _accumulates(first: Transfer, second: Transfer) -> bool:
+def _accumulates(first: Transfer, second: Transfer, memory: _Memory) -> bool:
     """Whether the second adds to what the first has left. One that begins anew would overwrite it instead."""
     target = first.destinations[0]
     begun = first.sources[0] == second.sources[0] == target and first.destinations == second.destinations
-    reads_result = any(isinstance(target, Local) and target.overlaps(one) for one in locals_of(second.sources)[1:])
+    reads_result = any(memory.overlap(first, target, second, one) for one in locals_of(second.sources)[1:])
     return begun and not reads_result and first.reduce_op == second.reduce_op
 
 
-def _merge_reduce_with_put(first: Transfer, second: Transfer) -> Transfer | None:
+def _merge_reduce_with_put(first: Transfer, second: Transfer, memory: _Memory) -> Transfer | None:
     name = _THEN_PUT.get((first.name, second.name))
     result = first.destinations[0]
     if second.name == Instruction.read_put_packet and first.name in _THEN_PASS_ON:
         name, result = _THEN_PASS_ON[first.name], first.destinations[1]
     if name is None or second.sources != (result,):
+        return None
+    far = others_of(first.sources + first.destinations)
+    if any(memory.shifted(first, place, second, target) for place in far for target in second.destinations):
         return None
     return replace(
         first,

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tutti.language.operations import Group, Loop, Operation, Place, Remote, Transfer
-from tutti.language.passes.draft import RankDraft
+from tutti.language.operations import Loop, Operation, Place, Transfer
+from tutti.language.passes.draft import RankDraft, Spot, Spots
 from tutti.language.vocabulary import BufferType, Instruction
 
 _ENTRY_BY_ENTRY = {
@@ -25,8 +25,6 @@ _ENTRY_BY_ENTRY = {
     Instruction.put_with_signal_and_flush,
 }
 _SIGNALLING = {Instruction.put_with_signal, Instruction.put_with_signal_and_flush}
-
-Spot = tuple[int, BufferType, int]  # rank, buffer, first chunk
 
 
 def partition(drafts: Sequence[RankDraft], *, inplace: bool) -> tuple[RankDraft, ...]:
@@ -58,8 +56,7 @@ class _Cuts:
     """Where ranges begin and end, in every buffer of every rank."""
 
     def __init__(self, drafts: Sequence[RankDraft], *, inplace: bool) -> None:
-        self._drafts = drafts
-        self._inplace = inplace
+        self._spots = Spots(drafts, inplace)
         self._cuts: defaultdict[tuple[int, BufferType], set[int]] = defaultdict(set)
         alike = {  # spots of operands of the same elements, and their length; each once
             (tuple(self.spots(draft, entry)), entry.sources[0].size)
@@ -86,11 +83,7 @@ class _Cuts:
     def spots(self, draft: RankDraft, entry: Transfer) -> Iterator[Spot]:
         """Where the operands are."""
         for place in (*entry.sources, *entry.destinations):
-            if isinstance(place, Group):
-                for rank in draft.group_channels[entry.channels[0]].ranks:
-                    yield self._spot(rank, place)
-            else:
-                yield self._spot(place.rank if isinstance(place, Remote) else draft.id, place)
+            yield from self._spots.of(draft.id, entry, place)
 
     def within(self, spots: Sequence[Spot], size: int) -> list[int]:
         """The cuts of any of the ranges, counted from its start, both ends among them."""
@@ -99,9 +92,6 @@ class _Cuts:
             cuts = self._cuts[rank, buffer]
             offsets |= {offset for offset in range(1, size) if start + offset in cuts}
         return sorted(offsets)
-
-    def _spot(self, rank: int, place: Place) -> Spot:
-        return rank, *self._drafts[rank].home(place.buffer, place.index, inplace=self._inplace)
 
 
 def _transfers(operations: Sequence[Operation]) -> Iterator[Transfer]:

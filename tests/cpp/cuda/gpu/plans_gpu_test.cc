@@ -1,53 +1,15 @@
 // Plans on GPUs: the results of collectives, graphs, several streams, faults.
 #include <cstring>
+#include <functional>
 #include <optional>
 
-#include "cuda/gpu/gpu_ranks.h"
-#include "executor/executor_plans.h"
-#include "plan/operations.h"
+#include "cuda/gpu/plan_ranks.h"
 #include "plan/structure.h"
-#include "plan/writer.h"
-#include "support/temporary_folder.h"
 
 namespace tutti::cuda::test {
 namespace {
 
 using plan::Plan;
-
-constexpr std::int64_t kUnit = 4096;  // of loops
-
-// A folder with one plan.
-class PlanFolder : public tutti::test::TemporaryFolder {
- public:
-  explicit PlanFolder(const Plan& plan) { write("plan.json", plan::write_plan(plan, -1)); }
-};
-
-GpuWorld world_of(const PlanFolder& folder, int size) {
-  GpuWorld world;
-  world.size = size;
-  world.options.plan_path = folder.path();
-  return world;
-}
-
-CaseShape shape_of(const Plan& plan, std::size_t count, bool in_place) {
-  CaseShape shape;
-  shape.collective = *plan::rules_of(plan.collective).call;
-  shape.count = count;
-  shape.root = plan.root;
-  shape.in_place = in_place;
-  return shape;
-}
-
-void run_by_plan(Rank& rank, const CaseShape& shape, std::uint64_t seed, const Plan& plan) {
-  rank.used = 0;
-  const CollectiveCase c(shape, rank.size, seed);
-  const Buffers b = prepare(rank, c, rank.stream);
-  const std::string taken = rank.comm->explain(b.call);
-  if (taken != "plan:" + plan.name) throw std::runtime_error("it takes " + taken + ", not the plan " + plan.name);
-  rank.comm->run(b.call, rank.stream);
-  rank.comm->synchronize(rank.stream);
-  verify(rank, c, b, plan.name);
-}
 
 TEST(PlansOnGpu, EveryOperation) {
   for (const int size : {2, 3}) {
@@ -136,6 +98,111 @@ TEST(PlansOnGpu, GraphsAndEagerCalls) {
       TUTTI_CUDA_OK(cudaGraphExecDestroy(executable));
     });
   }
+}
+
+UserAlgorithmPtr algorithm_of(Plan plan, const std::string& name) {
+  plan.name = name;
+  return plan_algorithm(plan::write_plan(plan), "a test");
+}
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw std::runtime_error(what);
+}
+
+// As on CPUs: what is given comes before the kernels, a function chooses where there is one, a call may name its own.
+TEST(PlansOnGpu, WhatAProgramGivesAndNames) {
+  const auto ring = algorithm_of(plan::ring_all_reduce(2), "ring");
+  const auto packets = algorithm_of(plan::packet_two_step_all_reduce(2), "packets");
+  const auto late = algorithm_of(plan::two_step_all_reduce(2), "late");
+  const auto gather = algorithm_of(plan::port_all_gather(2), "gather");
+  MemoryStore store;
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    CudaCommunicator& comm = *rank.comm;
+    std::uint64_t seed = 0;
+    const auto run = [&](const std::string& expected, const UserAlgorithmPtr& named = nullptr) {
+      rank.used = 0;
+      CaseShape shape;
+      shape.collective = Collective::kAllReduce;
+      shape.count = 5000;
+      shape.in_place = ++seed % 2 == 0;
+      const CollectiveCase c(shape, rank.size, seed);
+      Buffers b = prepare(rank, c, rank.stream);
+      const AlgorithmChoice choice{named, {}};
+      if (named != nullptr) b.call.choice = &choice;
+      const std::string taken = comm.explain(b.call);
+      require(taken.starts_with(expected), "it takes " + taken + ", not " + expected);
+      comm.run(b.call, rank.stream);
+      comm.synchronize(rank.stream);
+      verify(rank, c, b, taken);
+    };
+    run("ll");
+    comm.set_algorithms(store, {{gather, ring, packets}, nullptr});
+    run("plan:ring");
+    run("plan:packets", packets);
+    require(error_of([&] { run("", late); }).find("has no memory on these GPUs yet") != std::string::npos, "late");
+    comm.prepare(store, late);
+    comm.prepare(store, late);  // nothing more to do, and nobody to wait for
+    run("plan:late", late);
+    require(error_of([&] { run("", gather); }).find("computes all_gather") != std::string::npos, "gather");
+    bool ours = true;
+    comm.set_algorithms(store, {{ring, packets}, [&](const AlgorithmRequest& request) {
+                                  require(request.bytes == 20'000 && request.ranks == 2, "another request");
+                                  return ours ? packets : nullptr;
+                                }});
+    run("plan:packets");
+    ours = false;
+    run("ll");
+    comm.set_algorithms(store, {});
+    run("ll");
+    require(!comm.failure().has_value(), "it has failed");
+  });
+}
+
+TEST(PlansOnGpu, RanksThatGiveOthersAllRaiseAndGoOn) {
+  const auto ring = algorithm_of(plan::ring_all_reduce(2), "ring");
+  const auto other = algorithm_of(plan::two_step_all_reduce(2), "other");
+  MemoryStore store;
+  run_gpu_ranks({}, [&](Rank& rank) {
+    const auto& mine = rank.rank == 0 ? ring : other;
+    const std::string text = error_of([&] { rank.comm->set_algorithms(store, {{mine}, nullptr}); });
+    require(text.find("rank 0 ring (") != std::string::npos && text.find("rank 1 other (") != std::string::npos, text);
+    CaseShape shape;
+    shape.collective = Collective::kAllReduce;
+    shape.count = 1000;
+    run_and_verify(rank, shape, 1);
+  });
+}
+
+// Both are prepared; the call tells which of them it is.
+TEST(PlansOnGpu, RanksThatNameOthersAreToldWhich) {
+  const auto ring = algorithm_of(plan::ring_all_reduce(2), "ring");
+  const auto other = algorithm_of(plan::two_step_all_reduce(2), "other");
+  MemoryStore store;
+  run_gpu_ranks({}, [&](Rank& rank) {
+    for (const auto& algorithm : {ring, other}) rank.comm->prepare(store, algorithm);
+    CaseShape shape;
+    shape.collective = Collective::kAllReduce;
+    shape.count = 1000;
+    Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 1), rank.stream);
+    const AlgorithmChoice choice{rank.rank == 0 ? ring : other, {}};
+    b.call.choice = &choice;
+    rank.comm->run(b.call, rank.stream);
+    const std::string text = error_of([&] { rank.comm->synchronize(rank.stream); });
+    for (const char* const said : {"make different calls", "by ring (", "by other ("}) {
+      require(text.find(said) != std::string::npos, text);
+    }
+    rank.barrier->arrive_and_wait();
+  });
 }
 
 TEST(PlansOnGpu, AMissingRankIsATimeout) {

@@ -10,6 +10,7 @@
 #include "plan/cases.h"
 #include "plan/explorer/base_plans.h"
 #include "plan/explorer/campaign.h"
+#include "plan/explorer/loop_plans.h"
 #include "plan/explorer/mutations.h"
 #include "plan/operations.h"
 #include "plan/plan_builder.h"
@@ -76,6 +77,47 @@ TEST(Explorer, CutsChunksWithinAnIteration) {
   EXPECT_EQ(finding.outcome, kWrong);
   EXPECT_NE(finding.what.find("bytes"), std::string::npos) << finding.what;
   EXPECT_EQ(verify(builder.plan).outcome, tutti::plan::Outcome::kRejected);
+}
+
+Plan loop_plan(const std::string& name) {
+  for (const BasePlan& base : plans_with_loops()) {
+    if (base.name == name) return base.plan;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+// Rank 0 signals three times an iteration, rank 1 waits once in one loop and twice in the next: which of the three it
+// meets where depends on how many iterations the first loop has, and in the third the one that publishes is lost.
+TEST(Explorer, KnowsLoopsThatCountDifferently) {
+  Plan plan = loop_plan("loop_all_reduce");
+  std::vector<Operation>& signaller = plan.ranks[0].blocks[0].operations[0].body;
+  signaller.insert(signaller.begin(), signaller[0]);
+  std::vector<Operation>& waiter = plan.ranks[1].blocks[0].operations;
+  Operation second = waiter[0];
+  waiter[0].body.resize(6);
+  second.body.erase(second.body.begin(), second.body.begin() + 6);
+  second.body.insert(second.body.begin(), second.body[0]);
+  waiter.push_back(second);
+  EXPECT_EQ(explore(plan).outcome, kWrong);
+  EXPECT_EQ(verify_strictly(plan).fault.kind, FaultKind::kRace);
+}
+
+// Where scratch is so small that no loop of a message that fits runs twice, nothing that two iterations do matters,
+// whatever other loops there are.
+TEST(Explorer, MessagesThatFitRunALoopOnce) {
+  Plan plan = loop_plan("loop_credits_1");
+  plan.ranks[0].chunks[static_cast<std::size_t>(BufferKind::kScratch)] = 2;
+  std::vector<Operation>& second = plan.ranks[0].blocks[1].operations;
+  const Operation acquire = second[0].body[0];
+  second[0].body.erase(second[0].body.begin());
+  second.insert(second.begin(), acquire);  // once, for what the first loop releases in every iteration
+  EXPECT_EQ(verify(plan).outcome, tutti::plan::Outcome::kProvenAfterRepair);
+  Operation idle = plan.ranks[0].blocks[0].operations[0];
+  idle.iteration = {2 * idle.iteration.unit_bytes, 2};
+  idle.body.assign(1, Operation{});
+  plan.ranks[0].blocks.emplace_back().operations = {idle};
+  EXPECT_EQ(verify(plan).outcome, tutti::plan::Outcome::kProvenAfterRepair);
 }
 
 // Pairs of one operation may differ in length: each goes as far as it is long, and no further.

@@ -71,6 +71,9 @@ STAND_IN_OPTIONS(GatherOptions);
 STAND_IN_OPTIONS(GatherSingleOptions);
 STAND_IN_OPTIONS(AllGatherPInitOptions);
 STAND_IN_OPTIONS(AllGatherPExecOptions);
+STAND_IN_OPTIONS(PutOptions);
+STAND_IN_OPTIONS(SignalOptions);
+STAND_IN_OPTIONS(WaitSignalOptions);
 #undef STAND_IN_OPTIONS
 
 struct CommOptions {
@@ -94,6 +97,37 @@ struct BatchSendRecv {
     at::Tensor tensor;
     int peer;
   };
+};
+
+enum class TorchCommWinAccessType { WIN_ACCESS_TYPE_UNIFIED, WIN_ACCESS_TYPE_SEPARATE };
+
+struct TorchCommWindowAttr {
+  TorchCommWinAccessType accessType;
+};
+
+class TorchCommWindow {
+ public:
+  using Work = c10::intrusive_ptr<TorchWork>;
+
+  virtual ~TorchCommWindow() = default;
+  virtual void tensor_register(const at::Tensor& tensor, bool owning) = 0;
+  virtual void tensor_deregister() = 0;
+  virtual std::shared_ptr<TorchCommWindow> clone() = 0;
+  virtual Work put(const at::Tensor& tensor, int peer, std::size_t first, bool async, const PutOptions& options) = 0;
+  virtual Work signal(int peer, bool async, const SignalOptions& options) = 0;
+  virtual Work wait_signal(int peer, bool async, const WaitSignalOptions& options) = 0;
+  virtual at::Tensor map_remote_tensor(int rank) = 0;
+  virtual std::shared_ptr<TorchCommWindowAttr> get_attr(int peer) = 0;
+
+  std::size_t get_size() const { return win_size_; }
+  std::optional<at::Tensor> get_tensor() const { return buf_tensor_; }
+
+ protected:
+  std::size_t win_size_ = 0;
+  std::optional<at::Tensor> buf_tensor_;
+  at::ScalarType buf_dtype_ = at::kFloat;
+  c10::Device buf_device_{c10::kCPU};
+  std::vector<std::int64_t> buf_shape_;
 };
 
 class TorchCommBackend {
@@ -165,6 +199,8 @@ class TorchCommBackend {
   virtual void all_gather_p_free(AllGatherPHandle handle) = 0;
   virtual void tensor_register(const at::Tensor& tensor) = 0;
   virtual void tensor_deregister(const at::Tensor& tensor) = 0;
+  virtual bool supportsWindow() const = 0;
+  virtual std::shared_ptr<TorchCommWindow> new_window(const std::optional<at::Tensor>& tensor) = 0;
 
   std::vector<std::function<void()>> abort_hooks;
 

@@ -1,0 +1,41 @@
+// NVIDIA's run-time compiler, if the machine has it: PyPI's nvidia-cuda-nvrtc, which PyTorch brings along, or a CUDA
+// toolkit. It needs no GPU and no driver. Nothing links it.
+//
+// Thread rule: const members may be called from any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+struct CompiledSource {
+  std::string cubin;
+  std::string log;  // what the compiler has said, the registers of each kernel included
+};
+
+class Nvrtc {
+ public:
+  // Loads `path`; empty: TUTTI_NVRTC's caller has none, so it is looked for beside the CUDA libraries that the process
+  // has loaded, beside libtutti, and where the loader looks. Throws Unsupported, and says where it has looked.
+  static Nvrtc load(const std::string& path);
+
+  const std::string& path() const noexcept { return path_; }
+  const std::string& version() const noexcept { return version_; }  // "13.0"
+
+  // For `architecture`, such as "sm_90", with the headers of compiled_plan_headers(). Throws Unsupported with the
+  // compiler's log.
+  CompiledSource compile(const std::string& source, const std::string& architecture) const;
+  // What beside source and architecture shapes a cubin.
+  static std::string_view options() noexcept;
+
+ private:
+  struct Functions;
+  Nvrtc() = default;
+
+  const Functions* functions_ = nullptr;  // as long as the process: a compiler is not unloaded
+  std::string path_, version_;
+};
+
+}  // namespace tutti

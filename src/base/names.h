@@ -1,0 +1,39 @@
+// Enumerations by the names that they print as.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/error.h"
+#include "tutti/types.h"
+
+namespace tutti {
+
+// The value of an enumeration that prints as `text`.
+template <typename Enum>
+std::optional<Enum> named(std::string_view text, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (to_string(static_cast<Enum>(i)) == text) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+template <typename Enum>
+std::vector<std::string> names_of(int count) {
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) names.emplace_back(to_string(static_cast<Enum>(i)));
+  return names;
+}
+
+// named(), or Error(kInvalidArgument) with all names there are.
+template <typename Enum>
+Enum from_name(const std::string& text, const char* what, int count) {
+  if (const auto value = named<Enum>(text, count)) return *value;
+  std::string names;
+  for (const std::string& name : names_of<Enum>(count)) names += (names.empty() ? "" : ", ") + name;
+  throw_error(ErrorKind::kInvalidArgument, "\"" + text + "\" is no " + what + "; there are " + names);
+}
+
+}  // namespace tutti

@@ -1,0 +1,115 @@
+#include "communicator/cuda/compiled_plans.h"
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/driver.h"
+#include "device/cuda/relaxed_capture.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+std::string architecture_of(int device) {
+  int major = 0, minor = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return "sm_" + std::to_string(major) + std::to_string(minor);
+}
+
+}  // namespace
+
+CompileMode parse_compile_mode(const std::string& text) {
+  if (text == "off") return CompileMode::kOff;
+  if (text == "on") return CompileMode::kOn;
+  if (text == "wait") return CompileMode::kWait;
+  throw_error(ErrorKind::kInvalidArgument, "TUTTI_CUDA_COMPILE=" + text + ": it may be off, on or wait");
+}
+
+CompiledPlans::CompiledPlans(const Options& options)
+    : mode_(options.mode),
+      logger_(options.logger),
+      compiler_(options.cache_folder, architecture_of(options.device), options.nvrtc) {}
+
+CompiledPlans::~CompiledPlans() = default;
+
+const CompiledPlans::Kernel* CompiledPlans::find(const std::shared_ptr<const executor::DevicePlan>& plan,
+                                                 const executor::EmitRequest& request) {
+  if (mode_ == CompileMode::kOff) return nullptr;
+  const Key key{plan.get(), request.variant, request.dtype, request.op};
+  auto found = items_.find(key);
+  if (found == items_.end()) {
+    if (items_.size() >= kMostKernels) return nullptr;
+    Item asked;
+    asked.plan = plan;
+    try {
+      asked.code = compiler_.request([plan, request] {
+        const executor::PlanSource source = executor::emit(*plan, request);
+        return KernelText{source.text(), source.workers};
+      });
+    } catch (const Error& error) {  // no thread: a call does not fail for that, on this rank alone
+      logger_.warning("plan:" + plan->plan().name + " is interpreted: " + error.what());
+      return nullptr;
+    }
+    found = items_.emplace(key, std::move(asked)).first;
+    ++open_;
+    if (mode_ == CompileMode::kWait) PlanCompiler::wait(*found->second.code);
+  }
+  Item& item = found->second;
+  if (!item.given_up && item.code->state() == CompiledPlanCode::State::kFailed) {
+    item.given_up = true;
+    --open_;
+    logger_.info("plan:" + plan->plan().name + " is interpreted: " + item.code->why());
+  }
+  return item.kernel.function != nullptr ? &item.kernel : nullptr;
+}
+
+bool CompiledPlans::has_ready() const {
+  if (open_ == 0) return false;
+  for (const auto& [key, item] : items_) {
+    if (item.kernel.function == nullptr && !item.given_up && item.code->state() == CompiledPlanCode::State::kReady) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void CompiledPlans::load() noexcept {
+  for (auto& [key, item] : items_) {
+    if (item.kernel.function != nullptr || item.given_up || item.code->state() != CompiledPlanCode::State::kReady) {
+      continue;
+    }
+    --open_;
+    try {
+      load(item);
+    } catch (const Error& error) {
+      item.given_up = true;
+      logger_.warning("plan:" + item.plan->plan().name +
+                      " is interpreted, because its code cannot be loaded: " + error.what());
+    }
+  }
+}
+
+// All of it now: CUDA would load the kernel at its first launch, beside kernels that wait.
+void CompiledPlans::load(Item& item) const {
+  const RelaxedCapture relaxed;  // torch captures in the global mode
+  const Driver& d = driver();
+  check_driver(d.module_load_data(&item.module, item.code->cubin().data()), "cuModuleLoadData");
+  CUfunction function = nullptr;
+  check_driver(d.module_get_function(&function, item.module, "tutti_plan"), "cuModuleGetFunction");
+  if (d.func_load != nullptr) check_driver(d.func_load(function), "cuFuncLoad");
+  int registers = 0;
+  check_driver(d.func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), "cuFuncGetAttribute");
+  item.kernel = {function, item.code->workers()};
+}
+
+void CompiledPlans::unload() noexcept {
+  for (auto& [key, item] : items_) {
+    if (item.module != nullptr) static_cast<void>(driver().module_unload(item.module));
+  }
+  items_.clear();
+}
+
+}  // namespace tutti::cuda

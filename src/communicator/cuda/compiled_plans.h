@@ -1,0 +1,82 @@
+// The compiled plans of one communicator (algorithm/compiled): asked for at the first call of each size, type and
+// operation, compiled on a thread, loaded when the device is quiet (quiet_device.h). Until then, and where one cannot
+// be compiled, the interpreter serves: both do the same on the wire, so each rank goes over by itself.
+//
+// Ownership: owns the loaded code; graphs that hold its kernels keep it by what owns this. Thread rule: under the
+// communicator's mutex.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "algorithm/compiled/plan_compiler.h"
+#include "base/log.h"
+#include "executor/cuda/emit.h"
+
+namespace tutti::cuda {
+
+enum class CompileMode {
+  kOff,
+  kOn,    // beside the calls
+  kWait,  // the first call of a size waits for the compiler
+};
+// Throws InvalidArgument for another word than off, on or wait.
+CompileMode parse_compile_mode(const std::string& text);
+
+class CompiledPlans {
+ public:
+  struct Kernel {
+    CUfunction function = nullptr;
+    int workers = 0;
+  };
+
+  struct Options {
+    CompileMode mode = CompileMode::kOn;
+    int device = 0;
+    std::string cache_folder;  // as of KernelStore
+    std::string nvrtc;         // as of Nvrtc::load()
+    Logger logger;
+  };
+
+  explicit CompiledPlans(const Options& options);
+  ~CompiledPlans();
+  CompiledPlans(const CompiledPlans&) = delete;
+  CompiledPlans& operator=(const CompiledPlans&) = delete;
+
+  bool enabled() const noexcept { return mode_ != CompileMode::kOff; }
+  // Null: not, or not yet.
+  const Kernel* find(const std::shared_ptr<const executor::DevicePlan>& plan, const executor::EmitRequest& request);
+  // Something is compiled and not loaded.
+  bool has_ready() const;
+  // Loads it. The device is quiet, and current.
+  void load() noexcept;
+  // Before what it was loaded on is gone.
+  void unload() noexcept;
+
+ private:
+  static constexpr std::size_t kMostKernels = 256;  // of other requests none is compiled
+
+  using Key = std::tuple<const executor::DevicePlan*, executor::DeviceVariant, DataType, ReduceOp>;
+  struct Item {
+    std::shared_ptr<const CompiledPlanCode> code;
+    std::shared_ptr<const executor::DevicePlan> plan;  // of the key
+    CUmodule module = nullptr;
+    Kernel kernel;
+    bool given_up = false;
+  };
+
+  void load(Item& item) const;
+
+  const CompileMode mode_;
+  const Logger logger_;
+  PlanCompiler compiler_;
+  std::map<Key, Item> items_;
+  std::size_t open_ = 0;  // items that are neither loaded nor given up
+};
+
+}  // namespace tutti::cuda

@@ -1,0 +1,40 @@
+// When code may be loaded on a device: while no kernel of this process that waits for a peer is under way there, and
+// none is being issued. CUDA may wait for all kernels of a device before it has loaded another, and the peer that one
+// of them waits for may be another thread of this process, on the same device.
+//
+// Nobody waits for such a moment: who makes a call looks whether it has come, and if so loads for all communicators of
+// the process on this device. A communicator whose calls were captured is never known to be quiet again: its graph may
+// be replayed at any time.
+//
+// Ownership: members belong to their communicators. Thread rule: any thread. Locks: taken under the mutex of the member
+// that asks; tries those of the others.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace tutti::cuda {
+
+class QuietDevice {
+ public:
+  struct Member {
+    int device = 0;
+    std::mutex* calls = nullptr;  // held while it issues
+    std::function<bool()> idle;   // under `calls`: nothing of it is under way
+    std::function<void()> load;   // under `calls`: what is ready
+  };
+
+  static QuietDevice& of_process();
+
+  void add(const Member* member);
+  void remove(const Member* member);
+  // Under the mutex of `asking`: loads for all, if it can be done now.
+  void load_if_quiet(const Member& asking);
+
+ private:
+  std::mutex mutex_;  // guards members_
+  std::vector<const Member*> members_;
+};
+
+}  // namespace tutti::cuda

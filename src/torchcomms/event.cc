@@ -1,0 +1,68 @@
+#include "torchcomms/event.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <algorithm>
+
+#include "torchcomms/group.h"
+
+namespace tutti::torchcomms {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a signal of Python's may go unnoticed.
+constexpr auto kSlice = std::chrono::milliseconds(100);
+
+void run_python_handlers() {
+  if (Py_IsInitialized() == 0) return;
+  const pybind11::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
+}  // namespace
+
+Event::Event(std::function<std::string()> late)
+    : late_(std::move(late)), future_(c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get())) {}
+
+c10::intrusive_ptr<Event> Event::ended() {
+  auto event = c10::make_intrusive<Event>();
+  event->end();
+  return event;
+}
+
+bool Event::end(std::exception_ptr error) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (completed_) return false;
+    completed_ = true;
+    exception_ = error;
+  }
+  cv_.notify_all();
+  error != nullptr ? future_->setError(error) : future_->markCompleted();
+  return true;
+}
+
+bool Event::wait(std::chrono::milliseconds timeout) {
+  const bool limited = timeout.count() > 0;
+  const auto start = Clock::now();
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    auto slice = std::chrono::nanoseconds(kSlice);
+    if (limited) slice = std::clamp<std::chrono::nanoseconds>(timeout - (Clock::now() - start), {}, slice);
+    if (cv_.wait_for(lock, slice, [this] { return completed_; })) break;
+    lock.unlock();
+    try {
+      run_python_handlers();
+      if (limited && Clock::now() - start >= timeout) C10_THROW_ERROR(DistBackendError, late_());
+    } catch (...) {
+      if (end(std::current_exception())) throw;
+    }
+    lock.lock();
+  }
+  if (exception_ != nullptr) std::rethrow_exception(exception_);
+  return true;
+}
+
+}  // namespace tutti::torchcomms

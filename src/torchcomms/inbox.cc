@@ -1,0 +1,206 @@
+#include "torchcomms/inbox.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::torchcomms {
+namespace {
+
+std::vector<at::Tensor> only(at::Tensor tensor) { return {std::move(tensor)}; }
+
+}  // namespace
+
+Inbox::Inbox(const Group& group, at::Tensor bytes, int tag, std::string name)
+    : group_(group),
+      rank_(group->getRank()),
+      tag_(tag),
+      name_(std::move(name)),
+      bytes_(std::move(bytes)),
+      peers_(static_cast<std::size_t>(group->getSize())) {
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    peers_[peer].last = c10::make_intrusive<Event>([this, peer] {
+      return "tutti: tensor_deregister on communicator '" + name_ + "': rank " + std::to_string(peer) +
+             " has not deregistered in time";
+    });
+  }
+}
+
+void Inbox::open() {
+  for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+    if (peer != rank_) listen(peer);
+  }
+}
+
+Inbox::CallPtr Inbox::send(int peer, const Words& words) {
+  const Group group = group_.lock();
+  TORCH_CHECK(group != nullptr, "tutti: communicator '", name_, "' is gone");
+  const at::Tensor notice = at::empty({static_cast<std::int64_t>(words.size())}, at::kLong);
+  std::copy(words.begin(), words.end(), notice.data_ptr<std::int64_t>());
+  auto tensors = only(notice);
+  return group->send(tensors, peer, tag_);
+}
+
+Inbox::CallPtr Inbox::put(int peer, std::int64_t first, const at::Tensor& bytes) {
+  send(peer, {kData, first, bytes.numel()});
+  const Group group = group_.lock();
+  TORCH_CHECK(group != nullptr, "tutti: communicator '", name_, "' is gone");
+  auto tensors = only(bytes);
+  return group->send(tensors, peer, tag_ + 1);
+}
+
+Inbox::CallPtr Inbox::signal(int peer) {
+  if (peer != rank_) return send(peer, {kSignal, 0, 0});
+  signalled(peer);
+  return Event::ended();
+}
+
+Inbox::CallPtr Inbox::next_signal(int peer, Milliseconds limit) {
+  auto event = c10::make_intrusive<Event>([name = name_, peer, limit] {
+    return "tutti: wait_signal on communicator '" + name + "': rank " + std::to_string(peer) +
+           " has not signalled within " + std::to_string(limit.count()) + " ms";
+  });
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  Peer& from = peers_[static_cast<std::size_t>(peer)];
+  while (!from.waiting.empty() && from.waiting.front()->isCompleted()) from.waiting.pop_front();  // late ones
+  if (from.signals > 0) {
+    --from.signals;
+    event->end();
+  } else {
+    from.waiting.push_back(event);
+  }
+  return event;
+}
+
+void Inbox::close(Milliseconds limit) {
+  const std::exception_ptr gone = std::make_exception_ptr(c10::DistBackendError(
+      {__func__, __FILE__, __LINE__}, "tutti: window of communicator '" + name_ + "': its tensor was deregistered"));
+  try {
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+      if (peer != rank_) send(peer, {kLast, 0, 0});
+    }
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+      if (peer != rank_) peers_[static_cast<std::size_t>(peer)].last->wait(limit);
+    }
+  } catch (...) {
+    fail(gone);
+    throw;
+  }
+  fail(gone);
+}
+
+// A loop, not a recursion: a peer may have sent any number of notices.
+void Inbox::listen(int peer) {
+  try {
+    for (;;) {
+      const Group group = group_.lock();
+      if (group == nullptr) return;
+      const at::Tensor notice = at::empty({static_cast<std::int64_t>(Words().size())}, at::kLong);
+      auto tensors = only(notice);
+      const CallPtr call = group->recv(tensors, peer, tag_);
+      if (!call->isCompleted()) {
+        return after(call, [this, peer, notice] {
+          if (accept(peer, notice)) listen(peer);
+        });
+      }
+      call->wait();  // raises its error
+      if (!accept(peer, notice)) return;
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Inbox::after(const CallPtr& call, std::function<void()> next) {
+  call->getFuture()->addCallback([self = shared_from_this(), next = std::move(next)](c10::ivalue::Future& future) {
+    if (future.hasError()) return self->fail(future.exception_ptr());
+    try {
+      next();
+    } catch (...) {
+      self->fail(std::current_exception());
+    }
+  });
+}
+
+bool Inbox::accept(int peer, const at::Tensor& notice) {
+  const std::int64_t* const words = notice.data_ptr<std::int64_t>();
+  switch (words[0]) {
+    case kData:
+      return receive_data(peer, words[1], words[2]);
+    case kSignal:
+      signalled(peer);
+      return true;
+    default:
+      peers_[static_cast<std::size_t>(peer)].last->end();
+      return false;
+  }
+}
+
+bool Inbox::receive_data(int peer, std::int64_t first, std::int64_t count) {
+  TORCH_CHECK(first >= 0 && count >= 0 && first <= bytes_.numel() - count, "tutti: rank ", peer, " puts ", count,
+              " bytes at ", first, " of a window of ", bytes_.numel());
+  const Group group = group_.lock();
+  if (group == nullptr) return false;
+  const at::Tensor target = bytes_.narrow(0, first, count);
+  // Data for a GPU comes by way of the host. What comes too late is taken, so that its sender goes on, and dropped.
+  const at::Tensor here = target.is_cpu() && !ended() ? target : at::empty({count}, at::kByte);
+  const auto place = [this, target, here] {
+    if (here.is_same(target) || ended()) return;
+    const c10::InferenceMode off(false);
+    const c10::DeviceGuard guard(target.device());
+    at::Tensor into = target;
+    into.copy_(here);  // returns when it is there
+  };
+  auto tensors = only(here);
+  const CallPtr call = group->recv(tensors, peer, tag_ + 1);
+  if (call->isCompleted()) {
+    call->wait();
+    place();
+    return true;
+  }
+  after(call, [this, peer, place] {
+    place();
+    listen(peer);
+  });
+  return false;
+}
+
+void Inbox::signalled(int peer) {
+  EventPtr first;
+  do {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Peer& from = peers_[static_cast<std::size_t>(peer)];
+    if (from.waiting.empty()) {
+      ++from.signals;
+      return;
+    }
+    first = std::move(from.waiting.front());
+    from.waiting.pop_front();
+  } while (!first->end());  // its wait was late: the signal is the next one's
+}
+
+bool Inbox::ended() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_ != nullptr;
+}
+
+void Inbox::fail(std::exception_ptr error) {
+  std::vector<EventPtr> waiting;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_ == nullptr) failure_ = error;
+    for (Peer& peer : peers_) {
+      waiting.insert(waiting.end(), peer.waiting.begin(), peer.waiting.end());
+      waiting.push_back(peer.last);
+      peer.waiting.clear();
+    }
+  }
+  for (const EventPtr& event : waiting) event->end(error);
+}
+
+}  // namespace tutti::torchcomms

@@ -1,0 +1,92 @@
+// What a rank receives for one registered window: data of put(), signals, and that a peer is done with it.
+//
+// Protocol, between each pair, over a group that has no other messages: notices of three words (kind, first byte,
+// bytes) under the window's tag, and behind a put's notice the bytes under the next one. One receive of each peer is
+// posted at a time, and after a notice of data the next one only when the data lies in the window: so what a peer says
+// takes effect in the order in which it said it, and a signal tells that all that was put before it is there. A peer's
+// last notice is kLast, after which no receive is posted.
+//
+// Once close() has returned or raised, or the window has failed, what a late peer still puts is received into memory of
+// its own and dropped; only a receive that was under way then still ends in the window.
+//
+// Ownership: receives under way hold the inbox, and it the window's memory; the group is its communicator's. Thread
+// rule: any thread; receives end on threads of the library, which run no Python here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "torchcomms/event.h"
+#include "torchcomms/group.h"
+
+namespace tutti::torchcomms {
+
+class Inbox final : public std::enable_shared_from_this<Inbox> {
+ public:
+  enum Notice : std::int64_t { kData, kSignal, kLast };
+  using CallPtr = c10::intrusive_ptr<c10d::Work>;
+  using Milliseconds = std::chrono::milliseconds;
+
+  // `bytes`: the window's memory as bytes, which they keep alive. `tag`: this and the next one are the window's.
+  // `name`: of the communicator, for messages.
+  Inbox(const Group& group, at::Tensor bytes, int tag, std::string name);
+
+  // Posts the first receive of each peer.
+  void open();
+
+  // Sends to another rank's inbox. `bytes` are contiguous, of a CPU; the work keeps them alive.
+  CallPtr put(int peer, std::int64_t first, const at::Tensor& bytes);
+  CallPtr signal(int peer);
+
+  // The next signal of `peer` that no earlier call has asked for. One that a wait has given up is there for the next.
+  CallPtr next_signal(int peer, Milliseconds limit);
+
+  // Tells the peers that this rank is done, and waits until all have said so. Signals that are awaited never come. Ends
+  // the window also where it raises.
+  void close(Milliseconds limit);
+
+  // This rank's own memory, as bytes.
+  const at::Tensor& bytes() const noexcept { return bytes_; }
+
+ private:
+  using EventPtr = c10::intrusive_ptr<Event>;
+  using Words = std::array<std::int64_t, 3>;
+  struct Peer {
+    std::int64_t signals = 0;  // that nobody has asked for
+    std::deque<EventPtr> waiting;
+    EventPtr last;
+  };
+
+  CallPtr send(int peer, const Words& words);
+  void listen(int peer);
+  // Takes a notice. False: it goes on when data has come, or not at all.
+  bool accept(int peer, const at::Tensor& notice);
+  bool receive_data(int peer, std::int64_t first, std::int64_t count);
+  void signalled(int peer);
+  // The memory is no longer the window's.
+  bool ended();
+  void fail(std::exception_ptr error);
+  // Runs `next` when `call` has ended well, on the thread that ends it; else fail().
+  void after(const CallPtr& call, std::function<void()> next);
+
+  const c10::weak_intrusive_ptr<c10d::Backend> group_;
+  const int rank_;
+  const int tag_;
+  const std::string name_;
+  const at::Tensor bytes_;
+  std::mutex mutex_;  // guards the members below; a leaf
+  std::vector<Peer> peers_;
+  std::exception_ptr failure_;  // set: the window has ended
+};
+
+}  // namespace tutti::torchcomms

@@ -1,0 +1,201 @@
+#include "torchcomms/window.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
+
+namespace tutti::torchcomms {
+namespace {
+
+// The memory of a contiguous tensor as bytes, in a tensor of its own, which keeps it alive: neither autograd nor
+// inference mode is told of what peers write.
+at::Tensor bytes_of(const at::Tensor& tensor) {
+  const c10::InferenceMode off(false);
+  return at::for_blob(tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())})
+      .options(at::TensorOptions().dtype(at::kByte).device(tensor.device()))
+      .target_device(tensor.device())
+      .deleter([tensor](void*) {})
+      .make_tensor();
+}
+
+}  // namespace
+
+Window::Window(std::shared_ptr<TorchCommTutti::Link> link) : link_(std::move(link)) {}
+
+TorchCommTutti& Window::communicator(const char* operation) const {
+  TorchCommTutti* owner = nullptr;
+  {
+    const std::lock_guard<std::recursive_mutex> lock(link_->mutex);
+    owner = link_->owner;
+  }
+  TORCH_CHECK(owner != nullptr, "tutti: ", operation, " of a window whose communicator is gone");
+  owner->ready(operation);
+  return *owner;
+}
+
+Inbox& Window::inbox(const char* operation, int peer) const {
+  TorchCommTutti& owner = communicator(operation);
+  owner.checked_rank(peer, operation, "peer");
+  if (inbox_ == nullptr) owner.refuse(operation, "the window has no tensor: call tensor_register() on every rank");
+  return *inbox_;
+}
+
+void Window::tensor_register(const at::Tensor& tensor, bool owning) {
+  constexpr const char* kOperation = "tensor_register";
+  TorchCommTutti& owner = communicator(kOperation);
+  if (inbox_ != nullptr) owner.refuse(kOperation, "the window has a tensor already: deregister that first");
+  if (!tensor.defined() || !(tensor.is_cpu() || tensor.is_cuda()) || tensor.is_sparse()) {
+    owner.refuse(kOperation, "a window takes a dense CPU or CUDA tensor");
+  }
+  if (!tensor.is_contiguous()) owner.refuse(kOperation, "a window's tensor must be contiguous: pass a contiguous one");
+  without_python([&] {
+    const auto [group, number] = owner.next_window();
+    // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
+    loan_ = std::make_unique<Loan>(bytes_of(tensor));
+    exchange(owner, *group, tensor, number);
+    // Two tags each; tags are not negative.
+    const int tag = static_cast<int>(2 * (number % (1 << 30)));
+    inbox_ = std::make_shared<Inbox>(group, bytes_of(tensor), tag, owner.name_);
+    inbox_->open();
+  });
+  win_size_ = tensor.nbytes();
+  buf_tensor_ = owning ? std::optional<at::Tensor>(tensor) : std::nullopt;
+  buf_dtype_ = tensor.scalar_type();
+  buf_device_ = tensor.device();
+  buf_shape_ = tensor.sizes().vec();
+}
+
+void Window::exchange(const TorchCommTutti& owner, c10d::Backend& group, const at::Tensor& tensor,
+                      std::int64_t number) {
+  constexpr std::int64_t kWords = 5;
+  const std::int64_t mine[kWords] = {number, static_cast<std::int64_t>(tensor.scalar_type()), tensor.numel(),
+                                     static_cast<std::int64_t>(loan_->arena()),
+                                     static_cast<std::int64_t>(loan_->offset())};
+  at::Tensor words = at::empty({kWords}, at::kLong);
+  std::copy(std::begin(mine), std::end(mine), words.data_ptr<std::int64_t>());
+  at::Tensor all = at::empty({group.getSize() * kWords}, at::kLong);
+  c10d::AllgatherOptions options;
+  options.timeout = owner.options_.timeout;
+  options.asyncOp = false;
+  group._allgather_base(all, words, options)->wait();
+  const auto* theirs = all.data_ptr<std::int64_t>();
+  peers_.clear();
+  for (int rank = 0; rank < group.getSize(); ++rank, theirs += kWords) {
+    const std::string who = "rank " + std::to_string(rank);
+    if (theirs[0] != mine[0]) {
+      owner.refuse("tensor_register", who + " registers another window: all ranks register theirs in the same order");
+    }
+    if (theirs[1] != mine[1]) owner.refuse("tensor_register", who + " registers a tensor of another dtype");
+    Peer peer{theirs[2], {}};
+    if (theirs[3] != 0 && rank != owner.rank_) {
+      peer.mapped = peer_bytes(static_cast<std::uint64_t>(theirs[3]), static_cast<std::uint64_t>(theirs[4]),
+                               static_cast<std::uint64_t>(theirs[2]) * tensor.element_size());
+    }
+    peers_.push_back(std::move(peer));
+  }
+}
+
+void Window::tensor_deregister() {
+  constexpr const char* kOperation = "tensor_deregister";
+  TorchCommTutti& owner = communicator(kOperation);
+  if (inbox_ == nullptr) owner.refuse(kOperation, "the window has no tensor, or it was deregistered");
+  const std::shared_ptr<Inbox> inbox = std::exchange(inbox_, nullptr);
+  buf_tensor_.reset();
+  win_size_ = 0;
+  const std::unique_ptr<Loan> loan = std::exchange(loan_, nullptr);
+  peers_.clear();
+  without_python([&] { inbox->close(owner.options_.timeout); });
+  loan->end();
+}
+
+std::shared_ptr<comms::TorchCommWindow> Window::clone() {
+  auto window = std::make_shared<Window>(link_);
+  if (buf_tensor_.has_value()) window->tensor_register(buf_tensor_->clone(), /*owning=*/true);
+  return window;
+}
+
+WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool async,
+                    const comms::PutOptions& options) {
+  constexpr const char* kOperation = "put";
+  Inbox& to = inbox(kOperation, peer);
+  TorchCommTutti& owner = communicator(kOperation);
+  if (!tensor.defined() || tensor.scalar_type() != buf_dtype_) {
+    owner.refuse(kOperation, std::string("the tensor's dtype must be the window's, ") + c10::toString(buf_dtype_));
+  }
+  const auto room = static_cast<std::uint64_t>(peers_[static_cast<std::size_t>(peer)].elements);
+  const auto count = static_cast<std::uint64_t>(tensor.numel());
+  if (first > room || count > room - first) {
+    owner.refuse(kOperation, std::to_string(count) + " elements at " + std::to_string(first) +
+                                 " end behind the window of rank " + std::to_string(peer) + ", which has " +
+                                 std::to_string(room));
+  }
+  return run(kOperation, async, options.timeout, [&]() -> Inbox::CallPtr {
+    // From a GPU data goes by way of the host, which waits for the current stream here.
+    const at::Tensor here = tensor.detach().cpu().contiguous();
+    const at::Tensor data = bytes_of(here);
+    const auto at = static_cast<std::int64_t>(first * tensor.element_size());
+    const at::Tensor& mapped = peer == owner.rank_ ? to.bytes() : peers_[static_cast<std::size_t>(peer)].mapped;
+    if (!mapped.defined()) return to.put(peer, at, data);
+    mapped.narrow(0, at, data.numel()).copy_(data);
+    return Event::ended();
+  });
+}
+
+WorkPtr Window::signal(int peer, bool async, const comms::SignalOptions& options) {
+  Inbox& to = inbox("signal", peer);
+  return run("signal", async, options.timeout, [&] { return to.signal(peer); });
+}
+
+WorkPtr Window::wait_signal(int peer, bool async, const comms::WaitSignalOptions& options) {
+  Inbox& from = inbox("wait_signal", peer);
+  const auto limit = limit_of(options.timeout);
+  return run("wait_signal", async, options.timeout, [&] { return from.next_signal(peer, limit); });
+}
+
+at::Tensor Window::map_remote_tensor(int rank) {
+  constexpr const char* kOperation = "map_remote_tensor";
+  inbox(kOperation, rank);
+  const TorchCommTutti& owner = communicator(kOperation);
+  if (rank == owner.rank_ && buf_tensor_.has_value()) return *buf_tensor_;
+  const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  const at::Tensor bytes = rank == owner.rank_ ? inbox_->bytes() : peer.mapped;
+  if (!bytes.defined()) {
+    owner.refuse(kOperation, "rank " + std::to_string(rank) +
+                                 "'s tensor is not in memory that this rank maps: it must " +
+                                 "be a CPU tensor made by tutti.empty on the same host");
+  }
+  const bool alike =
+      std::accumulate(buf_shape_.begin(), buf_shape_.end(), std::int64_t{1}, std::multiplies<>()) == peer.elements;
+  return at::for_blob(bytes.data_ptr(), alike ? at::IntArrayRef(buf_shape_) : at::IntArrayRef(peer.elements))
+      .options(at::TensorOptions().dtype(buf_dtype_).device(bytes.device()))
+      .target_device(bytes.device())
+      .deleter([bytes](void*) {})
+      .make_tensor();
+}
+
+std::shared_ptr<comms::TorchCommWindowAttr> Window::get_attr(int rank) {
+  inbox("get_attr", rank);
+  auto attributes = std::make_shared<comms::TorchCommWindowAttr>();
+  const bool mapped = rank == communicator("get_attr").rank_ || peers_[static_cast<std::size_t>(rank)].mapped.defined();
+  attributes->accessType = mapped ? comms::TorchCommWinAccessType::WIN_ACCESS_TYPE_UNIFIED
+                                  : comms::TorchCommWinAccessType::WIN_ACCESS_TYPE_SEPARATE;
+  return attributes;
+}
+
+Inbox::Milliseconds Window::limit_of(Inbox::Milliseconds timeout) const {
+  return timeout.count() > 0 ? timeout : communicator("a call").options_.timeout;
+}
+
+WorkPtr Window::run(const char* operation, bool async, Inbox::Milliseconds timeout,
+                    const std::function<Inbox::CallPtr()>& issue) {
+  return communicator(operation).run(
+      operation, /*tensor=*/nullptr, async, timeout, [&](c10d::Backend& /*group*/) { return issue(); },
+      limit_of(timeout));
+}
+
+}  // namespace tutti::torchcomms

@@ -1,0 +1,62 @@
+// A window of TorchComms: a tensor of each rank that the others put data into.
+//
+// Data and signals are messages (inbox.h), which the target's library takes while its program does something else.
+// Where the ranks of a host map the tensor's memory (tutti.empty), put() writes there itself, before it returns, and
+// map_remote_tensor() shows it. A signal tells that all that this rank has put before it is there.
+//
+// Ownership: the user's; it must not be used after its communicator has gone. Thread rule: TorchCommWindow's, the
+// caller serializes with the communicator's calls.
+#pragma once
+
+#include <comms/torchcomms/TorchCommBackend.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "torchcomms/backend.h"
+#include "torchcomms/inbox.h"
+
+namespace tutti::torchcomms {
+
+class Window final : public comms::TorchCommWindow {
+ public:
+  explicit Window(std::shared_ptr<TorchCommTutti::Link> link);
+
+  // Collective. The tensor is contiguous; sizes may differ from rank to rank, the dtype may not.
+  void tensor_register(const at::Tensor& tensor, bool owning) override;
+  // Collective: returns when no rank puts any more.
+  void tensor_deregister() override;
+  std::shared_ptr<comms::TorchCommWindow> clone() override;
+
+  WorkPtr put(const at::Tensor& tensor, int peer, std::size_t first, bool async,
+              const comms::PutOptions& options) override;
+  WorkPtr signal(int peer, bool async, const comms::SignalOptions& options) override;
+  WorkPtr wait_signal(int peer, bool async, const comms::WaitSignalOptions& options) override;
+  at::Tensor map_remote_tensor(int rank) override;
+  std::shared_ptr<comms::TorchCommWindowAttr> get_attr(int rank) override;
+
+ private:
+  // Refuses what cannot be done now.
+  TorchCommTutti& communicator(const char* operation) const;
+  Inbox& inbox(const char* operation, int peer) const;
+  // Tells the other ranks of this one's tensor, and learns of theirs.
+  void exchange(const TorchCommTutti& owner, c10d::Backend& group, const at::Tensor& tensor, std::int64_t number);
+
+  // Of a wait for a call that was given `timeout`.
+  Inbox::Milliseconds limit_of(Inbox::Milliseconds timeout) const;
+  WorkPtr run(const char* operation, bool async, Inbox::Milliseconds timeout,
+              const std::function<Inbox::CallPtr()>& issue);
+
+  struct Peer {
+    std::int64_t elements = 0;  // of its tensor
+    at::Tensor mapped;          // its bytes, where this rank maps them; else undefined
+  };
+
+  const std::shared_ptr<TorchCommTutti::Link> link_;
+  std::unique_ptr<Loan> loan_;    // of this rank's tensor
+  std::shared_ptr<Inbox> inbox_;  // null: nothing is registered
+  std::vector<Peer> peers_;
+};
+
+}  // namespace tutti::torchcomms

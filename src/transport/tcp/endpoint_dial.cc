@@ -1,0 +1,286 @@
+// How an endpoint dials, and what it knows of its streams.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "transport/tcp/endpoint.h"
+#include "transport/tcp/retries.h"
+#include "tutti/error.h"
+
+namespace tutti::tcp {
+namespace {
+
+using State = Member::Peer::State;
+
+constexpr const char* kNoDescriptorThere =
+    "cannot be reached: it has no descriptor left for a connection (raise its ulimit -n, or destroy groups that are "
+    "not used)";
+
+// A peer that lives takes what it was sent, or ends, before that.
+constexpr std::int64_t kLongestLingerMs = 60'000;
+
+const std::string& where(const Member& member, int peer) {
+  return member.known_addresses[static_cast<std::size_t>(peer)].there;
+}
+
+std::string other_secret(const Member& member, int peer) {
+  return "cannot be reached: whoever listens for it at " + where(member, peer) +
+         " has another secret; give all ranks the same TUTTI_SECRET, or none";
+}
+
+std::string no_way(const Member& member, int peer, int error) {
+  const std::string& at = where(member, peer);
+  if (error == ECONNREFUSED) return "died or cannot be reached any more: nobody listens at " + at;
+  return "cannot be reached: no way from here to " + at + " (" + std::strerror(error) +
+         "); TUTTI_SOCKET_IFNAME on that rank chooses the interface whose address it offers";
+}
+
+std::string has_left(const Member& member, int peer) {
+  return "died or cannot be reached any more: whoever listens at " + where(member, peer) + " has no such group";
+}
+
+}  // namespace
+
+const std::string& Endpoint::there_of(const Member& member, int peer) {
+  static const std::string unknown;
+  return member.known_addresses.empty() ? unknown : where(member, peer);
+}
+
+Endpoint::EndpointSet Endpoint::dialed_now() const {
+  EndpointSet under_way;
+  for (const Pending& p : pending_) {
+    if (p.member->at(p.peer).state == State::kDialing) under_way.insert(where(*p.member, p.peer));
+  }
+  return under_way;
+}
+
+// Two dials to one endpoint at once would make two streams: the second waits for what becomes of the first.
+bool Endpoint::must_queue(const Pending& pending, const EndpointSet& under_way) const {
+  const std::string& there = where(*pending.member, pending.peer);
+  return under_way.contains(there) && stream_to(there) == nullptr;
+}
+
+void Endpoint::start_dials(std::int64_t now_ms) {
+  EndpointSet under_way = dialed_now();
+  for (const Pending& pending : pending_) {
+    const auto [member, peer] = pending;
+    const Member::Peer& p = member->at(peer);
+    if (member->known_addresses.empty() || p.state != State::kResting || p.rest_until_ms > now_ms) continue;
+    if (must_queue(pending, under_way)) continue;
+    start_dial(*member, peer, now_ms);
+    if (p.state == State::kDialing) under_way.insert(where(*member, peer));
+  }
+}
+
+void Endpoint::start_dial(Member& member, int peer, std::int64_t now_ms) {
+  Member::Peer& p = member.at(peer);
+  const PeerAddress& address = member.known_addresses[static_cast<std::size_t>(peer)];
+  UniqueFd socket = begin_connect(address.endpoint, silence_);
+  if (socket) {
+    Offer offer;
+    offer.inlet = next_inlet_++;
+    if (auto stream = stream_to(address.there)) {
+      offer.stream = stream->far();
+      p.link.expect(std::move(stream), offer.inlet);  // the listener writes as soon as it has agreed
+    }
+    p.dial.emplace(Handshake::dial(std::move(socket), member.self, peer, address.group, offer));
+    p.dial_began_ms = now_ms;
+    p.state = State::kDialing;
+  } else if (out_of_resources(errno) || errno == EAGAIN) {
+    rest_after_failure(member, peer, now_ms,
+                       "cannot be reached: no descriptors, ports or memory left here: " + describe_errno(errno),
+                       kMostExhaustedHere);
+  } else {
+    give_up(member, peer, no_way(member, peer, errno));
+  }
+}
+
+void Endpoint::advance_dials(std::int64_t now_ms) {
+  const std::size_t first = 2 + strangers_.size();
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    const auto [member, peer] = pending_[i];
+    Member::Peer& p = member->at(peer);
+    if (p.state != State::kDialing) continue;
+    if (pollfds_[first + i].revents != 0) p.dial->advance();
+    const bool late =
+        p.dial->state() == Handshake::State::kConnecting && p.dial_began_ms + connect_timeout_.count() <= now_ms;
+    if (late) give_up_silent(*member, peer);
+    if (!late && p.dial->over()) on_dial_over(*member, peer, now_ms);
+  }
+}
+
+// And those that have queued behind this dial: the time that it took was theirs too.
+void Endpoint::give_up_silent(Member& member, int peer) {
+  const std::string there = where(member, peer);
+  for (const auto [other, its_peer] : pending_) {
+    const State state = other->at(its_peer).state;
+    const bool queued = state == State::kResting && !other->known_addresses.empty();
+    if ((other == &member && its_peer == peer) || (queued && where(*other, its_peer) == there)) {
+      give_up(*other, its_peer, no_way(*other, its_peer, ETIMEDOUT));
+    }
+  }
+}
+
+void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
+  Member::Peer& p = member.at(peer);
+  const auto lost = [&](std::string why) {
+    give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : std::move(why));
+  };
+  switch (p.dial->state()) {
+    case Handshake::State::kUnreachable:
+      if (p.was_full) return give_up(member, peer, kNoDescriptorThere);  // and has ended by now
+      return lost(no_way(member, peer, p.dial->error()));
+    case Handshake::State::kAbsent:
+      return lost(has_left(member, peer));
+    case Handshake::State::kForged:
+      return give_up(member, peer, other_secret(member, peer));
+    case Handshake::State::kBroken:
+      return rest_after_failure(member, peer, now_ms,
+                                left_at_our_proof(member, peer)
+                                    ? other_secret(member, peer)
+                                    : "died or cannot be reached any more: it ends every connection",
+                                kMostFailures);
+    default:
+      break;
+  }
+  const std::uint32_t far = p.dial->listeners_inlet();
+  switch (p.dial->verdict()) {
+    case Verdict::kAccept:
+      p.link.expect(new_stream(*p.dial, true, where(member, peer)), p.dial->offer().inlet);
+      p.dial.reset();
+      return bring_up(member, peer, far);
+    case Verdict::kShare:
+      if (p.link.stream() == nullptr) return give_up(member, peer, other_secret(member, peer));  // it was not asked
+      p.dial->seal();
+      p.dial.reset();
+      return bring_up(member, peer, far);
+    case Verdict::kYield:
+      drop_dial(p);
+      p.state = State::kResting;
+      p.rest_until_ms = now_ms + kYieldMs;
+      return;
+    case Verdict::kFull:
+      p.was_full = true;
+      return rest_after_failure(member, peer, now_ms, kNoDescriptorThere, kMostExhausted);
+    case Verdict::kRefuse:
+      return give_up(member, peer, kConnectionGone);
+  }
+}
+
+void Endpoint::rest_after_failure(Member& member, int peer, std::int64_t now_ms, std::string why, int most) {
+  Member::Peer& p = member.at(peer);
+  if (++p.failures > most) return give_up(member, peer, std::move(why));
+  drop_dial(p);
+  p.state = State::kResting;
+  p.rest_until_ms = now_ms + std::min(kFirstRestMs << (p.failures - 1), kLongestRestMs);
+}
+
+void Endpoint::drop_dial(Member::Peer& peer) {
+  peer.dial.reset();
+  peer.link.expect(nullptr, 0);
+}
+
+void Endpoint::give_up(Member& member, int peer, std::string why) {
+  Member::Peer& p = member.at(peer);
+  member.options.logger.info("tcp transport: rank " + std::to_string(peer) + " " + why);
+  member.set_why(peer, std::move(why));  // before the link ends: whoever sees that asks why
+  drop_dial(p);
+  p.state = State::kDown;
+  p.link.fail();
+  member.tell(peer);
+}
+
+// A dialer proves itself only to a listener whose proof is right. One that says it is `peer` and hangs up at ours has
+// another secret; it has given up, and its end must not be taken for a death. Only a hint, since it has proved nothing:
+// asked when this rank's own dial has failed.
+bool Endpoint::left_at_our_proof(Member& member, int peer) {
+  return member.at(peer).left_at_our_proof || std::any_of(strangers_.begin(), strangers_.end(), [&](Stranger& s) {
+           return s.handshake.self() == member.self && s.handshake.peer() == peer &&
+                  s.handshake.advance() == Handshake::State::kBroken;
+         });
+}
+
+// Streams.
+
+std::shared_ptr<Stream> Endpoint::stream_to(const std::string& there) const {
+  for (const Known& known : streams_) {
+    if (known.there.empty() || known.there != there) continue;
+    auto stream = known.stream.lock();
+    if (stream != nullptr && !stream->doubtful()) return stream;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Stream> Endpoint::stream_named(const StreamName& near) const {
+  if (near == StreamName{}) return nullptr;
+  for (const Known& known : streams_) {
+    auto stream = known.stream.lock();
+    if (stream != nullptr && stream->near() == near && !stream->doubtful()) return stream;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Stream> Endpoint::new_stream(Handshake& handshake, bool dialed, std::string there) {
+  auto stream = std::make_shared<Stream>(
+      handshake.take_socket(), handshake.stream_name(dialed), handshake.stream_name(!dialed),
+      Stream::Care{[this] { look(); }, [this](Lingering socket) { outlive(std::move(socket)); }});
+  if (streams_.empty()) watched_ms_ = now_in_ms();
+  streams_.push_back({stream, std::move(there)});
+  return stream;
+}
+
+// Who has accepted a connection may learn only now where the dialer's endpoint is.
+void Endpoint::name_stream(const Member& member, int peer) {
+  const auto& stream = member.peers[static_cast<std::size_t>(peer)]->link.stream();
+  for (Known& known : streams_) {
+    if (stream != nullptr && known.there.empty() && known.stream.lock() == stream) known.there = there_of(member, peer);
+  }
+}
+
+void Endpoint::bring_up(Member& member, int peer, std::uint32_t far) {
+  Member::Peer& p = member.at(peer);
+  p.link.attach(far);
+  p.state = State::kUp;
+  member.tell(peer);
+}
+
+void Endpoint::flush_streams() {
+  for (const Known& known : streams_) {
+    const auto stream = known.stream.lock();
+    if (stream != nullptr && stream->has_rest()) stream->flush();
+  }
+}
+
+void Endpoint::outlive(Lingering socket) {
+  {
+    const std::lock_guard lock(lingering_mutex_);
+    lingering_.push_back({std::move(socket), now_in_ms() + kLongestLingerMs});
+  }
+  look();
+}
+
+void Endpoint::look_at_lingering(std::int64_t now_ms) noexcept {
+  const std::lock_guard lock(lingering_mutex_);
+  std::erase_if(lingering_,
+                [now_ms](Outlived& outlived) { return outlived.socket.over() || outlived.until_ms <= now_ms; });
+}
+
+bool Endpoint::anything_lingers() const noexcept {
+  const std::lock_guard lock(lingering_mutex_);
+  return !lingering_.empty();
+}
+
+void Endpoint::watch_hosts(std::int64_t now_ms) {
+  const std::int64_t interval_ms = now_ms - watched_ms_;
+  if (streams_.empty() || interval_ms < heartbeat_.count()) return;
+  watched_ms_ = now_ms;
+  for (Known& known : streams_) {
+    const auto stream = known.stream.lock();
+    if (stream == nullptr || stream->dead()) continue;
+    if (!known.watch.silent(stream->fd(), silence_, static_cast<std::uint32_t>(interval_ms))) continue;
+    logger_.info("tcp transport: the host at " + known.there + " does not answer any more");
+    stream->cut("cannot be reached: its host does not answer any more");
+  }
+}
+
+}  // namespace tutti::tcp

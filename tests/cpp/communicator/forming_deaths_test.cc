@@ -1,0 +1,413 @@
+// A process that is killed while its group forms, at every step and at any moment: the others hear at once that it
+// died, and, but for random moments, which rank it was. Ranks are processes, and the deadline lies behind the watchdog
+// of each.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/process.h"
+#include "bootstrap/exchange.h"
+#include "bootstrap/meeting_place.h"
+#include "bootstrap/store_process.h"
+#include "communicator/thread_ranks.h"
+#include "support/child_process.h"
+#include "tutti/group_id.h"
+
+namespace tutti::test {
+namespace {
+
+constexpr const char* kName = "test";
+
+// What a rank's process ends with.
+enum Code : int { kNamed = 0, kOther = 1, kFormed = 2, kAnotherNamed = 3 };
+
+class ForwardingStore : public Store {
+ public:
+  explicit ForwardingStore(Store& below) : below_(below) {}
+
+  void set(std::string_view key, std::string_view value) override {
+    below_.set(key, value);
+    done();
+  }
+  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
+    std::string value = below_.get(key, timeout);
+    done();
+    return value;
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    const std::int64_t sum = below_.add(key, amount);
+    done();
+    return sum;
+  }
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    auto values = below_.multi_get(keys, timeout);
+    done();
+    return values;
+  }
+  void erase(std::string_view key) noexcept override { below_.erase(key); }
+
+ protected:
+  virtual void done() {}
+  Store& below_;
+};
+
+// A store whose rank dies once it has done so many operations.
+class DyingStore final : public ForwardingStore {
+ public:
+  DyingStore(Store& below, int operations) : ForwardingStore(below), left_(operations) {}
+
+ private:
+  void done() override {
+    if (--left_ == 0) ::raise(SIGKILL);
+  }
+  int left_;
+};
+
+enum class End { kDies, kDiesBeforeTheyLook, kGivesUp };
+
+// A store where the victim is the first of those who sign that they have seen all, and ends there.
+class PublishersStore final : public ForwardingStore {
+ public:
+  PublishersStore(Store& below, bool victim, End end) : ForwardingStore(below), victim_(victim), end_(end) {}
+
+  void set(std::string_view key, std::string_view value) override {
+    below_.set(key, value);
+    if (!victim_ && end_ == End::kDiesBeforeTheyLook) await_victim();
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount) override {
+    if (!victim_) await_victim();
+    const std::int64_t sum = below_.add(key, amount);
+    if (!victim_) return sum;
+    below_.set("was first", std::to_string(::getpid()));
+    if (end_ != End::kGivesUp) ::raise(SIGKILL);
+    throw_error(ErrorKind::kInternal, "no more room");
+  }
+
+ private:
+  void await_victim() {
+    const pid_t pid = std::stoi(below_.get("was first", std::chrono::seconds(60)));
+    if (end_ == End::kGivesUp) return;
+    const UniqueFd victim = open_pidfd(pid);  // empty: it has been reaped
+    pollfd ended{victim.get(), POLLIN, 0};
+    if (victim) ::poll(&ended, 1, 60'000);
+  }
+  const bool victim_;
+  const End end_;
+};
+
+// A store that gives one rank's values changed.
+class ChangingStore final : public ForwardingStore {
+ public:
+  ChangingStore(Store& below, std::size_t rank) : ForwardingStore(below), rank_(rank) {}
+
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    auto values = below_.multi_get(keys, timeout);
+    values[rank_].back() ^= 1;
+    return values;
+  }
+
+ private:
+  const std::size_t rank_;
+};
+
+// A store whose first rank is told that another has died when its peers have all that they await in common.
+class LateStore final : public ForwardingStore {
+ public:
+  LateStore(Store& below, int rank) : ForwardingStore(below), rank_(rank) {}
+
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    if (rank_ == 0) {
+      below_.get("others have read", std::chrono::seconds(30));
+      throw_error(ErrorKind::kPeerLost, "rank 7 died early");
+    }
+    auto values = below_.multi_get(keys, timeout);
+    below_.set("others have read", "");
+    return values;
+  }
+
+ private:
+  const int rank_;
+};
+
+CommunicatorOptions options_of(const std::string& layout, int rank) {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::minutes(10);
+  options.config.log_level = "error";
+  options.config.host_id = "host " + std::string(1, layout[static_cast<std::size_t>(rank)]);
+  return options;
+}
+
+struct Survivor {
+  Store& store;
+  const std::string& layout;
+  int rank, victim;
+
+  // Or a rank of its host is, that has noticed first, gave up, and had no connection yet by which to say why.
+  bool is_named(const std::string& text) const {
+    if (text.find("rank " + std::to_string(victim)) != std::string::npos) return true;
+    for (std::size_t r = 0; r < layout.size(); ++r) {
+      const std::string gone = "rank " + std::to_string(r) + " died or cannot be reached";
+      if (layout[r] == layout[static_cast<std::size_t>(victim)] && text.find(gone) != std::string::npos) return true;
+    }
+    return false;
+  }
+};
+
+// `form`, and calls in what it has made, until something fails. Nobody ends before all survivors are so far: the end of
+// one would be a loss to the others.
+int lost(const Survivor& self, const std::function<std::shared_ptr<Communicator>()>& form) {
+  std::shared_ptr<Communicator> group;
+  const Error error = error_of([&] {
+    group = form();
+    for (;;) group->run(Call{});
+  });
+  const std::string text = error.what();
+  const Code code = error.kind() != ErrorKind::kPeerLost ? kOther : self.is_named(text) ? kNamed : kAnotherNamed;
+  if (code != kNamed) std::fprintf(stderr, "rank %d: another error: %s\n", self.rank, text.c_str());
+  std::vector<std::string> keys;
+  for (int r = 0; r < static_cast<int>(self.layout.size()); ++r) {
+    if (r != self.victim) keys.push_back("finished " + std::to_string(r));
+  }
+  self.store.set("finished " + std::to_string(self.rank), "");
+  self.store.multi_get(keys, std::chrono::seconds(60));
+  return code;
+}
+
+using Ranks = std::vector<std::unique_ptr<ChildProcess>>;
+
+// A process a rank, which ends with what `body(store, rank)` returns.
+template <class Body>
+Ranks start_ranks(const std::string& layout, StoreProcess& stores, const Body& body) {
+  Ranks ranks;
+  for (int r = 0; r < static_cast<int>(layout.size()); ++r) {
+    ranks.push_back(std::make_unique<ChildProcess>([&, r] { return body(*stores.connect(), r); }));
+  }
+  return ranks;
+}
+
+// All survivors have lost a peer, in time. At a random moment it may be a survivor: one that has noticed first and
+// left.
+void expect_told(Ranks& ranks, int victim, const std::string& what) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (static_cast<int>(r) == victim) continue;
+    const int code = ranks[r]->join();
+    EXPECT_TRUE(code == kNamed || code == kAnotherNamed) << "rank " << r << " ended with " << code << ", " << what;
+  }
+}
+
+void expect_named(Ranks& ranks, int victim, const std::string& what) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (static_cast<int>(r) == victim) continue;
+    EXPECT_EQ(ranks[r]->join(), kNamed) << "rank " << r << ", " << what;
+  }
+}
+
+TEST(FormingDeaths, AtEveryStepOfAStore) {
+  for (const std::string layout : {"aa", "aaa", "aabb"}) {
+    const int size = static_cast<int>(layout.size());
+    for (int victim = 0; victim < size; ++victim) {
+      for (int operations = 1, died = 1; died == 1; ++operations) {
+        StoreProcess stores;
+        Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+          if (r != victim) {
+            return lost({store, layout, r, victim},
+                        [&] { return Communicator::create(store, kName, r, size, options_of(layout, r)); });
+          }
+          DyingStore dying(store, operations);
+          Communicator::create(dying, kName, r, size, options_of(layout, r));
+          return int{kFormed};  // it leaves
+        });
+        const std::string what =
+            layout + ": rank " + std::to_string(victim) + " dies after " + std::to_string(operations) + " operations";
+        expect_named(ranks, victim, what);
+        const int code = ranks[static_cast<std::size_t>(victim)]->join();
+        died = code == 1000 + SIGKILL ? 1 : 0;
+        EXPECT_EQ(code, died == 1 ? 1000 + SIGKILL : int{kFormed}) << what;
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Ends the victim some time after `begun()` has returned in the test's process: up to where the group has formed.
+class Killer {
+ public:
+  Killer() : seed_(std::random_device{}()), random_(seed_) {}
+
+  int choose(int most) { return std::uniform_int_distribution<int>(0, most)(random_); }
+  void kill(const ChildProcess& victim) {
+    const std::int64_t until = now_ns() + choose(8'000'000);
+    while (now_ns() < until) {
+    }
+    ::kill(victim.pid(), SIGKILL);
+  }
+  std::string seed() const { return "seed " + std::to_string(seed_); }
+
+ private:
+  unsigned seed_;
+  std::mt19937 random_;
+};
+
+constexpr int kRounds = 8;
+
+TEST(FormingDeaths, AtAnyMomentFromAStore) {
+  Killer killer;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string layout = round % 2 == 0 ? "aaa" : "aabb";
+    const int size = static_cast<int>(layout.size()), victim = killer.choose(size - 1);
+    StoreProcess stores;
+    Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+      return lost({store, layout, r, victim},
+                  [&] { return Communicator::create(store, kName, r, size, options_of(layout, r)); });
+    });
+    // Before it has given its card it is one that never comes.
+    stores.connect_here()->get(exchange_key(kName, kHostTopic, victim), std::chrono::seconds(30));
+    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
+    expect_told(ranks, victim, layout + ", " + killer.seed());
+    if (HasFailure()) return;
+  }
+}
+
+// The meeting place is the test's own process, which stays.
+TEST(FormingDeaths, AtAnyMomentFromAnId) {
+  Killer killer;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string layout = round % 2 == 0 ? "aaa" : "aab";
+    const int size = static_cast<int>(layout.size()), victim = killer.choose(size - 1);
+    Gate gate;
+    StoreProcess stores;  // carries the id
+    Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+      const std::string text = store.get("id", std::chrono::seconds(30));
+      GroupId id;
+      std::copy_n(text.begin(), id.size(), id.begin());
+      return lost({store, layout, r, victim}, [&] { return join_group(id, r, size, options_of(layout, r)); });
+    });
+    ChildProcess maker([&] {
+      const GroupId id = make_group_id(Config{}, "localhost");
+      const auto store = stores.connect();
+      store->set("id", std::string_view(id.data(), id.size()));
+      const auto place = reach(*decode_meeting_place(id), std::chrono::seconds(30));
+      try {
+        place->get(exchange_key("group", kHostTopic, victim), std::chrono::seconds(30));
+      } catch (const Error&) {  // it is dead already
+      }
+      store->set("begun", "");
+      return gate.wait() ? 0 : 1;
+    });
+    stores.connect_here()->get("begun", std::chrono::seconds(30));
+    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
+    expect_told(ranks, victim, layout + ", " + killer.seed());
+    gate.open();
+    EXPECT_EQ(maker.join(), 0);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(FormingDeaths, AtAnyMomentOfASplit) {
+  Killer killer;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string layout = round % 2 == 0 ? "aaa" : "aab";
+    const int size = static_cast<int>(layout.size()), victim = killer.choose(size - 1);
+    StoreProcess stores;
+    Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+      return lost({store, layout, r, victim}, [&] {
+        const auto parent = Communicator::create(store, kName, r, size, options_of(layout, r));
+        if (r == victim) store.set("begun", "");
+        return split_group(*parent, 0, r, "part");
+      });
+    });
+    stores.connect_here()->get("begun", std::chrono::seconds(30));
+    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
+    expect_told(ranks, victim, layout + ", " + killer.seed());
+    if (HasFailure()) return;
+  }
+}
+
+// The survivors are a group of their own, or are told who died.
+TEST(FormingDeaths, AtAnyMomentOfAShrink) {
+  Killer killer;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string layout = round % 2 == 0 ? "aaa" : "aab";
+    const int size = static_cast<int>(layout.size()), victim = killer.choose(1);  // not one that is alone on its host
+    StoreProcess stores;
+    Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+      const auto parent = Communicator::create(store, kName, r, size, options_of(layout, r));
+      store.set("begun " + std::to_string(r), "");
+      std::vector<int> members;
+      return lost({store, layout, r, victim}, [&] {
+        auto smaller = parent->shrink(store, "smaller", {}, &members);
+        if (static_cast<int>(members.size()) == size) return smaller;
+        smaller->run(Call{});
+        throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(victim) + " is left out");
+      });
+    });
+    // All have the group that is to shrink.
+    for (int r = 0; r < size; ++r) {
+      stores.connect_here()->get("begun " + std::to_string(r), std::chrono::seconds(30));
+    }
+    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
+    expect_told(ranks, victim, layout + ", " + killer.seed());
+    if (HasFailure()) return;
+  }
+}
+
+// Of the rank that was to publish who is there: dead, or ended by an error of its own, before it has.
+TEST(FormingDeaths, OfTheOneThatAllAwaitInAShrink) {
+  for (const std::string layout : {"aab", "aba", "aaa"}) {
+    for (const End end : {End::kDies, End::kDiesBeforeTheyLook, End::kGivesUp}) {
+      const int victim =
+          end == End::kGivesUp ? 1 : 0;  // also one that is alone on its host, where it can say so itself
+      StoreProcess stores;
+      Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+        const auto parent = Communicator::create(store, kName, r, 3, options_of(layout, r));
+        PublishersStore shared(store, r == victim, end);
+        const auto shrink = [&] { return parent->shrink(shared, "smaller", {}, nullptr); };
+        if (r != victim) return lost({store, layout, r, victim}, shrink);
+        return int{error_of(shrink).kind() == ErrorKind::kInternal ? kNamed : kOther};
+      });
+      expect_named(ranks, victim, layout + ", end " + std::to_string(static_cast<int>(end)));
+      EXPECT_EQ(ranks[static_cast<std::size_t>(victim)]->join(), end == End::kGivesUp ? kNamed : 1000 + SIGKILL);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// What one rank alone finds wrong ends the others' forming, too.
+TEST(FormingDeaths, OfOneThatTheStoreIsNotTrueTo) {
+  const std::string layout = "ab";
+  StoreProcess stores;
+  Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+    ChangingStore changed(store, 1);
+    Store& own = r == 1 ? static_cast<Store&>(changed) : store;
+    const Error error = error_of([&] { Communicator::create(own, kName, r, 2, options_of(layout, r)); });
+    const bool found = std::string(error.what()).find("does not give back what rank 1 put") != std::string::npos;
+    const ErrorKind kind = r == 1 ? ErrorKind::kMismatch : ErrorKind::kPeerLost;
+    return int{found && error.kind() == kind ? kNamed : kOther};
+  });
+  expect_named(ranks, -1, "the store changes rank 1's card");
+}
+
+// The leader of a host fails while the others already turn to it.
+TEST(FormingDeaths, OfWhatTheLeaderAloneIsTold) {
+  const std::string layout = "aa";
+  StoreProcess stores;
+  Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+    LateStore late(store, r);
+    const Error error = error_of([&] { Communicator::create(late, kName, r, 2, options_of(layout, r)); });
+    const bool told = std::string(error.what()).find("rank 7 died early") != std::string::npos;
+    return int{told && error.kind() == ErrorKind::kPeerLost ? kNamed : kOther};
+  });
+  expect_named(ranks, -1, "rank 0 is told alone");
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,121 @@
+// The suite of devices on the CPU and on a plug-in made by the recipe of docs/contributing.md, and what the public
+// entry makes of such a plug-in: nothing but its own library is needed.
+#include "conformance/device.h"
+
+#include <thread>
+
+#include "bootstrap/memory_store.h"
+#include "device/registry.h"
+#include "tutti/device_communicator.h"
+
+namespace tutti::test {
+namespace {
+
+Device& loopback() {
+  static DeviceRegistry registry({LOOPBACK_PLUGIN});
+  return registry.find("loopback");
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance,
+                         ::testing::Values(DeviceSource{"cpu", []() -> Device& { return cpu_device(); }}));
+INSTANTIATE_TEST_SUITE_P(Loopback, DeviceConformance, ::testing::Values(DeviceSource{"loopback", loopback}));
+
+class LoopbackDevice : public ::testing::Test {
+ protected:
+  void SetUp() override { ::setenv("TUTTI_PLUGIN_PATH", LOOPBACK_PLUGIN, 1); }
+
+  // Runs `body` on every rank, each a thread with a group on devices of `kind`.
+  static void run_ranks(const std::string& kind, int size, const std::function<void(int, DeviceCommunicator&)>& body) {
+    const auto store = std::make_shared<MemoryStore>();
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < size; ++r) {
+      ranks.emplace_back([&, r] {
+        try {
+          CommunicatorOptions options;
+          options.timeout = std::chrono::seconds(60);
+          options.config = config_from_environment();
+          const auto host = Communicator::create(*store, "host", r, size, options);
+          body(r, *DeviceCommunicator::create(kind, store, "device", *host));
+          host->shutdown();
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << r << ": " << error.what();
+        }
+      });
+    }
+    for (std::thread& rank : ranks) rank.join();
+  }
+};
+
+// Numbers in memory of the device.
+class Numbers {
+ public:
+  explicit Numbers(const std::vector<float>& values) : count_(values.size()), data_(loopback().allocate(bytes())) {
+    loopback().copy(data_, values.data(), bytes());
+  }
+  ~Numbers() { loopback().deallocate(data_, bytes()); }
+  Numbers(const Numbers&) = delete;
+
+  std::size_t bytes() const { return count_ * sizeof(float); }
+  void* data() const { return data_; }
+  std::vector<float> read() const {
+    std::vector<float> values(count_);
+    loopback().copy(values.data(), data_, bytes());
+    return values;
+  }
+
+ private:
+  std::size_t count_;
+  void* data_;
+};
+
+TEST_F(LoopbackDevice, CollectivesRunThroughThePublicEntry) {
+  run_ranks("loopback", 3, [](int rank, DeviceCommunicator& group) {
+    const Numbers data(std::vector<float>(1000, static_cast<float>(rank + 1))), all(std::vector<float>(3000));
+    EXPECT_EQ(device_of("loopback", data.data()), std::optional(0));
+    Call call;
+    call.collective = Collective::kAllReduce;
+    call.dtype = DataType::kFloat32;
+    call.count = 1000;
+    call.input = call.output = Blocks::single(data.data(), data.bytes());
+    group.run(call, {});
+    EXPECT_EQ(data.read(), std::vector<float>(1000, 6));
+
+    std::vector<void*> blocks;
+    for (int r = 0; r < 3; ++r) blocks.push_back(static_cast<std::byte*>(all.data()) + 4000 * (2 - r));
+    call.collective = Collective::kAllGather;
+    call.output = Blocks::list(blocks.data(), nullptr);
+    call.output.bytes = data.bytes();
+    group.run(call, {});
+    EXPECT_EQ(all.read(), std::vector<float>(3000, 6));
+  });
+}
+
+TEST_F(LoopbackDevice, MessagesRunThroughThePublicEntry) {
+  run_ranks("loopback", 2, [](int rank, DeviceCommunicator& group) {
+    const Numbers data(std::vector<float>(5, static_cast<float>(rank)));
+    if (rank == 0) return group.send(data.data(), data.bytes(), 1, 7, {});
+    group.recv(data.data(), data.bytes(), 0, 7, {});
+    EXPECT_EQ(data.read(), std::vector<float>(5, 0));
+  });
+}
+
+TEST_F(LoopbackDevice, AddressesOfTheHostAreOnNoDevice) {
+  const float number = 1;
+  EXPECT_EQ(device_of("loopback", &number), std::nullopt);
+  EXPECT_EQ(device_of("nowhere", &number), std::nullopt);
+}
+
+TEST_F(LoopbackDevice, AKindWithoutAPluginSaysWhatIsMissing) {
+  run_ranks("nowhere", 1, [](int, DeviceCommunicator& group) {
+    try {
+      group.own_stream(0);
+      FAIL() << "a stream of no device";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find("libtutti_nowhere"), std::string::npos) << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,216 @@
+// Which plan a call on GPUs takes, and how ranks agree on the plans that they have. Offers are made for several ranks
+// and compared as communicators do; nothing here runs.
+#include "communicator/cuda/plan_table.h"
+
+#include <gtest/gtest.h>
+
+#include "algorithm/user/algorithm_source.h"
+#include "executor/executor_plans.h"
+#include "plan/writer.h"
+#include "tutti/error.h"
+
+namespace tutti::cuda {
+namespace {
+
+constexpr int kSize = 2, kBlocks = 64;
+
+UserAlgorithmPtr made(plan::Plan plan, const std::string& name) {
+  plan.name = name;
+  return plan_algorithm(plan::write_plan(plan), name + ".json");
+}
+
+UserAlgorithmPtr with_sizes(const UserAlgorithmPtr& algorithm, std::uint64_t least, std::uint64_t most) {
+  AlgorithmLimits limits = algorithm->limits();
+  limits.min_bytes = least;
+  limits.max_bytes = most;
+  return algorithm->with_limits(limits);
+}
+
+CallShape sum_of(std::size_t bytes) {
+  CallShape shape;
+  shape.collective = Collective::kAllReduce;
+  shape.dtype = DataType::kFloat32;
+  shape.bytes = bytes;
+  shape.ranks = kSize;
+  return shape;
+}
+
+// The tables of both ranks after they have offered the same.
+struct Tables {
+  PlanTable tables[kSize];
+
+  std::vector<std::uint64_t> offer(const std::vector<UserAlgorithmPtr>& algorithms, int blocks = kBlocks,
+                                   bool chooses = false) {
+    std::vector<PlanOffer> offers;
+    std::vector<std::string> texts;
+    for (int r = 0; r < kSize; ++r) {
+      offers.emplace_back(algorithms, &tables[r], r, kSize, blocks, chooses);
+      texts.push_back(offers.back().text());
+    }
+    for (int r = 0; r < kSize; ++r) {
+      offers[static_cast<std::size_t>(r)].agree(texts);
+      tables[r].add(offers[static_cast<std::size_t>(r)].take_new());
+    }
+    return offers.front().identities();
+  }
+};
+
+std::string name_of(const TablePlan* plan) { return plan != nullptr ? plan->name : ""; }
+
+template <typename F>
+Error error_of(F f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {ErrorKind::kInternal, ""};
+}
+
+TEST(PlanTable, TheProgramsPlansComeBeforeThoseOfFilesInTheirOrder) {
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring");
+  const auto small = with_sizes(made(plan::packet_two_step_all_reduce(kSize), "small"), 1, 1000);
+  const auto file = made(plan::two_step_all_reduce(kSize), "file");
+  Tables both;
+  const auto files = both.offer({file});
+  const auto given = both.offer({small, ring});
+  for (PlanTable& table : both.tables) {
+    table.set_files(files);
+    EXPECT_EQ(name_of(table.first_fit(sum_of(4000))), "plan:file");
+    table.install(given, nullptr);
+    EXPECT_EQ(name_of(table.first_fit(sum_of(1000))), "plan:small");
+    EXPECT_EQ(name_of(table.first_fit(sum_of(1004))), "plan:ring");
+    const std::string text = table.explain(sum_of(1004), table.first_fit(sum_of(1004)));
+    EXPECT_EQ(text,
+              "   plan:small: not here: is for messages of other sizes\n"
+              "-> plan:ring: runs the plan of ring.json\n"
+              "   plan:file: would work; another is preferred\n");
+    table.install({}, nullptr);
+    EXPECT_EQ(name_of(table.first_fit(sum_of(1000))), "plan:file");
+  }
+}
+
+TEST(PlanTable, AFunctionsAnswerCountsWhereItFitsAndElseTheFiles) {
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring"), file = made(plan::two_step_all_reduce(kSize), "file");
+  Tables both;
+  const auto files = both.offer({file}), given = both.offer({ring}, kBlocks, true);
+  PlanTable& table = both.tables[1];
+  table.set_files(files);
+  table.install(given, [&](const AlgorithmRequest&) { return ring; });
+  ASSERT_TRUE(table.chooser());
+  EXPECT_EQ(name_of(table.answered(table.chooser()({})->identity(), sum_of(1000))), "plan:ring");
+  EXPECT_EQ(table.answered(0, sum_of(1000)), nullptr);
+  CallShape product = sum_of(1000);
+  product.op = ReduceOp::kPremulSum;  // no plan on GPUs multiplies
+  EXPECT_EQ(table.answered(ring->identity(), product), nullptr);
+  EXPECT_EQ(name_of(table.first_fit(sum_of(1000))), "plan:file");  // not the ring, of which the function decides
+  EXPECT_NE(table.explain(sum_of(1000), nullptr).find("plan:ring: would work; the selector function decides"),
+            std::string::npos);
+}
+
+// Graphs keep tables: what a program has given is let go when the communicator gives it back.
+TEST(PlanTable, KeepsNothingOfTheProgram) {
+  auto ring = made(plan::ring_all_reduce(kSize), "ring");
+  const std::weak_ptr<const UserAlgorithm> held = ring;
+  const auto function = std::make_shared<int>();
+  Tables both;
+  const auto given = both.offer({ring}, kBlocks, true);
+  both.tables[0].install(given, [function](const AlgorithmRequest&) { return nullptr; });
+  ring.reset();
+  EXPECT_TRUE(held.expired());
+  EXPECT_EQ(function.use_count(), 2);
+  EXPECT_TRUE(both.tables[0].install({}, nullptr)) << "is returned, to go where no mutex is held";
+  EXPECT_EQ(function.use_count(), 1);
+}
+
+TEST(PlanTable, ANamedAlgorithmRunsOrSaysWhyNot) {
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring"), late = made(plan::two_step_all_reduce(kSize), "late");
+  const auto three = made(plan::ring_all_reduce(3), "three"), gather = made(plan::port_all_gather(kSize), "gather");
+  const auto slots = library_algorithm(Collective::kAllReduce, "slots");
+  Tables both;
+  both.offer({ring, gather});
+  const PlanTable& table = both.tables[0];
+  EXPECT_EQ(table.named(*ring, sum_of(1000)).name, "plan:ring");
+  struct Refused {
+    UserAlgorithmPtr algorithm;
+    ErrorKind kind;
+    const char* text;
+  };
+  for (const Refused& r :
+       {Refused{gather, ErrorKind::kInvalidArgument, "\"gather\" computes all_gather, not all_reduce"},
+        Refused{slots, ErrorKind::kUnsupported, "\"slots\" computes in main memory"},
+        Refused{three, ErrorKind::kInvalidArgument, "is for other ranks"},
+        Refused{late, ErrorKind::kInvalidArgument, "has no memory on these GPUs yet"}}) {
+    const Error error = error_of([&] { static_cast<void>(table.named(*r.algorithm, sum_of(1000))); });
+    EXPECT_EQ(error.kind(), r.kind);
+    EXPECT_NE(std::string(error.what()).find(r.text), std::string::npos) << error.what();
+  }
+}
+
+TEST(PlanTable, ThePlanOfAFileIsTheOneThatAProgramGives) {
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring");
+  const auto* source = dynamic_cast<const AlgorithmSource*>(ring.get());
+  const auto again = plan_algorithm(*source->plan_file());
+  EXPECT_EQ(again->identity(), ring->identity());
+  Tables both;
+  both.offer({ring});
+  EXPECT_EQ(PlanOffer({again}, &both.tables[0], 0, kSize, kBlocks, false).take_new().size(), 0U);
+}
+
+TEST(PlanTable, RanksThatOfferOthersAllRaise) {
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring"), other = made(plan::two_step_all_reduce(kSize), "other");
+  const auto text_of = [&](const std::vector<UserAlgorithmPtr>& list, bool chooses) {
+    return PlanOffer(list, nullptr, 1, kSize, kBlocks, chooses).text();
+  };
+  PlanOffer mine({ring}, nullptr, 0, kSize, kBlocks, false);
+  const Error named = error_of([&] { mine.agree({mine.text(), text_of({other}, false)}); });
+  EXPECT_EQ(named.kind(), ErrorKind::kMismatch);
+  EXPECT_NE(std::string(named.what()).find("rank 0 ring ("), std::string::npos) << named.what();
+  EXPECT_NE(std::string(named.what()).find("rank 1 other ("), std::string::npos) << named.what();
+  const Error fewer = error_of([&] { mine.agree({mine.text(), text_of({}, false)}); });
+  EXPECT_NE(std::string(fewer.what()).find("rank 1 nothing"), std::string::npos) << fewer.what();
+  const Error chosen = error_of([&] { mine.agree({mine.text(), text_of({ring}, true)}); });
+  EXPECT_NE(std::string(chosen.what()).find("rank 1 by a function"), std::string::npos) << chosen.what();
+}
+
+// Of what one rank alone cannot place, the others are told, and leave it too.
+TEST(PlanTable, WhatOneRankCannotRunNoneDoes) {
+  const auto two_step = made(plan::two_step_all_reduce(kSize), "two_step");
+  PlanOffer here({two_step}, nullptr, 0, kSize, kBlocks, false), there({two_step}, nullptr, 1, kSize, 1, false);
+  const std::vector<std::string> texts{here.text(), there.text()};
+  here.agree(texts);
+  there.agree(texts);
+  PlanTable mine, theirs;
+  mine.add(here.take_new());
+  theirs.add(there.take_new());
+  for (const auto& [table, text] : {std::pair(&mine, "rank 1 of 2 cannot run it: plan \"two_step\" on GPUs: its 3 "),
+                                    std::pair(&theirs, "plan \"two_step\" on GPUs: its 3 thread blocks")}) {
+    const TablePlan* const plan = table->find(two_step->identity());
+    ASSERT_NE(plan, nullptr);
+    EXPECT_EQ(plan->device, nullptr);
+    EXPECT_EQ(plan->unfit.find(text), 0U) << plan->unfit;
+    table->install({two_step->identity()}, nullptr);
+    EXPECT_EQ(table->first_fit(sum_of(1000)), nullptr);
+    EXPECT_EQ(error_of([&] { static_cast<void>(table->named(*two_step, sum_of(1000))); }).kind(),
+              ErrorKind::kUnsupported);
+  }
+}
+
+// Many plans share the memory that few have to themselves.
+TEST(PlanTable, ManyPlansTogetherHaveABound) {
+  std::vector<UserAlgorithmPtr> many;
+  for (int i = 0; i < 40; ++i) many.push_back(made(plan::ring_all_reduce(kSize), "ring" + std::to_string(i)));
+  std::size_t total = 0;
+  for (const auto& plan : PlanOffer(many, nullptr, 0, kSize, kBlocks, false).take_new()) {
+    ASSERT_NE(plan->device, nullptr) << plan->unfit;
+    total += plan->device->memory_bytes();
+  }
+  EXPECT_LE(total, std::size_t{256} << 20);
+  EXPECT_GT(total, std::size_t{200} << 20);
+  const auto alone = PlanOffer({many.front()}, nullptr, 0, kSize, kBlocks, false).take_new();
+  EXPECT_GT(alone.front()->device->memory_bytes(), std::size_t{12} << 20);
+}
+
+}  // namespace
+}  // namespace tutti::cuda

@@ -1,0 +1,123 @@
+// Communicators of devices without a device, for plug-ins of tests.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "communicator/call_check.h"
+#include "device/registry.h"
+#include "tutti/communicator.h"
+#include "tutti/cuda_communicator.h"
+
+namespace tutti::test {
+
+// Checks calls and does nothing else; a plug-in overrides what it is about, run() at least.
+class BareCommunicator : public CudaCommunicator {
+ public:
+  BareCommunicator(int rank, int size, int device = 0) : rank_(rank), size_(size), device_(device) {}
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  int device() const noexcept override { return device_; }
+  void check(const Call& call) const override { check_call(call, rank_, size_); }
+  void set_algorithms(Store&, AlgorithmSet) override {}
+  void prepare(Store&, const UserAlgorithmPtr&) override {}
+  std::shared_ptr<CudaMemory> allocate(Store&, const std::string&, std::size_t) override { return nullptr; }
+  void run_in(const CudaRegion&, const Call&, CudaStream, std::chrono::milliseconds) override {}
+  std::vector<std::shared_ptr<CudaRegion>> register_memory(Store&, const std::vector<CudaRange>&) override {
+    return {};
+  }
+  void unregister_memory(Store&, std::vector<std::shared_ptr<CudaRegion>>) override {}
+  std::uint32_t port_memory(const CudaRegion&) override { return 0; }
+  bool is_registered(const void*, std::size_t) const override { return false; }
+  std::uint64_t direct_calls() const noexcept override { return 0; }
+  void exchange(const std::vector<CudaMessage>&, CudaStream, std::chrono::milliseconds) override {}
+  void all_reduce_add_rms_norm(const CudaAddRmsNorm&, CudaStream, std::chrono::milliseconds) override {}
+  void all_reduce_quantized(const CudaQuantizedAllReduce&, CudaStream, std::chrono::milliseconds) override {}
+  CudaStream own_stream() override { return nullptr; }
+  bool is_capturing(CudaStream) const override { return false; }
+  void synchronize(CudaStream) override {
+    if (const auto error = failure()) throw Error(*error);
+  }
+  std::optional<Error> failure() const override { return std::nullopt; }
+  void abort(const std::string&) noexcept override {}
+  void set_timeout(std::chrono::milliseconds) noexcept override {}
+  std::string explain(const Call&) const override { return "bare"; }
+  std::string candidates(const Call& call) const override { return explain(call); }
+  std::string explain_in(const Call& call) const override { return explain(call); }
+  const std::string& transport() const noexcept override { return transport_; }
+  Metrics metrics() const override { return {}; }
+  void reset_metrics() noexcept override {}
+  std::string flight_record() const override { return {}; }
+  std::uint64_t sequence() const noexcept override { return 0; }
+
+ private:
+  const int rank_, size_, device_;
+  const std::string transport_ = "peer memory of nothing";
+};
+
+// Makes every call at once, by a Communicator on CPUs, in memory that the host reaches.
+class HostCommunicator : public BareCommunicator {
+ public:
+  HostCommunicator(Store& store, const std::string& id, int rank, int size, const CudaOptions& options)
+      : BareCommunicator(rank, size, std::max(options.device, 0)),
+        host_(Communicator::create(store, id + "/host", rank, size, options_of(options))) {}
+  void run(const Call& call, CudaStream, std::chrono::milliseconds timeout) override { host_->run(call, timeout); }
+  void set_algorithms(Store&, AlgorithmSet set) override { host_->set_algorithms(std::move(set)); }
+  void exchange(const std::vector<CudaMessage>& messages, CudaStream, std::chrono::milliseconds timeout) override {
+    std::vector<WorkPtr> works;
+    for (const CudaMessage& m : messages) {
+      works.push_back(m.send ? host_->isend(m.data, m.bytes, DataType::kByte, m.peer, m.tag, timeout)
+                             : host_->irecv(m.data, m.bytes, DataType::kByte, m.peer, m.tag, timeout));
+    }
+    for (const WorkPtr& work : works) work->wait();
+  }
+  std::optional<Error> failure() const override { return host_->failure(); }
+  void abort(const std::string& reason) noexcept override { host_->abort(reason); }
+  void set_timeout(std::chrono::milliseconds timeout) noexcept override { host_->set_timeout(timeout); }
+  std::string explain(const Call& call) const override { return host_->explain(call); }
+  Metrics metrics() const override {
+    Metrics metrics = host_->metrics();
+    for (MetricsRow& row : metrics.rows) row.device = "cuda";
+    return metrics;
+  }
+  void reset_metrics() noexcept override { host_->reset_metrics(); }
+  std::string flight_record() const override { return host_->flight_record(); }
+  std::uint64_t sequence() const noexcept override { return host_->sequence(); }
+
+ private:
+  static CommunicatorOptions options_of(const CudaOptions& options) {
+    CommunicatorOptions result;
+    result.config = *options.config;
+    result.config.plan_path = options.plan_path;
+    result.timeout = options.timeout;
+    result.name = options.name;
+    return result;
+  }
+
+  const std::shared_ptr<Communicator> host_;
+};
+
+// Has a name and communicators, and neither memory nor arithmetic.
+class BareDevice : public Device {
+ public:
+  std::string_view name() const noexcept override { return "cuda"; }
+  void* allocate(std::size_t) override { return nullptr; }
+  void deallocate(void*, std::size_t) noexcept override {}
+  bool supports(DataType, ReduceOp) const noexcept override { return false; }
+  void reduce(void* const*, int, const void* const*, int, std::size_t, DataType, ReduceOp,
+              int) const noexcept override {}
+  void copy(void*, const void*, std::size_t) const noexcept override {}
+  void synchronize() override {}
+};
+
+// What libtutti_<name>.so gives.
+template <class Made>
+constexpr DevicePlugin plugin_of(const char* name) noexcept {
+  return {kDeviceAbiVersion, name, []() -> Device* { return new Made; },
+          [](Device* device) noexcept { delete device; }};
+}
+
+}  // namespace tutti::test

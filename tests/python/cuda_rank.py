@@ -1,0 +1,114 @@
+"""One rank of the tests of tutti.Communicator on GPUs. Its arguments name what it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from group_tasks import run_apart
+
+import tutti
+from tutti.language import AlgoSpec, AllReduce
+from tutti.language.builtins import BUILTINS
+
+
+def every_collective(comm: tutti.Communicator) -> None:
+    """On a stream of the group and on torch's; against sums of whole numbers."""
+    n, me = comm.size, comm.rank
+    for count in (1, 1000, 300_000):
+        mine = torch.full((count,), me + 1.0, device="cuda")
+        whole = torch.arange(1.0, n + 1, device="cuda").repeat_interleave(count)
+        for stream in (None, torch.cuda.current_stream(), torch.cuda.Stream()):
+            place = torch.zeros(count, device="cuda")
+            places = torch.zeros(n * count, device="cuda")
+            torch.cuda.synchronize()
+            comm.all_reduce(mine, place, stream=stream)
+            comm.all_gather(mine, places, stream=stream)
+            torch.cuda.synchronize()
+            assert torch.equal(place, torch.full_like(place, n * (n + 1) / 2))
+            assert torch.equal(places, whole)
+            place.zero_()
+            comm.reduce_scatter(whole, place)  # ordered behind zero_() without a wait here
+            assert torch.equal(place, torch.full_like(place, n * (me + 1.0)))
+            comm.broadcast(place, root=n - 1)
+            assert torch.equal(place, torch.full_like(place, n * float(n)))
+
+
+def graphs(comm: tutti.Communicator) -> None:
+    """Captured calls, and replays with other data."""
+    data = torch.ones(5000, device="cuda")
+    comm.all_reduce(data)
+    side = torch.cuda.Stream()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        comm.all_reduce(data, stream=side)
+    for value in (1.0, 3.0):
+        data.fill_(value)
+        torch.cuda.synchronize()
+        comm.barrier()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(data, torch.full_like(data, value * comm.size))
+
+
+def messages(comm: tutti.Communicator) -> None:
+    """Both directions of all pairs, small and large."""
+    for count in (3, 1_000_000):
+        for step in range(1, comm.size):
+            to, source = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+            given, got = torch.full((count,), float(comm.rank), device="cuda"), torch.empty(count, device="cuda")
+            for sends in (True, False) if comm.rank < to else (False, True):
+                if sends:
+                    comm.send(given, to)
+                else:
+                    assert comm.recv(got, source) == source
+            assert torch.equal(got, torch.full_like(got, float(source)))
+
+
+def algorithms(comm: tutti.Communicator) -> None:
+    """Plans that are given and that a call names: arrays and addresses, eagerly and in a graph."""
+    n = comm.size
+    plans = {
+        name: tutti.compile(
+            BUILTINS["allreduce", name], AlgoSpec(name=f"my_{name}", collective=AllReduce(n, 1)), comm.rank
+        )
+        for name in ("ring", "two_shot")
+    }
+
+    def ran() -> set[str]:
+        rows = {row["algorithm"] for row in comm.metrics()["rows"] if row["device"] == "cuda"}
+        comm.reset_metrics()
+        return rows
+
+    builder = tutti.AlgorithmCollectionBuilder(comm)
+    builder.add_algorithm_builder(plans["ring"])
+    builder.build()
+    data = torch.full((70_000,), comm.rank + 1.0, device="cuda")
+    total = n * (n + 1) / 2
+    out = comm.all_reduce(data, torch.empty_like(data))
+    assert torch.equal(out, torch.full_like(out, total)) and ran() == {"plan:my_ring"}
+    stream = torch.cuda.current_stream().cuda_stream
+    plans["two_shot"].execute(comm, data, out.zero_(), stream=stream)
+    assert torch.equal(out, torch.full_like(out, total)) and ran() == {"plan:my_two_shot"}
+    plans["two_shot"].execute(
+        comm, data.data_ptr(), out.zero_().data_ptr(), data.nbytes, out.nbytes, tutti.DataType.float32, stream=stream
+    )
+    assert torch.equal(out, torch.full_like(out, total)) and ran() == {"plan:my_two_shot"}
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        plans["two_shot"].execute(comm, data, out, stream=side)
+    out.zero_()
+    torch.cuda.synchronize()
+    comm.barrier()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, torch.full_like(out, total))
+    builder.reset()
+    builder.build()
+    comm.all_reduce(data.clone())
+    assert "plan:my_ring" not in ran()
+    comm.all_reduce(np.ones(3))
+    assert [len(record["entries"]) > 0 for record in comm.flight_records()] == [True, True]
+
+
+if __name__ == "__main__":
+    run_apart(globals(), timeout=60, prepare=lambda rank: torch.cuda.set_device(rank % torch.cuda.device_count()))

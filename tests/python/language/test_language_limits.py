@@ -1,0 +1,182 @@
+"""What no plan can hold is refused at the line that says it, not by the reader of the plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from building import chunks, program
+
+from tutti.language import (
+    AllReduce,
+    Buffer,
+    BufferType,
+    Collective,
+    CollectiveProgram,
+    LoopIterationContext,
+    MemoryChannel,
+    PortChannel,
+    ProgramError,
+    Rank,
+    ReplicationPolicy,
+    Semaphore,
+    SwitchChannel,
+    TestCollective,
+    ThreadBlockGroup,
+    limits,
+)
+
+
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("name", [None, 1, b"x", "a" * 5000, "\ud800"]),
+        ("instances", [0, 1.5, "2", None]),
+        ("instr_fusion", [None, 1, "no"]),
+        ("auto_sync", [None, 1, "no"]),
+        ("replication_policy", [None, "none", 1]),
+        ("reuse_resources", [None, 1, "no"]),
+        ("use_double_scratch_buffer", [None, 1, "no"]),
+        ("num_threads_per_block", [0, -1, 65537, 1.5, "a", None]),
+        ("buffer_alignment", [0, -1, 2**31, "a"]),
+        ("min_message_size", [-1, 2**64, 1.5, "1KB", None]),
+        ("max_message_size", [-1, 2**64, 1.5, "1KB", None]),
+        ("num_ranks", [2.0, "2", None]),
+        ("collective", ["allreduce", None]),
+    ],
+)
+def test_settings_that_no_plan_has(setting: str, values: list[Any]) -> None:
+    rest = {"name": "x", "collective": AllReduce(2, 1), "num_ranks": 2}
+    for value in values:
+        with pytest.raises(ProgramError) as caught:
+            CollectiveProgram(**{**rest, setting: value})
+        assert caught.value.file == __file__
+
+
+def test_a_range_of_messages_is_not_empty() -> None:
+    with pytest.raises(ProgramError, match="max_message_size is from 10 to"):
+        program(min_message_size=10, max_message_size=5)
+
+
+@pytest.mark.parametrize("fields", [{"name": None}, {"name": "a" * 5000}, {"root": 2}, {"root": "x"}])
+def test_collectives_of_ones_own(fields: dict[str, Any]) -> None:
+    with pytest.raises(ProgramError):
+        program(type("Own", (Collective,), fields)(2, 1, True))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: program(AllReduce(2, 1, "yes")),  # type: ignore[arg-type]
+        lambda: program(AllReduce(65537, 1)),
+        lambda: program(AllReduce(2, 2**23 + 1)),
+        lambda: program(AllReduce(2, 2**62)),
+        lambda: program(TestCollective(2, 2**24 + 1, 1)),
+        lambda: program(TestCollective(2, -1, 1)),
+    ],
+)
+def test_buffers_that_are_too_large(make: Callable[[], Any]) -> None:
+    with pytest.raises(ProgramError):
+        make()
+
+
+def two_blocks_signal() -> None:
+    channel = MemoryChannel(1, 0)
+    channel.signal(tb=0)
+    channel.signal(tb=1)
+
+
+def two_blocks_put_with_signal() -> None:
+    channel = PortChannel(1, 0)
+    channel.signal(tb=0)
+    channel.put_with_signal(chunks(1)[1][0:1], chunks(0)[0][0:1], tb=1)
+
+
+def two_blocks_acquire() -> None:
+    semaphore = Semaphore(0, 2)
+    semaphore.acquire(tb=0)
+    semaphore.acquire(tb=1)
+
+
+def chunk_of_another_program() -> None:
+    with program(TestCollective(2, 50, 50)):
+        chunk = chunks(0)[0][20:21]
+    Rank(0).copy(chunks(0)[1][0:1], chunk, tb=0)
+
+
+def far_chunk_of_another_program() -> None:
+    with program():
+        chunk = Buffer(1, 8)[4:5]
+    MemoryChannel(1, 0).put(chunk, chunks(0)[0][0:1], tb=0)
+
+
+def looped(unit: int, count: int) -> None:
+    with LoopIterationContext(unit, count):
+        Rank(0).copy(chunks(0)[1][0:1], chunks(0)[0][0:1], tb=0)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        two_blocks_signal,
+        two_blocks_put_with_signal,
+        two_blocks_acquire,
+        chunk_of_another_program,
+        far_chunk_of_another_program,
+        lambda: looped(2**40 + 16, 1),
+        lambda: looped(16, 2**24 + 1),
+        lambda: looped(2**70, 1),
+        lambda: Buffer(0, 2**24 + 1),
+        lambda: [Buffer(0, 2**23) for _ in range(3)],
+        lambda: Semaphore(0, 2**20 + 1),
+        lambda: [Semaphore(0, 0) for _ in range(2**16 + 1)],
+        lambda: [MemoryChannel(1, 0) for _ in range(2**18 + 1)],
+        lambda: MemoryChannel(1, 0).signal(tb=4096),
+        lambda: SwitchChannel(None, BufferType.input),  # type: ignore[arg-type]
+        lambda: ThreadBlockGroup(None),  # type: ignore[arg-type]
+        lambda: ThreadBlockGroup(range(4097)),
+        lambda: Rank(0).copy(chunks(0)[1][0:1], chunks(0)[0][0:1], tb_group=[0, 1]),  # type: ignore[arg-type]
+        lambda: Rank(0).reduce(chunks(0)[1][0:1], None, tb=0),  # type: ignore[arg-type]
+        lambda: MemoryChannel(1, 0).reduce(chunks(0)[1][0:1], None, tb=0),  # type: ignore[arg-type]
+        lambda: Rank(0).barrier(None),  # type: ignore[arg-type]
+        lambda: Rank(0).barrier(3),  # type: ignore[arg-type]
+    ],
+)
+def test_what_no_plan_can_do_is_refused_where_it_is_said(write: Callable[[], Any]) -> None:
+    with program(), pytest.raises(ProgramError) as caught:
+        write()
+    assert caught.value.file == __file__
+    assert caught.value.line is not None
+
+
+def test_instances_are_thread_blocks() -> None:
+    with program(instances=4097, replication_policy=ReplicationPolicy.none) as built:
+        Rank(0).copy(chunks(0)[1][0:1], chunks(0)[0][0:1], tb=0)
+    with pytest.raises(ProgramError, match="a rank has at most 4096"):
+        built.to_json()
+
+
+def test_numbers_of_other_kinds_become_numbers() -> None:
+    assert program(num_threads_per_block=True).to_dict()["num_threads_per_block"] is not True
+
+
+def test_the_limits_are_those_of_the_reader() -> None:
+    """As src/plan/limits.h says them."""
+    header = (Path(__file__).parents[3] / "src" / "plan" / "limits.h").read_text()
+    names = {
+        "kMaxRanks": limits.MOST_RANKS,
+        "kMaxChunks": limits.MOST_CHUNKS,
+        "kMaxBlocks": limits.MOST_BLOCKS,
+        "kMaxChannels": limits.MOST_CHANNELS,
+        "kMaxSemaphores": limits.MOST_SEMAPHORES,
+        "kMaxCredit": limits.MOST_CREDIT,
+        "kMaxUnitBytes": limits.MOST_UNIT_BYTES,
+        "kMaxNameBytes": limits.MOST_NAME_BYTES,
+    }
+    for name, ours in names.items():
+        found = re.search(rf"{name} = (?:std::int64_t\{{)?(\d+)\}}?(?: << (\d+))?;", header)
+        assert found is not None, name
+        assert int(found[1]) << int(found[2] or 0) == ours, name

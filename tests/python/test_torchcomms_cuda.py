@@ -1,0 +1,202 @@
+"""The backend of TorchComms on CUDA tensors. Skipped without a GPU; ranks take the GPUs in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from rank_pool import RankPool, unique_name
+from rank_worker import Context
+from torchcomms_interface import NEEDS_TORCHCOMMS, interface, new_comm, refused, same
+
+World = Callable[..., RankPool]
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+pytestmark = [
+    pytest.mark.tutti_only,
+    NEEDS_TORCHCOMMS,
+    pytest.mark.skipif(GPUS == 0, reason="there is no GPU"),
+]
+
+
+def device_of(ctx: Context) -> torch.device:
+    device = torch.device("cuda", ctx.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def compare(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    same(got.cpu(), wanted)
+
+
+def sweep(ctx: Context, name: str) -> None:
+    """Dtypes, sizes, operations and layouts; in place and again; synchronous and not."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    op, size = interface().ReduceOp, ctx.size
+    total = sum(range(1, size + 1))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.uint8, torch.float64):
+        for count in (1, 7, 1000, 70_000, 3 << 20):
+            tensor = torch.full((count,), ctx.rank + 1, dtype=dtype, device=device)
+            comm.all_reduce(tensor, op.SUM, False)
+            compare(tensor, torch.tensor(total))
+            work = comm.all_reduce(tensor, op.MAX, True)
+            work.wait()
+            compare(tensor, torch.tensor(total))
+            assert work.is_completed()
+    for reduce, value in ((op.AVG, total / size), (op.MIN, 1.0), (op.PREMUL_SUM(0.5), total / 2)):
+        tensor = torch.full((5,), float(ctx.rank + 1), device=device)
+        comm.all_reduce(tensor, reduce, False)
+        compare(tensor, torch.tensor(value))
+    whole = torch.full((6, 8), float(ctx.rank + 1), device=device)
+    comm.all_reduce(whole[:, ::2], op.SUM, True).wait()
+    compare(whole[:, ::2], torch.tensor(float(total)))
+    compare(whole[:, 1::2], torch.tensor(float(ctx.rank + 1)))
+    assert torch.cuda.current_device() == device.index
+    comm.finalize()
+
+
+def collectives(ctx: Context, name: str) -> None:
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    op, rank, size = interface().ReduceOp, ctx.rank, ctx.size
+    ones = torch.ones(3, device=device)
+    for asynchronous in (False, True):
+        for root in range(size):
+            tensor = ones * rank
+            comm.broadcast(tensor, root, asynchronous).wait()
+            compare(tensor, torch.tensor(float(root)))
+            tensor = ones * rank
+            comm.reduce(tensor, root, op.SUM, asynchronous).wait()
+            compare(tensor, torch.tensor(float(sum(range(size)) if rank == root else rank)))
+            out = torch.zeros(3, device=device)
+            parts = [ones * (10 * root + r) for r in range(size)] if rank == root else []
+            comm.scatter(out, parts, root, asynchronous).wait()
+            compare(out, torch.tensor(10.0 * root + rank))
+            outs = [torch.zeros(3, device=device) for _ in range(size)] if rank == root else []
+            comm.gather(outs, ones * rank, root, asynchronous).wait()
+            for r, out in enumerate(outs):
+                compare(out, torch.tensor(float(r)))
+        outs = [torch.zeros(3, device=device) for _ in range(size)]
+        comm.all_gather(outs, ones * rank, asynchronous).wait()
+        compare(torch.stack(outs), torch.arange(size).unsqueeze(1))
+        out = torch.zeros(3 * size, device=device)
+        comm.all_gather_single(out, ones * rank, asynchronous).wait()
+        compare(out, torch.arange(size).repeat_interleave(3))
+        out = torch.zeros(2, device=device)
+        comm.reduce_scatter_single(out, torch.arange(2.0 * size, device=device), op.SUM, asynchronous).wait()
+        compare(out, torch.tensor([2.0 * rank, 2.0 * rank + 1]) * size)
+        out = torch.zeros(size, device=device)
+        comm.all_to_all_single(out, 10.0 * rank + torch.arange(size, device=device), asynchronous).wait()
+        compare(out, 10.0 * torch.arange(size) + rank)
+        splits = [1] * (size - 1) + [2]
+        mine = [splits[rank]] * size
+        out = torch.full((sum(mine), 2), -1.0, device=device)
+        given = torch.full((sum(splits), 2), float(rank), device=device)
+        comm.all_to_all_v_single(out, given, mine, splits, asynchronous).wait()
+        compare(out[:, 0], torch.arange(size).repeat_interleave(splits[rank]))
+        comm.barrier(asynchronous).wait()
+    comm.finalize()
+
+
+def messages(ctx: Context, name: str) -> None:
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    after, before = (ctx.rank + 1) % ctx.size, (ctx.rank - 1) % ctx.size
+    for count in (10, 1 << 20):
+        got = torch.zeros(2, count, device=device)
+        batch = comm.batch_op_create()
+        batch.recv(got[0], before)
+        batch.recv(got[1], before)
+        batch.send(torch.full((count,), float(ctx.rank), device=device), after)
+        batch.send(torch.full((count,), 10.0 + ctx.rank, device=device), after)
+        batch.issue(True).wait()
+        compare(got[0], torch.tensor(float(before)))
+        compare(got[1], torch.tensor(10.0 + before))
+    comm.finalize()
+
+
+def streams(ctx: Context, name: str) -> None:
+    """A call follows its caller's stream, and its wait() holds back the stream, not the host."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    op = interface().ReduceOp
+    tensor = torch.zeros(1000, device=device)
+    # What is made at the first call is there, and every kernel is loaded: one that comes behind the sleep for the first
+    # time is loaded when the sleep ends, and its launch holds the host until then.
+    torch.cuda._sleep(1)
+    comm.all_reduce(tensor.fill_(1.0), op.SUM, False)
+    comm.all_reduce(tensor, op.SUM, True).wait()
+    tensor.mul(2)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(1_000_000_000)
+        tensor.fill_(ctx.rank + 1)
+        work = comm.all_reduce(tensor, op.SUM, True)
+        work.wait()
+        doubled = tensor * 2
+        assert not side.query()
+    side.synchronize()
+    compare(doubled, torch.tensor(2.0 * sum(range(1, ctx.size + 1))))
+    work = comm.all_reduce(tensor, op.MAX, True)
+    work.wait_blocking()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        comm.all_reduce(tensor, op.SUM, False)
+    for turn in range(3):
+        tensor.fill_(ctx.rank + turn)
+        graph.replay()
+        compare(tensor, torch.tensor(float(sum(range(ctx.size)) + ctx.size * turn)))
+    del graph
+    comm.finalize()
+
+
+def windows(ctx: Context, name: str) -> None:
+    """Data for another rank's GPU, by way of the host; sources on either device."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    rank, size = ctx.rank, ctx.size
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (1, 1000, 1 << 20):
+        memory = torch.zeros(size, count, device=device)
+        torch.cuda.synchronize()
+        window = comm.new_window(memory)
+        for turn in range(3):
+            source = torch.full((count,), 10.0 * rank + turn, device=device if turn < 2 else "cpu")
+            window.put(source, after, after * count, turn == 1).wait()
+            window.signal(after, False)
+            window.wait_signal(before, False)
+            compare(memory[rank], torch.tensor(10.0 * before + turn))
+            window.signal(before, False)
+            window.wait_signal(after, False)
+        same(window.map_remote_tensor(rank).cpu(), memory.cpu())
+        assert torch.cuda.current_device() == device.index
+        window.tensor_deregister()
+    comm.finalize()
+
+
+def late(ctx: Context, name: str) -> None:
+    """A rank that does not come: the others' waits raise, and the process goes on."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    op = interface().ReduceOp
+    tensor = torch.ones(10, device=device)
+    comm.all_reduce(tensor, op.SUM, False)
+    torch.cuda.synchronize()
+    store = ctx.store(name)
+    if ctx.rank == 0:
+        work = comm.all_reduce(tensor, op.SUM, True, timeout=timedelta(seconds=2))
+        refused(".", work.wait_blocking)
+        store.set("raised", "1")
+    else:
+        store.wait(["raised"])
+
+
+@pytest.mark.parametrize("function", [sweep, collectives, messages, streams, windows, late])
+@pytest.mark.parametrize("ranks", sorted({2, max(2, GPUS)}))
+def test_on_cuda_tensors(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
+    pool = fresh_world(ranks, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda"})
+    pool.call(function, unique_name("tc"), timeout_s=120)

@@ -1,0 +1,53 @@
+"""torchcomms for the tests of the backend: the one that is installed, or the stand-in of tests/cpp/torchcomms.
+
+The build names the stand-in in TUTTI_TORCHCOMMS_STAND_IN (ctest does). Without either such tests are skipped.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from rank_worker import Context
+
+STAND_IN = os.environ.get("TUTTI_TORCHCOMMS_STAND_IN", "")
+NEEDS_TORCHCOMMS = pytest.mark.skipif(
+    not STAND_IN and importlib.util.find_spec("torchcomms") is None,
+    reason="torchcomms is not installed; ctest runs this file on the stand-in for it",
+)
+CPU = torch.device("cpu")
+
+
+@functools.cache
+def interface() -> Any:
+    if not STAND_IN:
+        return importlib.import_module("torchcomms")
+    sys.path.append(STAND_IN)
+    return importlib.import_module("torchcomms_stand_in")
+
+
+def new_comm(ctx: Context, name: str, *, stored: bool = True, device: torch.device = CPU, **options: Any) -> Any:
+    """A communicator of all ranks of the pool."""
+    os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size), LOCAL_RANK=str(ctx.rank))
+    options.setdefault("timeout", timedelta(seconds=30))
+    if stored:
+        options.setdefault("store", ctx.store("torchcomms"))
+    return interface().new_comm("tutti", device, name, **options)
+
+
+def refused(pattern: str, call: Callable[[], Any]) -> None:
+    """A RuntimeError, as other backends of TorchComms raise. The real torchcomms checks some arguments first."""
+    with pytest.raises(RuntimeError, match=pattern if STAND_IN else None):
+        call()
+
+
+def same(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(got, wanted.to(got.dtype).expand_as(got))
