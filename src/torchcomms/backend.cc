@@ -190,7 +190,8 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
 }
 
 void TorchCommTutti::abort() {
-  Group group, windows;
+  Group group;
+  std::shared_ptr<WindowGroup> windows;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     group = group_;
@@ -199,7 +200,8 @@ void TorchCommTutti::abort() {
     aborted_.store(true, std::memory_order_release);  // before the lock goes: next_window() looks under it
   }
   group->abort();
-  if (windows != nullptr) windows->abort();
+  const Group of_windows = windows == nullptr ? nullptr : windows->group();
+  if (of_windows != nullptr) of_windows->abort();
 }
 
 void TorchCommTutti::tensor_register(const at::Tensor& tensor) {
@@ -222,13 +224,13 @@ std::shared_ptr<comms::TorchCommWindow> TorchCommTutti::new_window(const std::op
   return window;
 }
 
-std::pair<Group, std::int64_t> TorchCommTutti::next_window() {
+std::pair<std::shared_ptr<WindowGroup>, std::int64_t> TorchCommTutti::next_window() {
   if (window_group_ == nullptr) {
     Group made = make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}}).group;
     made->setTimeout(kForEver);  // a receive of it ends when a peer has something to say
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      window_group_ = made;
+      window_group_ = std::make_shared<WindowGroup>(made, name_);
       windows_ = 0;
     }
     if (isAborted()) made->abort();  // abort() came while it was made, and has not seen it
@@ -238,12 +240,12 @@ std::pair<Group, std::int64_t> TorchCommTutti::next_window() {
 
 void TorchCommTutti::end_windows() {
   without_python([this] {
-    Group group;
+    std::shared_ptr<WindowGroup> windows;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      group = std::exchange(window_group_, nullptr);
+      windows = std::exchange(window_group_, nullptr);
     }
-    if (group != nullptr) group->shutdown();
+    if (windows != nullptr) windows->end();
   });
 }
 
@@ -253,7 +255,7 @@ void TorchCommTutti::run_hooks_of_failure() {
     const auto failed = [](const Group& group) {
       return group != nullptr && group->getError() != c10d::ErrorType::SUCCESS;
     };
-    if (!failed(group_) && !failed(window_group_)) return;
+    if (!failed(group_) && (window_group_ == nullptr || !failed(window_group_->group()))) return;
   }
   if (hooks_run_.exchange(true, std::memory_order_relaxed)) return;
   try {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "torchcomms/group.h"
+#include "torchcomms/window_group.h"
 
 namespace tutti::torchcomms {
 
@@ -150,7 +151,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void make(int rank, int size, const std::string& key, Milliseconds timeout);
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.
-  std::pair<Group, std::int64_t> next_window();
+  std::pair<std::shared_ptr<WindowGroup>, std::int64_t> next_window();
   void end_windows();
 
   at::Device device_{at::kCPU};
@@ -173,7 +174,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::atomic<bool> hooks_run_{false};  // right now; relaxed: what they do themselves runs none
   mutable std::mutex mutex_;            // guards the groups against abort() on another thread
   Group group_;
-  Group window_group_;  // its messages are those of inbox.h; null before the first window
+  std::shared_ptr<WindowGroup> window_group_;  // null before the first window
   std::int64_t windows_ = 0;
 };
 

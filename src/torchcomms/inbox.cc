@@ -15,16 +15,15 @@ std::vector<at::Tensor> only(at::Tensor tensor) { return {std::move(tensor)}; }
 
 }  // namespace
 
-Inbox::Inbox(const Group& group, at::Tensor bytes, int tag, std::string name)
-    : group_(group),
-      rank_(group->getRank()),
+Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, int tag)
+    : group_(std::move(group)),
+      rank_(rank),
       tag_(tag),
-      name_(std::move(name)),
       bytes_(std::move(bytes)),
-      peers_(static_cast<std::size_t>(group->getSize())) {
+      peers_(static_cast<std::size_t>(size)) {
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     peers_[peer].last = c10::make_intrusive<Event>([this, peer] {
-      return "tutti: tensor_deregister on communicator '" + name_ + "': rank " + std::to_string(peer) +
+      return "tutti: tensor_deregister on communicator '" + group_->name() + "': rank " + std::to_string(peer) +
              " has not deregistered in time";
     });
   }
@@ -37,8 +36,8 @@ void Inbox::open() {
 }
 
 Inbox::CallPtr Inbox::send(int peer, const Words& words) {
-  const Group group = group_.lock();
-  TORCH_CHECK(group != nullptr, "tutti: communicator '", name_, "' is gone");
+  const WindowGroup::Use group(*group_);
+  TORCH_CHECK(group, "tutti: communicator '", group_->name(), "' is gone");
   const at::Tensor notice = at::empty({static_cast<std::int64_t>(words.size())}, at::kLong);
   std::copy(words.begin(), words.end(), notice.data_ptr<std::int64_t>());
   auto tensors = only(notice);
@@ -47,8 +46,8 @@ Inbox::CallPtr Inbox::send(int peer, const Words& words) {
 
 Inbox::CallPtr Inbox::put(int peer, std::int64_t first, const at::Tensor& bytes) {
   send(peer, {kData, first, bytes.numel()});
-  const Group group = group_.lock();
-  TORCH_CHECK(group != nullptr, "tutti: communicator '", name_, "' is gone");
+  const WindowGroup::Use group(*group_);
+  TORCH_CHECK(group, "tutti: communicator '", group_->name(), "' is gone");
   auto tensors = only(bytes);
   return group->send(tensors, peer, tag_ + 1);
 }
@@ -60,7 +59,7 @@ Inbox::CallPtr Inbox::signal(int peer) {
 }
 
 Inbox::CallPtr Inbox::next_signal(int peer, Milliseconds limit) {
-  auto event = c10::make_intrusive<Event>([name = name_, peer, limit] {
+  auto event = c10::make_intrusive<Event>([name = group_->name(), peer, limit] {
     return "tutti: wait_signal on communicator '" + name + "': rank " + std::to_string(peer) +
            " has not signalled within " + std::to_string(limit.count()) + " ms";
   });
@@ -78,8 +77,9 @@ Inbox::CallPtr Inbox::next_signal(int peer, Milliseconds limit) {
 }
 
 void Inbox::close(Milliseconds limit) {
-  const std::exception_ptr gone = std::make_exception_ptr(c10::DistBackendError(
-      {__func__, __FILE__, __LINE__}, "tutti: window of communicator '" + name_ + "': its tensor was deregistered"));
+  const std::exception_ptr gone = std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, __LINE__},
+                            "tutti: window of communicator '" + group_->name() + "': its tensor was deregistered"));
   try {
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
       if (peer != rank_) send(peer, {kLast, 0, 0});
@@ -94,15 +94,20 @@ void Inbox::close(Milliseconds limit) {
   fail(gone);
 }
 
+Inbox::CallPtr Inbox::receive(const at::Tensor& tensor, int peer, int tag) {
+  const WindowGroup::Use group(*group_);
+  if (!group) return nullptr;
+  auto tensors = only(tensor);
+  return group->recv(tensors, peer, tag);
+}
+
 // A loop, not a recursion: a peer may have sent any number of notices.
 void Inbox::listen(int peer) {
   try {
     for (;;) {
-      const Group group = group_.lock();
-      if (group == nullptr) return;
       const at::Tensor notice = at::empty({static_cast<std::int64_t>(Words().size())}, at::kLong);
-      auto tensors = only(notice);
-      const CallPtr call = group->recv(tensors, peer, tag_);
+      const CallPtr call = receive(notice, peer, tag_);
+      if (call == nullptr) return;
       if (!call->isCompleted()) {
         return after(call, [this, peer, notice] {
           if (accept(peer, notice)) listen(peer);
@@ -144,8 +149,6 @@ bool Inbox::accept(int peer, const at::Tensor& notice) {
 bool Inbox::receive_data(int peer, std::int64_t first, std::int64_t count) {
   TORCH_CHECK(first >= 0 && count >= 0 && first <= bytes_.numel() - count, "tutti: rank ", peer, " puts ", count,
               " bytes at ", first, " of a window of ", bytes_.numel());
-  const Group group = group_.lock();
-  if (group == nullptr) return false;
   const at::Tensor target = bytes_.narrow(0, first, count);
   // Data for a GPU comes by way of the host. What comes too late is taken, so that its sender goes on, and dropped.
   const at::Tensor here = target.is_cpu() && !ended() ? target : at::empty({count}, at::kByte);
@@ -156,8 +159,8 @@ bool Inbox::receive_data(int peer, std::int64_t first, std::int64_t count) {
     at::Tensor into = target;
     into.copy_(here);  // returns when it is there
   };
-  auto tensors = only(here);
-  const CallPtr call = group->recv(tensors, peer, tag_ + 1);
+  const CallPtr call = receive(here, peer, tag_ + 1);
+  if (call == nullptr) return false;
   if (call->isCompleted()) {
     call->wait();
     place();

@@ -9,8 +9,8 @@
 // Once close() has returned or raised, or the window has failed, what a late peer still puts is received into memory of
 // its own and dropped; only a receive that was under way then still ends in the window.
 //
-// Ownership: receives under way hold the inbox, and it the window's memory; the group is its communicator's. Thread
-// rule: any thread; receives end on threads of the library, which run no Python here.
+// Ownership: receives under way hold the inbox, and it the window's memory, until the communicator ends the group.
+// Thread rule: any thread; receives end on threads of the library, which run no Python here.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "torchcomms/event.h"
-#include "torchcomms/group.h"
+#include "torchcomms/window_group.h"
 
 namespace tutti::torchcomms {
 
@@ -38,8 +38,7 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   using Milliseconds = std::chrono::milliseconds;
 
   // `bytes`: the window's memory as bytes, which they keep alive. `tag`: this and the next one are the window's.
-  // `name`: of the communicator, for messages.
-  Inbox(const Group& group, at::Tensor bytes, int tag, std::string name);
+  Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, int tag);
 
   // Posts the first receive of each peer.
   void open();
@@ -68,6 +67,8 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   };
 
   CallPtr send(int peer, const Words& words);
+  // Null when the group has ended.
+  CallPtr receive(const at::Tensor& tensor, int peer, int tag);
   void listen(int peer);
   // Takes a notice. False: it goes on when data has come, or not at all.
   bool accept(int peer, const at::Tensor& notice);
@@ -79,10 +80,9 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // Runs `next` when `call` has ended well, on the thread that ends it; else fail().
   void after(const CallPtr& call, std::function<void()> next);
 
-  const c10::weak_intrusive_ptr<c10d::Backend> group_;
+  const std::shared_ptr<WindowGroup> group_;
   const int rank_;
   const int tag_;
-  const std::string name_;
   const at::Tensor bytes_;
   std::mutex mutex_;  // guards the members below; a leaf
   std::vector<Peer> peers_;

@@ -54,13 +54,15 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   }
   if (!tensor.is_contiguous()) owner.refuse(kOperation, "a window's tensor must be contiguous: pass a contiguous one");
   without_python([&] {
-    const auto [group, number] = owner.next_window();
+    const auto [windows, number] = owner.next_window();
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
     loan_ = std::make_unique<Loan>(bytes_of(tensor));
+    const Group group = windows->group();
+    TORCH_CHECK(group != nullptr, "tutti: communicator '", owner.name_, "' is gone");
     exchange(owner, *group, tensor, number);
     // Two tags each; tags are not negative.
     const int tag = static_cast<int>(2 * (number % (1 << 30)));
-    inbox_ = std::make_shared<Inbox>(group, bytes_of(tensor), tag, owner.name_);
+    inbox_ = std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), tag);
     inbox_->open();
   });
   win_size_ = tensor.nbytes();

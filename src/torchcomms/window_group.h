@@ -1,0 +1,55 @@
+// The group whose messages are those of a communicator's windows (inbox.h), and its end.
+//
+// Threads of the library use it to receive what peers put. end() waits for those that are about to, so that the last
+// reference to the group is its own: when it returns, the group's threads are gone and no receive writes any more.
+//
+// Ownership: shared by the communicator and its inboxes. Thread rule: any thread; end() not below a Use.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "torchcomms/group.h"
+
+namespace tutti::torchcomms {
+
+class WindowGroup final {
+ public:
+  // The group for as long as this lives, which is a call that does not wait for peers. Null when the group has ended.
+  class Use final {
+   public:
+    explicit Use(WindowGroup& of) : of_(of), group_(of.enter()) {}
+    ~Use() {
+      if (group_ != nullptr) of_.leave();
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    explicit operator bool() const noexcept { return group_ != nullptr; }
+    c10d::Backend* operator->() const noexcept { return group_; }
+
+   private:
+    WindowGroup& of_;
+    c10d::Backend* group_;
+  };
+
+  WindowGroup(Group group, std::string name) : group_(std::move(group)), name_(std::move(name)) {}
+
+  // Of the communicator, for messages.
+  const std::string& name() const noexcept { return name_; }
+  Group group() const;  // null when it has ended
+  void end();           // without Python's global lock
+
+ private:
+  c10d::Backend* enter();
+  void leave() noexcept;
+
+  mutable std::mutex mutex_;  // guards the members below; a leaf
+  std::condition_variable unused_;
+  Group group_;
+  int uses_ = 0;
+  const std::string name_;
+};
+
+}  // namespace tutti::torchcomms
