@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-
+#include "bootstrap/counting_store.h"
 #include "bootstrap/limits.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
@@ -16,45 +15,22 @@ namespace {
 using std::chrono::milliseconds;
 constexpr int kMany = kMostDirect + 1;
 
-// Counts what the ranks do to one store.
-class CountingStore final : public Store {
- public:
-  explicit CountingStore(MemoryStore& below) : below_(below) {}
-
-  // relaxed: read when the ranks have been joined.
-  std::atomic<std::size_t> written{0}, read{0}, bytes{0};
-
-  void set(std::string_view key, std::string_view value) override {
-    written.fetch_add(1, std::memory_order_relaxed);
-    bytes.fetch_add(value.size(), std::memory_order_relaxed);
-    below_.set(key, value);
-  }
-  std::string get(std::string_view key, milliseconds timeout) override {
-    read.fetch_add(1, std::memory_order_relaxed);
-    return below_.get(key, timeout);
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount) override { return below_.add(key, amount); }
-  void erase(std::string_view key) noexcept override { below_.erase(key); }
-
- private:
-  MemoryStore& below_;
-};
-
 TEST(Exchange, KeysAndBytesGrowAsTheRanks) {
   const std::string blob(100, 'b');
   for (const int size : {2, kMostDirect, kMany, 64, 256}) {
     MemoryStore memory;
-    CountingStore store(memory);
+    test::StoreCosts costs;
     const auto errors = test::run_threads(size, [&](int rank) {
+      test::CountingStore store(memory, costs);
       const auto blobs = exchange(store, "job", "topic", rank, size, blob, kLong);
       EXPECT_EQ(blobs, std::vector<std::string>(static_cast<std::size_t>(size), blob));
     });
     const auto n = static_cast<std::size_t>(size);
     EXPECT_EQ(errors, std::vector<std::string>(n));
     EXPECT_EQ(memory.keys(), size <= kMostDirect ? n : n + 1);
-    EXPECT_EQ(store.written.load(std::memory_order_relaxed), memory.keys());
-    EXPECT_LE(store.read.load(std::memory_order_relaxed), n * std::min<std::size_t>(n, kMostDirect));
-    EXPECT_LE(store.bytes.load(std::memory_order_relaxed), n * (2 * blob.size() + 4));
+    EXPECT_EQ(costs.keys_written.load(std::memory_order_relaxed), memory.keys());
+    EXPECT_LE(costs.keys_read.load(std::memory_order_relaxed), n * std::min<std::size_t>(n, kMostDirect));
+    EXPECT_LE(costs.bytes_written.load(std::memory_order_relaxed), n * (2 * blob.size() + 4));
   }
 }
 
@@ -84,19 +60,17 @@ TEST(Exchange, ABlobThatEndsTheGroupIsReadWithoutWaitingForTheOthers) {
 }
 
 // A store in which one of the keys will not come.
-class LosingStore final : public Store {
+class LosingStore final : public test::ForwardingStore {
  public:
-  explicit LosingStore(MemoryStore& below) : below_(below) {}
-  void set(std::string_view key, std::string_view value) override { below_.set(key, value); }
+  using ForwardingStore::ForwardingStore;
+
   std::string get(std::string_view key, milliseconds timeout) override {
     if (key == exchange_key("job", "topic", 7)) throw_error(ErrorKind::kPeerLost, "rank 7 has ended");
     return below_.get(key, timeout);
   }
-  std::int64_t add(std::string_view key, std::int64_t amount) override { return below_.add(key, amount); }
-  void erase(std::string_view key) noexcept override { below_.erase(key); }
-
- private:
-  MemoryStore& below_;
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, milliseconds timeout) override {
+    return Store::multi_get(keys, timeout);
+  }
 };
 
 TEST(Exchange, WhatOnlyRank0CanFindItTells) {

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
+#include "bootstrap/forwarding_store.h"
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/store_process.h"
 #include "communicator/thread_ranks.h"
@@ -29,36 +30,6 @@ constexpr const char* kName = "test";
 
 // What a rank's process ends with.
 enum Code : int { kNamed = 0, kOther = 1, kFormed = 2, kAnotherNamed = 3 };
-
-class ForwardingStore : public Store {
- public:
-  explicit ForwardingStore(Store& below) : below_(below) {}
-
-  void set(std::string_view key, std::string_view value) override {
-    below_.set(key, value);
-    done();
-  }
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
-    std::string value = below_.get(key, timeout);
-    done();
-    return value;
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount) override {
-    const std::int64_t sum = below_.add(key, amount);
-    done();
-    return sum;
-  }
-  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
-    auto values = below_.multi_get(keys, timeout);
-    done();
-    return values;
-  }
-  void erase(std::string_view key) noexcept override { below_.erase(key); }
-
- protected:
-  virtual void done() {}
-  Store& below_;
-};
 
 // A store whose rank dies once it has done so many operations.
 class DyingStore final : public ForwardingStore {
