@@ -55,8 +55,7 @@ void give(Store& store, std::string_view id, std::string_view topic, int rank, i
 // hand is the better one.
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept;
 
-// Gives `reason` in place of all that the others may still await of `rank`: of one that has died, too, which those of
-// its host see, and no others. Never throws.
+// Gives `reason` in place of all that the others may still await of `rank` in exchanges. Never throws.
 void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept;
 
 // `join()`; what it throws is told to the others.

@@ -81,17 +81,20 @@ bool can_reach(const HostContext& context, int rank) {
   return !theirs.socket_name.empty() && !theirs.machine.empty() && theirs.machine == own.machine;
 }
 
-void throw_leader_died(const HostContext& context) {
-  const HostVerdict verdict{
-      {},
-      ErrorKind::kPeerLost,
-      "rank " + std::to_string(context.leader) + " died while communicator \"" + context.request.id + "\" was forming"};
+void tell_death(Store& store, std::string_view id, int rank, const std::string& text) noexcept {
+  give_reason(store, id, rank, text);
   try {
-    context.store.set(verdict_key(context.request.id, context.leader), encode(verdict));
+    store.set(verdict_key(id, rank), encode(HostVerdict{{}, ErrorKind::kPeerLost, text}));
   } catch (const std::exception&) {
     // Then those of other hosts learn of it at their deadline.
   }
-  throw KnownToAll(verdict.kind, verdict.failure);
+}
+
+void throw_leader_died(const HostContext& context) {
+  const std::string text =
+      name_ranks({context.leader}) + " died while communicator \"" + context.request.id + "\" was forming";
+  tell_death(context.store, context.request.id, context.leader, text);
+  throw KnownToAll(ErrorKind::kPeerLost, text);
 }
 
 std::string encode(const HostVerdict& verdict) {

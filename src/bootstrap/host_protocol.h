@@ -63,6 +63,10 @@ std::string place_of(const HostContext& context);
 // Whether nobody at this rank's socket means that its process has closed it.
 bool can_reach(const HostContext& context, int rank);
 
+// Says in the place of a rank that has died what the others may still await of it, as a leader's verdict too: those of
+// its host see its death, and no others. Never throws.
+void tell_death(Store& store, std::string_view id, int rank, const std::string& text) noexcept;
+
 // Error(kPeerLost): the leader's process has ended. Said in its place to the ranks that await its verdict.
 [[noreturn]] void throw_leader_died(const HostContext& context);
 

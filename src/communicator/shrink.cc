@@ -11,6 +11,7 @@
 
 #include "base/interruption.h"
 #include "bootstrap/exchange.h"
+#include "bootstrap/host_protocol.h"
 #include "bootstrap/look.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
@@ -166,7 +167,7 @@ std::shared_ptr<Communicator> CommunicatorImpl::shrink(Store& store, const std::
       if (!dead(present[i])) continue;
       const std::string text = "rank " + std::to_string(present[i]) + " of group '" + options_.name +
                                "' died while the survivors formed a new one. Shrink once more";
-      give_reason(store, id, static_cast<int>(i), text);
+      tell_death(store, id, static_cast<int>(i), text);
       throw_error(ErrorKind::kPeerLost, text);
     }
   });

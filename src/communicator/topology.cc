@@ -9,6 +9,7 @@
 #include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_group.h"
+#include "bootstrap/host_protocol.h"
 #include "device/cpu/arena.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -110,7 +111,7 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
 
 // Said in the dead rank's place, too: those of other hosts await what it was to give.
 [[noreturn]] void throw_died(Store& store, const std::string& id, int rank, const std::string& text) {
-  give_reason(store, id, rank, text);
+  tell_death(store, id, rank, text);
   throw_error(ErrorKind::kPeerLost, text);
 }
 

@@ -1,12 +1,13 @@
 // A process that is killed while its group forms, at every step and at any moment: the others hear at once that it
 // died, and, but for random moments, which rank it was. Ranks are processes, and the deadline lies behind the watchdog
 // of each.
+#include "communicator/forming_deaths.h"
+
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <functional>
 #include <memory>
 #include <random>
@@ -18,18 +19,10 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/meeting_place.h"
-#include "bootstrap/store_process.h"
-#include "communicator/thread_ranks.h"
-#include "support/child_process.h"
 #include "tutti/group_id.h"
 
 namespace tutti::test {
 namespace {
-
-constexpr const char* kName = "test";
-
-// What a rank's process ends with.
-enum Code : int { kNamed = 0, kOther = 1, kFormed = 2, kAnotherNamed = 3 };
 
 // A store whose rank dies once it has done so many operations.
 class DyingStore final : public ForwardingStore {
@@ -108,79 +101,6 @@ class LateStore final : public ForwardingStore {
  private:
   const int rank_;
 };
-
-CommunicatorOptions options_of(const std::string& layout, int rank) {
-  CommunicatorOptions options;
-  options.timeout = std::chrono::minutes(10);
-  options.config.log_level = "error";
-  options.config.host_id = "host " + std::string(1, layout[static_cast<std::size_t>(rank)]);
-  return options;
-}
-
-struct Survivor {
-  Store& store;
-  const std::string& layout;
-  int rank, victim;
-
-  // Or a rank of its host is, that has noticed first, gave up, and had no connection yet by which to say why.
-  bool is_named(const std::string& text) const {
-    if (text.find("rank " + std::to_string(victim)) != std::string::npos) return true;
-    for (std::size_t r = 0; r < layout.size(); ++r) {
-      const std::string gone = "rank " + std::to_string(r) + " died or cannot be reached";
-      if (layout[r] == layout[static_cast<std::size_t>(victim)] && text.find(gone) != std::string::npos) return true;
-    }
-    return false;
-  }
-};
-
-// `form`, and calls in what it has made, until something fails. Nobody ends before all survivors are so far: the end of
-// one would be a loss to the others.
-int lost(const Survivor& self, const std::function<std::shared_ptr<Communicator>()>& form) {
-  std::shared_ptr<Communicator> group;
-  const Error error = error_of([&] {
-    group = form();
-    for (;;) group->run(Call{});
-  });
-  const std::string text = error.what();
-  const Code code = error.kind() != ErrorKind::kPeerLost ? kOther : self.is_named(text) ? kNamed : kAnotherNamed;
-  if (code != kNamed) std::fprintf(stderr, "rank %d: another error: %s\n", self.rank, text.c_str());
-  std::vector<std::string> keys;
-  for (int r = 0; r < static_cast<int>(self.layout.size()); ++r) {
-    if (r != self.victim) keys.push_back("finished " + std::to_string(r));
-  }
-  self.store.set("finished " + std::to_string(self.rank), "");
-  self.store.multi_get(keys, std::chrono::seconds(60));
-  return code;
-}
-
-using Ranks = std::vector<std::unique_ptr<ChildProcess>>;
-
-// A process a rank, which ends with what `body(store, rank)` returns.
-template <class Body>
-Ranks start_ranks(const std::string& layout, StoreProcess& stores, const Body& body) {
-  Ranks ranks;
-  for (int r = 0; r < static_cast<int>(layout.size()); ++r) {
-    ranks.push_back(std::make_unique<ChildProcess>([&, r] { return body(*stores.connect(), r); }));
-  }
-  return ranks;
-}
-
-// All survivors have lost a peer, in time. At a random moment it may be a survivor: one that has noticed first and
-// left.
-void expect_told(Ranks& ranks, int victim, const std::string& what) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (static_cast<int>(r) == victim) continue;
-    const int code = ranks[r]->join();
-    EXPECT_TRUE(code == kNamed || code == kAnotherNamed) << "rank " << r << " ended with " << code << ", " << what;
-  }
-}
-
-void expect_named(Ranks& ranks, int victim, const std::string& what) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (static_cast<int>(r) == victim) continue;
-    EXPECT_EQ(ranks[r]->join(), kNamed) << "rank " << r << ", " << what;
-  }
-}
 
 TEST(FormingDeaths, AtEveryStepOfAStore) {
   for (const std::string layout : {"aa", "aaa", "aabb"}) {
