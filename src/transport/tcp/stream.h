@@ -146,7 +146,7 @@ class Stream {
   enum class Kind : std::uint8_t { kData, kCredit, kEnd };
   static constexpr std::size_t kHeaderBytes = 8;
   static constexpr std::size_t kCreditBytes = 8;
-  static constexpr std::size_t kMostFrame = std::size_t{128} << 10;
+  static constexpr std::size_t kMostFrame = std::size_t{160} << 10;  // a fragment of a message, and its header
   using Header = std::array<std::byte, kHeaderBytes>;
   static Header header(std::uint32_t to, Kind kind, std::size_t bytes) noexcept;
 
