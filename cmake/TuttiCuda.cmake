@@ -52,7 +52,6 @@ endfunction()
 # hidden; the driver is found at run time.
 function(tutti_cuda_module name folder)
   set(sources
-    src/device/cuda/cuda_arithmetic.cu
     src/device/cuda/cuda_check.cc
     src/device/cuda/cuda_device.cc
     src/device/cuda/cuda_report.cc
@@ -92,8 +91,8 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/registered_calls.cc
     src/communicator/cuda/stream_order.cc)
   # The bits of the CPU's kernels: products and sums are not contracted.
-  set_source_files_properties(src/device/cuda/cuda_arithmetic.cu src/algorithm/cuda/kernels_any.cu
-    src/algorithm/cuda/kernels_any_bulk.cu PROPERTIES COMPILE_OPTIONS "--fmad=false")
+  set_source_files_properties(src/algorithm/cuda/kernels_any.cu src/algorithm/cuda/kernels_any_bulk.cu PROPERTIES
+    COMPILE_OPTIONS "--fmad=false")
   add_library(${name} MODULE ${sources})
   tutti_cuda_target(${name})
   target_link_libraries(${name} PRIVATE tutti CUDA::cudart_static Threads::Threads)

@@ -39,8 +39,4 @@ struct CudaReport {
 // Throws nothing for what it finds.
 CudaReport cuda_report();
 
-// Makes a group of a rank a device (of two on one device, if there is one only), as threads, probes included, and tells
-// how its ranks reach each other: CudaCommunicator::transport(). Throws Error if no such group can be made.
-std::string try_cuda_group();
-
 }  // namespace tutti

@@ -45,7 +45,6 @@ enum class FrameKind : std::uint8_t {
   kDecline,
   kFarewell
 };
-inline constexpr int kFrameKindCount = 9;
 
 struct FrameHeader {
   std::uint32_t magic = kFrameMagic;

@@ -1,14 +1,11 @@
 // Communicators on devices, in libtutti.so: finds the plug-in and passes the call on.
 #include <dlfcn.h>
 
-#include <algorithm>
-#include <thread>
 
 #include "algorithm/cuda/choice.h"
 #include "base/log.h"
 #include "base/release.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
 #include "communicator/cuda/entry.h"
 #include "communicator/failure_watch.h"
@@ -91,36 +88,6 @@ CudaReport cuda_report() {
     report.plugin_problem = e.what();
     return report;
   }
-}
-
-std::string try_cuda_group() {
-  const CudaReport report = cuda_report();
-  if (report.devices.empty()) {
-    throw_error(ErrorKind::kUnsupported, report.plugin_problem.empty() ? report.problem : report.plugin_problem);
-  }
-  const int devices = static_cast<int>(report.devices.size()), size = std::clamp(devices, 2, 8);
-  MemoryStore store;
-  std::vector<std::thread> ranks;
-  std::vector<std::string> transports(static_cast<std::size_t>(size)), problems(static_cast<std::size_t>(size));
-  for (int r = 0; r < size; ++r) {
-    ranks.emplace_back([&, r] {
-      const auto at = static_cast<std::size_t>(r);
-      try {
-        CudaOptions options;
-        options.device = r % devices;
-        options.timeout = std::chrono::seconds(20);
-        transports[at] = CudaCommunicator::create(store, "doctor", r, size, options)->transport();
-      } catch (const std::exception& e) {
-        problems[at] = e.what();
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  for (int r = 0; r < size; ++r) {
-    const std::string& problem = problems[static_cast<std::size_t>(r)];
-    if (!problem.empty()) throw_error(ErrorKind::kUnsupported, "rank " + std::to_string(r) + ": " + problem);
-  }
-  return transports[0];
 }
 
 // A process that has not loaded CUDA's driver has no memory of its devices: then nothing is loaded to find that out.

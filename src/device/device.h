@@ -1,4 +1,4 @@
-// What a device gives to the layers above: memory, and arithmetic on it. CPU memory is served by the library itself;
+// What a device gives to the layers above: memory, and communicators on it. CPU memory is served by the library itself;
 // other devices are plug-ins (libtutti_<name>.so) found by DeviceRegistry when a tensor of theirs is first seen.
 #pragma once
 
@@ -23,16 +23,8 @@ class Device {
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(kExhausted)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
 
-  // Whether reduce() can do it.
-  virtual bool supports(DataType dtype, ReduceOp op) const noexcept = 0;
-
-  // dsts[k][i] = finish(srcs[0][i] op ... op srcs[n_srcs-1][i]) for all k: see device/cpu/kernels.h.
-  virtual void reduce(void* const* dsts, int n_dsts, const void* const* srcs, int n_srcs, std::size_t count,
-                      DataType dtype, ReduceOp op, int divisor) const noexcept = 0;
+  // Between memory of the device and of the host, or within one; done when it returns.
   virtual void copy(void* dst, const void* src, std::size_t bytes) const noexcept = 0;
-
-  // Waits until everything issued on the device by this thread is visible to the host and to peers.
-  virtual void synchronize() = 0;
 
   // What there is of such devices here. Throws nothing for what it finds.
   virtual CudaReport report() { return {}; }

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
@@ -20,8 +21,11 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/mapping.h"
+#include "bootstrap/memory_store.h"
 #include "device/cpu/arena.h"
 #include "python/probes.h"
+#include "tutti/cuda_communicator.h"
+#include "tutti/cuda_report.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -207,6 +211,36 @@ std::vector<InterfaceProbe> probe_interfaces() {
                       SelfTransfer().run(entry->ifa_addr, length)});
   }
   return probes;
+}
+
+std::string try_cuda_group() {
+  const CudaReport report = cuda_report();
+  if (report.devices.empty()) {
+    throw_error(ErrorKind::kUnsupported, report.plugin_problem.empty() ? report.problem : report.plugin_problem);
+  }
+  const int devices = static_cast<int>(report.devices.size()), size = std::clamp(devices, 2, 8);
+  MemoryStore store;
+  std::vector<std::thread> ranks;
+  std::vector<std::string> transports(static_cast<std::size_t>(size)), problems(static_cast<std::size_t>(size));
+  for (int r = 0; r < size; ++r) {
+    ranks.emplace_back([&, r] {
+      const auto at = static_cast<std::size_t>(r);
+      try {
+        CudaOptions options;
+        options.device = r % devices;
+        options.timeout = std::chrono::seconds(20);
+        transports[at] = CudaCommunicator::create(store, "doctor", r, size, options)->transport();
+      } catch (const std::exception& e) {
+        problems[at] = e.what();
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (int r = 0; r < size; ++r) {
+    const std::string& problem = problems[static_cast<std::size_t>(r)];
+    if (!problem.empty()) throw_error(ErrorKind::kUnsupported, "rank " + std::to_string(r) + ": " + problem);
+  }
+  return transports[0];
 }
 
 }  // namespace tutti

@@ -1,8 +1,8 @@
 // What this machine can do, found by doing it: the checks behind `tutti doctor`.
 //
-// Each probe makes a real transfer, most between two child processes, and never throws for what it finds: a refusal
-// is an answer. Children are ended and waited for before a probe returns; every wait is bounded.
-// Ownership: values. Thread rule: call from a process with one thread (the probes fork).
+// Each probe makes a real transfer, most between two child processes, and, but for try_cuda_group(), never throws for
+// what it finds: a refusal is an answer. Children are ended and waited for before a probe returns; every wait is
+// bounded. Ownership: values. Thread rule: call from a process with one thread (the probes fork).
 #pragma once
 
 #include <string>
@@ -53,5 +53,9 @@ struct InterfaceProbe {
 
 // Every interface that is up and has an IPv4 or global IPv6 address.
 std::vector<InterfaceProbe> probe_interfaces();
+
+// Makes a group of a rank a device (of two on one device, if there is one only), as threads, probes included, and tells
+// how its ranks reach each other: CudaCommunicator::transport(). Throws Error if no such group can be made.
+std::string try_cuda_group();
 
 }  // namespace tutti

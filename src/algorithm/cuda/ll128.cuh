@@ -10,7 +10,6 @@
 namespace tutti::cuda {
 
 inline constexpr std::size_t kLL128Stride = kLL128SlotBytes / sizeof(Pair64);
-inline constexpr std::size_t kLL128SlotData = kLL128Lines * device::kLineData;
 
 // Calls f(unit, active) for the units of `bytes`, all lanes of a warp together.
 template <class Team, class F>

@@ -1,4 +1,4 @@
-// The CPU as a Device: aligned heap memory and the kernels.
+// The CPU as a Device: aligned heap memory.
 #include <cstdlib>
 #include <new>
 
@@ -27,15 +27,7 @@ class CpuDevice final : public Device {
     ::operator delete (data, std::align_val_t{kAlignment});
   }
 
-  bool supports(DataType dtype, ReduceOp op) const noexcept override { return cpu::supports(dtype, op); }
-
-  void reduce(void* const* dsts, int n_dsts, const void* const* srcs, int n_srcs, std::size_t count, DataType dtype,
-              ReduceOp op, int divisor) const noexcept override {
-    cpu::reduce(dsts, n_dsts, srcs, n_srcs, count, dtype, op, divisor);
-  }
   void copy(void* dst, const void* src, std::size_t bytes) const noexcept override { cpu::copy(dst, src, bytes); }
-
-  void synchronize() override {}  // the CPU works in program order; who hands data to a peer releases it
 };
 
 }  // namespace

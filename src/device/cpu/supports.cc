@@ -5,8 +5,6 @@ namespace tutti::cpu {
 
 bool supports(DataType dtype, ReduceOp op) noexcept {
   if (dtype == DataType::kByte) return false;
-  const bool integral = dtype <= DataType::kInt64;  // bool and the integers come first in the enumeration
-  const bool complex = dtype >= DataType::kComplex32;
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kProduct:
@@ -14,14 +12,14 @@ bool supports(DataType dtype, ReduceOp op) noexcept {
     case ReduceOp::kAvg:
       return dtype != DataType::kBool;
     case ReduceOp::kPremulSum:
-      return !integral;
+      return !is_integral(dtype);
     case ReduceOp::kMin:
     case ReduceOp::kMax:
-      return !complex;
+      return !is_complex(dtype);
     case ReduceOp::kBand:
     case ReduceOp::kBor:
     case ReduceOp::kBxor:
-      return integral;
+      return is_integral(dtype);
   }
   return false;
 }

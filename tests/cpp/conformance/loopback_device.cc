@@ -1,6 +1,6 @@
 // A device by the recipe of docs/contributing.md, as small as one can be: libtutti_loopback.so. Its memory is its own:
 // what it gives out are no addresses of the host's, so whoever touches it there but by the device dies of it. Its
-// kernels are the CPU's, and its communicators those of the host.
+// communicators are those of the host.
 #include <cstdint>
 
 #include "support/cuda_communicators.h"
@@ -53,19 +53,9 @@ class LoopbackDevice final : public Device {
     return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(cpu_device().allocate(bytes)) | kFar);
   }
   void deallocate(void* data, std::size_t bytes) noexcept override { cpu_device().deallocate(near(data), bytes); }
-  bool supports(DataType dtype, ReduceOp op) const noexcept override { return cpu_device().supports(dtype, op); }
-  void reduce(void* const* dsts, int n_dsts, const void* const* srcs, int n_srcs, std::size_t count, DataType dtype,
-              ReduceOp op, int divisor) const noexcept override {
-    std::vector<void*> to(dsts, dsts + n_dsts);
-    std::vector<const void*> from(srcs, srcs + n_srcs);
-    for (void*& data : to) data = near(data);
-    for (const void*& data : from) data = near(data);
-    cpu_device().reduce(to.data(), n_dsts, from.data(), n_srcs, count, dtype, op, divisor);
-  }
   void copy(void* dst, const void* src, std::size_t bytes) const noexcept override {
     cpu_device().copy(near(dst), near(src), bytes);
   }
-  void synchronize() override {}
   int index_of(const void* address) noexcept override { return is_far(address) ? 0 : -1; }
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {

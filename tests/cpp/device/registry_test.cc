@@ -35,19 +35,13 @@ TEST(DeviceRegistry, CpuNeedsNoPlugin) {
   EXPECT_EQ(cpu.name(), "cpu");
 }
 
-TEST(DeviceRegistry, CpuDeviceAllocatesAlignedMemoryAndReduces) {
+TEST(DeviceRegistry, CpuDeviceAllocatesAlignedMemory) {
   Device& cpu = cpu_device();
   auto* data = static_cast<float*>(cpu.allocate(8 * sizeof(float)));
   ASSERT_EQ(reinterpret_cast<std::uintptr_t>(data) % 64, 0u);
   const std::vector<float> a{1, 2, 3, 4, 5, 6, 7, 8};
-  const void* srcs[] = {a.data(), a.data()};
-  void* dst = data;
-  ASSERT_TRUE(cpu.supports(DataType::kFloat32, ReduceOp::kSum));
-  cpu.reduce(&dst, 1, srcs, 2, 8, DataType::kFloat32, ReduceOp::kSum, 1);
-  EXPECT_EQ(data[7], 16.0f);
   cpu.copy(data, a.data(), 8 * sizeof(float));
   EXPECT_EQ(data[7], 8.0f);
-  cpu.synchronize();
   cpu.deallocate(data, 8 * sizeof(float));
   EXPECT_THROW(cpu.allocate(std::size_t{1} << 62), Error);
 }
@@ -60,7 +54,6 @@ TEST(DeviceRegistry, LoadsAPluginOnceForAllThreads) {
   for (std::thread& t : threads) t.join();
   for (const Device* device : found) EXPECT_EQ(device, found[0]);
   EXPECT_EQ(found[0]->name(), "fake");
-  EXPECT_TRUE(found[0]->supports(DataType::kInt8, ReduceOp::kBxor));
 }
 
 TEST(DeviceRegistry, MissingPluginSaysWhatAndWhere) {

@@ -100,17 +100,13 @@ class HostCommunicator : public BareCommunicator {
   const std::shared_ptr<Communicator> host_;
 };
 
-// Has a name and communicators, and neither memory nor arithmetic.
+// Has a name and communicators, and no memory.
 class BareDevice : public Device {
  public:
   std::string_view name() const noexcept override { return "cuda"; }
   void* allocate(std::size_t) override { return nullptr; }
   void deallocate(void*, std::size_t) noexcept override {}
-  bool supports(DataType, ReduceOp) const noexcept override { return false; }
-  void reduce(void* const*, int, const void* const*, int, std::size_t, DataType, ReduceOp,
-              int) const noexcept override {}
   void copy(void*, const void*, std::size_t) const noexcept override {}
-  void synchronize() override {}
 };
 
 // What libtutti_<name>.so gives.

@@ -1,6 +1,4 @@
 // Compiled plans on GPUs: results, mixed with ranks that interpret, graphs, faults. Skipped where there is no NVRTC.
-#include <cstring>
-
 #include "algorithm/compiled/nvrtc.h"
 #include "cuda/gpu/plan_ranks.h"
 #include "plan/structure.h"
@@ -102,35 +100,10 @@ TEST_F(CompiledPlansOnGpu, Graphs) {
       const CaseShape shape = shape_of(plan, 5000, true);
       warm_up(rank, shape, plan);
       rank.used = 0;
-      const Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 0), rank.stream);
-      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
       const std::uint64_t before = compiled_calls(rank);
-      cudaGraph_t graph = nullptr;
-      cudaGraphExec_t executable = nullptr;
-      TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-      for (int i = 0; i < 3; ++i) rank.comm->run(b.call, rank.stream);
-      TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
+      const SumsInAGraph graph(rank, shape);
       if (compiled_calls(rank) != before + 3) throw std::runtime_error("what was captured is not compiled");
-      TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-      TUTTI_CUDA_OK(cudaGraphDestroy(graph));
-      TUTTI_CUDA_OK(cudaGraphUpload(executable, rank.stream));
-      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-      rank.barrier->arrive_and_wait();
-      for (std::uint64_t round = 1; round <= 10; ++round) {
-        const CollectiveCase c(shape, rank.size, round);
-        rank.upload(b.input, c.input(rank.rank), rank.stream);
-        TUTTI_CUDA_OK(cudaGraphLaunch(executable, rank.stream));
-        rank.comm->synchronize(rank.stream);
-        // Three all-reduces of two ranks: four times the sum of one.
-        const std::vector<std::byte> once = c.expected(rank.rank), got = rank.download(b.output, once.size());
-        for (std::size_t i = 0; i + 4 <= once.size(); i += 4) {
-          float want = 0, have = 0;
-          std::memcpy(&want, &once[i], 4);
-          std::memcpy(&have, &got[i], 4);
-          if (have != 4 * want) throw std::runtime_error("replay " + std::to_string(round) + ": another sum");
-        }
-      }
-      TUTTI_CUDA_OK(cudaGraphExecDestroy(executable));
+      for (std::uint64_t round = 1; round <= 10; ++round) graph.replay(round);
     });
   }
 }

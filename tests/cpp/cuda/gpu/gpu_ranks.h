@@ -117,6 +117,25 @@ inline void run_gpu_ranks(const GpuWorld& world, const std::function<void(Rank&)
   for (int r = 0; r < world.size; ++r) EXPECT_EQ(errors[static_cast<std::size_t>(r)], "") << "on rank " << r;
 }
 
+// What `body()` puts on the stream, as a graph.
+inline cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& body) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  TUTTI_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  body();
+  TUTTI_CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+  return executable;
+}
+
+// Before a first launch that meets other ranks.
+inline void make_ready(Rank& rank, cudaGraphExec_t graph) {
+  TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
+  TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+  rank.barrier->arrive_and_wait();
+}
+
 // Where one case's buffers lie on a rank.
 struct Buffers {
   std::byte* input = nullptr;

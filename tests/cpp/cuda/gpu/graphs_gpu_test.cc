@@ -7,17 +7,6 @@
 namespace tutti::cuda::test {
 namespace {
 
-cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& body) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  TUTTI_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  body();
-  TUTTI_CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-  TUTTI_CUDA_OK(cudaGraphDestroy(graph));
-  return executable;
-}
-
 CaseShape sum(std::size_t count) {
   CaseShape shape;
   shape.dtype = DataType::kUint32;
@@ -41,9 +30,7 @@ TEST(Graphs, ReplayWithChangingData) {
       cudaGraphExec_t graph = capture(rank.stream, [&] {
         for (const Buffers& b : buffers) rank.comm->run(b.call, rank.stream);
       });
-      TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
-      TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-      rank.barrier->arrive_and_wait();
+      make_ready(rank, graph);
       for (std::uint64_t round = 1; round <= 20; ++round) {
         std::vector<CollectiveCase> cases;
         for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -76,9 +63,7 @@ TEST(Graphs, ReplayWithChangingFactors) {
     const Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 0), rank.stream);
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
     cudaGraphExec_t graph = capture(rank.stream, [&] { rank.comm->run(b.call, rank.stream); });
-    TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
-    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-    rank.barrier->arrive_and_wait();
+    make_ready(rank, graph);
     for (int round = 1; round <= 5; ++round) {
       shape.factor = 0.25 * round;
       const CollectiveCase c(shape, rank.size, static_cast<std::uint64_t>(round));

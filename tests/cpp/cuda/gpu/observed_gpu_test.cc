@@ -29,15 +29,8 @@ TEST(Observed, CountsAndRecords) {
     const CollectiveCase c(sum(1000), rank.size, 1);
     const Buffers b = prepare(rank, c, rank.stream);
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-    rank.comm->run(b.call, rank.stream);
-    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
-    TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-    TUTTI_CUDA_OK(cudaGraphUpload(executable, rank.stream));
-    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-    rank.barrier->arrive_and_wait();
+    cudaGraphExec_t executable = capture(rank.stream, [&] { rank.comm->run(b.call, rank.stream); });
+    make_ready(rank, executable);
     for (int i = 0; i < 3; ++i) TUTTI_CUDA_OK(cudaGraphLaunch(executable, rank.stream));
     rank.comm->run(b.call, rank.stream);
     std::byte* target = rank.allocate(100);
@@ -55,7 +48,6 @@ TEST(Observed, CountsAndRecords) {
     rank.comm->reset_metrics();
     EXPECT_TRUE(rank.comm->metrics().rows.empty());
     TUTTI_CUDA_OK(cudaGraphExecDestroy(executable));
-    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
   });
 }
 
@@ -139,8 +131,10 @@ TEST(Observed, TheReportKnowsTheDevices) {
     EXPECT_EQ(device.reach.size(), report.devices.size());
     EXPECT_EQ(device.reach[i], CudaReach::kAtomic);
   }
-  const std::string transport = try_cuda_group();
-  EXPECT_TRUE(transport.rfind("peer memory", 0) == 0 || transport.rfind("pinned host memory", 0) == 0) << transport;
+  run_gpu_ranks(GpuWorld{}, [](Rank& rank) {
+    const std::string transport = rank.comm->transport();
+    EXPECT_TRUE(transport.starts_with("peer memory") || transport.starts_with("pinned host memory")) << transport;
+  });
 }
 
 }  // namespace

@@ -53,17 +53,9 @@ TEST(Registered, GraphsReplayWithChangingData) {
     CaseShape shape = sum_of(Collective::kAllReduce, 500'000);
     shape.in_place = true;
     const Call call = CollectiveCase(shape, rank.size, 0).call(data, data);
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-    rank.comm->run(call, rank.stream);
-    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
-    TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
-    TUTTI_CUDA_OK(cudaGraphUpload(executable, rank.stream));
-    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    cudaGraphExec_t executable = capture(rank.stream, [&] { rank.comm->run(call, rank.stream); });
     EXPECT_EQ(rank.comm->direct_calls(), 1u);
-    rank.barrier->arrive_and_wait();
+    make_ready(rank, executable);
     for (std::uint64_t round = 1; round <= 5; ++round) {
       const CollectiveCase c(shape, rank.size, round);
       const Buffers b = buffers_at(rank, c, data, data);

@@ -175,16 +175,8 @@ TEST(Serving, GraphsAndEagerCalls) {
       rank.comm->run(plain.call, rank.stream);
       rank.comm->all_reduce_quantized(quantized_call(codes, in, out), rank.stream);
     };
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-    issue();
-    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
-    TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
-    TUTTI_CUDA_OK(cudaGraphUpload(executable, rank.stream));
-    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-    rank.barrier->arrive_and_wait();
+    cudaGraphExec_t executable = capture(rank.stream, issue);
+    make_ready(rank, executable);
     for (std::uint64_t round = 1; round <= 10; ++round) {
       std::vector<NormCase> cases;
       for (std::size_t i = 0; i < norms.size(); ++i) {
