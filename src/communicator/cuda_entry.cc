@@ -1,7 +1,6 @@
 // Communicators on devices, in libtutti.so: finds the plug-in and passes the call on.
 #include <dlfcn.h>
 
-
 #include "algorithm/cuda/choice.h"
 #include "base/log.h"
 #include "base/release.h"

@@ -14,7 +14,7 @@
 #include "base/machine.h"
 #include "base/names.h"
 #include "python/communicator_bindings.h"
-#include "python/tuning_rank.h"
+#include "tools/tuning_rank.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;

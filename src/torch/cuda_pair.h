@@ -18,7 +18,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "torch/deferred_calls.h"
+#include "communicator/deferred_calls.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::face {

@@ -19,7 +19,7 @@
 #include <mutex>
 #include <vector>
 
-#include "torch/buffer_choice.h"
+#include "communicator/buffer_choice.h"
 #include "torch/cuda_side.h"
 #include "tutti/communicator.h"
 

@@ -1,5 +1,5 @@
 // What `tutti tune` checks results by: it must see every wrong element.
-#include "python/sample_call.h"
+#include "tools/sample_call.h"
 
 #include <gtest/gtest.h>
 

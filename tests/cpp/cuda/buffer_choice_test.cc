@@ -1,12 +1,12 @@
 // Which registered buffer the ranks of a group take for an allocation.
-#include "torch/buffer_choice.h"
+#include "communicator/buffer_choice.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-namespace tutti::face {
+namespace tutti::test {
 namespace {
 
 BufferOffer offer(std::uint64_t bytes, std::initializer_list<std::size_t> free = {}) {
@@ -81,4 +81,4 @@ TEST(BufferChoice, FollowsRanksThatFreeAtDifferentTimes) {
 }
 
 }  // namespace
-}  // namespace tutti::face
+}  // namespace tutti::test

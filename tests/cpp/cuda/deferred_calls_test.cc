@@ -1,5 +1,5 @@
 // Calls that wait for what a thread makes: their order, failure, and an early end.
-#include "torch/deferred_calls.h"
+#include "communicator/deferred_calls.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "support/no_threads.h"
 #include "tutti/error.h"
 
-namespace tutti::face {
+namespace tutti::test {
 namespace {
 
 // What has happened to calls: "run 3", "fail 3: why", "announce 3".
@@ -260,4 +260,4 @@ TEST(DeferredCalls, ManyThreadsIssue) {
 }
 
 }  // namespace
-}  // namespace tutti::face
+}  // namespace tutti::test

@@ -1,4 +1,4 @@
-#include "python/tuning_rank.h"
+#include "tools/tuning_rank.h"
 
 #include <algorithm>
 #include <cmath>

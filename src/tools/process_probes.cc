@@ -14,8 +14,8 @@
 #include "base/futex.h"
 #include "base/process.h"
 #include "bootstrap/local_socket.h"
-#include "python/probe_child.h"
-#include "python/probes.h"
+#include "tools/probe_child.h"
+#include "tools/probes.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "python/probe_child.h"
+#include "tools/probe_child.h"
 
 #include <signal.h>
 #include <sys/prctl.h>

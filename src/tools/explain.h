@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "python/sample_call.h"
+#include "tools/sample_call.h"
 
 namespace tutti {
 

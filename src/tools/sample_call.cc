@@ -1,4 +1,4 @@
-#include "python/sample_call.h"
+#include "tools/sample_call.h"
 
 #include <sys/mman.h>
 

@@ -1,11 +1,11 @@
-#include "torch/deferred_calls.h"
+#include "communicator/deferred_calls.h"
 
 #include <utility>
 #include <vector>
 
 #include "base/thread.h"
 
-namespace tutti::face {
+namespace tutti {
 
 DeferredCalls::DeferredCalls(std::function<void()> make)
     : state_(std::make_shared<State>()),
@@ -70,4 +70,4 @@ void DeferredCalls::make_and_run(State& state, const std::function<void()>& make
   }
 }
 
-}  // namespace tutti::face
+}  // namespace tutti

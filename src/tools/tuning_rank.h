@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "python/sample_call.h"
+#include "tools/sample_call.h"
 #include "tutti/communicator.h"
 #include "tutti/store.h"
 

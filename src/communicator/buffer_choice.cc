@@ -1,8 +1,8 @@
-#include "torch/buffer_choice.h"
+#include "communicator/buffer_choice.h"
 
 #include <bit>
 
-namespace tutti::face {
+namespace tutti {
 
 BufferChoice choose_buffer(const std::vector<BufferOffer>& offers, std::size_t made) noexcept {
   for (const BufferOffer& offer : offers) {
@@ -18,4 +18,4 @@ BufferChoice choose_buffer(const std::vector<BufferOffer>& offers, std::size_t m
   return {made < BufferOffer::kMost ? BufferSource::kNew : BufferSource::kOrdinary};
 }
 
-}  // namespace tutti::face
+}  // namespace tutti

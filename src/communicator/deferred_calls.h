@@ -17,7 +17,7 @@
 #include <mutex>
 #include <thread>
 
-namespace tutti::face {
+namespace tutti {
 
 // Of each call, the maker's thread runs run() or fail(), then wake(), then announce().
 class DeferredCall {
@@ -64,4 +64,4 @@ class DeferredCalls {
   std::thread maker_;  // the last member: it uses the others
 };
 
-}  // namespace tutti::face
+}  // namespace tutti

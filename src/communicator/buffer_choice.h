@@ -2,7 +2,7 @@
 //
 // Registered memory is used without copies only where all ranks pass the same buffer. When a tensor is freed is up to
 // each rank's program. So every rank says which of its buffers of that size are free, and all of them take the first
-// one that is free everywhere. Knows nothing of torch.
+// one that is free everywhere.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tutti::face {
+namespace tutti {
 
 // What one rank says; exchanged as bytes.
 struct BufferOffer {
@@ -38,4 +38,4 @@ struct BufferChoice {
 // Of all ranks' offers; `made`: buffers of this size so far. It depends on nothing else, so all ranks choose alike.
 BufferChoice choose_buffer(const std::vector<BufferOffer>& offers, std::size_t made) noexcept;
 
-}  // namespace tutti::face
+}  // namespace tutti

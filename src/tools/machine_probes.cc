@@ -23,7 +23,7 @@
 #include "base/mapping.h"
 #include "bootstrap/memory_store.h"
 #include "device/cpu/arena.h"
-#include "python/probes.h"
+#include "tools/probes.h"
 #include "tutti/cuda_communicator.h"
 #include "tutti/cuda_report.h"
 #include "tutti/error.h"

@@ -1,4 +1,4 @@
-#include "python/explain.h"
+#include "tools/explain.h"
 
 #include <algorithm>
 #include <exception>
