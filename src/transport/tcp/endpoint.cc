@@ -20,8 +20,7 @@ namespace {
 
 constexpr std::int64_t kLookAtLingeringMs = 5;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kLongestEndMs = 2'000;  // that a process waits for a peer to take what was sent to it
-constexpr std::int64_t kPatienceMs = 1'000;    // a stranger this old gives its place to a new one
+constexpr std::int64_t kPatienceMs = 1'000;  // a stranger this old gives its place to a new one
 
 UniqueFd make_eventfd() {
   UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -54,7 +53,7 @@ struct Endpoints : ForkHandler {
 std::string Endpoint::settings_of(const TcpOptions& o) {
   ByteWriter text;
   text.text(o.interface).text(o.master_address).u32(static_cast<std::uint32_t>(o.most_strangers));
-  for (const auto time : {o.heartbeat, o.handshake_timeout, o.connect_timeout}) {
+  for (const auto time : {o.heartbeat, o.handshake_timeout, o.connect_timeout, o.longest_linger, o.longest_end}) {
     text.u64(static_cast<std::uint64_t>(time.count()));
   }
   return std::move(text).str();
@@ -81,6 +80,8 @@ Endpoint::Endpoint(const TcpOptions& options)
       silence_(options.silence()),
       handshake_timeout_(options.handshake_timeout),
       connect_timeout_(options.connect_timeout),
+      longest_linger_(options.longest_linger),
+      longest_end_(options.longest_end),
       most_strangers_(options.most_strangers),
       logger_(options.logger),
       listener_(listen_for(options)),
@@ -97,7 +98,8 @@ Endpoint::~Endpoint() {
   look();
   thread_.join();
   // A process may end now, and with it its sockets.
-  for (const std::int64_t until_ms = now_in_ms() + kLongestEndMs; anything_lingers() && now_in_ms() < until_ms;) {
+  for (const std::int64_t until_ms = now_in_ms() + longest_end_.count();
+       anything_lingers() && now_in_ms() < until_ms;) {
     look_at_lingering(now_in_ms());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

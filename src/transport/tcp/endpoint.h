@@ -129,6 +129,7 @@ class Endpoint {
   const pid_t owner_;
   const std::string settings_;
   const std::chrono::milliseconds heartbeat_, silence_, handshake_timeout_, connect_timeout_;
+  const std::chrono::milliseconds longest_linger_, longest_end_;
   const int most_strangers_;
   const Logger logger_;
   UniqueFd listener_;

@@ -16,9 +16,6 @@ constexpr const char* kNoDescriptorThere =
     "cannot be reached: it has no descriptor left for a connection (raise its ulimit -n, or destroy groups that are "
     "not used)";
 
-// A peer that lives takes what it was sent, or ends, before that.
-constexpr std::int64_t kLongestLingerMs = 60'000;
-
 const std::string& where(const Member& member, int peer) {
   return member.known_addresses[static_cast<std::size_t>(peer)].there;
 }
@@ -254,7 +251,7 @@ void Endpoint::flush_streams() {
 void Endpoint::outlive(Lingering socket) {
   {
     const std::lock_guard lock(lingering_mutex_);
-    lingering_.push_back({std::move(socket), now_in_ms() + kLongestLingerMs});
+    lingering_.push_back({std::move(socket), now_in_ms() + longest_linger_.count()});
   }
   look();
 }

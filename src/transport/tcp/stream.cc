@@ -21,6 +21,9 @@ constexpr std::size_t kMostDirect = std::size_t{64} << 10;
 // An empty inbox larger than this gives its memory back.
 constexpr std::size_t kSmallInbox = std::size_t{8} << 10;
 
+// (`bytes = {}` would empty it and keep its memory.)
+void give_back(std::vector<std::byte>& bytes) noexcept { std::vector<std::byte>().swap(bytes); }
+
 bool would_block(int error) noexcept { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
 
 std::uint64_t get(const std::byte* from, int bytes) noexcept {
@@ -216,7 +219,7 @@ bool Stream::send_rest() noexcept {
     rest_begin_ += static_cast<std::size_t>(sent);
   }
   rest_.clear();
-  if (rest_.capacity() > kSmallInbox) rest_ = {};
+  if (rest_.capacity() > kSmallInbox) give_back(rest_);
   rest_begin_ = 0;
   has_rest_.store(false, std::memory_order_relaxed);
   return true;
@@ -276,7 +279,7 @@ std::size_t Stream::take(Part& part, MutableBytes into) noexcept {
   if (part.inbox_begin == part.inbox.size()) {
     part.inbox.clear();
     part.inbox_begin = 0;
-    if (part.inbox.capacity() > kSmallInbox) part.inbox = {};
+    if (part.inbox.capacity() > kSmallInbox) give_back(part.inbox);
   } else if (part.inbox_begin > kMostDirect && part.inbox_begin >= part.inbox.size() / 2) {
     // More may come as fast as it is taken; each byte is moved once at most in the mean.
     part.inbox.erase(part.inbox.begin(), part.inbox.begin() + static_cast<std::ptrdiff_t>(part.inbox_begin));

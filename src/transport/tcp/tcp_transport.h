@@ -45,6 +45,8 @@ struct TcpOptions {
   std::chrono::milliseconds heartbeat{500};  // how often connections are looked at
   std::chrono::milliseconds handshake_timeout{5'000};  // for a connection to prove itself
   std::chrono::milliseconds connect_timeout{10'000};   // for a peer's host to answer at all
+  std::chrono::milliseconds longest_linger{60'000};    // for a peer to take what was sent to it before the end
+  std::chrono::milliseconds longest_end{2'000};        // the same, once no group is left here: the process may end
   int most_strangers = 64;                             // connections that have not proved themselves
   std::uint64_t window = std::uint64_t{4} << 20;       // bytes a link may have under way, unread; equal on all ranks
   Logger logger;
