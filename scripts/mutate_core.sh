@@ -115,6 +115,8 @@ mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'a lost connection is made again' 's
 mutant tcp_test 'Tcp*:-TcpAddress*' $dialer 'who hangs up at our proof is forgotten' 's/member.at(peer).left_at_our_proof = true;/;/'
 mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'an offer to share is not proven' 's/view(offer.stream)/""/'
 mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a share needs no seal' 's/verdict == Verdict::kShare ? State::kSealing : State::kDone/State::kDone/'
+mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'whatever listens there has another secret' 's/if (messages_ == 0) look_at_speaker();/;/'
+mutant tcp_test 'TcpHandshake*' $shake 'a dialer of another version hears nothing' 's/if (!dialer_ \&\& speaker == .*/;/'
 mutant shared_streams_process_test '*' src/transport/tcp/endpoint_dial.cc 'no stream is shared' 's/offer.stream = stream->far();/;/'
 mutant shared_streams_process_test '*' $stream 'what another has read is dropped' 's/target_->inbox.insert(.*/;/'
 mutant tcp_test 'TcpTransport*' $stream 'a reader gives no credit' 's/if (owes_credit) {/if (false) {/'

@@ -33,6 +33,20 @@ UniqueFd listen_for(const TcpOptions& options) {
   return listen_at(choose_address(interface_addresses(), options.interface, route));
 }
 
+// What is said of a stranger in such a state.
+const char* strange(Handshake::State state) noexcept {
+  switch (state) {
+    case Handshake::State::kForged:
+      return "does not know the secret of this job";
+    case Handshake::State::kOtherVersion:
+      return "has another version of Tutti";
+    case Handshake::State::kForeign:
+      return "is not Tutti's";
+    default:
+      return nullptr;
+  }
+}
+
 // The endpoints of this process.
 struct Endpoints : ForkHandler {
   static Endpoints& instance() {
@@ -328,9 +342,9 @@ void Endpoint::advance_strangers(std::int64_t now_ms) {
     Member* const member = handshake.self() != nullptr ? member_of(handshake) : nullptr;
     if (member != nullptr && handshake.state() == Handshake::State::kProven) admit(*member, stranger);
     if (member != nullptr && handshake.state() == Handshake::State::kBroken) on_stranger_broke(*member, handshake);
-    if (handshake.state() == Handshake::State::kForged) {
+    if (const char* const what = strange(handshake.state()); what != nullptr) {
       const LogLevel level = warned_of_strangers_ ? LogLevel::kDebug : LogLevel::kWarning;
-      logger_.log(level, "tcp transport: dropped a connection that does not know the secret of this job");
+      logger_.log(level, std::string("tcp transport: dropped a connection that ") + what);
       warned_of_strangers_ = true;
     }
   }

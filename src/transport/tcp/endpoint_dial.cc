@@ -20,16 +20,38 @@ const std::string& where(const Member& member, int peer) {
   return member.known_addresses[static_cast<std::size_t>(peer)].there;
 }
 
+// Ends of sentences: where an address leads to somebody else.
+constexpr const char* kOtherAddress = "TUTTI_SOCKET_IFNAME on that rank chooses the interface whose address it offers";
+constexpr const char* kSomebodyElse =
+    "that rank has died and somebody else has its port, or its address leads to "
+    "another machine from here; ";
+
 std::string other_secret(const Member& member, int peer) {
   return "cannot be reached: whoever listens for it at " + where(member, peer) +
-         " has another secret; give all ranks the same TUTTI_SECRET, or none";
+         " has another secret, or is of another job; give all ranks the same TUTTI_SECRET, or none. If they have "
+         "that, " +
+         kSomebodyElse + kOtherAddress;
+}
+
+std::string other_version(const Member& member, int peer) {
+  return "cannot be reached: whoever listens for it at " + where(member, peer) +
+         " has another version of Tutti; install one version everywhere";
+}
+
+std::string other_program(const Member& member, int peer) {
+  return "cannot be reached: what listens at " + where(member, peer) + " is not Tutti: " + kSomebodyElse +
+         kOtherAddress;
 }
 
 std::string no_way(const Member& member, int peer, int error) {
   const std::string& at = where(member, peer);
   if (error == ECONNREFUSED) return "died or cannot be reached any more: nobody listens at " + at;
-  return "cannot be reached: no way from here to " + at + " (" + std::strerror(error) +
-         "); TUTTI_SOCKET_IFNAME on that rank chooses the interface whose address it offers";
+  return "cannot be reached: no way from here to " + at + " (" + std::strerror(error) + "); " + kOtherAddress;
+}
+
+std::string ends_connections(const Member& member, int peer) {
+  return "died or cannot be reached any more: whoever listens at " + where(member, peer) +
+         " ends every connection; it may be another program, or an older version of Tutti";
 }
 
 std::string has_left(const Member& member, int peer) {
@@ -131,12 +153,14 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
       return lost(has_left(member, peer));
     case Handshake::State::kForged:
       return give_up(member, peer, other_secret(member, peer));
+    case Handshake::State::kOtherVersion:
+      return give_up(member, peer, other_version(member, peer));
+    case Handshake::State::kForeign:
+      return give_up(member, peer, other_program(member, peer));
     case Handshake::State::kBroken:
-      return rest_after_failure(member, peer, now_ms,
-                                left_at_our_proof(member, peer)
-                                    ? other_secret(member, peer)
-                                    : "died or cannot be reached any more: it ends every connection",
-                                kMostFailures);
+      return rest_after_failure(
+          member, peer, now_ms,
+          left_at_our_proof(member, peer) ? other_secret(member, peer) : ends_connections(member, peer), kMostFailures);
     default:
       break;
   }

@@ -52,7 +52,8 @@ Handshake::State Handshake::advance() noexcept {
       break;
     }
     received_ += static_cast<std::size_t>(got);
-    if (received_ < expected_) continue;
+    if (messages_ == 0) look_at_speaker();
+    if (received_ < expected_ || over()) continue;
     try {
       on_message();
     } catch (const std::exception&) {  // no memory for an HMAC: the other end may try again
@@ -78,6 +79,15 @@ void Handshake::finish_connect() noexcept {
   state_ = State::kTalking;
   send(encode(Hello{static_cast<std::uint32_t>(self_->rank), static_cast<std::uint32_t>(peer_), group_, dial_nonce_}));
   expect(kReplyBytes);
+}
+
+// At once: what is no message of ours need not have the length of one.
+void Handshake::look_at_speaker() noexcept {
+  const Speaker speaker = speaker_of(std::span(buffer_).first(received_));
+  if (speaker == Speaker::kOurs) return;
+  // A dialer is told whom it has reached.
+  if (!dialer_ && speaker == Speaker::kOfOtherVersion) send(encode(Reply{}));
+  state_ = speaker == Speaker::kOfOtherVersion ? State::kOtherVersion : State::kForeign;
 }
 
 void Handshake::on_message() {

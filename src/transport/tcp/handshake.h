@@ -2,13 +2,14 @@
 //
 //   dialer                                   listener
 //   hello: magic, from, to, group, nonce D  ->
-//                                       <-   reply: nonce L, HMAC("listen", communicator, from, to, D, L)
+//                                       <-   reply: magic, nonce L, HMAC("listen", communicator, from, to, D, L)
 //   proof: HMAC("dial", communicator, from, to, D, L, offer), offer  ->
 //                                       <-   verdict, the listener's inlet
 //   seal: one byte, after kShare        ->
 //
 // The labels differ, so a proof cannot be sent back to its maker; both nonces are fresh, so it cannot be replayed.
-// Nothing that the other end sends is used before its proof has been checked, except to choose which HMAC to compute.
+// Nothing that the other end sends is used before its proof has been checked, except to choose which HMAC to compute,
+// and to say what it is that answers there.
 // No more is read than a message holds: what follows the verdict is payload.
 //
 // The verdict settles who keeps the connection when both ranks dial at once: only the lower rank decides
@@ -46,15 +47,17 @@ struct Identity {
 class Handshake {
  public:
   enum class State : std::uint8_t {
-    kConnecting,   // dialer: until the socket is writable
-    kTalking,      // until it is readable
-    kProven,       // listener: peer() is who it says; call answer()
-    kSealing,      // listener: has answered kShare, and waits for the seal
-    kDone,         // verdict() was given or received
-    kUnreachable,  // nobody listens there
-    kBroken,       // the connection ended before the verdict
-    kForged,       // the other end does not know the secret, or does not speak this protocol
-    kAbsent,       // the listener has no such group (any more)
+    kConnecting,    // dialer: until the socket is writable
+    kTalking,       // until it is readable
+    kProven,        // listener: peer() is who it says; call answer()
+    kSealing,       // listener: has answered kShare, and waits for the seal
+    kDone,          // verdict() was given or received
+    kUnreachable,   // nobody listens there
+    kBroken,        // the connection ended before the verdict
+    kForged,        // the other end does not know the secret, or is of another job
+    kAbsent,        // the listener has no such group (any more)
+    kOtherVersion,  // the other end speaks another version of this protocol
+    kForeign,       // it speaks none of them
   };
 
   // Who a listener is for whoever says hello; null: it has no such group.
@@ -89,6 +92,7 @@ class Handshake {
   Handshake(UniqueFd fd, std::shared_ptr<const Identity> self, int peer, bool dialer);
 
   void finish_connect() noexcept;
+  void look_at_speaker() noexcept;
   void on_message();
   void on_hello();
   void on_reply();

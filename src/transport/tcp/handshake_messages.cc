@@ -18,6 +18,13 @@ void put_u32(std::byte* to, std::uint32_t value) noexcept {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
 }
 
+Speaker speaker_of(std::span<const std::byte> first_bytes) noexcept {
+  constexpr std::size_t kName = kMagic.size() - 1;
+  const std::string_view magic(kMagic.data(), kMagic.size()), come = text(first_bytes).substr(0, kMagic.size());
+  if (magic.starts_with(come)) return Speaker::kOurs;
+  return come.size() > kName && come.starts_with(magic.substr(0, kName)) ? Speaker::kOfOtherVersion : Speaker::kOther;
+}
+
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept {
   std::array<std::byte, kHelloBytes> bytes;
   std::byte* to = bytes.data();
@@ -45,13 +52,16 @@ std::optional<Hello> decode_hello(std::span<const std::byte> bytes) noexcept {
 
 std::array<std::byte, kReplyBytes> encode(const Reply& reply) noexcept {
   std::array<std::byte, kReplyBytes> bytes;
-  std::memcpy(bytes.data(), reply.nonce.data(), sizeof(Nonce));
-  std::memcpy(bytes.data() + sizeof(Nonce), reply.proof.data(), sizeof(Digest));
+  std::byte* const to = bytes.data();
+  std::memcpy(to, kMagic.data(), kMagic.size());
+  std::memcpy(to + kMagic.size(), reply.nonce.data(), sizeof(Nonce));
+  std::memcpy(to + kMagic.size() + sizeof(Nonce), reply.proof.data(), sizeof(Digest));
   return bytes;
 }
 
 std::optional<Reply> decode_reply(std::span<const std::byte> bytes) noexcept {
   ByteReader in(text(bytes));
+  if (in.raw(kMagic.size()) != std::string_view(kMagic.data(), kMagic.size())) return std::nullopt;
   Reply reply;
   reply.nonce = in.digest();
   reply.proof = in.digest();

@@ -13,19 +13,23 @@
 
 namespace tutti::tcp {
 
-// Name and version of the protocol.
-inline constexpr std::array<char, 8> kMagic = {'T', 'U', 'T', 'T', 'I', 'T', 'C', '2'};
+// Name and version of the protocol, the version last: with it each side begins, in every version from the third on.
+inline constexpr std::array<char, 8> kMagic = {'T', 'U', 'T', 'T', 'I', 'T', 'C', '3'};
+
+// Whose bytes a connection begins with, as far as those that have come say.
+enum class Speaker : std::uint8_t { kOurs, kOfOtherVersion, kOther };
+Speaker speaker_of(std::span<const std::byte> first_bytes) noexcept;
 
 // The end of a Stream (stream.h), as its two ends call it.
 using StreamName = Digest;
 
 inline constexpr std::size_t kHelloBytes = kMagic.size() + 4 + 4 + 8 + sizeof(Nonce);
-inline constexpr std::size_t kReplyBytes = sizeof(Nonce) + sizeof(Digest);
+inline constexpr std::size_t kReplyBytes = kMagic.size() + sizeof(Nonce) + sizeof(Digest);
 inline constexpr std::size_t kProofBytes = sizeof(Digest) + 4 + sizeof(StreamName);
 inline constexpr std::size_t kVerdictBytes = 1 + 4;
 inline constexpr std::size_t kSealBytes = 1;
-inline constexpr std::size_t kLongestMessage = kProofBytes;
-static_assert(kHelloBytes <= kLongestMessage && kReplyBytes <= kLongestMessage);
+inline constexpr std::size_t kLongestMessage = kReplyBytes;
+static_assert(kHelloBytes <= kLongestMessage && kProofBytes <= kLongestMessage);
 
 enum class Verdict : std::uint8_t {
   kAccept = 1,  // the connection stands, and is a stream from now on

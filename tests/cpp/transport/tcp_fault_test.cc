@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -17,6 +18,7 @@
 
 #include "base/unique_fd.h"
 #include "transport/tcp/address.h"
+#include "transport/tcp/socket.h"
 #include "transport/tcp_ranks.h"
 
 namespace tutti::tcp::test {
@@ -60,7 +62,7 @@ TEST(TcpFault, StrangersChangeNothing) {
   for (int i = 0; i < 30; ++i) {
     strangers.push_back(connect_to(ranks.listener(1)));
     if (i % 3 == 0) ::send(strangers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-    if (i % 3 == 1) ::send(strangers.back().get(), "TUTTITC2", 8, MSG_NOSIGNAL);
+    if (i % 3 == 1) ::send(strangers.back().get(), "TUTTITC3", 8, MSG_NOSIGNAL);
   }
   exchange_a_few(ranks);
   for (const UniqueFd& fd : strangers) EXPECT_TRUE(closed_by_peer(fd.get()));
@@ -89,8 +91,87 @@ TEST(TcpFault, WrongSecretOrGroupEndsTheLink) {
     for (const int r : {0, 1}) {
       const std::string why = ranks[r].why_lost(1 - r);
       EXPECT_NE(why.find(ranks.listener(1 - r) + " has another secret"), std::string::npos) << why;
-      EXPECT_NE(why.find("TUTTI_SECRET"), std::string::npos) << why;
+      for (const char* part : {"or is of another job", "TUTTI_SECRET", "TUTTI_SOCKET_IFNAME"}) {
+        EXPECT_NE(why.find(part), std::string::npos) << why;
+      }
     }
+  }
+}
+
+// Who listens where a rank was to be: it says its words to whoever comes.
+class SomebodyElse {
+ public:
+  explicit SomebodyElse(std::string words)
+      : words_(std::move(words)), listener_(listen_at(*SocketAddress::parse("127.0.0.1:0"))), thread_([this] {
+          while (!stop_) {
+            pollfd p{listener_.get(), POLLIN, 0};
+            ::poll(&p, 1, 20);
+            UniqueFd fd = accept_from(listener_.get(), std::chrono::seconds(3));
+            if (!fd) continue;
+            ::send(fd.get(), words_.data(), words_.size(), MSG_NOSIGNAL);
+            guests_.push_back(std::move(fd));
+          }
+        }) {}
+  ~SomebodyElse() {
+    stop_ = true;
+    thread_.join();
+  }
+  std::string address() const { return local_address(listener_.get()).text(); }
+
+ private:
+  const std::string words_;
+  const UniqueFd listener_;
+  std::vector<UniqueFd> guests_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;  // last: everything else is there when it starts
+};
+
+// Though it says less than a message of ours has, and keeps the connection.
+TEST(TcpFault, WhoListensThereIsSaid) {
+  const std::pair<const char*, std::vector<const char*>> cases[] = {
+      {"SSH-2.0-", {" is not Tutti", "another machine", "TUTTI_SOCKET_IFNAME"}},
+      {"TUTTI", {}},  // may be one of us yet
+      {"TUTTIX", {" is not Tutti", "TUTTI_SOCKET_IFNAME"}},
+      {"TUTTITC9 in words of its own", {" has another version of Tutti", "install one version"}},
+  };
+  for (const auto& [words, parts] : cases) {
+    const SomebodyElse somebody(words);
+    Ranks ranks(1, [](TcpOptions& o) {
+      o.size = 2;
+      o.logger = Logger();
+    });
+    ranks[0].set_peer_addresses({"", somebody.address() + "/1"});
+    const auto bound = parts.empty() ? std::chrono::milliseconds(100) : kBound;
+    EXPECT_EQ(wait_for_end(ranks[0], 1, bound), parts.empty() ? Status::kOk : Status::kPeerLost) << words;
+    const std::string why = ranks[0].why_lost(1);
+    EXPECT_EQ(why.find("secret"), std::string::npos) << why;
+    for (const char* part : parts) EXPECT_NE(why.find(part), std::string::npos) << why;
+  }
+}
+
+// Who says nothing to strangers and hangs up, as versions before the third do.
+TEST(TcpFault, WhoEndsEveryConnectionIsSaid) {
+  UniqueFd listener = listen_at(*SocketAddress::parse("127.0.0.1:0"));
+  const std::string address = local_address(listener.get()).text();
+  std::atomic<bool> stop{false};
+  std::thread thread([&] {
+    while (!stop) {
+      pollfd p{listener.get(), POLLIN, 0};
+      ::poll(&p, 1, 20);
+      close_gently(accept_from(listener.get(), std::chrono::seconds(3)));
+    }
+  });
+  Ranks ranks(1, [](TcpOptions& o) {
+    o.size = 2;
+    o.logger = Logger();
+  });
+  ranks[0].set_peer_addresses({"", address + "/1"});
+  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
+  stop = true;
+  thread.join();
+  const std::string why = ranks[0].why_lost(1);
+  for (const char* part : {"whoever listens at ", address.c_str(), "another program", "version of Tutti"}) {
+    EXPECT_NE(why.find(part), std::string::npos) << why;
   }
 }
 

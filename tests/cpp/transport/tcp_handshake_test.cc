@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -243,13 +244,34 @@ TEST(TcpHandshake, MessagesArriveAsTheyWereSentAndNothingElseIsOne) {
   EXPECT_FALSE(decode_answer({}));
 }
 
+// A listener of any version from the third on begins with its own, so both ends of such a connection know.
+TEST(TcpHandshake, EachSideTellsTheOtherItsVersion) {
+  auto [a, b] = socket_pair();
+  Handshake listener = listen(std::move(b));
+  ASSERT_EQ(::send(a.get(), "TUTTITC4 and what it has to say", 31, 0), 31);
+  EXPECT_EQ(listener.advance(), State::kOtherVersion);
+  char said[8];
+  ASSERT_EQ(::recv(a.get(), said, sizeof said, 0), 8);
+  EXPECT_EQ(std::string_view(said, 8), "TUTTITC3");
+
+  auto [c, d] = socket_pair();
+  Handshake dialer = dial(std::move(c));
+  EXPECT_EQ(dialer.advance(), State::kTalking);
+  for (const std::string_view piece : {"TUTTI", "TC"}) {
+    ASSERT_EQ(::send(d.get(), piece.data(), piece.size(), 0), static_cast<ssize_t>(piece.size()));
+    EXPECT_EQ(dialer.advance(), State::kTalking);
+  }
+  ASSERT_EQ(::send(d.get(), "4", 1, 0), 1);
+  EXPECT_EQ(dialer.advance(), State::kOtherVersion);
+}
+
 TEST(TcpHandshake, GarbageAndSilenceAndEnd) {
   auto [a, b] = socket_pair();
   Handshake listener = listen(std::move(b));
   EXPECT_EQ(listener.advance(), State::kTalking);
   const char* const text = "GET / HTTP/1.1\r\nHost: example\r\n\r\n and some more to fill the whole of it";
   ASSERT_GE(::send(a.get(), text, std::strlen(text), 0), ssize_t{kHelloBytes});
-  EXPECT_EQ(listener.advance(), State::kForged);
+  EXPECT_EQ(listener.advance(), State::kForeign);
 
   auto [c, d] = socket_pair();
   Handshake left = listen(std::move(d));
