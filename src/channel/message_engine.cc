@@ -9,8 +9,10 @@
 namespace tutti {
 namespace {
 
-// Arrivals kept for reuse, so that a steady flow of unexpected messages allocates nothing.
+// Arrivals kept for reuse, and memory for payloads with them, so that a steady flow of unexpected messages allocates
+// nothing.
 constexpr std::size_t kSpareArrivals = 64;
+constexpr std::size_t kSpareBytes = std::size_t{512} << 10;
 
 bool agree(const MessageOp& op, std::uint64_t bytes, const CallRecord& record) noexcept {
   if (op.bytes != bytes) return false;
@@ -235,6 +237,7 @@ Arrival& MessageEngine::new_arrival(Arrival::Kind kind, int peer, std::uint64_t 
   } else {
     a = spare_arrivals_.back();
     spare_arrivals_.pop_back();
+    spare_bytes_ -= a->payload.capacity();
   }
   a->kind = kind;
   a->complete = false;
@@ -251,6 +254,8 @@ Arrival& MessageEngine::new_arrival(Arrival::Kind kind, int peer, std::uint64_t 
 void MessageEngine::free_arrival(Arrival& arrival) noexcept {
   if (spare_arrivals_.size() < kSpareArrivals) {
     if (spare_arrivals_.capacity() == 0) spare_arrivals_.reserve(kSpareArrivals);
+    if (spare_bytes_ + arrival.payload.capacity() > kSpareBytes) arrival.payload = std::vector<std::byte>();
+    spare_bytes_ += arrival.payload.capacity();
     spare_arrivals_.push_back(&arrival);
   } else {
     delete &arrival;

@@ -154,6 +154,7 @@ class MessageEngine {
   std::uint32_t passes_ = 0;
   std::uint32_t idle_passes_ = 0;
   std::vector<Arrival*> spare_arrivals_;
+  std::size_t spare_bytes_ = 0;  // of their payloads
   Outcome failed_;
   struct LateMismatch {
     int peer;

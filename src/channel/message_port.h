@@ -34,7 +34,9 @@ struct pollfd;
 namespace tutti {
 
 inline constexpr std::uint64_t kCollectiveTag = std::uint64_t{1} << 63;
-inline constexpr std::size_t kEagerBytes = 8192;
+// Up to here a message is less than what waiting for a grant costs. Bursts of longer ones would gain as much, but leave
+// a connection under bbr with a wrong idea of the network.
+inline constexpr std::size_t kEagerBytes = 32768;
 
 // Where an op stands inside the engine.
 enum class MessagePhase : std::uint8_t {

@@ -98,7 +98,7 @@ TEST(MessageMismatch, ToOneself) {
 // Cancels one side of a message after `steps` steps. What then happens to its memory must not show on the other side,
 // and the memory of a receive must stay as it is. Returns whether the op was unfinished until then.
 bool cancel_after(int steps, std::uint64_t seed, bool cancel_send, bool receive_first) {
-  constexpr std::size_t kBytes = 20'000;
+  constexpr std::size_t kBytes = 100'000;
   SimPorts ports(2, {.seed = seed, .max_delay_ns = 100});
   auto out = std::make_unique<Parcel>(pattern(1, kBytes));
   auto in = std::make_unique<Parcel>(kBytes);
@@ -172,7 +172,7 @@ TEST(MessageCancel, SmallReceiveAtEveryStepLeavesItsMemory) {
 
 // The link is full somewhere within the message's first frame, which must be finished all the same.
 TEST(MessageCancel, SendWhoseFirstFrameIsHalfWritten) {
-  for (const std::size_t bytes : {std::size_t{500}, std::size_t{20'000}})
+  for (const std::size_t bytes : {std::size_t{500}, std::size_t{100'000}})
     for (std::size_t filling = kLinkSlack - 900; filling < kLinkSlack; filling += 9) {
       SimPorts ports(2, {.capacity = kLinkSlack});
       Parcel first(pattern(1, filling)), victim(pattern(2, bytes)), in_first(filling), in(bytes);
@@ -300,7 +300,7 @@ TEST_F(MessageForged, MoreTakenThanWasSentEndsTheLink) {
 }
 
 TEST_F(MessageForged, AFragmentPastTheEndOfItsReceiveEndsTheLink) {
-  Parcel in(20'000);
+  Parcel in(100'000);
   in.recv(ports[0], 1, 1);
   FrameHeader header;
   header.kind = FrameKind::kAnnounce;

@@ -189,7 +189,7 @@ TEST(MessageWait, ThreadsOfOneRankWaitAtOnce) {
           const int peer = self == &zero ? 1 : 0;
           for (std::uint64_t i = 0; i < 40; ++i) {
             const auto tag = static_cast<std::uint64_t>(t);
-            const std::size_t bytes = i % 4 == 0 ? 50'000 : 50;
+            const std::size_t bytes = i % 4 == 0 ? 100'000 : 50;
             Parcel out(pattern(i * 10 + tag, bytes)), in(bytes);
             in.recv(self->port, peer, tag);
             out.send(self->port, peer, tag);
@@ -214,7 +214,7 @@ TEST(MessageDrive, ProgressThreadsCompleteEverything) {
     std::thread progress([&] { self.port.drive([&] { return stop.load(std::memory_order_acquire); }); });
     std::vector<std::unique_ptr<Parcel>> out, in;
     for (int i = 0; i < kMessages; ++i) {
-      const std::size_t bytes = i % 3 == 0 ? 40'000 : 40;
+      const std::size_t bytes = i % 3 == 0 ? 100'000 : 40;
       out.push_back(std::make_unique<Parcel>(pattern(static_cast<std::uint64_t>(i), bytes)));
       in.push_back(std::make_unique<Parcel>(bytes));
       for (Parcel* p : {out.back().get(), in.back().get()})

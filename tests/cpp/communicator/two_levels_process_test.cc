@@ -44,7 +44,7 @@ int call_until_lost(StoreProcess& stores, const std::string& layout, int rank, s
 // Killed wherever it is: reducing on its host, in the exchange, handing out the result or waiting for it.
 TEST(TwoLevelsProcess, AKilledRankEndsTheCallsOfAll) {
   const std::string layout = "aabb";
-  for (const std::size_t count : {10UL, 60'000UL}) {
+  for (const std::size_t count : {10UL, 60'000UL, 300'000UL}) {
     for (int victim = 0; victim < 4; ++victim) {
       StoreProcess stores;
       Gate running;
