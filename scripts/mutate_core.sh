@@ -143,6 +143,18 @@ mutant tcp_endpoint_test '*' $dialer 'a process lingers for ever' 's/anything_li
 mutant tcp_endpoint_test '*' $dialer 'who leaves without a seal is not lost' '/^void Endpoint::on_stranger_broke/,/^}/s/member.at(peer).link.fail();/;/'
 mutant tcp_endpoint_test '*' $dialer 'who has agreed to share is a stranger' 's/return stranger.handshake.state() != Handshake::State::kSealing;/return true;/'
 
+told=src/bootstrap/exchange.cc
+mutant bootstrap_test 'Exchange*' $told 'who awaits another is told nothing' 's/const bool looks = .*/const bool looks = false;/'
+mutant bootstrap_test 'Exchange*' $told 'what is known to all is one rank'"'"'s reason' 's/put_failure(store, id, rank, \*known, true);/put_failure(store, id, rank, *known, false);/'
+mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller == static_cast<std::uint32_t>(rank)) return;.*/;/'
+mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/^void fetch_verdicts/,/^}/s/throw_if_told(.*/;/'
+mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is told nothing' 's/^  throw_if_told(.*/  ;/'
+mutant forming_failures_test '*' src/bootstrap/host_joiner.cc 'who awaits its leader is told nothing' 's/^      throw_if_told(.*/      ;/'
+mutant forming_failures_test '*' src/communicator/topology.cc 'who awaits its host is told nothing' '/^Outcome join_host/,/^}/s/throw_if_told(.*/;/'
+mutant forming_failures_test '*' src/communicator/topology.cc 'a rank leaves its host without a word' 's/if (topology.host != nullptr) topology.host->report(.*/;/'
+mutant group_id_test 'SplitGroup*' src/communicator/group_id.cc 'a split loses its own failure' '/const auto gather = /,/};/s/if (failed != nullptr) .*/;/'
+mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(\*place, rank, maker, error);/;/'
+
 socket=src/bootstrap/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/bootstrap/host_leader_poll.cc
 local='*Host*:AnotherUser*'
 mutant bootstrap_test "$local" $socket 'any user may connect' 's/ \&\& credentials.uid == ::geteuid();/;/'

@@ -1,5 +1,7 @@
 #include "bootstrap/exchange.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/interruption.h"
 #include "bootstrap/look.h"
@@ -35,9 +37,15 @@ std::string pack(const std::vector<std::string>& blobs) {
   return std::move(out).str();
 }
 
+// Not told again: whoever has told it has told all.
+class Told : public KnownToAll {
+ public:
+  using KnownToAll::KnownToAll;
+};
+
 [[noreturn]] void throw_told(std::size_t teller, int rank, std::string_view failed) {
-  throw KnownToAll(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
-                                             std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())));
+  throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
+                                       std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())));
 }
 
 std::vector<std::string> unpack(std::string_view packed, int rank, int size) {
@@ -63,9 +71,17 @@ std::vector<std::string> collect(Store& store, std::string_view id, std::string_
     return blobs;
   } catch (const Error& e) {
     // Only this rank asks for the others' keys, so only it hears that one of them will not come.
-    if (e.kind() == ErrorKind::kPeerLost) store.set(all_key(id, topic), std::string(kFailed) + e.what());
+    if (e.kind() != ErrorKind::kTimeout) store.set(all_key(id, topic), std::string(kFailed) + e.what());
     throw;
   }
+}
+
+// What is known to all as it is; else the reason of one rank.
+void put_failure(Store& store, std::string_view id, int rank, const Error& error, bool known_to_all) {
+  ByteWriter out;
+  out.u32(static_cast<std::uint32_t>(rank)).u8(known_to_all ? 1 : 0).u8(static_cast<std::uint8_t>(error.kind()));
+  out.text(error.what());
+  store.set(failure_key(id), out.str());
 }
 
 }  // namespace
@@ -105,11 +121,17 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
   for (int r = 0; r < size; ++r) keys.push_back(exchange_key(id, topic, r));
   store.set(keys[static_cast<std::size_t>(rank)], blob);
   try {
-    const auto wait = [&](const auto& get) { return watched(watch, timeout, get); };
+    // Of many ranks, rank 0 looks for all: they hear it of that.
+    const std::function<void()> look = [&] {
+      throw_if_told(store, id, rank);
+      if (watch) watch();
+    };
+    const bool looks = size <= kMostDirect || rank == 0;
+    const auto wait = [&](const auto& get) { return watched(looks ? look : watch, timeout, get); };
     const auto all = [&](std::chrono::milliseconds time) { return store.multi_get(keys, time); };
     const auto passed_on = [&](std::chrono::milliseconds time) { return store.get(all_key(id, topic), time); };
     const std::vector<std::string> blobs = size <= kMostDirect ? wait(all)
-                                           : rank == 0         ? collect(store, id, topic, keys, timeout, watch)
+                                           : rank == 0         ? collect(store, id, topic, keys, timeout, look)
                                                                : unpack(wait(passed_on), rank, size);
     for (std::size_t r = 0; r < blobs.size(); ++r) {
       if (blobs[r].starts_with(kFailed)) throw_told(r, rank, blobs[r]);
@@ -124,6 +146,27 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
                                          " ms for all " + std::to_string(size) + " ranks (" + std::string(topic) +
                                          "): " + who + "; look at them, or allow more time");
   }
+}
+
+std::string failure_key(std::string_view id) { return store_key(id, "failure"); }
+
+void throw_if_told(Store& store, std::string_view id, int rank) {
+  std::string said;
+  try {
+    said = store.get(failure_key(id), std::chrono::milliseconds(1));
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kTimeout) throw;
+    return;
+  }
+  ByteReader in(said);
+  const std::uint32_t teller = in.u32();
+  const bool known_to_all = in.u8() != 0;
+  const auto kind = static_cast<ErrorKind>(std::min<int>(in.u8(), static_cast<int>(ErrorKind::kInternal)));
+  const std::string reason(in.text());
+  if (!in.done()) throw_error(ErrorKind::kInternal, "the store holds a malformed reason why a group cannot form");
+  if (teller == static_cast<std::uint32_t>(rank)) return;  // of its first try, with the same store and id
+  if (known_to_all) throw Told(kind, reason);
+  throw_told(teller, rank, std::string(kFailed) + reason);
 }
 
 std::vector<std::string> awaited_keys(std::string_view id, int rank) {
@@ -146,6 +189,7 @@ void give(Store& store, std::string_view id, std::string_view topic, int rank, i
 void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept {
   try {
     const std::string value = std::string(kFailed) + std::string(reason);
+    put_failure(store, id, rank, Error(ErrorKind::kPeerLost, std::string(reason)), false);
     for (const std::string& key : awaited_keys(id, rank)) store.set(key, value);
   } catch (const std::exception&) {
     // Then the others learn of it at their deadline.
@@ -154,11 +198,14 @@ void give_reason(Store& store, std::string_view id, int rank, std::string_view r
 
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept {
   if (waits_in_fork()) return;  // by a handler of a signal: the rank is the parent's, and goes on
-  if (dynamic_cast<const KnownToAll*>(&error) != nullptr) return;
-  const auto* const ours = dynamic_cast<const Error*>(&error);
-  const ErrorKind kind = ours != nullptr ? ours->kind() : ErrorKind::kInternal;
-  if (kind == ErrorKind::kTimeout) return;
-  give_reason(store, id, rank, error.what());
+  if (dynamic_cast<const Told*>(&error) != nullptr) return;
+  const auto* const known = dynamic_cast<const KnownToAll*>(&error);
+  if (known == nullptr) return give_reason(store, id, rank, error.what());
+  try {
+    put_failure(store, id, rank, *known, true);
+  } catch (const std::exception&) {
+    // As in give_reason().
+  }
 }
 
 }  // namespace tutti

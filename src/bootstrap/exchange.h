@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// What all ranks find, or are told by other means than tell_failure(): so it is not told again.
+// What all ranks find once they have what it follows from, or are told: nobody's own reason, and said as it is.
 class KnownToAll : public Error {
  public:
   using Error::Error;
@@ -36,12 +36,19 @@ std::string name_ranks(const std::vector<int>& ranks);
 // on in one value: one round trip more, but 2n keys are read where n of n ranks would be n^2.
 inline constexpr int kMostDirect = 16;
 
+// Where a rank that fails while the group `id` forms says why, for those that await something of another rank: whoever
+// waits looks there twice a second.
+std::string failure_key(std::string_view id);
+
+// Throws what another rank has said there; `rank` is this one.
+void throw_if_told(Store& store, std::string_view id, int rank);
+
 // The keys under which others may await something of this rank while the group `id` forms.
 std::vector<std::string> awaited_keys(std::string_view id, int rank);
 
 // Every rank gives a blob and gets all of them, in rank order. Throws Error(kTimeout) naming the ranks that gave none,
-// and Error(kPeerLost) with the reason of a rank that cannot join. `watch`, if there is one, is called twice a second
-// while this rank waits, which ends by what it throws.
+// and Error(kPeerLost) with the reason of a rank that cannot join, within a second. `watch`, if there is one, is called
+// twice a second while this rank waits, which ends by what it throws.
 std::vector<std::string> exchange(Store& store, std::string_view id, std::string_view topic, int rank, int size,
                                   std::string_view blob, std::chrono::milliseconds timeout,
                                   const std::function<void()>& watch = {});
@@ -50,12 +57,13 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
 // others'. They get it, and of the rest what there is (else empty blobs).
 void give(Store& store, std::string_view id, std::string_view topic, int rank, int size, std::string_view blob);
 
-// Gives the reason in place of all that the others await of this rank while the group `id` forms. Not for what they
-// find themselves (timeouts, KnownToAll); a dead rank is seen by those of its host only. Never throws: the error at
-// hand is the better one.
+// Tells the others that this rank has failed while the group `id` forms, whatever it was: what they await of it is
+// given as the reason, and those that await something of other ranks find it where they look. What is KnownToAll is
+// only put there. Never throws: the error at hand is the better one.
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept;
 
-// Gives `reason` in place of all that the others may still await of `rank` in exchanges. Never throws.
+// Gives `reason` in place of all that the others may still await of `rank` in exchanges, and where whoever waits looks.
+// Never throws.
 void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept;
 
 // `join()`; what it throws is told to the others.

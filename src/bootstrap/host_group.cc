@@ -118,11 +118,13 @@ std::vector<HostCard> cards_of_all(Store& store, const HostGroupRequest& request
   try {
     return exchange_cards(store, request, own);
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kTimeout || waits_in_fork()) throw;  // the others have the same deadline
+    if (waits_in_fork()) throw;
     try {
+      const bool known_to_all = dynamic_cast<const KnownToAll*>(&error) != nullptr;
       HostVerdict verdict;
-      verdict.kind = error.kind();
-      verdict.failure = error.what();
+      verdict.kind = known_to_all ? error.kind() : ErrorKind::kPeerLost;
+      verdict.failure = known_to_all ? "" : "rank " + std::to_string(request.rank) + " cannot join the group: ";
+      verdict.failure += error.what();
       store.set(verdict_key(request.id, request.rank), encode(verdict));
     } catch (const std::exception&) {
       // Then they learn of it at their deadline.
@@ -180,9 +182,8 @@ void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders,
   std::vector<std::string> blobs;
   while (blobs.empty()) {
     const std::int64_t left_ms = std::max<std::int64_t>(1, context.remaining_ms());
-    const std::int64_t slice_ms = leader_pidfd < 0 ? left_ms : std::min(left_ms, kSliceMs);
     try {
-      blobs = context.store.multi_get(keys, std::chrono::milliseconds(slice_ms));
+      blobs = context.store.multi_get(keys, std::chrono::milliseconds(std::min(left_ms, kSliceMs)));
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kTimeout) throw;
       if (context.deadline.expired()) {
@@ -193,6 +194,7 @@ void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders,
                                              "\")");
       }
       if (leader_pidfd >= 0 && pidfd_ended(leader_pidfd)) throw_leader_died(context);
+      throw_if_told(context.store, context.request.id, context.request.rank);
     }
   }
   for (const std::string& blob : blobs) {

@@ -10,6 +10,7 @@
 #include "base/interruption.h"
 #include "base/mapping.h"
 #include "base/process.h"
+#include "bootstrap/exchange.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -90,6 +91,8 @@ bool HostJoiner::say(std::string_view bytes, std::span<const int> fds) {
 
 // Until the socket has something. Throws when time is over, or when the leader has died and left nothing to read.
 void HostJoiner::wait_for_message() {
+  constexpr std::int64_t kLookEveryNs = 500'000'000;
+  std::int64_t look_at_ns = now_ns() + kLookEveryNs;
   std::array<pollfd, 2> fds = {{{socket_.get(), POLLIN, 0}, {leader_.pidfd.get(), POLLIN, 0}}};
   for (;;) {
     const std::int64_t left_ms = context_.remaining_ms() + 1;
@@ -97,6 +100,10 @@ void HostJoiner::wait_for_message() {
     if (fds[0].revents != 0) return;
     throw_if_interrupted(context_.forming());
     if (fds[1].revents != 0) throw_leader_died(context_);
+    if (now_ns() >= look_at_ns) {
+      throw_if_told(context_.store, context_.request.id, context_.request.rank);
+      look_at_ns = now_ns() + kLookEveryNs;
+    }
     if (context_.deadline.expired()) {
       throw_error(ErrorKind::kTimeout, "rank " + std::to_string(context_.leader) + " did not answer rank " +
                                            std::to_string(context_.request.rank) + " of the same host within " +

@@ -151,12 +151,14 @@ void HostLeader::look_for_dead() {
   }
 }
 
-// Members that cannot go on say so in the store: looked at seldom, since those that can are through long before.
+// Members that cannot go on, or go on without shared memory, say so in the store: looked at seldom, since those that
+// can are through long before.
 void HostLeader::look_for_leavers() {
   if (now_ns() < look_at_ns_) return;
   look_at_ns_ = now_ns() + kLookEveryNs;
   look_for_dead();
   const std::string& id = context_.request.id;
+  throw_if_told(context_.store, id, context_.leader);
   const std::int64_t left = context_.store.add(left_count_key(id, context_.leader), 0);
   if (left == left_seen_) return;
   left_seen_ = left;

@@ -72,11 +72,14 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
 HostChannel::~HostChannel() { leave(); }
 
 Outcome HostChannel::join(Deadline& deadline, std::uint64_t word) noexcept {
-  control(index_).word = word;
   const std::uint32_t mine = kJoinedBit | (register_light_barrier() ? kLightBarrierBit : 0) |
                              (arenas_mapped_ ? kArenasBit : 0) | (policy_.crowded ? 0 : kRoomyBit);
-  // release: this rank's mapping is complete, its word written; pairs with the acquire below in the other ranks.
-  control(index_).joined.store(mine, std::memory_order_release);
+  // relaxed: only this rank writes it
+  if (control(index_).joined.load(std::memory_order_relaxed) == 0) {
+    control(index_).word = word;
+    // release: this rank's mapping is complete, its word written; pairs with the acquire below in the other ranks.
+    control(index_).joined.store(mine, std::memory_order_release);
+  }
   std::uint32_t common = mine;
   for (int peer = 0; peer < ranks(); ++peer) {
     std::uint32_t theirs = 0;

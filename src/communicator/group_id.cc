@@ -88,6 +88,16 @@ class Arrived {
   const LastWill will_;
 };
 
+// Why a rank comes no further than the place of its group.
+void tell_at(const MeetingPlace& place, int rank, const std::string& maker, const Error& why) noexcept {
+  constexpr std::chrono::milliseconds kAMoment(2'000);
+  try {
+    tell_failure(*reach(place, kAMoment, maker), kJoinedId, rank, why);
+  } catch (const std::exception&) {
+    // Then the others learn of it at their deadline.
+  }
+}
+
 struct Wish {
   std::int32_t color = -1;
   std::int32_t key = 0;
@@ -115,7 +125,6 @@ GroupId make_group_id(const Config& config, const std::string& address) {
 
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
   check_group(rank, size);
-  check_group_timeout(options.name, options.timeout);
   const std::optional<MeetingPlace> place = decode_meeting_place(id);
   if (!place) {
     throw_error(ErrorKind::kInvalidArgument,
@@ -123,7 +132,14 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, 
                     ": this is no id of a group; carry all " + std::to_string(kGroupIdBytes) +
                     " bytes of the one that its maker got, and use the same version of Tutti everywhere");
   }
-  return Arrived(*place, rank, options, "the process that made the group's id").join(size);
+  const std::string maker = "the process that made the group's id";
+  try {
+    check_group_timeout(options.name, options.timeout);
+  } catch (const Error& error) {
+    tell_at(*place, rank, maker, error);
+    throw;
+  }
+  return Arrived(*place, rank, options, maker).join(size);
 }
 
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {
@@ -143,15 +159,24 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
       failed = std::current_exception();
     }
   };
+  // A rank that has failed says so there first, and then raises what has happened to itself, whatever the parent does.
+  const auto gather = [&](const auto& own) {
+    try {
+      return gather_all(parent, own);
+    } catch (...) {
+      if (failed != nullptr) std::rethrow_exception(failed);
+      throw;
+    }
+  };
   if (size > 1 && rank == 0) attempt([&] { offered = make_group_id(options.config); });
-  const std::vector<GroupId> places = gather_all(parent, offered);
+  const std::vector<GroupId> places = gather(offered);
   // All reach their places before anyone goes on: who dies earlier is missed in the parent, who dies later where they
   // meet.
   std::optional<MeetingPlace> place;
   std::optional<Arrived> here;
   if (size > 1) place = decode_meeting_place(places[static_cast<std::size_t>(members.front())]);
   if (place) attempt([&] { here.emplace(*place, rank, options, "rank 0 of group '" + name + "'"); });
-  const std::vector<std::int32_t> ready = gather_all(parent, std::int32_t{failed == nullptr});
+  const std::vector<std::int32_t> ready = gather(std::int32_t{failed == nullptr});
   if (failed != nullptr) std::rethrow_exception(failed);
   if (members.empty()) return nullptr;
   for (const int r : members) {

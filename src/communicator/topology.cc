@@ -115,6 +115,20 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
   throw_error(ErrorKind::kPeerLost, text);
 }
 
+// A rank of the host that fails before it has joined says so in the store.
+Outcome join_host(HostChannel& host, Store& store, const std::string& id, int rank, std::chrono::milliseconds timeout,
+                  std::uint64_t word) {
+  constexpr std::chrono::milliseconds kSlice(500);
+  Deadline deadline = Deadline::after(timeout);
+  for (;;) {
+    const std::chrono::milliseconds left(std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000));
+    Deadline slice = Deadline::after(std::min(left, kSlice));
+    const Outcome outcome = host.join(slice, word);
+    if (outcome.status != Status::kTimeout || deadline.expired()) return outcome;
+    throw_if_told(store, id, rank);
+  }
+}
+
 void add_shm(Topology& topology, int rank, std::size_t ring_capacity) {
   ShmTransportOptions shm;
   shm.index = topology.ranks.place_of(rank);
@@ -234,8 +248,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     shape.ranks = here;
     const SegmentLayout layout(shape);
     topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
-    Deadline deadline = Deadline::after(options.timeout);
-    if (const Outcome outcome = topology.host->join(deadline, word); !outcome.ok()) {
+    if (const Outcome outcome = join_host(*topology.host, store, id, rank, options.timeout, word); !outcome.ok()) {
       throw_if_interrupted("the forming of group '" + options.name + "' on rank " + std::to_string(rank));
       const int blamed = topology.ranks.beside(rank)[static_cast<std::size_t>(std::max(0, outcome.peer))];
       const std::string text =
@@ -247,7 +260,15 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     add_shm(topology, rank, layout.shape().ring_capacity);
   }
   if (here == 1) topology.arenas_mapped = process_arena() != nullptr;
-  if (!topology.ranks.one_host()) add_tcp(topology, store, rank, size, secret, options);
+  if (!topology.ranks.one_host()) {
+    try {
+      add_tcp(topology, store, rank, size, secret, options);
+    } catch (const Error& error) {
+      // Ranks of this host may have all addresses, and wait for this one in a call.
+      if (topology.host != nullptr) topology.host->report({Status::kAborted, rank}, 0, error.what());
+      throw;
+    }
+  }
   if (topology.waker == nullptr) add_waker(topology, rank);  // all ranks are here: it takes nothing
   return topology;
 }

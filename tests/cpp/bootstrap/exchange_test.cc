@@ -50,6 +50,44 @@ TEST(Exchange, AReasonReachesAllOfManyRanks) {
   }
 }
 
+// Though what they await is another's, who never comes. Whatever it was: a timeout is one rank's own, for others may
+// wait longer, and what all would find is said as it is.
+TEST(Exchange, AReasonReachesThoseThatAwaitAnother) {
+  const Error timeout(ErrorKind::kTimeout, "waited for long");
+  const KnownToAll mismatch(ErrorKind::kMismatch, "the ranks differ");
+  for (const Error* const error : {&timeout, static_cast<const Error*>(&mismatch)}) {
+    for (const int size : {3, kMany}) {
+      MemoryStore store;
+      const auto errors = test::run_threads(size, [&](int rank) {
+        if (rank == 2) return;
+        if (rank == 1) return tell_failure(store, "job", rank, *error);
+        try {
+          exchange(store, "job", kHostTopic, rank, size, "blob", kLong);
+        } catch (const Error& told) {
+          const bool as_it_is = size == 3 || rank == 0;  // the others hear it of rank 0
+          EXPECT_EQ(told.kind(), error == &mismatch && as_it_is ? ErrorKind::kMismatch : ErrorKind::kPeerLost);
+          throw;
+        }
+      });
+      for (int r = 0; r < size; ++r) {
+        const std::string& text = errors[static_cast<std::size_t>(r)];
+        EXPECT_EQ(text.find(error->what()) != std::string::npos, r == 0 || r > 2) << r << ": " << text;
+        if (r > 0) continue;
+        EXPECT_EQ(text, error == &timeout ? "rank 1 cannot join the group of rank 0: waited for long" : error->what());
+      }
+    }
+  }
+}
+
+// A second try with the same id, where the first has left nothing else behind.
+TEST(Exchange, ARankIsNotToldOfItself) {
+  MemoryStore store;
+  tell_failure(store, "job", 1, Error(ErrorKind::kTimeout, "waited for long"));
+  EXPECT_NO_THROW(throw_if_told(store, "job", 1));
+  EXPECT_THROW(throw_if_told(store, "job", 0), KnownToAll);
+  EXPECT_NO_THROW(throw_if_told(store, "other job", 0));
+}
+
 TEST(Exchange, ABlobThatEndsTheGroupIsReadWithoutWaitingForTheOthers) {
   MemoryStore store;
   give(store, "job", "topic", 0, kMany, "the end");

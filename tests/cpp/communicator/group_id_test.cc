@@ -15,6 +15,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/ranks.h"
+#include "communicator/gather_all.h"
 #include "communicator/thread_ranks.h"
 #include "support/child_process.h"
 
@@ -232,6 +233,35 @@ TEST(SplitGroup, OneThatCannotOfferAPlaceIsAnErrorOnAllOfItsPart) {
   EXPECT_NE(errors[0].find("no such interface is up"), std::string::npos) << errors[0];
   EXPECT_NE(errors[1].find("rank 0 cannot offer a place to meet"), std::string::npos) << errors[1];
   EXPECT_EQ(errors[2], "");
+}
+
+// What has happened to a rank itself is what it raises, though the parent ends before it can say so.
+TEST(SplitGroup, ARankThatFailsRaisesItsOwnErrorThoughTheParentEnds) {
+  const GroupId id = make_group_id(Config{}, "localhost");
+  const auto errors = test::run_threads(2, [&](int rank) {
+    CommunicatorOptions options = options_of(rank);
+    if (rank == 0) options.config.interface = "no such interface";
+    const auto parent = join_group(id, rank, 2, options);
+    if (rank == 0) {
+      split_group(*parent, 0, 0, "part");
+    } else {
+      gather_all(*parent, std::array<std::int32_t, 2>{0, 0});  // its color and key; then it gives up
+      parent->abort("enough");
+    }
+  });
+  EXPECT_NE(errors[0].find("no such interface is up"), std::string::npos) << errors[0];
+  EXPECT_EQ(errors[1], "");
+}
+
+// Of one rank: the others are told, and wait for nobody.
+TEST(GroupId, ATimeThatMakesNoSenseIsSaidOnAll) {
+  const GroupId id = make_group_id(Config{}, "localhost");
+  const auto errors = test::run_threads(3, [&](int rank) {
+    CommunicatorOptions options = options_of(rank);
+    options.timeout = rank == 1 ? std::chrono::milliseconds(0) : std::chrono::minutes(10);
+    if (rank != 2) join_group(id, rank, 3, options);  // which never comes
+  });
+  for (const std::size_t r : {0, 1}) EXPECT_NE(errors[r].find("must be more than 0"), std::string::npos) << errors[r];
 }
 
 }  // namespace

@@ -1,0 +1,153 @@
+// A rank that fails while its group forms, and lives on: all others hear of it, whoever they wait for, and whatever it
+// was; a timeout too, for others may wait longer. Ranks are processes, and their deadline lies behind the watchdog of
+// each.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "bootstrap/forwarding_store.h"
+#include "communicator/forming_deaths.h"
+
+namespace tutti::test {
+namespace {
+
+constexpr const char* kFailure = "the store of one rank has failed";
+
+// A store that fails its rank once, in the place of its operation of this number, or behind it.
+class FailingStore final : public ForwardingStore {
+ public:
+  FailingStore(Store& below, int number, bool behind, ErrorKind kind)
+      : ForwardingStore(below), left_(number), behind_(behind), kind_(kind) {}
+
+ private:
+  void begin() override {
+    if (--left_ == 0 && !behind_) throw_error(kind_, kFailure);
+  }
+  void done() override {
+    if (left_ == 0 && behind_) throw_error(kind_, kFailure);
+  }
+  int left_;
+  const bool behind_;
+  const ErrorKind kind_;
+};
+
+// Why the victim has failed, or, where the group had formed by then, that it has left. Nobody ends before all survivors
+// are so far.
+int told(const Survivor& self) {
+  const int size = static_cast<int>(self.layout.size());
+  std::shared_ptr<Communicator> group;
+  const Error error = error_of([&] {
+    group = Communicator::create(self.store, kName, self.rank, size, options_of(self.layout, self.rank));
+    for (;;) group->run(Call{});
+  });
+  const std::string text = error.what();
+  const bool right = text.find(kFailure) != std::string::npos || self.is_named(text);
+  if (!right) std::fprintf(stderr, "rank %d: another error: %s\n", self.rank, text.c_str());
+  std::vector<std::string> keys;
+  for (int r = 0; r < size; ++r) {
+    if (r != self.victim) keys.push_back("finished " + std::to_string(r));
+  }
+  self.store.set("finished " + std::to_string(self.rank), "");
+  self.store.multi_get(keys, std::chrono::seconds(60));
+  return right ? kNamed : kOther;
+}
+
+int fail(const Survivor& self, int number, bool behind, ErrorKind kind) {
+  const int size = static_cast<int>(self.layout.size());
+  FailingStore failing(self.store, number, behind, kind);
+  try {
+    Communicator::create(failing, kName, self.rank, size, options_of(self.layout, self.rank));
+  } catch (const Error&) {
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer != self.rank) self.store.get("finished " + std::to_string(peer), std::chrono::seconds(60));
+    }
+    return kNamed;
+  }
+  return kFormed;  // it leaves
+}
+
+TEST(FormingFailures, AtEveryStepOfAStore) {
+  for (const std::string layout : {"aa", "ab", "aab", "aabb"}) {
+    for (int victim = 0; victim < static_cast<int>(layout.size()); ++victim) {
+      for (int variant = 0, failed = 1; failed == 1; ++variant) {
+        const int number = 1 + variant / 4;
+        const bool behind = variant % 2 == 1;
+        const ErrorKind kind = variant % 4 < 2 ? ErrorKind::kTimeout : ErrorKind::kExhausted;
+        StoreProcess stores;
+        Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+          const Survivor self{store, layout, r, victim};
+          return r == victim ? fail(self, number, behind, kind) : told(self);
+        });
+        const std::string what = layout + ": rank " + std::to_string(victim) + " fails " +
+                                 (behind ? "behind" : "in place of") + " its operation " + std::to_string(number);
+        expect_named(ranks, victim, what);
+        const int code = ranks[static_cast<std::size_t>(victim)]->join();
+        EXPECT_TRUE(code == kNamed || code == kFormed) << code << ", " << what;
+        failed = code == kNamed || kind == ErrorKind::kTimeout ? 1 : 0;  // some waits end by one, and go on
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+// A rank whose time is over before another has come at all.
+TEST(FormingFailures, OfOneWhoseTimeIsOver) {
+  const std::string layout = "aab";
+  StoreProcess stores;
+  Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+    if (r == 2) {  // comes when all is over
+      store.multi_get({"finished 0", "finished 1"}, std::chrono::seconds(60));
+      return int{kNamed};
+    }
+    CommunicatorOptions options = options_of(layout, r);
+    if (r == 0) options.timeout = std::chrono::milliseconds(200);
+    const Error error = error_of([&] { Communicator::create(store, kName, r, 3, options); });
+    const std::string text = error.what();
+    store.set("finished " + std::to_string(r), "");
+    const bool right = text.find("rank 0 waited 200 ms") != std::string::npos &&
+                       text.find("rank 2 did not come") != std::string::npos &&
+                       error.kind() == (r == 0 ? ErrorKind::kTimeout : ErrorKind::kPeerLost);
+    if (!right) std::fprintf(stderr, "rank %d: another error: %s\n", r, text.c_str());
+    return int{right ? kNamed : kOther};
+  });
+  expect_named(ranks, -1, "the time of rank 0 is over");
+}
+
+// Rank 2 fails when rank 1 has what it awaits of all, and has turned to its leader; the leader gets it when rank 1 has
+// finished.
+class SlowLeadersStore final : public ForwardingStore {
+ public:
+  SlowLeadersStore(Store& below, int rank) : ForwardingStore(below), rank_(rank) {}
+
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    if (rank_ == 0) below_.get("finished 1", std::chrono::seconds(60));
+    if (rank_ == 2) below_.get("rank 1 has read", std::chrono::seconds(60));
+    if (rank_ == 2) throw_error(ErrorKind::kExhausted, kFailure);
+    auto values = below_.multi_get(keys, timeout);
+    if (rank_ == 1) below_.set("rank 1 has read", "");
+    return values;
+  }
+
+ private:
+  const int rank_;
+};
+
+TEST(FormingFailures, WhileTheLeaderIsSlow) {
+  const std::string layout = "aaa";
+  StoreProcess stores;
+  Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+    SlowLeadersStore slow(store, r);
+    const Error error = error_of([&] { Communicator::create(slow, kName, r, 3, options_of(layout, r)); });
+    store.set("finished " + std::to_string(r), "");
+    const std::string text = error.what();
+    const bool right = text.find(r == 2 ? kFailure : "rank 2 cannot join") != std::string::npos;
+    if (!right) std::fprintf(stderr, "rank %d: another error: %s\n", r, text.c_str());
+    return int{right ? kNamed : kOther};
+  });
+  expect_named(ranks, -1, "rank 2 fails, and rank 0 is slow");
+}
+
+}  // namespace
+}  // namespace tutti::test
