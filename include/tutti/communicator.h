@@ -4,7 +4,8 @@
 // all ranks must issue the same ones in the same order. Point-to-point calls progress on their own.
 //
 // Errors: arguments are checked before anything is sent (kInvalidArgument, kUnsupported: the communicator stays
-// usable and no sequence number is used). Any other Error poisons the communicator: later calls raise it again,
+// usable and no sequence number is used), and so it stays where memory is wanting before that (kExhausted; failure() is
+// empty then). Any other Error poisons the communicator: later calls raise it again,
 // and what is left to do is abort(), destruction, or shrink().
 #pragma once
 

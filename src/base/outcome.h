@@ -14,9 +14,10 @@ enum class Status : std::uint8_t {
   kAborted,
   kMismatch,
   kInternal,
-  kCorrupt,  // what a peer says in shared memory cannot be
+  kCorrupt,    // what a peer says in shared memory cannot be
+  kExhausted,  // this rank has no memory to go on
 };
-inline constexpr Status kLastStatus = Status::kCorrupt;
+inline constexpr Status kLastStatus = Status::kExhausted;
 
 struct Outcome {
   Status status = Status::kOk;
@@ -43,6 +44,8 @@ inline int weight_of(Status status) noexcept {
       return 5;
     case Status::kCorrupt:
       return 6;
+    case Status::kExhausted:
+      return 7;
     default:
       return 1;
   }

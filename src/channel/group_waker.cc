@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "channel/berths.h"
@@ -10,7 +11,8 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kSliceNs = 1'000'000;  // without bells or an eventfd
+constexpr int kSliceMs = 1;  // without bells, an eventfd or memory
+constexpr std::int64_t kSliceNs = kSliceMs * 1'000'000;
 
 }  // namespace
 
@@ -52,7 +54,14 @@ void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
     sleep_on_doorbell(timeout_ns, still_idle);
     return;
   }
-  std::vector<pollfd> all = fds;
+  std::vector<pollfd> all;
+  try {
+    all.reserve(fds.size() + 2);
+  } catch (const std::bad_alloc&) {  // then it looks up now and then
+    ::poll(nullptr, 0, kSliceMs);
+    return;
+  }
+  all = fds;
   count_sleeper(1);
   if (still_idle()) {
     // What it sleeps on stays its own as long as it counts as a sleeper.

@@ -31,6 +31,8 @@ MessageEngine::MessageEngine(int rank, std::vector<Transport*> transport_of_peer
     if (transport != nullptr && std::find(transports_.begin(), transports_.end(), transport) == transports_.end())
       transports_.push_back(transport);
   }
+  active_.reserve(peers_.size());
+  spare_arrivals_.reserve(kSpareArrivals);  // free_arrival() takes no memory
   for (Transport* transport : transports_) transport->on_news([waker] { waker->nudge(); });
 }
 
@@ -147,16 +149,17 @@ void MessageEngine::grant(MessageOp& op, int peer, std::uint64_t id) {
 // A receive, in no queue, meets a message that is here.
 void MessageEngine::claim(MessageOp& op, Arrival& arrival) {
   Peer& p = at(arrival.peer);
-  p.arrived.erase(&arrival);
   const bool eager = arrival.kind == Arrival::Kind::kEager;
   if (eager) p.taken += eager_cost(arrival.bytes);
   op.source = arrival.peer;
   if (arrival.kind == Arrival::Kind::kBlank) {
+    p.arrived.erase(&arrival);
     finish(op, {Status::kPeerFailed, arrival.peer});
     return free_arrival(arrival);
   }
   if (arrival.kind == Arrival::Kind::kLocal) {
     MessageOp& send = *arrival.op;
+    p.arrived.erase(&arrival);
     if (agree(op, arrival.bytes, arrival.record)) {
       std::memcpy(op.data, send.data, send.bytes);
       finish(op, kOkOutcome);
@@ -170,8 +173,9 @@ void MessageEngine::claim(MessageOp& op, Arrival& arrival) {
     return free_arrival(arrival);
   }
   const bool agreed = accept_or_refuse(op, arrival.peer, arrival.id, arrival.bytes, arrival.record);
+  if (agreed && arrival.kind == Arrival::Kind::kAnnounced) grant(op, arrival.peer, arrival.id);
+  p.arrived.erase(&arrival);  // only now: where there was no memory for the answer it still belongs there
   if (!agreed || arrival.kind == Arrival::Kind::kAnnounced) {
-    if (agreed) grant(op, arrival.peer, arrival.id);
     if (p.in.arrival == &arrival) {
       p.in.arrival = nullptr;
       p.in.into = nullptr;
@@ -253,7 +257,6 @@ Arrival& MessageEngine::new_arrival(Arrival::Kind kind, int peer, std::uint64_t 
 
 void MessageEngine::free_arrival(Arrival& arrival) noexcept {
   if (spare_arrivals_.size() < kSpareArrivals) {
-    if (spare_arrivals_.capacity() == 0) spare_arrivals_.reserve(kSpareArrivals);
     if (spare_bytes_ + arrival.payload.capacity() > kSpareBytes) arrival.payload = std::vector<std::byte>();
     spare_bytes_ += arrival.payload.capacity();
     spare_arrivals_.push_back(&arrival);
@@ -263,7 +266,7 @@ void MessageEngine::free_arrival(Arrival& arrival) noexcept {
 }
 
 // The op is in no queue any more. Nothing of it is touched after its state says done, unless on_done is still to come.
-void MessageEngine::finish(MessageOp& op, Outcome outcome, bool quiet) {
+void MessageEngine::finish(MessageOp& op, Outcome outcome, bool quiet) noexcept {
   all_.erase(&op);
   --pending_;
   news_ = true;
@@ -315,7 +318,7 @@ void MessageEngine::retract(MessageOp& op, Outcome outcome, bool quiet) {
   finish(op, outcome, quiet);
 }
 
-void MessageEngine::fail(Outcome outcome, std::string_view reason) {
+void MessageEngine::fail(Outcome outcome, std::string_view reason) noexcept {
   if (!failed_.ok()) return;
   failed_ = outcome;
   say_farewell(outcome, reason);
@@ -325,7 +328,7 @@ void MessageEngine::fail(Outcome outcome, std::string_view reason) {
 }
 
 // Ends everything that has to do with a peer whose link is dead. Complete messages of its stay receivable.
-void MessageEngine::lose(int peer, Outcome outcome) {
+void MessageEngine::lose(int peer, Outcome outcome) noexcept {
   Peer& p = at(peer);
   if (!p.dead.ok()) return;
   p.dead = outcome;

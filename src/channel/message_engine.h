@@ -3,6 +3,8 @@
 // Ownership: ops are the callers'; messages without a receive (Arrival) are kept here.
 // Thread rule: every member needs the message port's lock. Nothing here sleeps or calls back into user code; ops with
 // an on_done are handed out by take_callbacks() for the port to call unlocked.
+// Want of memory: what is not noexcept may throw std::bad_alloc in the middle of anything. Then only fail() may follow,
+// which takes no memory and ends all; no lock is given up in between.
 #pragma once
 
 #include <poll.h>
@@ -55,7 +57,7 @@ class MessageEngine {
 
   // Ends an unfinished op. `quiet`: without its on_done.
   void retract(MessageOp& op, Outcome outcome, bool quiet);
-  void fail(Outcome outcome, std::string_view reason = {});
+  void fail(Outcome outcome, std::string_view reason = {}) noexcept;
   const MessagePort::Said& said_by(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->said; }
 
   // Peers that unfinished ops wait for, kAnySource among them.
@@ -115,17 +117,17 @@ class MessageEngine {
   void free_arrival(Arrival& arrival) noexcept;
 
   // Ending.
-  void finish(MessageOp& op, Outcome outcome, bool quiet = false);
+  void finish(MessageOp& op, Outcome outcome, bool quiet = false) noexcept;
   void detach_receive(MessageOp& op, bool tell);
-  void lose(int peer, Outcome outcome);
-  void say_farewell(Outcome outcome, std::string_view reason);
+  void lose(int peer, Outcome outcome) noexcept;
+  void say_farewell(Outcome outcome, std::string_view reason) noexcept;
 
   // Links.
   bool open(int peer);
   void change_poll_set() noexcept;
   bool accept_links();
   bool serve(int peer);
-  bool flush(int peer);
+  bool flush(int peer) noexcept;
   bool receive(int peer);
   std::size_t read_frame_part(int peer, Peer& p);
   bool begin_body(int peer, Peer& p);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "base/utf8.h"
@@ -85,7 +84,7 @@ bool MessageEngine::serve(int peer) {
   return moved;
 }
 
-bool MessageEngine::flush(int peer) {
+bool MessageEngine::flush(int peer) noexcept {
   Peer& p = at(peer);
   if (p.link == nullptr || !p.dead.ok()) return false;
   OpQueue finished;
@@ -276,19 +275,16 @@ void MessageEngine::on_refuse(Peer& p, int peer) {
 
 // Peers on other hosts learn of our end by the last frame, or, where it finds no room, by the end of the link. Those on
 // this host, whose links ring, learn of it by other means.
-void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) {
+void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) noexcept {
   if (::getpid() != owner_) return;
   for (const int peer : active_) {
     Peer& p = at(peer);
     if (p.rings || !p.dead.ok()) continue;
-    try {
-      OpQueue finished;
-      p.out.farewell(outcome, reason);
-      p.out.pump(*p.link, p.taken, kPassBytes, finished);
-    } catch (const std::bad_alloc&) {  // then the end of the link must do
-    }
+    OpQueue finished;
+    p.out.farewell(outcome, reason);
+    p.out.pump(*p.link, p.taken, kPassBytes, finished);
   }
-  for (Transport* transport : transports_) transport->close();
+  for (Transport* transport : transports_) transport->close(outcome.status);
 }
 
 // What `rank` has said of itself, or another of it, who knows an abort's reason only. The first word counts.

@@ -59,8 +59,8 @@ struct MessagePort::State {
   void run(std::unique_lock<std::mutex>& lock, Act&& act) noexcept {
     try {
       act(engine);
-    } catch (...) {  // no memory: nothing can be promised any more
-      engine.fail({Status::kInternal, -1});
+    } catch (...) {  // no memory: nothing can be promised of what was under way
+      engine.fail({Status::kExhausted, -1});
     }
     bool nudge = engine.take_news() && sleepers > 0;
     OpQueue callbacks = engine.take_callbacks();
@@ -117,8 +117,12 @@ struct MessagePort::State {
     std::vector<pollfd> fds;
     std::uint64_t number = 0;
     {
-      const std::lock_guard lock(mutex);
-      number = engine.poll_set(fds);
+      std::unique_lock lock(mutex);
+      try {
+        number = engine.poll_set(fds);
+      } catch (...) {  // as in run()
+        return run(lock, [](MessageEngine& e) { e.fail({Status::kExhausted, -1}); });
+      }
       ++sleepers;  // from here on, news about what we poll nudge us
     }
     // A nudge that comes before the waker counts us as asleep is nobody's: a set that has changed by then is found
@@ -216,10 +220,11 @@ bool MessagePort::progress() noexcept {
 void MessagePort::drive(const std::function<bool()>& stop) noexcept {
   State& s = *state_;
   bool stopped = false;  // `stop` is not asked again: it may say so but once
-  const std::function<bool()> still_idle = [&s, &stop, &stopped] {
+  const auto look = [&s, &stop, &stopped] {
     stopped = stop();
     return !stopped && !s.drive(-1);
   };
+  const std::function<bool()> still_idle = std::cref(look);  // which takes no memory
   Spin spin(s.spin_ns);
   std::uint32_t passes = 0;
   while (!stopped && !stop()) {

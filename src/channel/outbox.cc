@@ -98,21 +98,20 @@ void Outbox::retract(MessageOp& op, bool tell) {
   }
 }
 
-void Outbox::farewell(Outcome outcome, std::string_view reason) {
-  if (op_ != nullptr && body_left_ != 0) own_rest_of_body();
+void Outbox::farewell(Outcome outcome, std::string_view reason) noexcept {
   const bool writing = std::exchange(writing_, false);
   if (op_ != nullptr && is_blank(*op_)) delete op_;
   op_ = nullptr;
   clear();
   writing_ = writing;
-  Control c;
-  c.header.kind = FrameKind::kFarewell;
-  c.header.id = static_cast<std::uint64_t>(outcome.status);
-  c.header.tag = static_cast<std::uint64_t>(outcome.peer);
+  farewell_ = {};
+  farewell_.kind = FrameKind::kFarewell;
+  farewell_.id = static_cast<std::uint64_t>(outcome.status);
+  farewell_.tag = static_cast<std::uint64_t>(outcome.peer);
   std::array<char, kFarewellReasonBytes> text{};
   std::ranges::copy(first_of(reason, text.size()), text.begin());
-  std::memcpy(&c.header.record, text.data(), text.size());
-  control_.push_back(c);
+  std::memcpy(&farewell_.record, text.data(), text.size());
+  farewell_due_ = true;
 }
 
 void Outbox::clear() noexcept {
@@ -122,11 +121,12 @@ void Outbox::clear() noexcept {
   announced_.clear();
   granted_.clear();
   control_.clear();
+  farewell_due_ = false;
   op_ = nullptr;
   writing_ = false;
 }
 
-void Outbox::begin_start(MessageOp& op) {
+void Outbox::begin_start(MessageOp& op) noexcept {
   op.phase = MessagePhase::kWriting;
   const std::uint64_t cost = eager_cost(op.bytes);
   header_.id = op.id;
@@ -145,7 +145,7 @@ void Outbox::begin_start(MessageOp& op) {
   }
 }
 
-bool Outbox::begin_frame(std::uint64_t credit) {
+bool Outbox::begin_frame(std::uint64_t credit) noexcept {
   body_left_ = 0;
   op_ = nullptr;
   if (!control_.empty()) {
@@ -156,6 +156,8 @@ bool Outbox::begin_frame(std::uint64_t credit) {
       body_left_ = sizeof echo_;
     }
     control_.pop_front();
+  } else if (std::exchange(farewell_due_, false)) {
+    header_ = farewell_;
   } else if (MessageOp* start = starts_.pop_front()) {
     op_ = start;
     begin_start(*start);
@@ -176,7 +178,7 @@ bool Outbox::begin_frame(std::uint64_t credit) {
   return true;
 }
 
-void Outbox::end_frame(OpQueue& finished) {
+void Outbox::end_frame(OpQueue& finished) noexcept {
   writing_ = false;
   MessageOp* op = std::exchange(op_, nullptr);
   if (op == nullptr) return;
@@ -201,7 +203,7 @@ void Outbox::end_frame(OpQueue& finished) {
   }
 }
 
-bool Outbox::pump(Link& link, std::uint64_t credit, std::size_t budget, OpQueue& finished) {
+bool Outbox::pump(Link& link, std::uint64_t credit, std::size_t budget, OpQueue& finished) noexcept {
   std::size_t written = 0;
   while (written < budget && (writing_ || begin_frame(credit))) {
     const ConstBytes head(reinterpret_cast<const std::byte*>(&header_) + header_sent_, sizeof header_ - header_sent_);

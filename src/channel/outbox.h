@@ -39,16 +39,19 @@ class Outbox {
   void retract(MessageOp& op, bool tell);
 
   // Forgets everything but the frame being written, and says why this side ends; of `reason` what there is room for.
-  void farewell(Outcome outcome, std::string_view reason);
+  // Takes no memory. The frame's own must last until it is written or clear() was called.
+  void farewell(Outcome outcome, std::string_view reason) noexcept;
 
   // Forgets everything, for a link that is dead.
   void clear() noexcept;
 
-  bool idle() const noexcept { return !writing_ && control_.empty() && starts_.empty() && granted_.empty(); }
+  bool idle() const noexcept {
+    return !writing_ && !farewell_due_ && control_.empty() && starts_.empty() && granted_.empty();
+  }
 
   // Writes until the link takes no more or about `budget` bytes are gone; ops that are complete are appended to
   // `finished`. True if anything was written.
-  bool pump(Link& link, std::uint64_t credit, std::size_t budget, OpQueue& finished);
+  bool pump(Link& link, std::uint64_t credit, std::size_t budget, OpQueue& finished) noexcept;
 
  private:
   struct Control {
@@ -56,9 +59,9 @@ class Outbox {
     CallRecord echo;  // refusals: the payload
   };
 
-  bool begin_frame(std::uint64_t credit);
-  void begin_start(MessageOp& op);
-  void end_frame(OpQueue& finished);
+  bool begin_frame(std::uint64_t credit) noexcept;
+  void begin_start(MessageOp& op) noexcept;
+  void end_frame(OpQueue& finished) noexcept;
   void own_rest_of_body();
 
   bool writing_ = false;
@@ -71,6 +74,8 @@ class Outbox {
   std::vector<std::byte> owned_;  // the rest of a retracted op's frame
 
   std::deque<Control> control_;
+  FrameHeader farewell_;
+  bool farewell_due_ = false;
   OpQueue starts_;     // kStart; blanks among them are ours
   OpQueue announced_;  // kAnnounced
   OpQueue granted_;    // kGranted

@@ -89,22 +89,26 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
 }
 
 void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) {
-  check(call);
-  check_call_timeout(to_string(call.collective), timeout);
-  throw_if_running_here(to_string(call.collective).data());
-  if (!queue_.empty() && !queue_.on_own_thread()) {
-    queue_.push(call, timeout, nullptr)->wait();
-    return;
-  }
-  run_locked(call, timeout);
+  with_memory([&] {
+    check(call);
+    check_call_timeout(to_string(call.collective), timeout);
+    throw_if_running_here(to_string(call.collective).data());
+    if (!queue_.empty() && !queue_.on_own_thread()) {
+      queue_.push(call, timeout, nullptr)->wait();
+      return;
+    }
+    run_locked(call, timeout);
+  });
 }
 
 WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds timeout,
                                  std::shared_ptr<void> keep_alive) {
-  check(call);
-  check_call_timeout(to_string(call.collective), timeout);
-  throw_if_unusable();
-  return queue_.push(call, timeout, std::move(keep_alive));
+  return with_memory([&] {
+    check(call);
+    check_call_timeout(to_string(call.collective), timeout);
+    throw_if_unusable();
+    return queue_.push(call, timeout, std::move(keep_alive));
+  });
 }
 
 void CommunicatorImpl::throw_if_running_here(const char* what) const {
@@ -141,17 +145,7 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   Outcome outcome = dispatch(effective_call, how);
   if (!outcome.ok()) [[unlikely]] {
     recorder_.update(entry, FlightRecorder::State::kFailed);
-    FailureContext context;
-    context.mine = context.ours = context_.record;
-    context.timeout = context_.deadline.timeout();
-    context.detail = context_.detail;
-    explain_failure(outcome, context);
-    context.our_algorithm = algorithms_.name_of(context.ours.algorithm);
-    context.their_algorithm = algorithms_.name_of(context.theirs.algorithm);
-    // The peers first: it may take a while to make memory this process's own.
-    const Error error = poison(outcome, context);
-    take_tensors_back(false);
-    throw error;
+    throw Error(call_failed(outcome));
   }
   take_tensors_back(true);
   if (how.refused != nullptr) [[unlikely]] {
@@ -161,6 +155,23 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   recorder_.update(entry, FlightRecorder::State::kCompleted);
   metrics_.record(static_cast<int>(call.collective), bytes, how.ran != nullptr ? how.ran->name() : "alone",
                   timed ? now_ns() - start : -1, timed && context_.host != nullptr ? context_.host->waited_ns() : 0);
+}
+
+Error CommunicatorImpl::call_failed(Outcome outcome) noexcept {
+  FailureContext context;
+  context.mine = context.ours = context_.record;
+  context.timeout = context_.deadline.timeout();
+  try {
+    context.detail = context_.detail;
+    explain_failure(outcome, context);
+    context.our_algorithm = algorithms_.name_of(context.ours.algorithm);
+    context.their_algorithm = algorithms_.name_of(context.theirs.algorithm);
+  } catch (const std::bad_alloc&) {  // then the error says less
+  }
+  // The peers first: it may take a while to make memory this process's own.
+  const Error error = poison(outcome, context);
+  take_tensors_back(false);
+  return error;
 }
 
 // The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
@@ -192,7 +203,7 @@ Call CommunicatorImpl::premultiplied(const Call& call) {
 }
 
 // Completes what the algorithm has said by what the ranks of this host have announced.
-void CommunicatorImpl::explain_failure(Outcome& outcome, FailureContext& context) noexcept {
+void CommunicatorImpl::explain_failure(Outcome& outcome, FailureContext& context) {
   HostChannel* host = topology_.host.get();
   bool announced = context_.host != nullptr;  // the difference is one of announcements
   if (host != nullptr && outcome.status == Status::kPeerFailed) {

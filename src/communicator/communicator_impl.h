@@ -16,6 +16,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <thread>
@@ -67,7 +68,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
                 std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) override;
 
   void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) override;
-  void abort(const std::string& reason) noexcept override;
+  void abort(const std::string& reason) noexcept override { abort_because(reason); }
+  void abort_because(std::string_view reason) noexcept;
   void shutdown() noexcept override;
   std::optional<Error> failure() const override;
   std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
@@ -87,8 +89,20 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   std::string explain(const Call& call) const override;
 
  private:
+  // A call that finds no memory before anything of it is sent is refused, and the group stays usable.
+  template <class Act>
+  decltype(auto) with_memory(const Act& act) const {
+    try {
+      return act();
+    } catch (const std::bad_alloc&) {
+      throw Error(refused_);
+    }
+  }
+
   // CallRunner: runs a queued call on the queue's thread.
-  void run_queued(const Call& call, std::chrono::milliseconds timeout) override { run_locked(call, timeout); }
+  void run_queued(const Call& call, std::chrono::milliseconds timeout) override {
+    with_memory([&] { run_locked(call, timeout); });
+  }
 
   // choice.cc
   void check_choice(const Call& call) const;
@@ -107,7 +121,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   Outcome announce_here() noexcept;
-  void explain_failure(Outcome& outcome, FailureContext& context) noexcept;
+  Error call_failed(Outcome outcome) noexcept;
+  void explain_failure(Outcome& outcome, FailureContext& context);
   Arena* arena_for(const Call& call) const noexcept;
   void lend_tensors(const Call& call, CallRecord& record) noexcept;
   void take_tensors_back(bool done) noexcept;
@@ -126,6 +141,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   WorkPtr start(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
                 std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
   void wake_message_thread();
+  Error undriven(const CallRecord& record, int peer, const std::exception& why) noexcept;
   void message_loop() noexcept;
   // MessageOwner
   MessagePort& port() noexcept override { return *port_; }
@@ -134,7 +150,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept override;
 
   // lifecycle.cc
-  void trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept;
+  void trace_to_cause(Outcome& outcome, FailureContext& context) const;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
   void throw_if_unusable() const;
   void throw_if_forked() const;
@@ -147,6 +163,9 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   const int size_;
   const CommunicatorOptions options_;
   const Logger logger_;
+  // Made beforehand, for when there is no memory to make them with: a call was refused; the group has failed, or was
+  // aborted, and more cannot be said.
+  const Error refused_, starved_, aborted_;
   Topology topology_;
   const GroupPlace place_;
   std::unique_ptr<MessagePort> port_;

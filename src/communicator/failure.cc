@@ -38,6 +38,8 @@ std::string reported_text(Outcome reported, const std::string& reason) {
       return "its call differs from that of" + other;
     case Status::kAborted:
       return "it aborted the group" + (reason.empty() ? "" : ": " + reason);
+    case Status::kExhausted:
+      return "it had no memory to go on";
     case Status::kCorrupt:
       return "it found what" + other + " says in shared memory to be impossible";
     default:
@@ -80,6 +82,12 @@ Error make_error(Outcome outcome, const FailureContext& c) {
     case Status::kCorrupt:
       return Error(ErrorKind::kInternal,
                    head + peer + " says in shared memory that memory of this call lies outside of its arena" + restart);
+    case Status::kExhausted: {
+      const std::string what = outcome.peer >= 0 && outcome.peer != c.rank
+                                   ? "messages with rank " + std::to_string(outcome.peer)
+                                   : "this call";
+      return Error(ErrorKind::kExhausted, head + (c.detail.empty() ? "no memory for " + what : c.detail) + restart);
+    }
     default:
       if (!c.detail.empty()) return Error(ErrorKind::kInternal, head + c.detail);
       return Error(ErrorKind::kInternal, head + "internal error; please report it with the output of 'tutti doctor'");

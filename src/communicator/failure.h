@@ -23,7 +23,7 @@ struct FailureContext {
   std::string our_algorithm;
   std::chrono::milliseconds timeout{};  // kTimeout: how long was waited
   std::vector<int> missing;             // kTimeout: ranks that have not arrived
-  std::string detail;                   // where in a plan this rank was waiting; kInternal: what has failed
+  std::string detail;                   // where in a plan this rank was waiting; kInternal, kExhausted: what has failed
   int peer_pid = 0;
   std::string why_lost;  // kPeerLost: what became of the link, as the rest of a sentence; empty: no more is known
   Outcome reported;      // kPeerFailed: what the peer reported ...

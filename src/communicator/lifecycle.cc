@@ -62,7 +62,8 @@ struct End {
     try {
       start_thread("that ends a group", [communicator] { delete communicator; }).detach();
     } catch (const std::exception&) {
-      communicator->abort("its last reference was dropped by a callback, and no thread can be started to end it");
+      communicator->abort_because(
+          "its last reference was dropped by a callback, and no thread can be started to end it");
     }
   }
 };
@@ -89,6 +90,14 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
       size_(size),
       options_(options),
       logger_(parse_log_level(options.config.log_level), rank),
+      refused_(ErrorKind::kExhausted, "group '" + options.name + "' on rank " + std::to_string(rank) +
+                                          ": no memory for a call. Nothing has been sent: free some memory and call "
+                                          "again"),
+      starved_(ErrorKind::kExhausted, "group '" + options.name + "' on rank " + std::to_string(rank) +
+                                          ": no memory to go on with a call, or to say why it failed. Start the job "
+                                          "again, or go on without it by shrink()"),
+      aborted_(ErrorKind::kAborted,
+               "group '" + options.name + "' has been aborted or shut down on rank " + std::to_string(rank)),
       topology_(std::move(topology)),
       place_{rank, topology_.ranks, topology_.host.get()},
       algorithms_(
@@ -117,7 +126,7 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
 
 CommunicatorImpl::~CommunicatorImpl() {
   exit_hook_.reset();
-  if (!queue_.empty() || !outstanding_.empty()) abort("the communicator was destroyed with calls under way");
+  if (!queue_.empty() || !outstanding_.empty()) abort_because("the communicator was destroyed with calls under way");
   if (topology_.host) topology_.host->leave();
   port_->fail({Status::kPeerLeft, rank_});
   queue_.stop();
@@ -136,23 +145,29 @@ void CommunicatorImpl::shutdown() noexcept {
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
-    failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' has been shut down on this rank");
+    try {
+      failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' has been shut down on this rank");
+    } catch (const std::bad_alloc&) {
+      failure_.emplace(aborted_);
+    }
     // release: publishes failure_; pairs with the acquire in throw_if_unusable().
     failed_.store(true, std::memory_order_release);
   }
   if (topology_.host) topology_.host->leave();
 }
 
-void CommunicatorImpl::abort(const std::string& reason) noexcept {
+void CommunicatorImpl::abort_because(std::string_view reason) noexcept {
   if (forked_child()) return;
   {
     const std::lock_guard lock(failure_mutex_);
     if (!failure_) {
-      abort_reason_ = reason;
-      FailureContext context;
-      context.group = options_.name;
-      failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' was aborted on rank " +
-                                                std::to_string(rank_) + (reason.empty() ? "" : ": " + reason));
+      try {
+        abort_reason_ = reason;
+        failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' was aborted on rank " +
+                                                  std::to_string(rank_) + (reason.empty() ? "" : ": " + abort_reason_));
+      } catch (const std::bad_alloc&) {
+        failure_.emplace(aborted_);
+      }
       // release: publishes failure_; pairs with the acquire in throw_if_unusable().
       failed_.store(true, std::memory_order_release);
     }
@@ -209,13 +224,17 @@ void CommunicatorImpl::throw_if_unusable() const {
   // acquire: pairs with the releases that follow a write of failure_.
   if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     const std::lock_guard lock(failure_mutex_);
-    throw Error(failure_->kind(), std::string(failure_->what()));
+    try {
+      throw Error(failure_->kind(), std::string(failure_->what()));
+    } catch (const std::bad_alloc&) {
+      throw Error(*failure_);
+    }
   }
 }
 
 // Fills in what the rank to blame has told of itself. On this host, whoever such a peer lost is lost to us too: the
 // message names the rank that died, not the one that noticed first.
-void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context) const noexcept {
+void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context) const {
   const HostChannel* host = topology_.host.get();
   int index = host != nullptr ? place_.place_here(outcome.peer) : -1;
   if (index < 0) {
@@ -261,21 +280,27 @@ void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context)
 // The first failure decides what all later calls raise; peers on this host learn of it at once.
 Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcept {
   if (forked_child()) return parents_error();  // by a handler of a signal, in the course of a wait
-  context.group = options_.name;
   context.rank = rank_;
-  trace_to_cause(outcome, context);
-  if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
-    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
-    if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
+  Error error = starved_;
+  try {
+    context.group = options_.name;
+    trace_to_cause(outcome, context);
+    if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
+      const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
+      if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
+    }
+  } catch (const std::bad_alloc&) {  // then the error says less
   }
   HostChannel* host = topology_.host.get();
-  Error error(ErrorKind::kInternal, "");
   {
     const std::lock_guard lock(failure_mutex_);
     // After an abort() here, a peer that has learnt of it may be noticed before the abort itself.
     if (failure_ && failure_->kind() == ErrorKind::kAborted) outcome = {Status::kAborted, rank_};
-    context.reason = abort_reason_;
-    error = make_error(outcome, context);
+    try {
+      context.reason = abort_reason_;
+      error = make_error(outcome, context);
+    } catch (const std::bad_alloc&) {  // it stays as it was made beforehand
+    }
     if (!failure_) {
       failure_.emplace(error);
       // release: publishes failure_; pairs with the acquire in throw_if_unusable().

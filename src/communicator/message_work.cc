@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "communicator/call_check.h"
 #include "tutti/error.h"
@@ -60,44 +61,49 @@ void MessageWork::wait(std::chrono::milliseconds timeout) {
   WorkState::wait(std::chrono::milliseconds::max());
 }
 
-void MessageWork::expire_if_late() noexcept {
-  {
-    const std::lock_guard lock(deadline_mutex_);
-    if (!deadline_.expired()) return;
-  }
-  if (op_.done()) return;
-  owner_.port().fail({Status::kTimeout, op_.peer});
+bool MessageWork::late() noexcept {
+  if (op_.done()) return false;
+  const std::lock_guard lock(deadline_mutex_);
+  return deadline_.expired();
 }
 
-std::vector<std::shared_ptr<MessageWork>> OutstandingMessages::take_released() noexcept {
-  const auto released = std::partition(works_.begin(), works_.end(), [](const auto& w) { return !w->released(); });
-  std::vector<std::shared_ptr<MessageWork>> taken(std::make_move_iterator(released),
-                                                  std::make_move_iterator(works_.end()));
-  works_.erase(released, works_.end());
+void MessageWork::expire_if_late() noexcept {
+  if (late()) owner_.port().fail({Status::kTimeout, op_.peer});
+}
+
+OutstandingMessages::Works OutstandingMessages::take_released() noexcept {
+  Works taken;
+  for (auto at = works_.begin(); at != works_.end();) {
+    const auto work = at++;
+    if ((*work)->released()) taken.splice(taken.end(), works_, work);
+  }
   return taken;
 }
 
 void OutstandingMessages::add(std::shared_ptr<MessageWork> work) {
-  std::vector<std::shared_ptr<MessageWork>> released;
+  Works released, added;
+  added.push_back(std::move(work));
   const std::lock_guard lock(mutex_);
   released = take_released();
-  works_.push_back(std::move(work));
+  works_.splice(works_.end(), added);
 }
 
 bool OutstandingMessages::empty() noexcept {
-  std::vector<std::shared_ptr<MessageWork>> released;
+  Works released;
   const std::lock_guard lock(mutex_);
   released = take_released();
   return works_.empty();
 }
 
+// The first that is late ends them all.
 void OutstandingMessages::expire_late() noexcept {
-  std::vector<std::shared_ptr<MessageWork>> works;
+  std::shared_ptr<MessageWork> late;
   {
     const std::lock_guard lock(mutex_);
-    works = works_;
+    const auto found = std::ranges::find_if(works_, [](const auto& work) { return work->late(); });
+    if (found != works_.end()) late = *found;
   }
-  for (const auto& work : works) work->expire_if_late();
+  if (late != nullptr) late->expire_if_late();
 }
 
 }  // namespace tutti

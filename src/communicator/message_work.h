@@ -4,9 +4,9 @@
 // its caller may drop the handle at once. Thread rule: any thread.
 #pragma once
 
+#include <list>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "base/clock.h"
 #include "channel/afterwards.h"
@@ -38,7 +38,9 @@ class MessageWork final : public WorkState, public std::enable_shared_from_this<
   // Called by the port, once, just before the operation is done; the port touches the operation once more after it.
   void complete() noexcept;
   bool released() const noexcept { return op_.done(); }
-  // Ends the operation with kTimeout if its deadline has passed.
+  // Its deadline has passed, and it has not ended.
+  bool late() noexcept;
+  // Ends the operation with kTimeout if so.
   void expire_if_late() noexcept;
 
  private:
@@ -56,7 +58,7 @@ class MessageWork final : public WorkState, public std::enable_shared_from_this<
 };
 
 // Keeps works alive until the port has let go of them; ended ones are dropped when the list is next used.
-// Thread rule: any thread; the mutex is a leaf.
+// Only add() takes memory. Thread rule: any thread; of others only the works' mutexes are taken under the mutex.
 class OutstandingMessages {
  public:
   void add(std::shared_ptr<MessageWork> work);
@@ -64,11 +66,12 @@ class OutstandingMessages {
   void expire_late() noexcept;
 
  private:
+  using Works = std::list<std::shared_ptr<MessageWork>>;
   // Takes out what the port has let go of, to be destroyed without the lock.
-  std::vector<std::shared_ptr<MessageWork>> take_released() noexcept;
+  Works take_released() noexcept;
 
   std::mutex mutex_;
-  std::vector<std::shared_ptr<MessageWork>> works_;
+  Works works_;
 };
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 
 #include "channel/call_record.h"
 
@@ -44,7 +45,11 @@ MetricsTable::Row* MetricsTable::row(int call, int size_class, std::string_view 
     if (row->algorithm == algorithm) return row;
   }
   const std::lock_guard lock(owned_mutex_);
-  owned_.push_back(std::make_unique<Row>());
+  try {
+    owned_.push_back(std::make_unique<Row>());
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
   Row* row = owned_.back().get();
   row->algorithm = algorithm;
   row->next = head.load(std::memory_order_relaxed);
@@ -56,6 +61,7 @@ MetricsTable::Row* MetricsTable::row(int call, int size_class, std::string_view 
 void MetricsTable::record(int call, std::size_t bytes, std::string_view algorithm, std::int64_t total_ns,
                           std::int64_t wait_ns) noexcept {
   Row* r = row(call, size_class(bytes), algorithm);
+  if (r == nullptr) return;  // no memory: the call has been made all the same
   bump(r->counters[0], 1);
   bump(r->counters[1], bytes);
   if (total_ns < 0) return;

@@ -51,7 +51,7 @@ class MetricsTable {
   static void bump(std::atomic<std::uint64_t>& counter, std::uint64_t by) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
-  Row* row(int call, int size_class, std::string_view algorithm) noexcept;
+  Row* row(int call, int size_class, std::string_view algorithm) noexcept;  // null: no memory
 
   std::array<std::atomic<Row*>, kCalls * kSizeClasses> rows_{};
   std::vector<std::unique_ptr<Row>> owned_;

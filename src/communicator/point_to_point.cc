@@ -36,9 +36,11 @@ CallRecord CommunicatorImpl::message_record(bool is_send, std::size_t count, Dat
 
 int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
                                std::chrono::milliseconds timeout) {
-  check_message(data, count, peer, tag, !is_send);
-  check_call_timeout(is_send ? "send" : "recv", timeout);
-  throw_if_unusable();
+  with_memory([&] {
+    check_message(data, count, peer, tag, !is_send);
+    check_call_timeout(is_send ? "send" : "recv", timeout);
+    throw_if_unusable();
+  });
   const std::size_t bytes = count * size_of(dtype);
   const CallRecord record = message_record(is_send, count, dtype, tag);
   Deadline deadline = Deadline::after(effective(timeout));
@@ -101,14 +103,23 @@ WorkPtr CommunicatorImpl::irecv(void* data, std::size_t count, DataType dtype, i
 WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, DataType dtype, int peer,
                                 std::uint64_t tag, std::chrono::milliseconds timeout,
                                 std::shared_ptr<void> keep_alive) {
-  check_message(data, count, peer, tag, !is_send);
-  check_call_timeout(is_send ? "send" : "recv", timeout);
-  throw_if_unusable();
   const CallRecord record = message_record(is_send, count, dtype, tag);
   const auto limit = effective(timeout);
-  const std::uint64_t entry = recorder_.add(record, peer, FlightRecorder::State::kStarted, limit.count());
-  auto work = std::make_shared<MessageWork>(static_cast<MessageOwner&>(*this), entry, limit, std::move(keep_alive));
-  outstanding_.add(work);
+  std::uint64_t entry = 0;
+  const std::shared_ptr<MessageWork> work = with_memory([&] {
+    check_message(data, count, peer, tag, !is_send);
+    check_call_timeout(is_send ? "send" : "recv", timeout);
+    throw_if_unusable();
+    entry = recorder_.add(record, peer, FlightRecorder::State::kStarted, limit.count());
+    try {
+      auto made = std::make_shared<MessageWork>(static_cast<MessageOwner&>(*this), entry, limit, std::move(keep_alive));
+      outstanding_.add(made);
+      return made;
+    } catch (...) {
+      recorder_.update(entry, FlightRecorder::State::kFailed);
+      throw;
+    }
+  });
   const std::size_t bytes = count * size_of(dtype);
   if (is_send) {
     port_->post_send(work->op(), peer, tag, data, bytes, record);
@@ -119,12 +130,26 @@ WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, Dat
   if (work->op().done()) return work;
   try {
     wake_message_thread();
-  } catch (...) {  // nobody would drive it
-    port_->cancel(work->op());
+  } catch (const std::exception& error) {
+    // Nobody would drive it. A receive that has met no message is taken back; else the peer would wait for the rest.
+    MessageOp& op = work->op();
+    if (!is_send) port_->cancel(op);
+    if (op.done() && op.outcome.ok()) return work;
     recorder_.update(entry, FlightRecorder::State::kFailed);
-    throw;
+    if (!is_send && op.source < 0) with_memory([] { throw; });
+    throw Error(undriven(record, peer, error));
   }
   return work;
+}
+
+Error CommunicatorImpl::undriven(const CallRecord& record, int peer, const std::exception& why) noexcept {
+  FailureContext context;
+  context.mine = context.ours = record;
+  try {
+    if (dynamic_cast<const Error*>(&why) != nullptr) context.detail = why.what();
+  } catch (const std::bad_alloc&) {  // then the error says less
+  }
+  return poison({Status::kExhausted, peer}, context);
 }
 
 void CommunicatorImpl::wake_message_thread() {

@@ -33,7 +33,8 @@ class Link {
   // Gives up to `into.size()` bytes and returns how many: 0 means "nothing now".
   virtual std::size_t read_some(MutableBytes into) noexcept = 0;
 
-  // kOk, or why the link is dead. Bytes that arrived before the end can still be read. Asked seldom, not every pass.
+  // kOk, or why the link is dead: kPeerLost, or kExhausted if this rank has no memory for it. Bytes that arrived before
+  // the end can still be read. Asked seldom, not every pass.
   virtual Status status() const noexcept = 0;
 
   // A descriptor that poll() finds readable when read_some() has something (and writable, when `write_some` returned
@@ -73,7 +74,7 @@ class Transport {
 
   // This rank has failed or left: nothing more is written or accepted. Peers read what has been written, then their
   // links die. Never blocks. Transports whose peers learn of it by other means need not do anything.
-  virtual void close() noexcept {}
+  virtual void close(Status /*why*/) noexcept {}
 };
 
 }  // namespace tutti

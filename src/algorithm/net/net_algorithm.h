@@ -20,7 +20,7 @@ class NetAlgorithm : public NativeAlgorithm {
     try {
       return execute(call, context);
     } catch (const std::bad_alloc&) {
-      return {Status::kInternal, context.rank};
+      return {Status::kExhausted, context.rank};
     }
   }
 

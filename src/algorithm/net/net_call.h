@@ -68,6 +68,7 @@ class NetCall {
   CallContext& context_;
   const std::uint64_t tag_;
   const std::size_t count_;
+  const int exceptions_;              // under way when the call began
   std::unique_ptr<MessageOp[]> ops_;  // three more than `count_`: two for greet(), one for the watched rank
 };
 

@@ -140,7 +140,7 @@ Outcome PlanRunner::run_between_hosts(const Call& call, CallContext& context) no
   try {
     net = std::make_unique<NetCall>(context, 0);
   } catch (const std::bad_alloc&) {
-    return {Status::kInternal, context.rank};
+    return {Status::kExhausted, context.rank};
   }
   net->greet();
   // Ranks of a host exchange places only after their calls have been compared.

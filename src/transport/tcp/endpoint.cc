@@ -132,6 +132,7 @@ std::unique_ptr<Member> Endpoint::join(const TcpOptions& options) {
 
 void Endpoint::leave(Member& member) noexcept {
   const std::lock_guard lock(mutex_);
+  if (!member.closed) close(member);
   forget(member);
   std::erase(members_, &member);
 }
@@ -140,6 +141,7 @@ void Endpoint::leave(Member& member) noexcept {
 void Endpoint::forget(const Member& member) {
   std::erase_if(pending_, [&](const Pending& p) { return p.member == &member; });
   std::erase_if(strangers_, [&](const Stranger& s) { return s.handshake.self() == member.self; });
+  if (admitting_.member == &member) admitting_ = {};
   reshaped_ = true;
   look();
 }
@@ -148,10 +150,60 @@ void Endpoint::run() noexcept {
   while (!stop_.load(std::memory_order_relaxed)) {
     try {
       turn();
-    } catch (const std::exception& error) {  // out of memory: what is pending goes on at the next turn
-      logger_.error(std::string("tcp transport: ") + error.what());
+    } catch (const std::exception&) {
+      starve();
     }
   }
+}
+
+void Endpoint::starve() noexcept {
+  logger_.error("tcp transport: no memory for connections that are being made");
+  const std::lock_guard lock(mutex_);
+  for (Member* const member : members_) {
+    if (member->closed) continue;
+    for (;;) {  // what they have asked for, which the turn may not have come to
+      int peer = -1;
+      {
+        const std::lock_guard members_lock(member->mutex);
+        if (member->wanted.empty()) break;
+        peer = member->wanted.back();
+        member->wanted.pop_back();
+      }
+      if (member->at(peer).state == Member::Peer::State::kIdle) starve(*member, peer);
+    }
+    for (int peer = 0; peer < member->options.size; ++peer) {
+      const Member::Peer::State state = member->at(peer).state;
+      if (state == Member::Peer::State::kDialing || state == Member::Peer::State::kResting) starve(*member, peer);
+    }
+  }
+  if (admitting_.member != nullptr && admitting_.member->at(admitting_.peer).state != Member::Peer::State::kUp) {
+    starve(*admitting_.member, admitting_.peer);
+  }
+  admitting_ = {};
+  pending_.clear();
+  strangers_.clear();  // their ranks try again a few times
+  reshaped_ = true;
+}
+
+void Endpoint::starve(Member& member, int peer) noexcept {
+  Member::Peer& p = member.at(peer);
+  drop_starved(p);
+  p.state = Member::Peer::State::kDown;
+  p.starved = true;
+  p.link.fail(Status::kExhausted);
+  member.tell(peer);
+}
+
+// The listener may have a stream already.
+void Endpoint::drop_starved(Member::Peer& peer) noexcept {
+  if (peer.dial && peer.dial->may_be_accepted()) Stream::say_want(peer.dial->fd());
+  drop_dial(peer);
+}
+
+// For one more of what is polled, so that a turn begins without taking memory.
+void Endpoint::make_room() {
+  const std::size_t most = 2 + strangers_.size() + pending_.size() + streams_.size() + 1;
+  if (pollfds_.capacity() < most) pollfds_.reserve(2 * most);
 }
 
 void Endpoint::turn() {
@@ -235,13 +287,15 @@ void Endpoint::take_requests(std::int64_t now_ms) {
       continue;
     }
     const std::lock_guard lock(member->mutex);
-    if (std::exchange(member->addresses_are_new, false)) {
+    if (member->addresses_are_new) {
       member->known_addresses = member->addresses;
+      member->addresses_are_new = false;
       for (int peer = 0; peer < member->options.size; ++peer) name_stream(*member, peer);
     }
     for (const int peer : member->wanted) {
       Member::Peer& p = member->at(peer);
       if (p.state != Member::Peer::State::kIdle) continue;  // the peer was faster
+      make_room();
       pending_.push_back({member, peer});
       p.state = Member::Peer::State::kResting;
       p.rest_until_ms = now_ms;
@@ -254,9 +308,12 @@ void Endpoint::take_requests(std::int64_t now_ms) {
 void Endpoint::close(Member& member) {
   member.closed = true;
   forget(member);
+  const bool starved = member.starved.load(std::memory_order_relaxed);
   for (const auto& peer : member.peers) {
     if (peer->state == Member::Peer::State::kUp) {
-      peer->link.end_writing();
+      peer->link.end_writing(starved);
+    } else if (starved) {
+      drop_starved(*peer);
     } else {
       drop_dial(*peer);
     }
@@ -270,7 +327,10 @@ Member* Endpoint::member_of(const Handshake& handshake) const noexcept {
 
 std::shared_ptr<const Identity> Endpoint::identity_for(const Hello& hello) const {
   const auto found = std::ranges::find_if(members_, [&](const Member* m) { return m->number == hello.group; });
-  return found != members_.end() && !(*found)->closed ? (*found)->self : nullptr;
+  if (found == members_.end()) return nullptr;
+  const Member& member = **found;
+  // Of a group that has no memory to go on, who comes is told.
+  return !member.closed || member.starved.load(std::memory_order_relaxed) ? member.self : nullptr;
 }
 
 Handshake::Lookup Endpoint::lookup() const {
@@ -310,6 +370,7 @@ void Endpoint::accept_strangers(std::int64_t now_ms) {
         return a.since_ms < b.since_ms;
       }));
     }
+    make_room();
     strangers_.push_back({Handshake::listen(std::move(socket), lookup()), now_ms});
   }
 }
@@ -328,6 +389,7 @@ bool Endpoint::accept_on_spare(std::int64_t now_ms) {
     logger_.warning("tcp transport: a connection of another rank is refused: " + describe_errno(error));
     warned_of_exhaustion_ = true;
   }
+  make_room();
   strangers_.push_back({Handshake::listen(std::move(socket), lookup()), now_ms, true});
   return true;
 }
@@ -382,6 +444,7 @@ void Endpoint::admit(Member& member, Stranger& stranger) {
     handshake.answer(verdict, 0);
     return;
   }
+  admitting_ = {&member, peer};
   // Its own dial is given up; it is begun anew should the answer find no way.
   drop_dial(p);
   if (p.state == Member::Peer::State::kDialing) p.state = Member::Peer::State::kResting;
@@ -389,16 +452,30 @@ void Endpoint::admit(Member& member, Stranger& stranger) {
   if (verdict == Verdict::kShare) {
     p.link.expect(std::move(shared), inlet);  // the dialer writes as soon as it knows
     handshake.answer(verdict, inlet);
-    if (handshake.state() != Handshake::State::kSealing) return p.link.expect(nullptr, 0);
+    if (handshake.state() != Handshake::State::kSealing) {
+      p.link.expect(nullptr, 0);
+      admitting_ = {};
+      return;
+    }
   } else {
-    if (handshake.answer(verdict, inlet) != Handshake::State::kDone) return;
-    p.link.expect(new_stream(handshake, false, there_of(member, peer)), inlet);
+    // Made before the answer, for there may be no memory for it.
+    auto stream = new_stream(handshake, false, there_of(member, peer));
+    p.link.expect(stream, inlet);
+    if (handshake.answer(verdict, inlet) == Handshake::State::kDone) {
+      stream->adopt(handshake.take_socket());
+    } else {
+      p.link.expect(nullptr, 0);
+      admitting_ = {};
+      return;
+    }
   }
   bring_up(member, peer, handshake.offer().inlet);
+  admitting_ = {};
 }
 
 Verdict Endpoint::judge(Member& member, int peer) noexcept {
   const Member::Peer& p = member.at(peer);
+  if (p.starved || member.starved.load(std::memory_order_relaxed)) return Verdict::kStarved;
   if (p.state == Member::Peer::State::kUp || p.state == Member::Peer::State::kDown) return Verdict::kRefuse;
   // A dial that has reached the peer may have been accepted already. One that has not is given up: the peer got
   // through in the other direction, which we may never do.

@@ -8,6 +8,8 @@
 //
 // Ownership: shared by the transports; ends with the last. Owns the listener and all half-made connections; streams
 // belong to the links (tcp_link.h).
+// Want of memory: what is half done is given up. All ranks to which this process was making a connection are lost to
+// its groups for that reason; streams that stand go on.
 // Thread rule: the public members: any thread. `mutex_` is held while the thread works, never while it sleeps or over a
 // system call that can wait; members' mutexes, streams' and wakers' are taken under it.
 #pragma once
@@ -57,8 +59,8 @@ class Endpoint {
 
  private:
   struct Pending {  // a peer that is dialing or resting
-    Member* member;
-    int peer;
+    Member* member = nullptr;
+    int peer = -1;
   };
   // A connection that has not proved itself, or not been sealed.
   struct Stranger {
@@ -77,6 +79,10 @@ class Endpoint {
 
   void run() noexcept;
   void turn();
+  void starve() noexcept;
+  void starve(Member& member, int peer) noexcept;
+  void drop_starved(Member::Peer& peer) noexcept;
+  void make_room();
   void collect_pollfds(std::int64_t now_ms);
   int timeout_ms(std::int64_t now_ms) const;
   void take_requests(std::int64_t now_ms);
@@ -111,7 +117,7 @@ class Endpoint {
   void on_dial_over(Member& member, int peer, std::int64_t now_ms);
   void rest_after_failure(Member& member, int peer, std::int64_t now_ms, std::string why, int most);
   void drop_dial(Member::Peer& peer);
-  void give_up(Member& member, int peer, std::string why);
+  void give_up(Member& member, int peer, const std::string& why);
   bool left_at_our_proof(Member& member, int peer);
 
   // Streams: endpoint_dial.cc.
@@ -142,6 +148,7 @@ class Endpoint {
   std::uint64_t next_group_ = 1;
   std::uint32_t next_inlet_ = 1;
   std::vector<Pending> pending_;
+  Pending admitting_{};  // whose stranger is being admitted; of no member: nobody's
   std::vector<Stranger> strangers_;
   std::vector<Known> streams_;
   std::vector<pollfd> pollfds_;  // the eventfd, the listener, one a stranger, one a pending peer, streams with a rest

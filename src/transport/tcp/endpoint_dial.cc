@@ -143,7 +143,7 @@ void Endpoint::give_up_silent(Member& member, int peer) {
 void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   Member::Peer& p = member.at(peer);
   const auto lost = [&](std::string why) {
-    give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : std::move(why));
+    give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : why);
   };
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
@@ -166,10 +166,13 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   }
   const std::uint32_t far = p.dial->listeners_inlet();
   switch (p.dial->verdict()) {
-    case Verdict::kAccept:
-      p.link.expect(new_stream(*p.dial, true, where(member, peer)), p.dial->offer().inlet);
+    case Verdict::kAccept: {
+      const auto stream = new_stream(*p.dial, true, where(member, peer));
+      p.link.expect(stream, p.dial->offer().inlet);
+      stream->adopt(p.dial->take_socket());  // last: what has a socket is told of a want of memory
       p.dial.reset();
       return bring_up(member, peer, far);
+    }
     case Verdict::kShare:
       if (p.link.stream() == nullptr) return give_up(member, peer, other_secret(member, peer));  // it was not asked
       p.dial->seal();
@@ -183,6 +186,8 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
     case Verdict::kFull:
       p.was_full = true;
       return rest_after_failure(member, peer, now_ms, kNoDescriptorThere, kMostExhausted);
+    case Verdict::kStarved:
+      return give_up(member, peer, "cannot be reached: it has no memory left for a connection");
     case Verdict::kRefuse:
       return give_up(member, peer, kConnectionGone);
   }
@@ -190,7 +195,7 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
 
 void Endpoint::rest_after_failure(Member& member, int peer, std::int64_t now_ms, std::string why, int most) {
   Member::Peer& p = member.at(peer);
-  if (++p.failures > most) return give_up(member, peer, std::move(why));
+  if (++p.failures > most) return give_up(member, peer, why);
   drop_dial(p);
   p.state = State::kResting;
   p.rest_until_ms = now_ms + std::min(kFirstRestMs << (p.failures - 1), kLongestRestMs);
@@ -201,10 +206,10 @@ void Endpoint::drop_dial(Member::Peer& peer) {
   peer.link.expect(nullptr, 0);
 }
 
-void Endpoint::give_up(Member& member, int peer, std::string why) {
+void Endpoint::give_up(Member& member, int peer, const std::string& why) {
   Member::Peer& p = member.at(peer);
   member.options.logger.info("tcp transport: rank " + std::to_string(peer) + " " + why);
-  member.set_why(peer, std::move(why));  // before the link ends: whoever sees that asks why
+  member.set_why(peer, why);  // before the link ends: whoever sees that asks why
   drop_dial(p);
   p.state = State::kDown;
   p.link.fail();
@@ -243,9 +248,10 @@ std::shared_ptr<Stream> Endpoint::stream_named(const StreamName& near) const {
 
 std::shared_ptr<Stream> Endpoint::new_stream(Handshake& handshake, bool dialed, std::string there) {
   auto stream = std::make_shared<Stream>(
-      handshake.take_socket(), handshake.stream_name(dialed), handshake.stream_name(!dialed),
+      handshake.stream_name(dialed), handshake.stream_name(!dialed),
       Stream::Care{[this] { look(); }, [this](Lingering socket) { outlive(std::move(socket)); }});
   if (streams_.empty()) watched_ms_ = now_in_ms();
+  make_room();
   streams_.push_back({stream, std::move(there)});
   return stream;
 }
@@ -299,8 +305,8 @@ void Endpoint::watch_hosts(std::int64_t now_ms) {
     const auto stream = known.stream.lock();
     if (stream == nullptr || stream->dead()) continue;
     if (!known.watch.silent(stream->fd(), silence_, static_cast<std::uint32_t>(interval_ms))) continue;
-    logger_.info("tcp transport: the host at " + known.there + " does not answer any more");
     stream->cut("cannot be reached: its host does not answer any more");
+    logger_.info("tcp transport: the host at " + known.there + " does not answer any more");
   }
 }
 

@@ -78,6 +78,10 @@ class Handshake {
 
   State state() const noexcept { return state_; }
   bool over() const noexcept { return state_ >= State::kDone; }
+  // Dialer: has proved itself, to make a new stream. The listener may have agreed already.
+  bool may_be_accepted() const noexcept {
+    return dialer_ && messages_ >= 1 && state_ <= State::kDone && offer_.stream == StreamName{};
+  }
   Verdict verdict() const noexcept { return verdict_; }
   const std::shared_ptr<const Identity>& self() const noexcept { return self_; }  // listener: null before the hello
   int peer() const noexcept { return peer_; }

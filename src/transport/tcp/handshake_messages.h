@@ -37,6 +37,7 @@ enum class Verdict : std::uint8_t {
   kRefuse = 3,  // the listener has, or had, a connection to this rank already
   kFull = 4,    // the listener has no descriptor for this connection: try again a few times
   kShare = 5,   // the group goes over the stream that the dialer has named; this connection ends
+  kStarved = 6  // the listener has no memory for a connection to this rank, and there will be none
 };
 
 struct Hello {

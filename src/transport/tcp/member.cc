@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <new>
 
 namespace tutti::tcp {
 
@@ -25,7 +26,7 @@ Member::Member(const TcpOptions& given, std::uint64_t its_number)
   const auto size = static_cast<std::size_t>(given.size);
   peers.reserve(size);
   wanted.reserve(size);
-  news.reserve(size);
+  news.reserve(2 * size);  // of a peer there are two at most: it stands, and it has ended
   for (std::size_t r = 0; r < size; ++r) peers.push_back(std::make_unique<Peer>(wake, given.window));
 }
 
@@ -53,25 +54,28 @@ int Member::take_news(std::span<int> into) noexcept {
   return static_cast<int>(n);
 }
 
-void Member::tell(int peer) {
+void Member::tell(int peer) noexcept {
   {
     const std::lock_guard lock(mutex);
-    news.push_back(peer);
+    if (news.size() < news.capacity()) news.push_back(peer);
     has_news.store(true, std::memory_order_relaxed);
   }
   wake();
 }
 
-void Member::set_why(int peer, std::string why) {
+void Member::set_why(int peer, std::string_view why) noexcept {
   const std::lock_guard lock(mutex);
-  at(peer).why = std::move(why);
+  try {
+    at(peer).why = why;
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 std::string Member::why_lost(int peer) const {
   if (peer < 0 || peer >= options.size) return {};
   const Peer& p = *peers[static_cast<std::size_t>(peer)];
   const std::lock_guard lock(mutex);
-  return p.why.empty() ? p.link.why() : p.why;
+  return p.why.empty() ? std::string(p.link.why()) : p.why;
 }
 
 void Member::set_addresses(std::vector<PeerAddress> given) {

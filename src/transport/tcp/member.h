@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "transport/tcp/address.h"
@@ -50,6 +51,7 @@ struct Member {
     int failures = 0;  // dials in a row that broke
     bool left_at_our_proof = false;
     bool was_full = false;  // has said so
+    bool starved = false;   // there was no memory here for a connection to it
     std::string why;        // there is no connection; the member's mutex
     TcpLink link;
     std::atomic<bool> asked{false};  // relaxed: only spares later calls the lock
@@ -65,8 +67,8 @@ struct Member {
   std::string why_lost(int peer) const;
   void set_addresses(std::vector<PeerAddress> given);
 
-  void tell(int peer);
-  void set_why(int peer, std::string why);
+  void tell(int peer) noexcept;
+  void set_why(int peer, std::string_view why) noexcept;  // nothing, if there is no memory for it
 
   const TcpOptions options;
   const std::shared_ptr<const Identity> self;
@@ -75,6 +77,7 @@ struct Member {
   std::vector<std::unique_ptr<Peer>> peers;
   std::vector<PeerAddress> known_addresses;
   bool closed = false;
+  std::atomic<bool> starved{false};  // it closes for want of memory; relaxed: as `closing`, which is written after it
   std::atomic<bool> closing{false};  // relaxed: the eventfd that is written after it makes the thread look
 
   mutable std::mutex mutex;  // a leaf; guards what callers and the endpoint exchange: this and each peer's `why`

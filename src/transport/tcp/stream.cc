@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "transport/tcp/socket.h"
@@ -52,6 +53,7 @@ void Part::reset() noexcept {
   owed = 0;
   end_said = false;  // `awaits_credit` is a writer's, and nobody writes yet
   // relaxed: nobody else has it now
+  starved.store(false, std::memory_order_relaxed);
   ended.store(false, std::memory_order_relaxed);
   limit.store(window, std::memory_order_relaxed);
 }
@@ -70,12 +72,16 @@ bool Lingering::over() noexcept {
   return has_arrived(socket_.get());
 }
 
-Stream::Stream(UniqueFd socket, const StreamName& near, const StreamName& far, Care care)
-    : near_(near), far_(far), care_(std::move(care)), fd_(socket.release()) {}
+Stream::Stream(const StreamName& near, const StreamName& far, Care care)
+    : near_(near), far_(far), care_(std::move(care)), fd_(-1) {
+  spare_.reserve(kSpareBytes);
+}
+
+void Stream::adopt(UniqueFd socket) noexcept { fd_.store(socket.release(), std::memory_order_relaxed); }
 
 Stream::~Stream() {
   UniqueFd socket(fd_.load(std::memory_order_relaxed));
-  if (!socket || doubtful()) {
+  if (!socket || !writes_on()) {
     close_gently(std::move(socket));
     return;
   }
@@ -106,10 +112,10 @@ void Stream::open(Part& part, std::uint32_t far) noexcept {
   part.far = far;
 }
 
-void Stream::end(Part& part) noexcept {
+void Stream::end(Part& part, bool starved) noexcept {
   const std::lock_guard lock(write_mutex_);
   if (part.far == 0 || std::exchange(part.end_said, true)) return;
-  control(part, Kind::kEnd, {});
+  control(part.far, starved ? Kind::kWant : Kind::kEnd, {});
 }
 
 void Stream::remove(Part& part) noexcept {
@@ -129,7 +135,8 @@ std::size_t Stream::write(Part& part, ConstBytes head, ConstBytes body) noexcept
   if (doubtful() || part.end_said || head.size() + body.size() == 0) return 0;
   try {
     return write_locked(part, head, body);
-  } catch (const std::exception&) {  // no memory for the rest of a frame that has begun: nothing can follow it
+  } catch (const std::bad_alloc&) {  // for the rest of a frame that has begun, despite the spare: nothing can follow
+    starved_.store(true, std::memory_order_relaxed);
     write_failed_.store(true, std::memory_order_relaxed);
     ::shutdown(fd(), SHUT_RDWR);
     return 0;
@@ -184,22 +191,45 @@ std::size_t Stream::write_locked(Part& part, ConstBytes head, ConstBytes body) {
 }
 
 // Not for a part's bytes, so nobody waits for it to go.
-void Stream::control(Part& part, Kind kind, ConstBytes payload) noexcept {
+void Stream::control(std::uint32_t to, Kind kind, ConstBytes payload) noexcept {
   std::array<std::byte, kHeaderBytes + kCreditBytes> bytes;
-  const Header frame = header(part.far, kind, payload.size());
+  const Header frame = header(to, kind, payload.size());
   std::ranges::copy(frame, bytes.begin());
   std::ranges::copy(payload, bytes.begin() + frame.size());
   if (doubtful()) return;
   try {
     keep_rest(ConstBytes(bytes).first(frame.size() + payload.size()));
     send_rest();
-  } catch (const std::exception&) {  // as in write()
+  } catch (const std::bad_alloc&) {  // as in write()
+    starved_.store(true, std::memory_order_relaxed);
     write_failed_.store(true, std::memory_order_relaxed);
     ::shutdown(fd(), SHUT_RDWR);
   }
 }
 
-void Stream::keep_rest(ConstBytes bytes) { rest_.insert(rest_.end(), bytes.begin(), bytes.end()); }
+void Stream::keep_rest(ConstBytes bytes) {
+  try {
+    rest_.insert(rest_.end(), bytes.begin(), bytes.end());
+  } catch (const std::bad_alloc&) {
+    if (rest_is_spare_ || rest_.size() + bytes.size() > spare_.capacity()) throw;
+    spare_.assign(rest_.begin(), rest_.end());
+    rest_.swap(spare_);
+    rest_is_spare_ = true;
+    rest_.insert(rest_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+// All of it has gone.
+void Stream::drop_rest() noexcept {
+  rest_.clear();
+  if (rest_is_spare_) {
+    rest_.swap(spare_);
+    rest_.clear();
+    rest_is_spare_ = false;
+  }
+  if (rest_.capacity() > kSmallInbox) give_back(rest_);
+  rest_begin_ = 0;
+}
 
 // False: some of it is still there, and the I/O thread sees to it.
 bool Stream::send_rest() noexcept {
@@ -218,16 +248,15 @@ bool Stream::send_rest() noexcept {
     }
     rest_begin_ += static_cast<std::size_t>(sent);
   }
-  rest_.clear();
-  if (rest_.capacity() > kSmallInbox) give_back(rest_);
-  rest_begin_ = 0;
+  drop_rest();
   has_rest_.store(false, std::memory_order_relaxed);
   return true;
 }
 
 void Stream::flush() noexcept {
   const std::lock_guard lock(write_mutex_);
-  if (!doubtful()) send_rest();
+  if (!writes_on()) return;
+  if (send_rest() && dead()) ::shutdown(fd(), SHUT_WR);
 }
 
 // Reading.
@@ -249,7 +278,7 @@ std::size_t Stream::read(Part& part, MutableBytes into) noexcept {
   }
   if (owes_credit) {
     const std::lock_guard lock(write_mutex_);
-    if (part.far != 0) control(part, Kind::kCredit, taken);
+    if (part.far != 0) control(part.far, Kind::kCredit, taken);
   }
   return got;
 }
@@ -289,17 +318,17 @@ std::size_t Stream::take(Part& part, MutableBytes into) noexcept {
 }
 
 std::size_t Stream::receive(Part& part, MutableBytes into) noexcept {
+  std::size_t given = 0;  // which counts all the same: what follows it may lie in the inbox
   try {
-    return receive_all(part, into);
-  } catch (const std::exception&) {  // no memory for what has come: the stream cannot go on
-    die();
-    return 0;
+    receive_all(part, into, given);
+  } catch (const std::bad_alloc&) {  // for what has come for others, or behind that
+    starve();
   }
+  return given;
 }
 
 // `part` has nothing in its inbox, or `into` is empty.
-std::size_t Stream::receive_all(Part& part, MutableBytes into) {
-  std::size_t given = 0;
+void Stream::receive_all(Part& part, MutableBytes into, std::size_t& given) {
   for (std::size_t moved = 0; given == 0 && moved < kMostForOthers && !dead();) {
     // Of a frame that is known straight to where it is to go; what follows it is staged.
     const bool ours = target_ == &part;
@@ -322,7 +351,6 @@ std::size_t Stream::receive_all(Part& part, MutableBytes into) {
     moved += got;
     if (!sort(part, into, given)) die();
   }
-  return given;
 }
 
 // Into `direct`, then behind what is staged; how many bytes, 0: there are none now.
@@ -394,15 +422,35 @@ std::optional<std::size_t> Stream::begin_frame(ConstBytes bytes) {
         part->wake();
       }
       return kHeaderBytes + kCreditBytes;
+    case Kind::kWant:
     case Kind::kEnd:
       if (length != 0) return std::nullopt;
+      if (inlet == kNoInlet) why_.store("has no memory left for what is sent to it", std::memory_order_release);
       if (part != nullptr) {
+        if (word >> 24 == static_cast<std::uint64_t>(Kind::kWant)) part->starved.store(true, std::memory_order_relaxed);
         part->ended.store(true, std::memory_order_relaxed);
         part->wake();
       }
       return kHeaderBytes;
   }
   return std::nullopt;
+}
+
+void Stream::say_want(int fd) noexcept {
+  const Header frame = header(kNoInlet, Kind::kWant, 0);
+  ::send(fd, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Nothing more is read. What was to be sent still is, and why, last of all: only then is the end.
+void Stream::starve() noexcept {
+  starved_.store(true, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(write_mutex_);
+    control(kNoInlet, Kind::kWant, {});
+    dead_.store(true, std::memory_order_relaxed);
+    if (!has_rest_.load(std::memory_order_relaxed)) ::shutdown(fd(), SHUT_WR);
+  }
+  for (const auto& [inlet, part] : parts_) part->wake();
 }
 
 // Nothing is left to read, or nothing that makes sense. Those at the other end are to know it too.
@@ -412,17 +460,9 @@ void Stream::die() noexcept {
   for (const auto& [inlet, part] : parts_) part->wake();
 }
 
-void Stream::cut(std::string why) {
-  {
-    const std::lock_guard lock(why_mutex_);
-    why_ = std::move(why);  // before the end: whoever sees that asks why
-  }
+void Stream::cut(const char* why) noexcept {
+  why_.store(why, std::memory_order_release);  // before the end: whoever sees that asks why
   ::shutdown(fd(), SHUT_RDWR);
-}
-
-std::string Stream::why() const {
-  const std::lock_guard lock(why_mutex_);
-  return why_;
 }
 
 void Stream::abandon() noexcept { UniqueFd(fd_.exchange(-1, std::memory_order_relaxed)); }

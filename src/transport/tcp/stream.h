@@ -7,11 +7,15 @@
 //   data     payload             bytes of the part
 //   credit   how many bytes      taken out of the part since its beginning, by whoever sends this
 //   end                          nothing more comes in the part
+//   want                         as end, of a group that has no memory to go on; for no inlet: this end of the stream
+//                                has none for what comes, and all parts end
 //
 // No part stops another. Whoever reads, for whatever part, takes what comes for the others too and lays it into their
 // inboxes; a sender may be `window` bytes ahead of what the part's reader has taken, so an inbox is bounded. A frame
 // that does not fit into the socket at once is copied and belongs to the stream: the I/O thread sees to its end, even
 // if its writer never comes back. The writer is told that its bytes have gone when they have.
+//
+// Want of memory ends the stream, for all its parts; but for the rest of a frame there is always some.
 //
 // No byte that could be given to a part is left where poll() does not show it and its group does not know of it: what
 // is read is sorted before the reader returns, and a group is woken for what is laid into its inbox.
@@ -67,7 +71,8 @@ struct Part {
   std::uint64_t announced = 0;  // bytes of frames that have come or begun to come
   std::uint64_t taken = 0;
   std::uint64_t credited = 0;
-  std::atomic<bool> ended{false};  // the peer has said so; relaxed: what came before is guarded by the mutex
+  std::atomic<bool> starved{false};  // it has ended so for want of memory; relaxed: see TcpLink::why()
+  std::atomic<bool> ended{false};    // the peer has said so; relaxed: what came before is guarded by the mutex
 
   // Under its write_mutex_.
   std::uint64_t sent = 0;
@@ -102,10 +107,13 @@ class Stream {
     std::function<void(Lingering)> outlive;  // asks until it is over, then closes it
   };
   // `near`, `far`: names of the ends.
-  Stream(UniqueFd socket, const StreamName& near, const StreamName& far, Care care);
+  Stream(const StreamName& near, const StreamName& far, Care care);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
+
+  // Once, before anything of it is used but add().
+  void adopt(UniqueFd socket) noexcept;
 
   const StreamName& near() const noexcept { return near_; }
   const StreamName& far() const noexcept { return far_; }
@@ -115,7 +123,7 @@ class Stream {
   // The peer's inlet is known: the part can be written.
   void open(Part& part, std::uint32_t far) noexcept;
   // Nothing more is written in this part; the peer reads what was, then its end.
-  void end(Part& part) noexcept;
+  void end(Part& part, bool starved = false) noexcept;
   // The part is not touched any more.
   void remove(Part& part) noexcept;
 
@@ -129,38 +137,52 @@ class Stream {
 
   // relaxed: whoever acts on it takes a lock first, or polls once too often.
   bool dead() const noexcept { return dead_.load(std::memory_order_relaxed); }
+  // Dead, because this end had no memory for what came.
+  bool starved() const noexcept { return starved_.load(std::memory_order_relaxed); }
   bool doubtful() const noexcept { return dead() || write_failed_.load(std::memory_order_relaxed); }
   int fd() const noexcept { return fd_.load(std::memory_order_relaxed); }
 
   // The I/O thread's: the rest of a frame waits for room in the socket.
-  bool has_rest() const noexcept { return has_rest_.load(std::memory_order_relaxed) && !doubtful(); }
+  bool has_rest() const noexcept { return has_rest_.load(std::memory_order_relaxed) && writes_on(); }
   void flush() noexcept;
 
-  // Ends the connection: readers find its end after what has arrived. `why`: see Transport::why_lost.
-  void cut(std::string why);
-  std::string why() const;
+  // Ends the connection: readers find its end after what has arrived. `why`, a literal: see Transport::why_lost.
+  void cut(const char* why) noexcept;
+  // Empty if it is not known.
+  const char* why() const noexcept { return why_.load(std::memory_order_acquire); }
+  // To the other end of a stream that could not be made here.
+  static void say_want(int fd) noexcept;
   // Closes this process's descriptor only: in a forked child the connection is the parent's.
   void abandon() noexcept;
 
  private:
-  enum class Kind : std::uint8_t { kData, kCredit, kEnd };
+  enum class Kind : std::uint8_t { kData, kCredit, kEnd, kWant };
+  static constexpr std::uint32_t kNoInlet = 0;
   static constexpr std::size_t kHeaderBytes = 8;
   static constexpr std::size_t kCreditBytes = 8;
   static constexpr std::size_t kMostFrame = std::size_t{160} << 10;  // a fragment of a message, and its header
+  // And some frames for no part's bytes.
+  static constexpr std::size_t kSpareBytes = kMostFrame + (std::size_t{4} << 10);
   using Header = std::array<std::byte, kHeaderBytes>;
   static Header header(std::uint32_t to, Kind kind, std::size_t bytes) noexcept;
 
+  // What has begun to be written is written to its end.
+  bool writes_on() const noexcept {
+    return !doubtful() || (starved() && !write_failed_.load(std::memory_order_relaxed));
+  }
   std::size_t write_locked(Part& part, ConstBytes head, ConstBytes body);
-  void control(Part& part, Kind kind, ConstBytes payload) noexcept;
+  void control(std::uint32_t to, Kind kind, ConstBytes payload) noexcept;
   void keep_rest(ConstBytes bytes);
+  void drop_rest() noexcept;
   bool send_rest() noexcept;
 
   std::size_t take(Part& part, MutableBytes into) noexcept;
   std::size_t receive(Part& part, MutableBytes into) noexcept;
-  std::size_t receive_all(Part& part, MutableBytes into);
+  void receive_all(Part& part, MutableBytes into, std::size_t& given);
   std::size_t read_socket(MutableBytes direct) noexcept;
   bool sort(Part& part, MutableBytes into, std::size_t& given);
   std::optional<std::size_t> begin_frame(ConstBytes bytes);
+  void starve() noexcept;
   void die() noexcept;
 
   const StreamName near_;
@@ -168,6 +190,7 @@ class Stream {
   const Care care_;
   std::atomic<int> fd_;  // relaxed: changes only where nobody else uses the stream any more
   std::atomic<bool> dead_{false};
+  std::atomic<bool> starved_{false};  // relaxed: who comes to see it late says less of why the stream has ended
   std::atomic<bool> write_failed_{false};
   std::atomic<bool> has_rest_{false};
 
@@ -181,9 +204,10 @@ class Stream {
   std::mutex write_mutex_;  // guards what follows, and each part's side of it
   std::vector<std::byte> rest_;
   std::size_t rest_begin_ = 0;
+  std::vector<std::byte> spare_;  // takes the place of rest_ where there is no memory for it; untouched until then
+  bool rest_is_spare_ = false;
 
-  mutable std::mutex why_mutex_;  // a leaf
-  std::string why_;
+  std::atomic<const char*> why_{""};  // release: what it points at is constant; pairs with the acquire in why()
 };
 
 }  // namespace tutti::tcp

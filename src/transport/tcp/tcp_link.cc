@@ -30,7 +30,8 @@ std::size_t TcpLink::read_some(MutableBytes into) noexcept {
 void TcpLink::look_for_the_end(Stream& stream) noexcept {
   // relaxed: whether it has ended is asked again, under a lock
   if (!stream.doubtful() && !part_.ended.load(std::memory_order_relaxed)) return;
-  if (stream.over(part_)) status_.store(Status::kPeerLost, std::memory_order_relaxed);
+  if (!stream.over(part_)) return;
+  status_.store(stream.starved() ? Status::kExhausted : Status::kPeerLost, std::memory_order_relaxed);
 }
 
 Status TcpLink::status() const noexcept { return status_.load(std::memory_order_relaxed); }
@@ -56,10 +57,16 @@ void TcpLink::attach(std::uint32_t far) noexcept {
   stands_.store(true, std::memory_order_release);
 }
 
-void TcpLink::fail() noexcept { status_.store(Status::kPeerLost, std::memory_order_relaxed); }
+void TcpLink::fail(Status status) noexcept { status_.store(status, std::memory_order_relaxed); }
 
-void TcpLink::end_writing() noexcept {
-  if (stands_.load(std::memory_order_relaxed)) stream_->end(part_);
+const char* TcpLink::why() const noexcept {
+  if (!stands_.load(std::memory_order_acquire)) return "";
+  // relaxed: who comes to see it late says less
+  return part_.starved.load(std::memory_order_relaxed) ? "has no memory left to go on" : stream_->why();
+}
+
+void TcpLink::end_writing(bool starved) noexcept {
+  if (stands_.load(std::memory_order_relaxed)) stream_->end(part_, starved);
 }
 
 void TcpLink::abandon() noexcept {

@@ -33,12 +33,12 @@ class TcpLink final : public Link {
   // The peer expects likewise: the link stands.
   void attach(std::uint32_t far) noexcept;
   const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
-  // Any thread: why the stream has been cut, if it has.
-  std::string why() const { return stands_.load(std::memory_order_acquire) ? stream_->why() : std::string(); }
+  // Any thread: why the link has ended, if more is known.
+  const char* why() const noexcept;
   // There will be no stream.
-  void fail() noexcept;
-  // The peer reads what has been written, then the link's end.
-  void end_writing() noexcept;
+  void fail(Status status = Status::kPeerLost) noexcept;
+  // The peer reads what has been written, then the link's end. `starved`: it is told that this is for want of memory.
+  void end_writing(bool starved) noexcept;
   // In a forked child the connection is the parent's.
   void abandon() noexcept;
 

@@ -61,7 +61,8 @@ Link* TcpTransport::link(int peer) noexcept {
 }
 
 // Takes effect on the endpoint's thread.
-void TcpTransport::close() noexcept {
+void TcpTransport::close(Status why) noexcept {
+  if (why == Status::kExhausted) member_->starved.store(true, std::memory_order_relaxed);
   member_->closing.store(true, std::memory_order_relaxed);
   endpoint_->look();
 }

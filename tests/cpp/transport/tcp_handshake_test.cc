@@ -46,7 +46,8 @@ void talk(Handshake& a, Handshake& b) {
 }
 
 TEST(TcpHandshake, BothProveThemselvesAndTheVerdictArrives) {
-  for (const Verdict verdict : {Verdict::kAccept, Verdict::kYield, Verdict::kRefuse, Verdict::kFull}) {
+  for (const Verdict verdict :
+       {Verdict::kAccept, Verdict::kYield, Verdict::kRefuse, Verdict::kFull, Verdict::kStarved}) {
     auto [a, b] = socket_pair();
     Handshake dialer = dial(std::move(a));
     Handshake listener = listen(std::move(b));
@@ -235,7 +236,7 @@ TEST(TcpHandshake, MessagesArriveAsTheyWereSentAndNothingElseIsOne) {
   for (int value = 0; value < 256; ++value) {
     const auto bytes = encode(Answer{static_cast<Verdict>(value), 0x80000001});
     const auto answer = decode_answer(bytes);
-    EXPECT_EQ(answer.has_value(), value >= 1 && value <= 5) << value;
+    EXPECT_EQ(answer.has_value(), value >= 1 && value <= 6) << value;
     if (answer) {
       EXPECT_EQ(answer->inlet, 0x80000001);
     }

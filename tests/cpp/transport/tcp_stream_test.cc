@@ -50,8 +50,9 @@ struct Group {
 struct OneStream {
   explicit OneStream(UniqueFd socket) {
     held.emplace(
-        std::move(socket), random_nonce(), random_nonce(),
+        random_nonce(), random_nonce(),
         Stream::Care{[this] { ++asked_to_flush; }, [this](Lingering rest) { outlived.push_back(std::move(rest)); }});
+    held->adopt(std::move(socket));
   }
   Stream& stream() { return *held; }
 
@@ -239,8 +240,9 @@ TEST(TcpStream, NothingOfAnEarlierOneIsLeftForTheNext) {
   auto first = connection();
   auto second = connection();
   const auto made = [](UniqueFd socket) {
-    return std::make_shared<Stream>(std::move(socket), random_nonce(), random_nonce(),
-                                    Stream::Care{[] {}, [](Lingering) {}});
+    auto stream = std::make_shared<Stream>(random_nonce(), random_nonce(), Stream::Care{[] {}, [](Lingering) {}});
+    stream->adopt(std::move(socket));
+    return stream;
   };
   const auto one = made(std::move(first.here)), two = made(std::move(second.here));
   Group other(9, kWindow);
