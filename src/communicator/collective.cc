@@ -101,6 +101,24 @@ void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) 
   });
 }
 
+// One that is refused before it has a number would leave that to the call queued behind it, while the peers make this
+// one: so the group ends.
+void CommunicatorImpl::run_queued(const Call& call, std::chrono::milliseconds timeout) {
+  const auto end = [&](const std::exception& why) {
+    const std::lock_guard lock(run_mutex_);
+    throw Error(starved_by(make_record(call, nullptr), rank_, why));
+  };
+  try {
+    run_locked(call, timeout);
+  } catch (const std::bad_alloc& why) {
+    end(why);
+  } catch (const Error& why) {
+    // relaxed: this thread has set it, if this call did; if another did, the error is either's.
+    if (why.kind() == ErrorKind::kExhausted && !failed_.load(std::memory_order_relaxed)) end(why);
+    throw;
+  }
+}
+
 WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds timeout,
                                  std::shared_ptr<void> keep_alive) {
   return with_memory([&] {
@@ -150,7 +168,11 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   take_tensors_back(true);
   if (how.refused != nullptr) [[unlikely]] {
     recorder_.update(entry, FlightRecorder::State::kFailed);
-    throw_error(ErrorKind::kUnsupported, describe(context_.record) + ": the algorithm " + how.refused);
+    try {
+      throw_error(ErrorKind::kUnsupported, describe(context_.record) + ": the algorithm " + how.refused);
+    } catch (const std::bad_alloc&) {  // it is too late to say that nothing has been sent
+      throw Error(starved_);
+    }
   }
   recorder_.update(entry, FlightRecorder::State::kCompleted);
   metrics_.record(static_cast<int>(call.collective), bytes, how.ran != nullptr ? how.ran->name() : "alone",

@@ -100,9 +100,7 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   }
 
   // CallRunner: runs a queued call on the queue's thread.
-  void run_queued(const Call& call, std::chrono::milliseconds timeout) override {
-    with_memory([&] { run_locked(call, timeout); });
-  }
+  void run_queued(const Call& call, std::chrono::milliseconds timeout) override;
 
   // choice.cc
   void check_choice(const Call& call) const;
@@ -141,7 +139,8 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   WorkPtr start(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
                 std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
   void wake_message_thread();
-  Error undriven(const CallRecord& record, int peer, const std::exception& why) noexcept;
+  // Fails the group for want of what a call needs.
+  Error starved_by(const CallRecord& record, int peer, const std::exception& why) noexcept;
   void message_loop() noexcept;
   // MessageOwner
   MessagePort& port() noexcept override { return *port_; }

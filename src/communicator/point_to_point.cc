@@ -136,13 +136,14 @@ WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, Dat
     if (!is_send) port_->cancel(op);
     if (op.done() && op.outcome.ok()) return work;
     recorder_.update(entry, FlightRecorder::State::kFailed);
-    if (!is_send && op.source < 0) with_memory([] { throw; });
-    throw Error(undriven(record, peer, error));
+    // relaxed: an old value makes the error less exact
+    if (!is_send && op.source < 0 && !failed_.load(std::memory_order_relaxed)) with_memory([] { throw; });
+    throw Error(starved_by(record, peer, error));
   }
   return work;
 }
 
-Error CommunicatorImpl::undriven(const CallRecord& record, int peer, const std::exception& why) noexcept {
+Error CommunicatorImpl::starved_by(const CallRecord& record, int peer, const std::exception& why) noexcept {
   FailureContext context;
   context.mine = context.ours = record;
   try {

@@ -181,7 +181,8 @@ void Endpoint::starve() noexcept {
   }
   admitting_ = {};
   pending_.clear();
-  strangers_.clear();  // their ranks try again a few times
+  // Their ranks try again a few times. Not those that have agreed to share: their groups have the stream already.
+  std::erase_if(strangers_, on_probation);
   reshaped_ = true;
 }
 

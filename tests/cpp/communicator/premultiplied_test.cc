@@ -3,6 +3,8 @@
 // The program's operator new is this file's, so that a test can refuse memory to one thread, that is to one rank.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
@@ -14,8 +16,15 @@ namespace {
 
 // What this thread may ask for at once.
 thread_local std::size_t most_bytes = SIZE_MAX;
+// What the first thread that asks for exactly this does not get.
+std::atomic<std::size_t> refused_once{0};
 
 void* allocate(std::size_t bytes) {
+  // relaxed: a flag between threads that the test orders by a barrier
+  if (std::size_t wanted = bytes;
+      bytes != 0 && refused_once.compare_exchange_strong(wanted, 0, std::memory_order_relaxed)) {
+    throw std::bad_alloc();
+  }
   void* const memory = bytes <= most_bytes ? std::malloc(bytes != 0 ? bytes : 1) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
@@ -105,6 +114,42 @@ TEST(Premultiplied, ARankWithoutMemoryIsRefusedAndAllGoOn) {
     EXPECT_EQ(x, std::vector<float>(kCount, 6));
     reduce_scatter_uneven(c, 10);
   });
+}
+
+// Else the second call would take the first one's number, and the peers the one's data for the other's.
+TEST(Premultiplied, AQueuedCallThatFindsNoMemoryEndsTheGroup) {
+  World world;
+  world.size = 3;
+  std::atomic<int> exhausted{0};
+  run_ranks(world, [&](Communicator& c) {
+    constexpr std::size_t kCount = 1 << 20;
+    std::vector<float> first(kCount, static_cast<float>(c.rank())), second(kCount, 100);
+    Call call;
+    call.collective = Collective::kAllReduce;
+    call.dtype = DataType::kFloat32;
+    call.op = ReduceOp::kPremulSum;
+    call.factor = 2;
+    call.count = kCount;
+    const auto submit = [&](std::vector<float>& x) {
+      call.input = call.output = Blocks::single(x.data(), kCount * sizeof(float));
+      return c.submit(call);
+    };
+    if (c.rank() == 0) refused_once.store(kCount * sizeof(float), std::memory_order_relaxed);
+    Call barrier;
+    barrier.collective = Collective::kBarrier;
+    c.run(barrier);
+    const std::array<WorkPtr, 2> works = {submit(first), submit(second)};
+    for (const WorkPtr& work : works) {
+      const Error error = error_of([&] { work->wait(); });
+      EXPECT_NE(std::string(error.what()).find("no memory"), std::string::npos) << error.what();
+      if (error.kind() == ErrorKind::kExhausted) {
+        ++exhausted;
+      } else {
+        EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+      }
+    }
+  });
+  EXPECT_EQ(exhausted.load(), 2);  // of one rank
 }
 
 }  // namespace
