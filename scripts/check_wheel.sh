@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Checks that a wheel needs nothing of this machine but glibc, libstdc++ and torch: what its libraries ask for, and that it
-# works in a virtual environment of its own, with the torch of PYTHON's environment.
+# works in a virtual environment of its own, with the torch of PYTHON's environment. CUDA_WHEEL: is installed beside it.
 #
-#   scripts/check_wheel.sh PYTHON dist/tutti_comms-*.whl
+#   scripts/check_wheel.sh PYTHON dist/tutti_comms-*.whl [CUDA_WHEEL]
 set -euo pipefail
 
-python=$1 wheel=$(realpath "$2")
+python=$1 wheel=$(realpath "$2") cuda_wheel=${3:+$(realpath "$3")}
+for file in "$wheel" $cuda_wheel; do
+  [[ $file == *-manylinux_*_x86_64.whl ]] || { echo "the name of $file says nothing of the glibc that it needs"; exit 1; }
+done
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$python" -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps "$wheel"
+"$folder/venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps "$wheel" $cuda_wheel
 package=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tutti
 
 allowed='^(libtutti\.so\.0|libhwy\.so\.1|libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|libstdc\+\+\.so\.6|ld-linux-.*|libdl\.so\.2|libpthread\.so\.0|libc10\.so|libtorch_cpu\.so|libtorch_python\.so)$'
@@ -30,3 +33,14 @@ assert tutti.__file__.startswith(sys.prefix), tutti.__file__
 dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
 dist.all_reduce(torch.ones(3))
 print("the wheel works:", tutti.group_info().size, "rank, torch", torch.__version__)'
+[ -n "$cuda_wheel" ] || exit 0
+
+# Without a GPU nothing runs of the CUDA part; that it can be loaded is seen.
+"$folder/venv/bin/python" -m pip check --disable-pip-version-check | grep -i 'tutti-comms-cuda' && exit 1
+PYTHONPATH="$package/..:$site" "$folder/venv/bin/python" -c '
+import pathlib, tutti
+from tutti.cli.doctor_gpu import report
+assert pathlib.Path(tutti.__file__).with_name("libtutti_cuda.so").exists()
+found = report(quick=True)
+assert found.get("plugin_problem") == "", found
+print("the CUDA wheel loads:", found["problem"] or "a GPU is here")'

@@ -172,7 +172,7 @@ def findings(quick: bool) -> list[Finding]:
                 Verdict.SLOWER,
                 f"the CUDA part of Tutti is not here: {found['plugin_problem']}",
                 "CUDA tensors cannot be used; CPU tensors can",
-                "without a GPU nothing; else a wheel with CUDA, or a build where nvcc is found",
+                "without a GPU nothing; else install the wheel tutti-comms-cuda, or build where nvcc is found",
             )
         ]
     if found["problem"]:
