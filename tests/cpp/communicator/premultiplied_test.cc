@@ -134,9 +134,10 @@ TEST(Premultiplied, AQueuedCallThatFindsNoMemoryEndsTheGroup) {
       call.input = call.output = Blocks::single(x.data(), kCount * sizeof(float));
       return c.submit(call);
     };
-    if (c.rank() == 0) refused_once.store(kCount * sizeof(float), std::memory_order_relaxed);
     Call barrier;
     barrier.collective = Collective::kBarrier;
+    c.run(barrier);  // all have their own memory
+    if (c.rank() == 0) refused_once.store(kCount * sizeof(float), std::memory_order_relaxed);
     c.run(barrier);
     const std::array<WorkPtr, 2> works = {submit(first), submit(second)};
     for (const WorkPtr& work : works) {
