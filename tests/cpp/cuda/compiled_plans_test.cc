@@ -54,7 +54,7 @@ TEST(CompiledPlans, AMissingRankIsATimeout) {
     HostPlan device(named.plan, limits);
     next += ranks * ((request.bytes + device.plans[0]->segment_bytes() - 1) / device.plans[0]->segment_bytes());
     if (ranks != 2 || request.bytes > 2000) continue;
-    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 2'000'000;
+    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 100'000'000;
     std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(2 * request.bytes));
     const std::vector<PlanCall> calls{{memory[0].data(), memory[1].data()}, {memory[2].data(), memory[3].data()}};
     const auto compiled = [&](int rank, const executor::DeviceVariant&, DataType, ReduceOp) {

@@ -129,7 +129,7 @@ TEST(PlansOnGpus, AMissingRankIsATimeout) {
   int workers = 0;
   for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
     HostPlan device(plan);
-    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 2'000'000;
+    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 100'000'000;
     Calls calls(2);
     device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, workers, 1);
     EXPECT_EQ(device.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << name;
