@@ -450,27 +450,22 @@ void Endpoint::admit(Member& member, Stranger& stranger) {
   drop_dial(p);
   if (p.state == Member::Peer::State::kDialing) p.state = Member::Peer::State::kResting;
   const std::uint32_t inlet = next_inlet_++;
+  bool agreed = false;
   if (verdict == Verdict::kShare) {
     p.link.expect(std::move(shared), inlet);  // the dialer writes as soon as it knows
-    handshake.answer(verdict, inlet);
-    if (handshake.state() != Handshake::State::kSealing) {
-      p.link.expect(nullptr, 0);
-      admitting_ = {};
-      return;
-    }
+    agreed = handshake.answer(verdict, inlet) == Handshake::State::kSealing;
   } else {
     // Made before the answer, for there may be no memory for it.
-    auto stream = new_stream(handshake, false, there_of(member, peer));
+    const auto stream = new_stream(handshake, false, there_of(member, peer));
     p.link.expect(stream, inlet);
-    if (handshake.answer(verdict, inlet) == Handshake::State::kDone) {
-      stream->adopt(handshake.take_socket());
-    } else {
-      p.link.expect(nullptr, 0);
-      admitting_ = {};
-      return;
-    }
+    agreed = handshake.answer(verdict, inlet) == Handshake::State::kDone;
+    if (agreed) stream->adopt(handshake.take_socket());
   }
-  bring_up(member, peer, handshake.offer().inlet);
+  if (agreed) {
+    bring_up(member, peer, handshake.offer().inlet);
+  } else {
+    p.link.expect(nullptr, 0);
+  }
   admitting_ = {};
 }
 

@@ -135,10 +135,8 @@ std::size_t Stream::write(Part& part, ConstBytes head, ConstBytes body) noexcept
   if (doubtful() || part.end_said || head.size() + body.size() == 0) return 0;
   try {
     return write_locked(part, head, body);
-  } catch (const std::bad_alloc&) {  // for the rest of a frame that has begun, despite the spare: nothing can follow
-    starved_.store(true, std::memory_order_relaxed);
-    write_failed_.store(true, std::memory_order_relaxed);
-    ::shutdown(fd(), SHUT_RDWR);
+  } catch (const std::bad_alloc&) {
+    starve_writing();
     return 0;
   }
 }
@@ -200,11 +198,16 @@ void Stream::control(std::uint32_t to, Kind kind, ConstBytes payload) noexcept {
   try {
     keep_rest(ConstBytes(bytes).first(frame.size() + payload.size()));
     send_rest();
-  } catch (const std::bad_alloc&) {  // as in write()
-    starved_.store(true, std::memory_order_relaxed);
-    write_failed_.store(true, std::memory_order_relaxed);
-    ::shutdown(fd(), SHUT_RDWR);
+  } catch (const std::bad_alloc&) {
+    starve_writing();
   }
+}
+
+// There is no memory for the rest of a frame that has begun, despite the spare: nothing can follow.
+void Stream::starve_writing() noexcept {
+  starved_.store(true, std::memory_order_relaxed);
+  write_failed_.store(true, std::memory_order_relaxed);
+  ::shutdown(fd(), SHUT_RDWR);
 }
 
 void Stream::keep_rest(ConstBytes bytes) {

@@ -21,8 +21,9 @@
 // is read is sorted before the reader returns, and a group is woken for what is laid into its inbox.
 //
 // Ownership: shared by the parts' links; owns its socket, which with the last goes to whoever outlives the stream
-// (Lingering), and is closed when nothing can be lost any more. Thread rule: any thread may
-// call any member. read_mutex_ comes before a group's waker; write_mutex_ is a leaf and may be taken under read_mutex_.
+// (Lingering), and is closed when nothing can be lost any more.
+// Thread rule: any thread may call any member. read_mutex_ comes before a group's waker; write_mutex_ is a leaf and may
+// be taken under read_mutex_.
 #pragma once
 
 #include <array>
@@ -183,15 +184,18 @@ class Stream {
   bool sort(Part& part, MutableBytes into, std::size_t& given);
   std::optional<std::size_t> begin_frame(ConstBytes bytes);
   void starve() noexcept;
+  void starve_writing() noexcept;
   void die() noexcept;
 
   const StreamName near_;
   const StreamName far_;
   const Care care_;
-  std::atomic<int> fd_;  // relaxed: changes only where nobody else uses the stream any more
-  std::atomic<bool> dead_{false};
+  std::atomic<int> fd_;               // relaxed: changes only where nobody else uses the stream any more
+  std::atomic<bool> dead_{false};     // relaxed: see dead()
   std::atomic<bool> starved_{false};  // relaxed: who comes to see it late says less of why the stream has ended
+  // relaxed: set under write_mutex_, which writers hold; a reader that sees it late finds the socket's end itself
   std::atomic<bool> write_failed_{false};
+  // relaxed: changes under write_mutex_; what the I/O thread is to see of it comes with flush_soon(), a system call
   std::atomic<bool> has_rest_{false};
 
   std::mutex read_mutex_;  // guards what follows, and each part's side of it

@@ -12,6 +12,13 @@ namespace {
 
 constexpr std::size_t kCount = std::size_t{1} << 18;
 
+CommunicatorOptions patient_options() {
+  CommunicatorOptions options;
+  options.timeout = std::chrono::milliseconds(20'000);
+  options.config.log_level = "error";
+  return options;
+}
+
 CallRecord all_reduce_record() {
   CallRecord record;
   record.sequence = 1;
@@ -27,9 +34,7 @@ CallRecord all_reduce_record() {
 // Rank 0 makes a mapped all-reduce; rank 1 is a peer that announces `record` as its part of it.
 void reduce_with(const CallRecord& record) {
   MemoryStore store;
-  CommunicatorOptions options;
-  options.timeout = std::chrono::milliseconds(20'000);
-  options.config.log_level = "error";
+  const CommunicatorOptions options = patient_options();
   std::thread peer([&] {
     const Topology topology = form_topology(store, "test", 1, 2, options);
     Deadline enough = Deadline::after(options.timeout);
@@ -73,9 +78,7 @@ TEST(CorruptPeer, OffsetsOutsideOfItsArenaAreRefused) {
 TEST(CorruptPeer, RanksThatDoNotExistAreNotLookedAt) {
   for (const int peer : {2, 1'000'000'000, -1'000'000'000}) {
     MemoryStore store;
-    CommunicatorOptions options;
-    options.timeout = std::chrono::milliseconds(20'000);
-    options.config.log_level = "error";
+    const CommunicatorOptions options = patient_options();
     std::thread liar([&] {
       const Topology topology = form_topology(store, "test", 1, 2, options);
       topology.host->report({Status::kPeerLost, peer}, 1, "");

@@ -78,6 +78,18 @@ void reduce_scatter_uneven(Communicator& c, std::size_t unit) {
   EXPECT_EQ(blocks, before) << "the input was written";
 }
 
+// Of float32, in place, times two.
+Call all_reduce_of(std::vector<float>& x) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DataType::kFloat32;
+  call.op = ReduceOp::kPremulSum;
+  call.factor = 2;
+  call.count = x.size();
+  call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
+  return call;
+}
+
 TEST(Premultiplied, BlocksOfAReduceScatterMayHaveAnySizes) {
   for (const int hosts : {1, 3}) {
     World world;
@@ -95,13 +107,7 @@ TEST(Premultiplied, ARankWithoutMemoryIsRefusedAndAllGoOn) {
   run_ranks(world, [](Communicator& c) {
     constexpr std::size_t kCount = 1 << 20;
     std::vector<float> x(kCount, static_cast<float>(c.rank()));
-    Call call;
-    call.collective = Collective::kAllReduce;
-    call.dtype = DataType::kFloat32;
-    call.op = ReduceOp::kPremulSum;
-    call.factor = 2;
-    call.count = kCount;
-    call.input = call.output = Blocks::single(x.data(), kCount * sizeof(float));
+    const Call call = all_reduce_of(x);
     if (c.rank() == 1) {
       most_bytes = kCount;
       const Error error = error_of([&] { c.run(call); });
@@ -124,24 +130,16 @@ TEST(Premultiplied, AQueuedCallThatFindsNoMemoryEndsTheGroup) {
   run_ranks(world, [&](Communicator& c) {
     constexpr std::size_t kCount = 1 << 20;
     std::vector<float> first(kCount, static_cast<float>(c.rank())), second(kCount, 100);
-    Call call;
-    call.collective = Collective::kAllReduce;
-    call.dtype = DataType::kFloat32;
-    call.op = ReduceOp::kPremulSum;
-    call.factor = 2;
-    call.count = kCount;
-    const auto submit = [&](std::vector<float>& x) {
-      call.input = call.output = Blocks::single(x.data(), kCount * sizeof(float));
-      return c.submit(call);
-    };
     Call barrier;
     barrier.collective = Collective::kBarrier;
     c.run(barrier);  // all have their own memory
     if (c.rank() == 0) refused_once.store(kCount * sizeof(float), std::memory_order_relaxed);
     c.run(barrier);
     std::array<WorkPtr, 2> works;
-    const Error late =
-        error_of([&] { works[0] = submit(first), works[1] = submit(second); });  // where the first has failed already
+    const Error late = error_of([&] {
+      works[0] = c.submit(all_reduce_of(first));
+      works[1] = c.submit(all_reduce_of(second));  // where the first has failed already
+    });
     for (const WorkPtr& work : works) {
       const Error error = work == nullptr ? late : error_of([&] { work->wait(); });
       EXPECT_NE(std::string(error.what()).find("no memory"), std::string::npos) << error.what();
