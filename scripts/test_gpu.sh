@@ -53,11 +53,16 @@ if wants cpp; then
     echo "=== no tests in ${gpu_test:-tutti_gpu_test, which is not in $dir}: build it (make test-gpu does)"
     failures+=(gpu)
   fi
-  # The same stress with random delays at every step of the protocols: a plug-in of its own.
+  # The same stress with random delays at every step of the protocols: a plug-in of its own. Each test in a process of its
+  # own, since streams that earlier ones have made move those of its ranks to hardware queues that they share.
   delayed=$(find "$dir" -path '*/delayed/libtutti_cuda.so' | head -1)
   if [ -n "$delayed" ]; then
-    TUTTI_PLUGIN_PATH=$(dirname "$delayed") step delayed 90 "$(find_program tutti_gpu_test)" \
-      --gtest_filter='StressOnGpu.*:Stress.EverythingMixed:Messages.*'
+    for tests in StressOnGpu.TenThousandCallsAcrossTheWrapOfTheSequence StressOnGpu.AcrossTheWrapOfTheFlag \
+      Stress.EverythingMixed 'Messages.*'; do
+      name=${tests#*.}
+      TUTTI_PLUGIN_PATH=$(dirname "$delayed") step "delayed_${name//[*]/all}" 60 "$(find_program tutti_gpu_test)" \
+        --gtest_filter="$tests"
+    done
   else
     echo "=== delayed/libtutti_cuda.so is not here: the run with delays is left out (cmake --build ... --target tutti_cuda_delayed)"
   fi

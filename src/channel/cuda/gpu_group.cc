@@ -176,9 +176,9 @@ void GpuGroup::agree(Store& store) {
       first_plans = plans;
     }
     if (kind != first_kind) {
-      throw_error(ErrorKind::kMismatch, "rank " + std::to_string(r) +
-                                            " and rank 0 differ in messages_only: set "
-                                            "CudaOptions::messages_only alike on all ranks");
+      throw KnownToAll(ErrorKind::kMismatch, "rank " + std::to_string(r) +
+                                                 " and rank 0 differ in messages_only: set "
+                                                 "CudaOptions::messages_only alike on all ranks");
     }
     if (wanted > 0) wanted_blocks_ = std::min(wanted_blocks_, wanted);
     if (plans != first_plans) {

@@ -71,7 +71,7 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   }
   for (std::size_t r = 0; r < cards.size(); ++r) {
     if (!cards[r].problem.empty()) {
-      throw_error(ErrorKind::kUnsupported, "rank " + std::to_string(r) + ": " + cards[r].problem);
+      throw KnownToAll(ErrorKind::kUnsupported, "rank " + std::to_string(r) + ": " + cards[r].problem);
     }
   }
   std::string problem;
@@ -107,8 +107,8 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
       exchange(store, request.id, "cuda-mapped", request.rank, request.size, problem, request.timeout);
   for (std::size_t r = 0; r < problems.size(); ++r) {
     if (!problems[r].empty()) {
-      throw_error(ErrorKind::kUnsupported,
-                  "rank " + std::to_string(r) + " cannot map the others' memory: " + problems[r]);
+      throw KnownToAll(ErrorKind::kUnsupported,
+                       "rank " + std::to_string(r) + " cannot map the others' memory: " + problems[r]);
     }
   }
   processors_ = std::stoi(cards[0].processors);

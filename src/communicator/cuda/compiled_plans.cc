@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "communicator/cuda/quiet_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/relaxed_capture.h"
@@ -55,33 +56,34 @@ const CompiledPlans::Kernel* CompiledPlans::find(const std::shared_ptr<const exe
     }
     found = items_.emplace(key, std::move(asked)).first;
     ++open_;
+    QuietDevice::of_process().count(1);
     if (mode_ == CompileMode::kWait) PlanCompiler::wait(*found->second.code);
   }
   Item& item = found->second;
-  if (!item.given_up && item.code->state() == CompiledPlanCode::State::kFailed) {
-    item.given_up = true;
-    --open_;
-    logger_.info("plan:" + plan->plan().name + " is interpreted: " + item.code->why());
-  }
+  if (!item.given_up && item.code->state() == CompiledPlanCode::State::kFailed) give_up(item);
   return item.kernel.function != nullptr ? &item.kernel : nullptr;
 }
 
-bool CompiledPlans::has_ready() const {
-  if (open_ == 0) return false;
-  for (const auto& [key, item] : items_) {
-    if (item.kernel.function == nullptr && !item.given_up && item.code->state() == CompiledPlanCode::State::kReady) {
-      return true;
-    }
-  }
-  return false;
+void CompiledPlans::settle() noexcept {
+  --open_;
+  QuietDevice::of_process().count(-1);
+}
+
+void CompiledPlans::give_up(Item& item) {
+  item.given_up = true;
+  settle();
+  logger_.info("plan:" + item.plan->plan().name + " is interpreted: " + item.code->why());
 }
 
 void CompiledPlans::load() noexcept {
+  if (open_ == 0) return;
   for (auto& [key, item] : items_) {
-    if (item.kernel.function != nullptr || item.given_up || item.code->state() != CompiledPlanCode::State::kReady) {
-      continue;
-    }
-    --open_;
+    if (item.kernel.function != nullptr || item.given_up) continue;
+    const CompiledPlanCode::State state = item.code->state();
+    // Also of a size that is not called again: nobody looks for it any more.
+    if (state == CompiledPlanCode::State::kFailed) give_up(item);
+    if (state != CompiledPlanCode::State::kReady) continue;
+    settle();
     try {
       load(item);
     } catch (const Error& error) {
@@ -110,6 +112,8 @@ void CompiledPlans::unload() noexcept {
     if (item.module != nullptr) static_cast<void>(driver().module_unload(item.module));
   }
   items_.clear();
+  QuietDevice::of_process().count(-open_);
+  open_ = 0;
 }
 
 }  // namespace tutti::cuda

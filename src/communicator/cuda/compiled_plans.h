@@ -51,9 +51,7 @@ class CompiledPlans {
   bool enabled() const noexcept { return mode_ != CompileMode::kOff; }
   // Null: not, or not yet.
   const Kernel* find(const std::shared_ptr<const executor::DevicePlan>& plan, const executor::EmitRequest& request);
-  // Something is compiled and not loaded.
-  bool has_ready() const;
-  // Loads it. The device is quiet, and current.
+  // Loads what is compiled. The device is quiet, and current.
   void load() noexcept;
   // Before what it was loaded on is gone.
   void unload() noexcept;
@@ -71,12 +69,15 @@ class CompiledPlans {
   };
 
   void load(Item& item) const;
+  // It is neither loaded nor given up any more.
+  void settle() noexcept;
+  void give_up(Item& item);
 
   const CompileMode mode_;
   const Logger logger_;
   PlanCompiler compiler_;
   std::map<Key, Item> items_;
-  std::size_t open_ = 0;  // items that are neither loaded nor given up
+  int open_ = 0;  // items that are neither loaded nor given up; QuietDevice has the sum of all
 };
 
 }  // namespace tutti::cuda

@@ -108,7 +108,7 @@ void CudaCommunicatorImpl::load_compiled(const Call& call, const TablePlan& plan
   const std::size_t segment = plan.device->segment_bytes(), last = (agreed_bytes(call, size_) - 1) / segment * segment;
   static_cast<void>(plans_->compiled(plan, call, 0));
   if (last > 0) static_cast<void>(plans_->compiled(plan, call, last));
-  if (plans_->compiled_plans().has_ready() && !is_capturing(stream)) QuietDevice::of_process().load_if_quiet(quiet_);
+  if (QuietDevice::of_process().any_waits() && !is_capturing(stream)) QuietDevice::of_process().load_if_quiet(quiet_);
 }
 
 void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream) {

@@ -20,6 +20,11 @@ void QuietDevice::remove(const Member* member) {
   std::erase(members_, member);
 }
 
+// relaxed, both: a hint whether it is worth to look; what is looked at is guarded by the members' mutexes.
+void QuietDevice::count(int more) noexcept { waiting_.fetch_add(more, std::memory_order_relaxed); }
+
+bool QuietDevice::any_waits() const noexcept { return waiting_.load(std::memory_order_relaxed) > 0; }
+
 void QuietDevice::load_if_quiet(const Member& asking) {
   // Another thread that is here may be waiting for nothing, but it may hold what this one would try.
   const std::unique_lock lock(mutex_, std::try_to_lock);

@@ -115,12 +115,23 @@ TEST(Graphs, OutliveTheCommunicator) {
   });
 }
 
-// Issues on a stream that ends at once.
-void on_a_stream(const std::function<void(cudaStream_t)>& issue) {
-  cudaStream_t stream = nullptr;
-  TUTTI_CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  issue(stream);
-  TUTTI_CUDA_OK(cudaStreamDestroy(stream));
+// Streams for so many calls. All ranks have theirs before any issues: making one may wait for the kernels of a GPU that
+// ranks share.
+std::vector<cudaStream_t> fresh_streams(Rank& rank, int calls) {
+  std::vector<cudaStream_t> streams(static_cast<std::size_t>(calls));
+  for (cudaStream_t& stream : streams) {
+    TUTTI_CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  }
+  rank.barrier->arrive_and_wait();
+  return streams;
+}
+
+// Issues on each, which ends at once.
+void on_ending_streams(const std::vector<cudaStream_t>& streams, const std::function<void(cudaStream_t)>& issue) {
+  for (cudaStream_t stream : streams) {
+    issue(stream);
+    TUTTI_CUDA_OK(cudaStreamDestroy(stream));
+  }
 }
 
 // The order stays that of issue when each call's stream ends as soon as it is enqueued, the last one's included.
@@ -135,8 +146,9 @@ TEST(Streams, MayBeDestroyedBehindACall) {
       const Buffers b = prepare(rank, c, rank.stream);
       TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
       // In place: each doubles what the one before has left.
-      for (int i = 1; i < kCalls; ++i) on_a_stream([&](cudaStream_t stream) { rank.comm->run(b.call, stream); });
-      rank.comm->run(b.call, rank.stream);
+      const auto sum_on = [&](cudaStream_t stream) { rank.comm->run(b.call, stream); };
+      on_ending_streams(fresh_streams(rank, kCalls - 1), sum_on);
+      sum_on(rank.stream);
       rank.comm->synchronize(rank.stream);
       const std::vector<std::byte> first = c.expected(rank.rank), got = rank.download(b.output, first.size());
       for (std::size_t i = 0; i < count; ++i) {
@@ -148,21 +160,19 @@ TEST(Streams, MayBeDestroyedBehindACall) {
       }
       // Messages in one direction would be found to overlap.
       std::byte* const other = rank.allocate(got.size());
-      for (int i = 1; i < kCalls; ++i) {
-        on_a_stream([&](cudaStream_t stream) {
-          rank.comm->exchange({{rank.rank == 0, rank.rank == 0 ? b.output : other, got.size(), 1 - rank.rank, 0}},
-                              stream);
-        });
-      }
-      rank.comm->exchange({{rank.rank == 0, rank.rank == 0 ? b.output : other, got.size(), 1 - rank.rank, 0}},
-                          rank.stream);
+      const auto message_on = [&](cudaStream_t stream) {
+        rank.comm->exchange({{rank.rank == 0, rank.rank == 0 ? b.output : other, got.size(), 1 - rank.rank, 0}},
+                            stream);
+      };
+      on_ending_streams(fresh_streams(rank, kCalls - 1), message_on);
+      message_on(rank.stream);
       rank.comm->synchronize(rank.stream);
       if (rank.rank == 1) EXPECT_EQ(rank.download(other, got.size()), got);
     }
     const CollectiveCase last(sum(400'000), rank.size, 1);
     const Buffers b = prepare(rank, last, rank.stream);
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-    on_a_stream([&](cudaStream_t stream) { rank.comm->run(b.call, stream); });
+    on_ending_streams(fresh_streams(rank, 1), [&](cudaStream_t stream) { rank.comm->run(b.call, stream); });
     rank.comm.reset();  // waits for that call
     verify(rank, last, b, "the last call");
     rank.barrier->arrive_and_wait();
