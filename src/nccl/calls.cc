@@ -99,9 +99,10 @@ ncclResult_t group_end() noexcept {
   const std::vector<Queued> calls = std::exchange(open.calls, {});
   const std::vector<Making> making = std::exchange(open.making, {});
   ncclResult_t first = ncclSuccess;
+  // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
   for (const Queued& queued : calls) {
-    first = issue(*queued.served, queued.call);
-    if (first != ncclSuccess) break;
+    const ncclResult_t result = issue(*queued.served, queued.call);
+    if (first == ncclSuccess) first = result;
   }
   // The real group is ended in any case, but its success does not hide our failure.
   const ncclResult_t rest = TUTTI_NCCL_PASS(ncclGroupEnd, ());
@@ -114,6 +115,7 @@ ncclResult_t group_end() noexcept {
 }
 
 ncclResult_t group_simulate_end(ncclSimInfo_t* info) noexcept {
+  if (real().ncclGroupSimulateEnd == nullptr) return missing("ncclGroupSimulateEnd");  // and the group goes on
   Group& open = group();
   if (open.depth > 0 && --open.depth == 0) {
     open.calls.clear();

@@ -15,19 +15,41 @@
 namespace tutti::nccl {
 namespace {
 
-using std::chrono::seconds;
+using std::chrono::milliseconds;
 
-constexpr seconds kConnect{10};
 // NCCL's own work has just brought the ranks together, so whoever comes at all comes now.
-constexpr seconds kArrive{20};
+milliseconds arrive() { return settings().patience; }
+milliseconds connect() { return settings().patience / 2; }
 // A rank in doubt waits longer than the one that decides.
-constexpr seconds kDecide{30};
+milliseconds decide() { return settings().patience * 3 / 2; }
+
+constexpr std::size_t kNameBytes = 16;
+
+// What rank 0 says: '+', a name, and the place to move to if there is one; '!' and what a rank has against it; '?' and
+// who did not answer.
+std::string yes(bool moving) {
+  std::string word = "+" + random_secret().substr(0, kNameBytes);
+  if (!moving) return word;
+  // All of them are on this host, and in one network namespace.
+  const MeetingPlaceBytes bytes = encode(offer_meeting_place("127.0.0.1"));
+  return word.append(bytes.data(), bytes.size());
+}
+
+Verdict verdict_of(const std::string& word) {
+  if (word.empty() || word.front() != '+') return {false, word.empty() ? word : word.substr(1), {}, {}};
+  Verdict verdict{true, {}, word.substr(1, kNameBytes), {}};
+  MeetingPlaceBytes bytes{};
+  if (word.size() != 1 + kNameBytes + bytes.size()) return verdict;
+  std::copy(word.end() - static_cast<std::ptrdiff_t>(bytes.size()), word.end(), bytes.begin());
+  verdict.place = decode_meeting_place(bytes);
+  return verdict;
+}
 
 }  // namespace
 
 // What a communicator and those split from it share.
 struct Circle::Family {
-  std::shared_ptr<TcpStoreServer> server;  // in the process that made the id
+  std::shared_ptr<TcpStoreServer> server;  // in the process that serves it
   std::string secret;
   std::shared_ptr<Store> store;  // one connection: one thread at a time
   std::recursive_mutex mutex;
@@ -40,12 +62,22 @@ void offer_place(ncclUniqueId& id) {
   if (!address.empty()) write_place(id, offer_meeting_place(address));
 }
 
-Circle::Circle(const MeetingPlace& place, int rank, int size)
-    : family_(std::make_shared<Family>()), path_("all"), rank_(rank), size_(size) {
-  family_->secret = hexadecimal(place.secret);
-  family_->server = take_offer(place);
-  family_->store = reach(place, kConnect);
+std::shared_ptr<Circle::Family> Circle::meet(const MeetingPlace& place) {
+  auto family = std::make_shared<Family>();
+  family->secret = hexadecimal(place.secret);
+  family->server = take_offer(place);
+  family->store = reach(place, connect());
+  return family;
+}
+
+Circle::Circle(const MeetingPlace& place, int rank, int size) : Circle(meet(place), "all", rank, size) {}
+
+void Circle::move_to(const MeetingPlace& place) {
+  complete_ = false;
+  family_ = meet(place);
+  path_ = "all";
   store_ = std::make_shared<PrefixStore>(path_, family_->store);
+  complete_ = true;
 }
 
 Circle::Circle(std::shared_ptr<Family> family, const std::string& path, int rank, int size)
@@ -61,10 +93,17 @@ const std::string& Circle::secret() const noexcept { return family_->secret; }
 
 Store& Circle::store() { return *store_; }
 
-Verdict Circle::agree(const std::string& topic, const std::string& card, seconds patience,
-                      std::string (*judge)(const std::vector<std::string>& cards)) {
+// The word that counts: this one, unless another rank was first.
+std::string Circle::settle(const std::string& topic, std::string word) {
+  if (store_->add(topic + "/settled", 1) != 1) return store_->get(topic + "/verdict", decide());
+  store_->set(topic + "/verdict", word);
+  return word;
+}
+
+Verdict Circle::agree(const std::string& topic, const std::string& card, milliseconds patience,
+                      std::string (*judge)(const std::vector<std::string>& cards), bool moving) {
   const std::lock_guard lock(family_->mutex);
-  const auto refused = [](std::string reason) { return Verdict{false, std::move(reason), {}}; };
+  const auto refused = [](std::string reason) { return Verdict{false, std::move(reason), {}, {}}; };
   const bool refusing = !card.empty() && card.front() == '!';
   try {
     store_->set(topic + "/card/" + std::to_string(rank_), card);
@@ -73,14 +112,19 @@ Verdict Circle::agree(const std::string& topic, const std::string& card, seconds
         store_->set(topic + "/read/" + std::to_string(rank_), "");
         return refused(card.substr(1));
       }
-      const std::string word = store_->get(topic + "/verdict", 2 * patience + kDecide);
+      std::string word;
+      try {
+        word = store_->get(topic + "/verdict", 2 * patience + decide());
+      } catch (const Error& e) {
+        if (e.kind() != ErrorKind::kTimeout) throw;
+        word = settle(topic, "?rank " + std::to_string(rank_) + " has waited too long for rank 0");
+      }
       if (word.empty() || word.front() == '?') {
         complete_ = false;
       } else {
         part(topic);
       }
-      if (!word.empty() && word.front() == '+') return {true, {}, word.substr(1)};
-      return refused(word.empty() ? word : word.substr(1));
+      return verdict_of(word);
     }
     std::string word;
     if (refusing) {
@@ -100,14 +144,18 @@ Verdict Circle::agree(const std::string& topic, const std::string& card, seconds
         const std::string against = judge(cards);
         if (!against.empty()) word = "!" + against;
       }
-      if (word.empty()) word = "+" + random_secret().substr(0, 16);
+      if (word.empty()) word = yes(moving);
     } catch (const Error& e) {
       complete_ = false;
-      word = "?a rank did not answer: " + std::string(e.what());
+      word = std::string(e.kind() == ErrorKind::kTimeout ? "?a rank did not answer: " : "?") + e.what();
     }
-    store_->set(topic + "/verdict", word);
-    if (word.front() != '?') part(topic);
-    return word.front() == '+' ? Verdict{true, {}, word.substr(1)} : refused(word.substr(1));
+    word = settle(topic, std::move(word));
+    if (word.empty() || word.front() == '?') {
+      complete_ = false;
+    } else {
+      part(topic);
+    }
+    return verdict_of(word);
   } catch (const Error& e) {
     complete_ = false;
     return refused(std::string("the ranks did not agree: ") + e.what());
@@ -122,10 +170,10 @@ void Circle::part(const std::string& topic) {
     if (rank_ == 0) {
       std::vector<std::string> keys;
       for (int r = 0; r < size_; ++r) keys.push_back(topic + "/read/" + std::to_string(r));
-      store_->multi_get(keys, kArrive);
+      store_->multi_get(keys, arrive());
       store_->set(topic + "/all read", "");
     } else {
-      store_->get(topic + "/all read", kArrive);
+      store_->get(topic + "/all read", arrive());
     }
   } catch (const Error&) {
     complete_ = false;
@@ -141,7 +189,7 @@ std::unique_ptr<Circle> Circle::split(int color, int key, bool refuse) {
     if (refuse) return nullptr;
     std::vector<std::string> keys;
     for (int r = 0; r < size_; ++r) keys.push_back(topic + "/" + std::to_string(r));
-    const std::vector<std::string> answers = store_->multi_get(keys, kArrive);
+    const std::vector<std::string> answers = store_->multi_get(keys, arrive());
     std::vector<std::tuple<int, int>> group;  // key and rank of those with this rank's colour
     for (int r = 0; r < size_; ++r) {
       const std::string& answer = answers[static_cast<std::size_t>(r)];

@@ -1,14 +1,19 @@
 // The ranks of a communicator of NCCL that have found each other, so that they can agree whether Tutti serves it.
 //
 // Rank 0 decides, the others ask it: whatever is missing or refused anywhere, all ranks hear the same. All waits are
-// bounded. The store that they meet at is served by the process that made the unique id, as long as one of its circles
-// lives.
+// bounded, and a rank that has waited for its time does not guess: who settles a topic first, rank 0 with its verdict
+// or another with a no, settles it for all, however late the rest comes.
+//
+// They meet at the store of the process that made the unique id, or at their parent's. Whoever serves that may be no
+// rank of theirs and end at any time, so before it counts they move to a store that their own rank 0 serves as long as
+// its circle lives.
 //
 // Thread rule: one thread at a time a communicator, as NCCL has it; circles of one family share a lock.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +30,9 @@ void offer_place(ncclUniqueId& id);
 
 struct Verdict {
   bool yes = false;
-  std::string reason;  // if not
-  std::string name;    // if so: the group's, equal on all ranks and new
+  std::string reason;                 // if not
+  std::string name;                   // if so: the group's, equal on all ranks and new
+  std::optional<MeetingPlace> place;  // likewise: where the ranks move to
 };
 
 class Circle {
@@ -43,9 +49,12 @@ class Circle {
 
   // Every rank says what it has; a refusal is any card that begins with '!', and what follows is its reason. The ranks
   // go on if none refuses and `judge` (asked on rank 0 only, with the cards in rank order) finds nothing against it.
-  // `topic` is new. Whoever refuses need not wait for the others; rank 0 waits for them as long as `patience`.
-  Verdict agree(const std::string& topic, const std::string& card, std::chrono::seconds patience,
-                std::string (*judge)(const std::vector<std::string>& cards));
+  // `topic` is new. With `moving`, rank 0 offers a place on this host. Whoever refuses need not wait for the others;
+  // rank 0 waits for them as long as `patience`.
+  Verdict agree(const std::string& topic, const std::string& card, std::chrono::milliseconds patience,
+                std::string (*judge)(const std::vector<std::string>& cards), bool moving);
+  // Throws Error if the place cannot be reached; then this rank has left the circle.
+  void move_to(const MeetingPlace& place);
 
   // One split of this circle's ranks, in the order of their calls. Null for a rank without a colour, or if one of the
   // ranks refuses.
@@ -57,8 +66,10 @@ class Circle {
  private:
   struct Family;
   Circle(std::shared_ptr<Family> family, const std::string& path, int rank, int size);
+  std::string settle(const std::string& topic, std::string word);
   void part(const std::string& topic);
 
+  static std::shared_ptr<Family> meet(const MeetingPlace& place);
   std::shared_ptr<Family> family_;
   std::string path_;
   std::shared_ptr<Store> store_;  // the part of it below `path_`

@@ -19,8 +19,10 @@
 namespace tutti::nccl {
 namespace {
 
-// NCCL's own start has just brought the ranks together; then each makes its part of the group, which ends after kForm.
-constexpr std::chrono::seconds kArrive{20}, kForm{60};
+// NCCL's own start has just brought the ranks together; then each makes its part of the group, which ends after
+// form_time().
+std::chrono::milliseconds arrive() { return settings().patience; }
+std::chrono::milliseconds form_time() { return settings().patience * 3; }
 // NCCL waits without end, and so do calls under its name. (A year: what is added to a clock must not overflow.)
 constexpr std::chrono::hours kForever{24 * 365};
 constexpr int kMostRanks = 8;
@@ -46,6 +48,7 @@ void keep(ncclComm_t comm, std::shared_ptr<Served> served) {
 }
 
 std::shared_ptr<Served> take(ncclComm_t comm) {
+  if (forked_child()) return nullptr;
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.served.find(comm);
@@ -61,17 +64,25 @@ std::string line_of(const char* file) {
   return line;
 }
 
+std::string link(const char* file) {
+  char text[64] = {};
+  static_cast<void>(::readlink(file, text, sizeof(text) - 1));
+  return text;
+}
+
 // What ranks compare: host, process, settings.
 struct Card {
   std::string host, process, settings;
   static Card own() {
     const Config config = config_from_environment();
     Card card;
-    card.host = line_of("/proc/sys/kernel/random/boot_id") + " " + config.host_id;
-    char space[64] = {};
-    static_cast<void>(::readlink("/proc/self/ns/pid", space, sizeof(space) - 1));
-    card.process = std::string(space) + " " + std::to_string(::getpid());
-    card.settings = driver() != nullptr ? "copies" : "no copies";
+    // With the network namespace: what they say to each other goes by its loopback interface.
+    card.host = line_of("/proc/sys/kernel/random/boot_id") + " " + config.host_id + " " + link("/proc/self/ns/net");
+    card.process = link("/proc/self/ns/pid") + " " + std::to_string(::getpid());
+    card.settings = "Tutti " TUTTI_VERSION ", ";
+    card.settings += driver() != nullptr ? "copies" : "no copies";
+    if (!config.cuda_algorithm.empty()) card.settings += " TUTTI_CUDA_ALGORITHM=" + config.cuda_algorithm;
+    if (!config.cuda_transport.empty()) card.settings += " TUTTI_CUDA_TRANSPORT=" + config.cuda_transport;
     for (int c = 0; c < kCollectives; ++c) {
       const std::size_t limit = nccl::settings().max_bytes[static_cast<std::size_t>(c)];
       if (limit == kMeasured) continue;
@@ -106,8 +117,8 @@ std::string judge(const std::vector<std::string>& texts) {
 
 // Why this rank cannot be part of a group, or nothing. Cheap: nothing is made yet.
 std::string own_refusal(ncclComm_t comm, int rank, int size, bool in_company, int& device) {
+  if (!settings().problem.empty()) return settings().problem;
   if (in_company) return "several communicators are made in one group of calls";
-  if (size > kMostRanks) return "more than " + std::to_string(kMostRanks) + " ranks";
   if (forked_child()) return "Tutti was used before fork()";
   ncclResult_t state = ncclSuccess;
   int its_rank = -1, its_size = 0;
@@ -135,9 +146,15 @@ void form(Served& served, ncclComm_t comm, bool in_company) {
   } catch (const std::exception& e) {
     card = std::string("!") + e.what();
   }
-  const Verdict can = circle.agree("can", card, kArrive, &judge);
+  const Verdict can = circle.agree("can", card, arrive(), &judge, /*moving=*/true);
   if (!can.yes) {
     served.reason = can.reason;
+    return;
+  }
+  try {
+    if (can.place) circle.move_to(*can.place);
+  } catch (const std::exception& e) {
+    served.reason = e.what();  // the others miss this rank
     return;
   }
   std::shared_ptr<CudaCommunicator> made;
@@ -145,7 +162,7 @@ void form(Served& served, ncclComm_t comm, bool in_company) {
   try {
     CudaOptions options;
     options.device = device;
-    options.timeout = kForm;
+    options.timeout = form_time();
     options.name = "NCCL's communicator " + can.name;
     options.secret = circle.secret();
     options.plan_path = "none";  // the limits of what is taken were measured for Tutti's own kernels
@@ -155,7 +172,7 @@ void form(Served& served, ncclComm_t comm, bool in_company) {
   } catch (const std::exception& e) {
     card = std::string("!") + e.what();
   }
-  const Verdict have = circle.agree("have", card, kForm + kArrive, nullptr);
+  const Verdict have = circle.agree("have", card, form_time() + arrive(), nullptr, /*moving=*/false);
   if (!have.yes) {
     served.reason = have.reason;
     if (made != nullptr) made->abort(have.reason);
@@ -177,6 +194,8 @@ void form_and_keep(ncclComm_t comm, std::shared_ptr<Served> served, bool in_comp
 }  // namespace
 
 std::shared_ptr<Served> find(ncclComm_t comm) {
+  // What the parent had is not the child's, nor is its lock.
+  if (forked_child()) return nullptr;
   Table& all = table();
   const std::shared_lock lock(all.mutex);
   const auto found = all.served.find(comm);
@@ -192,9 +211,12 @@ void adopt_without(ncclComm_t comm, const std::string& reason) {
 
 void adopt(ncclComm_t comm, const ncclUniqueId& id, int rank, int size, bool in_company) {
   if (comm == nullptr) return;
-  if (!settings().problem.empty()) return adopt_without(comm, settings().problem);
-  if (size == 1) return adopt_without(comm, "a single rank");
   const auto place = read_place(id);
+  if (size == 1 || size > kMostRanks) {
+    // As on all ranks, so nobody meets; its parts are NCCL's, too.
+    if (place) take_offer(*place);
+    return adopt_without(comm, size == 1 ? "a single rank" : "more than " + std::to_string(kMostRanks) + " ranks");
+  }
   if (!place) return adopt_without(comm, "its unique id has no room for Tutti's address, or comes from NCCL_COMM_ID");
   auto served = std::make_shared<Served>();
   try {

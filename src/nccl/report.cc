@@ -15,6 +15,7 @@ namespace tutti::nccl {
 namespace {
 
 struct Counters {
+  const pid_t process = ::getpid();
   // relaxed throughout: nothing follows from them, and the report reads when the calls are over.
   std::array<std::array<std::atomic<std::uint64_t>, kReasons>, kFunctions> calls{};
   std::array<std::atomic<std::uint64_t>, kFunctions> bytes{};
@@ -61,7 +62,8 @@ std::string line_of(Function function) {
 // When the process ends in order, or the library is closed.
 struct AtExit {
   ~AtExit() {
-    if (settings().report && real_is_known()) std::fputs(report().c_str(), stderr);
+    // A forked child has made none of these calls.
+    if (settings().report && real_is_known() && counters().process == ::getpid()) std::fputs(report().c_str(), stderr);
   }
 } at_exit;
 

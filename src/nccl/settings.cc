@@ -84,6 +84,20 @@ class Reader {
     return otherwise;
   }
 
+  std::chrono::milliseconds milliseconds(const char* name, std::chrono::milliseconds otherwise) {
+    constexpr int kLeast = 10, kMost = 600'000;
+    const std::string value = text(name);
+    if (value.empty()) return otherwise;
+    int number = 0;
+    const char* const end = value.data() + value.size();
+    const auto [rest, error] = std::from_chars(value.data(), end, number);
+    if (error == std::errc() && rest == end && number >= kLeast && number <= kMost) {
+      return std::chrono::milliseconds(number);
+    }
+    refuse(value, "10 to 600000");
+    return otherwise;
+  }
+
   void refuse(std::string_view value, std::string_view wanted) {
     if (!problem.empty()) return;
     problem = std::string(name_) + "=" + std::string(value) + ": must be " + std::string(wanted);
@@ -127,6 +141,7 @@ Settings parse_settings(const std::function<const char*(const char*)>& get) {
       reader.refuse(part, "all, or names of collectives such as all_reduce,broadcast");
     }
   });
+  result.patience = reader.milliseconds("TUTTI_NCCL_PATIENCE_MS", result.patience);
   result.problem = reader.problem;
   return result;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -35,6 +36,7 @@ struct Settings {
   bool report = false;                              // TUTTI_NCCL_REPORT
   std::string library;                              // TUTTI_NCCL_LIB_PATH
   std::array<std::size_t, kCollectives> max_bytes;  // TUTTI_NCCL_MAX_BYTES, TUTTI_NCCL_LEAVE: largest message a call
+  std::chrono::milliseconds patience{20'000};       // TUTTI_NCCL_PATIENCE_MS: with ranks that do not answer
   std::string problem;                              // what could not be read: then all is left to NCCL
   Settings() { max_bytes.fill(kMeasured); }
 };

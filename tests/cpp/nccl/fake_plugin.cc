@@ -1,5 +1,7 @@
 // A plug-in for CUDA without CUDA: its communicators check and record the calls. FAKE_REFUSES names a rank that cannot
-// make one.
+// make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own.
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -50,6 +52,10 @@ class FakeDevice final : public test::BareDevice {
       if (store.get(id + std::to_string(r), options.timeout) != options.secret) {
         throw_error(ErrorKind::kInternal, "another group's key");
       }
+    }
+    if (const char* const fd = std::getenv("FAKE_WAIT_FD")) {
+      char byte = 0;
+      if (::read(std::atoi(fd), &byte, 1) != 1) throw_error(ErrorKind::kInternal, "nobody woke this rank");
     }
     return std::make_shared<FakeCommunicator>(rank, size);
   }

@@ -58,6 +58,9 @@ class Rank {
     }
     return value;
   }
+  // What wake() of another rank makes readable: rank 0's own pipe, which carries no id.
+  int wake_fd() const { return pipes_[0][0]; }
+  void wake() const { EXPECT_EQ(::write(pipes_[0][1], "!", 1), 1); }
   ncclComm_t communicator() const {
     ncclComm_t comm = nullptr;
     EXPECT_EQ(ncclCommInitRank(&comm, size_, id(), rank_), ncclSuccess);

@@ -130,6 +130,31 @@ TEST(NcclServed, SplitsAreServedShrunkOnesAreNot) {
   });
 }
 
+// Halves in an order of their own, and what is split from one of them when the rank that made the id has left both.
+TEST(NcclServed, PartsOfACommunicatorAndTheirParts) {
+  run_ranks(4, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    // Ranks 1 and 3, ranks 2 and 0: by descending keys.
+    const int half = rank.rank() % 2, place = rank.rank() < 2 ? 1 : 0;
+    ::setenv("STAND_IN_SPLIT", (std::to_string(place) + ",2").c_str(), 1);
+    ncclComm_t part = nullptr, again = nullptr;
+    EXPECT_EQ(ncclCommSplit(comm, half, 10 - rank.rank(), &part, nullptr), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(part, 5), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:5");
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+    if (half == 0) {
+      EXPECT_EQ(ncclCommDestroy(part), ncclSuccess);
+      return;
+    }
+    EXPECT_EQ(ncclCommSplit(part, 7, place, &again, nullptr), ncclSuccess);
+    by_nccl();
+    // By NCCL, where rank 0 has ended with the store: by both ranks then.
+    EXPECT_EQ(all_reduce(again, 6), ncclSuccess);
+    EXPECT_NE(by_tutti().empty(), by_nccl().empty());
+  });
+}
+
 TEST(NcclServed, TwoCommunicatorsInTwoThreads) {
   run_ranks(2, [](Rank& rank) {
     const std::array<ncclComm_t, 2> comms = {rank.communicator(), rank.communicator()};

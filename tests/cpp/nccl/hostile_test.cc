@@ -1,0 +1,181 @@
+// What may go wrong between the ranks, and in a process: late ranks, settings of one rank, forks, many ranks. NCCL's
+// own calls must go on as if Tutti were not there.
+#include <dirent.h>
+
+#include <cstring>
+
+#include "nccl_ranks.h"
+
+namespace nccl_test {
+namespace {
+
+std::array<float, 64> buffer;
+
+ncclResult_t all_reduce(ncclComm_t comm, size_t count) {
+  return ncclAllReduce(buffer.data(), buffer.data(), count, ncclFloat32, ncclSum, comm, nullptr);
+}
+
+void goes_to_nccl(ncclComm_t comm) {
+  EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
+  EXPECT_EQ(by_nccl(), "AllReduce:4");
+  EXPECT_EQ(by_tutti(), "");
+}
+
+int descriptors() {
+  int count = 0;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  while (folder != nullptr && ::readdir(folder) != nullptr) ++count;
+  if (folder != nullptr) ::closedir(folder);
+  return count;
+}
+
+// Far beyond the test's own bound: who waits for it fails.
+void wait_for_ever() { ::setenv("TUTTI_NCCL_PATIENCE_MS", "600000", 1); }
+
+// Rank 0 has all it needs for a yes, but only after rank 1 has given up: then it must hear the no of rank 1.
+TEST(NcclHostile, ARankThatComesTooLateDoesNotDecideAlone) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "100", 1);
+    if (rank.rank() == 0) ::setenv("FAKE_WAIT_FD", std::to_string(rank.wake_fd()).c_str(), 1);
+    const ncclComm_t comm = rank.communicator();
+    if (rank.rank() == 1) rank.wake();
+    goes_to_nccl(comm);
+  });
+}
+
+TEST(NcclHostile, ASettingThatOneRankCannotReadKeepsNobodyWaiting) {
+  for (const int bad : {0, 1}) {
+    run_ranks(2, [&](Rank& rank) {
+      if (rank.rank() == bad) ::setenv("TUTTI_NCCL_MAX_BYTES", "much", 1);
+      if (rank.rank() != bad) wait_for_ever();
+      goes_to_nccl(rank.communicator());
+    });
+  }
+}
+
+TEST(NcclHostile, SettingsOfOneRankThatKernelsMustAgreeOn) {
+  for (const char* const variable : {"TUTTI_CUDA_ALGORITHM=ll_one_shot", "TUTTI_CUDA_TRANSPORT=peer"}) {
+    run_ranks(2, [&](Rank& rank) {
+      const char* const equal = std::strchr(variable, '=');
+      if (rank.rank() == 1) ::setenv(std::string(variable, equal).c_str(), equal + 1, 1);
+      wait_for_ever();
+      goes_to_nccl(rank.communicator());
+    });
+  }
+}
+
+TEST(NcclHostile, ARankWithoutThePlugIn) {
+  for (const int without : {0, 1}) {
+    run_ranks(2, [&](Rank& rank) {
+      if (rank.rank() == without) ::setenv("TUTTI_PLUGIN_PATH", "/nowhere", 1);
+      wait_for_ever();
+      goes_to_nccl(rank.communicator());
+    });
+  }
+}
+
+// More ranks than Tutti serves need no meeting, nor a descriptor of each rank in the process that made the id.
+TEST(NcclHostile, LargeCommunicatorsCostNothing) {
+  run_ranks(1, [](Rank&) {
+    wait_for_ever();
+    for (const int size : {1, 9, 100'000}) {
+      const int before = descriptors();
+      ncclUniqueId id{};
+      ncclComm_t comm = nullptr;
+      ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+      EXPECT_GT(descriptors(), before);
+      ASSERT_EQ(ncclCommInitRank(&comm, size, id, 0), ncclSuccess);
+      EXPECT_EQ(descriptors(), before) << size;
+      by_nccl();
+      goes_to_nccl(comm);
+    }
+  });
+}
+
+TEST(NcclHostile, OneCallThatFailsDoesNotKeepOthersFromTheirRanks) {
+  run_ranks(2, [](Rank& rank) {
+    const std::array<ncclComm_t, 2> comms = {rank.communicator(), rank.communicator()};
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comms[0], 1), ncclSuccess);
+    EXPECT_EQ(all_reduce(comms[1], 2), ncclSuccess);
+    EXPECT_EQ(ncclCommAbort(comms[0]), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclRemoteError);
+    EXPECT_EQ(by_tutti(), "all_reduce:2");
+  });
+}
+
+TEST(NcclHostile, AGroupThatCannotBeSimulatedGoesOn) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    EXPECT_EQ(ncclGroupSimulateEnd(nullptr), ncclInvalidUsage);
+    EXPECT_EQ(by_tutti(), "");
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:1");
+  });
+}
+
+TEST(NcclHostile, AForkedChildHasNccl) {
+  const std::string file = testing::TempDir() + "nccl_child_" + std::to_string(::getpid());
+  run_ranks(2, [&](Rank& rank) {
+    ::setenv("TUTTI_NCCL_REPORT", "1", 1);
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    by_tutti();
+    std::fflush(nullptr);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      if (rank.rank() == 0) std::freopen(file.c_str(), "w", stderr);
+      goes_to_nccl(comm);
+      EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+      EXPECT_EQ(by_nccl(), "CommDestroy");
+      if (testing::Test::HasFailure()) ::_exit(1);
+      std::exit(0);  // and says nothing of calls that it has not made
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    EXPECT_EQ(all_reduce(comm, 2), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:2");
+  });
+  std::FILE* const written = std::fopen(file.c_str(), "r");
+  ASSERT_NE(written, nullptr);
+  EXPECT_EQ(std::fgetc(written), EOF);
+  std::fclose(written);
+  std::remove(file.c_str());
+}
+
+// The table of what runs on Tutti, at its edges.
+TEST(NcclHostile, LimitsAreWhereTheDocumentsSay) {
+  for (const int size : {2, 4, 5}) {
+    run_ranks(size, [](Rank& rank) {
+      const ncclComm_t comm = rank.communicator();
+      constexpr size_t kMegabyte = size_t{1} << 20;
+      const auto n = static_cast<size_t>(rank.size());
+      const size_t most = n <= 4 ? 16 * kMegabyte : kMegabyte;
+      std::vector<char> memory(2 * (most + n));
+      char* const data = memory.data();
+      char* const apart = data + most + n;
+      const auto expect = [&](ncclResult_t result, const char* by) {
+        EXPECT_EQ(result, ncclSuccess) << ncclGetLastError(comm);
+        const std::string who = by_nccl().empty() ? "Tutti" : "NCCL";
+        by_tutti();
+        EXPECT_EQ(who, by);
+      };
+      const auto at = [&](size_t count, const char* by) {
+        expect(ncclAllReduce(data, apart, count, ncclUint8, ncclSum, comm, nullptr), by);
+        expect(ncclAllGather(data, apart, count / n, ncclUint8, comm, nullptr), by);
+        expect(ncclReduceScatter(data, apart, count / n, ncclUint8, ncclSum, comm, nullptr), by);
+      };
+      at(most / n * n, "Tutti");
+      at(most / n * n + n, "NCCL");
+      expect(ncclReduce(data, apart, kMegabyte / 4, ncclUint8, ncclSum, 0, comm, nullptr), "Tutti");
+      expect(ncclReduce(data, apart, kMegabyte / 4 + 1, ncclUint8, ncclSum, 0, comm, nullptr), "NCCL");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace nccl_test
