@@ -52,8 +52,11 @@ void adopt_made(const Making& making, bool in_company) {
 
 }  // namespace
 
-bool take_call(const Arguments& call, ncclResult_t& result) noexcept {
-  const std::shared_ptr<Served> served = find(call.comm);
+bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
+  const std::shared_ptr<Served> served = find(asked.comm);
+  Arguments call = asked;
+  // Now, as NCCL does: a queued call keeps the scalar of an operation that is destroyed before it is issued.
+  if (served != nullptr && call.op > ncclAvg) call.scaled = served->scaled.find(call.op);
   Reason reason = Reason::kCommunicator;
   if (call.function == Function::kSend || call.function == Function::kReceive) {
     reason = Reason::kMessage;

@@ -13,6 +13,7 @@
 
 #include "nccl/circle.h"
 #include "nccl/decision.h"
+#include "nccl/scalars.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::nccl {
@@ -21,6 +22,7 @@ struct Served {
   std::unique_ptr<Circle> circle;          // null: splits are NCCL's, too
   std::shared_ptr<CudaCommunicator> cuda;  // null: every call goes to NCCL
   Common common;
+  ScaledSums scaled;
   std::string reason;  // why there is no group
 };
 

@@ -42,8 +42,10 @@ std::optional<DataType> type_of(ncclDataType_t type) noexcept {
   }
 }
 
-std::optional<ReduceOp> op_of(ncclRedOp_t op) noexcept {
-  switch (static_cast<int>(op)) {
+std::optional<ReduceOp> op_of(const Arguments& call) noexcept {
+  // A scaled sum of another type than the call's is for NCCL to refuse.
+  if (call.scaled && call.scaled->type == call.type) return ReduceOp::kPremulSum;
+  switch (static_cast<int>(call.op)) {
     case ncclSum:
       return ReduceOp::kSum;
     case ncclProd:
@@ -90,7 +92,7 @@ const char* to_string(Reason reason) noexcept {
     case Reason::kEmpty:
       return "empty";
     case Reason::kOperation:
-      return "an operation of the program's own";
+      return "an operation that is not known";
     case Reason::kType:
       return "this operation on this type";
     case Reason::kConfig:
@@ -131,11 +133,11 @@ Reason decide(const Arguments& call, const Common& common) noexcept {
   if (!type || (has_root(collective) && (call.root < 0 || call.root >= common.size))) return Reason::kUnknown;
   if (call.count == 0) return Reason::kEmpty;
   if (reduces(collective)) {
-    const auto op = op_of(call.op);
+    const auto op = op_of(call);
     if (!op) return Reason::kOperation;
-    // Their rounding and overflow, and the average of integers, are NCCL's own.
+    // Their rounding and overflow, and averages and products with a scalar of integers, are NCCL's own.
     if (size_of(*type) == 1 && is_floating(*type)) return Reason::kType;
-    if (*op == ReduceOp::kAvg && !is_floating(*type)) return Reason::kType;
+    if ((*op == ReduceOp::kAvg || *op == ReduceOp::kPremulSum) && !is_floating(*type)) return Reason::kType;
   }
   const std::size_t said = common.max_bytes[static_cast<std::size_t>(call.function)];
   const std::size_t limit = said == kMeasured ? measured_limit(call.function, common.size) : said;
@@ -148,7 +150,11 @@ Reason decide(const Arguments& call, const Common& common) noexcept {
 Call to_call(const Arguments& from, int rank, int size) noexcept {
   Call call;
   call.dtype = type_of(from.type).value_or(DataType::kByte);
-  call.op = op_of(from.op).value_or(ReduceOp::kSum);
+  call.op = op_of(from).value_or(ReduceOp::kSum);
+  if (call.op == ReduceOp::kPremulSum) {
+    call.factor = from.scaled->factor;
+    call.device_factor = from.scaled->device_factor;
+  }
   call.root = from.root;
   call.count = from.count;
   const std::size_t bytes = message_bytes(from, size) / blocks_of(from.function, size);

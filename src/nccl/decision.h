@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstddef>
+#include <optional>
 
 #include "nccl/abi.h"
 #include "nccl/settings.h"
@@ -19,7 +20,7 @@ enum class Reason {
   kSize,
   kLeft,       // the settings say so
   kEmpty,      // nothing to do
-  kOperation,  // of the user's own
+  kOperation,  // one that is not known
   kType,       // the operation on this type
   kConfig,     // options of the call's own
   kMessage,    // send and receive
@@ -28,6 +29,13 @@ enum class Reason {
 };
 inline constexpr int kReasons = 11;
 const char* to_string(Reason reason) noexcept;
+
+// What ncclRedOpCreatePreMulSum has made: the sum of inputs that each rank multiplies by a scalar of its own.
+struct Scaled {
+  ncclDataType_t type = ncclInt8;
+  double factor = 1.0;
+  const void* device_factor = nullptr;  // when set, instead: read by the GPU when the call runs
+};
 
 // The arguments of a collective.
 struct Arguments {
@@ -41,6 +49,7 @@ struct Arguments {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   bool configured = false;
+  std::optional<Scaled> scaled = std::nullopt;  // what `op` stands for, if the program has made it on this communicator
 };
 
 // What a communicator's ranks have in common.

@@ -25,6 +25,8 @@
   X(ncclResult_t, ncclGroupStart, (), ()) \
   X(ncclResult_t, ncclGroupEnd, (), ()) \
   X(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t* info), (info)) \
+  X(ncclResult_t, ncclRedOpCreatePreMulSum, (ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarResidence_t place, ncclComm_t comm), (op, scalar, type, place, comm)) \
+  X(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm), (op, comm)) \
   X(ncclResult_t, ncclAllReduce, (const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream), (send, recv, count, type, op, comm, stream)) \
   X(ncclResult_t, ncclBcast, (void* data, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream), (data, count, type, root, comm, stream)) \
   X(ncclResult_t, ncclBroadcast, (const void* send, void* recv, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream), (send, recv, count, type, root, comm, stream)) \
@@ -63,8 +65,6 @@
   X(ncclResult_t, ncclCommWindowRegister, (ncclComm_t comm, void* memory, size_t bytes, ncclWindow_t* window, int flags), (comm, memory, bytes, window, flags)) \
   X(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t window), (comm, window)) \
   X(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t window, void** memory), (comm, window, memory)) \
-  X(ncclResult_t, ncclRedOpCreatePreMulSum, (ncclRedOp_t* op, void* scalar, ncclDataType_t type, ncclScalarResidence_t place, ncclComm_t comm), (op, scalar, type, place, comm)) \
-  X(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm), (op, comm)) \
   X(ncclResult_t, ncclPutSignal, (const void* data, size_t count, ncclDataType_t type, int peer, ncclWindow_t window, size_t offset, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream), (data, count, type, peer, window, offset, signal, context, flags, comm, stream)) \
   X(ncclResult_t, ncclSignal, (int peer, int signal, int context, unsigned int flags, ncclComm_t comm, cudaStream_t stream), (peer, signal, context, flags, comm, stream)) \
   X(ncclResult_t, ncclWaitSignal, (int count, ncclWaitSignalDesc_t* signals, ncclComm_t comm, cudaStream_t stream), (count, signals, comm, stream)) \

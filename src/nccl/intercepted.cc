@@ -172,6 +172,28 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
   return looks() ? group_simulate_end(info) : TUTTI_NCCL_PASS(ncclGroupSimulateEnd, (info));
 }
 
+// Operations of the program's own: known after NCCL has made them.
+
+TUTTI_NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
+                                                        ncclScalarResidence_t place, ncclComm_t comm) {
+  const ncclResult_t result = TUTTI_NCCL_PASS(ncclRedOpCreatePreMulSum, (op, scalar, type, place, comm));
+  if (result != ncclSuccess || !looks()) return result;
+  static_cast<void>(guarded([&] {
+    const auto served = find(comm);
+    const auto scaled = served != nullptr ? scaled_of(scalar, type, place) : std::nullopt;
+    if (scaled) served->scaled.add(*op, *scaled);
+  }));
+  return result;
+}
+
+TUTTI_NCCL_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
+  // First: once it is gone, another one may have its number.
+  if (looks()) {
+    if (const auto served = find(comm)) served->scaled.remove(op);
+  }
+  return TUTTI_NCCL_PASS(ncclRedOpDestroy, (op, comm));
+}
+
 // Collectives. Options of a call's own are for NCCL; a null pointer means none.
 
 // clang-format off
@@ -179,14 +201,14 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
   TUTTI_NCCL_EXPORT ncclResult_t name(const void* send, void* recv, size_t count,                                    \
                                       ncclDataType_t type TUTTI_NCCL_WITH extra, ncclComm_t comm,                    \
                                       cudaStream_t stream) {                                                         \
-    return collective({Function::kind, send, recv, count, type, op, root, comm, stream, false}, [&] {                \
+    return collective({Function::kind, send, recv, count, type, op, root, comm, stream, false, {}}, [&] {            \
       return TUTTI_NCCL_PASS(name, (send, recv, count, type TUTTI_NCCL_WITH extra_names, comm, stream));             \
     });                                                                                                              \
   }                                                                                                                  \
   TUTTI_NCCL_EXPORT ncclResult_t name##Config(const void* send, void* recv, size_t count,                            \
                                               ncclDataType_t type TUTTI_NCCL_WITH extra, ncclComm_t comm,            \
                                               cudaStream_t stream, const ncclCollConfig_t* config) {                 \
-    return collective({Function::kind, send, recv, count, type, op, root, comm, stream, config != nullptr}, [&] {    \
+    return collective({Function::kind, send, recv, count, type, op, root, comm, stream, config != nullptr, {}}, [&] {\
       return TUTTI_NCCL_PASS(name##Config,                                                                           \
                              (send, recv, count, type TUTTI_NCCL_WITH extra_names, comm, stream, config));           \
     });                                                                                                              \
@@ -204,19 +226,19 @@ TUTTI_NCCL_COLLECTIVE(kScatter, ncclScatter, (int root), (root), ncclSum, root)
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclBcast(void* data, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                                          cudaStream_t stream) {
-  return collective({Function::kBroadcast, data, data, count, type, ncclSum, root, comm, stream, false},
+  return collective({Function::kBroadcast, data, data, count, type, ncclSum, root, comm, stream, false, {}},
                     [&] { return TUTTI_NCCL_PASS(ncclBcast, (data, count, type, root, comm, stream)); });
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                         cudaStream_t stream) {
-  return collective({Function::kSend, data, nullptr, count, type, ncclSum, -1, comm, stream, false},
+  return collective({Function::kSend, data, nullptr, count, type, ncclSum, -1, comm, stream, false, {}},
                     [&] { return TUTTI_NCCL_PASS(ncclSend, (data, count, type, peer, comm, stream)); });
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                         cudaStream_t stream) {
-  return collective({Function::kReceive, nullptr, data, count, type, ncclSum, -1, comm, stream, false},
+  return collective({Function::kReceive, nullptr, data, count, type, ncclSum, -1, comm, stream, false, {}},
                     [&] { return TUTTI_NCCL_PASS(ncclRecv, (data, count, type, peer, comm, stream)); });
 }
 

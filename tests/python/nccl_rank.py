@@ -75,9 +75,10 @@ def collectives(rank: int, size: int) -> object:
     mean = torch.full((1000,), float(rank), device="cuda")
     dist.all_reduce(mean, dist.ReduceOp.AVG)
     same(mean, torch.full_like(mean, (size - 1) / 2))
-    scaled = torch.full((1000,), 1.0, device="cuda")
-    dist.all_reduce(scaled, torch._C._distributed_c10d._make_nccl_premul_sum(0.5))
-    same(scaled, torch.full_like(scaled, size / 2))
+    for scalar in (0.5, torch.tensor([0.5], device="cuda")):  # on the host, and on the device
+        scaled = torch.full((1000,), 1.0, device="cuda")
+        dist.all_reduce(scaled, torch._C._distributed_c10d._make_nccl_premul_sum(scalar))
+        same(scaled, torch.full_like(scaled, size / 2))
     large = torch.full((1 << 23,), float(rank + 1), device="cuda")
     dist.all_reduce(large)
     same(large, torch.full_like(large, size * (size + 1) / 2))

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <sstream>
 #include <string>
 
+#include "base/collective_traits.h"
 #include "support/cuda_communicators.h"
 
 namespace {
@@ -28,6 +30,14 @@ class FakeCommunicator final : public test::BareCommunicator {
     log_text += to_string(call.collective);
     log_text += ":";
     log_text += std::to_string(call.count);
+    if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return;
+    std::ostringstream factor;
+    if (call.device_factor != nullptr) {
+      factor << "*at " << call.device_factor;
+    } else {
+      factor << "*" << call.factor;
+    }
+    log_text += factor.str();
   }
   void synchronize(CudaStream) override {}
   std::optional<Error> failure() const override {

@@ -58,6 +58,69 @@ TEST(NcclServed, EveryTypeAndOperationThatIsTakenRuns) {
   });
 }
 
+// Each rank's scalar is its own, on the host or on the device; where the call runs does not depend on it.
+TEST(NcclServed, SumsOfScaledInputs) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator(), other = rank.communicator();
+    const auto scale = [&](ncclDataType_t type, const void* scalar, ncclScalarResidence_t where) {
+      ncclRedOp_t op = ncclSum;
+      EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, const_cast<void*>(scalar), type, where, comm), ncclSuccess);
+      return op;
+    };
+    float single = rank.rank() == 0 ? 0.25F : -3.0F;
+    const double twice = 1.5;
+    const std::uint16_t half = 0x3800, tiny = 0x8001, brain = 0x4040;  // 0.5, -2^-24, 3
+    const std::int32_t whole = 7;
+    const ncclRedOp_t singly = scale(ncclFloat32, &single, ncclScalarHostImmediate);
+    const ncclRedOp_t doubly = scale(ncclFloat64, &twice, ncclScalarHostImmediate);
+    const ncclRedOp_t halved = scale(ncclFloat16, &half, ncclScalarHostImmediate);
+    const ncclRedOp_t little = scale(ncclFloat16, &tiny, ncclScalarHostImmediate);
+    const ncclRedOp_t thrice = scale(ncclBfloat16, &brain, ncclScalarHostImmediate);
+    const ncclRedOp_t wholly = scale(ncclInt32, &whole, ncclScalarHostImmediate);
+    // One rank's on the device.
+    const ncclRedOp_t there =
+        scale(ncclFloat32, &single, rank.rank() == 0 ? ncclScalarDevice : ncclScalarHostImmediate);
+    single = 99;  // read when the operation was made, but for that one
+
+    float* const data = buffer.data();
+    float* const apart = data + buffer.size() / 2;
+    EXPECT_EQ(all_reduce(comm, 1, ncclFloat32, singly), ncclSuccess);
+    EXPECT_EQ(by_tutti(), rank.rank() == 0 ? "all_reduce:1*0.25" : "all_reduce:1*-3");
+    EXPECT_EQ(all_reduce(comm, 2, ncclFloat64, doubly), ncclSuccess);
+    EXPECT_EQ(ncclReduceScatter(data, apart, 3, ncclFloat16, halved, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 4, ncclFloat16, little), ncclSuccess);
+    EXPECT_EQ(ncclReduce(data, data, 5, ncclBfloat16, thrice, 0, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:2*1.5 reduce_scatter:3*0.5 all_reduce:4*-5.96046e-08 reduce:5*3");
+    char at[64];
+    std::snprintf(at, sizeof(at), "all_reduce:6*at %p", static_cast<void*>(&single));
+    EXPECT_EQ(all_reduce(comm, 6, ncclFloat32, there), ncclSuccess);
+    EXPECT_EQ(by_tutti(), rank.rank() == 0 ? at : "all_reduce:6*-3");
+    EXPECT_EQ(by_nccl(), "");
+
+    // Integers, another type than the operation's, and another communicator's operation are NCCL's.
+    EXPECT_EQ(all_reduce(comm, 7, ncclInt32, wholly), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 8, ncclFloat64, singly), ncclSuccess);
+    EXPECT_EQ(all_reduce(other, 9, ncclFloat32, singly), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "AllReduce:7 AllReduce:8 AllReduce:9");
+
+    // A queued call keeps its scalar; the number stands for nothing then, until it comes again.
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 1, ncclFloat32, singly), ncclSuccess);
+    EXPECT_EQ(ncclRedOpDestroy(singly, comm), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 2, ncclFloat32, singly), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(by_tutti(), rank.rank() == 0 ? "all_reduce:1*0.25" : "all_reduce:1*-3");
+    EXPECT_EQ(by_nccl(), "GroupStart AllReduce:2 GroupEnd");
+    EXPECT_EQ(scale(ncclFloat64, &twice, ncclScalarHostImmediate), singly);
+    EXPECT_EQ(all_reduce(comm, 3, ncclFloat64, singly), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:3*1.5");
+    // What NCCL refuses to make or destroy changes nothing.
+    EXPECT_EQ(ncclRedOpDestroy(ncclSum, comm), ncclInvalidArgument);
+    EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:4");
+  });
+}
+
 TEST(NcclServed, GroupsOfCallsKeepTheirOrder) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
@@ -211,7 +274,7 @@ TEST(NcclServed, TheReportSaysWhatRanWhereAndWhy) {
   std::remove(file.c_str());
   for (const char* const line :
        {"above NCCL 2.27.3", "communicators on Tutti, peer memory of nothing: 1\n",
-        "all_reduce: 1 by Tutti (1.0 KB), 2 by NCCL: larger than the limit 1, an operation of the program's own 1\n",
+        "all_reduce: 1 by Tutti (1.0 KB), 2 by NCCL: larger than the limit 1, an operation that is not known 1\n",
         "send: 0 by Tutti (0 B), 1 by NCCL: a message between two ranks 1\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\nin\n" << text;
   }

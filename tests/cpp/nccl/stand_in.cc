@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "nccl/abi.h"
@@ -25,6 +26,7 @@ std::mutex mutex;
 std::string log_text;
 std::atomic<int> async_error{0};
 std::atomic<std::uint64_t> ids{0};
+std::set<unsigned> operations;
 
 ncclResult_t record(const char* name) {
   const std::lock_guard lock(mutex);
@@ -147,6 +149,20 @@ EXPORT ncclResult_t ncclSend(const void*, size_t, ncclDataType_t, int, ncclComm_
   return record("Send");
 }
 EXPORT ncclResult_t ncclRecv(void*, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return record("Recv"); }
+// Numbers as NCCL gives them: those of operations that are gone come again.
+EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void*, ncclDataType_t, ncclScalarResidence_t,
+                                             ncclComm_t) {
+  const std::lock_guard lock(mutex);
+  unsigned number = ncclAvg + 1;
+  while (operations.count(number) != 0) ++number;
+  operations.insert(number);
+  *op = static_cast<ncclRedOp_t>(number);
+  return ncclSuccess;
+}
+EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t) {
+  const std::lock_guard lock(mutex);
+  return operations.erase(op) != 0 ? ncclSuccess : ncclInvalidArgument;
+}
 EXPORT ncclResult_t ncclMemAlloc(void** memory, size_t) {
   *memory = nullptr;
   return ncclUnhandledCudaError;
