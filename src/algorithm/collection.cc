@@ -1,7 +1,6 @@
 #include "algorithm/collection.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "algorithm/host/host_algorithms.h"
 #include "algorithm/hosts/hosts_algorithms.h"
@@ -64,20 +63,11 @@ void Selector::force(std::string_view item) {
 }
 
 void Selector::add_rule(TuningRule rule) {
-  auto& types = rules_[static_cast<std::size_t>(rule.collective)];
-  auto type = std::find_if(types.begin(), types.end(), [&](const RulesOfType& t) { return t.dtype == rule.dtype; });
-  if (type == types.end()) {
-    type = types.insert(rule.dtype == DataType::kFloat32 ? types.begin() : types.end(), {rule.dtype, {}});
-  }
-  Rule added;
+  std::vector<const Algorithm*> order;
   for (const TuningRule::Measured& measured : rule.measured) {
-    if (const Algorithm* algorithm = named(rule.collective, measured.algorithm)) added.order.push_back(algorithm);
+    if (const Algorithm* algorithm = named(rule.collective, measured.algorithm)) order.push_back(algorithm);
   }
-  auto& list = type->rules[rule.mapped ? 1 : 0];
-  const auto place = std::upper_bound(list.begin(), list.end(), rule.max_bytes,
-                                      [](std::size_t bytes, const Rule& r) { return bytes < r.said.max_bytes; });
-  added.said = std::move(rule);
-  list.insert(place, std::move(added));
+  rules_.add(std::move(rule), std::move(order));
 }
 
 // What the user has named himself is not meant.
@@ -90,16 +80,8 @@ const Algorithm* Selector::named(Collective collective, std::string_view name) c
 }
 
 const Selector::Rule* Selector::rule_for(const CallShape& shape) const noexcept {
-  const auto& types = rules_[static_cast<std::size_t>(shape.collective)];
-  if (types.empty() || shape.uneven || shape.mapped_input != shape.mapped_output) return nullptr;
-  const RulesOfType* type = types.data();
-  for (const RulesOfType& other : types) {
-    if (other.dtype == shape.dtype) type = &other;
-  }
-  for (const Rule& rule : type->rules[shape.mapped_input ? 1 : 0]) {
-    if (shape.bytes <= rule.said.max_bytes) return &rule;
-  }
-  return nullptr;
+  if (shape.uneven || shape.mapped_input != shape.mapped_output) return nullptr;
+  return rules_.find(shape.collective, shape.dtype, shape.mapped_input, shape.bytes);
 }
 
 const Algorithm* Selector::select(const CallShape& shape) const noexcept {
@@ -121,34 +103,6 @@ const Algorithm* Selector::select(const CallShape& shape) const noexcept {
   return nullptr;
 }
 
-namespace {
-
-// "3.21 us"; three digits, as far as they mean something.
-std::string time_text(std::int64_t ns) {
-  char text[32];
-  const double us = static_cast<double>(ns) / 1000;
-  if (us < 1000) {
-    std::snprintf(text, sizeof text, "%.3g us", us);
-  } else {
-    std::snprintf(text, sizeof text, "%.3g ms", us / 1000);
-  }
-  return text;
-}
-
-std::int64_t time_of(const TuningRule& rule, std::string_view algorithm) {
-  for (const TuningRule::Measured& measured : rule.measured) {
-    if (measured.algorithm == algorithm) return measured.ns;
-  }
-  return -1;
-}
-
-std::string conditions(const TuningRule& rule) {
-  return std::to_string(rule.bytes) + " bytes, " + std::string(to_string(rule.dtype)) +
-         (rule.mapped ? ", mapped" : ", private");
-}
-
-}  // namespace
-
 std::string Selector::explain(const CallShape& shape) const {
   // What the first choice leaves open is asked again with the announcements.
   CallShape announced = shape;
@@ -162,14 +116,14 @@ std::string Selector::explain(const CallShape& shape) const {
     rule = rule_for(announced);
   }
   const bool forced = choice != nullptr && forced_[static_cast<std::size_t>(shape.collective)] == choice;
-  const std::int64_t chosen_ns = rule != nullptr && choice != nullptr ? time_of(rule->said, choice->name()) : -1;
+  const std::int64_t chosen_ns = rule != nullptr && choice != nullptr ? measured_ns(rule->said, choice->name()) : -1;
   std::string text;
   const auto& candidates = collection_->of(shape.collective);
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const Algorithm& algorithm = *candidates[i];
     const char* reason = algorithm.refusal(algorithm.announces() ? before : announced);
     const bool own = i < collection_->preferred(shape.collective);
-    const std::int64_t ns = rule != nullptr && !own ? time_of(rule->said, algorithm.name()) : -1;
+    const std::int64_t ns = rule != nullptr && !own ? measured_ns(rule->said, algorithm.name()) : -1;
     const bool chosen = &algorithm == choice;
     text += std::string(chosen ? "-> " : "   ") + std::string(algorithm.name()) + ": ";
     if (chosen) {
@@ -190,8 +144,7 @@ std::string Selector::explain(const CallShape& shape) const {
       text += "   " + other.algorithm + ": measured, but chosen nowhere; " + time_text(other.ns) + '\n';
     }
   }
-  text += "times: the tuning table's, of " + conditions(rule->said) + '\n';
-  return text;
+  return text + source_of_times(rule->said) + '\n';
 }
 
 }  // namespace tutti

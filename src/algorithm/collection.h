@@ -4,29 +4,15 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "algorithm/algorithm.h"
+#include "algorithm/tuned_rules.h"
 
 namespace tutti {
-
-// A rule of the tuning table: what calls of a kind have taken, up to a size.
-struct TuningRule {
-  struct Measured {
-    std::string algorithm;
-    std::int64_t ns = 0;  // of one call, of the slowest rank
-  };
-  Collective collective = Collective::kBarrier;
-  DataType dtype = DataType::kFloat32;
-  bool mapped = false;             // all ranks' tensors are mapped; otherwise none
-  std::size_t bytes = 0;           // of one rank's block, as measured
-  std::size_t max_bytes = 0;       // up to which the rule holds
-  std::vector<Measured> measured;  // in order of preference
-};
 
 class AlgorithmCollection {
  public:
@@ -70,14 +56,7 @@ class Selector {
   std::string explain(const CallShape& shape) const;
 
  private:
-  struct Rule {
-    TuningRule said;
-    std::vector<const Algorithm*> order;
-  };
-  struct RulesOfType {
-    DataType dtype;
-    std::array<std::vector<Rule>, 2> rules;  // for private and for mapped tensors, ascending by size
-  };
+  using Rule = TunedRules<const Algorithm*>::Rule;
 
   void force(std::string_view item);
   void add_rule(TuningRule rule);
@@ -85,7 +64,7 @@ class Selector {
   const Algorithm* named(Collective collective, std::string_view name) const noexcept;
 
   std::shared_ptr<const AlgorithmCollection> collection_;
-  std::array<std::vector<RulesOfType>, kCollectiveCount> rules_;  // float32 first: it stands for what was not measured
+  TunedRules<const Algorithm*> rules_;
   std::array<const Algorithm*, kCollectiveCount> forced_{};
 };
 
