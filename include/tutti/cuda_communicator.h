@@ -174,6 +174,8 @@ class CudaCommunicator {
   static std::string library();
   // Names that CudaOptions::algorithm takes.
   static std::vector<std::string> algorithms();
+  // Those among them that a tuning table can choose for a collective: kernels on any memory. None for a barrier.
+  static std::vector<std::string> algorithms(Collective collective);
   // What a call would run: "ll_one_shot@1x128".
   virtual std::string explain(const Call& call) const = 0;
   // The same with reasons: each plan that might serve the call, and the kernel, a line each.
@@ -182,6 +184,9 @@ class CudaCommunicator {
   virtual std::string explain_in(const Call& call) const = 0;
   // How this rank reaches the others and why: "peer memory", or "pinned host memory: device 0 cannot map device 1".
   virtual const std::string& transport() const noexcept = 0;
+  // What GPUs the ranks have and how they reach each other, the same on all ranks: "NVIDIA H200, peer memory". What was
+  // measured holds for these.
+  virtual const std::string& gpus() const noexcept = 0;
   // Counts of what was issued or captured here, and of what the GPU has run; no times. Reads from the GPU.
   virtual Metrics metrics() const = 0;
   virtual void reset_metrics() noexcept = 0;

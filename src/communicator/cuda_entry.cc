@@ -110,4 +110,6 @@ void cuda_relax_capture_in_thread() { device_of_kind("cuda").relax_capture_in_th
 
 std::vector<std::string> CudaCommunicator::algorithms() { return cuda::algorithm_names(); }
 
+std::vector<std::string> CudaCommunicator::algorithms(Collective collective) { return cuda::kernel_names(collective); }
+
 }  // namespace tutti

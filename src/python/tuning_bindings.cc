@@ -15,6 +15,7 @@
 #include "base/names.h"
 #include "python/communicator_bindings.h"
 #include "tools/tuning_rank.h"
+#include "tutti/cuda_communicator.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -37,10 +38,12 @@ std::string default_tuning_file() {
   return config.user_config.empty() ? std::string() : tuning_file(config.user_config);
 }
 
-std::vector<std::string> native_algorithms(const std::string& collective) {
+std::vector<std::string> native_algorithms(const std::string& collective, const std::string& device) {
+  const auto called = from_name<Collective>(collective, "collective", kCollectiveCount);
+  if (device == "cuda") return CudaCommunicator::algorithms(called);
   const auto all = AlgorithmCollection::defaults();
   std::vector<std::string> names;
-  for (const auto& algorithm : all->of(from_name<Collective>(collective, "collective", kCollectiveCount))) {
+  for (const auto& algorithm : all->of(called)) {
     names.emplace_back(algorithm->name());
   }
   return names;
@@ -83,7 +86,8 @@ void bind_tuning(nb::module_& m) {
   m.def("machine", &machine, "What a tuning table holds for: cpu, cores, last_cache_bytes.");
   m.def("default_tuning_file", &default_tuning_file,
         "This machine's table in the user's folder; empty without a home.");
-  m.def("native_algorithms", &native_algorithms, "collective"_a, "The library's own, in the order of preference.");
+  m.def("native_algorithms", &native_algorithms, "collective"_a, "device"_a = "cpu",
+        "The library's own, in the order of preference; of a call on GPUs (cuda) those that a table can choose.");
   m.def(
       "check_tuning_table", [](const std::string& text) { read_tuning_table(text); }, "text"_a,
       "Raises ValueError, naming the place, if the text is no tuning table.");
@@ -92,13 +96,14 @@ void bind_tuning(nb::module_& m) {
   nb::class_<TuningRank>(m, "TuningRank")
       .def(
           "__init__",
-          [](TuningRank* self, nb::object store, int rank, int size) {
+          [](TuningRank* self, nb::object store, int rank, int size, const std::string& device) {
             auto shared = python_store(std::move(store));
             const nb::gil_scoped_release released;
-            new (self) TuningRank(std::move(shared), rank, size);
+            new (self) TuningRank(std::move(shared), rank, size, device);
           },
-          "store"_a, "rank"_a, "size"_a)
+          "store"_a, "rank"_a, "size"_a, "device"_a = "cpu")
       .def("crowded", &TuningRank::crowded)
+      .def("gpus", &TuningRank::gpus)
       .def("measure", &measure, "collective"_a, "dtype"_a, "bytes"_a, "mapped"_a, "candidates"_a, "seconds"_a)
       .def("forget_plans", &TuningRank::forget_plans, nb::call_guard<nb::gil_scoped_release>());
 }

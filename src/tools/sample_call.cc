@@ -174,9 +174,17 @@ bool SampleCall::right(int rank) const {
 }
 
 void SampleCall::clear() {
-  const std::size_t bytes = call_.count * size_of(shape_.dtype);
-  std::memset(input_.data(), 0, bytes * blocks_in(shape_));
-  if (!in_place(shape_.collective)) std::memset(output_.data(), 0, bytes * blocks_out(shape_));
+  std::memset(input_.data(), 0, inputs().size());
+  if (!outputs().empty()) std::memset(output_.data(), 0, outputs().size());
+}
+
+std::span<std::byte> SampleCall::inputs() const noexcept {
+  return {input_.data(), call_.count * size_of(shape_.dtype) * blocks_in(shape_)};
+}
+
+std::span<std::byte> SampleCall::outputs() const noexcept {
+  if (in_place(shape_.collective)) return {};
+  return {output_.data(), call_.count * size_of(shape_.dtype) * blocks_out(shape_)};
 }
 
 }  // namespace tutti

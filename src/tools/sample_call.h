@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "tutti/call.h"
 
@@ -36,6 +37,11 @@ class SampleCall {
   bool right(int rank) const;
   // Zeros everywhere: stays so however often the call is made.
   void clear();
+
+  // The memory of its inputs and of its outputs: all that fill() and clear() write and right() reads. The second is
+  // empty where the call is in place.
+  std::span<std::byte> inputs() const noexcept;
+  std::span<std::byte> outputs() const noexcept;
 
  private:
   class Memory {

@@ -21,6 +21,18 @@ constexpr double kGain = 0.95;         // what another algorithm's time may be o
 constexpr double kRoundsToWin = 0.75;  // of all
 constexpr std::string_view kNotForIt = "it does not take this call";
 
+std::shared_ptr<Communicator> make_control(Store& store, int rank, int size) {
+  CommunicatorOptions options;
+  options.timeout = kTimeout;
+  options.config = config_from_environment();
+  options.config.tuning_path = "none";
+  options.config.local_world_size = 0;
+  options.config.plan_path.clear();
+  options.config.algorithm.clear();
+  options.name = "tuning";
+  return Communicator::create(store, options.name, rank, size, options);
+}
+
 }  // namespace
 
 double median(std::vector<double> values) {
@@ -43,8 +55,12 @@ std::size_t best_candidate(const std::vector<std::vector<double>>& times_ns, std
   return static_cast<double>(won) >= kRoundsToWin * static_cast<double>(now.size()) ? best : by_default;
 }
 
-TuningRank::TuningRank(std::shared_ptr<Store> store, int rank, int size)
-    : store_(std::move(store)), rank_(rank), size_(size), control_(make_group({})) {
+TuningRank::TuningRank(std::shared_ptr<Store> store, int rank, int size, const std::string& device)
+    : store_(std::move(store)),
+      rank_(rank),
+      size_(size),
+      control_(make_control(*store_, rank, size)),
+      place_(make_tuning_place(device, store_, rank, size)) {
   if (control_->host_count() != 1) {
     throw_error(ErrorKind::kUnsupported,
                 "the ranks do not share memory (see `tutti doctor`): there is nothing to tune");
@@ -52,24 +68,12 @@ TuningRank::TuningRank(std::shared_ptr<Store> store, int rank, int size)
 }
 
 bool TuningRank::crowded() const { return size_ > usable_cores(); }
+std::string TuningRank::gpus() const { return place_->gpus(); }
 
-std::shared_ptr<Communicator> TuningRank::make_group(const TuningCandidate& candidate) {
-  CommunicatorOptions options;
-  options.timeout = kTimeout;
-  options.config = config_from_environment();
-  options.config.tuning_path = "none";
-  options.config.local_world_size = 0;
-  options.config.plan_path = candidate.plan_path;
-  options.config.algorithm = candidate.plan_path.empty() ? candidate.algorithm : "";
-  options.name = "tune" + std::to_string(groups_made_++);
-  return Communicator::create(*store_, options.name, rank_, size_, options);
-}
-
-Communicator& TuningRank::group_for(const TuningCandidate& candidate) {
+TuningGroup& TuningRank::group_for(const TuningCandidate& candidate) {
   auto& groups = candidate.plan_path.empty() ? native_ : of_plans_;
-  std::shared_ptr<Communicator>& group =
-      groups[candidate.plan_path.empty() ? candidate.algorithm : candidate.plan_path];
-  if (group == nullptr) group = make_group(candidate);
+  std::shared_ptr<TuningGroup>& group = groups[candidate.plan_path.empty() ? candidate.algorithm : candidate.plan_path];
+  if (group == nullptr) group = place_->make_group(candidate, "tune" + std::to_string(groups_made_++));
   return *group;
 }
 
@@ -91,40 +95,43 @@ double TuningRank::largest(double value) {
 }
 
 // The algorithm that makes the call in `group`.
-std::string TuningRank::runs(Communicator& group, const SampleCall& sample) {
-  group.reset_metrics();
-  group.run(sample.call());
-  const Metrics metrics = group.metrics();
-  return metrics.rows.empty() ? std::string() : metrics.rows.front().algorithm;
+std::string TuningRank::runs(TuningGroup& group, const Call& call) {
+  group.reset();
+  group.start(call);
+  group.finish();
+  return group.algorithm();
 }
 
 // Right, wrong, or not taken.
-void TuningRank::try_candidate(Communicator& group, SampleCall& sample, CandidateResult& result) {
+void TuningRank::try_candidate(TuningGroup& group, SampleCall& sample, const Call& call, CandidateResult& result) {
   sample.fill(rank_);
-  if (runs(group, sample) != result.algorithm) {
+  place_->put(sample);
+  if (runs(group, call) != result.algorithm) {
     result.reason = kNotForIt;
     return;
   }
+  place_->fetch(sample);
   if (largest(sample.right(rank_) ? 0 : 1) != 0) result.reason = "WRONG result";
 }
 
 // Nanoseconds of one of `calls` calls back to back, here.
-double TuningRank::time_calls(Communicator& group, const SampleCall& sample, int calls) {
+double TuningRank::time_calls(TuningGroup& group, const Call& call, int calls) {
   Call barrier;
-  group.run(sample.call());  // its caches and its peers' are warm
+  group.start(call);  // its caches and its peers' are warm
+  group.finish();
   control_->run(barrier);
   const std::int64_t start = now_ns();
-  for (int i = 0; i < calls; ++i) group.run(sample.call());
+  for (int i = 0; i < calls; ++i) group.start(call);
+  group.finish();
   return static_cast<double>(now_ns() - start) / calls;
 }
 
-void TuningRank::measure_rounds(std::vector<Runner>& runners, SampleCall& sample, double seconds) {
-  sample.clear();
+void TuningRank::measure_rounds(std::vector<Runner>& runners, const Call& call, double seconds) {
   double best = HUGE_VAL;
   for (Runner& runner : runners) {
     runner.estimate_ns = HUGE_VAL;
     for (int i = 0; i < kGlances; ++i) {
-      runner.estimate_ns = std::min(runner.estimate_ns, largest(time_calls(*runner.group, sample, kCallsOfAGlance)));
+      runner.estimate_ns = std::min(runner.estimate_ns, largest(time_calls(*runner.group, call, kCallsOfAGlance)));
     }
     best = std::min(best, runner.estimate_ns);
   }
@@ -139,8 +146,7 @@ void TuningRank::measure_rounds(std::vector<Runner>& runners, SampleCall& sample
   for (int round = 0; round < kRounds; ++round) {
     for (Runner& runner : runners) {
       const bool hopeless = runner.estimate_ns > kHopeless * best;
-      runner.times_ns.push_back(hopeless ? runner.estimate_ns
-                                         : largest(time_calls(*runner.group, sample, runner.calls)));
+      runner.times_ns.push_back(hopeless ? runner.estimate_ns : largest(time_calls(*runner.group, call, runner.calls)));
     }
   }
 }
@@ -150,16 +156,18 @@ TuningResult TuningRank::measure(const SampleShape& shape, const std::vector<Tun
   SampleShape of_this = shape;
   of_this.ranks = size_;
   SampleCall sample(of_this);
+  const Call& call = place_->take(sample);
   sample.fill(rank_);
+  place_->put(sample);
   TuningResult result;
-  result.by_default = runs(*control_, sample);
+  result.by_default = runs(group_for({}), call);
   std::vector<Runner> runners;
   std::size_t by_default = 0;
   for (const TuningCandidate& candidate : candidates) {
     CandidateResult& entry = result.candidates.emplace_back();
     entry.algorithm = candidate.algorithm;
-    Communicator& group = group_for(candidate);
-    try_candidate(group, sample, entry);
+    TuningGroup& group = group_for(candidate);
+    try_candidate(group, sample, call, entry);
     if (!entry.reason.empty()) continue;
     if (entry.algorithm == result.by_default) by_default = runners.size();
     Runner& runner = runners.emplace_back();
@@ -168,7 +176,9 @@ TuningResult TuningRank::measure(const SampleShape& shape, const std::vector<Tun
   }
   result.choice = result.by_default;
   if (runners.empty()) return result;
-  measure_rounds(runners, sample, seconds);
+  sample.clear();
+  place_->put(sample);
+  measure_rounds(runners, call, seconds);
   std::vector<std::vector<double>> times;
   for (Runner& runner : runners) {
     result.candidates[runner.candidate].ns = median(runner.times_ns);

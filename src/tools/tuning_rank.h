@@ -11,16 +11,11 @@
 #include <vector>
 
 #include "tools/sample_call.h"
+#include "tools/tuning_group.h"
 #include "tutti/communicator.h"
 #include "tutti/store.h"
 
 namespace tutti {
-
-// An algorithm by its name; one that runs a plan ("plan:ring") also by the plan's file.
-struct TuningCandidate {
-  std::string algorithm;
-  std::string plan_path;
-};
 
 struct CandidateResult {
   std::string algorithm;
@@ -36,9 +31,11 @@ struct TuningResult {
 
 class TuningRank {
  public:
-  TuningRank(std::shared_ptr<Store> store, int rank, int size);
+  // `device`: "cpu", or "cuda" for calls on this machine's GPUs, which the ranks take in turn.
+  TuningRank(std::shared_ptr<Store> store, int rank, int size, const std::string& device = "cpu");
 
-  bool crowded() const;  // more ranks than cores
+  bool crowded() const;      // more ranks than cores
+  std::string gpus() const;  // TuningCell::gpus
 
   // Takes about `seconds`. Throws Error of a rank that failed.
   TuningResult measure(const SampleShape& shape, const std::vector<TuningCandidate>& candidates, double seconds);
@@ -48,28 +45,28 @@ class TuningRank {
 
  private:
   struct Runner {
-    Communicator* group = nullptr;
+    TuningGroup* group = nullptr;
     std::size_t candidate = 0;  // its place in the result
     double estimate_ns = 0;
     int calls = 0;                 // in a round
     std::vector<double> times_ns;  // of one call, a round
   };
 
-  Communicator& group_for(const TuningCandidate& candidate);
-  std::shared_ptr<Communicator> make_group(const TuningCandidate& candidate);
-  void try_candidate(Communicator& group, SampleCall& sample, CandidateResult& result);
-  std::string runs(Communicator& group, const SampleCall& sample);
-  double time_calls(Communicator& group, const SampleCall& sample, int calls);
-  void measure_rounds(std::vector<Runner>& runners, SampleCall& sample, double seconds);
+  TuningGroup& group_for(const TuningCandidate& candidate);
+  void try_candidate(TuningGroup& group, SampleCall& sample, const Call& call, CandidateResult& result);
+  std::string runs(TuningGroup& group, const Call& call);
+  double time_calls(TuningGroup& group, const Call& call, int calls);
+  void measure_rounds(std::vector<Runner>& runners, const Call& call, double seconds);
   double largest(double value);  // of all ranks
 
   const std::shared_ptr<Store> store_;
   const int rank_;
   const int size_;
   int groups_made_ = 0;
-  std::shared_ptr<Communicator> control_;  // without any choice, to agree by
-  std::map<std::string, std::shared_ptr<Communicator>> native_;
-  std::map<std::string, std::shared_ptr<Communicator>> of_plans_;
+  const std::shared_ptr<Communicator> control_;  // to agree by
+  const std::unique_ptr<TuningPlace> place_;
+  std::map<std::string, std::shared_ptr<TuningGroup>> native_;  // by algorithm; "": without any choice
+  std::map<std::string, std::shared_ptr<TuningGroup>> of_plans_;
 };
 
 // Which of the timed candidates to take, given each one's times by round. The default stays unless another's median is

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,6 +23,7 @@ import rank_pool
 import torch.distributed as dist
 from rank_pool import RankPool
 
+ROOT = Path(__file__).resolve().parents[2]
 MAX_POOLS = 3  # idle ranks cost memory
 
 
@@ -44,6 +47,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"a promise of tutti that {backend} does not make"))
     if any(item.path.name in ("test_training.py", "test_calls.py") for item in items):
         rank_pool.PRELOAD += rank_pool.PRELOAD_FOR_TRAINING
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of libtutti_cuda.so, built from the C++ tests' host_plugin.cc over the library that is loaded here."""
+    from tutti import _core
+
+    folder = tmp_path_factory.mktemp("host_plugin")
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    library = next(line.split()[-1] for line in maps if "/libtutti.so" in line)
+    assert _core.__version__
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared"]
+    command += [f"-I{ROOT / folder}" for folder in ("include", "src", "tests/cpp")]
+    command += [str(ROOT / "tests/cpp/cuda/host_plugin.cc")]
+    subprocess.run([*command, library, "-o", str(folder / "libtutti_cuda.so")], check=True)
+    return str(folder)
 
 
 @pytest.fixture(scope="session")

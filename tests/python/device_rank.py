@@ -256,6 +256,22 @@ def algorithms(comm: tutti.Communicator) -> None:
     assert names[0] == names[1], names
 
 
+def runs(comm: tutti.Communicator, algorithm: str) -> None:
+    """A call of 40000 bytes, by this algorithm."""
+    check(comm.all_reduce(ByDlpack(np.ones(10_000, np.float32))), np.full(10_000, comm.size, np.float32))
+    assert {row["algorithm"] for row in comm.metrics()["rows"] if row["device"] == "cuda"} == {algorithm}
+
+
+def runs_the_ring(comm: tutti.Communicator) -> None:
+    """By a tuning table."""
+    runs(comm, "plan:ring")
+
+
+def runs_as_untuned(comm: tutti.Communicator) -> None:
+    """By no table, for the ranks have different ones."""
+    runs(comm, "ll_one_shot")
+
+
 def captures(comm: tutti.Communicator) -> None:
     """What ranks make together is refused in a capture, and what they have made is not."""
     stream = 0xCA97  # of the plug-in: always being captured

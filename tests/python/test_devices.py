@@ -17,22 +17,7 @@ from tutti import _core, _devices
 from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import BUILTINS
 
-ROOT = Path(__file__).resolve().parents[2]
 RANK = Path(__file__).with_name("device_rank.py")
-
-
-@pytest.fixture(scope="session")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of libtutti_cuda.so, built from the C++ tests' host_plugin.cc over the library that is loaded here."""
-    folder = tmp_path_factory.mktemp("host_plugin")
-    maps = Path("/proc/self/maps").read_text().splitlines()
-    library = next(line.split()[-1] for line in maps if "/libtutti.so" in line)
-    assert _core.__version__
-    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared"]
-    command += [f"-I{ROOT / folder}" for folder in ("include", "src", "tests/cpp")]
-    command += [str(ROOT / "tests/cpp/cuda/host_plugin.cc")]
-    subprocess.run([*command, library, "-o", str(folder / "libtutti_cuda.so")], check=True)
-    return str(folder)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -143,7 +143,9 @@ def bench(
 
 @app.command()
 def tune(
-    ranks: Annotated[str, typer.Option("--ranks", "-n", help="Comma-separated; by default up to the cores.")] = "",
+    ranks: Annotated[
+        str, typer.Option("--ranks", "-n", help="Comma-separated; by default up to the cores or GPUs.")
+    ] = "",
     collectives: Annotated[str, typer.Option("--collectives", "-c", help="Comma-separated names, or 'all'.")] = "all",
     sizes: Annotated[
         str,
@@ -152,7 +154,9 @@ def tune(
     dtypes: Annotated[
         str, typer.Option("--dtypes", "-d", help="Of reductions: f32, bf16, f16, f64, i32, i64.")
     ] = "f32",
-    tensors: Annotated[str, typer.Option("--tensors", help="private, mapped or both.")] = "private,mapped",
+    tensors: Annotated[
+        str, typer.Option("--tensors", help="private, mapped or both; on GPUs private.", show_default="all")
+    ] = "",
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="About how long it may take.")] = 3,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Of the table; else the user's folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on with a run that was cut short.")] = True,
@@ -162,13 +166,14 @@ def tune(
     built_in: Annotated[
         bool, typer.Option("--built-in/--no-built-in", help="Also try the plans of the built-in programs.")
     ] = True,
+    device: Annotated[str, typer.Option("--device", help="cpu, or cuda: calls on this machine's GPUs.")] = "cpu",
 ) -> None:
     """Measures every algorithm on this machine and writes the table by which groups choose; checks every result."""
     from tutti.cli import tune as command
 
     try:
         settings = command.make_settings(
-            ranks, collectives, sizes, dtypes, tensors, minutes, output, resume, plans or [], built_in
+            ranks, collectives, sizes, dtypes, tensors, minutes, output, resume, plans or [], built_in, device
         )
         code = command.run(settings)
     except ValueError as error:

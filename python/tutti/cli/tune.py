@@ -46,12 +46,14 @@ class Settings:
     resume: bool
     plans: tuple[Path, ...]
     built_in: bool
+    device: str = "cpu"
 
 
-def default_ranks() -> tuple[int, ...]:
-    """Powers of two up to the cores, and the cores themselves; two at least."""
-    cores = max(2, _core.usable_cores())
-    return tuple(sorted({1 << k for k in range(1, cores.bit_length()) if 1 << k <= cores} | {cores}))
+def default_ranks(device: str = "cpu") -> tuple[int, ...]:
+    """Powers of two up to the cores or GPUs, and their number itself; two at least."""
+    most = len(_core.cuda_report()["devices"]) if device == "cuda" else _core.usable_cores()
+    most = max(2, most)
+    return tuple(sorted({1 << k for k in range(1, most.bit_length()) if 1 << k <= most} | {most}))
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -70,9 +72,15 @@ def make_settings(
     resume: bool,
     plans: list[Path],
     built_in: bool,
+    device: str = "cpu",
 ) -> Settings:
     """The settings that the options describe. ValueError says which is wrong and what it may be."""
-    known = tuple(_core.collectives())
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is cpu or cuda, not {device}")
+    known = tuple(name for name in _core.collectives() if _core.native_algorithms(name, device))
+    tensors = tensors or ("private" if device == "cuda" else "private,mapped")
+    if device == "cuda" and words(tensors) != ("private",):
+        raise ValueError("a table chooses for private tensors on GPUs only: registered memory has calls of its own")
     chosen = known if collectives == "all" else words(collectives)
     types = tuple(short_name(word) for word in words(dtypes))
     for name, allowed in ((chosen, known), (types, DTYPES), (words(tensors), ("private", "mapped"))):
@@ -83,7 +91,7 @@ def make_settings(
         if not (default := _core.default_tuning_file()):
             raise ValueError("there is no folder for settings (HOME is not set): name a file by --output")
         output = Path(default)
-    counts = tuple(int(word) for word in words(ranks)) if ranks else default_ranks()
+    counts = tuple(int(word) for word in words(ranks)) if ranks else default_ranks(device)
     if not counts or min(counts) < 2 or max(counts) > 64:
         raise ValueError("the numbers of ranks lie between 2 and 64")
     settings = Settings(
@@ -97,6 +105,7 @@ def make_settings(
         resume,
         tuple(plans) or tuple(Path(path) for path in [os.environ.get("TUTTI_PLAN_PATH", "")] if path),
         built_in,
+        device,
     )
     if not (settings.collectives and settings.sizes and settings.dtypes and settings.tensors):
         raise ValueError("name at least one collective, size, element type and sort of tensors")
@@ -107,7 +116,7 @@ def cells_of(settings: Settings, ranks: int) -> Iterator[Cell]:
     """All that is to be measured among so many ranks."""
     for collective in settings.collectives:
         if collective == "barrier":
-            yield Cell(ranks, collective, settings.dtypes[0], False, 0)
+            yield Cell(ranks, collective, settings.dtypes[0], False, 0, settings.device)
             continue
         traits = _core.collective_traits(collective)
         blocks = ranks if traits["input_blocks"] or traits["output_blocks"] else 1
@@ -115,7 +124,8 @@ def cells_of(settings: Settings, ranks: int) -> Iterator[Cell]:
             for tensors in settings.tensors:
                 for size in settings.sizes:
                     if size * blocks <= MOST_BYTES:
-                        yield Cell(ranks, collective, dtype, tensors == "mapped", max(8, size // 8 * 8))
+                        bytes_ = max(8, size // 8 * 8)
+                        yield Cell(ranks, collective, dtype, tensors == "mapped", bytes_, settings.device)
 
 
 def _plans_for(settings: Settings, collective: str, ranks: int, folder: Path) -> list[TunedPlan]:
@@ -138,7 +148,7 @@ def make_tasks(settings: Settings, folder: Path) -> tuple[list[Task], list[Tuned
         for collective in settings.collectives:
             own = _plans_for(settings, collective, ranks, folder)
             plans += own
-            natives = [Candidate(name) for name in _core.native_algorithms(collective)]
+            natives = [Candidate(name) for name in _core.native_algorithms(collective, settings.device)]
             candidates[collective] = (*natives, *(Candidate(plan.algorithm, str(plan.file)) for plan in own))
         tasks += [Task(cell, candidates[cell.collective]) for cell in cells_of(settings, ranks)]
     return tasks, plans
@@ -156,7 +166,8 @@ def _start(size: int, tasks: tuple[Task, ...], seconds: float) -> AbstractContex
 def _name(cell: Cell) -> str:
     if cell.collective == "barrier":
         return f"{cell.ranks} ranks, barrier"
-    return f"{cell.ranks} ranks, {cell.collective} {format_bytes(cell.bytes)}{', mapped' if cell.mapped else ''}"
+    where = ", on GPUs" if cell.device == "cuda" else ", mapped" if cell.mapped else ""
+    return f"{cell.ranks} ranks, {cell.collective} {format_bytes(cell.bytes)}{where}"
 
 
 def measure(tasks: list[Task], state: Progress, seconds: float, console: Console) -> None:

@@ -20,13 +20,14 @@ PAUSE_S = 0.001  # between two looks into the folder
 
 @dataclass(frozen=True)
 class Cell:
-    """One call, by all that its time depends on. ``bytes`` are of one rank's block."""
+    """One call, by all that its time depends on. ``bytes`` are of one rank's block; ``device`` is cpu or cuda."""
 
     ranks: int
     collective: str
     dtype: str
     mapped: bool
     bytes: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class FolderStore:
 def main(rank: int, size: int, folder: str, tasks: tuple[Task, ...], seconds: float, reports: Reports) -> None:
     """Body of the process: rank 0 reports every cell, any rank its failure."""
     try:
-        own = _core.TuningRank(FolderStore(folder), rank, size)
+        own = _core.TuningRank(FolderStore(folder), rank, size, tasks[0].cell.device if tasks else "cpu")
         collective = ""
         for task in tasks:
             cell = task.cell
@@ -106,7 +107,7 @@ def main(rank: int, size: int, folder: str, tasks: tuple[Task, ...], seconds: fl
             candidates = [(candidate.algorithm, candidate.plan_path) for candidate in task.candidates]
             result = own.measure(cell.collective, cell.dtype, cell.bytes, cell.mapped, candidates, seconds)
             if rank == 0:
-                reports.put(("result", (cell, {**result, "crowded": own.crowded()})))
+                reports.put(("result", (cell, {**result, "crowded": own.crowded(), "gpus": own.gpus()})))
         reports.put(("done", rank))
     except BaseException:
         reports.put(("failed", f"rank {rank}: {traceback.format_exc()}"))

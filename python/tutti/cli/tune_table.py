@@ -75,6 +75,7 @@ def cell_entry(cell: Cell, result: dict[str, Any]) -> dict[str, Any]:
     return {
         "ranks": cell.ranks,
         "crowded": result["crowded"],
+        **({"gpus": result["gpus"]} if cell.device == "cuda" else {}),
         "collective": cell.collective,
         "dtype": cell.dtype,
         "tensors": "mapped" if cell.mapped else "private",
@@ -121,4 +122,5 @@ def make_table(file: Path, cells: list[dict[str, Any]], plans: list[TunedPlan]) 
 
 
 def _cell_key(cell: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(cell[key] for key in ("ranks", "crowded", "collective", "dtype", "tensors", "bytes"))
+    alike = tuple(cell[key] for key in ("ranks", "collective", "dtype", "tensors", "bytes"))
+    return *alike, cell.get("gpus", cell["crowded"])

@@ -102,6 +102,15 @@ std::vector<std::string> algorithm_names() {
   return names;
 }
 
+std::vector<std::string> kernel_names(Collective collective) {
+  std::vector<std::string> names;
+  for (const Named& named : kNamed) {
+    const bool for_it = collective == Collective::kAllReduce || !named.two_shot;
+    if (for_it && collective != Collective::kBarrier) names.emplace_back(named.name);
+  }
+  return names;
+}
+
 std::optional<ForcedChoice> parse_forced(std::string_view text) {
   if (text.empty()) return std::nullopt;
   const std::size_t at = std::min(text.find('@'), text.size());

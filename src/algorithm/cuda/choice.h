@@ -48,6 +48,8 @@ struct ForcedChoice {
 // Empty text: nothing forced. Throws Error(kInvalidArgument) naming what there is.
 std::optional<ForcedChoice> parse_forced(std::string_view text);
 std::vector<std::string> algorithm_names();
+// Of kernels for a collective: what a tuning table can choose. None for a barrier.
+std::vector<std::string> kernel_names(Collective collective);
 
 // Null if `choice` can run the shape, else why not.
 const char* refusal(const CudaShape& shape, Protocol protocol, bool two_shot);

@@ -23,6 +23,7 @@ struct MeasuredTime {
 struct TuningCell {
   int ranks = 0;         // all on one host
   bool crowded = false;  // more of them than cores
+  std::string gpus;      // of calls on GPUs: what GPUs these are and how they are connected (CudaCommunicator::gpus)
   Collective collective = Collective::kBarrier;
   DataType dtype = DataType::kFloat32;
   bool mapped = false;    // the tensors are ones that all ranks map

@@ -46,10 +46,13 @@ TunedPlan read_plan_entry(const Cursor& from) {
 }
 
 TuningCell read_cell(const Cursor& from) {
-  from.allow_only({"ranks", "crowded", "collective", "dtype", "tensors", "bytes", "default", "choice", "measured"});
+  from.allow_only(
+      {"ranks", "crowded", "gpus", "collective", "dtype", "tensors", "bytes", "default", "choice", "measured"});
   TuningCell cell;
   cell.ranks = static_cast<int>(from.at("ranks").integer(1, kMostRanks));
   cell.crowded = from.at("crowded").boolean();
+  if (from.has("gpus")) cell.gpus = from.at("gpus").text(kMostText);
+  if (from.has("gpus") && cell.gpus.empty()) from.at("gpus").fail("empty");
   cell.collective = named<Collective>(from.at("collective"), "collective", kCollectiveCount);
   cell.dtype = named<DataType>(from.at("dtype"), "element type", kDataTypeCount);
   const std::string tensors = from.at("tensors").text(kMostText);

@@ -97,12 +97,22 @@ std::string resolved(const std::string& table, const std::string& file) {
   return slash == std::string::npos ? file : table.substr(0, slash + 1) + file;
 }
 
-std::vector<PlanFile> load_tuned_plans(const std::string& path, const TuningTable& table, int ranks,
+// A plan that no cell chooses is one for CPUs.
+bool is_for(const TuningTable& table, const TunedPlan& plan, TunedDevice device) {
+  bool on_cpus = false, on_gpus = false;
+  for (const TuningCell& cell : table.cells) {
+    if (cell.choice != plan.name || cell.ranks != plan.ranks || cell.collective != plan.collective) continue;
+    (cell.gpus.empty() ? on_cpus : on_gpus) = true;
+  }
+  return device == TunedDevice::kGpu ? on_gpus : on_cpus || !on_gpus;
+}
+
+std::vector<PlanFile> load_tuned_plans(const std::string& path, const TuningTable& table, int ranks, TunedDevice device,
                                        const std::string& cache) {
   std::vector<PlanFile> plans;
   for (std::size_t i = 0; i < table.plans.size(); ++i) {
     const TunedPlan& entry = table.plans[i];
-    if (entry.ranks != ranks) continue;
+    if (entry.ranks != ranks || !is_for(table, entry, device)) continue;
     const std::string at = "/plans/" + std::to_string(i) + ": ";
     const std::string file = resolved(path, entry.file);
     ProvenPlan proven;
@@ -146,7 +156,7 @@ TuningRule rule_of(const TuningCell& cell) {
 
 std::string tuning_file(const std::string& folder) { return folder + "/tuning-" + short_id(this_machine()) + ".json"; }
 
-Tuning load_tuning(const Config& config, int ranks) {
+Tuning load_tuning(const Config& config, int ranks, TunedDevice device) {
   Tuning tuning;
   tuning.path = table_path(config);
   if (tuning.path.empty() || ranks < 2) return tuning;
@@ -156,17 +166,20 @@ Tuning load_tuning(const Config& config, int ranks) {
     if (file.table == nullptr) return tuning;
     tuning.table = std::move(file.table);
     tuning.identity = file.identity;
-    tuning.plans = load_tuned_plans(tuning.path, *tuning.table, ranks, cache_folder(config));
+    tuning.plans = load_tuned_plans(tuning.path, *tuning.table, ranks, device, cache_folder(config));
   } catch (const Error& error) {
     throw_error(error.kind(), tuning.path + ": " + error.what());
   }
   return tuning;
 }
 
-std::vector<TuningRule> rules_of(const TuningTable& table, int ranks, bool crowded) {
+namespace {
+
+template <class Wanted>
+std::vector<TuningRule> rules_where(const TuningTable& table, const Wanted& wanted) {
   std::vector<const TuningCell*> cells;
   for (const TuningCell& cell : table.cells) {
-    if (cell.ranks == ranks && cell.crowded == crowded) cells.push_back(&cell);
+    if (wanted(cell)) cells.push_back(&cell);
   }
   const auto kind = [](const TuningCell& cell) { return std::tuple(cell.collective, cell.dtype, cell.mapped); };
   std::stable_sort(cells.begin(), cells.end(), [&](const TuningCell* a, const TuningCell* b) {
@@ -181,6 +194,18 @@ std::vector<TuningRule> rules_of(const TuningTable& table, int ranks, bool crowd
     rules.push_back(std::move(rule));
   }
   return rules;
+}
+
+}  // namespace
+
+std::vector<TuningRule> rules_of(const TuningTable& table, int ranks, bool crowded) {
+  return rules_where(table, [&](const TuningCell& cell) {
+    return cell.gpus.empty() && cell.ranks == ranks && cell.crowded == crowded;
+  });
+}
+
+std::vector<TuningRule> rules_on_gpus(const TuningTable& table, int ranks, const std::string& gpus) {
+  return rules_where(table, [&](const TuningCell& cell) { return cell.gpus == gpus && cell.ranks == ranks; });
 }
 
 }  // namespace tutti

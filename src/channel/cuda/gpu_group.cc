@@ -19,6 +19,12 @@ namespace {
 // Long enough for ranks that time-slice one GPU, short enough not to be taken for a hang.
 constexpr std::uint64_t kProbeTimeoutNs = 5'000'000'000;
 
+std::string model_of(int device) {
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  return properties.name;
+}
+
 }  // namespace
 
 GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(request) {
@@ -52,6 +58,7 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
       connect(store, false);
       transport_ = "pinned host memory: " + transport_;
     }
+    describe_gpus();
   } catch (...) {
     release();
     throw;
@@ -162,6 +169,8 @@ void GpuGroup::agree(Store& store) {
   put_field(mine, std::to_string(request_.max_blocks));
   put_field(mine, request_.messages_only ? "messages only" : "collectives too");
   put_field(mine, request_.plans);
+  put_field(mine, model_of(request_.device));
+  put_field(mine, request_.tuning);
   const std::vector<std::string> all =
       exchange(store, request_.id, kCudaTopic, request_.rank, request_.size, mine, request_.timeout);
   std::string first_kind;
@@ -171,6 +180,8 @@ void GpuGroup::agree(Store& store) {
     const auto wanted = static_cast<int>(take_number(text));
     const std::string kind = take_field(text);
     const std::string plans = take_field(text);
+    models_.push_back(take_field(text));
+    tunings_.push_back(take_field(text));
     if (r == 0) {
       first_kind = kind;
       first_plans = plans;
@@ -186,6 +197,17 @@ void GpuGroup::agree(Store& store) {
                                                         first_plans + ", rank " + std::to_string(r) + " " + plans);
     }
   }
+}
+
+// Of what all ranks have told, or know equally.
+void GpuGroup::describe_gpus() {
+  std::vector<std::string> kinds = models_;
+  std::sort(kinds.begin(), kinds.end());
+  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
+  for (const std::string& kind : kinds) gpus_ += (gpus_.empty() ? "" : " and ") + kind;
+  if (sharers() > 1) gpus_ += ", " + std::to_string(sharers()) + " ranks on one";
+  gpus_ += on_device_ ? ", peer memory" : ", pinned host memory";
+  if (!ll128_) gpus_ += ", without lines of 128 bytes";
 }
 
 bool GpuGroup::read_state(RankState& state) const noexcept {

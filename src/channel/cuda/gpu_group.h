@@ -42,6 +42,7 @@ struct GpuGroupRequest {
   int max_blocks = 0;          // of a kernel, as this rank wants it; 0: no wish
   bool messages_only = false;  // no collectives
   std::string plans;           // which plans it has: ranks must agree
+  std::string tuning;          // which tuning table it has: told to all
 };
 
 class GpuGroup {
@@ -57,6 +58,10 @@ class GpuGroup {
   // All pairs store lines of 128 bytes whole: the probe has found none torn, and all links have native atomics.
   bool ll128() const noexcept { return ll128_; }
   const std::string& transport() const noexcept { return transport_; }
+  // CudaCommunicator::gpus().
+  const std::string& gpus() const noexcept { return gpus_; }
+  // All ranks' GpuGroupRequest::tuning.
+  const std::vector<std::string>& tunings() const noexcept { return tunings_; }
   // Most blocks of a kernel, the same on all ranks: the least that a rank wants; and the blocks of ranks that share a
   // GPU wait for each other, so all of them must find room on it at once.
   int most_blocks() const noexcept { return most_blocks_; }
@@ -89,6 +94,7 @@ class GpuGroup {
   void connect(Store& store, bool on_device);
   void make_stream();
   void agree(Store& store);
+  void describe_gpus();
   ScratchLayout layout() const;
   SymmetricRequest symmetric_request(const std::string& what, std::size_t bytes) const;
   void make_world();
@@ -105,6 +111,9 @@ class GpuGroup {
   int most_blocks_ = kMaxBlocks;
   cudaStream_t stream_ = nullptr;  // make_stream()
   std::string transport_;
+  std::vector<std::string> models_;  // of all ranks' GPUs
+  std::vector<std::string> tunings_;
+  std::string gpus_;
   std::mutex ports_mutex_;
   std::unique_ptr<GpuPorts> ports_;
   std::atomic<GpuPorts*> made_ports_{nullptr};  // ports_, once made

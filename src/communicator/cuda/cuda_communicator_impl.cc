@@ -29,7 +29,8 @@ void load_kernels() {
 }
 
 std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int rank, int size,
-                                     const CudaOptions& options, int device, const PlanFiles& plans) {
+                                     const CudaOptions& options, int device, const PlanFiles& plans,
+                                     const Tuning& tuning) {
   if (size > device::kMaxRanks) {
     throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
                                              " ranks, not " + std::to_string(size));
@@ -51,7 +52,13 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.plans = plans.files.empty() ? "has none"
                                       : "has " + std::to_string(plans.files.size()) + " of fingerprint " +
                                             std::to_string(plans.identity);
+  request.tuning = tuning_text(tuning.identity, tuning.path);
   return std::make_shared<GpuGroup>(store, request);
+}
+
+// A rank that only sends messages chooses nothing.
+Tuning load_tuning_of(const CudaOptions& options, int size) {
+  return options.messages_only ? Tuning() : load_tuning(*options.config, size, TunedDevice::kGpu);
 }
 
 std::uint64_t to_ns(std::chrono::milliseconds timeout) {
@@ -90,7 +97,8 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
       compile_mode_(parse_compile_mode(options.compile)),
       logger_(parse_log_level(options.config->log_level), rank),
       plan_files_(load_plans(options.plan_path, size, cache_folder(*options.config))),
-      group_(make_group(store, id, rank, size, options, device, plan_files_)),
+      tuning_(load_tuning_of(options, size)),
+      group_(make_group(store, id, rank, size, options, device, plan_files_, tuning_)),
       shared_board_(make_board(*group_, store, size, options.messages_only)),
       board_(rank, tables_of(shared_board_.get(), size)),
       log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
@@ -104,6 +112,7 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
     const std::vector<std::uint64_t> admitted = admit(store, plans, false);
     if (plans_ != nullptr) plans_->table().set_files(admitted);  // a rank on its own has none
   }
+  use_tuning(store);
   if (forced_ && forced_->copy_engine) {
     const DeviceGuard guard(device);
     copy_streams_.prepare(rank);
@@ -247,13 +256,15 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono:
     run_messages(call, static_cast<cudaStream_t>(stream));
   } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
     run_direct(call, *place, forced_ && uses_copy_engines(call), static_cast<cudaStream_t>(stream));
+  } else if (const TunedStep* step = tuned(call); step != nullptr && step->plan != nullptr) {
+    run_plan(call, *step->plan, static_cast<cudaStream_t>(stream));
   } else {
     run_collective(call, static_cast<cudaStream_t>(stream));
   }
 }
 
 void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream) {
-  const Choice choice = choose(shape_of(call), forced_);
+  const Choice choice = kernel_for(call);
   const CallRecord record = record_of(call, number_of(choice));
   log(call, record, name_of(choice), launch_collective(call, choice, record.hash, stream));
 }
@@ -393,7 +404,8 @@ std::string CudaCommunicatorImpl::explain(const Call& call) const {
   if (takes_registered() && registrations_.place_of(call, size_)) {
     return forced_ && uses_copy_engines(call) ? "copy_engine" : "registered";
   }
-  return to_string(choose(shape_of(call), forced_));
+  if (const TunedStep* step = tuned(call); step != nullptr && step->plan != nullptr) return step->plan->name;
+  return to_string(kernel_for(call));
 }
 
 }  // namespace tutti::cuda

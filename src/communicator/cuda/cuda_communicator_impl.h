@@ -18,6 +18,7 @@
 #include "algorithm/cuda/plan_add_rms_norm.h"
 #include "algorithm/cuda/plan_exchange.h"
 #include "algorithm/plan/plan_files.h"
+#include "algorithm/tuning/tuned.h"
 #include "base/log.h"
 #include "channel/call_record.h"
 #include "channel/cuda/gpu_group.h"
@@ -28,6 +29,7 @@
 #include "communicator/cuda/quiet_device.h"
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
+#include "communicator/cuda/tuned_calls.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::cuda {
@@ -79,6 +81,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::string candidates(const Call& call) const override;
   std::string explain_in(const Call& call) const override;
   const std::string& transport() const noexcept override { return group_->transport(); }
+  const std::string& gpus() const noexcept override { return group_->gpus(); }
   Metrics metrics() const override;
   void reset_metrics() noexcept override;
   std::string flight_record() const override;
@@ -107,6 +110,12 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // The plan that the call takes; null: none. `lock` holds mutex_, and is given up while a function of the program
   // chooses.
   const TablePlan* plan_of(const Call& call, std::unique_lock<std::mutex>& lock) const;
+  // Takes what ranks have measured, if all have the same table. Part of the constructor.
+  void use_tuning(Store& store);
+  // What the table says of the call; null: nothing.
+  const TunedStep* tuned(const Call& call) const noexcept;
+  // The kernel of a call that runs no plan.
+  Choice kernel_for(const Call& call) const;
   void run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream);
   CompiledPlans::Options compile_options() const;
   void load_compiled(const Call& call, const TablePlan& plan, cudaStream_t stream);
@@ -145,6 +154,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   const CompileMode compile_mode_;
   const Logger logger_;
   const PlanFiles plan_files_;
+  const Tuning tuning_;  // of this rank
   // Shared with the graphs that hold its kernels.
   const std::shared_ptr<GpuGroup> group_;
 
@@ -159,6 +169,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   Registrations registrations_;
 
   mutable std::mutex mutex_;
+  TunedCalls tuned_calls_;              // const after the constructor
   QuietDevice::Member quiet_;           // what loads compiled plans; const once it is added
   std::shared_ptr<DevicePlans> plans_;  // null without any; shared with the graphs that hold its kernels
   StreamOrder collectives_, messages_;

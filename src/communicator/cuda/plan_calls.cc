@@ -3,6 +3,7 @@
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
+#include "algorithm/user/algorithm_source.h"
 #include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "communicator/named_algorithm.h"
@@ -92,14 +93,48 @@ const TablePlan* CudaCommunicatorImpl::plan_of(const Call& call, std::unique_loc
   return forced_ ? nullptr : plans_->table().first_fit(shape);
 }
 
+void CudaCommunicatorImpl::use_tuning(Store& store) {
+  if (rank_ == 0 && !tuning_.complaint.empty()) logger_.warning(tuning_.complaint);
+  if (const std::string difference = tuning_difference(group_->tunings()); !difference.empty()) {
+    if (rank_ == 0) logger_.warning("group '" + options_.name + "': " + difference);
+    return;
+  }
+  if (tuning_.table == nullptr || forced_) return;
+  std::vector<TuningRule> rules = rules_on_gpus(*tuning_.table, size_, group_->gpus());
+  if (rules.empty()) return;
+  std::vector<UserAlgorithmPtr> algorithms;
+  for (const PlanFile& file : tuning_.plans) algorithms.push_back(plan_algorithm(file));
+  std::vector<const TablePlan*> plans;
+  if (!algorithms.empty()) {
+    for (const std::uint64_t identity : admit(store, algorithms, false)) {
+      if (const TablePlan* plan = plans_->table().find(identity)) plans.push_back(plan);
+    }
+  }
+  tuned_calls_ = TunedCalls(std::move(rules), plans);
+}
+
+const TunedStep* CudaCommunicatorImpl::tuned(const Call& call) const noexcept {
+  return forced_ || call.uneven ? nullptr : tuned_calls_.step_for(plan_shape_of(call), shape_of(call));
+}
+
+Choice CudaCommunicatorImpl::kernel_for(const Call& call) const {
+  const TunedStep* const step = tuned(call);
+  return choose(shape_of(call), step != nullptr && step->plan == nullptr ? std::optional(step->kernel) : forced_);
+}
+
 std::string CudaCommunicatorImpl::candidates(const Call& call) const {
   const std::string taken = explain(call);
   if (forced_) return "-> " + taken + ": forced by TUTTI_CUDA_ALGORITHM\n";
   std::unique_lock lock(mutex_);
-  const TablePlan* const plan = runs_as_messages(call) ? nullptr : plan_of(call, lock);
-  std::string text = plans_ != nullptr ? plans_->table().explain(plan_shape_of(call), plan) : "";
-  if (plan == nullptr) return text + "-> " + taken + ": Tutti's own kernels\n";
-  return text + "   " + to_string(choose(shape_of(call), forced_)) + ": would work; a plan is preferred\n";
+  const CallShape shape = plan_shape_of(call);
+  const bool messages = runs_as_messages(call);
+  const TablePlan* const plan = messages ? nullptr : plan_of(call, lock);
+  std::string text = plans_ != nullptr ? plans_->table().explain(shape, plan) : "";
+  if (plan != nullptr) return text + "   " + to_string(kernel_for(call)) + ": would work; a plan is preferred\n";
+  const bool registered = takes_registered() && registrations_.place_of(call, size_);
+  const TunedStep* const step = messages || registered ? nullptr : tuned(call);
+  if (step != nullptr) return text + tuned_calls_.explain(shape, shape_of(call), *step);
+  return text + "-> " + taken + ": Tutti's own kernels\n";
 }
 
 // Asks for what the call's segments could run, all of one size but the last, and loads what is there.

@@ -72,6 +72,19 @@ TEST(TuningTable, BecomesRulesOfOneGroup) {
   EXPECT_TRUE(rules_of(read, 2, true).empty());
 }
 
+// What was measured on some GPUs counts there, and for no call on CPUs.
+TEST(TuningTable, OnGpusHoldsForThoseOnly) {
+  const TuningTable read =
+      read_tuning_table(table(cell("1024", "ring") + "," + cell("2048", "staged", R"(, "gpus": "A")") + "," +
+                              cell("4096", "ring", R"(, "gpus": "B, peer memory")")));
+  ASSERT_EQ(rules_of(read, 2, false).size(), 1u);
+  EXPECT_EQ(rules_of(read, 2, false)[0].bytes, 1024u);
+  ASSERT_EQ(rules_on_gpus(read, 2, "B, peer memory").size(), 1u);
+  EXPECT_EQ(rules_on_gpus(read, 2, "B, peer memory")[0].bytes, 4096u);
+  EXPECT_TRUE(rules_on_gpus(read, 3, "A").empty());
+  EXPECT_TRUE(rules_on_gpus(read, 2, "B").empty());
+}
+
 TEST(TuningTable, ErrorsNameThePlace) {
   const auto with = [](const std::string& from, const std::string& to) {
     std::string text = table(cell("1024", "ring"), R"({"name": "plan:a", "collective": "all_reduce", "ranks": 2,)"
@@ -87,6 +100,7 @@ TEST(TuningTable, ErrorsNameThePlace) {
   EXPECT_EQ(with("\"choice\": \"ring\"", "\"choice\": \"tree\""), "/cells/0/choice: it is not among those measured");
   EXPECT_EQ(with("\"ns\": 120", "\"us\": 120"), "/cells/0/measured/1/us: unknown key");
   EXPECT_EQ(with("\"ns\": 120", "\"ns\": 1.5"), "/cells/0/measured/1/ns: an integer is expected");
+  EXPECT_EQ(with("\"crowded\": false", "\"crowded\": false, \"gpus\": \"\""), "/cells/0/gpus: empty");
   EXPECT_EQ(with("\"crowded\": false, ", ""), "/cells/0: \"crowded\" is missing");
   EXPECT_EQ(with("\"file\": \"a.json\"", "\"file\": \"\""), "/plans/0/file: empty");
   EXPECT_EQ(with("\"measured_at\"", "\"when\""), "/when: unknown key");
@@ -162,6 +176,14 @@ TEST(Tuning, APlanMustBeTheOneThatWasMeasured) {
   ASSERT_EQ(tuning.plans.size(), 1u);
   EXPECT_EQ(tuning.plans[0].plan->name, "fine");
   EXPECT_TRUE(load_tuning(at(good), 3).plans.empty());
+  EXPECT_TRUE(load_tuning(at(good), 2, TunedDevice::kGpu).plans.empty());
+  std::string on_gpus = table(cell("1024", "ring", R"(, "gpus": "A")"), entry("plan:fine", digest));
+  for (std::size_t found = 0; (found = on_gpus.find("\"ring\"")) != std::string::npos;) {
+    on_gpus.replace(found, 6, "\"plan:fine\"");
+  }
+  const std::string gpu_file = here.write("gpus.json", on_gpus);
+  EXPECT_TRUE(load_tuning(at(gpu_file), 2).plans.empty());
+  EXPECT_EQ(load_tuning(at(gpu_file), 2, TunedDevice::kGpu).plans.size(), 1u);
   for (const std::string& bad : {entry("plan:fine", std::string(64, '0')), entry("plan:other", digest)}) {
     const std::string path = here.write("bad.json", table(cell("1024", "ring"), bad));
     EXPECT_EQ(refusal_of(at(path)).find(path + ": /plans/0: " + file + " is not the plan that was measured"), 0u)

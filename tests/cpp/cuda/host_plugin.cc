@@ -1,14 +1,23 @@
 // A plug-in for CUDA whose device memory is the host's: its communicators make every call by a Communicator on CPUs, at
 // once, so that what lies above a plug-in is tested without a GPU. Like the real one it meets the other ranks under
-// kCudaTopic first, and takes plans from files and from programs.
+// kCudaTopic first, takes plans from files and from programs, and follows a tuning table.
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "algorithm/cuda/choice.h"
+#include "algorithm/cuda/plan_exchange.h"
 #include "algorithm/plan/plan_files.h"
 #include "algorithm/plan/verdict_store.h"
+#include "algorithm/tuning/tuned.h"
+#include "algorithm/user/algorithm_source.h"
+#include "base/log.h"
 #include "bootstrap/exchange.h"
+#include "communicator/cuda/tuned_calls.h"
 #include "support/cuda_communicators.h"
 #include "tutti/device/channel.cuh"
 #include "tutti/device/port.cuh"
@@ -36,13 +45,44 @@ class HostMemory final : public CudaMemory {
   std::vector<std::byte> memory_;
 };
 
+// Chooses as the real one does, by options and by the tuning table, says so, and runs the call on CPUs: by the plan
+// that was chosen, or in the name of the kernel.
 class PluginCommunicator final : public test::HostCommunicator {
  public:
-  PluginCommunicator(Store& store, const std::string& id, int rank, int size, const CudaOptions& options)
-      : HostCommunicator(store, id, rank, size, options), messages_only_(options.messages_only) {}
+  PluginCommunicator(Store& store, const std::string& id, int rank, int size, const CudaOptions& options,
+                     const Tuning& tuning, const std::string& difference)
+      : HostCommunicator(store, id, rank, size, without_tuning(options)),
+        messages_only_(options.messages_only),
+        has_files_(!options.plan_path.empty()),
+        forced_(cuda::parse_forced(options.algorithm)) {
+    if (!difference.empty()) {
+      if (rank == 0) Logger(parse_log_level(options.config->log_level), rank).warning(difference);
+    } else if (tuning.table != nullptr && !forced_) {
+      use(store, id, tuning);
+    }
+  }
   void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override {
     if (messages_only_) throw_error(ErrorKind::kInternal, "a collective of a pair");
-    HostCommunicator::run(call, stream, timeout);
+    const cuda::TunedStep* const step = tuned(call);
+    if (step == nullptr || step->plan == nullptr) {
+      last_kernel_ = cuda::name_of(cuda::choose(on_gpu(call), step != nullptr ? std::optional(step->kernel) : forced_));
+      return HostCommunicator::run(call, stream, timeout);
+    }
+    Call planned = call;
+    const AlgorithmChoice choice{plans_.at(step->plan)};
+    planned.choice = &choice;
+    HostCommunicator::run(planned, stream, timeout);
+  }
+  std::string candidates(const Call& call) const override {
+    const cuda::TunedStep* const step = tuned(call);
+    return step != nullptr ? tuned_.explain(shape_of(call), on_gpu(call), *step) : HostCommunicator::candidates(call);
+  }
+  Metrics metrics() const override {
+    Metrics metrics = HostCommunicator::metrics();
+    for (MetricsRow& row : metrics.rows) {
+      if (!row.algorithm.starts_with("plan:")) row.algorithm = last_kernel_;
+    }
+    return metrics;
   }
   std::shared_ptr<CudaMemory> allocate(Store&, const std::string&, std::size_t bytes) override {
     return std::make_shared<HostMemory>(bytes);
@@ -50,7 +90,47 @@ class PluginCommunicator final : public test::HostCommunicator {
   bool is_capturing(CudaStream stream) const override { return captures(stream); }
 
  private:
-  const bool messages_only_;
+  static CudaOptions without_tuning(CudaOptions options) {
+    options.config->tuning_path = "none";
+    return options;
+  }
+  void use(Store& store, const std::string& id, const Tuning& tuning) {
+    std::vector<UserAlgorithmPtr> algorithms;
+    for (const PlanFile& file : tuning.plans) algorithms.push_back(plan_algorithm(file));
+    cuda::PlanOffer offer(algorithms, nullptr, rank(), size(), 64, false);
+    offer.agree(tutti::exchange(store, id, "plans", rank(), size(), offer.text(), std::chrono::minutes(1)));
+    table_.add(offer.take_new());
+    std::vector<const cuda::TablePlan*> plans;
+    for (const UserAlgorithmPtr& algorithm : algorithms) {
+      plans.push_back(table_.find(algorithm->identity()));
+      plans_[plans.back()] = algorithm;
+    }
+    tuned_ = cuda::TunedCalls(rules_on_gpus(*tuning.table, size(), gpus()), plans);
+  }
+  const cuda::TunedStep* tuned(const Call& call) const {
+    if (forced_ || has_files_ || call.uneven || call.choice != nullptr) return nullptr;
+    return tuned_.step_for(shape_of(call), on_gpu(call));
+  }
+  CallShape shape_of(const Call& call) const {
+    CallShape shape;
+    shape.collective = call.collective;
+    shape.dtype = call.dtype;
+    shape.op = call.op;
+    shape.bytes = cuda::agreed_bytes(call, size());
+    shape.ranks = size();
+    shape.root = call.root;
+    return shape;
+  }
+  cuda::CudaShape on_gpu(const Call& call) const {
+    return {call.collective, call.dtype, size(), cuda::agreed_bytes(call, size()), 64, true};
+  }
+
+  const bool messages_only_, has_files_;
+  const std::optional<cuda::ForcedChoice> forced_;
+  cuda::PlanTable table_;
+  cuda::TunedCalls tuned_;
+  std::map<const cuda::TablePlan*, UserAlgorithmPtr> plans_;
+  std::string last_kernel_;
 };
 
 class HostDevice final : public test::BareDevice {
@@ -63,8 +143,11 @@ class HostDevice final : public test::BareDevice {
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {
     static_cast<void>(load_plans(options.plan_path, size, cache_folder(*options.config)));
-    exchange(store, id, kCudaTopic, rank, size, "", options.timeout);
-    return std::make_shared<PluginCommunicator>(store, id, rank, size, options);
+    Tuning tuning;
+    if (!options.messages_only) tuning = load_tuning(*options.config, size, TunedDevice::kGpu);
+    const std::string difference = cuda::tuning_difference(
+        exchange(store, id, kCudaTopic, rank, size, cuda::tuning_text(tuning.identity, tuning.path), options.timeout));
+    return std::make_shared<PluginCommunicator>(store, id, rank, size, options, tuning, difference);
   }
 };
 

@@ -48,6 +48,7 @@ class BareCommunicator : public CudaCommunicator {
   std::string candidates(const Call& call) const override { return explain(call); }
   std::string explain_in(const Call& call) const override { return explain(call); }
   const std::string& transport() const noexcept override { return transport_; }
+  const std::string& gpus() const noexcept override { return gpus_; }
   Metrics metrics() const override { return {}; }
   void reset_metrics() noexcept override {}
   std::string flight_record() const override { return {}; }
@@ -56,6 +57,7 @@ class BareCommunicator : public CudaCommunicator {
  private:
   const int rank_, size_, device_;
   const std::string transport_ = "peer memory of nothing";
+  const std::string gpus_ = "no GPU";
 };
 
 // Makes every call at once, by a Communicator on CPUs, in memory that the host reaches.
