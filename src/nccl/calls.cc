@@ -1,5 +1,7 @@
 #include "nccl/calls.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -39,15 +41,18 @@ ncclResult_t issue(const Served& served, const Arguments& from) noexcept {
   });
 }
 
-void adopt_made(const Making& making, bool in_company) {
-  const ncclComm_t comm = making.comm != nullptr ? *making.comm : nullptr;
-  if (making.without != nullptr) {
-    adopt_without(comm, making.without);
-  } else if (making.parent != nullptr) {
-    adopt_split(making.parent, making.color, making.key, comm, in_company);
-  } else {
-    adopt(comm, making.id, making.rank, making.size, in_company);
-  }
+// Of several GPUs of this thread's: the first call of each, then the second of each. What one call's kernel waits for
+// on another GPU is then behind one call there at most, and no queue of launches fills up before the rank that would
+// empty it. On each GPU the calls keep their order, as if it had a process of its own.
+std::vector<Queued> by_turns(std::vector<Queued> calls) {
+  std::map<int, std::size_t> issued;
+  std::vector<std::pair<std::size_t, std::size_t>> order;  // turn, place
+  for (std::size_t i = 0; i < calls.size(); ++i) order.emplace_back(issued[calls[i].served->cuda->device()]++, i);
+  if (issued.size() < 2) return calls;
+  std::sort(order.begin(), order.end());
+  std::vector<Queued> sorted;
+  for (const auto& [turn, place] : order) sorted.push_back(std::move(calls[place]));
+  return sorted;
 }
 
 }  // namespace
@@ -79,15 +84,10 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
   return true;
 }
 
-void made(const Making& making) noexcept {
-  static_cast<void>(guarded([&] {
-    Group& open = group();
-    if (open.depth > 0) {
-      open.making.push_back(making);
-    } else {
-      adopt_made(making, /*in_company=*/false);
-    }
-  }));
+void made(std::vector<Making> making) noexcept {
+  Group& open = group();
+  if (open.depth == 0) return adopt_all(making);
+  static_cast<void>(guarded([&] { open.making.insert(open.making.end(), making.begin(), making.end()); }));
 }
 
 ncclResult_t group_start() noexcept {
@@ -99,9 +99,9 @@ ncclResult_t group_start() noexcept {
 ncclResult_t group_end() noexcept {
   Group& open = group();
   if (open.depth == 0 || --open.depth > 0) return TUTTI_NCCL_PASS(ncclGroupEnd, ());
-  const std::vector<Queued> calls = std::exchange(open.calls, {});
+  std::vector<Queued> calls = std::exchange(open.calls, {});
   const std::vector<Making> making = std::exchange(open.making, {});
-  ncclResult_t first = ncclSuccess;
+  ncclResult_t first = guarded([&] { calls = by_turns(std::move(calls)); });
   // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
   for (const Queued& queued : calls) {
     const ncclResult_t result = issue(*queued.served, queued.call);
@@ -110,9 +110,7 @@ ncclResult_t group_end() noexcept {
   // The real group is ended in any case, but its success does not hide our failure.
   const ncclResult_t rest = TUTTI_NCCL_PASS(ncclGroupEnd, ());
   if (rest == ncclSuccess || rest == ncclInProgress) {
-    for (const Making& each : making) {
-      static_cast<void>(guarded([&] { adopt_made(each, making.size() > 1); }));
-    }
+    if (!making.empty()) adopt_all(making);
   }
   return first != ncclSuccess ? first : rest;
 }

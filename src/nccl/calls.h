@@ -7,26 +7,18 @@
 // Thread rule: groups belong to a thread, as NCCL has it.
 #pragma once
 
+#include <vector>
+
+#include "nccl/adoption.h"
 #include "nccl/decision.h"
-#include "nccl/unique_id.h"
 
 namespace tutti::nccl {
 
 // Decides, counts, and runs or queues a collective. False: it is for the real library; `result` is untouched.
 bool take_call(const Arguments& call, ncclResult_t& result) noexcept;
 
-// A communicator that the real library makes now, or at the end of this thread's group of calls.
-struct Making {
-  ncclComm_t* comm = nullptr;
-  int rank = -1;
-  int size = 0;
-  ncclUniqueId id{};
-  ncclComm_t parent = nullptr;  // of a split: then colour and key count
-  int color = -1;
-  int key = 0;
-  const char* without = nullptr;  // why it is left to NCCL in any case
-};
-void made(const Making& making) noexcept;
+// Communicators that the real library has made, or makes at the end of this thread's group of calls.
+void made(std::vector<Making> making) noexcept;
 
 ncclResult_t group_start() noexcept;
 ncclResult_t group_end() noexcept;

@@ -45,6 +45,8 @@ class Circle {
 
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
+  // Equal for circles that share a connection, and so a lock.
+  const void* family() const noexcept { return family_.get(); }
   const std::string& secret() const noexcept;
 
   // Every rank says what it has; a refusal is any card that begins with '!', and what follows is its reason. The ranks

@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <fstream>
-#include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -70,15 +69,14 @@ std::string link(const char* file) {
   return text;
 }
 
-// What ranks compare: host, process, settings.
+// What ranks compare.
 struct Card {
-  std::string host, process, settings;
+  std::string host, settings;
   static Card own() {
     const Config config = config_from_environment();
     Card card;
     // With the network namespace: what they say to each other goes by its loopback interface.
     card.host = line_of("/proc/sys/kernel/random/boot_id") + " " + config.host_id + " " + link("/proc/self/ns/net");
-    card.process = link("/proc/self/ns/pid") + " " + std::to_string(::getpid());
     card.settings = "Tutti " TUTTI_VERSION ", ";
     card.settings += driver() != nullptr ? "copies" : "no copies";
     if (!config.cuda_algorithm.empty()) card.settings += " TUTTI_CUDA_ALGORITHM=" + config.cuda_algorithm;
@@ -90,23 +88,19 @@ struct Card {
     }
     return card;
   }
-  std::string text() const { return host + "\n" + process + "\n" + settings; }
+  std::string text() const { return host + "\n" + settings; }
   static Card parse(const std::string& text) {
-    const std::size_t a = std::min(text.find('\n'), text.size());
-    const std::size_t b = std::min(text.find('\n', a + 1), text.size());
-    return {text.substr(0, a), text.substr(std::min(a + 1, text.size()), b - std::min(a + 1, b)),
-            text.substr(std::min(b + 1, text.size()))};
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
   }
 };
 
 // What speaks against a group, or nothing.
 std::string judge(const std::vector<std::string>& texts) {
-  std::map<std::string, std::size_t> processes;
   const Card first = Card::parse(texts[0]);
   for (std::size_t r = 0; r < texts.size(); ++r) {
     const Card card = Card::parse(texts[r]);
     if (card.host != first.host) return "its ranks lie on several hosts";
-    if (!processes.emplace(card.process, r).second) return "several of its ranks are in one process";
     if (card.settings != first.settings) {
       return "the settings of ranks 0 and " + std::to_string(r) + " differ: '" + first.settings + "' and '" +
              card.settings + "'";
@@ -118,7 +112,7 @@ std::string judge(const std::vector<std::string>& texts) {
 // Why this rank cannot be part of a group, or nothing. Cheap: nothing is made yet.
 std::string own_refusal(ncclComm_t comm, int rank, int size, bool in_company, int& device) {
   if (!settings().problem.empty()) return settings().problem;
-  if (in_company) return "several communicators are made in one group of calls";
+  if (in_company) return "several communicators are made on a GPU in one group of calls";
   if (forked_child()) return "Tutti was used before fork()";
   ncclResult_t state = ncclSuccess;
   int its_rank = -1, its_size = 0;
@@ -209,9 +203,8 @@ void adopt_without(ncclComm_t comm, const std::string& reason) {
   keep(comm, std::move(served));
 }
 
-void adopt(ncclComm_t comm, const ncclUniqueId& id, int rank, int size, bool in_company) {
+void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, bool in_company) {
   if (comm == nullptr) return;
-  const auto place = read_place(id);
   if (size == 1 || size > kMostRanks) {
     // As on all ranks, so nobody meets; its parts are NCCL's, too.
     if (place) take_offer(*place);
@@ -233,7 +226,7 @@ void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, bool in
   if (from != nullptr && from->circle != nullptr) circle = from->circle->split(color, key, in_company);
   if (comm == nullptr) return;
   if (circle == nullptr) {
-    return adopt_without(comm, in_company ? "several communicators are made in one group of calls"
+    return adopt_without(comm, in_company ? "several communicators are made on a GPU in one group of calls"
                                           : "it was split from one whose ranks had not agreed");
   }
   if (circle->size() == 1) return adopt_without(comm, "a single rank");

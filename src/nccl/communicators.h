@@ -29,9 +29,9 @@ struct Served {
 // Null for a communicator that is not known.
 std::shared_ptr<Served> find(ncclComm_t comm);
 
-// After NCCL has made `comm`. `in_company` tells that this thread makes several at once, which would wait for each
-// other: such a rank refuses.
-void adopt(ncclComm_t comm, const ncclUniqueId& id, int rank, int size, bool in_company);
+// After NCCL has made `comm`. `in_company` tells that others are made which it would wait for, or they for it
+// (adoption.h): such a rank refuses.
+void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, bool in_company);
 void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, bool in_company);
 void adopt_without(ncclComm_t comm, const std::string& reason);
 

@@ -2,6 +2,8 @@
 //
 // What the real library calls by its own public names comes here, too, and goes straight back (InReal).
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "nccl/calls.h"
 #include "nccl/circle.h"
@@ -10,6 +12,7 @@
 #include "nccl/real_library.h"
 #include "nccl/report.h"
 #include "nccl/settings.h"
+#include "nccl/unique_id.h"
 
 #define TUTTI_NCCL_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -30,7 +33,7 @@ ncclResult_t collective(const Arguments& call, PassOn&& pass_on) noexcept {
 
 // After the real library has made a communicator, or will at the end of the group.
 ncclResult_t making(ncclResult_t result, const Making& what) noexcept {
-  if (looks() && (result == ncclSuccess || result == ncclInProgress)) made(what);
+  if (looks() && (result == ncclSuccess || result == ncclInProgress)) made({what});
   return result;
 }
 
@@ -38,7 +41,7 @@ Making by_id(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank) noexc
   Making what;
   what.comm = comm;
   what.size = size;
-  what.id = id;
+  what.place = read_place(id);
   what.rank = rank;
   return what;
 }
@@ -79,7 +82,20 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ra
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, const int* list) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommInitAll, (comm, devices, list));
-  for (int d = 0; d < devices; ++d) making(result, left(comm + d, "several of its ranks are in one process"));
+  if (!looks() || (result != ncclSuccess && result != ncclInProgress)) return result;
+  static_cast<void>(guarded([&] {
+    // All of its ranks are here.
+    const tutti::MeetingPlace place = tutti::offer_meeting_place("127.0.0.1");
+    std::vector<Making> ranks;
+    for (int d = 0; d < devices; ++d) {
+      Making& each = ranks.emplace_back();
+      each.comm = comm + d;
+      each.rank = d;
+      each.size = devices;
+      each.place = place;
+    }
+    made(std::move(ranks));
+  }));
   return result;
 }
 

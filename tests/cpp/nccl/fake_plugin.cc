@@ -26,18 +26,17 @@ class FakeCommunicator final : public test::BareCommunicator {
     check(call);
     if (failed || aborted_) throw_error(ErrorKind::kPeerLost, "rank 1 is gone");
     const std::lock_guard lock(mutex);
-    if (!log_text.empty()) log_text += " ";
-    log_text += to_string(call.collective);
-    log_text += ":";
-    log_text += std::to_string(call.count);
-    if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return;
-    std::ostringstream factor;
-    if (call.device_factor != nullptr) {
-      factor << "*at " << call.device_factor;
-    } else {
-      factor << "*" << call.factor;
+    std::ostringstream text;
+    text << (log_text.empty() ? "" : " ") << to_string(call.collective) << ":" << call.count;
+    if (device() != 0) text << "@" << device();
+    if (call.op == ReduceOp::kPremulSum && reduces(call.collective)) {
+      if (call.device_factor != nullptr) {
+        text << "*at " << call.device_factor;
+      } else {
+        text << "*" << call.factor;
+      }
     }
-    log_text += factor.str();
+    log_text += text.str();
   }
   void synchronize(CudaStream) override {}
   std::optional<Error> failure() const override {
@@ -67,7 +66,7 @@ class FakeDevice final : public test::BareDevice {
       char byte = 0;
       if (::read(std::atoi(fd), &byte, 1) != 1) throw_error(ErrorKind::kInternal, "nobody woke this rank");
     }
-    return std::make_shared<FakeCommunicator>(rank, size);
+    return std::make_shared<FakeCommunicator>(rank, size, options.device);
   }
 };
 

@@ -1,6 +1,5 @@
 // What the library under NCCL's name passes on: everything, where there is no group of Tutti's.
 #include <cstring>
-#include <thread>
 
 #include "nccl_ranks.h"
 
@@ -65,37 +64,6 @@ TEST(NcclFallsThrough, WhereASettingCannotBeRead) {
   run_ranks(2, [](Rank& rank) {
     ::setenv("TUTTI_NCCL_MAX_BYTES", "much", 1);
     everything(rank.communicator());
-    EXPECT_EQ(by_nccl(), kEverything);
-  });
-}
-
-TEST(NcclFallsThrough, ForRanksOfOneProcess) {
-  run_ranks(1, [](Rank&) {
-    ncclUniqueId id{};
-    ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    // In one group of calls, which makes both at its end.
-    std::array<ncclComm_t, 2> comms{};
-    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
-    for (int r = 0; r < 2; ++r) ASSERT_EQ(ncclCommInitRank(&comms[static_cast<std::size_t>(r)], 2, id, r), ncclSuccess);
-    ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
-    by_nccl();
-    everything(comms[0]);
-    EXPECT_EQ(by_nccl(), kEverything);
-    // By threads.
-    ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-    std::array<std::thread, 2> threads;
-    for (int r = 0; r < 2; ++r) {
-      const auto at = static_cast<std::size_t>(r);
-      threads[at] = std::thread([&, r, at] { EXPECT_EQ(ncclCommInitRank(&comms[at], 2, id, r), ncclSuccess); });
-    }
-    for (std::thread& thread : threads) thread.join();
-    by_nccl();
-    everything(comms[1]);
-    EXPECT_EQ(by_nccl(), kEverything);
-    // All at once: the stand-in does so by its own public names, which come here and go straight back.
-    ASSERT_EQ(ncclCommInitAll(comms.data(), 2, nullptr), ncclSuccess);
-    EXPECT_EQ(by_nccl(), "GroupStart GroupEnd CommInitAll");
-    everything(comms[0]);
     EXPECT_EQ(by_nccl(), kEverything);
   });
 }

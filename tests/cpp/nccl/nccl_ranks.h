@@ -36,6 +36,12 @@ inline std::string taken(const char* library, const char* function) {
 }
 inline std::string by_nccl() { return taken(STAND_IN_NCCL, "stand_in_take"); }
 inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
+// The device of communicators that this thread makes from now on.
+inline void on_device(int number) {
+  void* const handle = ::dlopen(STAND_IN_NCCL, RTLD_NOW | RTLD_LOCAL);
+  reinterpret_cast<void (*)(int)>(::dlsym(handle, "stand_in_device"))(number);
+  ::dlclose(handle);
+}
 // Every group of Tutti's in this process has failed from now on.
 inline void fail_tutti() { taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_fails"); }
 

@@ -27,6 +27,7 @@ std::string log_text;
 std::atomic<int> async_error{0};
 std::atomic<std::uint64_t> ids{0};
 std::set<unsigned> operations;
+thread_local int device = 0;
 
 ncclResult_t record(const char* name) {
   const std::lock_guard lock(mutex);
@@ -36,7 +37,7 @@ ncclResult_t record(const char* name) {
 }
 
 ncclResult_t make(const char* name, ncclComm_t* comm, int rank, int size) {
-  *comm = new ncclComm{rank, size, 0};
+  *comm = new ncclComm{rank, size, device};
   return record(name);
 }
 
@@ -50,6 +51,8 @@ EXPORT const char* stand_in_take() {
   log_text.clear();
   return taken.c_str();
 }
+// As cudaSetDevice: of communicators that this thread makes.
+EXPORT void stand_in_device(int number) { device = number; }
 EXPORT void stand_in_fails(int error) { async_error = error; }
 
 EXPORT ncclResult_t ncclGroupStart();
