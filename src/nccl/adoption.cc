@@ -7,20 +7,26 @@
 
 #include "nccl/communicators.h"
 #include "nccl/error_codes.h"
+#include "nccl/pending.h"
 #include "nccl/real_library.h"
 
 namespace tutti::nccl {
 namespace {
 
-void adopt_one(const Making& making, bool in_company) noexcept {
+constexpr const char* kCompany = "several communicators are made on a GPU in one group of calls";
+
+void adopt_one(const Making& making, const char* against) noexcept {
   static_cast<void>(guarded([&] {
     const ncclComm_t comm = making.comm != nullptr ? *making.comm : nullptr;
     if (making.without != nullptr) {
       adopt_without(comm, making.without);
     } else if (making.parent != nullptr) {
-      adopt_split(making.parent, making.color, making.key, comm, in_company);
+      if (!making.blocks) against = "it was split and does not block";
+      adopt_split(making.parent, making.color, making.key, comm, against);
+    } else if (!making.blocks) {
+      adopt_later(comm, making.place, making.rank, making.size);
     } else {
-      adopt(comm, making.place, making.rank, making.size, in_company);
+      adopt(comm, making.place, making.rank, making.size, against);
     }
   }));
 }
@@ -33,7 +39,7 @@ std::vector<bool> in_company(const std::vector<Making>& making) {
   std::vector<const void*> families(making.size(), nullptr);
   for (std::size_t i = 0; i < making.size(); ++i) {
     const Making& each = making[i];
-    if (each.without != nullptr) continue;
+    if (each.without != nullptr || !each.blocks) continue;
     const ncclComm_t comm = each.comm != nullptr ? *each.comm : nullptr;
     int device = -1;
     if (comm != nullptr && TUTTI_NCCL_PASS(ncclCommCuDevice, (comm, &device)) == ncclSuccess) {
@@ -58,19 +64,20 @@ std::vector<bool> in_company(const std::vector<Making>& making) {
 
 void adopt_all(const std::vector<Making>& making) noexcept {
   static_cast<void>(guarded([&] {
-    if (making.size() == 1) return adopt_one(making.front(), /*in_company=*/false);
+    if (making.size() == 1) return adopt_one(making.front(), nullptr);
     const std::vector<bool> company = in_company(making);
+    const auto alone = [&](std::size_t i) { return company[i] || making[i].without != nullptr || !making[i].blocks; };
     // Those that refuse come first: they wait for nobody, and others may wait for them.
     for (std::size_t i = 0; i < making.size(); ++i) {
-      if (company[i] || making[i].without != nullptr) adopt_one(making[i], company[i]);
+      if (alone(i)) adopt_one(making[i], company[i] ? kCompany : nullptr);
     }
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < making.size(); ++i) {
-      if (company[i] || making[i].without != nullptr) continue;
+      if (alone(i)) continue;
       try {
-        threads.emplace_back([&each = making[i]] { adopt_one(each, /*in_company=*/false); });
+        threads.emplace_back([&each = making[i]] { adopt_one(each, nullptr); });
       } catch (const std::exception&) {
-        adopt_one(making[i], /*in_company=*/true);  // there is no thread: its rank refuses
+        adopt_one(making[i], "there was no thread to form its group");
       }
     }
     for (std::thread& thread : threads) thread.join();

@@ -24,6 +24,7 @@ struct Making {
   ncclComm_t parent = nullptr;        // of a split: then colour and key count
   int color = -1;
   int key = 0;
+  bool blocks = true;
   const char* without = nullptr;  // why it is left to NCCL in any case
 };
 

@@ -9,6 +9,7 @@
 #include "nccl/communicators.h"
 #include "nccl/driver.h"
 #include "nccl/error_codes.h"
+#include "nccl/pending.h"
 #include "nccl/real_library.h"
 #include "nccl/report.h"
 
@@ -62,8 +63,14 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
   Arguments call = asked;
   // Now, as NCCL does: a queued call keeps the scalar of an operation that is destroyed before it is issued.
   if (served != nullptr && call.op > ncclAvg) call.scaled = served->scaled.find(call.op);
+  const bool message = call.function == Function::kSend || call.function == Function::kReceive;
+  if (!message && !may_call(call.comm, served)) {
+    set_last_error("tutti: the communicator is in progress: ask ncclCommGetAsyncError until it is not");
+    result = ncclInvalidArgument;
+    return true;
+  }
   Reason reason = Reason::kCommunicator;
-  if (call.function == Function::kSend || call.function == Function::kReceive) {
+  if (message) {
     reason = Reason::kMessage;
   } else if (served != nullptr && served->cuda != nullptr) {
     reason = decide(call, served->common);
@@ -100,7 +107,7 @@ ncclResult_t group_end() noexcept {
   Group& open = group();
   if (open.depth == 0 || --open.depth > 0) return TUTTI_NCCL_PASS(ncclGroupEnd, ());
   std::vector<Queued> calls = std::exchange(open.calls, {});
-  const std::vector<Making> making = std::exchange(open.making, {});
+  std::vector<Making> making = std::exchange(open.making, {});
   ncclResult_t first = guarded([&] { calls = by_turns(std::move(calls)); });
   // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
   for (const Queued& queued : calls) {
@@ -110,6 +117,7 @@ ncclResult_t group_end() noexcept {
   // The real group is ended in any case, but its success does not hide our failure.
   const ncclResult_t rest = TUTTI_NCCL_PASS(ncclGroupEnd, ());
   if (rest == ncclSuccess || rest == ncclInProgress) {
+    for (Making& each : making) each.blocks = each.blocks && rest == ncclSuccess;
     if (!making.empty()) adopt_all(making);
   }
   return first != ncclSuccess ? first : rest;

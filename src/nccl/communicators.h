@@ -18,21 +18,32 @@
 
 namespace tutti::nccl {
 
+struct Pending;  // pending.h
+
 struct Served {
   std::unique_ptr<Circle> circle;          // null: splits are NCCL's, too
   std::shared_ptr<CudaCommunicator> cuda;  // null: every call goes to NCCL
   Common common;
   ScaledSums scaled;
   std::string reason;  // why there is no group
+  bool blocks = true;
+  std::shared_ptr<Pending> pending;  // of a communicator that does not block, until it is known what it has
 };
 
 // Null for a communicator that is not known.
 std::shared_ptr<Served> find(ncclComm_t comm);
 
-// After NCCL has made `comm`. `in_company` tells that others are made which it would wait for, or they for it
-// (adoption.h): such a rank refuses.
-void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, bool in_company);
-void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, bool in_company);
+// Makes `served` what is known of `comm`.
+void keep(ncclComm_t comm, std::shared_ptr<Served> served);
+// The same if `before` still is; null forgets it. False: it is not.
+bool replace(ncclComm_t comm, const std::shared_ptr<Served>& before, std::shared_ptr<Served> after);
+
+// True, and kept, if what all ranks know leaves it to NCCL.
+bool adopted_unmet(ncclComm_t comm, const std::optional<MeetingPlace>& place, int size);
+
+// After NCCL has made `comm`. With a reason `against` it, this rank refuses.
+void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const char* against);
+void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const char* against);
 void adopt_without(ncclComm_t comm, const std::string& reason);
 
 // Gives up the group: its kernels are awaited, unless they are aborted first.

@@ -9,6 +9,7 @@
 #include "nccl/circle.h"
 #include "nccl/communicators.h"
 #include "nccl/error_codes.h"
+#include "nccl/pending.h"
 #include "nccl/real_library.h"
 #include "nccl/report.h"
 #include "nccl/settings.h"
@@ -32,13 +33,15 @@ ncclResult_t collective(const Arguments& call, PassOn&& pass_on) noexcept {
 }
 
 // After the real library has made a communicator, or will at the end of the group.
-ncclResult_t making(ncclResult_t result, const Making& what) noexcept {
+ncclResult_t making(ncclResult_t result, Making what) noexcept {
+  what.blocks = what.blocks && result == ncclSuccess;
   if (looks() && (result == ncclSuccess || result == ncclInProgress)) made({what});
   return result;
 }
 
-Making by_id(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank) noexcept {
+Making by_id(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank, const ncclConfig_t* config) noexcept {
   Making what;
+  what.blocks = blocks(config, /*otherwise=*/true);
   what.comm = comm;
   what.size = size;
   what.place = read_place(id);
@@ -65,19 +68,21 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
-  return making(TUTTI_NCCL_PASS(ncclCommInitRank, (comm, ranks, id, rank)), by_id(comm, ranks, id, rank));
+  return making(TUTTI_NCCL_PASS(ncclCommInitRank, (comm, ranks, id, rank)), by_id(comm, ranks, id, rank, nullptr));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                                       ncclConfig_t* config) {
-  return making(TUTTI_NCCL_PASS(ncclCommInitRankConfig, (comm, ranks, id, rank, config)), by_id(comm, ranks, id, rank));
+  return making(TUTTI_NCCL_PASS(ncclCommInitRankConfig, (comm, ranks, id, rank, config)),
+                by_id(comm, ranks, id, rank, config));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids,
                                                         ncclUniqueId* id, ncclConfig_t* config) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommInitRankScalable, (comm, ranks, rank, ids, id, config));
   // All ranks give the same ids: they meet at the first.
-  return result != ncclSuccess && result != ncclInProgress ? result : making(result, by_id(comm, ranks, id[0], rank));
+  return result != ncclSuccess && result != ncclInProgress ? result
+                                                           : making(result, by_id(comm, ranks, id[0], rank, config));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, const int* list) {
@@ -93,6 +98,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, co
       each.rank = d;
       each.size = devices;
       each.place = place;
+      each.blocks = result == ncclSuccess && blocks(nullptr, /*otherwise=*/true);
     }
     made(std::move(ranks));
   }));
@@ -106,6 +112,8 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int k
   what.parent = parent;
   what.color = color;
   what.key = key;
+  const auto from = looks() ? find(parent) : nullptr;
+  what.blocks = blocks(config, from == nullptr || from->blocks);
   return making(TUTTI_NCCL_PASS(ncclCommSplit, (parent, color, key, comm, config)), what);
 }
 
@@ -124,7 +132,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const 
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  if (looks()) drop(comm);
+  if (looks() && !finalize_later(comm)) drop(comm);
   return TUTTI_NCCL_PASS(ncclCommFinalize, (comm));
 }
 
@@ -151,6 +159,10 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult
   if (result != ncclSuccess || *error != ncclSuccess || !looks()) return result;
   static_cast<void>(guarded([&] {
     const auto served = find(comm);
+    if (!ready(comm, served)) {
+      *error = ncclInProgress;
+      return;
+    }
     const auto failure = served != nullptr && served->cuda != nullptr ? served->cuda->failure() : std::nullopt;
     if (!failure) return;
     *error = code_of(failure->kind());

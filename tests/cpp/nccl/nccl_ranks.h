@@ -64,9 +64,9 @@ class Rank {
     }
     return value;
   }
-  // What wake() of another rank makes readable: rank 0's own pipe, which carries no id.
-  int wake_fd() const { return pipes_[0][0]; }
-  void wake() const { EXPECT_EQ(::write(pipes_[0][1], "!", 1), 1); }
+  // What wake() of the same number, 0 or 1, makes readable: the pipes that carry no id.
+  int wake_fd(int number = 0) const { return (number == 0 ? pipes_.front() : pipes_.back())[0]; }
+  void wake(int number = 0) const { EXPECT_EQ(::write((number == 0 ? pipes_.front() : pipes_.back())[1], "!", 1), 1); }
   ncclComm_t communicator() const {
     ncclComm_t comm = nullptr;
     EXPECT_EQ(ncclCommInitRank(&comm, size_, id(), rank_), ncclSuccess);
@@ -81,7 +81,7 @@ class Rank {
 
 // Runs `body` in `size` processes, bounded.
 inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
-  std::vector<std::array<int, 2>> pipes(static_cast<std::size_t>(size));
+  std::vector<std::array<int, 2>> pipes(static_cast<std::size_t>(size) + 1);
   for (auto& each : pipes) ASSERT_EQ(::pipe(each.data()), 0);
   std::fflush(nullptr);
   std::vector<pid_t> children;

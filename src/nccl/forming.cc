@@ -1,0 +1,150 @@
+#include "nccl/forming.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <vector>
+
+#include "base/registry.h"
+#include "nccl/driver.h"
+#include "nccl/real_library.h"
+#include "nccl/settings.h"
+#include "tutti/config.h"
+#include "tutti/error.h"
+
+namespace tutti::nccl {
+namespace {
+
+// NCCL's own start has just brought the ranks together; then each makes its part of the group, which ends after
+// form_time().
+std::chrono::milliseconds arrive() { return settings().patience; }
+std::chrono::milliseconds form_time() { return settings().patience * 3; }
+// NCCL waits without end, and so do calls under its name. (A year: what is added to a clock must not overflow.)
+constexpr std::chrono::hours kForever{24 * 365};
+
+std::string line_of(const char* file) {
+  std::string line;
+  std::getline(std::ifstream(file) >> std::ws, line);
+  return line;
+}
+
+std::string link(const char* file) {
+  char text[64] = {};
+  static_cast<void>(::readlink(file, text, sizeof(text) - 1));
+  return text;
+}
+
+// What ranks compare.
+struct Card {
+  std::string host, settings;
+  static Card own() {
+    const Config config = config_from_environment();
+    Card card;
+    // With the network namespace: what they say to each other goes by its loopback interface.
+    card.host = line_of("/proc/sys/kernel/random/boot_id") + " " + config.host_id + " " + link("/proc/self/ns/net");
+    card.settings = "Tutti " TUTTI_VERSION ", ";
+    card.settings += driver() != nullptr ? "copies" : "no copies";
+    if (!config.cuda_algorithm.empty()) card.settings += " TUTTI_CUDA_ALGORITHM=" + config.cuda_algorithm;
+    if (!config.cuda_transport.empty()) card.settings += " TUTTI_CUDA_TRANSPORT=" + config.cuda_transport;
+    for (int c = 0; c < kCollectives; ++c) {
+      const std::size_t limit = nccl::settings().max_bytes[static_cast<std::size_t>(c)];
+      if (limit == kMeasured) continue;
+      card.settings += std::string(" ") + to_string(static_cast<Function>(c)) + "=" + std::to_string(limit);
+    }
+    return card;
+  }
+  std::string text() const { return host + "\n" + settings; }
+  static Card parse(const std::string& text) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
+  }
+};
+
+// What speaks against a group, or nothing.
+std::string judge(const std::vector<std::string>& texts) {
+  const Card first = Card::parse(texts[0]);
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    const Card card = Card::parse(texts[r]);
+    if (card.host != first.host) return "its ranks lie on several hosts";
+    if (card.settings != first.settings) {
+      return "the settings of ranks 0 and " + std::to_string(r) + " differ: '" + first.settings + "' and '" +
+             card.settings + "'";
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string refusal_of(ncclComm_t comm, int rank, int size, int& device) noexcept try {
+  if (!settings().problem.empty()) return settings().problem;
+  if (forked_child()) return "Tutti was used before fork()";
+  ncclResult_t state = ncclSuccess;
+  int its_rank = -1, its_size = 0;
+  if (TUTTI_NCCL_PASS(ncclCommGetAsyncError, (comm, &state)) != ncclSuccess || state == ncclInProgress) {
+    return "it does not block";
+  }
+  if (state != ncclSuccess) return "NCCL has failed in it";
+  if (TUTTI_NCCL_PASS(ncclCommUserRank, (comm, &its_rank)) != ncclSuccess || its_rank != rank ||
+      TUTTI_NCCL_PASS(ncclCommCount, (comm, &its_size)) != ncclSuccess || its_size != size ||
+      TUTTI_NCCL_PASS(ncclCommCuDevice, (comm, &device)) != ncclSuccess) {
+    return "NCCL numbers its ranks differently";
+  }
+  CudaCommunicator::library();  // throws where there is no plug-in
+  return {};
+} catch (const std::exception& e) {
+  return e.what();
+}
+
+void form(Served& served, const std::string& refusal, int device, const std::atomic<bool>& given_up) {
+  Circle& circle = *served.circle;
+  std::string card;
+  try {
+    card = refusal.empty() ? Card::own().text() : "!" + refusal;
+  } catch (const std::exception& e) {
+    card = std::string("!") + e.what();
+  }
+  const Verdict can = circle.agree("can", card, arrive(), &judge, /*moving=*/true);
+  if (!can.yes) {
+    served.reason = can.reason;
+    return;
+  }
+  try {
+    if (can.place) circle.move_to(*can.place);
+  } catch (const std::exception& e) {
+    served.reason = e.what();  // the others miss this rank
+    return;
+  }
+  std::shared_ptr<CudaCommunicator> made;
+  card = "made";
+  try {
+    CudaOptions options;
+    options.device = device;
+    options.timeout = form_time();
+    options.name = "NCCL's communicator " + can.name;
+    options.secret = circle.secret();
+    options.plan_path = "none";  // the limits of what is taken were measured for Tutti's own kernels
+    made = CudaCommunicator::create(circle.store(), can.name, circle.rank(), circle.size(), options);
+    // Through host memory NCCL is the faster one.
+    if (made->transport().rfind("peer memory", 0) != 0) card = "!its GPUs are joined by " + made->transport();
+    // acquire: as the one that gives it up; nothing else is read by it.
+    if (given_up.load(std::memory_order_acquire)) card = "!a rank has given it up";
+  } catch (const std::exception& e) {
+    card = std::string("!") + e.what();
+  }
+  const Verdict have = circle.agree("have", card, form_time() + arrive(), nullptr, /*moving=*/false);
+  if (!have.yes) {
+    served.reason = have.reason;
+    if (made != nullptr) made->abort(have.reason);
+    return;
+  }
+  made->set_timeout(kForever);
+  served.common.size = circle.size();
+  served.common.copies = driver() != nullptr;
+  served.common.max_bytes = settings().max_bytes;
+  served.cuda = std::move(made);
+}
+
+}  // namespace tutti::nccl

@@ -1,0 +1,125 @@
+#include "nccl/pending.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "nccl/error_codes.h"
+#include "nccl/forming.h"
+
+namespace tutti::nccl {
+namespace {
+
+// In a thread of its own; without one, not at all.
+template <class Work>
+bool in_background(Work work) noexcept {
+  try {
+    std::thread([work = std::move(work)] { static_cast<void>(guarded(work)); }).detach();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+std::shared_ptr<Served> left(const std::string& reason) {
+  auto served = std::make_shared<Served>();
+  served->blocks = false;
+  served->reason = reason;
+  return served;
+}
+
+// With the other ranks, who hear the refusal if there is one.
+void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::string& refusal, int device) {
+  const Pending& pending = *before->pending;
+  std::shared_ptr<Served> after = left({});
+  try {
+    after->circle = std::make_unique<Circle>(*pending.place, pending.rank, pending.size);
+    form(*after, refusal, device, pending.given_up);
+  } catch (const std::exception& e) {
+    after->reason = e.what();
+  }
+  const std::shared_ptr<CudaCommunicator> cuda = after->cuda;
+  if (!replace(comm, before, std::move(after)) && cuda != nullptr) cuda->abort("given up while it was made");
+}
+
+bool begin(ncclComm_t comm, const std::shared_ptr<Served>& served, const std::string& refusal, int device) {
+  if (in_background([=] { settle(comm, served, refusal, device); })) return true;
+  // The others wait for this rank as for one that does not answer.
+  replace(comm, served, left("there was no thread to form its group"));
+  return false;
+}
+
+}  // namespace
+
+bool blocks(const ncclConfig_t* config, bool otherwise) noexcept {
+  const char* const said = std::getenv("NCCL_COMM_BLOCKING");
+  if (said != nullptr && (std::strcmp(said, "0") == 0 || std::strcmp(said, "1") == 0)) return *said == '1';
+  if (config == nullptr) return otherwise;
+  // The beginning of ncclConfig_t, which no version has changed.
+  struct {
+    std::size_t bytes;
+    unsigned magic, version;
+    int blocking;
+  } head;
+  constexpr unsigned kMagic = 0xcafebeef;
+  std::memcpy(&head, config, sizeof(head.bytes) + sizeof(head.magic));
+  if (head.magic != kMagic || head.bytes < sizeof(head)) return otherwise;
+  std::memcpy(&head, config, sizeof(head));
+  return head.blocking == 0 || head.blocking == 1 ? head.blocking == 1 : otherwise;
+}
+
+void adopt_later(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size) {
+  if (comm == nullptr || adopted_unmet(comm, place, size)) return;
+  std::shared_ptr<Served> served = left("not asked whether it is ready");
+  served->pending = std::make_shared<Pending>();
+  served->pending->place = place;
+  served->pending->rank = rank;
+  served->pending->size = size;
+  keep(comm, std::move(served));
+}
+
+bool ready(ncclComm_t comm, const std::shared_ptr<Served>& served) {
+  if (served == nullptr || served->pending == nullptr) return true;
+  Pending& pending = *served->pending;
+  {
+    const std::lock_guard lock(pending.mutex);
+    if (std::exchange(pending.begun, true)) return false;
+  }
+  int device = -1;
+  const std::string refusal = refusal_of(comm, pending.rank, pending.size, device);
+  return !begin(comm, served, refusal, device);
+}
+
+bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served) {
+  if (served == nullptr || served->pending == nullptr) return true;
+  Pending& pending = *served->pending;
+  {
+    const std::lock_guard lock(pending.mutex);
+    if (std::exchange(pending.begun, true)) return false;
+  }
+  const char* const reason = "it was used before a rank had asked whether it is ready";
+  // Known at once, so that this rank's next call is NCCL's, too.
+  if (!replace(comm, served, left(reason))) return true;
+  in_background([=] { settle(comm, served, reason, -1); });
+  return true;
+}
+
+bool finalize_later(ncclComm_t comm) {
+  std::shared_ptr<Served> served = find(comm);
+  if (served == nullptr || served->blocks || served->cuda == nullptr) return false;
+  std::shared_ptr<Served> ending = left("finalized");
+  ending->pending = std::make_shared<Pending>();
+  ending->pending->begun = true;
+  if (!replace(comm, served, ending)) return false;
+  const auto held = std::make_shared<std::shared_ptr<Served>>(std::move(served));
+  const auto end = [=] {
+    held->reset();  // waits for its kernels
+    replace(comm, ending, nullptr);
+  };
+  if (!in_background(end)) end();
+  return true;
+}
+
+}  // namespace tutti::nccl

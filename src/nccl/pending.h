@@ -1,0 +1,44 @@
+// Communicators that do not block: their groups form in the background, and until then ncclCommGetAsyncError says that
+// they are in progress. So do those that are finalized while Tutti's kernels run.
+//
+// A group begins to form when this rank is told for the first time that NCCL is ready, since only then may NCCL be
+// asked anything else. A rank that calls a collective without having asked has decided for all: the communicator is
+// NCCL's.
+//
+// Ownership: a thread in the background holds what it works on, and ends by itself within the bounds of an agreement.
+// Thread rule: any thread.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <optional>
+
+#include "nccl/communicators.h"
+
+namespace tutti::nccl {
+
+struct Pending {
+  std::optional<MeetingPlace> place;
+  int rank = -1;
+  int size = 0;
+  std::mutex mutex;                   // guards `begun`; a leaf
+  bool begun = false;                 // a thread works on it
+  std::atomic<bool> given_up{false};  // nobody wants it any more
+};
+
+// What NCCL makes of the program's configuration and NCCL_COMM_BLOCKING; `otherwise` is what counts without them.
+bool blocks(const ncclConfig_t* config, bool otherwise) noexcept;
+
+// After NCCL has begun to make `comm`.
+void adopt_later(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size);
+
+// NCCL is ready: whether Tutti is, too. Begins to form the group if nobody has yet.
+bool ready(ncclComm_t comm, const std::shared_ptr<Served>& served);
+
+// Before a collective: whether it may go on to NCCL. It may not while the ranks find out where it runs.
+bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served);
+
+// Gives up the group of a communicator that does not block. False: it blocks, or has none.
+bool finalize_later(ncclComm_t comm);
+
+}  // namespace tutti::nccl

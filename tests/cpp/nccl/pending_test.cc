@@ -1,0 +1,123 @@
+// Communicators that do not block: their groups form while the program asks whether they are ready.
+#include <thread>
+
+#include "nccl_ranks.h"
+
+namespace nccl_test {
+namespace {
+
+std::array<float, 64> buffer;
+
+ncclResult_t all_reduce(ncclComm_t comm, size_t count) {
+  return ncclAllReduce(buffer.data(), buffer.data(), count, ncclFloat32, ncclSum, comm, nullptr);
+}
+
+ncclComm_t begun(const Rank& rank) {
+  // The beginning of NCCL's configuration.
+  struct {
+    size_t bytes = 32;
+    unsigned magic = 0xcafebeef, version = 22703;
+    int blocking = 0;
+    int rest[3] = {};
+  } config;
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(
+      ncclCommInitRankConfig(&comm, rank.size(), rank.id(), rank.rank(), reinterpret_cast<ncclConfig_t*>(&config)),
+      ncclInProgress);
+  by_nccl();
+  return comm;
+}
+
+ncclResult_t state(ncclComm_t comm) {
+  ncclResult_t error = ncclInternalError;
+  EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+  return error;
+}
+
+void await(ncclComm_t comm) {
+  ncclResult_t now = ncclInProgress;
+  while (now == ncclInProgress) {
+    now = state(comm);
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(now, ncclSuccess);
+}
+
+void sleep_until_woken(const Rank& rank, int number = 0) {
+  char byte = 0;
+  EXPECT_EQ(::read(rank.wake_fd(number), &byte, 1), 1);
+}
+
+TEST(NcclPending, FormsWhileTheProgramAsks) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "90000", 1);
+    const ncclComm_t comm = begun(rank);
+    // Rank 0 asks, and hears at once, while rank 1 does not yet: twice of NCCL's, then of Tutti's.
+    if (rank.rank() == 1) sleep_until_woken(rank);
+    for (int i = 0; rank.rank() == 0 && i < 10; ++i) EXPECT_EQ(state(comm), ncclInProgress);
+    if (rank.rank() == 0) {
+      // A call now would run where the others may not run it.
+      EXPECT_EQ(all_reduce(comm, 1), ncclInvalidArgument);
+      EXPECT_NE(std::string(ncclGetLastError(comm)).find("in progress"), std::string::npos);
+      EXPECT_EQ(by_nccl(), "");
+      rank.wake();
+    }
+    await(comm);
+    EXPECT_EQ(all_reduce(comm, 2), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:2");
+    // Parts are NCCL's, on all ranks at once.
+    ncclComm_t part = nullptr;
+    EXPECT_EQ(ncclCommSplit(comm, 0, rank.rank(), &part, nullptr), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(part, 3), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "AllReduce:3");
+    EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess);
+    await(comm);
+    EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "CommFinalize AllReduce:4");
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  });
+}
+
+TEST(NcclPending, ARankThatDoesNotAskDecidesForNccl) {
+  for (const int silent : {0, 1}) {
+    run_ranks(2, [&](Rank& rank) {
+      ::setenv("TUTTI_NCCL_PATIENCE_MS", "90000", 1);
+      const ncclComm_t comm = begun(rank);
+      if (rank.rank() != silent) await(comm);
+      EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+      EXPECT_EQ(all_reduce(comm, 2), ncclSuccess);
+      EXPECT_EQ(by_nccl(), "AllReduce:1 AllReduce:2");
+      EXPECT_EQ(by_tutti(), "");
+      // Its refusal is said in the background: it goes on until the other one has heard.
+      if (rank.rank() == silent) {
+        sleep_until_woken(rank);
+      } else {
+        rank.wake();
+      }
+    });
+  }
+}
+
+TEST(NcclPending, WhatIsGivenUpIsNotServedByOthers) {
+  for (const bool abort : {false, true}) {
+    run_ranks(2, [&](Rank& rank) {
+      const ncclComm_t comm = begun(rank);
+      if (rank.rank() == 0) {
+        for (int i = 0; i < 5; ++i) EXPECT_EQ(state(comm), ncclInProgress);
+        EXPECT_EQ(abort ? ncclCommAbort(comm) : ncclCommDestroy(comm), ncclSuccess);
+        rank.wake();
+        sleep_until_woken(rank, 1);  // it lives on, and with it the store
+        return;
+      }
+      sleep_until_woken(rank);
+      await(comm);
+      EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+      EXPECT_EQ(by_nccl(), "AllReduce:1");
+      rank.wake(1);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace nccl_test
