@@ -74,6 +74,21 @@ TEST(NcclHostile, ARankWithoutThePlugIn) {
   }
 }
 
+// NCCL's id is for one communicator; whatever NCCL makes of a second one, its ranks do not meet where the first ones
+// did.
+TEST(NcclHostile, AnIdThatIsUsedAgain) {
+  run_ranks(2, [](Rank& rank) {
+    wait_for_ever();
+    const ncclUniqueId id = rank.id();
+    std::array<ncclComm_t, 2> comms{};
+    for (ncclComm_t& comm : comms) ASSERT_EQ(ncclCommInitRank(&comm, 2, id, rank.rank()), ncclSuccess);
+    by_nccl();
+    goes_to_nccl(comms[1]);
+    EXPECT_EQ(all_reduce(comms[0], 2), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:2");
+  });
+}
+
 // More ranks than Tutti serves need no meeting, nor a descriptor of each rank in the process that made the id.
 TEST(NcclHostile, LargeCommunicatorsCostNothing) {
   run_ranks(1, [](Rank&) {
