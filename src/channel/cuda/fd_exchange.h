@@ -33,11 +33,15 @@ struct FdExchange {
   std::vector<Peer> peers;  // by rank
   int clients = 0;          // ranks that fetch this rank's descriptors
   std::chrono::milliseconds timeout{};
+  // If there is one, called twice a second while this rank waits, which ends by the KnownToAll that it throws: for
+  // those who hear of a rank's failure elsewhere. On the caller's thread.
+  std::function<void()> look{};
 };
 
 // Collective among the processes. `take` gets each peer's descriptors, in rank order, and is done with one peer before
 // the next is asked: so few are open at once. It must not throw, or that peer's successors wait in vain. Throws
-// Error(kUnsupported) that names the rank that cannot be reached.
+// Error(kUnsupported) that names the rank that cannot be reached, and what `look` throws; then nobody is served any
+// more.
 void exchange_fds(const FdServer& server, const FdExchange& request, std::span<const int> own,
                   const std::function<void(std::size_t peer, std::vector<UniqueFd>)>& take);
 

@@ -90,6 +90,7 @@ void GpuGroup::make_stream() {
 SymmetricRequest GpuGroup::symmetric_request(const std::string& what, std::size_t bytes) const {
   SymmetricRequest request;
   request.id = request_.id + "/" + what;
+  request.group = request_.id;
   request.secret = request_.secret;
   request.rank = request_.rank;
   request.size = request_.size;

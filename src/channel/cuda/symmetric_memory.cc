@@ -65,8 +65,9 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   const std::shared_ptr<SharedMemory> own = make_own(request, mine.problem);
   mine.memory = std::to_string(reinterpret_cast<std::uintptr_t>(&own));
   std::vector<Card> cards;
+  const std::function<void()> look = [&] { throw_if_told(store, request.group, request.rank); };
   for (const std::string& text :
-       exchange(store, request.id, "cuda-card", request.rank, request.size, mine.pack(), request.timeout)) {
+       exchange(store, request.id, "cuda-card", request.rank, request.size, mine.pack(), request.timeout, look)) {
     cards.push_back(Card::unpack(text));
   }
   for (std::size_t r = 0; r < cards.size(); ++r) {
@@ -76,7 +77,7 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   }
   std::string problem;
   try {
-    FdExchange fds{request.id, request.secret, request.rank, {}, 0, request.timeout};
+    FdExchange fds{request.id, request.secret, request.rank, {}, 0, request.timeout, look};
     for (const Card& card : cards) {
       const bool here = card.process == mine.process;
       fds.peers.push_back({here ? "" : card.socket, here ? std::size_t{0} : std::size_t{1}});
@@ -100,11 +101,13 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
                                             : open_host_memory(received[r].get(), own->bytes()));
       }
     }
-  } catch (const Error& e) {
+  } catch (const KnownToAll&) {
+    throw;
+  } catch (const std::exception& e) {
     problem = e.what();
   }
   const std::vector<std::string> problems =
-      exchange(store, request.id, "cuda-mapped", request.rank, request.size, problem, request.timeout);
+      exchange(store, request.id, "cuda-mapped", request.rank, request.size, problem, request.timeout, look);
   for (std::size_t r = 0; r < problems.size(); ++r) {
     if (!problems[r].empty()) {
       throw KnownToAll(ErrorKind::kUnsupported,

@@ -14,7 +14,8 @@
 namespace tutti::cuda {
 
 struct SymmetricRequest {
-  std::string id;  // unique in the store
+  std::string id;     // unique in the store
+  std::string group;  // a rank of which may say meanwhile that it has failed (throw_if_told)
   std::string secret;
   int rank = 0;
   int size = 1;

@@ -9,6 +9,7 @@
 
 #include "base/mapping.h"
 #include "base/secret.h"
+#include "bootstrap/exchange.h"
 #include "bootstrap/local_socket.h"
 #include "support/no_threads.h"
 #include "support/other_user.h"
@@ -68,6 +69,30 @@ TEST(FdExchange, AThreadThatCannotStartIsAnError) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kExhausted) << error.what();
   }
+}
+
+// What is heard of a rank elsewhere ends every wait for it: for its descriptors, and for it to fetch this rank's.
+TEST(FdExchange, WhoHearsOfAFailureWaitsNoLonger) {
+  const FdServer silent = make_fd_server(), own = make_fd_server();
+  const UniqueFd file = create_memfd("test", kBytes);
+  const int number = file.get();
+  const auto error_of = [&](FdExchange request, std::span<const int> gives) {
+    request.look = [] { throw KnownToAll(ErrorKind::kPeerLost, "rank 0 has failed"); };
+    try {
+      exchange_fds(own, request, gives, [](std::size_t, std::vector<UniqueFd>) {});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  FdExchange taker = request_of(1);
+  taker.peers = {{silent.name, 1}};
+  EXPECT_EQ(error_of(taker, {}), "rank 0 has failed");
+  FdExchange giver = request_of(1);
+  giver.clients = 1;
+  EXPECT_EQ(error_of(giver, {&number, 1}), "rank 0 has failed");
+  taker.clients = 1;
+  EXPECT_EQ(error_of(taker, {&number, 1}), "rank 0 has failed");
 }
 
 TEST(FdExchange, AnotherUserWithTheSecretGetsNone) {
