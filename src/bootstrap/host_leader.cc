@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <new>
 
 #include "base/interruption.h"
 #include "base/mapping.h"
@@ -52,6 +53,9 @@ HostVerdict HostLeader::run(HostGroup& group) {
     if (waits_in_fork()) throw;  // by a handler of a signal: the members are the parent's
     verdict.kind = e.kind();
     verdict.failure = e.what();
+  } catch (const std::bad_alloc&) {
+    verdict.kind = ErrorKind::kExhausted;
+    verdict.failure = place_of(context_) + " has no memory to form communicator \"" + context_.request.id + "\"";
   }
   publish(verdict);
   if (verdict.ok() && verdict.ranks.size() > 1) build_group(group);

@@ -1,9 +1,11 @@
 // The leader's side of a forming host: gathers the members, hands out the segment, and says who is in.
 //
-// One nonblocking poll loop. A connection that has not proven itself within a bound is dropped, so that strangers on
-// the socket neither disturb nor stall. Without descriptors for its members it gives up for all of them. A member that
-// cannot go on says so through the store; one that dies is seen by its pidfd, or, before its Hello, by nobody listening
-// at its socket; one that does neither is named when the time is over.
+// One nonblocking poll loop, so that strangers on the socket neither disturb nor stall. A connection that says nothing
+// is kept: it may be a member's that is slow, and who is dropped shares no memory with its host. There is a place for
+// each member that is awaited and for some strangers; only beyond them the oldest goes. Without descriptors for its
+// members it gives up for all of them. A member that cannot go on says so through the store; one that dies is seen by
+// its pidfd, or, before its Hello, by nobody listening at its socket; one that does neither is named when the time is
+// over.
 //
 // Ownership: its sockets and descriptors, until build_group() moves them out. Thread rule: one thread.
 #pragma once
@@ -35,10 +37,6 @@ class HostLeader {
     std::uint32_t batches_sent = 0;
     int refusals = 0;  // looks in a row that found nobody at its socket
   };
-  struct Stranger {
-    UniqueFd socket;
-    std::int64_t until_ns = 0;
-  };
 
   void gather();
   void hand_out();
@@ -49,8 +47,8 @@ class HostLeader {
   void accept_all();
   void bear_exhaustion(int error);
   [[noreturn]] void throw_exhausted(int error) const;
-  bool read_stranger(Stranger& stranger);
-  void admit(Stranger& stranger, LocalMessage& message, SocketStatus status);
+  bool read_stranger(UniqueFd& stranger);
+  void admit(UniqueFd& stranger, LocalMessage& message, SocketStatus status);
   void read_member(Member& member);
   void look_for_leavers();
   void look_for_dead();
@@ -66,7 +64,7 @@ class HostLeader {
   UniqueFd listener_;
   bool accept_exhausted_ = false;
   std::int64_t exhausted_since_ns_ = 0;  // 0: nobody waits for want of a descriptor
-  std::deque<Stranger> strangers_;       // oldest first
+  std::deque<UniqueFd> strangers_;       // connections that have said nothing yet, oldest first
   std::vector<Member> members_;          // ascending by rank; the leader itself is one, mapped from the start
   std::vector<std::size_t> welcomed_;    // of members_: whose descriptors the Welcome carries
   UniqueFd segment_;

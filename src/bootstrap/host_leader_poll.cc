@@ -13,8 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::int64_t kStrangerNs = 5'000'000'000;  // an honest member speaks at once
-constexpr std::size_t kMostStrangers = 64;
+constexpr std::size_t kMostStrangers = 64;  // beyond the members that are awaited
 constexpr std::int64_t kLookEveryNs = 100'000'000;
 constexpr int kRefusals = 4;
 constexpr int kAcceptsATurn = 256;  // then the members get their turn, however many strangers come
@@ -35,7 +34,7 @@ void HostLeader::poll_once(bool accepting, int most_ms) {
       add(m.pidfd);
   }
   if (accepting) {
-    for (const Stranger& s : strangers_) add(s.socket);
+    for (const UniqueFd& stranger : strangers_) add(stranger);
     if (!accept_exhausted_) add(listener_);
   }
   const std::int64_t left_ms = deadline_.remaining_ns() / 1'000'000 + 1;
@@ -54,12 +53,12 @@ void HostLeader::poll_once(bool accepting, int most_ms) {
   }
   throw_if_interrupted(context_.forming());
   if (!accepting) return;
-  const std::int64_t now = now_ns();
-  std::erase_if(strangers_, [&](Stranger& s) { return now > s.until_ns || read_stranger(s); });
+  std::erase_if(strangers_, [&](UniqueFd& stranger) { return read_stranger(stranger); });
   accept_all();
 }
 
 void HostLeader::accept_all() {
+  const std::size_t most = kMostStrangers + ranks_in(State::kAwaited).size();
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
     Accepted accepted = accept_local(listener_.get());
     accept_exhausted_ = accepted.status == AcceptStatus::kExhausted;
@@ -67,10 +66,9 @@ void HostLeader::accept_all() {
     exhausted_since_ns_ = 0;
     if (accepted.status == AcceptStatus::kNone) return;
     if (accepted.status == AcceptStatus::kStranger) continue;
-    Stranger stranger{std::move(accepted.socket), now_ns() + kStrangerNs};
-    if (read_stranger(stranger)) continue;
-    if (strangers_.size() == kMostStrangers) strangers_.pop_front();
-    strangers_.push_back(std::move(stranger));
+    if (read_stranger(accepted.socket)) continue;
+    if (strangers_.size() >= most) strangers_.pop_front();
+    strangers_.push_back(std::move(accepted.socket));
   }
 }
 
@@ -95,15 +93,15 @@ void HostLeader::throw_exhausted(int error) const {
 }
 
 // True when it is none any more: it became a member, it left, or what it said is not one of ours.
-bool HostLeader::read_stranger(Stranger& stranger) {
+bool HostLeader::read_stranger(UniqueFd& stranger) {
   LocalMessage message;
-  const SocketStatus status = receive_message(stranger.socket.get(), message);
+  const SocketStatus status = receive_message(stranger.get(), message);
   if (status == SocketStatus::kAgain) return false;
   if (status == SocketStatus::kOk || status == SocketStatus::kNoRoom) admit(stranger, message, status);
   return true;
 }
 
-void HostLeader::admit(Stranger& stranger, LocalMessage& message, SocketStatus status) {
+void HostLeader::admit(UniqueFd& stranger, LocalMessage& message, SocketStatus status) {
   const int rank = claimed_rank(message.bytes);
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&](const Member& m) { return m.entry.rank == rank && m.state == State::kAwaited; });
@@ -111,14 +109,14 @@ void HostLeader::admit(Stranger& stranger, LocalMessage& message, SocketStatus s
   const std::optional<HostEntry> entry = HostPair(context_, rank).read_hello(message.bytes);
   if (entry && status == SocketStatus::kNoRoom) throw_exhausted(EMFILE);
   if (!entry || message.fds.size() != (entry->has_arena ? 1u : 0u)) return;
-  LocalPeer peer = local_peer(stranger.socket.get());
+  LocalPeer peer = local_peer(stranger.get());
   // In one PID namespace the number must be the one that the kernel gives: nobody passes on another's proof.
   if (entry->pid_ns == pid_namespace() && entry->pid != peer.pid) return;
   found->entry = *entry;
   found->visible_pid = peer.pid;
   found->pidfd = std::move(peer.pidfd);  // means this process, also when opened by number: its Ack comes later
   if (entry->has_arena) found->arena = std::move(message.fds.front());
-  found->socket = std::move(stranger.socket);
+  found->socket = std::move(stranger);
   found->state = State::kKnown;
 }
 
