@@ -117,13 +117,13 @@ std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& reque
 std::vector<HostCard> cards_of_all(Store& store, const HostGroupRequest& request, const HostCard& own) {
   try {
     return exchange_cards(store, request, own);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     if (waits_in_fork()) throw;
     try {
-      const bool known_to_all = dynamic_cast<const KnownToAll*>(&error) != nullptr;
+      const auto* const known = dynamic_cast<const KnownToAll*>(&error);
       HostVerdict verdict;
-      verdict.kind = known_to_all ? error.kind() : ErrorKind::kPeerLost;
-      verdict.failure = known_to_all ? "" : "rank " + std::to_string(request.rank) + " cannot join the group: ";
+      verdict.kind = known != nullptr ? known->kind() : ErrorKind::kPeerLost;
+      verdict.failure = known != nullptr ? "" : "rank " + std::to_string(request.rank) + " cannot join the group: ";
       verdict.failure += error.what();
       store.set(verdict_key(request.id, request.rank), encode(verdict));
     } catch (const std::exception&) {

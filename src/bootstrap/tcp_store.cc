@@ -139,6 +139,16 @@ std::string TcpStore::receive(Deadline& deadline) {
   }
 }
 
+std::string TcpStore::ask(std::string_view payload, Deadline& deadline) {
+  send(payload, deadline);
+  try {
+    return receive(deadline);
+  } catch (const std::bad_alloc&) {
+    socket_.reset();  // as in lost()
+    throw;
+  }
+}
+
 void TcpStore::set(std::string_view key, std::string_view value) {
   Deadline deadline = Deadline::after(options_.timeout);
   StoreRequest request;
@@ -160,9 +170,7 @@ std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& key
   request.op = StoreOp::kGet;
   request.timeout_ms = static_cast<std::uint64_t>(timeout_ms);
   request.keys.assign(keys.begin(), keys.end());
-  send(encode(request), deadline);
-
-  const std::string answer = receive(deadline);
+  const std::string answer = ask(encode(request), deadline);
   const std::optional<StoreValues> values = decode_values(answer, keys.size());
   if (!values) lost("its answer is malformed");
   if (values->status == StoreReply::kLost) throw_error(ErrorKind::kPeerLost, std::string(values->texts.front()));
@@ -179,8 +187,7 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
   request.op = StoreOp::kAdd;
   request.key = key;
   request.amount = static_cast<std::uint64_t>(amount);
-  send(encode(request), deadline);
-  const std::optional<StoreSum> answer = decode_sum(receive(deadline));
+  const std::optional<StoreSum> answer = decode_sum(ask(encode(request), deadline));
   if (!answer) lost("its answer is malformed");
   if (answer->status == StoreReply::kNoNumber) {
     throw_error(ErrorKind::kInvalidArgument, "the store's key \"" + std::string(key) + "\" holds no number");

@@ -47,11 +47,15 @@ class TcpStore final : public Store {
 
   std::uint16_t port() const noexcept { return options_.port; }
 
+  // An operation has failed so that no other can follow.
+  bool is_lost() const noexcept { return !socket_; }
+
  private:
   void connect();
   bool greet(Deadline& deadline, std::string& why);
   void send(std::string_view payload, Deadline& deadline);
   std::string receive(Deadline& deadline);
+  std::string ask(std::string_view payload, Deadline& deadline);
   [[noreturn]] void lost(const std::string& why);
   std::string place() const;
 

@@ -62,9 +62,12 @@ void TcpStoreServer::set(std::string_view key, std::string_view value) {
   waiters_.erase(found);
   for (const ClientId id : ids) {
     Client& client = clients_.at(id);
-    if (--client.waiting->missing > 0) continue;
-    answer_or_wait(id, client);
-    if (!client.waiting) runnable_.push_back(id);
+    if (!client.waiting || --client.waiting->missing > 0) continue;
+    // Not the one who sets it pays for what another's answer takes.
+    serving(client, [&, id = id] {
+      answer_or_wait(id, client);
+      if (!client.waiting) runnable_.push_back(id);
+    });
   }
 }
 
@@ -134,7 +137,9 @@ bool TcpStoreServer::answer_if_lost(ClientId id, Client& client) {
 void TcpStoreServer::execute(const Will& will) {
   for (const std::string& key : will.keys) lost_.insert_or_assign(key, will.text);
   for (auto& [id, client] : clients_) {
-    if (client.waiting && answer_if_lost(id, client)) runnable_.push_back(id);
+    serving(client, [&, id = id] {
+      if (client.waiting && answer_if_lost(id, client)) runnable_.push_back(id);
+    });
   }
 }
 

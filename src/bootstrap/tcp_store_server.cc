@@ -101,7 +101,7 @@ void TcpStoreServer::accept_all() {
     client.socket = std::move(socket);
     client.nonce = random_nonce();
     client.until_ns = now_ns() + kStrangerNs;
-    send(client, encode_challenge(client.nonce));
+    serving(client, [&] { send(client, encode_challenge(client.nonce)); });
   }
 }
 
@@ -120,14 +120,12 @@ void TcpStoreServer::read_from(ClientId id, Client& client) {
     client.gone = true;
     return;
   }
-  try {
+  serving(client, [&] {
     client.in.append({buffer.data(), static_cast<std::size_t>(got)});
     // Whoever waits for an answer has nothing more to say.
     if (client.waiting && client.in.left() > kMaxStoreFrame) client.gone = true;
     work_on(id, client);
-  } catch (const std::exception&) {
-    client.gone = true;  // no memory for what it wants
-  }
+  });
 }
 
 void TcpStoreServer::work_on(ClientId id, Client& client) {
@@ -145,7 +143,8 @@ void TcpStoreServer::work_on_runnable() {
   while (!runnable_.empty()) {
     const ClientId id = runnable_.front();
     runnable_.pop_front();
-    if (const auto found = clients_.find(id); found != clients_.end()) work_on(id, found->second);
+    const auto found = clients_.find(id);
+    if (found != clients_.end()) serving(found->second, [&] { work_on(id, found->second); });
   }
 }
 
@@ -153,13 +152,13 @@ void TcpStoreServer::expire() {
   const std::int64_t now = now_ns();
   for (auto& [id, client] : clients_) {
     if (!client.proven && now >= client.until_ns) client.gone = true;
-    if (client.waiting && now >= client.waiting->until_ns) answer_missing(id, client);
+    if (!client.waiting || now < client.waiting->until_ns) continue;
+    serving(client, [&, id = id] { answer_missing(id, client); });
   }
   work_on_runnable();
 }
 
 void TcpStoreServer::sweep() {
-  std::vector<Will> wills;
   for (auto it = clients_.begin(); it != clients_.end();) {
     if (!it->second.gone) {
       ++it;
@@ -167,10 +166,10 @@ void TcpStoreServer::sweep() {
     }
     stop_waiting(it->first, it->second);
     if (!it->second.proven) --strangers_;
-    if (!it->second.will.keys.empty()) wills.push_back(std::move(it->second.will));
+    if (!it->second.will.keys.empty()) wills_.push_back(std::move(it->second.will));
     it = clients_.erase(it);
   }
-  for (const Will& will : wills) execute(will);
+  for (; !wills_.empty(); wills_.pop_back()) execute(wills_.back());
   work_on_runnable();
 }
 

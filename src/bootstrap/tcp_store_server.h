@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
@@ -77,6 +78,16 @@ class TcpStoreServer {
   void flush(Client& client) noexcept;
   void sweep();
 
+  // `act()`, for a client; one for which there is no memory is dropped, and nobody else.
+  template <class Act>
+  static void serving(Client& client, const Act& act) noexcept {
+    try {
+      act();
+    } catch (const std::exception&) {
+      client.gone = true;
+    }
+  }
+
   const std::string secret_;
   UniqueFd listener_;
   UniqueFd stop_;  // an eventfd: readable once the server shall end
@@ -91,6 +102,7 @@ class TcpStoreServer {
   std::deque<ClientId> runnable_;  // whose wait is over: they may have sent more meanwhile
   std::unordered_map<std::string, std::string> values_;
   std::unordered_map<std::string, std::vector<ClientId>> waiters_;
+  std::vector<Will> wills_;                            // to be executed
   std::unordered_map<std::string, std::string> lost_;  // by key: the text of a will that was executed
 };
 

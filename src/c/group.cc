@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/no_memory.h"
 #include "c/boundary.h"
 #include "tutti/group_id.h"
 
@@ -43,8 +44,16 @@ tutti_result tutti_group_create(const tutti_id* id, int rank, int size, const tu
     result = nullptr;
     tutti::GroupId bytes;
     std::memcpy(bytes.data(), required(id, "tutti_group_create", "id").bytes, bytes.size());
-    auto made = std::make_unique<tutti_group>();
-    made->communicator = tutti::join_group(bytes, rank, size, options_of(options));
+    std::unique_ptr<tutti_group> made;
+    tutti::CommunicatorOptions complete;
+    const auto prepare = [&] {
+      made = std::make_unique<tutti_group>();
+      complete = options_of(options);
+    };
+    tutti::naming_want(prepare, [] {
+      return std::string("tutti_group_create: no memory. Nothing has been sent: free some and call again");
+    });
+    made->communicator = tutti::join_group(bytes, rank, size, complete);
     result = made.release();
   });
 }

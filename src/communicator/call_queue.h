@@ -80,7 +80,7 @@ class CallQueue {
   class QueuedCall;
   // Shared with the thread and, for their waits, with the calls that it runs.
   struct State {
-    explicit State(CallRunner& r) noexcept : runner(r) {}
+    explicit State(CallRunner& r) : runner(r) {}  // a deque takes memory where it is made
     CallRunner& runner;
     std::mutex mutex;
     std::condition_variable changed;

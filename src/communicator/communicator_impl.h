@@ -148,6 +148,10 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
                                     std::chrono::milliseconds timeout) noexcept override;
   void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept override;
 
+  // shrink.cc
+  std::shared_ptr<Communicator> shrink_telling(Store& store, const std::string& id, std::chrono::milliseconds timeout,
+                                               std::vector<int>* members);
+
   // lifecycle.cc
   void trace_to_cause(Outcome& outcome, FailureContext& context) const;
   Error poison(Outcome outcome, FailureContext& context) noexcept;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <span>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/no_memory.h"
 #include "base/process.h"
 #include "base/secret.h"
 #include "bootstrap/exchange.h"
@@ -56,38 +58,6 @@ class LastWill {
   TcpStore& store_;
 };
 
-// A rank that has reached the place of its group. From here on its end is an error of the others at once.
-class Arrived {
- public:
-  Arrived(const MeetingPlace& place, int rank, const CommunicatorOptions& options, const std::string& maker)
-      : place_(place),
-        rank_(rank),
-        options_(options),
-        store_(reach(place, options.timeout, maker)),
-        will_(*store_, kJoinedId, rank, options.name) {
-    // Of both, so that no two groups prove the same.
-    const std::string own = hexadecimal(place.secret);
-    std::string& set = options_.config.secret;
-    set = set.empty() ? own : hexadecimal(std::as_bytes(std::span(text_of(hmac_sha256(set, own)))));
-    options_.config.master_address = place.address;  // what all ranks reach
-  }
-
-  std::shared_ptr<Communicator> join(int size) {
-    std::shared_ptr<Communicator> group = Communicator::create(*store_, kJoinedId, rank_, size, options_);
-    // A rank that has formed its part may still be read by others: nobody ends what they meet at before all are done.
-    group->run(Call{});
-    take_offer(place_);
-    return group;
-  }
-
- private:
-  const MeetingPlace place_;
-  const int rank_;
-  CommunicatorOptions options_;
-  const std::unique_ptr<TcpStore> store_;
-  const LastWill will_;
-};
-
 // Why a rank comes no further than the place of its group.
 void tell_at(const MeetingPlace& place, int rank, const std::string& maker, const Error& why) noexcept {
   constexpr std::chrono::milliseconds kAMoment(2'000);
@@ -98,97 +68,197 @@ void tell_at(const MeetingPlace& place, int rank, const std::string& maker, cons
   }
 }
 
+// A rank that has reached the place of its group. From here on its end is an error of the others at once.
+class Arrived {
+ public:
+  Arrived(const MeetingPlace& place, int rank, const CommunicatorOptions& options, const std::string& maker)
+      : place_(place),
+        rank_(rank),
+        options_(options),
+        maker_(maker),
+        store_(reach(place, options.timeout, maker)),
+        will_(*store_, kJoinedId, rank, options.name) {
+    // Of both, so that no two groups prove the same.
+    const std::string own = hexadecimal(place.secret);
+    std::string& set = options_.config.secret;
+    set = set.empty() ? own : hexadecimal(std::as_bytes(std::span(text_of(hmac_sha256(set, own)))));
+    options_.config.master_address = place.address;  // what all ranks reach
+  }
+
+  std::shared_ptr<Communicator> join(int size) {
+    std::shared_ptr<Communicator> group;
+    try {
+      group = Communicator::create(*store_, kJoinedId, rank_, size, options_);
+    } catch (const Error& error) {
+      if (store_->is_lost()) tell_at(place_, rank_, maker_, error);  // not by way of what is lost
+      throw;
+    }
+    // A rank that has formed its part may still be read by others: nobody ends what they meet at before all are done.
+    group->run(Call{});
+    take_offer(place_);
+    return group;
+  }
+
+ private:
+  const MeetingPlace place_;
+  const int rank_;
+  CommunicatorOptions options_;
+  const std::string maker_;
+  const std::unique_ptr<TcpStore> store_;
+  const LastWill will_;
+};
+
 struct Wish {
   std::int32_t color = -1;
   std::int32_t key = 0;
 };
 
-// The ranks of the parent with this rank's color, in the order of their keys; none if it has none.
-std::vector<int> members_of(Communicator& parent, int color, int key) {
-  const std::vector<Wish> wishes = gather_all(parent, Wish{color, key});
-  std::vector<std::tuple<int, int>> keyed;
-  for (int r = 0; r < parent.size(); ++r) {
-    const Wish& wish = wishes[static_cast<std::size_t>(r)];
-    if (color >= 0 && wish.color == color) keyed.emplace_back(wish.key, r);
+// What the ranks of the parent tell each other in the course of a split. Its memory is taken before the first of its
+// calls: a rank that finds none has sent nothing.
+class Agreement {
+ public:
+  Agreement(Communicator& parent, std::string part)
+      : parent_(parent), part_(std::move(part)), wishes_(ranks()), places_(ranks()), ready_(ranks()) {
+    members_.reserve(ranks());
   }
-  std::sort(keyed.begin(), keyed.end());
-  std::vector<int> members;
-  for (const auto& [ignored, r] : keyed) members.push_back(r);
-  return members;
-}
 
-}  // namespace
-
-GroupId make_group_id(const Config& config, const std::string& address) {
-  return encode(offer_meeting_place(address.empty() ? own_address(config) : address));
-}
-
-std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
-  check_group(rank, size);
-  const std::optional<MeetingPlace> place = decode_meeting_place(id);
-  if (!place) {
-    throw_error(ErrorKind::kInvalidArgument,
-                "group '" + options.name + "', rank " + std::to_string(rank) +
-                    ": this is no id of a group; carry all " + std::to_string(kGroupIdBytes) +
-                    " bytes of the one that its maker got, and use the same version of Tutti everywhere");
+  // The ranks with this one's color, in the order of their keys; none if it has none.
+  const std::vector<int>& members(const Wish& own) {
+    gather(own, wishes_);
+    for (int r = 0; r < parent_.size(); ++r) {
+      if (own.color >= 0 && wish(r).color == own.color) members_.push_back(r);
+    }
+    std::ranges::sort(members_, {}, [&](int r) { return std::pair(wish(r).key, r); });
+    return members_;
   }
-  const std::string maker = "the process that made the group's id";
-  try {
-    check_group_timeout(options.name, options.timeout);
-  } catch (const Error& error) {
-    tell_at(*place, rank, maker, error);
-    throw;
+  const GroupId& first_place(const GroupId& own) {
+    gather(own, places_);
+    return places_[static_cast<std::size_t>(members_.empty() ? 0 : members_.front())];
   }
-  return Arrived(*place, rank, options, maker).join(size);
-}
+  // The lowest rank of this one's part that has failed; -1 if none has.
+  int first_failed() {
+    gather(std::int32_t{failed_ == nullptr}, ready_);
+    const auto found = std::ranges::find_if(members_, [&](int r) { return ready_[static_cast<std::size_t>(r)] == 0; });
+    return found != members_.end() ? *found : -1;
+  }
 
-std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {
+  // `step()`. What it throws is raised when the others have been told.
+  template <class Step>
+  void attempt(const Step& step) noexcept {
+    try {
+      if (failed_ == nullptr) step();
+    } catch (...) {
+      failed_ = std::current_exception();
+    }
+  }
+  void raise_own() const {
+    if (failed_ != nullptr) std::rethrow_exception(failed_);
+  }
+
+ private:
+  std::size_t ranks() const { return static_cast<std::size_t>(parent_.size()); }
+  const Wish& wish(int rank) const { return wishes_[static_cast<std::size_t>(rank)]; }
+
+  // A rank that has failed raises that, whatever the parent does. One whose call is refused, though others make it,
+  // ends the parent: they would wait for it.
+  template <class Block>
+  void gather(const Block& own, std::vector<Block>& all) {
+    try {
+      gather_all(parent_, own, std::span(all));
+    } catch (const std::exception& error) {
+      if (begun_ && !parent_.failure()) parent_.abort("its split into '" + part_ + "' failed: " + error.what());
+      raise_own();
+      throw;
+    }
+    begun_ = true;
+  }
+
+  Communicator& parent_;
+  const std::string part_;
+  std::vector<Wish> wishes_;
+  std::vector<GroupId> places_;
+  std::vector<std::int32_t> ready_;
+  std::vector<int> members_;
+  std::exception_ptr failed_;
+  bool begun_ = false;
+};
+
+std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, const std::string& name) {
   CommunicatorOptions options = parent.options();
   options.timeout = parent.timeout();
   options.name = name;
-  const std::vector<int> members = members_of(parent, color, key);
+  Agreement agreement(parent, name);
+  const std::vector<int>& members = agreement.members({color, key});
   const auto size = static_cast<int>(members.size());
-  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), parent.rank()) - members.begin());
+  const auto rank = static_cast<int>(std::ranges::find(members, parent.rank()) - members.begin());
   // The first of a new group offers its place. One that cannot says so by an empty one: nobody is to wait for it.
   GroupId offered{};
-  std::exception_ptr failed;
-  const auto attempt = [&](const auto& step) {
-    try {
-      step();
-    } catch (...) {
-      failed = std::current_exception();
-    }
-  };
-  // A rank that has failed says so there first, and then raises what has happened to itself, whatever the parent does.
-  const auto gather = [&](const auto& own) {
-    try {
-      return gather_all(parent, own);
-    } catch (...) {
-      if (failed != nullptr) std::rethrow_exception(failed);
-      throw;
-    }
-  };
-  if (size > 1 && rank == 0) attempt([&] { offered = make_group_id(options.config); });
-  const std::vector<GroupId> places = gather(offered);
+  if (size > 1 && rank == 0) agreement.attempt([&] { offered = make_group_id(options.config); });
+  const GroupId& first = agreement.first_place(offered);
   // All reach their places before anyone goes on: who dies earlier is missed in the parent, who dies later where they
   // meet.
   std::optional<MeetingPlace> place;
   std::optional<Arrived> here;
-  if (size > 1) place = decode_meeting_place(places[static_cast<std::size_t>(members.front())]);
-  if (place) attempt([&] { here.emplace(*place, rank, options, "rank 0 of group '" + name + "'"); });
-  const std::vector<std::int32_t> ready = gather(std::int32_t{failed == nullptr});
-  if (failed != nullptr) std::rethrow_exception(failed);
+  agreement.attempt([&] {
+    if (size > 1) place = decode_meeting_place(first);
+    if (place) here.emplace(*place, rank, options, "rank 0 of group '" + name + "'");
+  });
+  const int failed = agreement.first_failed();
+  agreement.raise_own();
   if (members.empty()) return nullptr;
-  for (const int r : members) {
-    if (ready[static_cast<std::size_t>(r)] != 0) continue;
+  if (failed >= 0) {
     throw_error(ErrorKind::kPeerLost,
-                "the split of group '" + parent.name() + "' into '" + name + "': rank " + std::to_string(r) +
+                "the split of group '" + parent.name() + "' into '" + name + "': rank " + std::to_string(failed) +
                     (place ? " cannot reach the place to meet" : " cannot offer a place to meet") +
                     "; its own error says why");
   }
   if (here) return here->join(size);
   MemoryStore nobody;
   return Communicator::create(nobody, kJoinedId, 0, 1, options);
+}
+
+}  // namespace
+
+GroupId make_group_id(const Config& config, const std::string& address) {
+  return naming_want([&] { return encode(offer_meeting_place(address.empty() ? own_address(config) : address)); },
+                     [] { return std::string("no memory to make the id of a group"); });
+}
+
+std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
+  check_group(rank, size);
+  const std::string maker = "the process that made the group's id";
+  const auto arrive = [&] {
+    const std::optional<MeetingPlace> place = decode_meeting_place(id);
+    if (!place) {
+      throw_error(ErrorKind::kInvalidArgument,
+                  "group '" + options.name + "', rank " + std::to_string(rank) +
+                      ": this is no id of a group; carry all " + std::to_string(kGroupIdBytes) +
+                      " bytes of the one that its maker got, and use the same version of Tutti everywhere");
+    }
+    check_group_timeout(options.name, options.timeout);
+    return std::make_unique<Arrived>(*place, rank, options, maker);
+  };
+  const auto want = [&] {
+    return "rank " + std::to_string(rank) + " has no memory to join group '" + options.name + "'";
+  };
+  std::unique_ptr<Arrived> here;
+  try {
+    here = naming_want(arrive, want);
+  } catch (const Error& error) {
+    // Else the place is not there, or has said so itself.
+    const bool own = error.kind() == ErrorKind::kInvalidArgument || error.kind() == ErrorKind::kExhausted;
+    if (const auto place = own ? decode_meeting_place(id) : std::nullopt) tell_at(*place, rank, maker, error);
+    throw;
+  }
+  return naming_want([&] { return here->join(size); }, want);
+}
+
+std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {
+  const auto want = [&] {
+    return "rank " + std::to_string(parent.rank()) + " of group '" + parent.name() +
+           "' has no memory to split it into '" + name + "'";
+  };
+  return naming_want([&] { return split(parent, color, key, name); }, want);
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/verdict_store.h"
+#include "base/no_memory.h"
 #include "base/release.h"
 #include "base/thread.h"
 #include "bootstrap/exchange.h"
@@ -73,7 +74,7 @@ struct End {
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
                                                    const CommunicatorOptions& options) {
   check_group(rank, size);
-  return telling(store, id, rank, [&]() -> std::shared_ptr<Communicator> {
+  const auto form = [&]() -> std::shared_ptr<Communicator> {
     check_group_timeout(options.name, options.timeout);
     // First, so that a bad file is an error of its own and not a group that never forms.
     Tuning tuning = load_tuning(options.config, size);
@@ -81,7 +82,11 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
     Topology topology = form_topology(store, id, rank, size, options, tuning.identity, plans.identity);
     agree_on_tuning(tuning, topology, rank, options);
     return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
-  });
+  };
+  const auto want = [&] {
+    return "rank " + std::to_string(rank) + " has no memory to form group '" + options.name + "'";
+  };
+  return telling(store, id, rank, [&] { return naming_want(form, want); });
 }
 
 CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,

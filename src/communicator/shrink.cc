@@ -9,7 +9,9 @@
 #include <optional>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "base/interruption.h"
+#include "base/no_memory.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_protocol.h"
 #include "bootstrap/look.h"
@@ -83,7 +85,7 @@ std::vector<int> read_ranks(std::string_view list) {
   return ranks;
 }
 
-// Where the first who gives up between its sign-in and the new group says why: those who await a list, or have one that
+// Where who gives up before the new group has formed says why: those who await its sign-in, or a list, or have one that
 // names it, await it no more.
 std::string given_up_key(const std::string& id) { return store_key(id, "given up"); }
 
@@ -92,21 +94,35 @@ std::optional<std::string> at_once(Store& store, const std::string& key) {
   return get_unless(store, key, now, [] { return true; });
 }
 
-void throw_if_given_up(Store& store, const std::string& id) {
-  if (const auto why = at_once(store, given_up_key(id))) throw KnownToAll(ErrorKind::kPeerLost, *why);
+// What the first to give up has said.
+struct GivenUp {
+  int rank = -1;
+  std::string why;
+};
+std::optional<GivenUp> given_up(Store& store, const std::string& id) {
+  const auto said = at_once(store, given_up_key(id));
+  if (!said) return std::nullopt;
+  ByteReader in(*said);
+  GivenUp given;
+  given.rank = static_cast<int>(in.u32());
+  given.why = in.text();
+  return given;
 }
 
-// `agree()`; what it throws is told to the other survivors, who hear of the end of their time themselves.
-template <class Agree>
-std::vector<int> telling_survivors(Store& store, const std::string& id, int rank, const Agree& agree) {
+// `go_on()`; what it throws is told to the other survivors.
+template <class GoOn>
+auto telling_survivors(Store& store, const std::string& id, int rank, const GoOn& go_on) {
   try {
-    return agree();
+    return go_on();
   } catch (const KnownToAll&) {
     throw;
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kTimeout || waits_in_fork()) throw;
+  } catch (const std::exception& error) {
+    if (waits_in_fork()) throw;
     try {
-      store.set(given_up_key(id), "shrink: rank " + std::to_string(rank) + " gave up: " + error.what());
+      ByteWriter said;
+      said.u32(static_cast<std::uint32_t>(rank));
+      said.text("shrink: rank " + std::to_string(rank) + " gave up: " + error.what() + ". Shrink once more");
+      store.set(given_up_key(id), said.str());
     } catch (const std::exception&) {
       // Then the others learn of it at their deadline.
     }
@@ -120,13 +136,21 @@ std::vector<int> agree(Store& store, const std::string& id, int size, std::chron
   const std::string list_key = store_key(id, "members");
   Deadline deadline = Deadline::after(timeout);
   std::vector<int> present, gone;
+  // Who has come too late for a list is not missed: so the list is looked for behind what has been said.
+  const auto throw_if_given_up = [&] {
+    const std::optional<GivenUp> given = given_up(store, id);
+    if (given && !at_once(store, list_key)) throw KnownToAll(ErrorKind::kPeerLost, given->why);
+  };
   for (int r = 0; r < size; ++r) {
     const std::string place = store_key(id, "here", std::to_string(r));
     if (dead(r)) {
       if (at_once(store, place)) gone.push_back(r);  // it is no survivor, even if it has signed in
       continue;
     }
-    const auto over = [&] { return dead(r) || at_once(store, list_key); };
+    const auto over = [&] {
+      throw_if_given_up();
+      return dead(r) || at_once(store, list_key);
+    };
     if (get_unless(store, place, deadline, over)) present.push_back(r);
   }
   if (store.add(store_key(id, "first"), 1) == 1) {
@@ -140,7 +164,7 @@ std::vector<int> agree(Store& store, const std::string& id, int size, std::chron
     for (const int r : present) {
       if (dead(r)) lost = r;
     }
-    throw_if_given_up(store, id);
+    throw_if_given_up();
     return lost >= 0;
   };
   deadline = Deadline::after(timeout);
@@ -155,25 +179,39 @@ std::vector<int> agree(Store& store, const std::string& id, int size, std::chron
 
 std::shared_ptr<Communicator> CommunicatorImpl::shrink(Store& store, const std::string& id,
                                                        std::chrono::milliseconds timeout, std::vector<int>* members) {
-  throw_if_forked();
-  check_call_timeout("shrink", timeout);
+  const auto want = [&] {
+    return "rank " + std::to_string(rank_) + " has no memory to shrink group '" + options_.name + "'";
+  };
+  const auto begin = [&] {
+    throw_if_forked();
+    check_call_timeout("shrink", timeout);
+    return telling_survivors(store, id, rank_, [&] { return shrink_telling(store, id, effective(timeout), members); });
+  };
+  return naming_want(begin, want);
+}
+
+std::shared_ptr<Communicator> CommunicatorImpl::shrink_telling(Store& store, const std::string& id,
+                                                               std::chrono::milliseconds timeout,
+                                                               std::vector<int>* members) {
   abort("the group is being shrunk");
   const auto dead = [&](int r) { return known_dead(place_, r); };
-  store.set(store_key(id, "here", std::to_string(rank_)), "1");
-  const std::vector<int> present = telling_survivors(store, id, rank_, [&] {
-    return agree(store, id, size_, effective(timeout), dead, "the survivors of group '" + options_.name + "'");
-  });
-  const auto self = std::find(present.begin(), present.end(), rank_);
-  if (self == present.end()) {
-    throw_error(ErrorKind::kTimeout, "shrink: rank " + std::to_string(rank_) +
-                                         " came after the others had agreed to go on without it: allow more time");
-  }
-  if (members != nullptr) *members = present;
   CommunicatorOptions options = options_;
   options.timeout = this->timeout();
+  store.set(store_key(id, "here", std::to_string(rank_)), "1");
+  const std::vector<int> present =
+      agree(store, id, size_, timeout, dead, "the survivors of group '" + options_.name + "'");
+  const auto self = std::find(present.begin(), present.end(), rank_);
+  if (self == present.end()) {
+    throw KnownToAll(ErrorKind::kTimeout, "shrink: rank " + std::to_string(rank_) +
+                                              " came after the others had agreed to go on without it: allow more time");
+  }
+  if (members != nullptr) *members = present;
   // One that has signed in and died gives nothing to the new group: those of its host see it, and say so in its place.
   WatchedStore watched_store(store, [&] {
-    throw_if_given_up(store, id);
+    const std::optional<GivenUp> given = given_up(store, id);
+    if (given && std::ranges::find(present, given->rank) != present.end()) {
+      throw KnownToAll(ErrorKind::kPeerLost, given->why);
+    }
     for (std::size_t i = 0; i < present.size(); ++i) {
       if (!dead(present[i])) continue;
       const std::string text = "rank " + std::to_string(present[i]) + " of group '" + options_.name +

@@ -263,7 +263,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   if (!topology.ranks.one_host()) {
     try {
       add_tcp(topology, store, rank, size, secret, options);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       // Ranks of this host may have all addresses, and wait for this one in a call.
       if (topology.host != nullptr) topology.host->report({Status::kAborted, rank}, 0, error.what());
       throw;

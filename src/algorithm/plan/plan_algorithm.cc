@@ -41,7 +41,7 @@ class PlanAlgorithm final : public Algorithm {
   // Const like every algorithm; what changes belongs to the communicator that runs it under its lock.
   Outcome run(const Call& call, CallContext& context) const noexcept override {
     PlanRunner* const ready = runner();
-    return ready != nullptr ? ready->run(call, context) : Outcome{Status::kInternal, -1};
+    return ready != nullptr ? ready->run(call, context) : Outcome{Status::kExhausted, context.rank};
   }
 
  private:

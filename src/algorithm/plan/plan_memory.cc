@@ -53,7 +53,7 @@ Outcome PlanMemory::join(Deadline& deadline) noexcept {
   }
   if (world_.host == nullptr) {
     own.base = static_cast<std::byte*>(own_);
-    return own_ != nullptr ? kOkOutcome : Outcome{Status::kInternal, -1};
+    return own_ != nullptr ? kOkOutcome : Outcome{Status::kExhausted, 0};
   }
   return exchange(place, deadline);
 }
@@ -65,7 +65,7 @@ Outcome PlanMemory::exchange(std::uint64_t place, Deadline& deadline) noexcept {
   ended_ = host.step_base() + 1;
   host.publish(StepLane::kFilled, ended_);
   if (Outcome outcome = host.await_step_all(StepLane::kFilled, ended_, deadline); !outcome.ok()) return outcome;
-  bool all = true;
+  int without = -1;
   for (int index = 0; index < host.ranks(); ++index) {
     std::uint64_t theirs = 0;
     std::memcpy(&theirs, host.stage(index), sizeof theirs);
@@ -75,7 +75,7 @@ Outcome PlanMemory::exchange(std::uint64_t place, Deadline& deadline) noexcept {
     executor::RankMemory& memory = ranks_[static_cast<std::size_t>(world_.rank_at(index))];
     memory.base = host.in_arena(index, theirs, memory.layout.total + shadow_bytes_);
     if (theirs == kNotMapped) {
-      all = false;
+      without = index;
     } else if (memory.base == nullptr || theirs % kAlignment != 0) {
       return {Status::kCorrupt, index};
     }
@@ -84,7 +84,7 @@ Outcome PlanMemory::exchange(std::uint64_t place, Deadline& deadline) noexcept {
   host.publish(StepLane::kFilled, ended_ + 1);
   if (Outcome outcome = host.await_step_all(StepLane::kFilled, ended_ + 1, deadline); !outcome.ok()) return outcome;
   host.advance_steps(2);
-  return all ? kOkOutcome : Outcome{Status::kInternal, -1};
+  return without < 0 ? kOkOutcome : Outcome{Status::kExhausted, without};
 }
 
 void PlanMemory::end_call() noexcept {

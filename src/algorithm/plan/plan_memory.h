@@ -24,8 +24,8 @@ class PlanMemory {
   PlanMemory(const PlanMemory&) = delete;
   PlanMemory& operator=(const PlanMemory&) = delete;
 
-  // Takes the block and exchanges places. All ranks of the host call it in the same call, once; kInternal on all of
-  // them if an arena has no room. A bad outcome's peer is an index on the host.
+  // Takes the block and exchanges places. All ranks of the host call it in the same call, once; kExhausted on all of
+  // them, with one that has no room in its arena. A bad outcome's peer is an index on the host.
   Outcome join(Deadline& deadline) noexcept;
 
   // By rank; valid after join(), null for ranks of other hosts.

@@ -155,9 +155,15 @@ Outcome PlanRunner::run_between_hosts(const Call& call, CallContext& context) no
 
 Outcome PlanRunner::join(CallContext& context) noexcept {
   if (joined_) return kOkOutcome;
-  const Outcome outcome = memory_.join(context.deadline);
+  const Outcome outcome = world_.of_ranks(memory_.join(context.deadline));
   joined_ = outcome.ok();
-  return world_.of_ranks(outcome);
+  if (outcome.status != Status::kExhausted) return outcome;
+  try {
+    context.detail = "rank " + std::to_string(outcome.peer) + " has no memory for plan \"" + tables_.plan().name + "\"";
+  } catch (...) {
+    context.detail.clear();  // then the error says less
+  }
+  return outcome;
 }
 
 Outcome PlanRunner::run_invocations(const Call& call, CallContext& context, NetCall* net) noexcept {
@@ -168,7 +174,7 @@ Outcome PlanRunner::run_invocations(const Call& call, CallContext& context, NetC
   for (std::size_t begin = 0; begin < bytes; begin += step) {
     const std::size_t piece = std::min(step, bytes - begin);
     const executor::Program* ready = find_program(piece);
-    if (ready == nullptr) return {Status::kInternal, -1};
+    if (ready == nullptr) return {Status::kExhausted, context.rank};
     buffers.load(begin, piece, take_shadow(piece));
     interpreter_.begin(*ready, call.dtype, call.op,
                        [&](const executor::BaseRef& ref) noexcept { return buffers.address(ref); });

@@ -7,9 +7,9 @@
 
 #include "bootstrap/memory_store.h"
 #include "communicator/calls.h"
+#include "communicator/kept_endpoint.h"
 #include "communicator/refused_memory.h"
 #include "communicator/thread_ranks.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace tutti::test {
 namespace {
@@ -133,19 +133,6 @@ void check(const Ends& ends, Of of) {
       EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
     }
   }
-}
-
-// Keeps this process's listener and the thread of its connections: when they end, they wait a while for peers to take
-// what was sent to them, which here nobody does any more.
-std::unique_ptr<tcp::TcpTransport> keep_endpoint() {
-  const Config config;
-  tcp::TcpOptions options;
-  options.size = 2;
-  options.interface = config.interface;
-  options.master_address = config.master_address;
-  options.heartbeat = config.heartbeat;
-  options.connect_timeout = std::max(options.connect_timeout, options.silence());
-  return tcp::TcpTransport::create(options);
 }
 
 // Until there is no n-th allocation any more.

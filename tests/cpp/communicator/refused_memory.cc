@@ -57,6 +57,8 @@ Refusal::~Refusal() { on.store(false); }
 
 long Refusal::refused() noexcept { return refusals.load(); }
 
+long Refusal::counted() noexcept { return so_far.load(); }
+
 }  // namespace tutti::test
 
 using tutti::test::allocate;

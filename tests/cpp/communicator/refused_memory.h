@@ -25,6 +25,8 @@ class Refusal {
 
   // How many have been refused so far.
   static long refused() noexcept;
+  // How many have been asked for.
+  static long counted() noexcept;
 };
 
 }  // namespace tutti::test
