@@ -1,11 +1,13 @@
 #include "fuzz_main.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 
 // libFuzzer's interface, in its own names.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t max_size);
@@ -17,8 +19,9 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
 namespace tutti::fuzz {
 
 void require(bool holds, const char* what) {
+  const int error = errno;  // of a system call, if what does not hold is about one
   if (holds) return;
-  std::fprintf(stderr, "does not hold: %s\n", what);
+  std::fprintf(stderr, "does not hold: %s (errno %d: %s)\n", what, error, std::strerror(error));
   std::abort();
 }
 
@@ -37,7 +40,12 @@ int LLVMFuzzerInitialize(int* argc, char*** argv) {
 }
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  tutti::fuzz::run({reinterpret_cast<const char*>(data), size});
+  try {
+    tutti::fuzz::run({reinterpret_cast<const char*>(data), size});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "thrown: %s\n", error.what());
+    std::abort();
+  }
   return 0;
 }
 

@@ -15,7 +15,7 @@ void run(std::string_view bytes);
 // Well-formed inputs to begin with: mutations of them reach what random bytes never would.
 std::vector<std::string> seeds();
 
-// Aborts, naming what does not hold.
+// Aborts, naming what does not hold, and errno.
 void require(bool holds, const char* what);
 
 }  // namespace tutti::fuzz

@@ -1,7 +1,11 @@
 // The first bytes of a connection between hosts: each end of a handshake against a stranger that says anything.
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
 
 #include "fuzz_main.h"
 #include "transport/tcp/handshake.h"
@@ -35,15 +39,25 @@ void decode_all(std::string_view bytes) {
   }
 }
 
+// Both ends of a connection. Others on the machine may have all descriptors, or all memory for sockets, for a while.
+std::array<UniqueFd, 2> connection() {
+  constexpr int kTries = 1000, kPauseMs = 10;
+  int fds[2] = {-1, -1};
+  for (int i = 0; ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0; ++i) {
+    const bool passes = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    require(passes && i < kTries, "a pair of sockets can be made");
+    ::poll(nullptr, 0, kPauseMs);
+  }
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
 // What the stranger sends comes in two pieces, then the connection ends.
 Handshake::State meet(std::string_view bytes, std::size_t first, bool dialer) {
   static const auto self = std::make_shared<tcp::Identity>(tcp::Identity{random_secret(), "group", 1, 4});
-  int fds[2] = {-1, -1};
-  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0, "there are sockets");
-  UniqueFd stranger(fds[0]);
+  auto [stranger, own] = connection();
   const auto lookup = [](const tcp::Hello& hello) { return hello.group == 1 ? self : nullptr; };
   Handshake handshake =
-      dialer ? Handshake::dial(UniqueFd(fds[1]), self, 2, 1, {}) : Handshake::listen(UniqueFd(fds[1]), lookup);
+      dialer ? Handshake::dial(std::move(own), self, 2, 1, {}) : Handshake::listen(std::move(own), lookup);
   handshake.advance();
   for (const std::string_view piece : {bytes.substr(0, first), bytes.substr(first)}) {
     if (::send(stranger.get(), piece.data(), piece.size(), MSG_NOSIGNAL) < 0) break;
