@@ -38,7 +38,7 @@ TEST(NoMemoryPlans, ForTheFirstCall) {
       EXPECT_TRUE(counted || Refusal::refused() != 0) << "on rank " << rank.rank;
       return group;
     };
-    sweep_all(scene, {subject.layout}, 10);
+    sweep_all(scene, {subject.layout}, 6);
     if (HasFailure()) return;
   }
 }

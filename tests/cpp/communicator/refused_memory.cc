@@ -14,15 +14,16 @@ thread_local Thread this_thread = Thread::kLibrarys;
 // seq_cst throughout: a test, and the order of its steps is easier to follow.
 std::atomic<bool> on{false};
 std::atomic<long> so_far{0}, refusals{0};
-Of whose = Of::kThisThread;  // these change while it is off
-Which which_ones = Which::kOne;
-long first = 0;
+// These change while it is off; a thread that is late may look at the next ones.
+std::atomic<Of> whose{Of::kThisThread};
+std::atomic<Which> which_ones{Which::kOne};
+std::atomic<long> first{0};
 
 bool refuses() noexcept {
   if (!on.load()) return false;
-  if (this_thread != (whose == Of::kThisThread ? Thread::kCounted : Thread::kLibrarys)) return false;
+  if (this_thread != (whose.load() == Of::kThisThread ? Thread::kCounted : Thread::kLibrarys)) return false;
   const long n = so_far.fetch_add(1) + 1;
-  if (which_ones == Which::kOne ? n != first : n < first) return false;
+  if (which_ones.load() == Which::kOne ? n != first.load() : n < first.load()) return false;
   refusals.fetch_add(1);
   return true;
 }
@@ -45,9 +46,9 @@ void count_me() noexcept { this_thread = Thread::kCounted; }
 void spare_me() noexcept { this_thread = Thread::kSpared; }
 
 Refusal::Refusal(Of of, Which which, long n) noexcept {
-  whose = of;
-  which_ones = which;
-  first = n;
+  whose.store(of);
+  which_ones.store(which);
+  first.store(n);
   so_far.store(0);
   refusals.store(0);
   on.store(true);
