@@ -1,6 +1,7 @@
 #include "bootstrap/exchange.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/bytes.h"
 #include "base/interruption.h"
@@ -45,7 +46,8 @@ class Told : public KnownToAll {
 
 [[noreturn]] void throw_told(std::size_t teller, int rank, std::string_view failed) {
   throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
-                                       std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())));
+                                       std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())) +
+                                       ". The store keeps this: to form the group again, take another name");
 }
 
 std::vector<std::string> unpack(std::string_view packed, int rank, int size) {
@@ -148,17 +150,35 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
   }
 }
 
-std::string failure_key(std::string_view id) { return store_key(id, "failure"); }
+namespace {
 
-void throw_if_told(Store& store, std::string_view id, int rank) {
-  std::string said;
+std::optional<std::string> failure_said(Store& store, std::string_view id) {
   try {
-    said = store.get(failure_key(id), std::chrono::milliseconds(1));
+    return store.get(failure_key(id), std::chrono::milliseconds(1));
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kTimeout) throw;
-    return;
+    return std::nullopt;
   }
-  ByteReader in(said);
+}
+
+}  // namespace
+
+std::string failure_key(std::string_view id) { return store_key(id, "failure"); }
+
+bool failed_before(Store& store, std::string_view id, int rank) noexcept {
+  if (waits_in_fork()) return false;  // as in tell_failure()
+  try {
+    const std::optional<std::string> said = failure_said(store, id);
+    return said && ByteReader(*said).u32() == static_cast<std::uint32_t>(rank);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void throw_if_told(Store& store, std::string_view id, int rank) {
+  const std::optional<std::string> said = failure_said(store, id);
+  if (!said) return;
+  ByteReader in(*said);
   const std::uint32_t teller = in.u32();
   const bool known_to_all = in.u8() != 0;
   const auto kind = static_cast<ErrorKind>(std::min<int>(in.u8(), static_cast<int>(ErrorKind::kInternal)));

@@ -66,11 +66,21 @@ void tell_failure(Store& store, std::string_view id, int rank, const std::except
 // Never throws.
 void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept;
 
+// Whether this rank has told of a failure under the same id in this store. What it and others gave then is there still,
+// and may be taken for what they give now. Never throws.
+bool failed_before(Store& store, std::string_view id, int rank) noexcept;
+
 // `join()`; what it throws is told to the others.
 template <class Join>
 auto telling(Store& store, std::string_view id, int rank, const Join& join) {
   try {
     return join();
+  } catch (const Error& error) {
+    const bool before = failed_before(store, id, rank);
+    tell_failure(store, id, rank, error);
+    if (!before) throw;
+    throw Error(error.kind(), error.what() + std::string(". This rank has failed under the same name in this store "
+                                                         "before: to form the group again, take another name"));
   } catch (const std::exception& error) {
     tell_failure(store, id, rank, error);
     throw;

@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 constexpr int kMany = kMostDirect + 1;
+constexpr const char* kAgain = ". The store keeps this: to form the group again, take another name";
 
 TEST(Exchange, KeysAndBytesGrowAsTheRanks) {
   const std::string blob(100, 'b');
@@ -43,8 +44,8 @@ TEST(Exchange, AReasonReachesAllOfManyRanks) {
       exchange(store, "job", kHostTopic, rank, kMany, "blob", kLong);
     });
     for (int r = 0; r < kMany; ++r) {
-      const std::string expected =
-          "rank " + std::to_string(failing) + " cannot join the group of rank " + std::to_string(r) + ": no room here";
+      const std::string expected = "rank " + std::to_string(failing) + " cannot join the group of rank " +
+                                   std::to_string(r) + ": no room here" + kAgain;
       EXPECT_EQ(errors[static_cast<std::size_t>(r)], r == failing ? "" : expected);
     }
   }
@@ -73,7 +74,9 @@ TEST(Exchange, AReasonReachesThoseThatAwaitAnother) {
         const std::string& text = errors[static_cast<std::size_t>(r)];
         EXPECT_EQ(text.find(error->what()) != std::string::npos, r == 0 || r > 2) << r << ": " << text;
         if (r > 0) continue;
-        EXPECT_EQ(text, error == &timeout ? "rank 1 cannot join the group of rank 0: waited for long" : error->what());
+        EXPECT_EQ(text, error == &timeout
+                            ? std::string("rank 1 cannot join the group of rank 0: waited for long") + kAgain
+                            : error->what());
       }
     }
   }
@@ -86,6 +89,25 @@ TEST(Exchange, ARankIsNotToldOfItself) {
   EXPECT_NO_THROW(throw_if_told(store, "job", 1));
   EXPECT_THROW(throw_if_told(store, "job", 0), KnownToAll);
   EXPECT_NO_THROW(throw_if_told(store, "other job", 0));
+}
+
+// What was given stays in the store: who tries again with the same name is told what to do instead.
+TEST(Exchange, ARankThatHasFailedUnderTheSameNameIsToldToTakeAnother) {
+  MemoryStore store;
+  const auto fails = [&](const char* id, const char* why) -> std::string {
+    try {
+      telling(store, id, 1, [&]() -> int { throw Error(ErrorKind::kTimeout, why); });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_EQ(fails("job", "first"), "first");
+  EXPECT_EQ(fails("job", "second"),
+            "second. This rank has failed under the same name in this store before: to form the group again, take "
+            "another name");
+  EXPECT_EQ(fails("another job", "first"), "first");
 }
 
 TEST(Exchange, ABlobThatEndsTheGroupIsReadWithoutWaitingForTheOthers) {

@@ -130,5 +130,34 @@ TEST(Settings, WhatOneRankRefusesIsToldToAll) {
   }
 }
 
+// A store keeps what was said. Ranks that try again under the same name form the group, or are told to take another
+// name; under that it forms.
+TEST(Settings, AGroupThatHasNotFormedFormsUnderAnotherName) {
+  MemoryStore store;
+  const auto form = [&](const std::string& id, bool good) {
+    std::vector<std::string> errors(2);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < 2; ++r) {
+      threads.emplace_back([&, r] {
+        CommunicatorOptions options;
+        options.timeout = std::chrono::minutes(10);
+        options.config.log_level = "error";
+        if (r == 1 && !good) options.config.plan_path = "/nowhere/plan.json";
+        errors[static_cast<std::size_t>(r)] =
+            error_of([&] { Communicator::create(store, id, r, 2, options)->run(Call{}); }).what();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return errors;
+  };
+  const std::vector<std::string> first = form("job", false);
+  EXPECT_NE(first[0].find("take another name"), std::string::npos) << first[0];
+  EXPECT_NE(first[1].find("/nowhere/plan.json"), std::string::npos) << first[1];
+  for (const std::string& error : form("job", true)) {
+    EXPECT_TRUE(error.empty() || error.find("take another name") != std::string::npos) << error;
+  }
+  EXPECT_EQ(form("another job", true), std::vector<std::string>(2));
+}
+
 }  // namespace
 }  // namespace tutti::test
