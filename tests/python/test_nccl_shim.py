@@ -99,6 +99,16 @@ def test_it_exports_nothing_else_and_both_names() -> None:
     assert {name.removeprefix("p") for name in ours} == {name for name in ours if name.startswith("nccl")}
 
 
+def test_the_page_lists_every_variable() -> None:
+    root = Path(__file__).parents[2]
+    settings = (root / "src/nccl/settings.cc").read_text()
+    page = (root / "docs/nccl.md").read_text()
+    read = set(re.findall(r'"((?:TUTTI|MSCCLPP)_[A-Z_]+)"', settings))
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith(("| `TUTTI_", "| `MSCCLPP_"))]
+    assert read == {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    assert len(read) >= 8
+
+
 @on_gpus
 def test_collectives_have_the_values() -> None:
     results, report = run("collectives")
