@@ -59,6 +59,8 @@ class GpuPlace final : public TuningPlace {
   void put(const SampleCall& sample) override {
     copy(inputs_, sample.inputs(), true);
     copy(outputs_, sample.outputs(), true);
+    // A copy from pageable memory may still be on its way, and calls are on a stream that waits for no other one.
+    device_.synchronize_stream(-1, nullptr);
   }
   void fetch(SampleCall& sample) override {
     copy(inputs_, sample.inputs(), false);
