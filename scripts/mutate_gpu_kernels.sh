@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Breaks the order and index rules of the GPU kernels and ports one at a time and checks that one of the host's tests of
-# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test), with random
-# delays, notices each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
+# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test, and of compiled
+# plans cuda_emitted_text_test), with random delays, notices each: a test that no mutant fails protects nothing. Runs on
+# the host; takes a compilation a mutant.
 # Barriers within a block have no mutants but in `failures`: elsewhere a block is one thread.
 #   scripts/mutate_gpu_kernels.sh [BUILD [GROUP]]
-# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes or ports, else
-# all.
+# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes, ports or
+# emission, else all.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$(cd "${1:-build/release}" && pwd)
@@ -154,4 +155,51 @@ mutant "flushed before the copies" $proxy \
   's/if (!engine_->mark(port.peer)) return false;/device::store_release(\&shared_.flushed[port.peer], ring_.position() + 1);\n  &/' 'Ports.*'
 mutant "done again while there is no mark" $proxy 's/done_ = ring_.position();/;/' 'Ports.*'
 mutant "drained with copies under way" $proxy 's/engine_->finish();/;/' 'Ports.*'
+
+# What stands in the source of a compiled plan. Of the test itself no line is a mutant: it is compiled once.
+once() {
+  [ "${only:-emission}" = emission ] || return 0
+  local file
+  for file in "$@"; do
+    g++ -std=c++20 -O1 -DTUTTI_EXPLORED_PROGRAMS='"tests/cpp/plan/explorer/programs"' -Iinclude -Isrc -Itests/cpp \
+      -c "$file" -o "$work/$(basename "$file" .cc).o" || exit 2
+  done
+}
+once tests/cpp/cuda/{plan_cases,emitted_text_test}.cc tests/cpp/executor/executor_plans.cc \
+  tests/cpp/plan/plan_builder.cc
+plan_files="$work/plan_cases.o $work/executor_plans.o $work/plan_builder.o"
+emit=src/executor/cuda/emit.cc rolled=src/executor/cuda/rolled.cc
+group emission "-O0 $work/emitted_text_test.o $plan_files $emit $rolled"
+mutant unchanged $emit '' '*'
+mutant "a missing join" $emit 's/if (op.joins != 0) text += .*/;/' '*'
+mutant "no join at the end" $emit 's/text += "    if (join_failed()) return false;\\n";/;/' '*'
+mutant "no fence" $emit '0,/if (op.fences != 0) text += .*/s//;/' '*'
+mutant "a fence on one side only" $emit '/statement(i) + ";\\n";/,/}/s/if (op.fences != 0) text += .*/;/' '*'
+mutant "counts from naught" $emit 's/by_turn(++done_\[slot\], uses)/by_turn(done_[slot]++, uses)/' '*'
+mutant "uses of a loop counted once" $emit 's/done_\[slot\] += uses \* (stretch.turns - 1);/;/' '*'
+mutant "counts that stand still in a loop" $emit 's/turn_.uses.at(slot);/0;/' '*'
+mutant "one use too few written back" $emit 's/std::to_string(used) + ");\\n";/std::to_string(used - 1) + ");\\n";/' '*'
+mutant "counts not read" $emit 's/std::to_string(index) + ", " + std::to_string(many) + ", " +$/std::to_string(index) + ", 0, " +/' '*'
+mutant "counts of different uses written as one" $emit 's/(!alike || end->second == at->second)/true/' '*'
+mutant "a stride in the other direction" $emit 's/signed_step < 0 ? " - " : " + "/signed_step > 0 ? " - " : " + "/' '*'
+mutant "the stride of the record before" $emit 's/records_.ops\[index + turn_.length\].first + i/records_.ops[index + turn_.length - 1].first + i/' '*'
+mutant "no stride of places" $emit 's/return place(records_.operands\[records_.ops\[index\].first + i\], step(index, i));/return place(records_.operands[records_.ops[index].first + i], 0);/' '*'
+mutant "a word of another rank" $emit 's/word_of_rank(" + std::to_string(space - 1)/word_of_rank(" + std::to_string(space)/' '*'
+mutant "another rank to blame" $emit 's/std::to_string(operand.peer) + ")"/std::to_string(plan_.rank()) + ")"/' '*'
+mutant "another writer of packets to blame" $emit 's/std::to_string(records_.operands\[op.first + i\].peer)/std::to_string(plan_.rank())/' '*'
+mutant "one half of scratch" $emit 's/operand.extra == 0 ? ""/true ? ""/' '*'
+mutant "the half of another size" $emit 's/std::uint64_t{operand.extra} \* 16/std::uint64_t{operand.extra} * 8/' '*'
+mutant "the input for the output" $emit 's/index < kUserBlocks ? "input(" : "output("/"input("/' '*'
+mutant "the block of another rank" $emit 's/std::to_string(index % kUserBlocks)/std::to_string((index + 1) % kUserBlocks)/' '*'
+mutant "a target less" $emit 's/"to" + places(op.sources, op.targets) + ")"/"to" + places(op.sources, op.targets - 1) + ")"/' '*'
+mutant "loads early behind a join" $emit 's/ops\[0\].joins != 0 || ops\[0\].fences != 0 || //' '*'
+mutant "loads early what is not of the input" $emit 's/from <= kUserBlocks && //' '*'
+mutant "loads early more than an item of each lane" $emit 's/ops\[0\].bytes <= static_cast<std::uint64_t>(workers_) \* 16/true/' '*'
+mutant "turns of uneven strides" $rolled 's/!evenly_spaced(i - length, i, i + length)/false/' '*'
+mutant "a turn too many" $rolled 's/const std::uint64_t turns = 1 + repeated/const std::uint64_t turns = 2 + repeated/' '*'
+for what in joins fences sources targets bytes; do
+  mutant "turns of different $what" $rolled "s/x.$what != y.$what/false/" '*'
+done
+mutant "turns of different words or halves" $rolled 's/p.extra != q.extra/false/' '*'
+mutant "turns of different ranks to blame" $rolled 's/ || p.peer != q.peer//' '*'
 [ ${#survivors[@]} -eq 0 ] && echo "every mutant was found" || { echo "survivors: ${survivors[*]}"; exit 1; }

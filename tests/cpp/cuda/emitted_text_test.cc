@@ -1,0 +1,341 @@
+// What stands in the source of a compiled plan, against its records: each of them once, in order, with its joins,
+// fences, places, words and counts. Loops are read turn by turn. Nothing is compiled: what a missing join or fence does
+// shows in few runs, and that it is missing in all.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/plan_cases.h"
+#include "executor/cuda/emit.h"
+#include "executor/cuda/rolled.h"
+
+namespace tutti::cuda::test {
+namespace {
+
+using executor::DeviceCode;
+using executor::DeviceOp;
+using executor::DeviceOperand;
+
+constexpr std::uint64_t kOwn = device::kMaxRanks + 1;
+using Lines = std::vector<std::string>;
+
+template <class... Parts>
+std::string joined(const Parts&... parts) {
+  std::ostringstream out;
+  ((out << parts << ' '), ...);
+  return out.str();
+}
+
+// The records of one thread block, in the words of read_block().
+class Expected {
+ public:
+  Expected(const executor::DevicePlan& plan, const executor::DeviceRecords& records, std::size_t block)
+      : plan_(plan), records_(records) {
+    const executor::DeviceBlock& own = records.blocks[block];
+    for (std::uint32_t i = own.first; i < own.first + own.count; ++i) {
+      const DeviceOp& op = records.ops[i];
+      for (std::uint32_t k = 0; is_word(op) && k < op.sources; ++k) count_.emplace(operand(op, k).extra, 0);
+    }
+    int next = 0;
+    for (auto& [slot, index] : count_) index = next++;
+    for (std::uint32_t i = own.first; i < own.first + own.count; ++i) add(records.ops[i]);
+    lines.push_back("join");
+    for (const auto& [slot, index] : count_) {
+      counts.push_back(joined("count", index, offset_of(slot)));
+      lines.push_back(joined("used", index, offset_of(slot), done_[slot]));
+    }
+  }
+
+  Lines lines, counts;
+
+ private:
+  static bool is_word(const DeviceOp& op) { return op.code == DeviceCode::kSignal || op.code == DeviceCode::kWait; }
+  const DeviceOperand& operand(const DeviceOp& op, std::uint32_t i) const { return records_.operands[op.first + i]; }
+  std::uint64_t offset_of(std::uint32_t slot) const { return plan_.slots_offset() + 8 * std::uint64_t{slot}; }
+
+  static std::string name_of(const DeviceOp& op) {
+    switch (op.code) {
+      case DeviceCode::kSignal:
+        return "signal";
+      case DeviceCode::kWait:
+        return "wait";
+      case DeviceCode::kCopy:
+        return "copy";
+      case DeviceCode::kReduce:
+        return "reduce";
+      case DeviceCode::kAverage:
+        return "average";
+      case DeviceCode::kPack:
+      case DeviceCode::kPad:
+        return op.sources == 0 ? "pad" : "pack";
+      case DeviceCode::kForward:
+        return "forward";
+      case DeviceCode::kCopyPackets:
+        return "copy_packets";
+      case DeviceCode::kUnpack:
+        return "unpack";
+      case DeviceCode::kFold:
+        return "fold";
+      case DeviceCode::kAwait:
+        return "await_packets";
+    }
+    return "?";
+  }
+  // Whether somebody is to blame if it does not come.
+  static bool awaited(const DeviceOp& op, std::uint32_t i) {
+    const bool first =
+        op.code == DeviceCode::kForward || op.code == DeviceCode::kUnpack || op.code == DeviceCode::kAwait;
+    return (first && i == 0) || (op.code == DeviceCode::kFold && i + 1 < op.sources);
+  }
+  std::string place(const DeviceOperand& at) const {
+    if (at.place == executor::kFixed) {
+      const std::uint64_t space = at.value >> executor::kSpaceBits;
+      return joined("memory", space - 1, at.value - (space << executor::kSpaceBits), std::uint64_t{at.extra} * 16);
+    }
+    const int index = at.place - 1;
+    return joined(index < executor::kUserBlocks ? "input" : "output", index % executor::kUserBlocks, at.value);
+  }
+  std::string word(const DeviceOperand& at) {
+    const std::uint64_t space = at.value >> executor::kSpaceBits;
+    const std::uint64_t offset = at.value - (space << executor::kSpaceBits);
+    const std::string counted = joined(count_[at.extra], ++done_[at.extra]);
+    return space == kOwn ? joined("own_word", offset) + counted
+                         : joined("word_of_rank", space - 1, offset) + counted + joined(at.peer);
+  }
+  void add(const DeviceOp& op) {
+    if (op.joins != 0) lines.push_back("join");
+    if (op.fences != 0) lines.push_back("fence");
+    std::string line = name_of(op) + (is_word(op) ? "" : joined("", op.bytes));
+    for (std::uint32_t i = 0; i < op.sources + op.targets; ++i) {
+      const DeviceOperand& at = operand(op, i);
+      line += "|" + (is_word(op) ? word(at) : (awaited(op, i) ? joined("packets", at.peer) : "") + place(at));
+    }
+    lines.push_back(line);
+    if (op.fences != 0) lines.push_back("fence");
+  }
+
+  const executor::DevicePlan& plan_;
+  const executor::DeviceRecords& records_;
+  std::map<std::uint32_t, int> count_;  // by slot
+  std::map<std::uint32_t, std::uint64_t> done_;
+};
+
+// "18432 + 64 * turn"
+std::uint64_t value_of(const std::string& text, std::uint64_t turn) {
+  std::istringstream in(text);
+  std::uint64_t value = 0, step = 0;
+  std::string sign;
+  in >> value;
+  if (in >> sign >> step) value += sign == "-" ? -step * turn : step * turn;
+  return value;
+}
+
+std::vector<std::string> arguments(const std::string& text) {
+  std::vector<std::string> list;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(", ", at), text.size());
+    list.push_back(text.substr(at, end - at));
+    at = end + 2;
+  }
+  return list;
+}
+
+// A place or a word with all that it leaves out.
+std::string read_operand(const std::string& name, const std::string& text, std::uint64_t turn) {
+  std::string line = joined(name);
+  std::vector<std::string> list = arguments(text);
+  if (name == "memory" || name == "input" || name == "output") list.resize(name == "memory" ? 3 : 2, "0");
+  for (const std::string& one : list) line += joined(value_of(one, turn));
+  return line;
+}
+
+std::string read_statement(const std::string& text, std::uint64_t turn) {
+  static const std::regex kHead(R"(^(\w+)\((?:bytes<(\d+)>)?)");
+  static const std::regex kOperand(
+      R"((?:packets_of_rank\((\d+), )?(memory|input|output|word_of_rank|own_word)\(([^()]*)\))");
+  std::smatch head;
+  if (!std::regex_search(text, head, kHead)) return "unreadable: " + text;
+  std::string name = head[1];
+  if (name.ends_with("_early")) name.resize(name.size() - 6);
+  std::string line = name + (head[2].matched ? joined("", head[2].str()) : "");
+  for (auto at = std::sregex_iterator(text.begin(), text.end(), kOperand); at != std::sregex_iterator(); ++at) {
+    line += "|" + ((*at)[1].matched ? joined("packets", (*at)[1].str()) : "") + read_operand((*at)[2], (*at)[3], turn);
+  }
+  return line;
+}
+
+// One line of a function, turn by turn as it stands in a loop.
+void read_line(const std::string& text, std::uint64_t turn, Lines& lines) {
+  if (text == "if (join_failed()) return false;") return lines.push_back("join");
+  if (text == "fence();") return lines.push_back("fence");
+  if (text.starts_with("write_counts(")) {
+    const auto list = arguments(text.substr(13, text.size() - 15));
+    for (std::uint64_t i = 0; i < value_of(list[1], 0); ++i) {
+      lines.push_back(joined("used", value_of(list[0], 0) + i, value_of(list[2], 0) + 8 * i, list[3]));
+    }
+    return;
+  }
+  lines.push_back(read_statement(text, turn));
+}
+
+// The lines between two places, whole statements, without comments and indentation.
+Lines lines_between(const std::string& text, const std::string& from, const std::string& to) {
+  Lines lines;
+  const std::size_t begin = text.find(from) + from.size();
+  std::istringstream in(text.substr(begin, text.find(to, begin) - begin));
+  for (std::string line, whole; std::getline(in, line);) {
+    line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
+    if (line.empty() || line.starts_with("//") || line == "TUTTI_ROLLED") continue;
+    whole += whole.empty() ? line : " " + line;
+    if (line.ends_with(",")) continue;
+    lines.push_back(std::move(whole));
+    whole.clear();
+  }
+  return lines;
+}
+
+Lines read_block(const std::string& text, std::size_t block) {
+  const Lines in = lines_between(text, "bool block_" + std::to_string(block) + "() {\n", "    return true;\n");
+  static const std::regex kLoop(R"(^for \(std::uint64_t turn = 0; turn < (\d+); \+\+turn\) \{$)");
+  Lines out;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    std::smatch loop;
+    if (!std::regex_match(in[i], loop, kLoop)) {
+      read_line(in[i], 0, out);
+      continue;
+    }
+    const auto end =
+        static_cast<std::size_t>(std::find(in.begin() + static_cast<std::ptrdiff_t>(i), in.end(), "}") - in.begin());
+    for (std::uint64_t turn = 0; turn < std::stoull(loop[1]); ++turn) {
+      for (std::size_t k = i + 1; k < end; ++k) {
+        if (in[k].find("_early(") != std::string::npos) out.push_back("loaded early, at every turn");
+        read_line(in[k], turn, out);
+      }
+    }
+    i = end;
+  }
+  return out;
+}
+
+// What the block does before its call: which counts it reads, and what it loads.
+struct Early {
+  Lines counts;
+  std::string load;
+};
+Early read_prepare(const std::string& text, std::size_t block) {
+  Early early;
+  const std::string all = text.substr(0, text.find("bool run("));
+  const std::string at = "case " + std::to_string(block) + ":\n";
+  if (all.find(at) == std::string::npos) return early;
+  for (const std::string& line : lines_between(all, at, "break;\n")) {
+    if (line.starts_with("load_early(")) early.load = read_statement(line, 0);
+    if (!line.starts_with("read_counts(")) continue;
+    const auto list = arguments(line.substr(12, line.size() - 14));
+    for (std::uint64_t i = 0; i < value_of(list[1], 0); ++i) {
+      early.counts.push_back(joined("count", value_of(list[0], 0) + i, value_of(list[2], 0) + 8 * i));
+    }
+  }
+  return early;
+}
+
+void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimits& limits, std::size_t wanted) {
+  const executor::DevicePlan device(named.plan, rank, limits);
+  // A plan that is in place reads, first of all, what a call in place has in its output.
+  const executor::EmitRequest request{
+      {.bytes = std::min(wanted, device.segment_bytes()), .input_in_place = named.plan->in_place}};
+  const auto at = [](std::uint64_t space) { return reinterpret_cast<std::byte*>(space << executor::kSpaceBits); };
+  executor::DeviceMemory memory{{}, at(kOwn)};
+  for (std::size_t r = 0; r < named.plan->ranks.size(); ++r) memory.ranks.push_back(at(1 + r));
+  const executor::DeviceRecords records = device.records(request.variant, memory);
+  const executor::PlanSource source = executor::emit(device, request);
+  for (std::size_t block = 0; block < records.blocks.size(); ++block) {
+    const Expected expected(device, records, block);
+    const Lines lines = read_block(source.block, block);
+    ASSERT_EQ(lines, expected.lines) << named.name << ", rank " << rank << ", block " << block;
+    const Early early = read_prepare(source.block, block);
+    ASSERT_EQ(early.counts, expected.counts) << named.name << ", rank " << rank << ", block " << block;
+    const std::string function = source.block.substr(source.block.find("bool block_" + std::to_string(block) + "()"));
+    const bool loads = function.substr(0, function.find("return true;")).find("_early(") != std::string::npos;
+    ASSERT_EQ(loads, !early.load.empty()) << named.name;
+    if (!loads) continue;
+    // Nothing comes before it that might write there, and all of it is one item of each lane.
+    const std::string& first = lines.front();
+    const std::string place = early.load.substr(early.load.find(' '));
+    ASSERT_EQ(first.substr(first.find(' '), place.size()), place) << named.name;
+    ASSERT_NE(early.load.find("|input "), std::string::npos) << named.name << early.load;
+    ASSERT_LE(records.ops[records.blocks[block].first].bytes, 16u * static_cast<unsigned>(source.workers));
+  }
+}
+
+// The plan with a fence at each operation.
+plan::NamedPlan fenced(const plan::NamedPlan& named) {
+  plan::Plan plan = *named.plan;
+  for (plan::Rank& rank : plan.ranks) {
+    for (plan::ThreadBlock& block : rank.blocks) {
+      for (plan::Operation& op : block.operations) {
+        op.fence = true;
+        for (plan::Operation& inner : op.body) inner.fence = true;
+      }
+    }
+  }
+  return {named.name + ", fenced", std::make_shared<const plan::Plan>(std::move(plan))};
+}
+
+// In place a call's input is its output, which blocks write.
+TEST(EmittedText, LoadsEarlyWhatIsOfTheInputAlone) {
+  plan::Plan in_place = plan::packet_all_reduce(2);
+  in_place.in_place = true;
+  compare({"in place", std::make_shared<const plan::Plan>(in_place)}, 0, {64, 1UL << 20}, 256);
+}
+
+TEST(EmittedText, HasEachRecordAsItStands) {
+  for (const std::int32_t ranks : {2, 4}) {
+    for (const auto& named : plan::plans_of_every_operation(ranks)) {
+      for (int rank = 0; rank < ranks; ++rank) compare(named, rank, {64, 1UL << 20}, 4096);
+      compare(fenced(named), 1, {64, 1UL << 20}, 4096);
+    }
+  }
+  for (const auto& named : programs()) {
+    for (const std::size_t bytes : {1004, 40'000}) compare(named, 1, {64, 1UL << 20}, bytes);
+  }
+  for (const CompiledRequest& one : compiled_requests()) compare(one.plan, 0, one.limits, one.request.bytes);
+}
+
+// Three records that differ in nothing are a loop; where the last differs in anything, they are not.
+TEST(EmittedText, LoopsAreOfRecordsThatDifferInValuesAlone) {
+  DeviceOp alike;
+  alike.code = DeviceCode::kCopy;
+  alike.sources = alike.targets = 1;
+  alike.bytes = 16;
+  const auto turns_with = [&](auto change) {
+    std::vector<DeviceOp> ops(3, alike);
+    std::vector<DeviceOperand> operands(12);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+      ops[i].first = 4 * i;
+      for (std::uint32_t k = 0; k < 4; ++k) operands[4 * i + k].value = 64 * i;
+    }
+    change(ops[2], operands[8]);
+    return executor::roll(ops, operands)[0].turns;
+  };
+  EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand&) {}), 3u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.code = DeviceCode::kReduce; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.joins = 1; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.fences = 1; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.sources = 2; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.targets = 2; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.bytes = 32; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.place = 1; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.extra = 1; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.peer = 1; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.value += 1; }), 1u);
+}
+
+}  // namespace
+}  // namespace tutti::cuda::test
