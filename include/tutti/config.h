@@ -24,16 +24,16 @@ struct Config {
   int flight_recorder_entries = 2000;  // TUTTI_FLIGHT_RECORDER_ENTRIES: calls remembered a communicator
   std::string algorithm;               // TUTTI_ALGORITHM: "all_reduce=ring,all_gather=staged" forces choices
   std::string plan_path;               // TUTTI_PLAN_PATH: a plan, or a folder of plans, that come before the built-in
-  std::string tuning_path;           // TUTTI_TUNING_PATH: a tuning table, a folder of them, "none"; empty = user_config
-  std::string cache_dir;             // TUTTI_CACHE_DIR: where verdicts on plans are kept, "none"; empty = user_cache
-  std::string user_config;           // "tutti" in XDG_CONFIG_HOME or ~/.config; empty = there is no such place
-  std::string user_cache;            // "tutti" in XDG_CACHE_HOME or ~/.cache; likewise
-  std::string plugin_path;           // TUTTI_PLUGIN_PATH: directories of libtutti_cuda.so, before libtutti.so's own
-  std::string cuda_transport;        // TUTTI_CUDA_TRANSPORT: "peer" or "host" memory between GPUs; empty = chosen
-  std::string cuda_algorithm;        // TUTTI_CUDA_ALGORITHM: "ll_one_shot@4x256" forces the choice on GPUs
-  std::string cuda_compile = "off";  // TUTTI_CUDA_COMPILE: "off", "on" or "wait": whether plans are compiled for GPUs
-  std::string nvrtc;                 // TUTTI_NVRTC: the compiler's library; empty = looked for
-  int cuda_max_blocks = 0;           // TUTTI_CUDA_MAX_BLOCKS: most blocks of a kernel on GPUs; 0 = chosen
+  std::string tuning_path;          // TUTTI_TUNING_PATH: a tuning table, a folder of them, "none"; empty = user_config
+  std::string cache_dir;            // TUTTI_CACHE_DIR: where verdicts on plans are kept, "none"; empty = user_cache
+  std::string user_config;          // "tutti" in XDG_CONFIG_HOME or ~/.config; empty = there is no such place
+  std::string user_cache;           // "tutti" in XDG_CACHE_HOME or ~/.cache; likewise
+  std::string plugin_path;          // TUTTI_PLUGIN_PATH: directories of libtutti_cuda.so, before libtutti.so's own
+  std::string cuda_transport;       // TUTTI_CUDA_TRANSPORT: "peer" or "host" memory between GPUs; empty = chosen
+  std::string cuda_algorithm;       // TUTTI_CUDA_ALGORITHM: "ll_one_shot@4x256" forces the choice on GPUs
+  std::string cuda_compile = "on";  // TUTTI_CUDA_COMPILE: "off", "on" or "wait": whether plans are compiled for GPUs
+  std::string nvrtc;                // TUTTI_NVRTC: the compiler's library; empty = looked for
+  int cuda_max_blocks = 0;          // TUTTI_CUDA_MAX_BLOCKS: most blocks of a kernel on GPUs; 0 = chosen
   std::string cuda_watchdog = "log";  // TUTTI_CUDA_WATCHDOG: "log", "end" or "none": what follows a failure on a GPU
   std::chrono::milliseconds heartbeat{500};  // TUTTI_HEARTBEAT_MS: a sixth of a silence among hosts
 };

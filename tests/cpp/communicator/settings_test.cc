@@ -79,7 +79,7 @@ TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
       {"TUTTI_CUDA_TRANSPORT", {"host", "peer"}},
       {"TUTTI_CUDA_ALGORITHM", {"ll_one_shot", ""}},
       {"TUTTI_CUDA_MAX_BLOCKS", {"3", "0"}},
-      {"TUTTI_CUDA_COMPILE", {"on", "wait"}},
+      {"TUTTI_CUDA_COMPILE", {"off", "wait"}},
       {"TUTTI_NVRTC", {"/no/such/file", ""}},
       {"TUTTI_CUDA_WATCHDOG", {"end", "log"}},
       {"TUTTI_HEARTBEAT_MS", {"10", "60000"}},

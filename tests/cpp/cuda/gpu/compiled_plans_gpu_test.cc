@@ -1,4 +1,6 @@
 // Compiled plans on GPUs: results, mixed with ranks that interpret, graphs, faults. Skipped where there is no NVRTC.
+#include <atomic>
+
 #include "algorithm/compiled/nvrtc.h"
 #include "cuda/gpu/plan_ranks.h"
 #include "plan/structure.h"
@@ -20,9 +22,9 @@ class CompiledPlansOnGpu : public testing::Test {
   }
 };
 
-GpuWorld compiled_world(const PlanFolder& folder, int size) {
+GpuWorld compiled_world(const PlanFolder& folder, int size, const char* mode = "wait") {
   GpuWorld world = world_of(folder, size);
-  world.options.compile = "wait";
+  world.options.compile = mode;
   return world;
 }
 
@@ -66,6 +68,36 @@ TEST_F(CompiledPlansOnGpu, EveryOperation) {
       warm_up(rank, shape_of(plan, 3001, false), plan);
       warm_up(rank, shape_of(plan, 70'000, true), plan);
       for (std::uint64_t seed = 10; seed < 30; ++seed) run_by_plan(rank, shape_of(plan, 70'000, true), seed, plan);
+    });
+  }
+}
+
+// Calls go on while the compiler works, and its code is loaded between them: ranks go over one by one, at any time.
+TEST_F(CompiledPlansOnGpu, LoadedBesideCalls) {
+  for (Plan plan : {plan::packet_two_step_all_reduce(2), plan::ring_all_reduce(2)}) {
+    plan.name = "beside";
+    plan.reduce = plan::common_reduction(plan);
+    const PlanFolder folder(plan);
+    std::atomic<int> over{0};
+    run_gpu_ranks(compiled_world(folder, 2, "on"), [&](Rank& rank) {
+      const CaseShape shape = shape_of(plan, 40'000, false);
+      bool compiled = false;
+      for (std::uint64_t round = 1, left = 50; left > 0; ++round) {
+        if (round == 100'000) throw std::runtime_error("its code was never loaded");
+        rank.used = 0;
+        const CollectiveCase c(shape, rank.size, round);
+        const Buffers b = prepare(rank, c, rank.stream);
+        for (std::uint64_t call = 0; call < 1 + round % 4; ++call) rank.comm->run(b.call, rank.stream);
+        rank.comm->synchronize(rank.stream);
+        verify(rank, c, b, plan.name);
+        if (!compiled && compiled_calls(rank) > 0) {
+          compiled = true;
+          ++over;
+        }
+        rank.barrier->arrive_and_wait();
+        left -= over == rank.size ? 1 : 0;  // the same on all ranks
+        rank.barrier->arrive_and_wait();
+      }
     });
   }
 }
