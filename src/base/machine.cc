@@ -17,15 +17,10 @@
 #include "base/cgroup.h"
 #include "base/process.h"
 #include "base/secret.h"
+#include "base/whole_file.h"
 
 namespace tutti {
 namespace {
-
-std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 // The value of the first line "key : value".
 std::string value_of(std::string_view text, std::string_view key) {
@@ -46,7 +41,7 @@ std::string cpu_model() {
   std::size_t bytes = sizeof brand;
   if (::sysctlbyname("machdep.cpu.brand_string", brand, &bytes, nullptr, 0) == 0) return brand;
 #endif
-  const std::string text = read_file("/proc/cpuinfo").value_or("");
+  const std::string text = system_file("/proc/cpuinfo").value_or("");
   if (std::string model = value_of(text, "model name"); !model.empty()) return model;
   utsname names{};
   std::string model = ::uname(&names) == 0 ? names.machine : "unknown";
@@ -60,7 +55,7 @@ std::string cpu_model() {
 // Not usable_cores(): a launcher may have bound this rank to one of them.
 int machine_cores() {
   const long online = std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN));
-  const std::optional<double> quota = cgroup_cpu_quota(read_file);
+  const std::optional<double> quota = cgroup_cpu_quota(system_file);
   return quota ? std::max(1, static_cast<int>(std::min(static_cast<double>(online), std::ceil(*quota))))
                : static_cast<int>(online);
 }

@@ -31,6 +31,7 @@
 #include "base/cgroup.h"
 #include "base/mapping.h"
 #include "base/secret.h"
+#include "base/whole_file.h"
 
 namespace tutti {
 namespace {
@@ -38,14 +39,6 @@ namespace {
 int online_cores() noexcept { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
 
 #if defined(__linux__)
-
-std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 using CoreMask = std::vector<unsigned char>;
 
@@ -84,7 +77,7 @@ int usable_cores([[maybe_unused]] std::span<const pid_t> others) noexcept {
 #if defined(__linux__)
   try {
     int cores = affinity_cores(others);
-    if (const std::optional<double> quota = cgroup_cpu_quota(read_file)) {
+    if (const std::optional<double> quota = cgroup_cpu_quota(system_file)) {
       cores = static_cast<int>(std::min(static_cast<double>(cores), std::ceil(*quota)));
     }
     return std::max(1, cores);
@@ -104,7 +97,7 @@ std::size_t find_last_cache() noexcept {
   try {
     // Not sysconf: on processors with several last caches it gives their sum.
     for (const char* index : {"3", "2"}) {
-      const auto text = read_file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + index + "/size");
+      const auto text = system_file(std::string("/sys/devices/system/cpu/cpu0/cache/index") + index + "/size");
       if (text) return std::stoul(*text) << (text->find('M') != std::string::npos ? 20 : 10);  // "32768K"
     }
   } catch (const std::exception&) {
@@ -120,7 +113,7 @@ std::size_t usable_memory_bytes() noexcept {
   const std::size_t memory = physical_memory_bytes();
 #if defined(__linux__)
   try {
-    if (const std::optional<std::uint64_t> limit = cgroup_memory_limit(read_file)) {
+    if (const std::optional<std::uint64_t> limit = cgroup_memory_limit(system_file)) {
       return static_cast<std::size_t>(std::min<std::uint64_t>(memory, *limit));
     }
   } catch (const std::exception&) {
@@ -171,7 +164,7 @@ std::string host_name() {
 
 std::string host_hint() {
 #if defined(__linux__)
-  std::string boot_id = read_file("/proc/sys/kernel/random/boot_id").value_or("unknown");
+  std::string boot_id = system_file("/proc/sys/kernel/random/boot_id").value_or("unknown");
   boot_id.erase(boot_id.find_last_not_of(" \n") + 1);
   struct stat network_namespace {};
   if (::stat("/proc/self/ns/net", &network_namespace) != 0) network_namespace.st_ino = 0;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 
 #include "base/unique_fd.h"
 #include "tutti/error.h"
@@ -37,6 +39,12 @@ std::string whole_file(const std::string& path) {
     text.resize(got);
     return text;
   }
+}
+
+std::optional<std::string> system_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 }  // namespace tutti

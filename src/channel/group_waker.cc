@@ -11,8 +11,8 @@
 namespace tutti {
 namespace {
 
-constexpr int kSliceMs = 1;  // without bells, an eventfd or memory
-constexpr std::int64_t kSliceNs = kSliceMs * 1'000'000;
+constexpr int kTickMs = 1;  // without bells, an eventfd or memory
+constexpr std::int64_t kTickNs = kTickMs * 1'000'000;
 
 }  // namespace
 
@@ -58,7 +58,7 @@ void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
   try {
     all.reserve(fds.size() + 2);
   } catch (const std::bad_alloc&) {  // then it looks up now and then
-    ::poll(nullptr, 0, kSliceMs);
+    ::poll(nullptr, 0, kTickMs);
     return;
   }
   all = fds;
@@ -68,7 +68,7 @@ void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
     all.push_back({nudge_fd_.get(), POLLIN, 0});
     if (bell_ != nullptr) all.push_back({bell_->fd(), POLLIN, 0});
     const bool all_wake = nudge_fd_ && (host_ == nullptr || bell_ != nullptr);
-    const std::int64_t slice = all_wake ? timeout_ns : std::min(timeout_ns, kSliceNs);
+    const std::int64_t slice = all_wake ? timeout_ns : std::min(timeout_ns, kTickNs);
     const timespec limit{static_cast<time_t>(slice / 1'000'000'000), static_cast<long>(slice % 1'000'000'000)};
     ::ppoll(all.data(), all.size(), &limit, nullptr);
   }

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "transport/shm/ring.h"
 
 namespace tutti {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
-  return (value + unit - 1) / unit * unit;
-}
 
 }  // namespace
 

@@ -10,9 +10,6 @@
 namespace tutti::plan {
 namespace {
 
-constexpr int kIn = static_cast<int>(BufferKind::kInput);
-constexpr int kOut = static_cast<int>(BufferKind::kOutput);
-
 // Rank blocks of input and output for `ranks` ranks.
 std::array<std::int32_t, 2> blocks_of(PlanCollective collective, std::int32_t ranks) {
   switch (collective) {

@@ -6,14 +6,13 @@
 #include <optional>
 #include <string>
 
+#include "base/rounding.h"
 #include "plan/operations.h"
 #include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
 
-constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
 constexpr int index_of(BufferKind buffer) { return static_cast<int>(buffer); }
 
 // Bytes of reused scratch for a chunk; nothing if no rank has scratch.

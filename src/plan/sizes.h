@@ -32,6 +32,10 @@ namespace tutti::plan {
 inline constexpr std::int64_t kReusedScratchBytes = std::int64_t{64} << 20;
 inline constexpr std::int64_t kChunkAlignment = 16;
 
+// Places in lists by BufferKind.
+inline constexpr int kIn = static_cast<int>(BufferKind::kInput);
+inline constexpr int kOut = static_cast<int>(BufferKind::kOutput);
+
 // How the buffers of a plan are cut into rank blocks; independent of the message.
 struct Shape {
   std::array<std::int32_t, 2> blocks{};        // by BufferKind: rank blocks of input and output

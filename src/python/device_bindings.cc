@@ -92,8 +92,8 @@ int device_of(const DeviceArray* a, const DeviceArray* b) {
   return std::max(first, second);
 }
 
-void run(DeviceCommunicator& devices, int size, const std::string& name, const DeviceArray* input,
-         const DeviceArray* output, const std::string& op, int root, double timeout, Address stream) {
+void run_arrays(DeviceCommunicator& devices, int size, const std::string& name, const DeviceArray* input,
+                const DeviceArray* output, const std::string& op, int root, double timeout, Address stream) {
   const auto collective = from_name<Collective>(name, "collective", kCollectiveCount);
   const Call call = make_call(collective, size, end_of(input), end_of(output),
                               from_name<ReduceOp>(op, "reduce operation", kOpsWithoutFactor), root);
@@ -101,15 +101,15 @@ void run(DeviceCommunicator& devices, int size, const std::string& name, const D
   waiting(devices, [&] { devices.run(call, place); });
 }
 
-void send(DeviceCommunicator& devices, const DeviceArray& array, int peer, std::uint64_t tag, double timeout,
-          Address stream) {
+void send_array(DeviceCommunicator& devices, const DeviceArray& array, int peer, std::uint64_t tag, double timeout,
+                Address stream) {
   const DevicePlace place = place_of(array.device, stream, timeout);
   const std::size_t bytes = array.end.count * size_of(array.end.dtype);
   waiting(devices, [&] { devices.send(array.end.data, bytes, peer, tag, place); });
 }
 
-void recv(DeviceCommunicator& devices, const DeviceArray& array, int peer, std::uint64_t tag, double timeout,
-          Address stream) {
+void recv_array(DeviceCommunicator& devices, const DeviceArray& array, int peer, std::uint64_t tag, double timeout,
+                Address stream) {
   const DevicePlace place = place_of(array.device, stream, timeout);
   const std::size_t bytes = array.end.count * size_of(array.end.dtype);
   waiting(devices, [&] { devices.recv(array.end.data, bytes, peer, tag, place); });
@@ -122,7 +122,8 @@ struct Devices {
   std::shared_ptr<DeviceCommunicator> devices;
 };
 
-std::shared_ptr<DeviceCommunicator> create(std::shared_ptr<Store> store, std::shared_ptr<Communicator> communicator) {
+std::shared_ptr<DeviceCommunicator> create_device(std::shared_ptr<Store> store,
+                                                  std::shared_ptr<Communicator> communicator) {
   auto made = std::make_shared<Devices>();
   made->devices = DeviceCommunicator::create("cuda", store, communicator->name() + "/cuda", *communicator);
   made->store = std::move(store);
@@ -158,10 +159,10 @@ void bind_devices(nb::module_& m) {
             return waiting(d, [&] { return reinterpret_cast<std::uintptr_t>(d.message_stream(device, peer, send)); });
           },
           "device"_a, "peer"_a, "send"_a)
-      .def("run", &run, "size"_a, "collective"_a, "input"_a.none(), "output"_a.none(), "op"_a, "root"_a, "timeout"_a,
-           "stream"_a.none())
-      .def("send", &send, "array"_a, "peer"_a, "tag"_a, "timeout"_a, "stream"_a.none())
-      .def("recv", &recv, "array"_a, "peer"_a, "tag"_a, "timeout"_a, "stream"_a.none())
+      .def("run", &run_arrays, "size"_a, "collective"_a, "input"_a.none(), "output"_a.none(), "op"_a, "root"_a,
+           "timeout"_a, "stream"_a.none())
+      .def("send", &send_array, "array"_a, "peer"_a, "tag"_a, "timeout"_a, "stream"_a.none())
+      .def("recv", &recv_array, "array"_a, "peer"_a, "tag"_a, "timeout"_a, "stream"_a.none())
       .def(
           "run_by",
           [](DeviceCommunicator& d, int size, const std::shared_ptr<UserAlgorithm>& algorithm,
@@ -202,11 +203,11 @@ void bind_devices(nb::module_& m) {
       .def("reset_metrics", &DeviceCommunicator::reset_metrics, nb::call_guard<nb::gil_scoped_release>())
       .def("flight_records", &DeviceCommunicator::flight_records, nb::call_guard<nb::gil_scoped_release>())
       .def("abort", &DeviceCommunicator::abort, "reason"_a, nb::call_guard<nb::gil_scoped_release>());
-  m.def("device_communicator", &create, "store"_a, "communicator"_a);
+  m.def("device_communicator", &create_device, "store"_a, "communicator"_a);
   m.def(
       "device_communicator",
       [](nb::object store, std::shared_ptr<Communicator> communicator) {
-        return create(python_store(std::move(store)), std::move(communicator));
+        return create_device(python_store(std::move(store)), std::move(communicator));
       },
       "store"_a, "communicator"_a);
   m.def(

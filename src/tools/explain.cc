@@ -17,13 +17,13 @@
 namespace tutti {
 namespace {
 
-constexpr std::chrono::milliseconds kTimeout{20'000};
+constexpr std::chrono::milliseconds kAnswerTime{20'000};
 constexpr int kMostRanks = 128;
 
 // One rank of the group: forms the communicator and, on rank 0, asks it.
 std::string run_rank(MemoryStore& store, const SampleShape& request, const Call& call, int rank) {
   CommunicatorOptions options;
-  options.timeout = kTimeout;
+  options.timeout = kAnswerTime;
   options.config = config_from_environment();
   options.name = "explain";
   const auto communicator = Communicator::create(store, "explain", rank, request.ranks, options);
@@ -39,7 +39,7 @@ std::string run_rank(MemoryStore& store, const SampleShape& request, const Call&
 // The same on GPUs, which several ranks may share.
 std::string run_rank_on_gpu(MemoryStore& store, const SampleShape& request, const Call& call, int rank, int devices) {
   CudaOptions options;
-  options.timeout = kTimeout;
+  options.timeout = kAnswerTime;
   options.device = rank % devices;
   options.name = "explain";
   const auto communicator = CudaCommunicator::create(store, "explain", rank, request.ranks, options);

@@ -33,8 +33,6 @@ namespace {
 
 constexpr std::size_t kHugeBytes = std::size_t{2} << 20;
 
-Probe refused(int error_number) { return {false, std::strerror(error_number), 0, ""}; }
-
 // First line of a small file, empty when it cannot be read.
 std::string read_line(const char* path) {
   std::ifstream file(path);
@@ -77,18 +75,19 @@ class SelfTransfer {
   Probe run(const sockaddr* address, socklen_t length) {
     const UniqueFd listener(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!listener || ::bind(listener.get(), address, length) != 0 || ::listen(listener.get(), 1) != 0) {
-      return refused(errno);
+      return Probe::refused(errno);
     }
     sockaddr_storage bound{};
     socklen_t bound_length = sizeof(bound);
-    if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &bound_length) != 0) return refused(errno);
+    if (::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &bound_length) != 0)
+      return Probe::refused(errno);
     const UniqueFd sender(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (!sender || !bounded(sender.get()) || !bounded(listener.get()) ||
         ::connect(sender.get(), reinterpret_cast<sockaddr*>(&bound), bound_length) != 0) {
-      return refused(errno);
+      return Probe::refused(errno);
     }
     const UniqueFd receiver(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!receiver || !bounded(receiver.get())) return refused(errno);
+    if (!receiver || !bounded(receiver.get())) return Probe::refused(errno);
     return move(sender.get(), receiver.get());
   }
 
@@ -120,7 +119,7 @@ class SelfTransfer {
     }
     const int failure = errno;
     writer.join();
-    if (received < kBytes) return refused(n < 0 ? failure : ECONNRESET);
+    if (received < kBytes) return Probe::refused(n < 0 ? failure : ECONNRESET);
     return {true, "16 MB", static_cast<double>(kBytes) / static_cast<double>(now_ns() - start), "GB/s"};
   }
 
@@ -143,6 +142,8 @@ std::string reachable_address(const ifaddrs& entry) {
 
 }  // namespace
 
+Probe Probe::refused(int error_number) { return {false, std::strerror(error_number), 0, ""}; }
+
 Probe probe_membarrier() {
   if (!register_light_barrier()) return {false, "MEMBARRIER_CMD_REGISTER is refused", 0, ""};
   const std::int64_t start = now_ns();
@@ -152,10 +153,10 @@ Probe probe_membarrier() {
 
 Probe probe_memory_lock() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return refused(errno);
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return Probe::refused(errno);
   const double bytes = limit.rlim_cur == RLIM_INFINITY ? -1 : static_cast<double>(limit.rlim_cur);
   void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return refused(errno);
+  if (page == MAP_FAILED) return Probe::refused(errno);
   const bool locked = ::mlock(page, 4096) == 0;
   const int failure = errno;
   ::munmap(page, 4096);
@@ -164,7 +165,7 @@ Probe probe_memory_lock() {
 
 Probe probe_huge_pages() {
   void* mapped = ::mmap(nullptr, 2 * kHugeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return refused(errno);
+  if (mapped == MAP_FAILED) return Probe::refused(errno);
   const bool huge = becomes_huge(static_cast<std::byte*>(mapped), "AnonHugePages");
   ::munmap(mapped, 2 * kHugeBytes);
   return {huge, read_line("/sys/kernel/mm/transparent_hugepage/enabled"), 0, ""};
@@ -193,7 +194,7 @@ Probe probe_arena() try {
 
 Probe probe_descriptors() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return refused(errno);
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return Probe::refused(errno);
   return {limit.rlim_cur >= 1024, "limit of open files", static_cast<double>(limit.rlim_cur), "descriptors"};
 }
 

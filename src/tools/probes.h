@@ -11,6 +11,8 @@
 namespace tutti {
 
 struct Probe {
+  static Probe refused(int error_number);
+
   bool works = false;
   std::string detail;  // what was seen: "Operation not permitted", "THP for memfd: never"
   double value = 0;    // what was measured, in `unit`

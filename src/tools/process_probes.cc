@@ -23,7 +23,6 @@ namespace {
 
 constexpr std::size_t kTransferBytes = std::size_t{8} << 20;
 
-Probe refused(int error_number) { return {false, std::strerror(error_number), 0, ""}; }
 Probe no_answer() { return {false, "no answer within 5 s", 0, ""}; }
 
 // A byte of the pattern that a transfer must bring over unharmed.
@@ -63,17 +62,18 @@ Probe probe_memfd() try {
   ProbeMemory memory;
   const UniqueFd file = create_memfd("tutti-probe", kTransferBytes);
   std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0) return refused(errno);
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
+    return Probe::refused(errno);
   const UniqueFd ours(ends[0]);
   const UniqueFd theirs(ends[1]);
   const Child child([&] { map_and_fill(theirs.get(), memory.page()); });
-  if (child.pid() < 0) return refused(errno);
+  if (child.pid() < 0) return Probe::refused(errno);
   const int passed = file.get();
   if (send_message(ours.get(), "memory", {&passed, 1}) != SocketStatus::kOk) {
     return {false, "the socket takes no descriptor", 0, ""};
   }
   if (!await_stage(memory.page(), 1)) return no_answer();
-  if (memory.page().error_number != 0) return refused(memory.page().error_number);
+  if (memory.page().error_number != 0) return Probe::refused(memory.page().error_number);
   const Mapping mapped = Mapping::shared(file.get(), kTransferBytes);
   const std::uint32_t wrong = count_wrong(mapped.data(), kTransferBytes);
   if (wrong != 0) return {false, std::to_string(wrong) + " bytes arrived damaged", 0, ""};
@@ -92,7 +92,7 @@ Probe probe_futex() try {
       reach_stage(page, 2 * round + 2);
     }
   });
-  if (child.pid() < 0) return refused(errno);
+  if (child.pid() < 0) return Probe::refused(errno);
   std::array<std::int64_t, kRounds> times{};
   for (std::uint32_t round = 0; round < kRounds; ++round) {
     const std::int64_t start = now_ns();
@@ -113,7 +113,7 @@ Probe probe_pidfd() {
   const Child child([] {
     for (;;) ::pause();
   });
-  if (child.pid() < 0) return refused(errno);
+  if (child.pid() < 0) return Probe::refused(errno);
   const UniqueFd pidfd = open_pidfd(child.pid());
   if (!pidfd) return {false, "pidfd_open is refused", 0, ""};
   if (pidfd_ended(pidfd.get())) return {false, "a living process is reported dead", 0, ""};

@@ -13,7 +13,7 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr std::size_t kKB = 1024, kMB = 1024 * 1024;
+constexpr std::size_t kMB = 1024 * kKB;
 constexpr std::size_t kLLBlockBytes = kLLItems * 16;
 constexpr std::size_t kLL128BlockBytes = kLL128Lines * 120;
 

@@ -17,6 +17,8 @@ enum class Protocol { kLL, kLL128, kBulk };
 // How the data moves: an exchange without or with arithmetic, or a two-shot all-reduce.
 enum class Pattern { kCopy, kReduce, kTwoShot };
 
+inline constexpr std::size_t kKB = 1024;
+
 struct Choice {
   Protocol protocol = Protocol::kLL;
   bool two_shot = false;

@@ -2,19 +2,16 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "channel/cuda/scratch_layout.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
 namespace {
 
-constexpr std::size_t kKB = 1024;
-
 // The most that one block sends to each peer. An all-reduce spreads a row over many blocks; from here on that saves
 // more time than a second kernel costs: docs/performance.md.
 constexpr std::size_t kOneKernelBlockBytes = 8 * kKB;
-
-std::size_t divided(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 // What one shot over LL is good for, with all rows.
 std::size_t one_shot_bytes(int size) { return size <= 2 ? 512 * kKB : 64 * kKB; }
@@ -22,8 +19,8 @@ std::size_t one_shot_bytes(int size) { return size <= 2 ? 512 * kKB : 64 * kKB; 
 // Cuts the rows between at most `most_blocks` blocks.
 void cut_rows(NormPlan& plan, std::size_t most_blocks) {
   AddRmsNormArgs& args = plan.args;
-  args.block_rows = std::max<std::size_t>(1, divided(args.rows, most_blocks));
-  plan.blocks = std::max(1, static_cast<int>(divided(args.rows, args.block_rows)));
+  args.block_rows = std::max<std::size_t>(1, ceil_div(args.rows, most_blocks));
+  plan.blocks = std::max(1, static_cast<int>(ceil_div(args.rows, args.block_rows)));
 }
 
 bool takes_one_kernel(NormPlan& plan, int size, int most_blocks, const std::optional<ForcedChoice>& forced) {
@@ -41,7 +38,7 @@ void plan_norm(NormPlan& plan) {
   constexpr std::size_t kMany = 512;  // blocks: more than a GPU has processors for
   AddRmsNormArgs& args = plan.args;
   args.block_rows = args.rows < kMany ? 1 : static_cast<std::size_t>(std::max(1, kSegments / args.segments));
-  plan.blocks = static_cast<int>(divided(args.rows, args.block_rows));
+  plan.blocks = static_cast<int>(ceil_div(args.rows, args.block_rows));
   const int tasks = static_cast<int>(args.block_rows) * args.segments;
   constexpr int kWarps = kNormThreads / 32;
   plan.vectors = 0;
@@ -139,7 +136,7 @@ NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks
   args.row_scales = call.row_scales;
   args.rows = call.rows;
   args.row_bytes = call.hidden * size_of(call.dtype);
-  args.segments = static_cast<int>(divided(args.row_bytes, kSegmentBytes));
+  args.segments = static_cast<int>(ceil_div(args.row_bytes, kSegmentBytes));
   args.hidden = static_cast<float>(call.hidden);
   args.epsilon = call.epsilon;
   args.fp8 = call.fp8 ? 1 : 0;

@@ -2,29 +2,26 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "channel/cuda/scratch_layout.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
 namespace {
 
-constexpr std::size_t kKB = 1024;
-
-std::size_t divided(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-
 // Tiles between ranks, then between blocks: few tiles a block while the message is small.
 void cut_tiles(QuantizedPlan& plan, int size, int most_blocks) {
   QuantizedArgs& args = plan.args;
   const std::size_t chunks = plan.pattern == QuantizedPattern::kLL ? 1 : static_cast<std::size_t>(size);
-  args.chunk_tiles = std::max<std::size_t>(1, divided(args.tiles, chunks));
-  const std::size_t wanted = divided(args.chunk_tiles, plan.pattern == QuantizedPattern::kBulk ? 32 : 4);
+  args.chunk_tiles = std::max<std::size_t>(1, ceil_div(args.tiles, chunks));
+  const std::size_t wanted = ceil_div(args.chunk_tiles, plan.pattern == QuantizedPattern::kBulk ? 32 : 4);
   const auto most = static_cast<std::size_t>(std::min(most_blocks, kMaxBlocks));
-  args.block_tiles = divided(args.chunk_tiles, std::min(wanted, most));
-  plan.blocks = static_cast<int>(divided(args.chunk_tiles, args.block_tiles));
+  args.block_tiles = ceil_div(args.chunk_tiles, std::min(wanted, most));
+  plan.blocks = static_cast<int>(ceil_div(args.chunk_tiles, args.block_tiles));
   plan.threads = static_cast<int>(std::min<std::size_t>(args.block_tiles, 16)) * 32;
   const auto tile_bytes = static_cast<std::size_t>(16 * tile_vectors(args.scale_vectors));
   // Several pieces of a large part, so that the trips of one overlap the other's.
-  args.piece_tiles = std::clamp<std::size_t>(divided(args.block_tiles, 8), 16, kBulkPieceBytes / tile_bytes);
+  args.piece_tiles = std::clamp<std::size_t>(ceil_div(args.block_tiles, 8), 16, kBulkPieceBytes / tile_bytes);
 }
 
 bool fits(const QuantizedPlan& plan) {
@@ -66,7 +63,7 @@ QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int m
   args.input = static_cast<const std::byte*>(call.input);
   args.output = static_cast<std::byte*>(call.output);
   args.count = call.count;
-  args.tiles = divided(call.count, kTileElements);
+  args.tiles = ceil_div(call.count, kTileElements);
   args.scaled_lanes = call.block / static_cast<int>(kLaneElements);
   args.scale_vectors = std::max(1, 32 / args.scaled_lanes / 4);
   args.int8 = call.code == DataType::kInt8 ? 1 : 0;

@@ -3,6 +3,7 @@
 
 #include "algorithm/tuning/table.h"
 #include "base/names.h"
+#include "base/whole_file.h"
 #include "plan/json_document.h"
 #include "tutti/error.h"
 
@@ -12,7 +13,6 @@ namespace {
 using plan::Cursor;
 using plan::Json;
 
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostCells = 1 << 20;
 constexpr std::size_t kMostMeasured = 1024;
 constexpr std::size_t kMostPlans = 4096;
@@ -76,7 +76,7 @@ TuningCell read_cell(const Cursor& from) {
 
 // The table without its cells, each of which goes to `take`.
 Json read_top(std::string_view text, const std::function<void(std::size_t, Json&&)>& take) {
-  if (text.size() > kMostBytes) plan::throw_at("", "longer than " + std::to_string(kMostBytes) + " bytes");
+  if (text.size() > kMostFileBytes) plan::throw_at("", "longer than " + std::to_string(kMostFileBytes) + " bytes");
   const auto take_cell = [&take](const std::vector<std::size_t>& at, Json&& cell) { take(at[0], std::move(cell)); };
   return plan::read_document(text, {{{"cells"}, take_cell}});
 }

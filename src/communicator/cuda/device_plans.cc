@@ -5,6 +5,7 @@
 
 #include "algorithm/cuda/plan_exchange.h"
 #include "base/collective_traits.h"
+#include "base/rounding.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
 #include "tutti/error.h"
@@ -17,8 +18,6 @@ using executor::DeviceVariant;
 namespace {
 
 constexpr std::size_t kPage = 4096;
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 constexpr int kIn = 0, kOut = 1;
 

@@ -5,18 +5,14 @@
 #include <string>
 #include <utility>
 
+#include "base/rounding.h"
 #include "tutti/error.h"
 
 namespace tutti::executor {
 namespace {
 
-constexpr std::size_t kLine = 64;             // of a word or an invocation count: blocks poll them apart
-constexpr int kMostThreads = 512;             // workers that the kernels are compiled for
-constexpr std::uint32_t kEntry = 0xffffffff;  // the barrier of all blocks around the plan
-
+constexpr int kMostThreads = 512;                     // workers that the kernels are compiled for
 constexpr std::size_t kMostInstructions = 1UL << 16;  // of a rank for one segment
-
-std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 
 [[noreturn]] void refuse(const plan::Plan& plan, const std::string& why) {
   throw_error(ErrorKind::kUnsupported, "plan \"" + plan.name + "\" on GPUs: " + why);

@@ -83,6 +83,9 @@ class DevicePlan {
  private:
   friend class Lowering;
 
+  static constexpr std::size_t kLine = 64;             // of a word or an invocation count: blocks poll them apart
+  static constexpr std::uint32_t kEntry = 0xffffffff;  // the barrier of all blocks around the plan
+
   // Who counts what: (thread block, use, channel or semaphore or barrier, other thread block).
   enum class Use : std::uint8_t { kSignal, kPostSignal, kWait, kRelease, kAcquire, kArrive, kMeet };
   using SlotKey = std::tuple<std::uint32_t, Use, std::uint32_t, std::uint32_t>;

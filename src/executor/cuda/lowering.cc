@@ -13,8 +13,6 @@
 namespace tutti::executor {
 namespace {
 
-constexpr std::size_t kLine = 64;
-constexpr std::uint32_t kEntry = 0xffffffff;
 constexpr int kIn = 0, kOut = 1;
 // Ranges that are compared with those of later records; a join forgets them.
 constexpr std::size_t kMostRanges = 256;
@@ -42,7 +40,7 @@ class Lowering {
       block.first_operand = static_cast<std::uint32_t>(out_.operands.size());
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
-      if (!loads.empty()) meet(kEntry);
+      if (!loads.empty()) meet(DevicePlan::kEntry);
       if (block_ < program_.blocks().size()) {
         for (const Instruction& one : program_.blocks()[block_]) {
           at_ = program_.positions()[one.position];
@@ -50,7 +48,7 @@ class Lowering {
         }
         at_ = kAround;
       }
-      if (!stores.empty()) meet(kEntry);
+      if (!stores.empty()) meet(DevicePlan::kEntry);
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
       block.count = static_cast<std::uint32_t>(out_.ops.size()) - block.first;
       block.operands = static_cast<std::uint32_t>(out_.operands.size()) - block.first_operand;
@@ -184,7 +182,7 @@ class Lowering {
     return device_.slots_.at({static_cast<std::uint32_t>(block_), use, id, other});
   }
   std::byte* word(DevicePlan::Use use, std::uint32_t id, std::uint32_t block) const {
-    return memory_.state + device_.words_offset() + kLine * device_.words_.at({use, id, block});
+    return memory_.state + device_.words_offset() + DevicePlan::kLine * device_.words_.at({use, id, block});
   }
   std::byte* counter(std::int32_t rank, std::uint32_t index) const {
     return memory_.ranks[static_cast<std::size_t>(rank)] + sizeof(CounterWord) * (index - tables_.first_counter(rank));
@@ -216,7 +214,7 @@ class Lowering {
       put_word(DeviceCode::kWait, word(DevicePlan::Use::kArrive, id, other), slot(DevicePlan::Use::kMeet, id, other),
                rank_);
     };
-    if (id != kEntry) {
+    if (id != DevicePlan::kEntry) {
       for (const std::uint32_t other : device_.meets_[id]) wait_for(other);
       return;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/rounding.h"
 #include "executor/program/inflow.h"
 #include "plan/operations.h"
 #include "plan/structure.h"
@@ -13,8 +14,6 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kPage = 4096;
-
-constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // A checked plan's tables may be built; an unchecked one's may not even be looked at.
 const plan::Plan& checked(const plan::Plan& plan) {

@@ -11,10 +11,6 @@
 namespace tutti::plan {
 namespace {
 
-constexpr auto kI = BufferKind::kInput;
-constexpr auto kO = BufferKind::kOutput;
-constexpr auto kS = BufferKind::kScratch;
-
 // In order: odd places are leaves, a place whose lowest bit is higher is higher up, 0 is the root.
 std::int32_t parent_place(std::int32_t place, std::int32_t ranks) {
   const std::int32_t bit = place & -place;

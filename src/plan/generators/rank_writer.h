@@ -8,6 +8,11 @@
 
 namespace tutti::plan {
 
+// As operands name them.
+inline constexpr auto kI = BufferKind::kInput;
+inline constexpr auto kO = BufferKind::kOutput;
+inline constexpr auto kS = BufferKind::kScratch;
+
 class RankWriter {
  public:
   explicit RankWriter(Rank& rank) : rank_(rank) {}

@@ -10,10 +10,6 @@
 namespace tutti::plan {
 namespace {
 
-constexpr auto kI = BufferKind::kInput;
-constexpr auto kO = BufferKind::kOutput;
-constexpr auto kS = BufferKind::kScratch;
-
 Plan all_reduce(const char* name, std::int32_t chunks, std::int32_t scratch) {
   Plan plan;
   plan.name = name;

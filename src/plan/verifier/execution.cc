@@ -9,8 +9,6 @@
 namespace tutti::plan {
 namespace {
 
-constexpr int kIn = static_cast<int>(BufferKind::kInput);
-constexpr int kOut = static_cast<int>(BufferKind::kOutput);
 constexpr std::size_t kCounterBytes = 704;  // with what an empty std::deque keeps
 constexpr std::size_t kLaneBytes = kNodeBytes + sizeof(std::size_t) + sizeof(Clock);
 

@@ -10,8 +10,6 @@
 namespace tutti::plan {
 namespace {
 
-constexpr int kIn = static_cast<int>(BufferKind::kInput);
-constexpr int kOut = static_cast<int>(BufferKind::kOutput);
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;
 
 }  // namespace
