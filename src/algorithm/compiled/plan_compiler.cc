@@ -1,35 +1,97 @@
 #include "algorithm/compiled/plan_compiler.h"
 
+#include <cstdlib>
+#include <set>
 #include <utility>
+#include <vector>
 
+#include "base/registry.h"
 #include "base/thread.h"
 #include "tutti/error.h"
 
 namespace tutti {
 
+// Of the process. Never destroyed: exit() may come to it at any time.
+struct PlanCompiler::Live {
+  std::mutex mutex;  // guards `all`; held while they stop, so it comes before theirs
+  std::vector<PlanCompiler*> all;
+  std::mutex preparing;            // guards `prepared`; comes after theirs
+  std::set<std::string> prepared;  // the NVRTCs that have compiled
+};
+
+PlanCompiler::Live& PlanCompiler::live() {
+  static Live* const of_process = new Live;
+  return *of_process;
+}
+
+void PlanCompiler::stop_all() noexcept {
+  if (forked_child()) return;  // it has none of the threads, and the locks may be held for good
+  const std::lock_guard lock(live().mutex);
+  for (PlanCompiler* compiler : live().all) compiler->stop();
+}
+
 PlanCompiler::PlanCompiler(const std::string& folder, std::string architecture, std::string nvrtc)
-    : store_(folder), architecture_(std::move(architecture)), nvrtc_path_(std::move(nvrtc)) {}
+    : store_(folder), architecture_(std::move(architecture)), nvrtc_path_(std::move(nvrtc)) {
+  const std::lock_guard lock(live().mutex);
+  live().all.push_back(this);
+}
 
 PlanCompiler::~PlanCompiler() {
+  if (forked_child()) {
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(live().mutex);
+    std::erase(live().all, this);
+  }
+  stop();
+}
+
+void PlanCompiler::stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
-  for (const Job& job : jobs_) {
-    job.code->why_ = "the group has ended";
-    job.code->set(CompiledPlanCode::State::kFailed);
-  }
+  const std::lock_guard lock(mutex_);
+  for (const Job& job : jobs_) job.code->fail("the group has ended");
+  jobs_.clear();
 }
 
 std::shared_ptr<const CompiledPlanCode> PlanCompiler::request(std::function<KernelText()> source) {
   auto code = std::make_shared<CompiledPlanCode>();
   const std::lock_guard lock(mutex_);
-  if (!thread_.joinable()) thread_ = start_thread("compiled plans", [this] { work(); });
+  if (stop_) {
+    code->fail("the process ends");
+    return code;
+  }
+  if (!thread_.joinable()) {
+    try {
+      prepare();
+    } catch (const Error& error) {
+      code->fail(error.what());
+      return code;
+    }
+    thread_ = start_thread("compiled plans", [this] { work(); });
+  }
   jobs_.push_back({std::move(source), code});
   changed_.notify_all();
   return code;
+}
+
+// exit() runs last what was registered first, and what the thread uses registers its own ends: OpenSSL at the first
+// digest, NVRTC and what it loads during the first compilation. Only when all of them have can ours come before them,
+// so that exit() waits for the thread. Once a process this takes the caller some tenths of a second.
+void PlanCompiler::prepare() {
+  nvrtc_ = Nvrtc::load(nvrtc_path_);
+  static_cast<void>(KernelStore::key("", architecture_, nvrtc_->version()));
+  const std::lock_guard lock(live().preparing);
+  if (live().prepared.contains(nvrtc_->path())) return;
+  static_cast<void>(nvrtc_->compile("__global__ void first() {}", architecture_));
+  if (std::atexit(stop_all) != 0) throw_error(ErrorKind::kExhausted, "atexit: no room for another handler");
+  live().prepared.insert(nvrtc_->path());
 }
 
 void PlanCompiler::wait(const CompiledPlanCode& code) noexcept {
@@ -50,14 +112,12 @@ void PlanCompiler::work() {
       compile(job);
       job.code->set(CompiledPlanCode::State::kReady);
     } catch (const std::exception& error) {
-      job.code->why_ = error.what();
-      job.code->set(CompiledPlanCode::State::kFailed);
+      job.code->fail(error.what());
     }
   }
 }
 
 void PlanCompiler::compile(const Job& job) {
-  if (!nvrtc_) nvrtc_ = Nvrtc::load(nvrtc_path_);
   const KernelText source = job.source();
   job.code->workers_ = source.workers;
   const std::string key = KernelStore::key(source.text, architecture_, nvrtc_->version());

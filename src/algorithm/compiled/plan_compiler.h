@@ -2,7 +2,8 @@
 // compiled again.
 //
 // Thread rule: request() from any thread; a CompiledPlanCode may be looked at by any thread. The destructor waits for
-// the compilation under way, a matter of seconds, and leaves out the others.
+// the compilation under way, a matter of seconds, and leaves out the others; so does the end of the process, which
+// takes NVRTC's state away.
 #pragma once
 
 #include <atomic>
@@ -38,6 +39,10 @@ class CompiledPlanCode {
 
  private:
   friend class PlanCompiler;
+  void fail(const char* why) {
+    why_ = why;
+    set(State::kFailed);
+  }
   void set(State state) noexcept {
     // release: publishes the members; pairs with the acquire in state().
     state_.store(state, std::memory_order_release);
@@ -58,7 +63,7 @@ class PlanCompiler {
   PlanCompiler& operator=(const PlanCompiler&) = delete;
 
   // `source` is called on the compiler's thread. What it throws is the request's failure. Throws Exhausted if no thread
-  // can be started.
+  // can be started. A request at the end of the process fails.
   std::shared_ptr<const CompiledPlanCode> request(std::function<KernelText()> source);
   // Waits for it on this thread.
   static void wait(const CompiledPlanCode& code) noexcept;
@@ -68,17 +73,23 @@ class PlanCompiler {
     std::function<KernelText()> source;
     std::shared_ptr<CompiledPlanCode> code;
   };
+  struct Live;
+  static Live& live();
+  // What exit() calls.
+  static void stop_all() noexcept;
+  void stop() noexcept;
+  void prepare();
   void work();
   void compile(const Job& job);
 
   const KernelStore store_;
   const std::string architecture_, nvrtc_path_;
-  std::optional<Nvrtc> nvrtc_;  // the thread's
-  std::mutex mutex_;            // guards what follows; a leaf
+  std::optional<Nvrtc> nvrtc_;  // set before the thread starts, const then
+  std::mutex mutex_;            // guards what follows
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stop_ = false;
-  std::thread thread_;  // from the first request on
+  std::thread thread_;  // from the first request on, until it is stopped
 };
 
 }  // namespace tutti

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -77,10 +79,29 @@ TEST(PlanCompiler, WithoutACompilerTheRequestFailsAndSaysWhy) {
 TEST(PlanCompiler, ItsEndEndsRequests) {
   std::shared_ptr<const CompiledPlanCode> codes[8];
   {
-    PlanCompiler compiler("", "sm_90", "/no/such/libnvrtc.so");
+    PlanCompiler compiler("", "sm_90", SLOW_NVRTC);
     for (auto& code : codes) code = compiler.request([] { return KernelText{}; });
+    PlanCompiler::wait(*codes[0]);
   }
-  for (const auto& code : codes) EXPECT_EQ(code->state(), CompiledPlanCode::State::kFailed);
+  EXPECT_EQ(codes[0]->state(), CompiledPlanCode::State::kReady) << codes[0]->why();
+  for (const auto& code : codes) EXPECT_NE(code->state(), CompiledPlanCode::State::kPending);
+}
+
+// NVRTC's own end may come before that of any object here: a process that exits waits for the compilation under way.
+TEST(PlanCompiler, ExitWaitsForTheCompilationUnderWay) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto exits = [] {
+    auto* const never_destroyed = new PlanCompiler("", "sm_90", SLOW_NVRTC);
+    std::atomic<bool> begun{false};
+    static_cast<void>(never_destroyed->request([&] {
+      begun = true;
+      begun.notify_all();
+      return KernelText{};
+    }));
+    begun.wait(false);
+    std::exit(0);
+  };
+  EXPECT_EXIT(exits(), testing::ExitedWithCode(0), "");
 }
 
 // All headers that a plan's source includes, and those that they include, are in the library.
