@@ -45,14 +45,14 @@ ncclResult_t issue(const Served& served, const Arguments& from) noexcept {
 // Of several GPUs of this thread's: the first call of each, then the second of each. What one call's kernel waits for
 // on another GPU is then behind one call there at most, and no queue of launches fills up before the rank that would
 // empty it. On each GPU the calls keep their order, as if it had a process of its own.
-std::vector<Queued> by_turns(std::vector<Queued> calls) {
+std::vector<Queued> by_turns(const std::vector<Queued>& calls) {
   std::map<int, std::size_t> issued;
   std::vector<std::pair<std::size_t, std::size_t>> order;  // turn, place
   for (std::size_t i = 0; i < calls.size(); ++i) order.emplace_back(issued[calls[i].served->cuda->device()]++, i);
   if (issued.size() < 2) return calls;
   std::sort(order.begin(), order.end());
   std::vector<Queued> sorted;
-  for (const auto& [turn, place] : order) sorted.push_back(std::move(calls[place]));
+  for (const auto& [turn, place] : order) sorted.push_back(calls[place]);
   return sorted;
 }
 
@@ -108,7 +108,7 @@ ncclResult_t group_end() noexcept {
   if (open.depth == 0 || --open.depth > 0) return TUTTI_NCCL_PASS(ncclGroupEnd, ());
   std::vector<Queued> calls = std::exchange(open.calls, {});
   std::vector<Making> making = std::exchange(open.making, {});
-  ncclResult_t first = guarded([&] { calls = by_turns(std::move(calls)); });
+  ncclResult_t first = guarded([&] { calls = by_turns(calls); });  // as they came, if memory is wanting
   // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
   for (const Queued& queued : calls) {
     const ncclResult_t result = issue(*queued.served, queued.call);

@@ -67,10 +67,15 @@ std::shared_ptr<const CompiledPlanCode> PlanCompiler::request(std::function<Kern
     code->fail("the process ends");
     return code;
   }
+  if (!unusable_.empty()) {
+    code->fail(unusable_.c_str());
+    return code;
+  }
   if (!thread_.joinable()) {
     try {
       prepare();
     } catch (const Error& error) {
+      unusable_ = error.what();
       code->fail(error.what());
       return code;
     }

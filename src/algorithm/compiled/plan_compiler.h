@@ -89,7 +89,8 @@ class PlanCompiler {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stop_ = false;
-  std::thread thread_;  // from the first request on, until it is stopped
+  std::string unusable_;  // why no thread could be started with a compiler
+  std::thread thread_;    // from the first request on, until it is stopped
 };
 
 }  // namespace tutti

@@ -83,7 +83,7 @@ void serve(const FdServer& server, const FdExchange& request, std::span<const in
   Wait whole{Deadline::after(request.timeout), goes_on};
   for (int clients = request.clients; clients > 0;) {
     const auto [status, socket, error] = accept_local(server.listener.get());
-    if (whole.deadline.expired()) return;  // strangers who keep coming hold up nobody for longer
+    if (whole.deadline.expired() || !goes_on()) return;  // strangers who keep coming hold up nobody for longer
     if (status == AcceptStatus::kNone && !wait_for(server.listener.get(), POLLIN, whole)) return;
     if (status == AcceptStatus::kExhausted) std::this_thread::yield();
     if (status != AcceptStatus::kOk) continue;

@@ -99,7 +99,8 @@ void CudaCommunicatorImpl::use_tuning(Store& store) {
     if (rank_ == 0) logger_.warning("group '" + options_.name + "': " + difference);
     return;
   }
-  if (tuning_.table == nullptr || forced_) return;
+  // A rank that forces kernels takes part: whether it does is not compared.
+  if (tuning_.table == nullptr) return;
   std::vector<TuningRule> rules = rules_on_gpus(*tuning_.table, size_, group_->gpus());
   if (rules.empty()) return;
   std::vector<UserAlgorithmPtr> algorithms;
