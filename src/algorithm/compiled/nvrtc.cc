@@ -6,6 +6,7 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "algorithm/compiled/embedded.h"
 #include "tutti/error.h"
@@ -83,7 +84,7 @@ Nvrtc Nvrtc::load(const std::string& path) {
       looked += (looked.empty() ? "" : ", ") + file;
       continue;
     }
-    auto functions = std::make_unique<Functions>();
+    auto functions = std::make_shared<Functions>();
     const auto find = [&](auto& function, const char* name) {
       function = reinterpret_cast<std::decay_t<decltype(function)>>(::dlsym(library, name));
       return function != nullptr;
@@ -97,7 +98,7 @@ Nvrtc Nvrtc::load(const std::string& path) {
       throw_error(ErrorKind::kUnsupported, file + " is no NVRTC of CUDA 12 or later");
     }
     Nvrtc nvrtc;
-    nvrtc.functions_ = functions.release();
+    nvrtc.functions_ = std::move(functions);
     nvrtc.path_ = file;
     nvrtc.version_ = std::to_string(major) + "." + std::to_string(minor);
     return nvrtc;

@@ -4,6 +4,7 @@
 // Thread rule: const members may be called from any thread.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,7 @@ class Nvrtc {
   struct Functions;
   Nvrtc() = default;
 
-  const Functions* functions_ = nullptr;  // as long as the process: a compiler is not unloaded
+  std::shared_ptr<const Functions> functions_;  // of a library that is not unloaded
   std::string path_, version_;
 };
 
