@@ -13,13 +13,6 @@ using c10d::OpType;
 // Coalesced tensors below this go through one flat buffer; larger ones gain nothing from a copy.
 constexpr std::size_t kFlattenBelowBytes = 64 << 10;
 
-const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* call) {
-  if (tensors.size() != 1) {
-    refuse(std::string(call) + " takes one tensor a rank, got " + std::to_string(tensors.size()));
-  }
-  return tensors.front();
-}
-
 void build_all_reduce(Prepared& prepared, const at::Tensor& tensor, const Reduction& reduction) {
   prepared.describe(Collective::kAllReduce, tensor);
   prepared.reduce_by(reduction);
@@ -129,8 +122,7 @@ C10dWorkPtr ProcessGroupTutti::allreduce_coalesced(Tensors& tensors, const c10d:
 }
 
 C10dWorkPtr ProcessGroupTutti::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const at::Tensor& tensor = only(tensors, "reduce");
-  require_dense(tensor, "reduce");
+  const at::Tensor& tensor = only_dense(tensors, "reduce");
   const int root = checked_root(options.rootRank, "reduce");
   const Reduction reduction = to_reduction(options.reduceOp, tensors);
   return issue(
@@ -148,8 +140,7 @@ C10dWorkPtr ProcessGroupTutti::reduce(Tensors& tensors, const c10d::ReduceOption
 }
 
 C10dWorkPtr ProcessGroupTutti::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const at::Tensor& tensor = only(tensors, "broadcast");
-  require_dense(tensor, "broadcast");
+  const at::Tensor& tensor = only_dense(tensors, "broadcast");
   const int root = checked_root(options.rootRank, "broadcast");
   return issue({"tutti:broadcast", OpType::BROADCAST}, tensors, tensors, options.asyncOp, options.timeout,
                [&](Prepared& prepared) {

@@ -154,7 +154,7 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
   return work;
 }
 
-C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, at::Tensor& tensor, int peer, int tag,
+C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Tensor& tensor, int peer, int tag,
                                                 bool receive) {
   if (peer == kAnySource) refuse("recv of a CUDA tensor needs a source rank");
   if (peer == rank_) refuse("send and recv of CUDA tensors go to other ranks");

@@ -23,14 +23,6 @@ TensorList list_of(const std::vector<std::vector<at::Tensor>>& lists, const at::
   return lists.front();
 }
 
-const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* call) {
-  if (tensors.size() != 1) {
-    refuse(std::string(call) + " takes one tensor a rank, got " + std::to_string(tensors.size()));
-  }
-  require_dense(tensors.front(), call);
-  return tensors.front();
-}
-
 bool all_same_size(TensorList tensors) {
   for (const auto& tensor : tensors) {
     if (tensor.numel() != tensors.front().numel()) return false;
@@ -107,7 +99,7 @@ void require_pairs(std::size_t outputs, std::size_t inputs, const char* call) {
 }  // namespace
 
 C10dWorkPtr ProcessGroupTutti::allgather(TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  const at::Tensor& input = only(inputs, "all_gather");
+  const at::Tensor& input = only_dense(inputs, "all_gather");
   const TensorList list = list_of(outputs, input, size_, "all_gather");
   require_size(list[rank_], input.numel(), "all_gather", "own output");
   const bool uneven = !all_same_size(list);
@@ -158,7 +150,7 @@ C10dWorkPtr ProcessGroupTutti::allgather_into_tensor_coalesced(Tensors& outputs,
 }
 
 C10dWorkPtr ProcessGroupTutti::gather(TensorLists& outputs, Tensors& inputs, const c10d::GatherOptions& options) {
-  const at::Tensor& input = only(inputs, "gather");
+  const at::Tensor& input = only_dense(inputs, "gather");
   const int root = checked_root(options.rootRank, "gather");
   const bool is_root = rank_ == root;
   require_rooted_list(is_root, outputs.empty(), "gather", "output");
@@ -174,7 +166,7 @@ C10dWorkPtr ProcessGroupTutti::gather(TensorLists& outputs, Tensors& inputs, con
 }
 
 C10dWorkPtr ProcessGroupTutti::scatter(Tensors& outputs, TensorLists& inputs, const c10d::ScatterOptions& options) {
-  const at::Tensor& output = only(outputs, "scatter");
+  const at::Tensor& output = only_dense(outputs, "scatter");
   const int root = checked_root(options.rootRank, "scatter");
   const bool is_root = rank_ == root;
   require_rooted_list(is_root, inputs.empty(), "scatter", "input");
@@ -191,7 +183,7 @@ C10dWorkPtr ProcessGroupTutti::scatter(Tensors& outputs, TensorLists& inputs, co
 
 C10dWorkPtr ProcessGroupTutti::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                               const c10d::ReduceScatterOptions& options) {
-  const at::Tensor& output = only(outputs, "reduce_scatter");
+  const at::Tensor& output = only_dense(outputs, "reduce_scatter");
   const TensorList list = list_of(inputs, output, size_, "reduce_scatter");
   require_size(list[rank_], output.numel(), "reduce_scatter", "own input");
   const Reduction reduction = to_reduction(options.reduceOp, outputs);

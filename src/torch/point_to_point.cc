@@ -12,14 +12,6 @@
 namespace tutti::face {
 namespace {
 
-at::Tensor& only(std::vector<at::Tensor>& tensors, const char* call) {
-  if (tensors.size() != 1) {
-    refuse(std::string(call) + " takes one tensor, got " + std::to_string(tensors.size()));
-  }
-  require_dense(tensors.front(), call);
-  return tensors.front();
-}
-
 // Before a lock that a thread of the parent may have held at the fork.
 void refuse_in_child(const Communicator& communicator) {
   if (forked_child()) [[unlikely]]
@@ -58,7 +50,7 @@ void ProcessGroupTutti::post(const Message& message) {
 C10dWorkPtr ProcessGroupTutti::transfer(const Event& event, Tensors& tensors, int peer, int tag, bool receive) {
   Coalesced* const batch = open_batch();
   const auto issue = [&]() -> C10dWorkPtr {
-    at::Tensor& tensor = only(tensors, receive ? "recv" : "send");
+    const at::Tensor& tensor = only_dense(tensors, receive ? "recv" : "send");
     if (tag < 0) refuse("send and recv take tags from 0 on, got " + std::to_string(tag));
     if (peer == kAnySource && event.op == c10d::OpType::RECV) refuse("recv: source -1; recv_anysource takes any");
     if (peer != kAnySource && (peer < 0 || peer >= size_)) {

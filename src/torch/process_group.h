@@ -182,7 +182,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   C10dWorkPtr issue_on_cuda(c10::Device device, const Event& event, at::ArrayRef<at::Tensor> inputs,
                             at::ArrayRef<at::Tensor> outputs, bool async, Milliseconds timeout, std::size_t count,
                             c10::function_ref<void(std::size_t, Prepared&)> build);
-  C10dWorkPtr transfer_on_cuda(const Event& event, at::Tensor& tensor, int peer, int tag, bool receive);
+  C10dWorkPtr transfer_on_cuda(const Event& event, const at::Tensor& tensor, int peer, int tag, bool receive);
   C10dWorkPtr end_cuda_batch(CudaBatch& batch);
   // What this thread collects between startCoalescing and endCoalescing; null outside.
   CudaBatch* open_cuda_batch(c10::Device device);

@@ -168,6 +168,19 @@ void require_dense(const at::Tensor& tensor, const char* call) {
   require_memory(tensor, call);
 }
 
+const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* call) {
+  if (tensors.size() != 1) {
+    refuse(std::string(call) + " takes one tensor a rank, got " + std::to_string(tensors.size()));
+  }
+  return tensors.front();
+}
+
+const at::Tensor& only_dense(const std::vector<at::Tensor>& tensors, const char* call) {
+  const at::Tensor& tensor = only(tensors, call);
+  require_dense(tensor, call);
+  return tensor;
+}
+
 void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call) {
   require_dense(tensor, call);
   if (tensor.device() != like.device()) {

@@ -32,6 +32,9 @@ Reduction to_reduction(const c10d::ReduceOp& op, at::ArrayRef<at::Tensor> output
 
 // Refuses what has no memory of its own, or not enough, on a device that Tutti serves (ValueError naming the call).
 void require_dense(const at::Tensor& tensor, const char* call);
+// The one tensor of a call that takes one a rank; any other number is refused (ValueError naming the call).
+const at::Tensor& only(const std::vector<at::Tensor>& tensors, const char* call);
+const at::Tensor& only_dense(const std::vector<at::Tensor>& tensors, const char* call);  // as require_dense has it
 void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const char* call);
 
 class Prepared {

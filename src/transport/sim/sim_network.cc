@@ -11,31 +11,28 @@
 #include "tutti/error.h"
 
 namespace tutti {
-namespace {
-
-// Bytes that become readable together.
-struct Parcel {
-  std::int64_t at_ns;
-  std::vector<std::byte> bytes;
-  std::size_t read = 0;
-};
-
-// One direction of a link.
-struct Pipe {
-  std::deque<Parcel> parcels;
-  std::size_t under_way = 0;
-};
-
-// Both directions between two ranks share their fate.
-struct Wire {
-  bool cut = false;
-  std::uint64_t operations = 0;
-  std::uint64_t cut_at = std::numeric_limits<std::uint64_t>::max();
-};
-
-}  // namespace
 
 struct SimNetwork::State {
+  // Bytes that become readable together.
+  struct Parcel {
+    std::int64_t at_ns;
+    std::vector<std::byte> bytes;
+    std::size_t read = 0;
+  };
+
+  // One direction of a link.
+  struct Pipe {
+    std::deque<Parcel> parcels;
+    std::size_t under_way = 0;
+  };
+
+  // Both directions between two ranks share their fate.
+  struct Wire {
+    bool cut = false;
+    std::uint64_t operations = 0;
+    std::uint64_t cut_at = std::numeric_limits<std::uint64_t>::max();
+  };
+
   class SimLink final : public Link {
    public:
     SimLink(State& state, int from, int to) : state_(state), from_(from), to_(to) {}

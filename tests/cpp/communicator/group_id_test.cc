@@ -145,8 +145,12 @@ TEST(GroupId, OthersBytesAreRefused) {
     MeetingPlaceBytes other = bytes;
     other[i] = static_cast<char>(other[i] ^ 0x80);
     const auto read = decode_meeting_place(other);  // another secret or name is none that can be told
-    if (read) EXPECT_EQ(encode(*read), other) << i;
-    if (i < 8 || i >= bytes.size() - 60) EXPECT_EQ(read, std::nullopt) << i;
+    if (read) {
+      EXPECT_EQ(encode(*read), other) << i;
+    }
+    if (i < 8 || i >= bytes.size() - 60) {
+      EXPECT_EQ(read, std::nullopt) << i;
+    }
   }
   const Error error = test::error_of([&] { join_group(GroupId{}, 0, 2, options_of(0)); });
   EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
@@ -216,7 +220,9 @@ TEST(SplitGroup, ColorsAndKeysDecideAndPartsSplitAgain) {
       }
       if (part == nullptr || part->size() == 1) return;
       const auto pair = split_group(*part, part->rank() == 0 ? -1 : 1, 0, "pair");
-      if (pair != nullptr) EXPECT_EQ(sum_over(*pair, rank), 2);
+      if (pair != nullptr) {
+        EXPECT_EQ(sum_over(*pair, rank), 2);
+      }
     });
   }
 }

@@ -69,7 +69,7 @@ class PluginCommunicator final : public test::HostCommunicator {
       return HostCommunicator::run(call, stream, timeout);
     }
     Call planned = call;
-    const AlgorithmChoice choice{plans_.at(step->plan)};
+    const AlgorithmChoice choice{plans_.at(step->plan), {}};
     planned.choice = &choice;
     HostCommunicator::run(planned, stream, timeout);
   }

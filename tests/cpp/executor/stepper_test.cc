@@ -19,7 +19,7 @@ namespace {
 using plan::BufferKind;
 using plan::Plan;
 
-constexpr std::int32_t kRanks = 3;
+constexpr std::int32_t kWorld = 3;
 
 struct Case {
   std::string name;
@@ -28,16 +28,16 @@ struct Case {
 };
 
 std::vector<Case> cases() {
-  return {{"two steps", plan::two_step_all_reduce(kRanks)},     {"packets", plan::packet_two_step_all_reduce(kRanks)},
-          {"switch", plan::switch_all_reduce(kRanks)},          {"ports", plan::port_all_gather(kRanks)},
-          {"parts of a group", plan::split_all_to_all(kRanks)}, {"a loop", plan::looped_all_reduce(kRanks, 32), 5},
-          {"in place", plan::in_place_all_gather(kRanks)},      {"read and reduce", plan::read_reduce_scatter(kRanks)}};
+  return {{"two steps", plan::two_step_all_reduce(kWorld)},     {"packets", plan::packet_two_step_all_reduce(kWorld)},
+          {"switch", plan::switch_all_reduce(kWorld)},          {"ports", plan::port_all_gather(kWorld)},
+          {"parts of a group", plan::split_all_to_all(kWorld)}, {"a loop", plan::looped_all_reduce(kWorld, 32), 5},
+          {"in place", plan::in_place_all_gather(kWorld)},      {"read and reduce", plan::read_reduce_scatter(kWorld)}};
 }
 
 // Tasks that have not ended, as (rank, task), by whether they are ready.
 std::array<std::vector<std::pair<std::int32_t, std::size_t>>, 2> tasks_of(const Stepper& stepper) {
   std::array<std::vector<std::pair<std::int32_t, std::size_t>>, 2> out;
-  for (std::int32_t rank = 0; rank < kRanks; ++rank) {
+  for (std::int32_t rank = 0; rank < kWorld; ++rank) {
     const Interpreter& own = stepper.interpreter(rank);
     for (std::size_t task = 0; task < own.tasks(); ++task) {
       const Interpreter::View view = own.view(task);
@@ -72,7 +72,7 @@ TEST(Stepper, AnyOrderOfReadyTasksEnds) {
         const auto [rank, task] = ready[random() % ready.size()];
         ASSERT_EQ(stepper.step(rank, task), Step::kRan);
       }
-      for (std::int32_t rank = 0; rank < kRanks; ++rank) EXPECT_TRUE(stepper.interpreter(rank).ended());
+      for (std::int32_t rank = 0; rank < kWorld; ++rank) EXPECT_TRUE(stepper.interpreter(rank).ended());
     }
   }
 }
@@ -87,26 +87,26 @@ void run_to_the_end(Stepper& stepper) {
 }
 
 TEST(Stepper, DataSayWhereTheyComeFrom) {
-  Stepper sums(plan::two_step_all_reduce(kRanks), 1);
+  Stepper sums(plan::two_step_all_reduce(kWorld), 1);
   run_to_the_end(sums);
   run_to_the_end(sums);
   const std::int64_t second_call = std::int64_t{1} << 32;
   for (std::int32_t chunk = 0; chunk < sums.tables().shape().block_chunks[1]; ++chunk) {
     const std::vector<std::int64_t> words = words_of(sums, 1, chunk);
-    EXPECT_EQ(words[0], kRanks * (second_call + chunk + 1));
+    EXPECT_EQ(words[0], kWorld * (second_call + chunk + 1));
     EXPECT_EQ(words[1], 0x111);
   }
-  Stepper gathered(plan::in_place_all_gather(kRanks), 2);
+  Stepper gathered(plan::in_place_all_gather(kWorld), 2);
   run_to_the_end(gathered);
   const std::int32_t chunks = gathered.tables().shape().block_chunks[0];
-  for (std::int32_t from = 0; from < kRanks; ++from) {
+  for (std::int32_t from = 0; from < kWorld; ++from) {
     const std::vector<std::int64_t> words = words_of(gathered, 2, from * chunks);
     EXPECT_EQ(words, (std::vector<std::int64_t>{1, std::int64_t{1} << (4 * from), 1, std::int64_t{1} << (4 * from)}));
   }
 }
 
 TEST(Stepper, WhatIsNotThereYetBlocks) {
-  Stepper stepper(plan::packet_two_step_all_reduce(kRanks), 1);
+  Stepper stepper(plan::packet_two_step_all_reduce(kWorld), 1);
   stepper.begin();
   // Rank 0 alone gets as far as the first packets of another rank.
   while (stepper.step(0, 0) == Step::kRan) {

@@ -1,0 +1,2 @@
+// The target that owns the precompiled header of the tests needs a file.
+int main() {}
