@@ -8,7 +8,8 @@
 # make lint    checks types, style, formatting and that the mutants of the core apply
 # make clean   removes what was built, not the virtual environment
 #
-# The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX.
+# The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX,
+# TEST_JOBS and PYTEST_JOBS (how many tests run at once).
 
 .PHONY: demo test test-gpu build bench wheel wheel-cuda docs lint clean
 .DELETE_ON_ERROR:
@@ -25,14 +26,17 @@ CUDA_WHEEL_BUILD ?= build/wheel-cuda
 SOURCES := $(shell find include src cmake python CMakeLists.txt CMakePresets.json pyproject.toml -type f \
   -not -name '*.pyc' 2>/dev/null)
 TEST_SOURCES := $(shell find tests/cpp tests/c examples/c -type f 2>/dev/null)
+# Tests wait for most of their time, so more run at once than there are cores; the ranks of many take memory.
+TEST_JOBS ?= $(shell echo $$((2 * $$(nproc))))
+PYTEST_JOBS ?= $(shell jobs=$$(($$(nproc) + 1)); echo $$((jobs < 8 ? jobs : 8)))
 ACTIVATE := PATH="$(CURDIR)/.venv/bin:$$PATH"
 
 demo: build
 	$(ACTIVATE) $(PY) examples/demo.py $(ARGS)
 
 test: build/.tests
-	ctest --preset release -j 2
-	$(ACTIVATE) $(PY) -m pytest tests/python $(ARGS)
+	ctest --preset release -j $(TEST_JOBS)
+	$(ACTIVATE) $(PY) -m pytest tests/python -n $(PYTEST_JOBS) --dist loadfile $(ARGS)
 
 bench: build
 	$(ACTIVATE) .venv/bin/tutti bench $(ARGS)

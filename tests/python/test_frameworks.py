@@ -28,10 +28,13 @@ OWN_CHECKS = "torchrun --nproc-per-node=2 -m tutti run --as gloo -m accelerate.t
 def run(command: str, folder: Path, **env: str) -> str:
     """What the command printed; torchrun takes a port of its own, and programs find this environment's commands."""
     words = shlex.split(command)
-    if words[0] == "torchrun":
-        words[1:1] = ["--standalone"]
+    of_this_interpreter = {  # wherever its package is installed
+        "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone"],
+        "tutti": [sys.executable, "-m", "tutti"],
+    }
+    words[:1] = of_this_interpreter.get(words[0], [str(Path(sys.executable).parent / words[0])])
     finished = subprocess.run(
-        [str(Path(sys.executable).parent / words[0]), *words[1:]],
+        words,
         cwd=folder,
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **env},
         stdout=subprocess.PIPE,
