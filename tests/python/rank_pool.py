@@ -35,6 +35,12 @@ GRACE_S = 3.0  # for the other ranks, after one failed
 _names = itertools.count()
 
 
+def names_in_dev_shm() -> set[str]:
+    """What anyone holds in /dev/shm by name, but for the semaphores of multiprocessing: tests that run beside this one
+    make those."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.mp-")}
+
+
 def unique_name(stem: str) -> str:
     """A name that nothing in this test run had before (store prefixes, group names)."""
     return f"{stem}.{os.getpid()}.{next(_names)}"

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conformance import COLLECTIVES, Case, Run
-from rank_pool import Outcome, Pending, RankPool, unique_name
+from rank_pool import Outcome, Pending, RankPool, names_in_dev_shm, unique_name
 from rank_worker import Context, Leave, raised
 
 pytestmark = pytest.mark.tutti_only
@@ -452,11 +452,10 @@ def test_waiting_rank_leaves_the_core_to_others(fresh_world: World, call: str) -
 
 
 def test_nothing_is_left_in_dev_shm(fresh_world: World) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = names_in_dev_shm()
     pool = fresh_world(2)
     pending = pool.begin(call_until_error, "all_reduce", 100_000, 1, each=lambda rank: (0.05 if rank else None,))
-    during = set(os.listdir("/dev/shm")) - before
+    during = names_in_dev_shm() - before
     pending.wait(20)
     pool.kill()
-    left = {name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("sem.mp-")}
-    assert not left and not {name for name in during if not name.startswith("sem.mp-")}
+    assert not during and not names_in_dev_shm() - before

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from rank_pool import RankPool, unique_name
+from rank_pool import RankPool, names_in_dev_shm, unique_name
 from rank_worker import Context
 
 World = Callable[..., RankPool]
@@ -53,12 +53,12 @@ def create_and_destroy(ctx: Context, times: int) -> list[dict[str, int]]:
 
 @pytest.mark.tutti_only
 def test_groups_leave_nothing_behind(fresh_world: World) -> None:
-    before_shm = set(os.listdir("/dev/shm"))
+    before_shm = names_in_dev_shm()
     for before, after in fresh_world(2).call(create_and_destroy, CREATIONS, timeout_s=150):
         assert after["fd"] == before["fd"], (before, after)
         assert after["task"] == before["task"], (before, after)
         assert after["maps"] <= before["maps"] + MAPPINGS_TOLERATED, (before, after)
-    assert not set(os.listdir("/dev/shm")) - before_shm
+    assert not names_in_dev_shm() - before_shm
 
 
 def hold_many_groups(ctx: Context, number: int) -> bool:

@@ -1,6 +1,8 @@
-// What most tests include, compiled once (tutti_test_code in cmake/TuttiTargets.cmake). Each file still includes what it
-// uses itself.
+// What most tests include, compiled once (tutti_test_code in cmake/TuttiTargets.cmake). Each file still includes what
+// it uses itself.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -30,7 +32,5 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "tutti/communicator.h"
