@@ -142,6 +142,13 @@ mutant tcp_endpoint_test '*' $dial 'a socket lingers for ever' 's/ || outlived.u
 mutant tcp_endpoint_test '*' $dialer 'a process lingers for ever' 's/anything_lingers() \&\& now_in_ms() < until_ms;/anything_lingers();/'
 mutant tcp_endpoint_test '*' $dialer 'who leaves without a seal is not lost' '/^void Endpoint::on_stranger_broke/,/^}/s/member.at(peer).link.fail();/;/'
 mutant tcp_endpoint_test '*' $dialer 'who has agreed to share is a stranger' 's/return stranger.handshake.state() != Handshake::State::kSealing;/return true;/'
+ends=src/transport/tcp/endpoint_end.cc
+mutant tcp_test 'Tcp*:*LastWords*' $ends 'a group that has ended is forgotten at once' 's/departed_.splice(.*/;/'
+mutant tcp_test 'Tcp*:*LastWords*' $ends 'ended groups are remembered for ever' 's/if (departed_.size() > kMostDeparted) .*/;/'
+mutant tcp_test 'Tcp*:*LastWords*' $ends 'who is just dialing hears nothing of the end' 's/ \&\& !on_probation(s); });/; });/'
+mutant tcp_test 'Tcp*:*LastWords*' $ends 'a dial ends with its group' 's/^      part(\*peer, words);/      drop_dial(*peer);/'
+mutant tcp_test 'Tcp*:*LastWords*' $ends 'a process that ends hears nobody out' '/^void Endpoint::see_partings_off/,/^}/s/!partings_.empty();/false;/'
+mutant message_test '*' $links 'last words are not read' 's/lose(peer, farewell ? heard(peer, \*farewell) : .*/lose(peer, {status, peer});/'
 
 told=src/bootstrap/exchange.cc
 mutant bootstrap_test 'Exchange*' $told 'who awaits another is told nothing' 's/const bool looks = .*/const bool looks = false;/'

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "channel/farewell.h"
 #include "channel/intrusive_list.h"
 #include "channel/message_frame.h"
 #include "channel/message_port.h"
@@ -135,8 +136,10 @@ class MessageEngine {
   bool begin_message(int peer, Peer& p);
   void on_withdraw(Peer& p, int peer, std::uint64_t id);
   void on_refuse(Peer& p, int peer);
-  void on_farewell(int peer, const FrameHeader& header);
-  void note_said(int rank, Outcome outcome, const CallRecord& words);
+  void end_of(int peer, Status status);
+  void take_rest(int peer);
+  Outcome heard(int peer, const Farewell& farewell);
+  void note_said(int rank, const Farewell& farewell);
 
   const int rank_;
   const pid_t owner_;  // a forked child says nothing in its parent's name

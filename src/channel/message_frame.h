@@ -8,9 +8,6 @@
 //   withdraw  id                              an announced message ends here
 //   blank     id tag record                   a message that was cancelled before it began: it holds its place
 //   decline   id                              to the sender: the granted receive has been cancelled
-//   farewell  id: Status, tag: rank to blame  the last frame: this side has failed or left
-//
-// In a farewell the place of the record holds why the group was aborted, in words; zeros, if it was not.
 //
 // A message past the window is announced whatever its size: an empty one then has one empty fragment.
 //
@@ -34,17 +31,7 @@ inline constexpr std::uint32_t kFrameMagic = 0x54755431;
 inline constexpr std::size_t kFragmentBytes = std::size_t{128} << 10;
 inline constexpr std::uint64_t kEagerWindow = 4u << 20;
 
-enum class FrameKind : std::uint8_t {
-  kEager,
-  kAnnounce,
-  kGrant,
-  kData,
-  kRefuse,
-  kWithdraw,
-  kBlank,
-  kDecline,
-  kFarewell
-};
+enum class FrameKind : std::uint8_t { kEager, kAnnounce, kGrant, kData, kRefuse, kWithdraw, kBlank, kDecline };
 
 struct FrameHeader {
   std::uint32_t magic = kFrameMagic;
@@ -58,8 +45,6 @@ struct FrameHeader {
 };
 static_assert(std::is_trivially_copyable_v<FrameHeader>);
 static_assert(sizeof(FrameHeader) == 104);
-
-inline constexpr std::size_t kFarewellReasonBytes = sizeof(CallRecord);
 
 // What an eager message counts for against the window: its payload and the memory to keep it.
 constexpr std::uint64_t eager_cost(std::uint64_t bytes) noexcept { return bytes + 256; }

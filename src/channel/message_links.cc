@@ -172,9 +172,6 @@ bool MessageEngine::begin_body(int peer, Peer& p) {
     case FrameKind::kWithdraw:
       on_withdraw(p, peer, h.id);
       return true;
-    case FrameKind::kFarewell:
-      on_farewell(peer, h);
-      return true;
     case FrameKind::kDecline:
       if (MessageOp* op = p.out.find(h.id)) {
         p.out.retract(*op, false);
@@ -273,29 +270,22 @@ void MessageEngine::on_refuse(Peer& p, int peer) {
   note_late_mismatch(peer, p.in.echo, theirs);
 }
 
-// Peers on other hosts learn of our end by the last frame, or, where it finds no room, by the end of the link. Those on
-// this host, whose links ring, learn of it by other means.
+// Peers on other hosts learn of our end by that of their links. Those on this host, whose links ring, learn of it by
+// other means.
 void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) noexcept {
   if (::getpid() != owner_) return;
-  for (const int peer : active_) {
-    Peer& p = at(peer);
-    if (p.rings || !p.dead.ok()) continue;
-    OpQueue finished;
-    p.out.farewell(outcome, reason);
-    p.out.pump(*p.link, p.taken, kPassBytes, finished);
-  }
-  for (Transport* transport : transports_) transport->close(outcome.status);
+  const LastWords words = last_words(outcome, reason);
+  for (Transport* transport : transports_) transport->close(outcome.status, words);
 }
 
 // What `rank` has said of itself, or another of it, who knows an abort's reason only. The first word counts.
-void MessageEngine::note_said(int rank, Outcome outcome, const CallRecord& words) {
+void MessageEngine::note_said(int rank, const Farewell& farewell) {
   MessagePort::Said& said = at(rank).said;
-  if (!said.outcome.ok() || outcome.status > kLastStatus) return;
+  if (!said.outcome.ok()) return;
+  Outcome outcome = farewell.outcome;
   const bool of_another = outcome.status == Status::kPeerFailed && outcome.peer == rank;
   if (outcome.status == Status::kAborted || of_another) {
-    std::array<char, kFarewellReasonBytes> text;
-    std::memcpy(text.data(), &words, text.size());
-    said.reason = in_a_line({text.data(), ::strnlen(text.data(), text.size())});
+    said.reason = in_a_line({farewell.reason.data(), ::strnlen(farewell.reason.data(), farewell.reason.size())});
     if (of_another && said.reason.empty()) return;
     outcome = {Status::kAborted, rank};
   }
@@ -303,34 +293,45 @@ void MessageEngine::note_said(int rank, Outcome outcome, const CallRecord& words
 }
 
 // Whoever a peer lost is lost to us too; what else went wrong is the peer's.
-void MessageEngine::on_farewell(int peer, const FrameHeader& header) {
-  const auto status = static_cast<Status>(header.id);
-  const int blamed = static_cast<int>(static_cast<std::int64_t>(header.tag));
+Outcome MessageEngine::heard(int peer, const Farewell& farewell) {
+  const auto [status, blamed] = farewell.outcome;
   const bool known = blamed >= 0 && blamed < static_cast<int>(peers_.size()) && blamed != rank_;
   Outcome outcome{Status::kPeerFailed, peer};
   if (known && (status == Status::kPeerLost || status == Status::kPeerLeft || status == Status::kPeerFailed)) {
     outcome = {status, blamed};
   }
-  note_said(outcome.peer, {status, known ? blamed : -1}, header.record);
-  lose(peer, outcome);
+  note_said(outcome.peer, {{status, known ? blamed : -1}, farewell.reason});
+  return outcome;
+}
+
+void MessageEngine::take_rest(int peer) {
+  for (int k = 0; k < kMostLastReads && at(peer).link != nullptr && at(peer).dead.ok() && receive(peer); ++k) {
+  }
 }
 
 void MessageEngine::give_up(int peer, Outcome outcome) {
   if (!failed_.ok()) return;
   for (int i = 0; i < static_cast<int>(peers_.size()); ++i) {
-    if (peer >= 0 && i != peer) continue;
-    for (int k = 0; k < kMostLastReads && at(i).link != nullptr && at(i).dead.ok() && receive(i); ++k) {
-    }
+    if (peer < 0 || i == peer) take_rest(i);
   }
   if (peer >= 0) return lose(peer, outcome);
   while (MessageOp* op = posted_any_.pop_front()) finish(*op, outcome);
+}
+
+// The link is dead.
+void MessageEngine::end_of(int peer, Status status) {
+  if (!failed_.ok()) return;
+  take_rest(peer);
+  if (!at(peer).dead.ok()) return;
+  const std::optional<Farewell> farewell = Farewell::of(at(peer).link->last_words());
+  lose(peer, farewell ? heard(peer, *farewell) : Outcome{status, peer});
 }
 
 void MessageEngine::check_links() {
   for (std::size_t i = 0; i < active_.size();) {
     const int peer = active_[i];
     const Status status = at(peer).link->status();
-    if (status != Status::kOk) give_up(peer, {status, peer});
+    if (status != Status::kOk) end_of(peer, status);
     if (i < active_.size() && active_[i] == peer) ++i;
   }
 }

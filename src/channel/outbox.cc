@@ -6,8 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "base/utf8.h"
-
 namespace tutti {
 namespace {
 
@@ -98,22 +96,6 @@ void Outbox::retract(MessageOp& op, bool tell) {
   }
 }
 
-void Outbox::farewell(Outcome outcome, std::string_view reason) noexcept {
-  const bool writing = std::exchange(writing_, false);
-  if (op_ != nullptr && is_blank(*op_)) delete op_;
-  op_ = nullptr;
-  clear();
-  writing_ = writing;
-  farewell_ = {};
-  farewell_.kind = FrameKind::kFarewell;
-  farewell_.id = static_cast<std::uint64_t>(outcome.status);
-  farewell_.tag = static_cast<std::uint64_t>(outcome.peer);
-  std::array<char, kFarewellReasonBytes> text{};
-  std::ranges::copy(first_of(reason, text.size()), text.begin());
-  std::memcpy(&farewell_.record, text.data(), text.size());
-  farewell_due_ = true;
-}
-
 void Outbox::clear() noexcept {
   while (MessageOp* op = starts_.pop_front())
     if (is_blank(*op)) delete op;
@@ -121,7 +103,6 @@ void Outbox::clear() noexcept {
   announced_.clear();
   granted_.clear();
   control_.clear();
-  farewell_due_ = false;
   op_ = nullptr;
   writing_ = false;
 }
@@ -156,8 +137,6 @@ bool Outbox::begin_frame(std::uint64_t credit) noexcept {
       body_left_ = sizeof echo_;
     }
     control_.pop_front();
-  } else if (std::exchange(farewell_due_, false)) {
-    header_ = farewell_;
   } else if (MessageOp* start = starts_.pop_front()) {
     op_ = start;
     begin_start(*start);

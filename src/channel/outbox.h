@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <string_view>
 #include <vector>
 
 #include "channel/intrusive_list.h"
@@ -38,16 +37,10 @@ class Outbox {
   // Takes an unfinished send out; its memory is not read afterwards. `tell`: the peer hears of it.
   void retract(MessageOp& op, bool tell);
 
-  // Forgets everything but the frame being written, and says why this side ends; of `reason` what there is room for.
-  // Takes no memory. The frame's own must last until it is written or clear() was called.
-  void farewell(Outcome outcome, std::string_view reason) noexcept;
-
   // Forgets everything, for a link that is dead.
   void clear() noexcept;
 
-  bool idle() const noexcept {
-    return !writing_ && !farewell_due_ && control_.empty() && starts_.empty() && granted_.empty();
-  }
+  bool idle() const noexcept { return !writing_ && control_.empty() && starts_.empty() && granted_.empty(); }
 
   // Writes until the link takes no more or about `budget` bytes are gone; ops that are complete are appended to
   // `finished`. True if anything was written.
@@ -74,8 +67,6 @@ class Outbox {
   std::vector<std::byte> owned_;  // the rest of a retracted op's frame
 
   std::deque<Control> control_;
-  FrameHeader farewell_;
-  bool farewell_due_ = false;
   OpQueue starts_;     // kStart; blanks among them are ours
   OpQueue announced_;  // kAnnounced
   OpQueue granted_;    // kGranted

@@ -4,6 +4,7 @@
 // Thread rule: one thread at a time uses a link (the message port's lock sees to it).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -22,6 +23,9 @@ using MutableBytes = std::span<std::byte>;
 // writer that may wait for room after every so many bytes.
 inline constexpr std::size_t kLinkSlack = 4096;
 
+// What a rank says when it fails or leaves. Transports do not read it; zeros: nothing.
+using LastWords = std::array<std::byte, 72>;
+
 class Link {
  public:
   virtual ~Link() = default;
@@ -36,6 +40,9 @@ class Link {
   // kOk, or why the link is dead: kPeerLost, or kExhausted if this rank has no memory for it. Bytes that arrived before
   // the end can still be read. Asked seldom, not every pass.
   virtual Status status() const noexcept = 0;
+
+  // Of a dead link: what the peer gave to Transport::close(), if it ended so.
+  virtual LastWords last_words() const noexcept { return {}; }
 
   // A descriptor that poll() finds readable when read_some() has something (and writable, when `write_some` returned
   // 0 and there is room again), unless the transport wakes for it: see on_news(). -1 where there is none: links that
@@ -73,8 +80,9 @@ class Transport {
   virtual std::string why_lost(int /*peer*/) const { return {}; }
 
   // This rank has failed or left: nothing more is written or accepted. Peers read what has been written, then their
-  // links die. Never blocks. Transports whose peers learn of it by other means need not do anything.
-  virtual void close(Status /*why*/) noexcept {}
+  // links die, with these words; so do the links of those that ask for one only later, for a while. Never blocks, and
+  // takes no memory. Transports whose peers learn of it by other means need not do anything.
+  virtual void close(Status /*why*/, const LastWords& /*words*/) noexcept {}
 };
 
 }  // namespace tutti

@@ -6,7 +6,9 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <optional>
 
+#include "channel/farewell.h"
 #include "channel/message_frame.h"
 #include "channel/message_port.h"
 #include "fuzz_main.h"
@@ -16,11 +18,13 @@ namespace {
 
 constexpr int kPeer = 1;
 constexpr std::uint64_t kTag = 3;
+constexpr int kTurnsToTheEnd = 600;  // enough for a port to ask after dead links
 
 // Gives the fuzzer's bytes and takes everything, in pieces of changing sizes.
 class HostileLink final : public Link {
  public:
   void feed(std::string_view bytes) { bytes_ = bytes; }
+  void end(const LastWords& words) { words_ = words; }
   bool drained() const noexcept { return bytes_.empty(); }
 
   std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override {
@@ -32,7 +36,8 @@ class HostileLink final : public Link {
     bytes_.remove_prefix(n);
     return n;
   }
-  Status status() const noexcept override { return Status::kOk; }
+  Status status() const noexcept override { return words_ ? Status::kPeerLost : Status::kOk; }
+  LastWords last_words() const noexcept override { return words_.value_or(LastWords{}); }
 
  private:
   std::size_t next_piece() noexcept {
@@ -40,6 +45,7 @@ class HostileLink final : public Link {
     return kPieces[turn_++ % kPieces.size()];
   }
   std::string_view bytes_;
+  std::optional<LastWords> words_;
   std::size_t turn_ = 0;
 };
 
@@ -112,11 +118,22 @@ std::string frame(FrameKind kind, std::uint64_t id, std::uint64_t bytes, std::si
   return std::string(reinterpret_cast<const char*>(&h), sizeof h) + std::string(payload, 'p');
 }
 
+std::string farewell(Outcome outcome, std::string_view reason) {
+  const LastWords words = last_words(outcome, reason);
+  return {reinterpret_cast<const char*>(words.data()), words.size()};
+}
+
 }  // namespace
 
-// The first byte says how many bytes of steps follow; the rest is what the peer writes, taken a part a step.
+// The first byte says how many bytes of steps follow, and whether the last of all are the peer's last words; the rest
+// is what the peer writes, taken a part a step.
 void run(std::string_view bytes) {
   if (bytes.empty()) return;
+  std::optional<LastWords> words;
+  if ((static_cast<unsigned char>(bytes[0]) & 128) != 0 && bytes.size() > sizeof(LastWords)) {
+    std::memcpy(words.emplace().data(), bytes.data() + bytes.size() - sizeof(LastWords), sizeof(LastWords));
+    bytes.remove_suffix(sizeof(LastWords));
+  }
   const std::size_t count = std::min<std::size_t>(static_cast<unsigned char>(bytes[0]) % 32, bytes.size() - 1);
   const std::string_view steps = bytes.substr(1, count);
   std::string_view stream = bytes.substr(1 + count);
@@ -138,6 +155,11 @@ void run(std::string_view bytes) {
       }
       stream.remove_prefix(std::min(part, stream.size()));
     }
+    if (words) transport.wire().end(*words);
+    for (int turn = 0; words && turn < kTurnsToTheEnd; ++turn) port.progress();
+    require(
+        !words || std::ranges::all_of(posts, [](const auto& p) { return p->op.done() || p->op.peer == kAnySource; }),
+        "every op of a peer ends with its link");
   }
   for (const auto& p : posts) require(p->op.done(), "every op ends with its port");
 }
@@ -156,7 +178,8 @@ std::vector<std::string> seeds() {
           "\1\4"s + frame(FrameKind::kAnnounce, 1, 0, 0) + frame(FrameKind::kData, 1, 0, 0),
           send_large + frame(FrameKind::kGrant, 1, 0, 0) + frame(FrameKind::kDecline, 1, 0, 0),
           send_large + frame(FrameKind::kRefuse, 1, sizeof(CallRecord), sizeof(CallRecord)),
-          receive_small + frame(FrameKind::kFarewell, 3, 0, 0)};
+          "\201\5"s + farewell({Status::kPeerLost, 1}, {}),
+          "\201\5"s + farewell({Status::kAborted, 1}, "a reason")};
 }
 
 }  // namespace tutti::fuzz

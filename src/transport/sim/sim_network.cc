@@ -5,6 +5,7 @@
 #include <deque>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct SimNetwork::State {
   struct Pipe {
     std::deque<Parcel> parcels;
     std::size_t under_way = 0;
+    std::optional<LastWords> words{};  // of its writer, behind all parcels
   };
 
   // Both directions between two ranks share their fate.
@@ -41,6 +43,7 @@ struct SimNetwork::State {
     }
     std::size_t read_some(MutableBytes into) noexcept override { return state_.read(to_, from_, into); }
     Status status() const noexcept override { return state_.status(from_, to_); }
+    LastWords last_words() const noexcept override { return state_.last_words(to_, from_); }
 
    private:
     State& state_;
@@ -50,7 +53,7 @@ struct SimNetwork::State {
 
   class SimTransport final : public Transport {
    public:
-    SimTransport(State& state, int rank) : rank_(rank) {
+    SimTransport(State& state, int rank) : state_(state), rank_(rank) {
       for (int peer = 0; peer < state.ranks; ++peer) links_.emplace_back(state, rank, peer);
     }
     std::string_view name() const noexcept override { return "sim"; }
@@ -64,8 +67,10 @@ struct SimNetwork::State {
         if (told_ != rank_) peers[static_cast<std::size_t>(n++)] = told_;
       return n;
     }
+    void close(Status /*why*/, const LastWords& words) noexcept override { state_.close(rank_, words); }
 
    private:
+    State& state_;
     int rank_;
     int told_ = 0;
     std::deque<SimLink> links_;
@@ -133,7 +138,7 @@ struct SimNetwork::State {
     const std::lock_guard lock(mutex);
     Pipe& p = pipe(from, to);
     const std::size_t fit = std::min(head.size() + body.size(), options.capacity - p.under_way);
-    if (fit == 0 || wire(from, to).cut || !operate(from, to)) return 0;
+    if (fit == 0 || wire(from, to).cut || p.words || !operate(from, to)) return 0;
     const std::size_t n = part_of(fit);
     Parcel parcel{now + static_cast<std::int64_t>(draw(0, static_cast<std::size_t>(options.max_delay_ns))), {}};
     if (!p.parcels.empty()) parcel.at_ns = std::max(parcel.at_ns, p.parcels.back().at_ns);
@@ -162,7 +167,21 @@ struct SimNetwork::State {
 
   Status status(int from, int to) noexcept {
     const std::lock_guard lock(mutex);
-    return wire(from, to).cut ? Status::kPeerLost : Status::kOk;
+    const Pipe& in = pipe(to, from);
+    return wire(from, to).cut || (in.words && in.parcels.empty()) ? Status::kPeerLost : Status::kOk;
+  }
+
+  void close(int rank, const LastWords& words) noexcept {
+    const std::lock_guard lock(mutex);
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (!wire(rank, peer).cut) pipe(rank, peer).words = words;
+    }
+  }
+
+  LastWords last_words(int from, int to) noexcept {
+    const std::lock_guard lock(mutex);
+    const Pipe& p = pipe(from, to);
+    return p.words && p.parcels.empty() ? *p.words : LastWords{};
   }
 
   bool advance() noexcept {

@@ -108,6 +108,7 @@ Endpoint::Endpoint(const TcpOptions& options)
 }
 
 Endpoint::~Endpoint() {
+  see_partings_off();
   stop_.store(true, std::memory_order_relaxed);
   look();
   thread_.join();
@@ -128,22 +129,6 @@ std::unique_ptr<Member> Endpoint::join(const TcpOptions& options) {
   auto member = std::make_unique<Member>(options, next_group_++);
   members_.push_back(member.get());
   return member;
-}
-
-void Endpoint::leave(Member& member) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!member.closed) close(member);
-  forget(member);
-  std::erase(members_, &member);
-}
-
-// What is polled for the member is so no more.
-void Endpoint::forget(const Member& member) {
-  std::erase_if(pending_, [&](const Pending& p) { return p.member == &member; });
-  std::erase_if(strangers_, [&](const Stranger& s) { return s.handshake.self() == member.self; });
-  if (admitting_.member == &member) admitting_ = {};
-  reshaped_ = true;
-  look();
 }
 
 void Endpoint::run() noexcept {
@@ -203,7 +188,7 @@ void Endpoint::drop_starved(Member::Peer& peer) noexcept {
 
 // For one more of what is polled, so that a turn begins without taking memory.
 void Endpoint::make_room() {
-  const std::size_t most = 2 + strangers_.size() + pending_.size() + streams_.size() + 1;
+  const std::size_t most = 2 + strangers_.size() + pending_.size() + partings_.size() + streams_.size() + 1;
   if (pollfds_.capacity() < most) pollfds_.reserve(2 * most);
 }
 
@@ -224,7 +209,8 @@ void Endpoint::turn() {
     ::eventfd_read(wake_fd_.get(), &count);
   }
   if (!reshaped_) {  // else at the next turn
-    // In the order of pollfds_; what they add comes behind what was polled.
+    // What they add comes behind what was polled.
+    advance_partings(now_ms);
     advance_dials(now_ms);
     advance_strangers(now_ms);
   }
@@ -251,6 +237,7 @@ void Endpoint::collect_pollfds(std::int64_t now_ms) {
     const bool connecting = dial && dial->state() == Handshake::State::kConnecting;
     pollfds_.push_back({dial ? dial->fd() : -1, static_cast<short>(connecting ? POLLOUT : POLLIN), 0});
   }
+  for (const Parting& p : partings_) pollfds_.push_back({p.dial.fd(), POLLIN, 0});
   for (const Known& known : streams_) {
     const auto stream = known.stream.lock();
     if (stream != nullptr && stream->has_rest()) pollfds_.push_back({stream->fd(), POLLOUT, 0});
@@ -260,6 +247,7 @@ void Endpoint::collect_pollfds(std::int64_t now_ms) {
 int Endpoint::timeout_ms(std::int64_t now_ms) const {
   std::int64_t next = kNever;
   if (!accepting(now_ms)) next = std::max(accept_again_ms_, now_ms + kFirstRestMs);
+  for (const Parting& p : partings_) next = std::min(next, p.since_ms + handshake_timeout_.count());
   for (const Stranger& s : strangers_) {
     if (on_probation(s)) next = std::min(next, s.since_ms + handshake_timeout_.count());
   }
@@ -305,33 +293,18 @@ void Endpoint::take_requests(std::int64_t now_ms) {
   }
 }
 
-// A peer that dials the group from now on learns that this rank has left it.
-void Endpoint::close(Member& member) {
-  member.closed = true;
-  forget(member);
-  const bool starved = member.starved.load(std::memory_order_relaxed);
-  for (const auto& peer : member.peers) {
-    if (peer->state == Member::Peer::State::kUp) {
-      peer->link.end_writing(starved);
-    } else if (starved) {
-      drop_starved(*peer);
-    } else {
-      drop_dial(*peer);
-    }
-  }
-}
-
 Member* Endpoint::member_of(const Handshake& handshake) const noexcept {
-  const auto found = std::ranges::find_if(members_, [&](const Member* m) { return m->self == handshake.self(); });
+  const auto found =
+      std::ranges::find_if(members_, [&](const Member* m) { return !m->closed && m->self == handshake.self(); });
   return found != members_.end() ? *found : nullptr;
 }
 
 std::shared_ptr<const Identity> Endpoint::identity_for(const Hello& hello) const {
-  const auto found = std::ranges::find_if(members_, [&](const Member* m) { return m->number == hello.group; });
-  if (found == members_.end()) return nullptr;
-  const Member& member = **found;
-  // Of a group that has no memory to go on, who comes is told.
-  return !member.closed || member.starved.load(std::memory_order_relaxed) ? member.self : nullptr;
+  for (const Member* const member : members_) {
+    if (!member->closed && member->number == hello.group) return member->self;
+  }
+  const auto found = std::ranges::find(departed_, hello.group, &Departed::number);
+  return found != departed_.end() ? found->self : nullptr;
 }
 
 Handshake::Lookup Endpoint::lookup() const {
@@ -403,7 +376,9 @@ void Endpoint::advance_strangers(std::int64_t now_ms) {
     Handshake& handshake = stranger.handshake;
     if (pollfds_[2 + i].revents != 0) handshake.advance();
     Member* const member = handshake.self() != nullptr ? member_of(handshake) : nullptr;
-    if (member != nullptr && handshake.state() == Handshake::State::kProven) admit(*member, stranger);
+    if (handshake.state() == Handshake::State::kProven) {
+      member != nullptr ? admit(*member, stranger) : tell_of_end(handshake);
+    }
     if (member != nullptr && handshake.state() == Handshake::State::kBroken) on_stranger_broke(*member, handshake);
     if (const char* const what = strange(handshake.state()); what != nullptr) {
       const LogLevel level = warned_of_strangers_ ? LogLevel::kDebug : LogLevel::kWarning;
@@ -471,7 +446,7 @@ void Endpoint::admit(Member& member, Stranger& stranger) {
 
 Verdict Endpoint::judge(Member& member, int peer) noexcept {
   const Member::Peer& p = member.at(peer);
-  if (p.starved || member.starved.load(std::memory_order_relaxed)) return Verdict::kStarved;
+  if (p.starved) return Verdict::kStarved;
   if (p.state == Member::Peer::State::kUp || p.state == Member::Peer::State::kDown) return Verdict::kRefuse;
   // A dial that has reached the peer may have been accepted already. One that has not is given up: the peer got
   // through in the other direction, which we may never do.

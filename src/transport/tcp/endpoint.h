@@ -20,6 +20,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -68,6 +69,13 @@ class Endpoint {
     std::int64_t since_ms = 0;
     bool on_spare = false;  // it has the spare descriptor: it will be told that there is no other
   };
+  // A dial of a group that has ended meanwhile. The peer may have agreed, so it is told.
+  struct Parting {
+    Handshake dial;
+    std::shared_ptr<Stream> offered;  // null: it was to make a new stream
+    LastWords words{};
+    std::int64_t since_ms = 0;
+  };
   struct Known {
     std::weak_ptr<Stream> stream;
     std::string there;  // the endpoint at its other end; empty: not known yet
@@ -86,8 +94,6 @@ class Endpoint {
   void collect_pollfds(std::int64_t now_ms);
   int timeout_ms(std::int64_t now_ms) const;
   void take_requests(std::int64_t now_ms);
-  void close(Member& member);
-  void forget(const Member& member);
   Member* member_of(const Handshake& handshake) const noexcept;
 
   // Accepting.
@@ -117,8 +123,16 @@ class Endpoint {
   void on_dial_over(Member& member, int peer, std::int64_t now_ms);
   void rest_after_failure(Member& member, int peer, std::int64_t now_ms, std::string why, int most);
   void drop_dial(Member::Peer& peer);
-  void give_up(Member& member, int peer, const std::string& why);
+  void give_up(Member& member, int peer, const std::string& why, LastWords words = {});
   bool left_at_our_proof(Member& member, int peer);
+
+  // Ends of groups: endpoint_end.cc.
+  void close(Member& member) noexcept;
+  void forget(const Member& member);
+  void part(Member::Peer& peer, const LastWords& words) noexcept;
+  void advance_partings(std::int64_t now_ms);
+  void see_partings_off() noexcept;
+  void tell_of_end(Handshake& handshake) noexcept;
 
   // Streams: endpoint_dial.cc.
   std::shared_ptr<Stream> stream_to(const std::string& there) const;
@@ -150,9 +164,12 @@ class Endpoint {
   std::vector<Pending> pending_;
   Pending admitting_{};  // whose stranger is being admitted; of no member: nobody's
   std::vector<Stranger> strangers_;
+  std::vector<Parting> partings_;
+  std::list<Departed> departed_;  // the latest last
   std::vector<Known> streams_;
-  std::vector<pollfd> pollfds_;  // the eventfd, the listener, one a stranger, one a pending peer, streams with a rest
-  bool reshaped_ = false;        // something that was polled is gone
+  // The eventfd, the listener, one a stranger, one a pending peer, one a parting, streams with a rest.
+  std::vector<pollfd> pollfds_;
+  bool reshaped_ = false;  // something that was polled is gone
   std::int64_t accept_again_ms_ = 0;
   std::int64_t watched_ms_ = 0;
   bool warned_of_strangers_ = false;

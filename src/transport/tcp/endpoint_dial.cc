@@ -190,6 +190,8 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
       return give_up(member, peer, "cannot be reached: it has no memory left for a connection");
     case Verdict::kRefuse:
       return give_up(member, peer, kConnectionGone);
+    case Verdict::kGone:
+      return give_up(member, peer, has_left(member, peer), p.dial->last_words());
   }
 }
 
@@ -206,13 +208,13 @@ void Endpoint::drop_dial(Member::Peer& peer) {
   peer.link.expect(nullptr, 0);
 }
 
-void Endpoint::give_up(Member& member, int peer, const std::string& why) {
+void Endpoint::give_up(Member& member, int peer, const std::string& why, LastWords words) {
   Member::Peer& p = member.at(peer);
   member.options.logger.info("tcp transport: rank " + std::to_string(peer) + " " + why);
   member.set_why(peer, why);  // before the link ends: whoever sees that asks why
   drop_dial(p);
   p.state = State::kDown;
-  p.link.fail();
+  p.link.fail(words);
   member.tell(peer);
 }
 

@@ -99,7 +99,7 @@ void Handshake::on_message() {
       messages_ == 1 ? on_hello() : on_proof();
     }
   } else {
-    messages_ == 1 ? on_reply() : on_verdict();
+    messages_ == 1 ? on_reply() : messages_ == 2 ? on_verdict() : on_last_words();
   }
 }
 
@@ -152,6 +152,14 @@ void Handshake::on_verdict() noexcept {
   if (answer) verdict_ = answer->verdict;
   if (answer) inlet_ = answer->inlet;
   state_ = answer ? State::kDone : State::kForged;
+  if (!answer || verdict_ != Verdict::kGone) return;
+  state_ = State::kTalking;
+  expect(sizeof words_);
+}
+
+void Handshake::on_last_words() noexcept {
+  std::ranges::copy(message(), words_.begin());
+  state_ = State::kDone;
 }
 
 Handshake::State Handshake::answer(Verdict verdict, std::uint32_t inlet) noexcept {
@@ -160,6 +168,10 @@ Handshake::State Handshake::answer(Verdict verdict, std::uint32_t inlet) noexcep
   expect(kSealBytes);
   send(encode(Answer{verdict, inlet}));
   return state_;
+}
+
+void Handshake::take_leave(const LastWords& words) noexcept {
+  if (answer(Verdict::kGone, 0) == State::kDone) send(words);
 }
 
 void Handshake::seal() noexcept {

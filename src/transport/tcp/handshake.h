@@ -5,6 +5,7 @@
 //                                       <-   reply: magic, nonce L, HMAC("listen", communicator, from, to, D, L)
 //   proof: HMAC("dial", communicator, from, to, D, L, offer), offer  ->
 //                                       <-   verdict, the listener's inlet
+//                                       <-   after kGone: the listener's last words
 //   seal: one byte, after kShare        ->
 //
 // The labels differ, so a proof cannot be sent back to its maker; both nonces are fresh, so it cannot be replayed.
@@ -73,6 +74,8 @@ class Handshake {
   State advance() noexcept;
   // Listener, in kProven: sends the verdict and goes to kDone, or kSealing after kShare, or to kBroken.
   State answer(Verdict verdict, std::uint32_t inlet) noexcept;
+  // The same, with the verdict kGone.
+  void take_leave(const LastWords& words) noexcept;
   // Dialer, after kShare.
   void seal() noexcept;
 
@@ -82,6 +85,8 @@ class Handshake {
   bool may_be_accepted() const noexcept {
     return dialer_ && messages_ >= 1 && state_ <= State::kDone && offer_.stream == StreamName{};
   }
+  // Dialer, after kGone.
+  const LastWords& last_words() const noexcept { return words_; }
   Verdict verdict() const noexcept { return verdict_; }
   const std::shared_ptr<const Identity>& self() const noexcept { return self_; }  // listener: null before the hello
   int peer() const noexcept { return peer_; }
@@ -102,6 +107,7 @@ class Handshake {
   void on_reply();
   void on_proof();
   void on_verdict() noexcept;
+  void on_last_words() noexcept;
   void expect(std::size_t bytes) noexcept;
   void send(std::span<const std::byte> bytes) noexcept;
   Digest proof(const char* label, const Offer& offer = {}) const;
@@ -118,6 +124,7 @@ class Handshake {
   std::uint64_t group_ = 0;
   std::uint32_t inlet_ = 0;
   Offer offer_;
+  LastWords words_{};
   int messages_ = 0;  // received so far
   int error_ = 0;
   std::size_t expected_ = 0;

@@ -99,7 +99,7 @@ std::optional<Answer> decode_answer(std::span<const std::byte> bytes) noexcept {
   ByteReader in(text(bytes));
   const int value = in.u8();
   Answer answer{static_cast<Verdict>(value), in.u32()};
-  if (!in.done() || value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kStarved)) {
+  if (!in.done() || value < static_cast<int>(Verdict::kAccept) || value > static_cast<int>(Verdict::kGone)) {
     return std::nullopt;
   }
   return answer;

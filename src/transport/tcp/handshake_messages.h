@@ -10,11 +10,12 @@
 #include <span>
 
 #include "base/secret.h"
+#include "transport/link.h"
 
 namespace tutti::tcp {
 
 // Name and version of the protocol, the version last: with it each side begins, in every version from the third on.
-inline constexpr std::array<char, 8> kMagic = {'T', 'U', 'T', 'T', 'I', 'T', 'C', '3'};
+inline constexpr std::array<char, 8> kMagic = {'T', 'U', 'T', 'T', 'I', 'T', 'C', '4'};
 
 // Whose bytes a connection begins with, as far as those that have come say.
 enum class Speaker : std::uint8_t { kOurs, kOfOtherVersion, kOther };
@@ -29,15 +30,16 @@ inline constexpr std::size_t kProofBytes = sizeof(Digest) + 4 + sizeof(StreamNam
 inline constexpr std::size_t kVerdictBytes = 1 + 4;
 inline constexpr std::size_t kSealBytes = 1;
 inline constexpr std::size_t kLongestMessage = kReplyBytes;
-static_assert(kHelloBytes <= kLongestMessage && kProofBytes <= kLongestMessage);
+static_assert(kHelloBytes <= kLongestMessage && kProofBytes <= kLongestMessage && sizeof(LastWords) <= kLongestMessage);
 
 enum class Verdict : std::uint8_t {
-  kAccept = 1,  // the connection stands, and is a stream from now on
-  kYield = 2,   // the listener, being the lower rank, is dialing itself: wait for that
-  kRefuse = 3,  // the listener has, or had, a connection to this rank already
-  kFull = 4,    // the listener has no descriptor for this connection: try again a few times
-  kShare = 5,   // the group goes over the stream that the dialer has named; this connection ends
-  kStarved = 6  // the listener has no memory for a connection to this rank, and there will be none
+  kAccept = 1,   // the connection stands, and is a stream from now on
+  kYield = 2,    // the listener, being the lower rank, is dialing itself: wait for that
+  kRefuse = 3,   // the listener has, or had, a connection to this rank already
+  kFull = 4,     // the listener has no descriptor for this connection: try again a few times
+  kShare = 5,    // the group goes over the stream that the dialer has named; this connection ends
+  kStarved = 6,  // the listener has no memory for a connection to this rank, and there will be none
+  kGone = 7      // the listener has failed or left: its last words follow
 };
 
 struct Hello {

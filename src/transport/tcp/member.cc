@@ -26,6 +26,7 @@ Member::Member(const TcpOptions& given, std::uint64_t its_number)
   const auto size = static_cast<std::size_t>(given.size);
   peers.reserve(size);
   wanted.reserve(size);
+  departed.push_back({number, self, {}});
   news.reserve(2 * size);  // of a peer there are two at most: it stands, and it has ended
   for (std::size_t r = 0; r < size; ++r) peers.push_back(std::make_unique<Peer>(wake, given.window));
 }
@@ -76,6 +77,16 @@ std::string Member::why_lost(int peer) const {
   const Peer& p = *peers[static_cast<std::size_t>(peer)];
   const std::lock_guard lock(mutex);
   return p.why.empty() ? std::string(p.link.why()) : p.why;
+}
+
+void Member::say_last(const LastWords& last) noexcept {
+  const std::lock_guard lock(mutex);
+  words = last;
+}
+
+LastWords Member::last_words() const noexcept {
+  const std::lock_guard lock(mutex);
+  return words;
 }
 
 void Member::set_addresses(std::vector<PeerAddress> given) {

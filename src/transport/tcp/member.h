@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,13 @@ struct PeerAddress {
   // "192.0.2.7:4711/12"; nullopt for anything else.
   static std::optional<PeerAddress> parse(const std::string& text);
   bool empty() const noexcept { return endpoint.empty(); }
+};
+
+// What remains of a group at an endpoint: who asks for it is told how it ended.
+struct Departed {
+  std::uint64_t number = 0;  // of the group, at this endpoint
+  std::shared_ptr<const Identity> self;
+  LastWords words{};
 };
 
 struct Member {
@@ -66,6 +74,8 @@ struct Member {
   int take_news(std::span<int> into) noexcept;
   std::string why_lost(int peer) const;
   void set_addresses(std::vector<PeerAddress> given);
+  void say_last(const LastWords& words) noexcept;
+  LastWords last_words() const noexcept;
 
   void tell(int peer) noexcept;
   void set_why(int peer, std::string_view why) noexcept;  // nothing, if there is no memory for it
@@ -77,6 +87,7 @@ struct Member {
   std::vector<std::unique_ptr<Peer>> peers;
   std::vector<PeerAddress> known_addresses;
   bool closed = false;
+  std::list<Departed> departed;      // of itself: what goes to the endpoint in the end takes no memory then
   std::atomic<bool> starved{false};  // it closes for want of memory; relaxed: as `closing`, which is written after it
   std::atomic<bool> closing{false};  // relaxed: the eventfd that is written after it makes the thread look
 
@@ -84,6 +95,7 @@ struct Member {
   std::vector<int> wanted;
   std::vector<PeerAddress> addresses;  // none, or one for each rank
   bool addresses_are_new = false;
+  LastWords words{};
   std::vector<int> news;
   std::atomic<bool> has_news{false};  // relaxed: spares the lock; who is woken for news takes a lock in between
 };

@@ -52,8 +52,8 @@ void Part::reset() noexcept {
   announced = taken = credited = sent = 0;
   owed = 0;
   end_said = false;  // `awaits_credit` is a writer's, and nobody writes yet
+  words = {};
   // relaxed: nobody else has it now
-  starved.store(false, std::memory_order_relaxed);
   ended.store(false, std::memory_order_relaxed);
   limit.store(window, std::memory_order_relaxed);
 }
@@ -112,10 +112,15 @@ void Stream::open(Part& part, std::uint32_t far) noexcept {
   part.far = far;
 }
 
-void Stream::end(Part& part, bool starved) noexcept {
+void Stream::end(Part& part, const LastWords& words) noexcept {
   const std::lock_guard lock(write_mutex_);
   if (part.far == 0 || std::exchange(part.end_said, true)) return;
-  control(part.far, starved ? Kind::kWant : Kind::kEnd, {});
+  control(part.far, Kind::kEnd, words);
+}
+
+void Stream::end(std::uint32_t far, const LastWords& words) noexcept {
+  const std::lock_guard lock(write_mutex_);
+  control(far, Kind::kEnd, words);
 }
 
 void Stream::remove(Part& part) noexcept {
@@ -124,7 +129,7 @@ void Stream::remove(Part& part) noexcept {
     parts_.erase(part.inlet);
     if (target_ == &part) target_ = nullptr;
   }
-  end(part);
+  end(part, {});
 }
 
 // Writing.
@@ -190,7 +195,7 @@ std::size_t Stream::write_locked(Part& part, ConstBytes head, ConstBytes body) {
 
 // Not for a part's bytes, so nobody waits for it to go.
 void Stream::control(std::uint32_t to, Kind kind, ConstBytes payload) noexcept {
-  std::array<std::byte, kHeaderBytes + kCreditBytes> bytes;
+  std::array<std::byte, kHeaderBytes + kMostControl> bytes;
   const Header frame = header(to, kind, payload.size());
   std::ranges::copy(frame, bytes.begin());
   std::ranges::copy(payload, bytes.begin() + frame.size());
@@ -301,6 +306,11 @@ bool Stream::over(Part& part) noexcept {
   }
   // relaxed: set under the lock that is held
   return part.inbox.empty() && (dead() || part.ended.load(std::memory_order_relaxed));
+}
+
+LastWords Stream::last_words(const Part& part) noexcept {
+  const std::lock_guard lock(read_mutex_);
+  return part.words;
 }
 
 std::size_t Stream::take(Part& part, MutableBytes into) noexcept {
@@ -425,15 +435,18 @@ std::optional<std::size_t> Stream::begin_frame(ConstBytes bytes) {
         part->wake();
       }
       return kHeaderBytes + kCreditBytes;
-    case Kind::kWant:
     case Kind::kEnd:
-      if (length != 0) return std::nullopt;
-      if (inlet == kNoInlet) why_.store("has no memory left for what is sent to it", std::memory_order_release);
+      if (length != sizeof(LastWords)) return std::nullopt;
+      if (bytes.size() < kHeaderBytes + sizeof(LastWords)) return 0;
       if (part != nullptr) {
-        if (word >> 24 == static_cast<std::uint64_t>(Kind::kWant)) part->starved.store(true, std::memory_order_relaxed);
+        std::ranges::copy(bytes.subspan(kHeaderBytes, sizeof(LastWords)), part->words.begin());
         part->ended.store(true, std::memory_order_relaxed);
         part->wake();
       }
+      return kHeaderBytes + sizeof(LastWords);
+    case Kind::kWant:
+      if (length != 0 || inlet != kNoInlet) return std::nullopt;
+      why_.store("has no memory left for what is sent to it", std::memory_order_release);
       return kHeaderBytes;
   }
   return std::nullopt;
@@ -442,6 +455,12 @@ std::optional<std::size_t> Stream::begin_frame(ConstBytes bytes) {
 void Stream::say_want(int fd) noexcept {
   const Header frame = header(kNoInlet, Kind::kWant, 0);
   ::send(fd, frame.data(), frame.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+std::vector<std::byte> Stream::end_frame(std::uint32_t far, const LastWords& words) {
+  std::vector<std::byte> bytes(kHeaderBytes + words.size());
+  std::ranges::copy(words, std::ranges::copy(header(far, Kind::kEnd, words.size()), bytes.begin()).out);
+  return bytes;
 }
 
 // Nothing more is read. What was to be sent still is, and why, last of all: only then is the end.

@@ -6,9 +6,8 @@
 //
 //   data     payload             bytes of the part
 //   credit   how many bytes      taken out of the part since its beginning, by whoever sends this
-//   end                          nothing more comes in the part
-//   want                         as end, of a group that has no memory to go on; for no inlet: this end of the stream
-//                                has none for what comes, and all parts end
+//   end      last words          nothing more comes in the part
+//   want                         for no inlet: this end of the stream has no memory for what comes, and all parts end
 //
 // No part stops another. Whoever reads, for whatever part, takes what comes for the others too and lays it into their
 // inboxes; a sender may be `window` bytes ahead of what the part's reader has taken, so an inbox is bounded. A frame
@@ -72,8 +71,8 @@ struct Part {
   std::uint64_t announced = 0;  // bytes of frames that have come or begun to come
   std::uint64_t taken = 0;
   std::uint64_t credited = 0;
-  std::atomic<bool> starved{false};  // it has ended so for want of memory; relaxed: see TcpLink::why()
-  std::atomic<bool> ended{false};    // the peer has said so; relaxed: what came before is guarded by the mutex
+  LastWords words{};               // the peer's
+  std::atomic<bool> ended{false};  // the peer has said so; relaxed: what came before is guarded by the mutex
 
   // Under its write_mutex_.
   std::uint64_t sent = 0;
@@ -124,7 +123,9 @@ class Stream {
   // The peer's inlet is known: the part can be written.
   void open(Part& part, std::uint32_t far) noexcept;
   // Nothing more is written in this part; the peer reads what was, then its end.
-  void end(Part& part, bool starved = false) noexcept;
+  void end(Part& part, const LastWords& words) noexcept;
+  // The same for a part that has none here: the peer has agreed to it only now.
+  void end(std::uint32_t far, const LastWords& words) noexcept;
   // The part is not touched any more.
   void remove(Part& part) noexcept;
 
@@ -135,6 +136,7 @@ class Stream {
   void take_in(Part& part) noexcept;
   // Whether nothing more can be read from the part, now or later.
   bool over(Part& part) noexcept;
+  LastWords last_words(const Part& part) noexcept;
 
   // relaxed: whoever acts on it takes a lock first, or polls once too often.
   bool dead() const noexcept { return dead_.load(std::memory_order_relaxed); }
@@ -153,6 +155,8 @@ class Stream {
   const char* why() const noexcept { return why_.load(std::memory_order_acquire); }
   // To the other end of a stream that could not be made here.
   static void say_want(int fd) noexcept;
+  // The whole of a stream whose only part has ended before it was made.
+  static std::vector<std::byte> end_frame(std::uint32_t far, const LastWords& words);
   // Closes this process's descriptor only: in a forked child the connection is the parent's.
   void abandon() noexcept;
 
@@ -161,9 +165,10 @@ class Stream {
   static constexpr std::uint32_t kNoInlet = 0;
   static constexpr std::size_t kHeaderBytes = 8;
   static constexpr std::size_t kCreditBytes = 8;
+  static constexpr std::size_t kMostControl = sizeof(LastWords);
   static constexpr std::size_t kMostFrame = std::size_t{160} << 10;  // a fragment of a message, and its header
   // And some frames for no part's bytes.
-  static constexpr std::size_t kSpareBytes = kMostFrame + (std::size_t{4} << 10);
+  static constexpr std::size_t kSpareBytes = kMostFrame + (std::size_t{16} << 10);
   using Header = std::array<std::byte, kHeaderBytes>;
   static Header header(std::uint32_t to, Kind kind, std::size_t bytes) noexcept;
 

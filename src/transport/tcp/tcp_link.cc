@@ -36,6 +36,12 @@ void TcpLink::look_for_the_end(Stream& stream) noexcept {
 
 Status TcpLink::status() const noexcept { return status_.load(std::memory_order_relaxed); }
 
+LastWords TcpLink::last_words() const noexcept {
+  if (stands_.load(std::memory_order_acquire)) return stream_->last_words(part_);
+  // acquire: pairs with the release in fail()
+  return status_.load(std::memory_order_acquire) != Status::kOk ? part_.words : LastWords{};
+}
+
 // A dead socket is always ready: whoever polled it would never sleep.
 int TcpLink::poll_fd() const noexcept {
   if (!stands_.load(std::memory_order_acquire) || status() != Status::kOk) return -1;
@@ -59,14 +65,15 @@ void TcpLink::attach(std::uint32_t far) noexcept {
 
 void TcpLink::fail(Status status) noexcept { status_.store(status, std::memory_order_relaxed); }
 
-const char* TcpLink::why() const noexcept {
-  if (!stands_.load(std::memory_order_acquire)) return "";
-  // relaxed: who comes to see it late says less
-  return part_.starved.load(std::memory_order_relaxed) ? "has no memory left to go on" : stream_->why();
+void TcpLink::fail(const LastWords& words) noexcept {
+  part_.words = words;
+  status_.store(Status::kPeerLost, std::memory_order_release);  // publishes the words; pairs with last_words()
 }
 
-void TcpLink::end_writing(bool starved) noexcept {
-  if (stands_.load(std::memory_order_relaxed)) stream_->end(part_, starved);
+const char* TcpLink::why() const noexcept { return stands_.load(std::memory_order_acquire) ? stream_->why() : ""; }
+
+void TcpLink::end_writing(const LastWords& words) noexcept {
+  if (stands_.load(std::memory_order_relaxed)) stream_->end(part_, words);
 }
 
 void TcpLink::abandon() noexcept {

@@ -25,6 +25,7 @@ class TcpLink final : public Link {
   std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override;
   std::size_t read_some(MutableBytes into) noexcept override;
   Status status() const noexcept override;
+  LastWords last_words() const noexcept override;
   int poll_fd() const noexcept override;
   bool polls_for_room() const noexcept override { return !part_.awaits_credit; }
 
@@ -37,8 +38,10 @@ class TcpLink final : public Link {
   const char* why() const noexcept;
   // There will be no stream.
   void fail(Status status = Status::kPeerLost) noexcept;
-  // The peer reads what has been written, then the link's end. `starved`: it is told that this is for want of memory.
-  void end_writing(bool starved) noexcept;
+  // The same: the peer has said so. Of a link that does not stand.
+  void fail(const LastWords& words) noexcept;
+  // The peer reads what has been written, then the link's end, with these words.
+  void end_writing(const LastWords& words) noexcept;
   // In a forked child the connection is the parent's.
   void abandon() noexcept;
 
@@ -46,9 +49,10 @@ class TcpLink final : public Link {
   void look_for_the_end(Stream& stream) noexcept;
 
   Part part_;
-  std::shared_ptr<Stream> stream_;           // does not change any more once the link stands
-  std::atomic<bool> stands_{false};          // release in attach(); pairs with the acquire loads of the link calls
-  std::atomic<Status> status_{Status::kOk};  // publishes nothing but itself: relaxed everywhere
+  std::shared_ptr<Stream> stream_;   // does not change any more once the link stands
+  std::atomic<bool> stands_{false};  // release in attach(); pairs with the acquire loads of the link calls
+  // Publishes nothing but itself, so relaxed, but for a release where it ends with words.
+  std::atomic<Status> status_{Status::kOk};
 };
 
 }  // namespace tutti::tcp

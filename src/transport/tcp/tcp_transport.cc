@@ -61,7 +61,8 @@ Link* TcpTransport::link(int peer) noexcept {
 }
 
 // Takes effect on the endpoint's thread.
-void TcpTransport::close(Status why) noexcept {
+void TcpTransport::close(Status why, const LastWords& words) noexcept {
+  member_->say_last(words);
   if (why == Status::kExhausted) member_->starved.store(true, std::memory_order_relaxed);
   member_->closing.store(true, std::memory_order_relaxed);
   endpoint_->look();

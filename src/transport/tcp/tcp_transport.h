@@ -76,7 +76,7 @@ class TcpTransport final : public Transport {
   bool connects() const noexcept override { return true; }
   void on_news(std::function<void()> wake) override;
   std::string why_lost(int peer) const override;
-  void close(Status why) noexcept override;
+  void close(Status why, const LastWords& words) noexcept override;
 
  private:
   explicit TcpTransport(const TcpOptions& options);

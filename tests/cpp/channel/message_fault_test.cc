@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "channel/farewell.h"
 #include "channel/message_frame.h"
 #include "channel/sim_ports.h"
 
@@ -262,12 +263,10 @@ class MessageForged : public testing::Test {
     }
     ASSERT_TRUE(left.empty());
   }
-  void write_farewell(Status status, std::uint64_t blamed) {
-    FrameHeader header;
-    header.kind = FrameKind::kFarewell;
-    header.id = static_cast<std::uint64_t>(status);
-    header.tag = blamed;
-    write(header);
+  // Until rank 0 has looked at the end of its links.
+  void say_farewell(const LastWords& words) {
+    ports.network.transport(1).close(Status::kOk, words);
+    for (int i = 0; i < 1000; ++i) ports.step();
   }
 
   SimPorts ports{3};
@@ -276,15 +275,57 @@ class MessageForged : public testing::Test {
 TEST_F(MessageForged, AFarewellNamesWhoWasLost) {
   Parcel in(8);
   in.recv(ports[0], 1, 1);
-  write_farewell(Status::kPeerLost, 2);
+  say_farewell(last_words({Status::kPeerLost, 2}, {}));
   EXPECT_TRUE(in.ended(Status::kPeerLost, 2));
 }
 
 TEST_F(MessageForged, AFarewellForAnotherReasonNamesItsSender) {
   Parcel in(8);
   in.recv(ports[0], 1, 1);
-  write_farewell(Status::kAborted, 2);
+  say_farewell(last_words({Status::kAborted, 2}, "the loss is NaN"));
   EXPECT_TRUE(in.ended(Status::kPeerFailed, 1));
+  EXPECT_EQ(ports[0].said_by(1).outcome.status, Status::kAborted);
+  EXPECT_EQ(ports[0].said_by(1).reason, "the loss is NaN");
+}
+
+TEST_F(MessageForged, LastWordsWithoutSenseAreNone) {
+  LastWords words = last_words({Status::kAborted, 2}, {});
+  for (const std::byte status : {std::byte{0}, static_cast<std::byte>(kLastStatus) | std::byte{0x80}}) {
+    words[0] = status;
+    EXPECT_FALSE(Farewell::of(words));
+  }
+  Parcel in(8);
+  in.recv(ports[0], 1, 1);
+  say_farewell(words);
+  EXPECT_TRUE(in.ended(Status::kPeerLost, 1));
+}
+
+TEST_F(MessageForged, AFarewellNamesRanksOfTheGroupOnly) {
+  for (const int blamed : {-1, 0, 3, 1 << 30}) {
+    SimPorts others(3);
+    Parcel in(8);
+    in.recv(others[0], 1, 1);
+    others.network.transport(1).close(Status::kOk, last_words({Status::kPeerLost, blamed}, {}));
+    ASSERT_TRUE(others.run_until([&] { return in.op.done(); }));
+    EXPECT_TRUE(in.ended(Status::kPeerFailed, 1)) << blamed;
+  }
+}
+
+// However much is under way: the peer had no room for it, and has not said that it would take it.
+TEST(MessageFail, IsToldToWhoHasNoRoom) {
+  SimPorts ports(2);
+  std::vector<std::unique_ptr<Parcel>> out;
+  for (int i = 0; i < 64; ++i) {
+    out.push_back(std::make_unique<Parcel>(kEagerBytes));
+    out.back()->send(ports[0], 1, 1);
+  }
+  ASSERT_FALSE(out.back()->op.done());
+  ports[0].fail({Status::kAborted, 0}, "the loss is NaN");
+  Parcel in(8);
+  in.recv(ports[1], 0, 2);
+  ASSERT_TRUE(ports.run_until([&] { return in.op.done(); }));
+  EXPECT_TRUE(in.ended(Status::kPeerFailed, 0));
+  EXPECT_EQ(ports[1].said_by(0).reason, "the loss is NaN");
 }
 
 TEST_F(MessageForged, MoreTakenThanWasSentEndsTheLink) {

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "communicator/thread_ranks.h"
@@ -64,6 +66,39 @@ TEST(AbortReason, WhoPassesItOnHasNotAborted) {
     EXPECT_NE(errors[rank].find("rank 0 gave up: it aborted the group: the loss is NaN"), std::string::npos)
         << "rank " << rank << ": " << errors[rank];
   }
+}
+
+// What a rank hears that has had no connection to rank 0, and asks for one when that one is gone.
+std::string late_error(const std::function<void(Communicator&)>& end_of_rank_0) {
+  MemoryStore store;
+  const auto make = [&store](int rank) {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::milliseconds(20'000);
+    options.config.log_level = "error";
+    options.config.host_id = "host " + std::to_string(rank);
+    return Communicator::create(store, "test", rank, 2, options);
+  };
+  std::shared_ptr<Communicator> waiting;
+  {
+    std::thread other([&] { waiting = make(1); });
+    const auto c = make(0);
+    other.join();
+    end_of_rank_0(*c);
+  }
+  int token = 0;
+  const Error error = error_of([&] { waiting->recv(&token, 1, DataType::kInt32, 0, 0, {}); });
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+  return error.what();
+}
+
+TEST(AbortReason, IsSaidToWhoComesLater) {
+  const std::string error = late_error([](Communicator& c) { c.abort("the loss is NaN"); });
+  EXPECT_NE(error.find("rank 0 gave up: it aborted the group: the loss is NaN"), std::string::npos) << error;
+}
+
+TEST(AbortReason, ACleanEndIsSaidToWhoComesLater) {
+  const std::string error = late_error([](Communicator& c) { c.shutdown(); });
+  EXPECT_NE(error.find("rank 0 has left the group"), std::string::npos) << error;
 }
 
 int apart(int rank) { return rank; }

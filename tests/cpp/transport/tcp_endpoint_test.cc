@@ -19,6 +19,7 @@
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/socket.h"
+#include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 
 namespace {
@@ -53,7 +54,6 @@ extern "C" __attribute__((visibility("default"))) int connect(int fd, const sock
 namespace tutti::tcp::test {
 namespace {
 
-constexpr std::uint64_t kNoWindow = std::uint64_t{1} << 40;
 constexpr auto kOften = std::chrono::milliseconds(20);
 
 int descriptors() {
@@ -63,45 +63,6 @@ int descriptors() {
   ::closedir(dir);
   return n;
 }
-
-SocketAddress endpoint_of(const TcpTransport& transport) { return PeerAddress::parse(transport.address())->endpoint; }
-
-// Rank 1 of two, by hand: it has proved itself to rank 0, and offered what the test says.
-Handshake dial(const TcpTransport& transport, const TcpOptions& theirs, const Offer& offer) {
-  const auto identity = std::make_shared<Identity>(Identity{theirs.secret, theirs.communicator, 1, theirs.size});
-  const PeerAddress address = *PeerAddress::parse(transport.address());
-  Handshake handshake =
-      Handshake::dial(begin_connect(address.endpoint, theirs.silence()), identity, 0, address.group, offer);
-  EXPECT_TRUE(wait_until([&] {
-    handshake.advance();
-    return handshake.over();
-  }));
-  EXPECT_EQ(handshake.state(), Handshake::State::kDone);
-  return handshake;
-}
-
-// A rank whose peer is the test.
-struct RankZero {
-  explicit RankZero(const TcpOptions& options) {
-    transport = TcpTransport::create(options);
-    handshake.emplace(dial(*transport, options, {1, {}}));
-    EXPECT_EQ(handshake->verdict(), Verdict::kAccept);
-    peer = handshake->take_socket();
-    link = transport->link(1);
-    EXPECT_TRUE(wait_until([&] { return link->poll_fd() >= 0; }));
-  }
-  // Until the sockets are full, and a rest is left to the thread.
-  void fill() {
-    const std::vector<std::byte> bytes(100'000);
-    while (link->write_some(bytes, {}) != 0) {
-    }
-  }
-
-  std::unique_ptr<TcpTransport> transport;
-  std::optional<Handshake> handshake;
-  UniqueFd peer;
-  Link* link = nullptr;
-};
 
 TcpOptions watchful() {
   TcpOptions options = options_of(0, 2);

@@ -62,7 +62,7 @@ TEST(TcpFault, StrangersChangeNothing) {
   for (int i = 0; i < 30; ++i) {
     strangers.push_back(connect_to(ranks.listener(1)));
     if (i % 3 == 0) ::send(strangers.back().get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
-    if (i % 3 == 1) ::send(strangers.back().get(), "TUTTITC3", 8, MSG_NOSIGNAL);
+    if (i % 3 == 1) ::send(strangers.back().get(), "TUTTITC4", 8, MSG_NOSIGNAL);
   }
   exchange_a_few(ranks);
   for (const UniqueFd& fd : strangers) EXPECT_TRUE(closed_by_peer(fd.get()));

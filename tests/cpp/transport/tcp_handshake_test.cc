@@ -63,6 +63,21 @@ TEST(TcpHandshake, BothProveThemselvesAndTheVerdictArrives) {
   }
 }
 
+TEST(TcpHandshake, LastWordsArriveBehindTheVerdict) {
+  LastWords words;
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = static_cast<std::byte>(i + 1);
+  auto [a, b] = socket_pair();
+  Handshake dialer = dial(std::move(a));
+  Handshake listener = listen(std::move(b));
+  talk(dialer, listener);
+  ASSERT_EQ(listener.state(), State::kProven);
+  listener.take_leave(words);
+  EXPECT_EQ(listener.state(), State::kDone);
+  EXPECT_EQ(dialer.advance(), State::kDone);
+  EXPECT_EQ(dialer.verdict(), Verdict::kGone);
+  EXPECT_EQ(dialer.last_words(), words);
+}
+
 // Both ends call the two ends of a stream the same, and no two streams have one name.
 TEST(TcpHandshake, AStreamHasANameAnEnd) {
   std::vector<StreamName> names;
@@ -236,7 +251,7 @@ TEST(TcpHandshake, MessagesArriveAsTheyWereSentAndNothingElseIsOne) {
   for (int value = 0; value < 256; ++value) {
     const auto bytes = encode(Answer{static_cast<Verdict>(value), 0x80000001});
     const auto answer = decode_answer(bytes);
-    EXPECT_EQ(answer.has_value(), value >= 1 && value <= 6) << value;
+    EXPECT_EQ(answer.has_value(), value >= 1 && value <= 7) << value;
     if (answer) {
       EXPECT_EQ(answer->inlet, 0x80000001);
     }
@@ -249,11 +264,11 @@ TEST(TcpHandshake, MessagesArriveAsTheyWereSentAndNothingElseIsOne) {
 TEST(TcpHandshake, EachSideTellsTheOtherItsVersion) {
   auto [a, b] = socket_pair();
   Handshake listener = listen(std::move(b));
-  ASSERT_EQ(::send(a.get(), "TUTTITC4 and what it has to say", 31, 0), 31);
+  ASSERT_EQ(::send(a.get(), "TUTTITC5 and what it has to say", 31, 0), 31);
   EXPECT_EQ(listener.advance(), State::kOtherVersion);
   char said[8];
   ASSERT_EQ(::recv(a.get(), said, sizeof said, 0), 8);
-  EXPECT_EQ(std::string_view(said, 8), "TUTTITC3");
+  EXPECT_EQ(std::string_view(said, 8), "TUTTITC4");
 
   auto [c, d] = socket_pair();
   Handshake dialer = dial(std::move(c));
@@ -262,7 +277,7 @@ TEST(TcpHandshake, EachSideTellsTheOtherItsVersion) {
     ASSERT_EQ(::send(d.get(), piece.data(), piece.size(), 0), static_cast<ssize_t>(piece.size()));
     EXPECT_EQ(dialer.advance(), State::kTalking);
   }
-  ASSERT_EQ(::send(d.get(), "4", 1, 0), 1);
+  ASSERT_EQ(::send(d.get(), "5", 1, 0), 1);
   EXPECT_EQ(dialer.advance(), State::kOtherVersion);
 }
 

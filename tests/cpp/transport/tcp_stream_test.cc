@@ -258,7 +258,8 @@ TEST(TcpStream, NothingOfAnEarlierOneIsLeftForTheNext) {
   send_header(peer, 1, kCredit, credit.size());
   send_bytes(peer, credit);
   send_frame(peer, 1, ConstBytes(old).first(kWindow - 10));
-  send_header(peer, 1, kEnd, 0);
+  send_header(peer, 1, kEnd, sizeof(LastWords));
+  send_bytes(peer, LastWords{});
   send_header(peer, 1, kData, 10);
   send_bytes(peer, ConstBytes(old).first(5));
   ASSERT_TRUE(all_is_sorted(*one, other.part, peer));

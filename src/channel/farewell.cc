@@ -1,0 +1,39 @@
+#include "channel/farewell.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/utf8.h"
+
+namespace tutti {
+namespace {
+
+// Status, three zeros, the rank in little-endian order, the reason.
+constexpr std::size_t kRankAt = 4, kReasonAt = 8;
+static_assert(kReasonAt + kFarewellReasonBytes == sizeof(LastWords));
+
+}  // namespace
+
+LastWords last_words(Outcome outcome, std::string_view reason) noexcept {
+  LastWords words{};
+  words[0] = static_cast<std::byte>(outcome.status);
+  for (std::size_t i = 0; i < 4; ++i) {
+    words[kRankAt + i] = static_cast<std::byte>(static_cast<std::uint32_t>(outcome.peer) >> (8 * i));
+  }
+  const std::string_view fits = first_of(reason, kFarewellReasonBytes);
+  std::ranges::transform(fits, words.begin() + kReasonAt, [](char c) { return static_cast<std::byte>(c); });
+  return words;
+}
+
+std::optional<Farewell> Farewell::of(const LastWords& words) noexcept {
+  const auto status = std::to_integer<std::uint8_t>(words[0]);
+  if (status == 0 || status > static_cast<std::uint8_t>(kLastStatus)) return std::nullopt;
+  std::uint32_t rank = 0;
+  for (std::size_t i = 0; i < 4; ++i) rank |= std::to_integer<std::uint32_t>(words[kRankAt + i]) << (8 * i);
+  Farewell farewell{{static_cast<Status>(status), static_cast<int>(rank)}, {}};
+  std::ranges::transform(words.begin() + kReasonAt, words.end(), farewell.reason.begin(),
+                         [](std::byte b) { return static_cast<char>(b); });
+  return farewell;
+}
+
+}  // namespace tutti

@@ -1,0 +1,100 @@
+// How a group ends at an endpoint, and what is said of it to those who do not know yet.
+#include <algorithm>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "transport/tcp/endpoint.h"
+#include "transport/tcp/retries.h"
+
+namespace tutti::tcp {
+namespace {
+
+constexpr std::size_t kMostDeparted = 256;
+
+}  // namespace
+
+void Endpoint::leave(Member& member) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!member.closed) close(member);
+  forget(member);
+  std::erase(members_, &member);
+}
+
+// What is polled for the member is so no more. Who has not proved himself yet will be told of its end.
+void Endpoint::forget(const Member& member) {
+  std::erase_if(pending_, [&](const Pending& p) { return p.member == &member; });
+  std::erase_if(strangers_, [&](const Stranger& s) { return s.handshake.self() == member.self && !on_probation(s); });
+  if (admitting_.member == &member) admitting_ = {};
+  reshaped_ = true;
+  look();
+}
+
+void Endpoint::close(Member& member) noexcept {
+  member.closed = true;
+  forget(member);
+  const LastWords words = member.last_words();
+  member.departed.front().words = words;
+  departed_.splice(departed_.end(), member.departed);
+  if (departed_.size() > kMostDeparted) departed_.pop_front();
+  const bool starved = member.starved.load(std::memory_order_relaxed);
+  for (const auto& peer : member.peers) {
+    if (peer->state == Member::Peer::State::kUp) {
+      peer->link.end_writing(words);
+    } else if (starved) {
+      drop_starved(*peer);
+    } else {
+      part(*peer, words);
+    }
+  }
+}
+
+// A dial whose peer has heard of it goes on.
+void Endpoint::part(Member::Peer& peer, const LastWords& words) noexcept {
+  if (peer.dial && peer.dial->state() == Handshake::State::kTalking) {
+    try {
+      make_room();
+      partings_.reserve(partings_.size() + 1);
+      partings_.push_back({std::move(*peer.dial), peer.link.stream(), words, now_in_ms()});
+    } catch (const std::bad_alloc&) {  // then the peer sees it broken
+    }
+  }
+  drop_dial(peer);
+}
+
+void Endpoint::advance_partings(std::int64_t now_ms) {
+  const std::size_t first = 2 + strangers_.size() + pending_.size();
+  for (std::size_t i = 0; i < partings_.size(); ++i) {
+    auto& [dial, offered, words, since_ms] = partings_[i];
+    if (pollfds_[first + i].revents != 0) dial.advance();
+    if (dial.state() != Handshake::State::kDone) continue;
+    if (dial.verdict() == Verdict::kAccept) {
+      const std::uint32_t far = dial.listeners_inlet();
+      outlive(Lingering(dial.take_socket(), Stream::end_frame(far, words)));
+    } else if (dial.verdict() == Verdict::kShare && offered != nullptr) {
+      offered->end(dial.listeners_inlet(), words);
+      dial.seal();
+    }
+  }
+  std::erase_if(partings_,
+                [&](const Parting& p) { return p.dial.over() || p.since_ms + handshake_timeout_.count() <= now_ms; });
+}
+
+// A process may end now. One answer of each peer is all that it takes.
+void Endpoint::see_partings_off() noexcept {
+  const auto any = [this] {
+    const std::lock_guard lock(mutex_);
+    return !partings_.empty();
+  };
+  for (const std::int64_t until_ms = now_in_ms() + longest_end_.count(); any() && now_in_ms() < until_ms;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Endpoint::tell_of_end(Handshake& handshake) noexcept {
+  const auto found = std::ranges::find(departed_, handshake.self(), &Departed::self);
+  found != departed_.end() ? handshake.take_leave(found->words)
+                           : static_cast<void>(handshake.answer(Verdict::kRefuse, 0));
+}
+
+}  // namespace tutti::tcp
