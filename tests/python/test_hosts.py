@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -78,6 +79,72 @@ def test_every_rank_a_host(fresh_world: World, seed: int) -> None:
     pool = fresh_world(3, env_of=lambda rank: {"TUTTI_HOST_ID": str(rank)})
     for collective in COLLECTIVES:
         run_sweep(pool, collective, seed, 4 * EVERY, 3)
+
+
+def communicate_within_a_collective(ctx: Context) -> dict[str, Any]:
+    """Rank 1's second message ends on rank 0 in the middle of an all_reduce, on the thread that is in it: the thread of
+    messages is held in the callback of the first."""
+    import tutti
+
+    group = dist.new_group(pg_options=tutti.Options(overlap_futures=True))
+    token, one, two = torch.zeros(1), torch.zeros(1), torch.zeros(1)
+    outer, inner, later = torch.ones(4), torch.full((4,), 2.0), torch.full((4,), 3.0)
+    seen: dict[str, Any] = {}
+    queued: list[dist.Work] = []
+    held, release = threading.Event(), threading.Event()
+
+    def hold(_: torch.futures.Future[Any]) -> None:
+        held.set()
+        assert release.wait(30)
+
+    def communicate(_: torch.futures.Future[Any]) -> None:
+        seen["on the thread of the call"] = threading.get_ident() == threading.main_thread().ident
+        for name, call in (
+            ("collective", lambda: dist.all_reduce(inner, group=group)),
+            ("object collective", lambda: dist.all_gather_object([None] * ctx.size, 1, group=group)),
+        ):
+            with pytest.raises(ValueError, match="in the course of another collective of this group"):
+                call()
+            seen[name] = "refused"
+        queued.append(dist.all_reduce(inner, group=group, async_op=True))
+
+    if ctx.rank == 0:
+        first = dist.irecv(one, 1, group)
+        first.get_future().then(hold)
+        second = dist.irecv(two, 1, group)
+        second.get_future().then(communicate)
+        dist.send(token, 1)
+        assert held.wait(30)
+        dist.send(token, 1)
+        dist.all_reduce(outer, group=group)
+        release.set()
+        first.wait()
+        second.wait()
+    else:
+        dist.recv(token, 0)
+        dist.send(torch.ones(1), 0, group)
+        dist.recv(token, 0)
+        dist.send(torch.ones(1), 0, group)
+        dist.all_reduce(outer, group=group)
+        queued.append(dist.all_reduce(inner, group=group, async_op=True))
+    queued[0].wait()
+    dist.all_reduce(later, group=group)
+    seen["results"] = [float(tensor[0]) for tensor in (outer, inner, later)]
+    dist.destroy_process_group(group)
+    return seen
+
+
+@pytest.mark.tutti_only
+def test_a_callback_makes_no_collective_within_one(fresh_world: World) -> None:
+    pool = fresh_world(2, env_of=lambda rank: {"TUTTI_HOST_ID": str(rank)})
+    receiver, sender = pool.call(communicate_within_a_collective)
+    assert sender == {"results": [2.0, 4.0, 6.0]}
+    assert receiver == {
+        "on the thread of the call": True,
+        "collective": "refused",
+        "object collective": "refused",
+        "results": [2.0, 4.0, 6.0],
+    }
 
 
 def check_death(messages: dict[int, str], victim: int, collective: str) -> None:

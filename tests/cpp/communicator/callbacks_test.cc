@@ -2,8 +2,12 @@
 // becomes of a call for which no thread can be started.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <functional>
 #include <future>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -162,6 +166,139 @@ TEST(Callbacks, OfAMessageMayWaitForOneThatEndsWithIt) {
       }
     });
   }
+}
+
+// Two messages of rank 1, on another host. The thread of messages is held in the callback of the first until release();
+// so the second ends on rank 0 on the thread that is in a collective there, where `in_callback` runs.
+class HeldMessages {
+ public:
+  struct Signals {
+    std::promise<void> awaited, held, sent;
+  };
+
+  HeldMessages(Communicator& c, Signals& signals, std::function<void()> in_callback)
+      : first_(c.irecv(&got_[0], 1, DataType::kInt32, 1, 1)) {
+    first_->on_done([this, &signals](Work&) {
+      signals.held.set_value();
+      released_.wait();
+    });
+    second_ = c.irecv(&got_[1], 1, DataType::kInt32, 1, 2);
+    second_->on_done([this, act = std::move(in_callback)](Work&) {
+      act();
+      called_.set_value(std::this_thread::get_id());
+    });
+    signals.awaited.set_value();
+    within_bound(signals.sent.get_future());
+  }
+  ~HeldMessages() { release(); }
+
+  // What rank 1 does.
+  static void send(Communicator& c, Signals& signals) {
+    const int x = 1;
+    within_bound(signals.awaited.get_future());
+    c.send(&x, 1, DataType::kInt32, 0, 1);
+    within_bound(signals.held.get_future());
+    c.send(&x, 1, DataType::kInt32, 0, 2);
+    signals.sent.set_value();
+  }
+  std::thread::id thread_of_callback() { return within_bound(called_.get_future()); }
+  void release() {
+    if (std::exchange(holds_, false)) release_.set_value();
+    first_->wait();
+    second_->wait();
+  }
+
+ private:
+  std::array<int, 2> got_{};
+  bool holds_ = true;
+  std::promise<void> release_;
+  std::shared_future<void> released_ = release_.get_future().share();
+  std::promise<std::thread::id> called_;
+  WorkPtr first_, second_;
+};
+
+World two_hosts() {
+  World world;
+  world.host_of = [](int rank) { return "host " + std::to_string(rank); };
+  return world;
+}
+
+// On the thread of the program, in a collective that has met the message on its way: another one would wait for it.
+TEST(Callbacks, OfAMessageMayNotMakeACollectiveWithinOne) {
+  HeldMessages::Signals signals;
+  run_ranks(two_hosts(), [&](Communicator& c) {
+    std::vector<float> outer(4, 1), inner(4, 2), later(4, 3);
+    std::optional<HeldMessages> messages;
+    std::vector<Error> errors;
+    WorkPtr queued;
+    if (c.rank() == 0) {
+      messages.emplace(c, signals, [&] {
+        errors.push_back(error_of([&] { c.run(all_reduce(inner)); }));
+        errors.push_back(error_of([&] { c.set_algorithms({}); }));
+        queued = c.submit(all_reduce(inner));  // as the text says
+      });
+    } else {
+      HeldMessages::send(c, signals);
+    }
+    c.run(all_reduce(outer));
+    if (c.rank() == 0) {
+      EXPECT_EQ(messages->thread_of_callback(), std::this_thread::get_id());
+      ASSERT_EQ(errors.size(), 2U);
+      for (const Error& error : errors) {
+        EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+        EXPECT_NE(std::string(error.what()).find("in the course of another collective of this group"),
+                  std::string::npos)
+            << error.what();
+      }
+      messages->release();
+    } else {
+      queued = c.submit(all_reduce(inner));
+    }
+    queued->wait();
+    c.run(all_reduce(later));
+    EXPECT_EQ(outer.front(), 2);
+    EXPECT_EQ(inner.front(), 4);
+    EXPECT_EQ(later.front(), 6);
+  });
+}
+
+// On the queue's own thread, which would run the call that is waited for.
+TEST(Callbacks, OfAMessageMayNotAwaitAQueuedCallOnTheQueuesThread) {
+  HeldMessages::Signals signals;
+  run_ranks(two_hosts(), [&](Communicator& c) {
+    std::vector<float> outer(4, 1), next(4, 2), later(4, 3);
+    std::optional<HeldMessages> messages;
+    std::optional<Error> waited, made;
+    WorkPtr second;
+    if (c.rank() == 0) {
+      messages.emplace(c, signals, [&] {
+        second = c.submit(all_reduce(next));
+        waited = error_of([&] { second->wait(); });
+        made = error_of([&] { c.run(all_reduce(later)); });
+      });
+    } else {
+      HeldMessages::send(c, signals);
+    }
+    const WorkPtr first = c.submit(all_reduce(outer));
+    if (c.rank() == 0) {
+      EXPECT_NE(messages->thread_of_callback(), std::this_thread::get_id());
+      for (const auto& error : {waited, made}) {
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->kind(), ErrorKind::kUnsupported) << error->what();
+      }
+      EXPECT_NE(std::string(waited->what()).find("on the thread that would run the call waited for"), std::string::npos)
+          << waited->what();
+      messages->release();
+    } else {
+      second = c.submit(all_reduce(next));
+    }
+    first->wait();
+    second->wait();
+    c.run(all_reduce(later));
+    EXPECT_EQ(outer.front(), 2);
+    EXPECT_EQ(next.front(), 4);
+    EXPECT_EQ(later.front(), 6);
+  });
 }
 
 TEST(Callbacks, CallsWithoutAThreadFailAndLeaveTheGroupUsable) {
