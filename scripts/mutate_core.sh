@@ -43,8 +43,9 @@ mutant host_channel_test '*' $host 'no sleeping flag' '/^void HostChannel::annou
 mutant host_channel_test '*' $host 'a publisher wakes nobody' '/^void HostChannel::wake_sleepers/,/^}/s/futex_wake_all(.*\|wake(peer, lane, how);/;/'
 mutant host_channel_test '*' $host 'a doorbell wakes nobody' '/^void HostChannel::ring_doorbell/,/^}/s/futex_wake_all(.*\|wake(peer, lane, how);/;/'
 mutant host_channel_test '*' $host 'publish does not look for sleepers' '/^void HostChannel::store_and_wake/,/^}/s/wake_sleepers(.*/;/'
-mutant host_channel_test 'RescuedWait*' $host 'a lost wake-up is not counted' 's/return publishing != 0 .*/return false;/'
-mutant host_channel_test 'RescuedWait*' $host 'who is just publishing has lost a wake-up' 's/publishing % 2 == 0 \&\& //'
+mutant host_channel_test 'RescuedWait*' $host 'a lost wake-up is not counted' 's/return now.over \&\& .*/return false;/'
+mutant host_channel_test 'RescuedWait*' $host 'who is just publishing has lost a wake-up' 's/return now.over \&\& /return /'
+mutant host_channel_test 'RescuedWait*' $host 'what nobody has published is a lost wake-up' 's/now.sum != before \&\& //'
 mutant communicator_test "$all_host" $host 'announce before the record' '/^void HostChannel::announce()/,/^}/s/me.records\[sequence_ % kWindow\] = record;/;/'
 mutant communicator_test "$all_host" $host 'announcements are not compared' 's/if (static_cast<std::uint32_t>(value >> 32) != mine.hash)/if (false)/'
 mutant communicator_test "$all_host" $host 'the lag is not kept' 's/if (verified_by_all_ + kLag < sequence_)/if (false)/'
@@ -85,10 +86,24 @@ mutant message_test '*' $outbox 'a cancelled send is read on' '/^void Outbox::re
 mutant message_test '*' $outbox 'a withdrawal is not told' 's/if (header_.kind == FrameKind::kAnnounce \&\& tell) control(FrameKind::kWithdraw, op.id);/;/'
 mutant message_test '*' $outbox 'a credit beyond what was sent counts' 's/if (credit - eager_taken_ > eager_sent_ - eager_taken_) return false;/;/'
 
+# What the count of rescued waits finds, and what it must not count.
+group=src/channel/group_waker.cc port=src/channel/message_port.cc
+mutant host_channel_test 'RescuedWait*' $links 'a ring is lost: the count' 's/if (moved \&\& p.rings) waker_->ring(peer);/;/'
+mutant host_channel_test 'RescuedWait*' $links 'a ring for room is lost: the count' '/^bool MessageEngine::receive/,/^}/s/waker_->ring(peer);/;/'
+mutant host_channel_test 'RescuedWait*' $port 'a nudge is lost: the count' 's/^    if (nudge) waker->nudge();/    ;/'
+mutant communicator_test '*TwoLevels*:*BetweenHosts*' $host 'a bell is lost: the count' 's/if (ringer_ != nullptr \&\& name != 0) ringer_->ring(name);/;/'
+mutant communicator_test '*BetweenHosts*' src/algorithm/plan/plan_runner.cc 'who waits for messages hears no signal of its host' 's/if (!world_.ranks.one_host()) world_.host->ring_doorbell(index, WaitLane::kMessage);/;/'
+mutant host_channel_test 'RescuedWait*' $port 'what a thread of the rank has done is not looked at' 's/return told || (op_ != nullptr \&\& op_->done()) || /return told || /'
+mutant host_channel_test 'RescuedWait*' $port 'who is about to nudge has lost a wake-up' 's/if (state_.owing.load(std::memory_order_acquire) != 0) return false;/;/'
+mutant host_channel_test 'RescuedWait*' $links 'what a writer waits for is not looked at' 's/ || (p.rings \&\& !p.out.idle() \&\& p.link->is_drained());/;/'
+mutant host_channel_test 'RescuedWait*:GroupWaker*' $group 'who is about to ring has lost a wake-up' 's/ \&\& (host_ == nullptr || host_->nobody_publishes())//'
+mutant host_channel_test 'RescuedWait*:GroupWaker*' $group 'a wake-up after the sleep is a lost one' 's/ \&\& !rung();/;/'
+mutant host_channel_test 'GroupWaker*' $group 'what the system may miss is a lost wake-up' 's/if (nap(std::min(timeout_ns, kFirstNs)) || timeout_ns <= kFirstNs || .*/if (false) return false;/'
+
 waker=src/channel/poll_waker.cc
-mutant message_test '*' $waker 'a nudge before the sleep is lost' 's/  if (wakes_ != seen) return;/  ;/'
+mutant message_test '*' $waker 'a nudge before the sleep is lost' 's/  if (wakes_ != seen) return false;/  ;/'
 mutant message_test '*' $waker 'a nudge writes no event' '/^void PollWaker::nudge/,/^}/s/::write(event_.get(), &one, sizeof one)/0/'
-mutant message_test '*' $waker 'the poller tells nobody' '/^void PollWaker::sleep/,/^}/s/  ++wakes_;/  ;/'
+mutant message_test '*' $waker 'the poller tells nobody' '/^bool PollWaker::sleep/,/^}/s/  ++wakes_;/  ;/'
 mutant message_test '*' src/channel/message_port.cc 'sleepers are not counted' 's/      ++sleepers;  .*/      ;/'
 
 arena=src/device/cpu/arena.cc
@@ -120,6 +135,7 @@ mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'a share needs no seal' 's/verdict ==
 mutant tcp_test 'Tcp*:-TcpAddress*' $shake 'whatever listens there has another secret' 's/if (messages_ == 0) look_at_speaker();/;/'
 mutant tcp_test 'TcpHandshake*' $shake 'a dialer of another version hears nothing' 's/if (!dialer_ \&\& speaker == .*/;/'
 mutant shared_streams_process_test '*' src/transport/tcp/endpoint_dial.cc 'no stream is shared' 's/offer.stream = stream->far();/;/'
+mutant tcp_test 'TcpStream*' $stream 'what another has read wakes nobody' 's/if (target_ != \&part) target_->wake();/;/'
 mutant shared_streams_process_test '*' $stream 'what another has read is dropped' 's/target_->inbox.insert(.*/;/'
 mutant tcp_test 'TcpTransport*' $stream 'a reader gives no credit' 's/if (owes_credit) {/if (false) {/'
 mutant tcp_test 'TcpTransport*' $stream 'the rest of a frame is lost' 's/^    keep_rest(piece.subspan(skip));/    ;/'

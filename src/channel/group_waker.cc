@@ -13,6 +13,11 @@ namespace {
 
 constexpr int kTickMs = 1;  // without bells, an eventfd or memory
 constexpr std::int64_t kTickNs = kTickMs * 1'000'000;
+constexpr std::int64_t kFirstNs = 1'000'000;  // of a sleep: see sleep_whole()
+
+timespec time_of(std::int64_t ns) noexcept {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
 
 }  // namespace
 
@@ -41,38 +46,61 @@ void GroupWaker::count_sleeper(int by) noexcept {
   if (last && polls_) Berths::instance().give_back(std::move(nudge_fd_), std::move(bell_));
 }
 
-void GroupWaker::sleep_on_doorbell(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept {
-  const std::uint32_t seen = host_->doorbell(WaitLane::kMessage);
-  count_sleeper(1);
-  if (still_idle()) host_->sleep(WaitLane::kMessage, seen, timeout_ns);
-  count_sleeper(-1);
+// Sleeps by `nap(ns)`, which says whether something has ended it. `rung()`: whether anybody has woken since the sleep
+// was announced. As in HostChannel::wait_slowly(), a store may be missed at first by sleeper and publisher both where
+// publishers do not fence: so the first nap is short, the flag stays up, and what that one misses is no lost wake-up.
+template <class Nap, class Rung>
+bool GroupWaker::sleep_whole(std::int64_t timeout_ns, Sleeper& sleeper, const Nap& nap, const Rung& rung) noexcept {
+  if (host_ != nullptr && !host_->publishers_fence()) {
+    if (nap(std::min(timeout_ns, kFirstNs)) || timeout_ns <= kFirstNs || !sleeper.may_sleep()) return false;
+    timeout_ns -= kFirstNs;
+  }
+  // The order matters: who has brought what is found, and publishes no more, has rung.
+  return !nap(timeout_ns) && sleeper.has_missed() && (host_ == nullptr || host_->nobody_publishes()) && !rung();
 }
 
-void GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
-                       const std::function<bool()>& still_idle) noexcept {
-  if (!polls_) {
-    sleep_on_doorbell(timeout_ns, still_idle);
-    return;
-  }
+bool GroupWaker::sleep_on_doorbell(std::int64_t timeout_ns, Sleeper& sleeper) noexcept {
+  const std::uint32_t seen = host_->doorbell(WaitLane::kMessage);
+  const auto rung = [&] { return host_->doorbell(WaitLane::kMessage) != seen; };
+  const auto nap = [&](std::int64_t ns) {
+    host_->sleep(WaitLane::kMessage, seen, ns);
+    return rung();
+  };
+  count_sleeper(1);
+  const bool lost = sleeper.may_sleep() && sleep_whole(timeout_ns, sleeper, nap, rung);
+  count_sleeper(-1);
+  return lost;
+}
+
+// What it sleeps on stays its own as long as it counts as a sleeper.
+bool GroupWaker::sleep_in_poll(std::vector<pollfd>& all, std::int64_t timeout_ns, Sleeper& sleeper) noexcept {
+  const std::size_t sockets = all.size();
+  all.push_back({nudge_fd_.get(), POLLIN, 0});
+  if (bell_ != nullptr) all.push_back({bell_->fd(), POLLIN, 0});
+  const auto nap = [&](std::int64_t ns) {
+    const timespec limit = time_of(ns);
+    return ::ppoll(all.data(), all.size(), &limit, nullptr) != 0;
+  };
+  const auto rung = [&] { return ::poll(all.data() + sockets, all.size() - sockets, 0) != 0; };
+  if (nudge_fd_ && (host_ == nullptr || bell_ != nullptr)) return sleep_whole(timeout_ns, sleeper, nap, rung);
+  nap(std::min(timeout_ns, kTickNs));
+  return false;
+}
+
+bool GroupWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns, Sleeper& sleeper) noexcept {
+  if (!polls_) return sleep_on_doorbell(timeout_ns, sleeper);
   std::vector<pollfd> all;
   try {
     all.reserve(fds.size() + 2);
   } catch (const std::bad_alloc&) {  // then it looks up now and then
     ::poll(nullptr, 0, kTickMs);
-    return;
+    return false;
   }
   all = fds;
   count_sleeper(1);
-  if (still_idle()) {
-    // What it sleeps on stays its own as long as it counts as a sleeper.
-    all.push_back({nudge_fd_.get(), POLLIN, 0});
-    if (bell_ != nullptr) all.push_back({bell_->fd(), POLLIN, 0});
-    const bool all_wake = nudge_fd_ && (host_ == nullptr || bell_ != nullptr);
-    const std::int64_t slice = all_wake ? timeout_ns : std::min(timeout_ns, kTickNs);
-    const timespec limit{static_cast<time_t>(slice / 1'000'000'000), static_cast<long>(slice % 1'000'000'000)};
-    ::ppoll(all.data(), all.size(), &limit, nullptr);
-  }
+  const bool lost = sleeper.may_sleep() && sleep_in_poll(all, timeout_ns, sleeper);
   count_sleeper(-1);
+  return lost;
 }
 
 void GroupWaker::nudge() noexcept {
@@ -85,6 +113,14 @@ void GroupWaker::nudge() noexcept {
 
 void GroupWaker::ring(int peer) noexcept {
   if (host_ != nullptr && is_here(peer)) host_->ring_doorbell(map_.place_of(peer), WaitLane::kMessage);
+}
+
+void GroupWaker::begin_publishing() noexcept {
+  if (host_ != nullptr) host_->begin_publishing(WaitLane::kMessage);
+}
+
+void GroupWaker::end_publishing() noexcept {
+  if (host_ != nullptr) host_->end_publishing(WaitLane::kMessage);
 }
 
 Outcome GroupWaker::check(int peer) noexcept {

@@ -21,14 +21,18 @@ class GroupWaker final : public PortWaker {
   // `host` may be null (alone on its host).
   GroupWaker(HostChannel* host, const RankMap& map, int rank);
 
-  void sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
-             const std::function<bool()>& still_idle) noexcept override;
+  bool sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns, Sleeper& sleeper) noexcept override;
   void nudge() noexcept override;
   void ring(int peer) noexcept override;
+  void begin_publishing() noexcept override;
+  void end_publishing() noexcept override;
   Outcome check(int peer) noexcept override;
 
  private:
-  void sleep_on_doorbell(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept;
+  bool sleep_on_doorbell(std::int64_t timeout_ns, Sleeper& sleeper) noexcept;
+  bool sleep_in_poll(std::vector<pollfd>& all, std::int64_t timeout_ns, Sleeper& sleeper) noexcept;
+  template <class Nap, class Rung>
+  bool sleep_whole(std::int64_t timeout_ns, Sleeper& sleeper, const Nap& nap, const Rung& rung) noexcept;
   void count_sleeper(int by) noexcept;
   bool is_here(int peer) const noexcept { return map_.together(rank_, peer); }
 

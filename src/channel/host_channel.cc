@@ -134,6 +134,7 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
   const auto sleep_once = [&](std::int64_t remaining) noexcept {
     const std::uint32_t seen = doorbell(WaitLane::kCollective);
     if (!announced) announce_sleep(WaitLane::kCollective, announced = true, awaited);
+    const std::uint64_t before = published(awaited, WaitLane::kCollective).sum;
     if (ready()) return true;  // not to be asked again: it may hold but once
     if (!aborted()) sleep(WaitLane::kCollective, seen, std::min(remaining, slice));
     const bool unrung = doorbell(WaitLane::kCollective) == seen;
@@ -142,7 +143,7 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
     if (unrung) slice = kSliceNs;
     if (!ready()) return false;
     // relaxed: only this thread counts.
-    if (unrung && !excused && missed_by(awaited, seen)) rescued_waits_.fetch_add(1, std::memory_order_relaxed);
+    if (unrung && !excused && missed_by(awaited, before, seen)) rescued_waits_.fetch_add(1, std::memory_order_relaxed);
     return true;
   };
   Outcome outcome;
@@ -170,15 +171,29 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
   return outcome;
 }
 
-// After a sleep that nobody ended by the doorbell, which was `seen` before, with the flag still up and the word there:
-// whether its writer has looked for sleepers since.
-bool HostChannel::missed_by(int awaited, std::uint32_t seen) const noexcept {
-  if (awaited < 0) return false;
-  // acquire: pairs with the release at the end of store_and_wake(); whatever that rang is visible below. What is read
-  // is at least what stood there when the word was stored, which `ready` has acquired; even means that the look is
-  // over.
-  const std::uint64_t publishing = control(awaited).publishing.value.load(std::memory_order_acquire);
-  return publishing != 0 && publishing % 2 == 0 && doorbell(WaitLane::kCollective) == seen;
+HostChannel::Published HostChannel::published(int awaited, WaitLane lane) const noexcept {
+  Published all;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer == index_ || (awaited >= 0 && peer != awaited)) continue;
+    // acquire: pairs with the release in end_publishing(); whatever was rung by then is visible to the caller.
+    const std::uint64_t word = control(peer).publishing[static_cast<int>(lane)].value.load(std::memory_order_acquire);
+    all.sum += word;
+    all.over = all.over && word % 2 == 0;
+  }
+  return all;
+}
+
+// After a sleep that nobody ended by the doorbell, which was `seen` before, with the flag still up and what was awaited
+// there: whether its writer has looked for sleepers since. What is read of the writer is at least what stood there when
+// it stored that, which `ready` has acquired. `before` is from the last look in vain: where nobody has published since,
+// it came in another way.
+bool HostChannel::missed_by(int awaited, std::uint64_t before, std::uint32_t seen) const noexcept {
+  const Published now = published(awaited, WaitLane::kCollective);
+  return now.over && now.sum != before && doorbell(WaitLane::kCollective) == seen;
+}
+
+bool HostChannel::nobody_publishes() const noexcept {
+  return published(-1, WaitLane::kCollective).over && published(-1, WaitLane::kMessage).over;
 }
 
 // Announcements are verified in order, so that a rooted call whose root never looked at this peer is compared at last.
@@ -229,16 +244,13 @@ void HostChannel::announce() noexcept {
   store_and_wake(me.cells[sequence_ % kWindow].word, word);
 }
 
-// Two stores to a line that nobody else reads but after a lost wake-up.
 template <class Value>
 void HostChannel::store_and_wake(std::atomic<Value>& word, Value value) noexcept {
-  std::atomic<std::uint64_t>& publishing = control(index_).publishing.value;
-  publishing.store(++publishing_, std::memory_order_relaxed);  // relaxed: the next store publishes it with the word
+  const Publishing publishing(this, WaitLane::kCollective);
   // release: publishes what was written before: payload and record, staged data; pairs with the acquire of whoever
   // waits for the word, in verify_up_to() and await_step().
   word.store(value, std::memory_order_release);
   wake_sleepers(WaitLane::kCollective);
-  publishing.store(++publishing_, std::memory_order_release);  // release: after the rings; pairs with missed_by()
 }
 
 Outcome HostChannel::begin_and_announce(const CallRecord& record, Deadline& deadline) noexcept {

@@ -106,7 +106,7 @@ class HostChannel {
 
   // ---- anything else -----------------------------------------------------------------------------------------------
   // Waits until `condition` holds; it is asked again and again until it has said so once, and whoever may have made it
-  // true rings this rank's doorbell of the collective lane. `peer`: who is awaited, or -1.
+  // true rings this rank's doorbell of the collective lane, within Publishing. `peer`: who is awaited, or -1.
   class Condition {
    public:
     virtual bool holds() noexcept = 0;
@@ -115,6 +115,38 @@ class HostChannel {
     ~Condition() = default;
   };
   Outcome await_condition(int peer, Condition& condition, Deadline& deadline) noexcept;
+
+  // In between this rank may store what others of its host wait for in the lane, and rings them: after the end, who
+  // waits and has not been rung has been missed. One thread at a time in each lane, and not nested. Two stores to a
+  // line that others read in long waits only.
+  void begin_publishing(WaitLane lane) noexcept {
+    // relaxed: the release of what is stored next publishes it too
+    control(index_).publishing[static_cast<int>(lane)].value.store(++publishing_[static_cast<int>(lane)],
+                                                                   std::memory_order_relaxed);
+  }
+  void end_publishing(WaitLane lane) noexcept {
+    // release: after the rings; pairs with the acquire in published()
+    control(index_).publishing[static_cast<int>(lane)].value.store(++publishing_[static_cast<int>(lane)],
+                                                                   std::memory_order_release);
+  }
+  class Publishing {
+   public:
+    // `channel` may be null.
+    Publishing(HostChannel* channel, WaitLane lane) noexcept : channel_(channel), lane_(lane) {
+      if (channel_ != nullptr) channel_->begin_publishing(lane_);
+    }
+    ~Publishing() {
+      if (channel_ != nullptr) channel_->end_publishing(lane_);
+    }
+    Publishing(const Publishing&) = delete;
+    Publishing& operator=(const Publishing&) = delete;
+
+   private:
+    HostChannel* const channel_;
+    const WaitLane lane_;
+  };
+  // Whether no peer is publishing. What one has stored and the caller has acquired, it has rung for by then.
+  bool nobody_publishes() const noexcept;
 
   // ---- mapped tensors ----------------------------------------------------------------------------------------------
   // Address here of a peer's arena; null when it is not mapped. Own arena included.
@@ -173,9 +205,9 @@ class HostChannel {
   }
   std::int64_t waited_ns() const noexcept { return waited_ns_; }
 
-  // Waits for one peer's announcement or step, so far, that ended by their time slice though the peer had published the
-  // word and had looked for sleepers since: wake-ups that were lost. Exact but for one thing: a peer that is just
-  // publishing its next word is given the benefit of the doubt. Any thread.
+  // Waits in the collective lane, so far, that ended by their time slice though whoever had stored what they waited for
+  // had looked for sleepers since: wake-ups that were lost. Exact but for one thing: a peer that is just publishing
+  // something else is given the benefit of the doubt. Any thread.
   std::uint64_t rescued_waits() const noexcept {
     return rescued_waits_.load(std::memory_order_relaxed);  // relaxed: a count, nothing else depends on it
   }
@@ -188,7 +220,13 @@ class HostChannel {
   Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
   template <class Value>
   void store_and_wake(std::atomic<Value>& word, Value value) noexcept;
-  bool missed_by(int awaited, std::uint32_t seen) const noexcept;
+  // What `awaited`, or if that is -1 what any peer, has published in the lane so far: a sum, which only grows.
+  struct Published {
+    std::uint64_t sum = 0;
+    bool over = true;  // nobody of them is at it
+  };
+  Published published(int awaited, WaitLane lane) const noexcept;
+  bool missed_by(int awaited, std::uint64_t before, std::uint32_t seen) const noexcept;
   void wake_sleepers(WaitLane lane) noexcept;
   void wake(int peer, WaitLane lane, std::uint16_t how) noexcept;
   // `awaited`: the only rank that can make `ready` true by publishing, or -1.
@@ -217,7 +255,7 @@ class HostChannel {
 
   std::uint64_t sequence_ = 0;  // of the current call
   std::uint64_t step_base_ = 0;
-  std::uint64_t publishing_ = 0;         // as in the segment
+  std::uint64_t publishing_[kWaitLanes] = {};  // as in the segment
   std::mutex look_mutex_;                // guards the two below; a leaf; a thread that does not get it skips the look
   std::vector<pollfd> life_;             // pidfds by rank; fd -1 where there is none
   std::int64_t looked_ns_ = 0;           // when check() last asked the kernel

@@ -76,7 +76,7 @@ struct alignas(128) RankControl {
   AnnounceCell cells[kWindow];
   LineWord steps[kStepLanes];
   Doorbell doorbells[kWaitLanes];
-  LineWord publishing;  // odd while this rank publishes a word and wakes who waits for it; then one more
+  LineWord publishing[kWaitLanes];  // odd while this rank stores what others wait for, and wakes them; then one more
   alignas(128) std::atomic<std::uint32_t> joined;  // kJoinedBit and capability bits, written once
   std::atomic<std::uint32_t> state;                // RankState; release: publishes the note below
   std::int32_t failed_status;                      // Status

@@ -74,6 +74,8 @@ class MessageEngine {
   std::uint64_t poll_set_number() const noexcept { return poll_set_number_; }
   void check_links();
   int pending() const noexcept { return pending_; }
+  // Whether a pass would find something that no descriptor tells of.
+  bool has_input() const noexcept;
 
  private:
   struct Inbox {
@@ -99,6 +101,22 @@ class MessageEngine {
     IntrusiveList<Arrival, &Arrival::next, &Arrival::prev> arrived;
     std::uint64_t taken = 0;  // of its eager messages, in eager_cost
     std::uint64_t bytes_read = 0;
+  };
+
+  // Around what is written into, or read out of, a link without a descriptor, and the ring that follows. May be nested.
+  class Publication {
+   public:
+    Publication(MessageEngine& engine, const Peer& peer) noexcept : engine_(peer.rings ? &engine : nullptr) {
+      if (engine_ != nullptr && engine_->publications_++ == 0) engine_->waker_->begin_publishing();
+    }
+    ~Publication() {
+      if (engine_ != nullptr && --engine_->publications_ == 0) engine_->waker_->end_publishing();
+    }
+    Publication(const Publication&) = delete;
+    Publication& operator=(const Publication&) = delete;
+
+   private:
+    MessageEngine* const engine_;
   };
 
   Peer& at(int peer) noexcept { return *peers_[static_cast<std::size_t>(peer)]; }
@@ -154,6 +172,7 @@ class MessageEngine {
   std::uint64_t next_order_ = 1;
   std::uint64_t next_arrival_ = 1;
   bool news_ = false;
+  int publications_ = 0;  // an answer is written while its question is read
   std::uint64_t poll_set_number_ = 0;
   bool outputs_pending_ = false;  // some outbox may be not idle
   std::uint32_t passes_ = 0;

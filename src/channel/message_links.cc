@@ -87,6 +87,7 @@ bool MessageEngine::serve(int peer) {
 bool MessageEngine::flush(int peer) noexcept {
   Peer& p = at(peer);
   if (p.link == nullptr || !p.dead.ok()) return false;
+  const Publication publication(*this, p);
   OpQueue finished;
   const bool moved = p.out.pump(*p.link, p.taken, kPassBytes, finished);
   while (MessageOp* op = finished.pop_front()) finish(*op, kOkOutcome);
@@ -100,6 +101,7 @@ bool MessageEngine::flush(int peer) noexcept {
 
 bool MessageEngine::receive(int peer) {
   Peer& p = at(peer);
+  const Publication publication(*this, p);
   std::size_t got = 0;
   while (got < kPassBytes && p.dead.ok()) {
     const std::size_t n = read_frame_part(peer, p);
@@ -334,6 +336,14 @@ void MessageEngine::check_links() {
     if (status != Status::kOk) end_of(peer, status);
     if (i < active_.size() && active_[i] == peer) ++i;
   }
+}
+
+bool MessageEngine::has_input() const noexcept {
+  if (!failed_.ok()) return false;
+  return std::ranges::any_of(active_, [this](int peer) {
+    const Peer& p = *peers_[static_cast<std::size_t>(peer)];
+    return p.link->has_input() || (p.rings && !p.out.idle() && p.link->is_drained());
+  });
 }
 
 void MessageEngine::change_poll_set() noexcept {

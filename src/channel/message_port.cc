@@ -64,6 +64,9 @@ struct MessagePort::State {
     }
     bool nudge = engine.take_news() && sleepers > 0;
     OpQueue callbacks = engine.take_callbacks();
+    const bool owes = nudge || !callbacks.empty();
+    // relaxed: under the lock; a sleeper that takes it afterwards sees it.
+    if (owes) owing.fetch_add(1, std::memory_order_relaxed);
     lock.unlock();
     if (!callbacks.empty()) {
       call_back(callbacks);
@@ -72,6 +75,8 @@ struct MessagePort::State {
       lock.unlock();
     }
     if (nudge) waker->nudge();
+    // release: after the nudge; pairs with the acquire in Sleeper::has_missed().
+    if (owes) owing.fetch_sub(1, std::memory_order_release);
     Afterwards::run_here();  // the last: one may drop the port
   }
 
@@ -113,7 +118,39 @@ struct MessagePort::State {
     }
   }
 
-  void sleep(std::int64_t timeout_ns, const std::function<bool()>& still_idle) noexcept {
+  // What one thread sleeps for: `still_idle` is asked before, the others after.
+  class Sleeper final : public PortWaker::Sleeper {
+   public:
+    Sleeper(State& state, std::uint64_t number, const std::function<bool()>& still_idle, const MessageOp* op,
+            const std::function<bool()>& told) noexcept
+        : state_(state), number_(number), still_idle_(still_idle), op_(op), told_(told) {}
+
+    // A nudge that comes before the waker counts us as asleep is nobody's: a set that has changed by then is found
+    // here.
+    bool may_sleep() noexcept override {
+      if (!still_idle_()) return false;
+      const std::lock_guard lock(state_.mutex);
+      return state_.engine.poll_set_number() == number_;
+    }
+    bool has_missed() noexcept override {
+      const bool told = told_ && told_();
+      const std::lock_guard lock(state_.mutex);
+      // acquire: pairs with the release in run(): who has done something there has nudged, too.
+      if (state_.owing.load(std::memory_order_acquire) != 0) return false;
+      return told || (op_ != nullptr && op_->done()) || state_.engine.poll_set_number() != number_ ||
+             state_.engine.has_input();
+    }
+
+   private:
+    State& state_;
+    const std::uint64_t number_;
+    const std::function<bool()>& still_idle_;
+    const MessageOp* const op_;
+    const std::function<bool()>& told_;
+  };
+
+  void sleep(std::int64_t timeout_ns, const std::function<bool()>& still_idle, const MessageOp* op,
+             const std::function<bool()>& told = {}) noexcept {
     std::vector<pollfd> fds;
     std::uint64_t number = 0;
     {
@@ -125,13 +162,9 @@ struct MessagePort::State {
       }
       ++sleepers;  // from here on, news about what we poll nudge us
     }
-    // A nudge that comes before the waker counts us as asleep is nobody's: a set that has changed by then is found
-    // here.
-    const auto current = [this, number] {
-      const std::lock_guard lock(mutex);
-      return engine.poll_set_number() == number;
-    };
-    waker->sleep(fds, timeout_ns, [&] { return still_idle() && current(); });
+    Sleeper sleeper(*this, number, still_idle, op, told);
+    // relaxed: a count, nothing else depends on it
+    if (waker->sleep(fds, timeout_ns, sleeper)) rescued_waits.fetch_add(1, std::memory_order_relaxed);
     const std::lock_guard lock(mutex);
     --sleepers;
   }
@@ -139,6 +172,8 @@ struct MessagePort::State {
   std::mutex mutex;  // guards engine and sleepers
   MessageEngine engine;
   int sleepers = 0;
+  std::atomic<int> owing{0};  // threads between what they have done and the nudge that follows from it
+  std::atomic<std::uint64_t> rescued_waits{0};
   PortWaker* const waker;
   const std::int64_t spin_ns;
   std::atomic<std::uint32_t> idle_calls{0};
@@ -202,7 +237,7 @@ Outcome MessagePort::wait(MessageOp& op, Deadline& deadline, bool goes_on) noexc
     const std::int64_t left = deadline.remaining_ns();
     if (op.done()) break;
     if (left <= 0) return {Status::kTimeout, op.peer};
-    s.sleep(std::min(left, kSliceNs), still_idle);
+    s.sleep(std::min(left, kSliceNs), still_idle, &op);
     // What has come goes first: to ask an interpreter may take long. One that is woken all the time asks now and then.
     if (must_ask() && s.try_drive(prefer) && ++wakes % 16 != 0) continue;
     if (!go_on_waiting()) return op.done() ? op.outcome : interrupted;
@@ -217,7 +252,7 @@ bool MessagePort::progress() noexcept {
   return moved;
 }
 
-void MessagePort::drive(const std::function<bool()>& stop) noexcept {
+void MessagePort::drive(const std::function<bool()>& stop, const std::function<bool()>& told) noexcept {
   State& s = *state_;
   bool stopped = false;  // `stop` is not asked again: it may say so but once
   const auto look = [&s, &stop, &stopped] {
@@ -239,7 +274,7 @@ void MessagePort::drive(const std::function<bool()>& stop) noexcept {
       continue;
     }
     s.check();
-    s.sleep(kSliceNs, still_idle);
+    s.sleep(kSliceNs, still_idle, nullptr, told);
     if (!stopped && !go_on_waiting()) return;
   }
 }
@@ -265,6 +300,10 @@ void MessagePort::fail(Outcome outcome, std::string_view reason) noexcept {
 MessagePort::Said MessagePort::said_by(int peer) const {
   const std::lock_guard lock(state_->mutex);
   return state_->engine.said_by(peer);
+}
+
+std::uint64_t MessagePort::rescued_waits() const noexcept {
+  return state_->rescued_waits.load(std::memory_order_relaxed);  // relaxed: a count
 }
 
 int MessagePort::pending() const noexcept {

@@ -93,14 +93,28 @@ struct MessageOp {
 class PortWaker {
  public:
   virtual ~PortWaker() = default;
-  // Sleeps until a doorbell rings, a descriptor of `fds` is ready, `nudge()` is called, or `timeout_ns` passed.
-  // `still_idle` is asked once more after sleep has been announced; if false, returns at once: there is something to
-  // do, or `fds` is not what is to be waited for any more.
-  virtual void sleep(const std::vector<struct pollfd>& fds, std::int64_t timeout_ns,
-                     const std::function<bool()>& still_idle) noexcept = 0;
+  // What a sleeping thread is asked.
+  class Sleeper {
+   public:
+    // After sleep has been announced. If false, it does not sleep: there is something to do, or `fds` is not what is to
+    // be waited for any more.
+    virtual bool may_sleep() noexcept = 0;
+    // After a sleep that nobody has ended, which is still announced: whether something is there for which it should
+    // have been woken. What this process has done about it is over; ranks of the host may be about to ring.
+    virtual bool has_missed() noexcept = 0;
+
+   protected:
+    ~Sleeper() = default;
+  };
+  // Sleeps until a doorbell rings, a descriptor of `fds` is ready, `nudge()` is called, or `timeout_ns` passed. Whether
+  // a wake-up was lost.
+  virtual bool sleep(const std::vector<struct pollfd>& fds, std::int64_t timeout_ns, Sleeper& sleeper) noexcept = 0;
   virtual void nudge() noexcept = 0;  // wakes this rank's own sleepers
   // After writing into (or making room in) a link that has no poll_fd. Called under the port's lock: takes none.
   virtual void ring(int peer) noexcept = 0;
+  // Around that, rings included. Likewise.
+  virtual void begin_publishing() noexcept {}
+  virtual void end_publishing() noexcept {}
   // Why waiting for `peer` (kAnySource: for anyone) is hopeless; kOk when it is not. Cheap: asked once a slice.
   virtual Outcome check(int peer) noexcept = 0;
 };
@@ -130,8 +144,9 @@ class MessagePort {
   bool progress() noexcept;
 
   // Drives, sleeping while nothing moves, until `stop` has returned true once, or a handler of a signal has ended the
-  // wait of this thread. Who makes `stop` true nudges the waker afterwards.
-  void drive(const std::function<bool()>& stop) noexcept;
+  // wait of this thread. Who makes `stop` true nudges the waker afterwards. `told`, if given: whether ranks of this
+  // host have made it true, which ring within HostChannel::Publishing.
+  void drive(const std::function<bool()>& stop, const std::function<bool()>& told = {}) noexcept;
 
   // Takes an unfinished op back: afterwards the port never touches it or its data again. The op is done() with
   // kAborted, the peer's side of a message that has begun ends with kPeerFailed. Not to be called from on_done.
@@ -150,6 +165,10 @@ class MessagePort {
 
   // Posted and unfinished ops.
   int pending() const noexcept;
+
+  // Waits so far that ended by their time slice, though what they waited for was there and whoever had brought it had
+  // looked for sleepers since: wake-ups that were lost. What comes by a descriptor is the system's to tell.
+  std::uint64_t rescued_waits() const noexcept;
 
  private:
   struct State;

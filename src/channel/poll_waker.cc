@@ -18,19 +18,18 @@ PollWaker::PollWaker(std::function<Outcome(int)> check, std::function<void(int)>
   if (!event_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
 }
 
-void PollWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
-                      const std::function<bool()>& still_idle) noexcept {
+bool PollWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns, Sleeper& sleeper) noexcept {
   std::unique_lock lock(mutex_);
   const std::uint64_t seen = wakes_;
   lock.unlock();
-  if (!still_idle()) return;
+  if (!sleeper.may_sleep()) return false;
   constexpr std::int64_t kMostMs = 1'000'000;
   const std::int64_t ms = std::min(kMostMs, (std::max<std::int64_t>(timeout_ns, 0) + 999'999) / 1'000'000);
   lock.lock();
-  if (wakes_ != seen) return;
+  if (wakes_ != seen) return false;
   if (polling_) {
     changed_.wait_for(lock, std::chrono::milliseconds(ms), [&] { return wakes_ != seen; });
-    return;
+    return false;
   }
   polling_ = true;
   lock.unlock();
@@ -43,6 +42,7 @@ void PollWaker::sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
   polling_ = false;
   ++wakes_;
   changed_.notify_all();
+  return false;
 }
 
 void PollWaker::nudge() noexcept {

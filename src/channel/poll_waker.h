@@ -24,8 +24,8 @@ class PollWaker : public PortWaker {
   // have descriptors. Throws Error(kExhausted).
   explicit PollWaker(std::function<Outcome(int peer)> check = {}, std::function<void(int peer)> ring = {});
 
-  void sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns,
-             const std::function<bool()>& still_idle) noexcept override;
+  // Tells of no lost wake-up: who rings says nowhere that he is about to.
+  bool sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns, Sleeper& sleeper) noexcept override;
   void nudge() noexcept override;
   void ring(int peer) noexcept override;
   Outcome check(int peer) noexcept override;

@@ -198,7 +198,8 @@ std::optional<Error> CommunicatorImpl::failure() const {
 Metrics CommunicatorImpl::metrics() const {
   throw_if_forked();
   Metrics metrics = metrics_.snapshot();
-  if (topology_.host != nullptr) metrics.rescued_waits = topology_.host->rescued_waits();
+  metrics.rescued_waits = port_->rescued_waits();
+  if (topology_.host != nullptr) metrics.rescued_waits += topology_.host->rescued_waits();
   return metrics;
 }
 

@@ -49,6 +49,11 @@ class Link {
   // ring the host's doorbell instead, and those that do not stand yet or any more.
   virtual int poll_fd() const noexcept { return -1; }
 
+  // Whether there is something to read of which poll_fd() does not tell, and whether the peer has read all that was
+  // written in a link without a descriptor. Asked in long waits only.
+  virtual bool has_input() const noexcept { return false; }
+  virtual bool is_drained() const noexcept { return false; }
+
   // After write_some() returned 0: whether poll_fd() tells when there is room again. If not, the transport wakes.
   virtual bool polls_for_room() const noexcept { return true; }
 };

@@ -68,7 +68,7 @@ class HostileTransport final : public Transport {
 
 class SilentWaker final : public PortWaker {
  public:
-  void sleep(const std::vector<pollfd>&, std::int64_t, const std::function<bool()>&) noexcept override {}
+  bool sleep(const std::vector<pollfd>&, std::int64_t, Sleeper&) noexcept override { return false; }
   void nudge() noexcept override {}
   void ring(int) noexcept override {}
   Outcome check(int) noexcept override { return kOkOutcome; }

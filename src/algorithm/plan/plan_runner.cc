@@ -49,24 +49,27 @@ std::size_t segment_of(const executor::Tables& tables, const GroupPlace& world) 
   return std::max(unit, bytes / blocks / unit * unit);
 }
 
-class Progress final : public HostChannel::Condition {
- public:
-  explicit Progress(executor::Interpreter& interpreter) noexcept : interpreter_(interpreter) {}
-  bool holds() noexcept override { return interpreter_.pass() != executor::Step::kBlocked; }
-
- private:
-  executor::Interpreter& interpreter_;
-};
-
 std::unique_ptr<executor::FarPorts> far_ports(const executor::Tables& tables, int rank) {
   return tables.one_host() ? nullptr : std::make_unique<executor::FarPorts>(tables, rank);
 }
 
 }  // namespace
 
+class PlanRunner::Progress final : public HostChannel::Condition {
+ public:
+  explicit Progress(PlanRunner& runner) noexcept : runner_(runner) {}
+  bool holds() noexcept override { return runner_.pass() != executor::Step::kBlocked; }
+
+ private:
+  PlanRunner& runner_;
+};
+
+// Between hosts a rank may sleep where it waits for messages: see await_hosts().
 void PlanRunner::HostDoorbell::ring(std::int32_t rank) noexcept {
   const int index = world_.place_here(rank);
-  if (world_.host != nullptr && index >= 0) world_.host->ring_doorbell(index, WaitLane::kCollective);
+  if (world_.host == nullptr || index < 0) return;
+  world_.host->ring_doorbell(index, WaitLane::kCollective);
+  if (!world_.ranks.one_host()) world_.host->ring_doorbell(index, WaitLane::kMessage);
 }
 
 PlanRunner::PlanRunner(std::shared_ptr<const plan::Plan> plan, const GroupPlace& world)
@@ -187,7 +190,7 @@ Outcome PlanRunner::run_invocations(const Call& call, CallContext& context, NetC
 
 Outcome PlanRunner::finish_invocation(CallContext& context, NetCall* net) noexcept {
   while (!interpreter_.ended()) {
-    if (interpreter_.pass() != executor::Step::kBlocked) continue;
+    if (pass() != executor::Step::kBlocked) continue;
     // With no message under way nobody of another host waits for this rank to drive the port.
     const bool messages = net != nullptr && (world_.host == nullptr || !far_->idle() || !net->finished());
     Outcome outcome = messages ? await_hosts(context, *net) : await_host(context);
@@ -199,8 +202,13 @@ Outcome PlanRunner::finish_invocation(CallContext& context, NetCall* net) noexce
   return kOkOutcome;
 }
 
+executor::Step PlanRunner::pass() noexcept {
+  const HostChannel::Publishing publishing(world_.host, WaitLane::kCollective);
+  return interpreter_.pass();
+}
+
 Outcome PlanRunner::await_host(CallContext& context) noexcept {
-  Progress progress(interpreter_);
+  Progress progress(*this);
   const int peer = world_.place_here(interpreter_.awaited());
   return world_.of_ranks(world_.host->await_condition(peer, progress, context.deadline));
 }
@@ -209,14 +217,16 @@ Outcome PlanRunner::await_host(CallContext& context) noexcept {
 Outcome PlanRunner::await_hosts(CallContext& context, NetCall& net) noexcept {
   for (int i = 0; i < kYields; ++i) {
     context.port->progress();
-    if (interpreter_.pass() != executor::Step::kBlocked) return kOkOutcome;
+    if (pass() != executor::Step::kBlocked) return kOkOutcome;
     sched_yield();
   }
   Outcome outcome;
+  bool advanced = false;
+  const auto advance = [&]() noexcept { return advanced = advanced || pass() != executor::Step::kBlocked; };
   const auto stop = [&]() noexcept {
     // The order matters: a peer that did what we wait for and then left or died has still done it.
     const Outcome life = check_host();
-    if (interpreter_.pass() != executor::Step::kBlocked) return true;
+    if (advance()) return true;
     CallRecord remote;
     outcome = far_->verdict(remote);
     if (outcome.status == Status::kMismatch) context.mismatched = remote;
@@ -225,7 +235,7 @@ Outcome PlanRunner::await_hosts(CallContext& context, NetCall& net) noexcept {
     if (outcome.ok() && context.deadline.expired()) outcome = {Status::kTimeout, interpreter_.awaited()};
     return !outcome.ok();
   };
-  context.port->drive(std::ref(stop));
+  context.port->drive(std::ref(stop), std::ref(advance));
   if (outcome.ok() && !go_on_waiting()) return {Status::kAborted, world_.rank};
   return outcome;
 }

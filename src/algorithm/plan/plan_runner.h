@@ -63,6 +63,8 @@ class PlanRunner {
   Outcome run_between_hosts(const Call& call, CallContext& context) noexcept;
   Outcome run_invocations(const Call& call, CallContext& context, NetCall* net) noexcept;
   Outcome finish_invocation(CallContext& context, NetCall* net) noexcept;
+  executor::Step pass() noexcept;
+  class Progress;
   Outcome await_host(CallContext& context) noexcept;
   Outcome await_hosts(CallContext& context, NetCall& net) noexcept;
   Outcome check_host() noexcept;

@@ -182,6 +182,7 @@ class PluginRunner {
   int signal(std::int32_t peer) noexcept {
     if (!outcome_.ok() || !is_peer(peer, "it signals a rank that does not exist")) return 0;
     const std::uint64_t value = calls_ << 32 | ++sent_[static_cast<std::size_t>(peer)];
+    const HostChannel::Publishing publishing(&host_, WaitLane::kCollective);
     // release: publishes what this rank has written, and orders what it has read; pairs with the acquire in Signalled.
     counter(peer, host_.index()).store(value, std::memory_order_release);
     if (peer != host_.index()) host_.ring_doorbell(peer, WaitLane::kCollective);

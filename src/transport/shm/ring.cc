@@ -60,6 +60,11 @@ std::size_t RingWriter::write(ConstBytes head, ConstBytes body) noexcept {
   return total;
 }
 
+bool RingWriter::drained() const noexcept {
+  // acquire: what the reader has published before is visible; pairs with the release in RingReader::read().
+  return header_->tail.load(std::memory_order_acquire) == head_;
+}
+
 RingReader::RingReader(std::byte* memory, std::size_t capacity) noexcept
     : header_(reinterpret_cast<RingHeader*>(memory)), data_(memory + sizeof(RingHeader)), capacity_(capacity) {}
 
@@ -73,6 +78,11 @@ std::size_t RingReader::available() noexcept {
   }
   seen_head_ = head;
   return static_cast<std::size_t>(head - tail_);
+}
+
+bool RingReader::empty() const noexcept {
+  // acquire: as in available().
+  return seen_head_ == tail_ && header_->head.load(std::memory_order_acquire) == tail_;
 }
 
 std::size_t RingReader::read(MutableBytes into) noexcept {

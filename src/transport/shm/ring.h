@@ -38,6 +38,8 @@ class RingWriter {
 
   // Takes a prefix of `head` followed by `body`; 0 when the ring is full or broken.
   std::size_t write(ConstBytes head, ConstBytes body) noexcept;
+  // The reader has read all.
+  bool drained() const noexcept;
   bool broken() const noexcept { return broken_; }
 
  private:
@@ -58,6 +60,7 @@ class RingReader {
 
   // Gives up to into.size() bytes; 0 when the ring is empty or broken. Empty costs one load.
   std::size_t read(MutableBytes into) noexcept;
+  bool empty() const noexcept;
   bool broken() const noexcept { return broken_; }
 
  private:

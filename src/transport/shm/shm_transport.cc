@@ -14,6 +14,8 @@ class ShmTransport::ShmLink final : public Link {
 
   std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override { return writer_.write(head, body); }
   std::size_t read_some(MutableBytes into) noexcept override { return reader_.read(into); }
+  bool has_input() const noexcept override { return !reader_.broken() && !reader_.empty(); }
+  bool is_drained() const noexcept override { return writer_.drained(); }
   Status status() const noexcept override {
     if (writer_.broken() || reader_.broken()) return Status::kInternal;
     return liveness_ ? liveness_(rank_) : Status::kOk;

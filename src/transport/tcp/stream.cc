@@ -313,6 +313,12 @@ LastWords Stream::last_words(const Part& part) noexcept {
   return part.words;
 }
 
+bool Stream::told(const Part& part) noexcept {
+  const std::lock_guard lock(read_mutex_);
+  // relaxed: set under the lock that is held
+  return !part.inbox.empty() || part.ended.load(std::memory_order_relaxed) || dead();
+}
+
 std::size_t Stream::take(Part& part, MutableBytes into) noexcept {
   const std::size_t got = std::min(part.inbox.size() - part.inbox_begin, into.size());
   if (got == 0) return 0;

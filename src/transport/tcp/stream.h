@@ -137,6 +137,8 @@ class Stream {
   // Whether nothing more can be read from the part, now or later.
   bool over(Part& part) noexcept;
   LastWords last_words(const Part& part) noexcept;
+  // Whether something lies here for the part, its end among it. Whoever has laid it here has woken its group.
+  bool told(const Part& part) noexcept;
 
   // relaxed: whoever acts on it takes a lock first, or polls once too often.
   bool dead() const noexcept { return dead_.load(std::memory_order_relaxed); }

@@ -50,6 +50,10 @@ int TcpLink::poll_fd() const noexcept {
   return stream_->fd();
 }
 
+bool TcpLink::has_input() const noexcept {
+  return stands_.load(std::memory_order_acquire) && status() == Status::kOk && stream_->told(part_);
+}
+
 void TcpLink::expect(std::shared_ptr<Stream> stream, std::uint32_t inlet) {
   if (stream_ != nullptr) stream_->remove(part_);
   part_.reset();

@@ -27,6 +27,7 @@ class TcpLink final : public Link {
   Status status() const noexcept override;
   LastWords last_words() const noexcept override;
   int poll_fd() const noexcept override;
+  bool has_input() const noexcept override;
   bool polls_for_room() const noexcept override { return !part_.awaits_credit; }
 
   // What comes for `inlet` in this stream is the link's, from here on. Null: what was expected will not come.

@@ -6,12 +6,15 @@
 #include <poll.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "channel/host_channels.h"
+#include "channel/sleepers.h"
 
 namespace tutti {
 namespace {
@@ -32,8 +35,9 @@ class GroupWakerTest : public ::testing::Test {
   template <class Act>
   std::int64_t sleep_through(std::int64_t timeout_ns, const Act& act) {
     const std::int64_t start = now_ns();
-    wakers_[0]->sleep({}, timeout_ns, [&] {
-      act();
+    bool acted = false;  // of a sleep, not of each of its parts
+    test::sleep_for(*wakers_[0], {}, timeout_ns, [&] {
+      if (!std::exchange(acted, true)) act();
       return true;
     });
     return now_ns() - start;
@@ -63,6 +67,41 @@ TEST_F(GroupWakerTest, ManyRingsWakeOnce) {
 
 TEST_F(GroupWakerTest, ANudgeWakes) {
   EXPECT_LT(sleep_through(kLongNs, [&] { wakers_[0]->nudge(); }), kLongNs);
+}
+
+// What was awaited is there after a whole sleep, here and there, and nobody has woken: then that was lost, unless
+// somebody is about to.
+TEST_F(GroupWakerTest, TellsOfALostWakeUp) {
+  constexpr std::int64_t kShortNs = 20'000'000;
+  for (const auto& map : {RankMap({0, 0}), RankMap({0, 0, 2})}) {
+    SCOPED_TRACE(map.ranks());
+    GroupWaker sleeper(channels_[0].get(), map, 0), other(channels_[1].get(), map, 1);
+    const auto lost = [&](const std::function<void()>& act, bool missed = true) {
+      bool acted = false;
+      return test::sleep_for(
+          sleeper, {}, kShortNs,
+          [&] {
+            if (!std::exchange(acted, true)) act();
+            return true;
+          },
+          missed);
+    };
+    EXPECT_TRUE(lost([] {}));
+    EXPECT_FALSE(lost([] {}, false));
+    EXPECT_FALSE(lost([&] { other.ring(0); }));
+    EXPECT_FALSE(lost([&] { sleeper.nudge(); }));
+    for (const WaitLane lane : {WaitLane::kCollective, WaitLane::kMessage}) {
+      EXPECT_FALSE(lost([&] { channels_[1]->begin_publishing(lane); }));
+      channels_[1]->end_publishing(lane);
+    }
+    EXPECT_TRUE(lost([] {}));
+    if (!channels_[0]->publishers_fence()) {
+      constexpr std::int64_t kFirstNs = 1'000'000;
+      EXPECT_FALSE(test::sleep_for(
+          sleeper, {}, kFirstNs, [] { return true; }, true))
+          << "the system may miss that";
+    }
+  }
 }
 
 TEST_F(GroupWakerTest, AnAbortWakes) {

@@ -18,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "channel/poll_waker.h"
 #include "channel/sim_ports.h"
+#include "channel/sleepers.h"
 #include "transport/shm_world.h"
 
 namespace tutti::test {
@@ -28,16 +29,17 @@ constexpr std::int64_t kWatchdogNs = 20'000'000'000;  // nobody who is woken sle
 // Sleeps until nudged, whatever the port asked for; counts who was rung.
 class StrictWaker final : public PortWaker {
  public:
-  void sleep(const std::vector<pollfd>&, std::int64_t, const std::function<bool()>& still_idle) noexcept override {
+  bool sleep(const std::vector<pollfd>&, std::int64_t, Sleeper& sleeper) noexcept override {
     std::unique_lock lock(mutex_);
     const int seen = nudges_;
     lock.unlock();
-    if (!still_idle()) return;
+    if (!sleeper.may_sleep()) return false;
     lock.lock();
     asleep_ = true;
     changed_.notify_all();
     if (!changed_.wait_for(lock, std::chrono::seconds(20), [&] { return nudges_ != seen; })) missed_ = true;
     asleep_ = false;
+    return false;
   }
   void nudge() noexcept override {
     const std::lock_guard lock(mutex_);
@@ -179,10 +181,11 @@ TEST(MessageWake, AWaitThatGoesOnDoesNotPollAnew) {
 // Does something just before a sleep begins, as another thread may, and notes what would have been slept on.
 class MeddlingWaker final : public PortWaker {
  public:
-  void sleep(const std::vector<pollfd>& fds, std::int64_t, const std::function<bool()>& still_idle) noexcept override {
+  bool sleep(const std::vector<pollfd>& fds, std::int64_t, Sleeper& sleeper) noexcept override {
     if (before_sleep) std::exchange(before_sleep, nullptr)();
-    sleeps.emplace_back(fds.size(), still_idle());
+    sleeps.emplace_back(fds.size(), sleeper.may_sleep());
     if (sleeps.back().second && asleep) asleep();
+    return false;
   }
   void nudge() noexcept override {}
   void ring(int) noexcept override {}
@@ -214,14 +217,14 @@ TEST(PollWaker, ANudgeTakenByThePollerIsOneForAll) {
   PollWaker waker;
   std::atomic<bool> polls{false};
   std::thread poller([&] {
-    waker.sleep({}, kWatchdogNs, [&] {
+    sleep_for(waker, {}, kWatchdogNs, [&] {
       polls.store(true, std::memory_order_release);  // release: pairs with the acquire below
       return true;
     });
   });
   while (!polls.load(std::memory_order_acquire)) std::this_thread::yield();
   const std::int64_t start = now_ns();
-  waker.sleep({}, kWatchdogNs, [&] {
+  sleep_for(waker, {}, kWatchdogNs, [&] {
     waker.nudge();
     poller.join();
     return true;
@@ -238,7 +241,7 @@ TEST(PollWaker, WhoPolledWakesTheOthers) {
     const std::vector<pollfd> fds{{event.get(), POLLIN, 0}};
     std::atomic<int> about{0};
     const auto sleeper = [&] {
-      waker.sleep(fds, kWatchdogNs, [&] {
+      sleep_for(waker, fds, kWatchdogNs, [&] {
         about.fetch_add(1, std::memory_order_release);  // release: pairs with the acquire below
         return true;
       });

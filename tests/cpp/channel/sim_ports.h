@@ -17,7 +17,7 @@ class SimWaker final : public PortWaker {
  public:
   SimWaker(const SimNetwork& network, const std::vector<char>& failed, int rank)
       : network_(network), failed_(failed), rank_(rank) {}
-  void sleep(const std::vector<pollfd>&, std::int64_t, const std::function<bool()>&) noexcept override {}
+  bool sleep(const std::vector<pollfd>&, std::int64_t, Sleeper&) noexcept override { return false; }
   void nudge() noexcept override {}
   void ring(int) noexcept override {}
   Outcome check(int peer) noexcept override {

@@ -25,6 +25,9 @@
 #include "base/futex.h"
 #include "channel/group_waker.h"
 #include "channel/host_channels.h"
+#include "channel/sim_ports.h"
+#include "channel/sleepers.h"
+#include "transport/shm/shm_transport.h"
 
 namespace {
 
@@ -137,7 +140,7 @@ TEST_F(SleepSteps, SoDoesAWaitForMessages) {
     GroupWaker waker(me_, map, 0);
     const int before = barriers;
     bool looked = false;
-    waker.sleep({}, 20'000'000'000, [&] {
+    test::sleep_for(waker, {}, 20'000'000'000, [&] {
       looked = true;
       if (map.one_host()) {
         EXPECT_TRUE(flag_is_up(WaitLane::kMessage));
@@ -205,7 +208,7 @@ using RescuedWait = SleepSteps;
 
 TEST_F(RescuedWait, IsCountedWhereTheWriterHasPassedWithoutARing) {
   await_step(1, [this] {
-    of_peer().publishing.value.store(2, std::memory_order_relaxed);
+    of_peer().publishing[0].value.store(2, std::memory_order_relaxed);
     of_peer().steps[static_cast<int>(StepLane::kFilled)].value.store(1, std::memory_order_release);
   });
   EXPECT_EQ(me_->rescued_waits(), 1U);
@@ -214,7 +217,7 @@ TEST_F(RescuedWait, IsCountedWhereTheWriterHasPassedWithoutARing) {
 // It may ring yet.
 TEST_F(RescuedWait, IsNoneWhileTheWriterPublishes) {
   await_step(1, [this] {
-    of_peer().publishing.value.store(1, std::memory_order_relaxed);
+    of_peer().publishing[0].value.store(1, std::memory_order_relaxed);
     of_peer().steps[static_cast<int>(StepLane::kFilled)].value.store(1, std::memory_order_release);
   });
   EXPECT_EQ(me_->rescued_waits(), 0U);
@@ -225,6 +228,227 @@ TEST_F(RescuedWait, IsNoneAfterARing) {
     await_step(step, [&] { peer_->publish(StepLane::kFilled, step); });
   }
   EXPECT_EQ(me_->rescued_waits(), 0U);
+}
+
+// Of several that may bring it: each is asked.
+class Brought final : public HostChannel::Condition {
+ public:
+  explicit Brought(const std::atomic<bool>& there) : there_(there) {}
+  bool holds() noexcept override { return there_.load(std::memory_order_acquire); }
+
+ private:
+  const std::atomic<bool>& there_;
+};
+
+class RescuedWaitForAny : public SleepSteps {
+ protected:
+  // Rescued waits of a wait for anybody; what it waits for comes by `tell`, when it has looked for the last time before
+  // its second sleep.
+  std::uint64_t rescued_by(const std::function<void()>& tell) {
+    int sleeps = 0;
+    std::atomic<bool> there{false};
+    before_sleep = [&](std::int64_t) {
+      if (++sleeps != 2) return;
+      there.store(true, std::memory_order_release);
+      tell();
+    };
+    Brought brought(there);
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    EXPECT_TRUE(me_->await_condition(-1, brought, deadline).ok());
+    before_sleep = nullptr;
+    return me_->rescued_waits();
+  }
+};
+
+TEST_F(RescuedWaitForAny, IsCountedWhereOneHasPassedWithoutARing) {
+  EXPECT_EQ(rescued_by([this] { const HostChannel::Publishing passing(peer_, WaitLane::kCollective); }), 1U);
+}
+
+TEST_F(RescuedWaitForAny, IsNoneWhileOneIsAtIt) {
+  peer_->begin_publishing(WaitLane::kCollective);
+  EXPECT_EQ(rescued_by([] {}), 0U);
+  peer_->end_publishing(WaitLane::kCollective);
+}
+
+TEST_F(RescuedWaitForAny, IsNoneWhereNobodyHasPublished) {
+  EXPECT_EQ(rescued_by([] {}), 0U);
+}
+
+TEST_F(RescuedWaitForAny, IsNoneAfterARing) {
+  EXPECT_EQ(rescued_by([this] {
+              const HostChannel::Publishing publishing(peer_, WaitLane::kCollective);
+              peer_->ring_doorbell(0, WaitLane::kCollective);
+            }),
+            0U);
+}
+
+// A rank's ways to others, with a waker whose bells and nudges can be taken away.
+class Port {
+ public:
+  Port(HostChannel& channel, int rank)
+      : waker_(&channel, rank),
+        transport_({.index = rank,
+                    .rank_of_index = {0, 1},
+                    .ring_capacity = kLinkSlack,
+                    .ring_memory = [&channel](int from, int to) { return channel.ring(from, to); },
+                    .liveness = {}}),
+        port_(rank, 2,
+              rank == 0 ? std::vector<Transport*>{nullptr, &transport_} : std::vector<Transport*>{&transport_, nullptr},
+              &waker_, 0) {}
+
+  MessagePort& operator*() { return port_; }
+  MessagePort* operator->() { return &port_; }
+  void silence(bool on = true) { waker_.silent.store(on, std::memory_order_relaxed); }
+  void drive() {
+    while (port_.progress()) {
+    }
+  }
+  PortWaker& waker() { return waker_; }
+
+ private:
+  class Waker final : public PortWaker {
+   public:
+    Waker(HostChannel* channel, int rank) : waker_(channel, RankMap({0, 0}), rank) {}
+    bool sleep(const std::vector<pollfd>& fds, std::int64_t timeout_ns, Sleeper& sleeper) noexcept override {
+      return waker_.sleep(fds, timeout_ns, sleeper);
+    }
+    void nudge() noexcept override {
+      if (!silent.load(std::memory_order_relaxed)) waker_.nudge();
+    }
+    void ring(int peer) noexcept override {
+      if (!silent.load(std::memory_order_relaxed)) waker_.ring(peer);
+    }
+    void begin_publishing() noexcept override { waker_.begin_publishing(); }
+    void end_publishing() noexcept override { waker_.end_publishing(); }
+    Outcome check(int peer) noexcept override { return waker_.check(peer); }
+
+    std::atomic<bool> silent{false};
+
+   private:
+    GroupWaker waker_;
+  };
+
+  Waker waker_;
+  ShmTransport transport_;
+  MessagePort port_;
+};
+
+// Rank 0 waits for a message; what brings it happens when it has looked for the last time before it sleeps for long.
+class RescuedWaitForMessages : public SleepSteps {
+ protected:
+  std::uint64_t rescued_by(const std::function<void()>& tell) {
+    test::Parcel in(8);
+    in.recv(*zero_, 1, 1);
+    return rescued(in.op, tell);
+  }
+  std::uint64_t rescued(MessageOp& op, const std::function<void()>& tell) {
+    int sleeps = 0;
+    const int last = light_barrier() ? 2 : 1;
+    before_sleep = [&](std::int64_t) {
+      if (++sleeps != last) return;
+      const auto again = std::exchange(before_sleep, nullptr);  // what it does may sleep
+      tell();
+    };
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    EXPECT_TRUE(zero_->wait(op, deadline).ok());
+    before_sleep = nullptr;
+    EXPECT_EQ(sleeps, last);
+    return zero_->rescued_waits();
+  }
+  void send() { out_.send(*one_, 0, 1); }
+
+  Port zero_{*me_, 0}, one_{*peer_, 1};
+  test::Parcel out_{8};
+};
+
+TEST_F(RescuedWaitForMessages, IsCountedWhereItsWriterHasNotRung) {
+  one_.silence();
+  EXPECT_EQ(rescued_by([this] { send(); }), 1U);
+}
+
+TEST_F(RescuedWaitForMessages, IsNoneWhileItsWriterIsAtIt) {
+  one_.silence();
+  one_.waker().begin_publishing();
+  EXPECT_EQ(rescued_by([this] { send(); }), 0U);
+  one_.waker().end_publishing();
+}
+
+TEST_F(RescuedWaitForMessages, IsNoneAfterARing) {
+  EXPECT_EQ(rescued_by([this] { send(); }), 0U);
+}
+
+// Another thread of the rank has completed it.
+TEST_F(RescuedWaitForMessages, IsCountedWhereARanksOwnThreadHasNotNudged) {
+  for (const bool with_callback : {false, true}) {
+    test::Parcel in(8);
+    if (with_callback) in.op.on_done = [](MessageOp&) {};
+    in.recv(*zero_, 1, 1);
+    const std::uint64_t before = zero_->rescued_waits();
+    one_.silence();
+    zero_.silence();
+    EXPECT_EQ(rescued(in.op,
+                      [this] {
+                        send();
+                        zero_.drive();
+                      }),
+              before + 1);
+  }
+}
+
+TEST_F(RescuedWaitForMessages, IsNoneAfterANudge) {
+  one_.silence();
+  EXPECT_EQ(rescued_by([this] {
+              send();
+              zero_.drive();
+            }),
+            0U);
+}
+
+// A callback of it is still to be called, or has just been: the nudge comes behind it.
+TEST_F(RescuedWaitForMessages, IsNoneBeforeTheNudgeIsDue) {
+  zero_.silence();
+  one_.silence();
+  test::Parcel in(8), other(8);
+  std::thread driver;
+  std::atomic<bool> called{false}, go_on{false};
+  other.op.on_done = [&](MessageOp&) {
+    called.store(true, std::memory_order_release);
+    while (!go_on.load(std::memory_order_acquire)) std::this_thread::yield();
+  };
+  other.recv(*zero_, 1, 2);
+  in.recv(*zero_, 1, 1);
+  const std::uint64_t rescued_then = rescued(in.op, [&] {
+    send();
+    test::Parcel second(8);
+    second.send(*one_, 0, 2);
+    driver = std::thread([this] { zero_.drive(); });
+    while (!called.load(std::memory_order_acquire)) std::this_thread::yield();
+  });
+  EXPECT_EQ(rescued_then, 0U);
+  go_on.store(true, std::memory_order_release);
+  driver.join();
+}
+
+// A writer that waits for room.
+TEST_F(RescuedWaitForMessages, IsCountedWhereAReaderHasNotRung) {
+  test::Parcel out(test::pattern(1, 1 << 20)), in(1 << 20);
+  in.recv(*one_, 0, 1);
+  out.send(*zero_, 1, 1);
+  one_.drive();  // its grant
+  one_.silence();
+  std::thread reader;
+  EXPECT_EQ(rescued(out.op,
+                    [&] {
+                      one_.drive();
+                      reader = std::thread([&] {
+                        while (zero_->rescued_waits() == 0) std::this_thread::yield();
+                        one_.silence(false);
+                        while (!in.op.done()) one_.drive();
+                      });
+                    }),
+            1U);
+  reader.join();
+  EXPECT_EQ(in.data, out.data);
 }
 
 // What lies beside an announcement is there for whoever has seen the announcement. On processors that keep the order of

@@ -145,6 +145,33 @@ TEST(TcpStream, ItsDeathWakesAllGroupsAndIsSeenAtTheOtherEnd) {
   }
 }
 
+// A long wait asks for what another group has read and laid there: by then its group has been woken.
+TEST(TcpStream, TellsOfWhatLiesThereForAPart) {
+  for (const int what : {0, 1, 2}) {
+    auto [here, there] = connection();
+    OneStream one(std::move(here));
+    Group reader(1, 1000), sleeper(2, 1000);
+    one.stream().add(reader.part);
+    one.stream().add(sleeper.part);
+    EXPECT_FALSE(one.stream().told(sleeper.part));
+    const std::array<std::byte, 3> bytes{};
+    if (what == 0) send_frame(there.get(), 2, bytes);
+    if (what == 1) send_header(there.get(), 2, kEnd, sizeof(LastWords));
+    if (what == 1) send_bytes(there.get(), LastWords{});
+    if (what == 2) ::shutdown(there.get(), SHUT_WR);
+    std::array<std::byte, 8> into;
+    EXPECT_TRUE(wait_until([&] { return one.stream().read(reader.part, into) == 0 && sleeper.woken > 0; }));
+    EXPECT_TRUE(one.stream().told(sleeper.part));
+    EXPECT_EQ(one.stream().told(reader.part), what == 2);
+    if (what == 0) {
+      EXPECT_EQ(one.stream().read(sleeper.part, into), bytes.size());
+      EXPECT_FALSE(one.stream().told(sleeper.part));
+    }
+    one.stream().remove(reader.part);
+    one.stream().remove(sleeper.part);
+  }
+}
+
 // Two streams, a group with a part in each, and a second group whose reader does the first one's work.
 struct TwoEnds {
   explicit TwoEnds(std::uint64_t window, Connection made = connection())
