@@ -205,6 +205,38 @@ TEST(Verifier, EveryUseOfScratchComesAfterThoseOfTheCallBefore) {
   EXPECT_NE(wrong.fault.message.find("scratch"), std::string::npos) << wrong.fault.message;
 }
 
+// Rank 0 puts two chunks into rank 1's scratch through one port channel. The first lane has waited for all who read
+// them, the second for the reader of its own chunk, and when joined for the other too: in a call of another size that
+// chunk may have lain where its own lies now.
+Plan port_of_two_lanes(bool joined) {
+  PlanBuilder builder(PlanCollective::kCustom, 3, 2, 2, 2);
+  const auto writer = builder.at(0);
+  const auto owner = builder.at(1);
+  const auto reader = builder.at(2);
+  reader.signal(0);
+  owner.signal(0, 0).signal(0, 1).port_wait(0).nop().copy(local(kS, 1), local(kO, 1)).signal(2);
+  reader.wait(1).nop();
+  reader.move_memory(OpKind::kGet, {reader.remote(ChannelKind::kMemory, 1, kS, 0)}, {local(kO, 0)});
+  writer.wait(1, 0).wait(2);
+  writer.operations().back().channel_ids.push_back(writer.channel(ChannelKind::kMemory, 1, 1));
+  if (joined) writer.nop();
+  writer.put_port(OpKind::kPut, 1, local(kI, 0), kS, 0);
+  Operation& put = writer.operations().back();
+  put.sources.push_back(local(kI, 1));
+  put.destinations.push_back(writer.remote(ChannelKind::kPort, 1, kS, 1));
+  put.channel_ids.push_back(put.channel_ids.front());
+  writer.nop().port_signal(1).flush(1);
+  return builder.plan;
+}
+
+TEST(Verifier, EveryLanesUseOfScratchComesAfterThoseOfTheCallBefore) {
+  const Verdict right = verify(loaded(port_of_two_lanes(true)));
+  EXPECT_EQ(right.outcome, Outcome::kProven) << right.fault.message;
+  const Verdict wrong = verify_strictly(loaded(port_of_two_lanes(false)));
+  EXPECT_EQ(wrong.outcome, Outcome::kRejected);
+  EXPECT_NE(wrong.fault.message.find("'s scratch, and"), std::string::npos) << wrong.fault.message;
+}
+
 // An input is the caller's, unless the plan is in place or says that it writes inputs.
 TEST(Verifier, ProtectsTheInput) {
   PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 0);

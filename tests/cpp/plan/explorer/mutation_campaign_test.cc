@@ -5,14 +5,20 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <set>
 #include <string>
 
+#include "plan/cases.h"
 #include "plan/explorer/base_plans.h"
 #include "plan/explorer/campaign.h"
 #include "plan/explorer/chains.h"
 #include "plan/explorer/explorer.h"
 #include "plan/operations.h"
+#include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 
 namespace tutti::plan::explorer {
@@ -39,6 +45,34 @@ TEST(Mutants, BasePlansUseEveryOperation) {
     }
   }
   EXPECT_EQ(used.size(), static_cast<std::size_t>(kOpKindCount));
+}
+
+// Right, repairable and wrong ones; those in files too.
+TEST(Permutations, ChangeNoVerdictOfAnyPlan) {
+#if defined(TUTTI_ONE_TARGET)
+  constexpr int kTimes = 2;  // under sanitizers
+#else
+  constexpr int kTimes = 20;
+#endif
+  std::mt19937_64 random(1);
+  Tally all;
+  std::size_t plans = 0;
+  const auto permute_one = [&](const std::string& name, const Plan& plan) {
+    ++plans;
+    const Verdict verdict = verify(plan);
+    for (int i = 0; i < kTimes; ++i) permute(plan, name, verdict, random, all);
+  };
+  for (const auto& cases : {right_cases(), repairable_cases(), wrong_cases()}) {
+    for (const Case& c : cases) permute_one(c.name, loaded(c.plan).value());
+  }
+  for (const BasePlan& base : base_plans(TUTTI_EXPLORED_PROGRAMS)) permute_one(base.name, base.plan);
+  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_TEST_PLANS)) {
+    if (entry.path().extension() != ".json" || entry.path().stem() == "verdicts") continue;
+    std::ifstream file(entry.path());
+    permute_one(entry.path().stem(), read_plan(std::string(std::istreambuf_iterator<char>(file), {})));
+  }
+  for (const std::string& plan : all.changed_by_permutation) ADD_FAILURE() << plan;
+  EXPECT_EQ(all.permuted, plans * kTimes);
 }
 
 TEST(Mutants, NoneThatGoesWrongIsAccepted) {
