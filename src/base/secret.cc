@@ -1,19 +1,53 @@
 #include "base/secret.h"
 
+// SHA-256 by its own functions: those for any digest (EVP) take OpenSSL's locks and memory, and its random generator
+// does too. A child that is forked while another thread holds one of them would wait for it for ever.
+#define OPENSSL_SUPPRESS_DEPRECATED
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
+#include <openssl/sha.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "base/bytes.h"
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+using Block = std::array<unsigned char, SHA256_CBLOCK>;
+
+class Hash {
+ public:
+  Hash() noexcept { SHA256_Init(&state_); }
+  Hash& add(const void* data, std::size_t bytes) noexcept {
+    SHA256_Update(&state_, data, bytes);
+    return *this;
+  }
+  Digest digest() noexcept {
+    Digest digest;
+    SHA256_Final(reinterpret_cast<unsigned char*>(digest.data()), &state_);
+    return digest;
+  }
+
+ private:
+  SHA256_CTX state_;
+};
+
+Block with_each(Block block, unsigned char mask) noexcept {
+  for (unsigned char& byte : block) byte ^= mask;
+  return block;
+}
+
+}  // namespace
 
 Nonce random_nonce() {
   Nonce nonce;
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), static_cast<int>(nonce.size())) != 1) {
-    throw_error(ErrorKind::kInternal, "the system's random generator gives no bytes (OpenSSL's RAND_bytes failed)");
+  if (::getentropy(nonce.data(), nonce.size()) != 0) {
+    throw_system_error(ErrorKind::kInternal, "the system's random generator (getentropy)", errno);
   }
   return nonce;
 }
@@ -31,30 +65,19 @@ std::string hexadecimal(std::span<const std::byte> bytes) {
 
 std::string random_secret() { return hexadecimal(random_nonce()); }
 
-Digest sha256(std::string_view message) {
-  Digest digest;
-  unsigned int length = 0;
-  if (EVP_Digest(message.data(), message.size(), reinterpret_cast<unsigned char*>(digest.data()), &length, EVP_sha256(),
-                 nullptr) != 1 ||
-      length != digest.size()) {
-    throw_error(ErrorKind::kInternal, "OpenSSL cannot compute SHA-256 (is it disabled by its configuration?)");
-  }
-  return digest;
-}
+Digest sha256(std::string_view message) noexcept { return Hash().add(message.data(), message.size()).digest(); }
 
-Digest hmac_sha256(std::string_view key, std::string_view message) {
-  Digest digest;
-  unsigned int length = 0;
-  // HMAC() refuses a null key, which an empty view may have.
-  const char* key_bytes = key.empty() ? "" : key.data();
-  const unsigned char* done = HMAC(EVP_sha256(), key_bytes, static_cast<int>(key.size()),
-                                   reinterpret_cast<const unsigned char*>(message.data()), message.size(),
-                                   reinterpret_cast<unsigned char*>(digest.data()), &length);
-  if (done == nullptr || length != digest.size()) {
-    throw_error(ErrorKind::kInternal,
-                "OpenSSL cannot compute HMAC-SHA-256 (is SHA-256 disabled by its configuration?)");
+Digest hmac_sha256(std::string_view key, std::string_view message) noexcept {
+  Block padded{};
+  if (key.size() > padded.size()) {
+    const Digest hashed = sha256(key);
+    std::memcpy(padded.data(), hashed.data(), hashed.size());
+  } else {
+    std::copy(key.begin(), key.end(), padded.begin());
   }
-  return digest;
+  const Block inner = with_each(padded, 0x36), outer = with_each(padded, 0x5c);
+  const Digest hashed = Hash().add(inner.data(), inner.size()).add(message.data(), message.size()).digest();
+  return Hash().add(outer.data(), outer.size()).add(hashed.data(), hashed.size()).digest();
 }
 
 Digest hmac(std::string_view secret, std::span<const std::string_view> parts) {

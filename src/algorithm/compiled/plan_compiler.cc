@@ -86,12 +86,11 @@ std::shared_ptr<const CompiledPlanCode> PlanCompiler::request(std::function<Kern
   return code;
 }
 
-// exit() runs last what was registered first, and what the thread uses registers its own ends: OpenSSL at the first
-// digest, NVRTC and what it loads during the first compilation. Only when all of them have can ours come before them,
-// so that exit() waits for the thread. Once a process this takes the caller some tenths of a second.
+// exit() runs last what was registered first, and what the thread uses registers its own ends: NVRTC and what it loads,
+// during the first compilation. Only when all of them have can ours come before them, so that exit() waits for the
+// thread. Once a process this takes the caller some tenths of a second.
 void PlanCompiler::prepare() {
   nvrtc_ = Nvrtc::load(nvrtc_path_);
-  static_cast<void>(KernelStore::key("", architecture_, nvrtc_->version()));
   const std::lock_guard lock(live().preparing);
   if (live().prepared.contains(nvrtc_->path())) return;
   static_cast<void>(nvrtc_->compile("__global__ void first() {}", architecture_));

@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "base/bytes.h"
+#include "support/child_process.h"
 
 namespace tutti {
 namespace {
@@ -72,6 +75,25 @@ TEST(Bytes, AReaderNeverReadsPastItsInput) {
 TEST(Secret, HashesByTheStandard) {
   EXPECT_EQ(hexadecimal(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(hexadecimal(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+// Whatever other threads do at the fork: a lock that one of them holds is let go by nobody in the child.
+TEST(Secret, AForkAmidOtherThreadsProofsLeavesNoLockBehind) {
+  std::atomic<bool> stop{false};
+  std::thread busy([&] {
+    const auto prove = [] { hmac_sha256("key", sha256("text") == random_nonce() ? "" : "text"); };
+    // relaxed: the flag carries no data. A new thread each time: its first random bytes are the dearest.
+    while (!stop.load(std::memory_order_relaxed)) std::thread(prove).join();
+  });
+  for (int i = 0; i < 300 && !HasFailure(); ++i) {
+    EXPECT_EQ(test::run_in_child([] {
+                ::alarm(10);
+                return random_nonce() != hmac_sha256("key", "text") && sha256("text") != random_nonce() ? 0 : 1;
+              }),
+              0);
+  }
+  stop.store(true, std::memory_order_relaxed);
+  busy.join();
 }
 
 }  // namespace

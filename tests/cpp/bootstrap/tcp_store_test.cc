@@ -325,7 +325,7 @@ TEST(TcpStore, LeavesNoDescriptor) {
     second.set("key", "value");
     EXPECT_EQ(first.get("key", kLong), "value");
   };
-  round();  // the first opens what the process keeps: OpenSSL's and the resolver's files
+  round();  // the first opens what the process keeps: the resolver's files
   const int before = test::open_descriptors();
   for (int i = 0; i < 50; ++i) round();
   EXPECT_EQ(test::open_descriptors(), before);
