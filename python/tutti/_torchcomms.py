@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 LIBRARY_VARIABLE = "TORCHCOMMS_BACKEND_LIB_PATH_TUTTI"
-HINTS = ("tutti.algorithm", "tutti.max_blocks")
 _HOW_TO_BUILD = (
     "pip install --no-build-isolation -Ccmake.define.TUTTI_TORCHCOMMS_INCLUDE=<checkout of torchcomms> "
     "<checkout of Tutti>"
@@ -93,9 +92,7 @@ def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
 
 
 def _options(hints: dict[str, str]) -> Any:
-    unknown = [name for name in hints if name.startswith("tutti.") and name not in HINTS]
-    if unknown:
-        raise ValueError(f"hint {unknown[0]!r} is not known: tutti takes {', '.join(HINTS)}")
+    """What the hints that settle how a group is made say (src/torchcomms/hints.cc)."""
     return load().Options(
         algorithm=hints.get("tutti.algorithm", ""), max_blocks=int(hints.get("tutti.max_blocks", "0"))
     )

@@ -8,6 +8,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "torchcomms/watch.h"
 #include "torchcomms/window.h"
 #include "torchcomms/work.h"
 
@@ -15,6 +16,8 @@ namespace tutti::torchcomms {
 namespace {
 
 constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
+// How long a failure that nobody waits for goes unnoticed.
+constexpr std::chrono::milliseconds kLookForFailures(100);
 
 // Tells this process from all others: reconfigure() finds its rank by it.
 std::string new_handle() {
@@ -33,14 +36,11 @@ std::string join(const std::vector<int>& ranks) {
 
 }  // namespace
 
-TorchCommTutti::TorchCommTutti() : handle_(new_handle()), link_(std::make_shared<Link>()) { link_->owner = this; }
+TorchCommTutti::TorchCommTutti() : handle_(new_handle()), link_(std::make_shared<Link>(*this)) {}
 
 TorchCommTutti::~TorchCommTutti() {
-  without_python([this] {
-    // A hook of a failure may be running on another thread, and be in Python.
-    const std::lock_guard<std::recursive_mutex> lock(link_->mutex);
-    link_->owner = nullptr;
-  });
+  Watch::of_process().remove(watched_);
+  link_->end();
   for (void* const handle : persistent_) delete static_cast<Persistent*>(handle);
   if (life_ == Life::kReady && !isAborted()) {
     TORCH_WARN("tutti: communicator '", name_, "' goes without finalize(): call it on every rank");
@@ -55,6 +55,10 @@ void TorchCommTutti::refuse(const std::string& operation, const std::string& rea
   C10_THROW_ERROR(Error, "tutti: " + operation + " on communicator '" + name_ + "': " + reason);
 }
 
+void TorchCommTutti::refuse_if(const std::string& operation, const std::string& reason) const {
+  if (!reason.empty()) refuse(operation, reason);
+}
+
 int TorchCommTutti::checked_rank(int rank, const char* operation, const char* which) const {
   if (rank >= 0 && rank < size_) return rank;
   ready(operation);
@@ -63,7 +67,8 @@ int TorchCommTutti::checked_rank(int rank, const char* operation, const char* wh
 }
 
 c10d::Backend& TorchCommTutti::ready(const char* operation) const {
-  if (life_ == Life::kReady && !isAborted()) [[likely]]
+  // What a failure was, the group says itself.
+  if (life_ == Life::kReady && !aborted_.load(std::memory_order_acquire)) [[likely]]
     return *group_;
   std::string reason = "it is not initialized: make it with torchcomms.new_comm";
   if (life_ == Life::kAwaitsReconfigure)
@@ -85,6 +90,7 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     previous = std::exchange(group_, std::move(made.group));
+    ++generation_;
   }
   // What get_mem_allocator() gives: CPU memory that the ranks of a host map, the same for all communicators.
   comms::TorchCommFactory::get().register_allocator_factory(
@@ -95,6 +101,14 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
   size_ = size;
   key_ = key;
   aborted_.store(false, std::memory_order_release);
+  without_python([this] {
+    const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
+    hooks_have_run_ = false;
+  });
+  if (watched_ == 0) {
+    watched_ = Watch::of_process().add(Watch::Clock::now() + kLookForFailures, kLookForFailures,
+                                       [link = link_] { return !link->look_for_failure(); });
+  }
   life_ = Life::kReady;
 }
 
@@ -107,6 +121,8 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
   name_ = name;
   options_ = options;
   options_.store = nullptr;  // held here alone
+  refuse_if("init", wrong_hint(options.hints));
+  take_hints(options.hints);
   given_ = options.store;
   if (options.enable_reconfigure) {
     key_ = name;
@@ -124,7 +140,7 @@ void TorchCommTutti::finalize() {
   registered_.clear();
   end_windows();
   const Group group = current_group();
-  if (!isAborted()) group->shutdown();
+  if (!aborted_.load(std::memory_order_acquire)) group->shutdown();
   given_.reset();
   store_.reset();
 }
@@ -135,7 +151,20 @@ void TorchCommTutti::setTimeout(Milliseconds timeout) {
   options_.timeout = timeout;
 }
 
-void TorchCommTutti::setHints(std::unordered_map<std::string, std::string> hints) { options_.hints = std::move(hints); }
+void TorchCommTutti::setHints(Hints hints) {
+  constexpr const char* kOperation = "set_hints";
+  refuse_if(kOperation, wrong_hint(hints));
+  if (life_ == Life::kReady) {
+    refuse_if(kOperation, unchangeable_hint(options_.hints, hints));
+    keep_settled(options_.hints, hints);
+  }
+  take_hints(std::move(hints));
+}
+
+void TorchCommTutti::take_hints(Hints hints) {
+  options_.hints = std::move(hints);
+  failure_aborts_.store(failure_aborts(options_.hints), std::memory_order_relaxed);
+}
 
 std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector<int>& ranks, const std::string& name,
                                                                const comms::CommOptions& options) {
@@ -180,28 +209,16 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
     refuse(kOperation,
            "this process's handle " + handle_ + " is not among those given: pass what get_init_handle() returns");
   }
+  Hints hints = options_.hints;
+  for (const auto& [hint, value] : options.hints) hints[hint] = value;
+  refuse_if(kOperation, wrong_hint(hints));
   if (!uuids_.insert(options.uuid).second) {
     refuse(kOperation, "uuid " + std::to_string(options.uuid) + " has been used: each reconfigure() takes a new one");
   }
-  for (const auto& [hint, value] : options.hints) options_.hints[hint] = value;
+  take_hints(std::move(hints));
   make(static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
        name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout));
   return c10::make_intrusive<comms::TorchWorkCompleted>();
-}
-
-void TorchCommTutti::abort() {
-  Group group;
-  std::shared_ptr<WindowGroup> windows;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    group = group_;
-    windows = window_group_;
-    if (group == nullptr) return;
-    aborted_.store(true, std::memory_order_release);  // before the lock goes: next_window() looks under it
-  }
-  group->abort();
-  const Group of_windows = windows == nullptr ? nullptr : windows->group();
-  if (of_windows != nullptr) of_windows->abort();
 }
 
 void TorchCommTutti::tensor_register(const at::Tensor& tensor) {
@@ -233,7 +250,7 @@ std::pair<std::shared_ptr<WindowGroup>, std::int64_t> TorchCommTutti::next_windo
       window_group_ = std::make_shared<WindowGroup>(made, name_);
       windows_ = 0;
     }
-    if (isAborted()) made->abort();  // abort() came while it was made, and has not seen it
+    if (aborted_.load(std::memory_order_acquire)) made->abort();  // abort() came while it was made, and has not seen it
   }
   return {window_group_, windows_++};
 }
@@ -249,47 +266,29 @@ void TorchCommTutti::end_windows() {
   });
 }
 
-void TorchCommTutti::run_hooks_of_failure() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto failed = [](const Group& group) {
-      return group != nullptr && group->getError() != c10d::ErrorType::SUCCESS;
-    };
-    if (!failed(group_) && (window_group_ == nullptr || !failed(window_group_->group()))) return;
-  }
-  if (hooks_run_.exchange(true, std::memory_order_relaxed)) return;
-  try {
-    runAbortHooks();
-  } catch (...) {
-    hooks_run_.store(false, std::memory_order_relaxed);
-    throw;
-  }
-  hooks_run_.store(false, std::memory_order_relaxed);
-}
-
-WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, bool async, Milliseconds timeout,
+WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, bool async, const Given& options,
                             const std::function<CallPtr(c10d::Backend&)>& issue, Milliseconds limit) {
   c10d::Backend& group = ready(operation);
-  if (std::min(timeout, limit).count() < 0) refuse(operation, "a time limit must not be negative");
+  if (std::min(options.timeout, limit).count() < 0) refuse(operation, "a time limit must not be negative");
+  if (!options.hints.empty()) refuse_if(operation, wrong_hint_of_call(options.hints));
+  std::optional<c10::Device> gpu;
+  if (tensor != nullptr && tensor->defined() && tensor->is_cuda()) gpu = tensor->device();
   CallPtr call;
   try {
     call = issue(group);
-    // A work that has failed is complete, too: its wait() raises.
-    if (!async) call->wait(limit.count() > 0 ? limit : kNoTimeout);
+    // A work that has failed is complete, too: its wait() raises. On a GPU a limit would hold up the host (work.h).
+    if (!async) call->wait(limit.count() > 0 && !gpu.has_value() ? limit : kNoTimeout);
   } catch (const c10::ValueError& wrong) {  // of arguments: RuntimeError, as TorchComms' other backends raise
     refuse(operation, wrong.what_without_backtrace());
   } catch (const c10::TypeError& wrong) {
     refuse(operation, wrong.what_without_backtrace());
   } catch (...) {
-    run_hooks_of_failure();
+    link_->look_for_failure();
     throw;
   }
   if (!async) return c10::make_intrusive<comms::TorchWorkCompleted>();
-  const bool on_device = tensor != nullptr && tensor->defined() && tensor->is_cuda();
-  return CallWork::make(std::move(call), on_device, timeout, limit, [link = link_] {
-    const std::lock_guard<std::recursive_mutex> lock(link->mutex);
-    if (link->owner != nullptr) link->owner->run_hooks_of_failure();
-  });
+  const Milliseconds timeout = options.timeout.count() > 0 ? options.timeout : options_.timeout;
+  return CallWork::make(std::move(call), {gpu, timeout, limit, link_, generation_});
 }
 
 }  // namespace tutti::torchcomms

@@ -5,10 +5,10 @@
 // device of the communicator: it says what barriers wait for.
 //
 // Life: init() makes the group, unless reconfigure() is to do it (CommOptions::enable_reconfigure). abort() and any
-// failure of a peer end it for good; reconfigure() makes another one. finalize() ends it on this rank.
+// failure of a call end it for good; reconfigure() makes another one. finalize() ends it on this rank.
 //
 // Ownership: shared with TorchComms; works do not hold the communicator. Thread rule: TorchCommBackend's, the caller
-// serializes; abort() and isAborted() from any thread beside it.
+// serializes; abort(), isAborted() and the hooks' registration from any thread beside it.
 #pragma once
 
 #include <atomic>
@@ -23,6 +23,8 @@
 #include <vector>
 
 #include "torchcomms/group.h"
+#include "torchcomms/hints.h"
+#include "torchcomms/link.h"
 #include "torchcomms/window_group.h"
 
 namespace tutti::torchcomms {
@@ -55,15 +57,19 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   const at::Device& getDevice() const override { return device_; }
   bool isInitialized() const override { return life_ == Life::kReady && !isAborted(); }
   void setTimeout(Milliseconds timeout) override;
-  void setHints(std::unordered_map<std::string, std::string> hints) override;
+  void setHints(Hints hints) override;
   std::shared_ptr<comms::TorchCommBackend> split(const std::vector<int>& ranks, const std::string& name,
                                                  const comms::CommOptions& options) override;
   bool supportsReconfigure() const override { return true; }
   comms::InitHandle getInitHandle() const override { return handle_; }
   WorkPtr reconfigure(const comms::ReconfigureOptions& options) override;
   bool isAbortSupported() const override { return true; }
-  bool isAborted() const override { return aborted_.load(std::memory_order_acquire); }
+
+  // Failures (failure.cc).
+  bool isAborted() const override;
   void abort() override;
+  void registerAbortHook(std::int64_t number, comms::AbortHook hook) override;
+  void unregisterAbortHook(std::int64_t number) override;
 
   // Messages (messages.cc).
   WorkPtr send(const at::Tensor& tensor, int peer, bool async, const comms::SendOptions& options) override;
@@ -120,6 +126,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::shared_ptr<comms::TorchCommWindow> new_window(const std::optional<at::Tensor>& tensor) override;
 
  private:
+  friend class Link;
   friend class Window;
   enum class Life { kNew, kAwaitsReconfigure, kReady, kFinalized };
   using CallPtr = c10::intrusive_ptr<c10d::Work>;
@@ -127,27 +134,37 @@ class TorchCommTutti final : public comms::TorchCommBackend {
     at::Tensor output;
   };
 
-  // What works reach the communicator by, which may be gone when they are waited for.
-  struct Link {
-    std::recursive_mutex mutex;  // a hook may wait for another work, which fails too
-    TorchCommTutti* owner = nullptr;
+  // What every operation's options have.
+  struct Given {
+    Milliseconds timeout;
+    const Hints& hints;
   };
+  template <typename Options>
+  static Given given(const Options& options) {
+    return {options.timeout, options.hints};
+  }
 
   // Runs `issue(group)`, which returns a c10d::Work, and makes a TorchWork of it. `limit`: of waits, for calls that
   // c10d gives no time limit of their own; zero for the others, which end in time by themselves.
-  WorkPtr run(const char* operation, const at::Tensor* tensor, bool async, Milliseconds timeout,
+  WorkPtr run(const char* operation, const at::Tensor* tensor, bool async, const Given& options,
               const std::function<CallPtr(c10d::Backend&)>& issue, Milliseconds limit = {});
   c10d::Backend& ready(const char* operation) const;
   [[noreturn]] void refuse(const std::string& operation, const std::string& reason) const;
+  void refuse_if(const std::string& operation, const std::string& reason) const;
+  void take_hints(Hints hints);
   int checked_rank(int rank, const char* operation, const char* which) const;
   c10d::ReduceOp reduction(const comms::ReduceOp& op, const char* operation) const;
-  WorkPtr transfer(const char* operation, at::Tensor tensor, int peer, int tag, bool async, Milliseconds timeout,
+  WorkPtr transfer(const char* operation, at::Tensor tensor, int peer, int tag, bool async, const Given& options,
                    bool receive);
   WorkPtr gather_lists(const char* operation, const Tensors& outputs, const at::Tensor& input, bool async,
-                       Milliseconds timeout);
+                       const Given& options);
   WorkPtr scatter_lists(const char* operation, at::Tensor& output, const Tensors& inputs, const comms::ReduceOp& op,
-                        bool async, Milliseconds timeout);
+                        bool async, const Given& options);
+  // Of generation `number` of the group; SUCCESS if that is no longer there.
+  c10d::ErrorType failure_of(std::uint64_t number) const;
+  c10d::ErrorType failure() const;
   void run_hooks_of_failure();
+  void run_hooks();
   void make(int rank, int size, const std::string& key, Milliseconds timeout);
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.
@@ -169,11 +186,14 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::set<void*> persistent_;  // handles of all_gather_p_init
   const std::shared_ptr<Link> link_;
 
-  // release in abort(), acquire in isAborted(): who sees it set sees the group aborted.
+  // By abort() on this rank. release there, acquire where it is asked for: who sees it set sees what went before.
   std::atomic<bool> aborted_{false};
-  std::atomic<bool> hooks_run_{false};  // right now; relaxed: what they do themselves runs none
-  mutable std::mutex mutex_;            // guards the groups against abort() on another thread
+  std::atomic<bool> failure_aborts_{false};  // the process; relaxed: says nothing of other memory
+  bool hooks_have_run_ = false;              // for this group; guarded by the link's lock of hooks
+  std::uint64_t watched_ = 0;                // by the watch, for failures
+  mutable std::mutex mutex_;                 // guards the groups and their number against threads beside the caller's
   Group group_;
+  std::uint64_t generation_ = 0;               // of the group
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window
   std::int64_t windows_ = 0;
 };

@@ -72,7 +72,7 @@ c10d::ReduceOp TorchCommTutti::reduction(const comms::ReduceOp& op, const char* 
 
 WorkPtr TorchCommTutti::broadcast(at::Tensor& tensor, int root, bool async, const comms::BroadcastOptions& options) {
   checked_rank(root, "broadcast", "root");
-  return run("broadcast", &tensor, async, options.timeout, [&](c10d::Backend& group) {
+  return run("broadcast", &tensor, async, given(options), [&](c10d::Backend& group) {
     Tensors tensors{tensor};
     return group.broadcast(tensors, with<c10d::BroadcastOptions>(options.timeout, async, root));
   });
@@ -80,7 +80,7 @@ WorkPtr TorchCommTutti::broadcast(at::Tensor& tensor, int root, bool async, cons
 
 WorkPtr TorchCommTutti::all_reduce(at::Tensor& tensor, const comms::ReduceOp& op, bool async,
                                    const comms::AllReduceOptions& options) {
-  return run("all_reduce", &tensor, async, options.timeout, [&](c10d::Backend& group) {
+  return run("all_reduce", &tensor, async, given(options), [&](c10d::Backend& group) {
     auto call = with<c10d::AllreduceOptions>(options.timeout, async);
     call.reduceOp = reduction(op, "all_reduce");
     Tensors tensors{tensor};
@@ -91,7 +91,7 @@ WorkPtr TorchCommTutti::all_reduce(at::Tensor& tensor, const comms::ReduceOp& op
 WorkPtr TorchCommTutti::reduce(const at::Tensor& tensor, int root, const comms::ReduceOp& op, bool async,
                                const comms::ReduceOptions& options) {
   checked_rank(root, "reduce", "root");
-  return run("reduce", &tensor, async, options.timeout, [&](c10d::Backend& group) {
+  return run("reduce", &tensor, async, given(options), [&](c10d::Backend& group) {
     auto call = with<c10d::ReduceOptions>(options.timeout, async, root);
     call.reduceOp = reduction(op, "reduce");
     Tensors tensors{tensor};
@@ -100,11 +100,11 @@ WorkPtr TorchCommTutti::reduce(const at::Tensor& tensor, int root, const comms::
 }
 
 WorkPtr TorchCommTutti::gather_lists(const char* operation, const Tensors& outputs, const at::Tensor& input, bool async,
-                                     Milliseconds timeout) {
-  return run(operation, &input, async, timeout, [&](c10d::Backend& group) {
+                                     const Given& options) {
+  return run(operation, &input, async, options, [&](c10d::Backend& group) {
     std::vector<Tensors> lists{outputs};
     Tensors inputs{input};
-    return group.allgather(lists, inputs, with<c10d::AllgatherOptions>(timeout, async));
+    return group.allgather(lists, inputs, with<c10d::AllgatherOptions>(options.timeout, async));
   });
 }
 
@@ -115,26 +115,26 @@ WorkPtr TorchCommTutti::all_gather(const Tensors& outputs, const at::Tensor& inp
     refuse("all_gather", "an output has " + std::to_string(output.numel()) + " elements, the input " +
                              std::to_string(input.numel()) + ": all_gather_v takes different sizes");
   }
-  return gather_lists("all_gather", outputs, input, async, options.timeout);
+  return gather_lists("all_gather", outputs, input, async, given(options));
 }
 
 WorkPtr TorchCommTutti::all_gather_v(const Tensors& outputs, const at::Tensor& input, bool async,
                                      const comms::AllGatherOptions& options) {
-  return gather_lists("all_gather_v", outputs, input, async, options.timeout);
+  return gather_lists("all_gather_v", outputs, input, async, given(options));
 }
 
 WorkPtr TorchCommTutti::all_gather_single(at::Tensor& output, const at::Tensor& input, bool async,
                                           const comms::AllGatherSingleOptions& options) {
-  return run("all_gather_single", &input, async, options.timeout, [&](c10d::Backend& group) {
+  return run("all_gather_single", &input, async, given(options), [&](c10d::Backend& group) {
     at::Tensor given = input;
     return group._allgather_base(output, given, with<c10d::AllgatherOptions>(options.timeout, async));
   });
 }
 
 WorkPtr TorchCommTutti::scatter_lists(const char* operation, at::Tensor& output, const Tensors& inputs,
-                                      const comms::ReduceOp& op, bool async, Milliseconds timeout) {
-  return run(operation, &output, async, timeout, [&](c10d::Backend& group) {
-    auto call = with<c10d::ReduceScatterOptions>(timeout, async);
+                                      const comms::ReduceOp& op, bool async, const Given& options) {
+  return run(operation, &output, async, options, [&](c10d::Backend& group) {
+    auto call = with<c10d::ReduceScatterOptions>(options.timeout, async);
     call.reduceOp = reduction(op, operation);
     Tensors outputs{output};
     std::vector<Tensors> lists{inputs};
@@ -149,17 +149,17 @@ WorkPtr TorchCommTutti::reduce_scatter(at::Tensor& output, const Tensors& inputs
     refuse("reduce_scatter", "an input has " + std::to_string(input.numel()) + " elements, the output " +
                                  std::to_string(output.numel()) + ": reduce_scatter_v takes different sizes");
   }
-  return scatter_lists("reduce_scatter", output, inputs, op, async, options.timeout);
+  return scatter_lists("reduce_scatter", output, inputs, op, async, given(options));
 }
 
 WorkPtr TorchCommTutti::reduce_scatter_v(at::Tensor& output, const Tensors& inputs, const comms::ReduceOp& op,
                                          bool async, const comms::ReduceScatterOptions& options) {
-  return scatter_lists("reduce_scatter_v", output, inputs, op, async, options.timeout);
+  return scatter_lists("reduce_scatter_v", output, inputs, op, async, given(options));
 }
 
 WorkPtr TorchCommTutti::reduce_scatter_single(at::Tensor& output, const at::Tensor& input, const comms::ReduceOp& op,
                                               bool async, const comms::ReduceScatterSingleOptions& options) {
-  return run("reduce_scatter_single", &output, async, options.timeout, [&](c10d::Backend& group) {
+  return run("reduce_scatter_single", &output, async, given(options), [&](c10d::Backend& group) {
     auto call = with<c10d::ReduceScatterOptions>(options.timeout, async);
     call.reduceOp = reduction(op, "reduce_scatter_single");
     at::Tensor given = input;
@@ -169,7 +169,7 @@ WorkPtr TorchCommTutti::reduce_scatter_single(at::Tensor& output, const at::Tens
 
 WorkPtr TorchCommTutti::all_to_all_single(at::Tensor& output, const at::Tensor& input, bool async,
                                           const comms::AllToAllSingleOptions& options) {
-  return run("all_to_all_single", &input, async, options.timeout, [&](c10d::Backend& group) {
+  return run("all_to_all_single", &input, async, given(options), [&](c10d::Backend& group) {
     at::Tensor given = input;
     std::vector<std::int64_t> equal_outputs, equal_inputs;
     return group.alltoall_base(output, given, equal_outputs, equal_inputs,
@@ -201,7 +201,7 @@ WorkPtr TorchCommTutti::all_to_all_v_single(at::Tensor& output, const at::Tensor
   ready(kOperation);
   at::Tensor into = used(output, output_splits, "output");
   at::Tensor from = used(input, input_splits, "input");
-  return run(kOperation, &input, async, options.timeout, [&](c10d::Backend& group) {
+  return run(kOperation, &input, async, given(options), [&](c10d::Backend& group) {
     std::vector<std::int64_t> outputs(output_splits.begin(), output_splits.end());
     std::vector<std::int64_t> inputs(input_splits.begin(), input_splits.end());
     return group.alltoall_base(into, from, outputs, inputs, with<c10d::AllToAllOptions>(options.timeout, async));
@@ -210,7 +210,7 @@ WorkPtr TorchCommTutti::all_to_all_v_single(at::Tensor& output, const at::Tensor
 
 WorkPtr TorchCommTutti::all_to_all(const Tensors& outputs, const Tensors& inputs, bool async,
                                    const comms::AllToAllOptions& options) {
-  return run("all_to_all", first(inputs), async, options.timeout, [&](c10d::Backend& group) {
+  return run("all_to_all", first(inputs), async, given(options), [&](c10d::Backend& group) {
     Tensors into = outputs;
     Tensors from = inputs;
     return group.alltoall(into, from, with<c10d::AllToAllOptions>(options.timeout, async));
@@ -218,7 +218,7 @@ WorkPtr TorchCommTutti::all_to_all(const Tensors& outputs, const Tensors& inputs
 }
 
 WorkPtr TorchCommTutti::barrier(bool async, const comms::BarrierOptions& options) {
-  return run("barrier", nullptr, async, options.timeout, [&](c10d::Backend& group) {
+  return run("barrier", nullptr, async, given(options), [&](c10d::Backend& group) {
     auto call = with<c10d::BarrierOptions>(options.timeout, async);
     call.device = device_;
     return group.barrier(call);
@@ -228,7 +228,7 @@ WorkPtr TorchCommTutti::barrier(bool async, const comms::BarrierOptions& options
 WorkPtr TorchCommTutti::scatter(at::Tensor& output, const Tensors& inputs, int root, bool async,
                                 const comms::ScatterOptions& options) {
   checked_rank(root, "scatter", "root");
-  return run("scatter", &output, async, options.timeout, [&](c10d::Backend& group) {
+  return run("scatter", &output, async, given(options), [&](c10d::Backend& group) {
     Tensors outputs{output};
     std::vector<Tensors> lists;
     if (rank_ == root) lists.push_back(inputs);
@@ -239,7 +239,7 @@ WorkPtr TorchCommTutti::scatter(at::Tensor& output, const Tensors& inputs, int r
 WorkPtr TorchCommTutti::gather(const Tensors& outputs, const at::Tensor& input, int root, bool async,
                                const comms::GatherOptions& options) {
   checked_rank(root, "gather", "root");
-  return run("gather", &input, async, options.timeout, [&](c10d::Backend& group) {
+  return run("gather", &input, async, given(options), [&](c10d::Backend& group) {
     std::vector<Tensors> lists;
     if (rank_ == root) lists.push_back(outputs);
     Tensors inputs{input};
@@ -263,13 +263,15 @@ WorkPtr TorchCommTutti::gather_single(at::Tensor& output, const at::Tensor& inpu
   }
   comms::GatherOptions gather_options;
   gather_options.timeout = options.timeout;
+  gather_options.hints = options.hints;
   return gather(parts, input, root, async, gather_options);
 }
 
 TorchCommTutti::AllGatherPHandle TorchCommTutti::all_gather_p_init(at::Tensor& output,
-                                                                   const comms::AllGatherPInitOptions& /*options*/) {
+                                                                   const comms::AllGatherPInitOptions& options) {
   constexpr const char* kOperation = "all_gather_p_init";
   ready(kOperation);
+  refuse_if(kOperation, wrong_hint_of_call(options.hints));
   if (!output.defined() || output.numel() % size_ != 0) {
     refuse(kOperation, "the output's elements must divide by the " + std::to_string(size_) + " ranks");
   }
@@ -285,6 +287,7 @@ WorkPtr TorchCommTutti::all_gather_p_exec(AllGatherPHandle handle, const at::Ten
   }
   comms::AllGatherSingleOptions call;
   call.timeout = options.timeout;
+  call.hints = options.hints;
   return all_gather_single(static_cast<Persistent*>(handle)->output, input, async, call);
 }
 

@@ -8,23 +8,23 @@ namespace tutti::torchcomms {
 using Type = comms::BatchSendRecv::P2POp::OpType;
 
 WorkPtr TorchCommTutti::transfer(const char* operation, at::Tensor tensor, int peer, int tag, bool async,
-                                 Milliseconds timeout, bool receive) {
+                                 const Given& options, bool receive) {
   checked_rank(peer, operation, receive ? "source" : "destination");
   return run(
-      operation, &tensor, async, timeout,
+      operation, &tensor, async, options,
       [&](c10d::Backend& group) {
         Tensors tensors{tensor};
         return receive ? group.recv(tensors, peer, tag) : group.send(tensors, peer, tag);
       },
-      timeout);
+      options.timeout);
 }
 
 WorkPtr TorchCommTutti::send(const at::Tensor& tensor, int peer, bool async, const comms::SendOptions& options) {
-  return transfer("send", tensor, peer, options.tag, async, options.timeout, /*receive=*/false);
+  return transfer("send", tensor, peer, options.tag, async, given(options), /*receive=*/false);
 }
 
 WorkPtr TorchCommTutti::recv(at::Tensor& tensor, int peer, bool async, const comms::RecvOptions& options) {
-  return transfer("recv", tensor, peer, options.tag, async, options.timeout, /*receive=*/true);
+  return transfer("recv", tensor, peer, options.tag, async, given(options), /*receive=*/true);
 }
 
 WorkPtr TorchCommTutti::batch_op_issue(const std::vector<comms::BatchSendRecv::P2POp>& messages, bool async,
@@ -33,7 +33,7 @@ WorkPtr TorchCommTutti::batch_op_issue(const std::vector<comms::BatchSendRecv::P
   if (messages.empty()) refuse(kOperation, "the batch is empty: add a send or a recv before issue()");
   for (const auto& message : messages) checked_rank(message.peer, kOperation, "peer");
   return run(
-      kOperation, &messages.front().tensor, async, options.timeout,
+      kOperation, &messages.front().tensor, async, given(options),
       [&](c10d::Backend& group) {
         group.startCoalescing();
         for (const auto& message : messages) {

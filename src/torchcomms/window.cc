@@ -25,14 +25,10 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-Window::Window(std::shared_ptr<TorchCommTutti::Link> link) : link_(std::move(link)) {}
+Window::Window(std::shared_ptr<Link> link) : link_(std::move(link)) {}
 
 TorchCommTutti& Window::communicator(const char* operation) const {
-  TorchCommTutti* owner = nullptr;
-  {
-    const std::lock_guard<std::recursive_mutex> lock(link_->mutex);
-    owner = link_->owner;
-  }
+  TorchCommTutti* const owner = link_->owner();
   TORCH_CHECK(owner != nullptr, "tutti: ", operation, " of a window whose communicator is gone");
   owner->ready(operation);
   return *owner;
@@ -136,7 +132,7 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
                                  " end behind the window of rank " + std::to_string(peer) + ", which has " +
                                  std::to_string(room));
   }
-  return run(kOperation, async, options.timeout, [&]() -> Inbox::CallPtr {
+  return run(kOperation, async, TorchCommTutti::given(options), [&]() -> Inbox::CallPtr {
     // From a GPU data goes by way of the host, which waits for the current stream here.
     const at::Tensor here = tensor.detach().cpu().contiguous();
     const at::Tensor data = bytes_of(here);
@@ -150,13 +146,13 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
 
 WorkPtr Window::signal(int peer, bool async, const comms::SignalOptions& options) {
   Inbox& to = inbox("signal", peer);
-  return run("signal", async, options.timeout, [&] { return to.signal(peer); });
+  return run("signal", async, TorchCommTutti::given(options), [&] { return to.signal(peer); });
 }
 
 WorkPtr Window::wait_signal(int peer, bool async, const comms::WaitSignalOptions& options) {
   Inbox& from = inbox("wait_signal", peer);
   const auto limit = limit_of(options.timeout);
-  return run("wait_signal", async, options.timeout, [&] { return from.next_signal(peer, limit); });
+  return run("wait_signal", async, TorchCommTutti::given(options), [&] { return from.next_signal(peer, limit); });
 }
 
 at::Tensor Window::map_remote_tensor(int rank) {
@@ -193,11 +189,11 @@ Inbox::Milliseconds Window::limit_of(Inbox::Milliseconds timeout) const {
   return timeout.count() > 0 ? timeout : communicator("a call").options_.timeout;
 }
 
-WorkPtr Window::run(const char* operation, bool async, Inbox::Milliseconds timeout,
+WorkPtr Window::run(const char* operation, bool async, const TorchCommTutti::Given& options,
                     const std::function<Inbox::CallPtr()>& issue) {
   return communicator(operation).run(
-      operation, /*tensor=*/nullptr, async, timeout, [&](c10d::Backend& /*group*/) { return issue(); },
-      limit_of(timeout));
+      operation, /*tensor=*/nullptr, async, options, [&](c10d::Backend& /*group*/) { return issue(); },
+      limit_of(options.timeout));
 }
 
 }  // namespace tutti::torchcomms

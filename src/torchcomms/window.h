@@ -21,7 +21,7 @@ namespace tutti::torchcomms {
 
 class Window final : public comms::TorchCommWindow {
  public:
-  explicit Window(std::shared_ptr<TorchCommTutti::Link> link);
+  explicit Window(std::shared_ptr<Link> link);
 
   // Collective. The tensor is contiguous; sizes may differ from rank to rank, the dtype may not.
   void tensor_register(const at::Tensor& tensor, bool owning) override;
@@ -45,7 +45,7 @@ class Window final : public comms::TorchCommWindow {
 
   // Of a wait for a call that was given `timeout`.
   Inbox::Milliseconds limit_of(Inbox::Milliseconds timeout) const;
-  WorkPtr run(const char* operation, bool async, Inbox::Milliseconds timeout,
+  WorkPtr run(const char* operation, bool async, const TorchCommTutti::Given& options,
               const std::function<Inbox::CallPtr()>& issue);
 
   struct Peer {
@@ -53,7 +53,7 @@ class Window final : public comms::TorchCommWindow {
     at::Tensor mapped;          // its bytes, where this rank maps them; else undefined
   };
 
-  const std::shared_ptr<TorchCommTutti::Link> link_;
+  const std::shared_ptr<Link> link_;
   std::unique_ptr<Loan> loan_;    // of this rank's tensor
   std::shared_ptr<Inbox> inbox_;  // null: nothing is registered
   std::vector<Peer> peers_;

@@ -1,41 +1,79 @@
 #include "torchcomms/work.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
-#include <string_view>
+#include <utility>
+
+#include "torchcomms/watch.h"
+#include "tutti/cuda_capture.h"
 
 namespace tutti::torchcomms {
 namespace {
-
-using Status = ::torch::comms::TorchWork::WorkStatus;
 
 // For waits on the host that have no limit of their own: the call has one, and ends by it. c10d's works take a limit to
 // mean the host.
 constexpr std::chrono::milliseconds kAsLongAsTheCall = std::chrono::hours(24 * 365);
 
+// How long it takes until a call's end on a GPU is noticed that nobody waits for.
+constexpr std::chrono::milliseconds kLookAtDevice(10);
+
+// Whether the caller's stream is captured: calls go into a graph then, and never end.
+bool capturing(c10::Device device) {
+  const c10::impl::VirtualGuardImpl cuda(device.type());
+  return cuda_is_capturing(device.index(), cuda.getStream(device).native_handle());
+}
+
 }  // namespace
 
-CallWork::CallWork(c10::intrusive_ptr<c10d::Work> call, bool on_device, std::chrono::milliseconds timeout,
-                   std::chrono::milliseconds limit, std::function<void()> failed)
-    : call_(std::move(call)), on_device_(on_device), timeout_(timeout), limit_(limit), failed_(std::move(failed)) {
+CallWork::CallWork(c10::intrusive_ptr<c10d::Work> call, About about)
+    : call_(std::move(call)), about_(std::move(about)) {
   setStatus(WorkStatus::INPROGRESS);
 }
 
-c10::intrusive_ptr<CallWork> CallWork::make(c10::intrusive_ptr<c10d::Work> call, bool on_device,
-                                            std::chrono::milliseconds timeout, std::chrono::milliseconds limit,
-                                            std::function<void()> failed) {
-  auto work = c10::make_intrusive<CallWork>(std::move(call), on_device, timeout, limit, std::move(failed));
-  // A future on CUDA tensors is complete once the call is enqueued, which says nothing.
-  if (!on_device) {
+c10::intrusive_ptr<CallWork> CallWork::make(c10::intrusive_ptr<c10d::Work> call, About about) {
+  auto work = c10::make_intrusive<CallWork>(std::move(call), std::move(about));
+  if (work->about_.device.has_value()) {
+    // A future on CUDA tensors is complete once the call is enqueued, which says nothing.
+    if (!capturing(*work->about_.device)) work->watch_device();
+  } else {
     work->call_->getFuture()->addCallback(
-        [work](c10::ivalue::Future& future) { work->end(future.hasError() ? Status::ERROR : Status::COMPLETED); });
+        [work](c10::ivalue::Future& future) { work->call_is_over(future.hasError()); });
   }
   return work;
 }
 
-std::chrono::milliseconds CallWork::getTimeout() const {
-  return timeout_.count() > 0 ? timeout_ : TorchWork::getTimeout();
+void CallWork::watch_device() {
+  auto self = c10::intrusive_ptr<CallWork>::unsafe_reclaim_from_nonowning(this);
+  const auto look = [self = std::move(self)] {
+    if (self->status() != WorkStatus::INPROGRESS) return true;
+    try {
+      thread_local const bool relaxed = (cuda_relax_capture_in_thread(), true);  // a program captures when it likes
+      static_cast<void>(relaxed);
+      const c10::DeviceGuard on_device(*self->about_.device);
+      if (!self->call_->isCompleted()) return false;
+      self->end(self->call_->isSuccess() ? WorkStatus::COMPLETED : self->status_of_failure());
+    } catch (const std::exception&) {  // CUDA has failed, as whoever waits will hear
+      self->end(WorkStatus::ERROR);
+    }
+    return true;
+  };
+  watched_.store(Watch::of_process().add(made_ + kLookAtDevice, kLookAtDevice, look), std::memory_order_relaxed);
+}
+
+void CallWork::call_is_over(bool failed) {
+  if (status() != WorkStatus::INPROGRESS) return;  // somebody has waited
+  const WorkStatus status = failed ? status_of_failure() : WorkStatus::COMPLETED;
+  const auto settled = made_ + kSettled;
+  if (std::this_thread::get_id() == maker_ || Clock::now() >= settled) return end(status);
+  auto self = c10::intrusive_ptr<CallWork>::unsafe_reclaim_from_nonowning(this);
+  const auto look = [self = std::move(self), status] {
+    self->end(status);
+    return true;
+  };
+  watched_.store(Watch::of_process().add(settled, kSettled, look), std::memory_order_relaxed);
 }
 
 // Once, and over when this returns; but a hook may wait for this very work.
@@ -51,15 +89,21 @@ void CallWork::end(WorkStatus status) {
     }
     ending_.store({}, std::memory_order_relaxed);
   });
+  // What the watch holds is let go now, not at its next look: the call's tensors are among it.
+  if (const auto number = watched_.exchange(0, std::memory_order_relaxed)) Watch::of_process().remove(number);
+}
+
+CallWork::WorkStatus CallWork::status_of_failure() const {
+  return about_.link->timed_out(about_.generation) ? WorkStatus::TIMEDOUT : WorkStatus::ERROR;
 }
 
 void CallWork::wait_for_call(std::chrono::milliseconds timeout) {
   try {
     call_->wait(timeout);
   } catch (...) {
-    const bool over = on_device_ || call_->isCompleted();
-    end(over ? WorkStatus::ERROR : WorkStatus::TIMEDOUT);
-    failed_();
+    // A wait may end before the call does: it was late.
+    end(call_->isCompleted() ? status_of_failure() : WorkStatus::TIMEDOUT);
+    about_.link->look_for_failure();
     throw;
   }
   end(WorkStatus::COMPLETED);
@@ -67,10 +111,17 @@ void CallWork::wait_for_call(std::chrono::milliseconds timeout) {
 
 void CallWork::wait() {
   runWaitPreHooks();
-  wait_for_call(limit_.count() > 0 ? limit_ : kNoTimeout);
+  wait_for_call(about_.limit.count() > 0 && !about_.device.has_value() ? about_.limit : kNoTimeout);
   runWaitPostHooks();
 }
 
-void CallWork::waitBlocking() { wait_for_call(limit_.count() > 0 ? limit_ : kAsLongAsTheCall); }
+void CallWork::waitBlocking() { wait_for_call(about_.limit.count() > 0 ? about_.limit : kAsLongAsTheCall); }
+
+void CallWork::markCompleted(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs) {
+  call_->getFuture()->addCallback([future, outputs = std::move(outputs)](c10::ivalue::Future& call) {
+    if (call.hasError()) return future->setError(call.exception_ptr());
+    future->markCompleted(c10::IValue(outputs));
+  });
+}
 
 }  // namespace tutti::torchcomms

@@ -2,52 +2,81 @@
 //
 // On CPU tensors the state follows the call: a thread of the library sets it, and runs the end hooks, when the call is
 // over; wait() blocks until then. On CUDA tensors wait() makes the caller's current stream wait, not the host, and the
-// state becomes COMPLETED there: what comes after on that stream sees the result. waitBlocking() waits on the host.
+// state becomes COMPLETED there: what comes after on that stream sees the result. Where nobody waits, the watch
+// (watch.h) sets it once the GPU has passed the call. waitBlocking() waits on the host.
 //
-// Ownership: while a call on CPU tensors runs, the library holds its work. Thread rule: TorchWork's, one thread calls;
-// the library's thread changes the state beside it.
+// TorchComms registers hooks with a work that it has got, and asks that no other thread changes its state meanwhile. So
+// another thread than the maker's ends a work only when that is kSettled old: the maker has registered by then, if it
+// does so at once. Until then the watch keeps the news, unless somebody waits.
+//
+// Ownership: while a call runs, the library or the watch holds its work. Thread rule: TorchWork's, one thread calls;
+// the library's threads change the state beside it.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
 #include <chrono>
 #include <comms/torchcomms/TorchWork.hpp>
-#include <functional>
+#include <cstdint>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "torchcomms/link.h"
 
 namespace tutti::torchcomms {
 
 class CallWork final : public ::torch::comms::TorchWork {
  public:
-  // `timeout`: that the call was given, zero for none. `limit`: how long waits may take, zero where the call itself
-  // ends in time. `failed` runs on the thread whose wait() throws, before it does.
-  static c10::intrusive_ptr<CallWork> make(c10::intrusive_ptr<c10d::Work> call, bool on_device,
-                                           std::chrono::milliseconds timeout, std::chrono::milliseconds limit,
-                                           std::function<void()> failed);
+  struct About {
+    std::optional<c10::Device> device;    // of the call's tensors, if that is no CPU
+    std::chrono::milliseconds timeout{};  // the call's, or else the communicator's
+    // How long waits on the host may take, zero where the call itself ends in time. On a device that is the group's
+    // business: wait() has no limit there, which c10d's works take to mean the host.
+    std::chrono::milliseconds limit{};
+    std::shared_ptr<Link> link;
+    std::uint64_t generation = 0;  // of the communicator
+  };
+  static constexpr std::chrono::milliseconds kSettled{1};
+
+  static c10::intrusive_ptr<CallWork> make(c10::intrusive_ptr<c10d::Work> call, About about);
 
   void wait() override;
   void waitBlocking() override;
   void hostSynchronize() override { waitBlocking(); }
-  std::chrono::milliseconds getTimeout() const override;
+  std::chrono::milliseconds getTimeout() const override { return about_.timeout; }
 
-  CallWork(c10::intrusive_ptr<c10d::Work> call, bool on_device, std::chrono::milliseconds timeout,
-           std::chrono::milliseconds limit, std::function<void()> failed);
+  CallWork(c10::intrusive_ptr<c10d::Work> call, About about);
+
+ protected:
+  // TorchComms' future of a call on a device: complete when the call is enqueued, as the call's own, and like that one
+  // it makes whoever uses it wait for the call, whatever stream is current here.
+  void markCompleted(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs) override;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void watch_device();
+  void call_is_over(bool failed);
   void wait_for_call(std::chrono::milliseconds timeout);
+  WorkStatus status_of_failure() const;
   // The first of the library's thread and wait() sets it, and the other waits for that: when wait() returns, it is set.
   void end(WorkStatus status);
 
   const c10::intrusive_ptr<c10d::Work> call_;
-  const bool on_device_;
-  const std::chrono::milliseconds timeout_;
-  const std::chrono::milliseconds limit_;
-  const std::function<void()> failed_;
+  const About about_;
+  const std::thread::id maker_ = std::this_thread::get_id();
+  const Clock::time_point made_ = Clock::now();
   std::once_flag ended_;
   std::atomic<std::thread::id> ending_{};  // whose hooks are running; relaxed: asked for by that thread alone
+  // Of the watch, which holds this work until then. relaxed: a number says nothing of other memory, and who misses it
+  // leaves the work to the watch's next look.
+  std::atomic<std::uint64_t> watched_{0};
 };
 
 }  // namespace tutti::torchcomms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 import torch
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from torchcomms_interface import NEEDS_TORCHCOMMS, interface, new_comm, refused, same
+from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN, interface, new_comm, refused, same
 
 World = Callable[..., RankPool]
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -154,6 +156,105 @@ def streams(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def asleep(stream: Any) -> None:
+    """Holds up the current stream, which is `stream`, for about half a second."""
+    torch.cuda._sleep(1_000_000_000)
+    assert not stream.query()
+
+
+def waits_of_messages(ctx: Context, name: str) -> None:
+    """Waits for messages that have a limit of time, as those through c10d have, hold back the stream, not the host."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    after, before = (ctx.rank + 1) % ctx.size, (ctx.rank - 1) % ctx.size
+    limit = timedelta(seconds=60)
+    mine, got = torch.zeros(1000, device=device), torch.zeros(2, 1000, device=device)
+
+    def exchange() -> None:
+        sent = comm.send(mine, after, True, timeout=limit)
+        comm.recv(got[0], before, False, timeout=limit)
+        sent.wait()
+        batch = comm.batch_op_create()
+        batch.send(mine, after)
+        batch.recv(got[1], before)
+        batch.issue(True, timeout=limit).wait()
+
+    torch.cuda._sleep(1)
+    mine.fill_(0.0)
+    exchange()  # makes what the first message between two ranks makes
+    torch.cuda.synchronize()
+    comm.barrier(False)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        asleep(side)
+        mine.fill_(ctx.rank + 1.0)
+        exchange()
+        assert not side.query()
+    side.synchronize()
+    compare(got, torch.tensor(before + 1.0))
+    comm.finalize()
+
+
+def futures_of_works(ctx: Context, name: str) -> None:
+    """TorchComms' future of a call makes the stream that uses it wait for the call, not for what is current."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    op = interface().ReduceOp
+    tensor = torch.ones(1000, device=device)
+    comm.all_reduce(tensor, op.SUM, True).future_value([tensor])
+    tensor.mul(2)
+    torch.cuda.synchronize()
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        asleep(side)
+        tensor.fill_(ctx.rank + 1)
+        work = comm.all_reduce(tensor, op.SUM, True)
+    with torch.cuda.stream(other):
+        (value,) = work.future_value([tensor])
+        doubled = value * 2
+        assert not other.query()
+    other.synchronize()
+    compare(doubled, torch.tensor(2.0 * sum(range(1, ctx.size + 1))))
+    comm.finalize()
+
+
+def unwaited(ctx: Context, name: str) -> None:
+    """A call that nobody waits for: its state follows the GPU, its hooks run, and a failure runs the abort hooks."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    op = interface().ReduceOp
+    tensor = torch.ones(1000, device=device)
+    comm.all_reduce(tensor, op.SUM, False)
+    torch.cuda.synchronize()
+    work = comm.all_reduce(tensor, op.SUM, True)
+    ended = threading.Event()
+    if STAND_IN:
+        work.register_work_end_hook(ended.set)
+        assert ended.wait(60) and work.status() == interface().WorkStatus.COMPLETED
+    until = time.monotonic() + 60
+    while not work.is_completed():
+        assert time.monotonic() < until
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # nothing looks at what is captured
+        captured = comm.all_reduce(tensor, op.SUM, True)
+        captured.wait()
+    graph.replay()
+    torch.cuda.synchronize()
+    compare(tensor, torch.tensor(float(ctx.size**3)))
+    del graph, captured
+    noticed = threading.Event()
+    comm.register_abort_hook(noticed.set)
+    store = ctx.store(name)
+    if ctx.rank == 0:
+        work = comm.all_reduce(tensor, op.SUM, True, timeout=timedelta(seconds=1))
+        assert noticed.wait(60) and comm.is_aborted() and not work.is_completed()
+        if STAND_IN:
+            assert work.status() == interface().WorkStatus.TIMEDOUT
+        store.set("noticed", "1")
+    else:
+        store.wait(["noticed"])
+
+
 def windows(ctx: Context, name: str) -> None:
     """Data for another rank's GPU, by way of the host; sources on either device."""
     device = device_of(ctx)
@@ -195,7 +296,11 @@ def late(ctx: Context, name: str) -> None:
         store.wait(["raised"])
 
 
-@pytest.mark.parametrize("function", [sweep, collectives, messages, streams, windows, late])
+ON_BOTH = [sweep, collectives, messages, streams, waits_of_messages, unwaited, windows, late]
+FUNCTIONS = [*ON_BOTH, futures_of_works] if STAND_IN else ON_BOTH
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("ranks", sorted({2, max(2, GPUS)}))
 def test_on_cuda_tensors(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
     pool = fresh_world(ranks, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda"})

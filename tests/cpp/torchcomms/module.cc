@@ -1,5 +1,6 @@
 // The Python module of the stand-in: new_comm and communicators under the names that torchcomms gives them, over the
 // library that TUTTI_TORCHCOMMS_BACKEND names, loaded as torchcomms loads it.
+#include <ATen/core/ivalue.h>
 #include <dlfcn.h>
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
@@ -18,6 +19,7 @@ using BackendPtr = std::shared_ptr<Backend>;
 using Tensors = std::vector<at::Tensor>;
 using Release = py::call_guard<py::gil_scoped_release>;
 using Timeout = std::optional<Milliseconds>;
+using Given = const std::optional<Hints>&;
 using Store = std::optional<c10::intrusive_ptr<c10d::Store>>;
 
 DynamicLoaderInterface load(const std::string& path) {
@@ -50,17 +52,64 @@ BackendPtr new_comm(const std::string& /*backend*/, at::Device device, const std
 }
 
 template <typename Options>
-Options with(const Timeout& timeout) {
+Options with(Given hints, const Timeout& timeout) {
   Options options;
+  if (hints.has_value()) options.hints = *hints;
   if (timeout.has_value()) options.timeout = *timeout;
   return options;
 }
 
+// A function of Python's, called and dropped with Python's lock, on whatever thread.
+std::function<void()> held(py::function given) {
+  const auto drop = [](py::function* function) {
+    const py::gil_scoped_acquire locked;
+    delete function;
+  };
+  return [function = std::shared_ptr<py::function>(new py::function(std::move(given)), drop)] {
+    const py::gil_scoped_acquire locked;
+    (*function)();
+  };
+}
+
 void bind_work(py::module_& module) {
-  py::class_<TorchWork, c10::intrusive_ptr<TorchWork>>(module, "TorchWork")
-      .def("wait", &TorchWork::wait, Release())
+  using Status = TorchWork::WorkStatus;
+  py::enum_<Status>(module, "WorkStatus")
+      .value("NOT_STARTED", Status::NOT_STARTED)
+      .value("INPROGRESS", Status::INPROGRESS)
+      .value("COMPLETED", Status::COMPLETED)
+      .value("TIMEDOUT", Status::TIMEDOUT)
+      .value("ERROR", Status::ERROR);
+  py::class_<TorchWork, c10::intrusive_ptr<TorchWork>> work(module, "TorchWork");
+  work.def("wait", &TorchWork::wait, Release())
       .def("wait_blocking", &TorchWork::waitBlocking, Release())
       .def("is_completed", &TorchWork::isCompleted);
+  // What TorchComms has for C++ alone.
+  work.def("status", &TorchWork::status)
+      .def("get_timeout", &TorchWork::getTimeout)
+      .def("host_synchronize", &TorchWork::hostSynchronize, Release())
+      .def(
+          "future_value",  // for the current stream to use
+          [](TorchWork& w, const Tensors& outputs) {
+            const auto future = w.future_of(outputs);
+            future->waitAndThrow();
+            return future->value().toTensorVector();
+          },
+          Release())
+      .def("register_work_start_hook",
+           [](TorchWork& w, py::function f) { w.registerWorkStartHook(held(std::move(f))); })
+      .def("register_work_end_hook",
+           [](TorchWork& w, py::function f) {
+             auto hook = held(std::move(f));
+             const py::gil_scoped_release released;
+             w.registerWorkEndHook(std::move(hook));
+           })
+      .def("register_work_wait_pre_hook",
+           [](TorchWork& w, py::function f) { w.registerWorkWaitPreHook(held(std::move(f))); })
+      .def("register_work_wait_post_hook",
+           [](TorchWork& w, py::function f) { w.registerWorkWaitPostHook(held(std::move(f))); })
+      .def_static("while_registering", [](const std::optional<py::function>& f) {
+        TorchWork::registering = f.has_value() ? held(*f) : TorchWork::Hook();
+      });
 }
 
 void bind_reduce_op(py::module_& module) {
@@ -77,111 +126,137 @@ using Class = py::class_<Backend, BackendPtr>;
 
 #define A(name) py::arg(#name)
 #define ASYNC py::arg("async_op")
-#define LIMIT py::arg("timeout") = std::nullopt, Release()
+#define LIMIT py::arg("hints") = std::nullopt, py::arg("timeout") = std::nullopt, Release()
 
 void bind_calls(Class& comm) {
   using T = at::Tensor;
   comm.def(
       "broadcast",
-      [](Backend& b, T x, int root, bool async, Timeout t) {
-        return b.broadcast(x, root, async, with<BroadcastOptions>(t));
+      [](Backend& b, T x, int root, bool async, Given h, Timeout t) {
+        return b.broadcast(x, root, async, with<BroadcastOptions>(h, t));
       },
       A(tensor), A(root), ASYNC, LIMIT);
   comm.def(
       "all_reduce",
-      [](Backend& b, T x, const ReduceOp& op, bool async, Timeout t) {
-        return b.all_reduce(x, op, async, with<AllReduceOptions>(t));
+      [](Backend& b, T x, const ReduceOp& op, bool async, Given h, Timeout t) {
+        return b.all_reduce(x, op, async, with<AllReduceOptions>(h, t));
       },
       A(tensor), A(op), ASYNC, LIMIT);
   comm.def(
       "reduce",
-      [](Backend& b, T x, int root, const ReduceOp& op, bool async, Timeout t) {
-        return b.reduce(x, root, op, async, with<ReduceOptions>(t));
+      [](Backend& b, T x, int root, const ReduceOp& op, bool async, Given h, Timeout t) {
+        return b.reduce(x, root, op, async, with<ReduceOptions>(h, t));
       },
       A(tensor), A(root), A(op), ASYNC, LIMIT);
   comm.def(
       "all_gather",
-      [](Backend& b, Tensors out, T in, bool async, Timeout t) {
-        return b.all_gather(out, in, async, with<AllGatherOptions>(t));
+      [](Backend& b, Tensors out, T in, bool async, Given h, Timeout t) {
+        return b.all_gather(out, in, async, with<AllGatherOptions>(h, t));
       },
       A(tensor_list), A(tensor), ASYNC, LIMIT);
   comm.def(
       "all_gather_v",
-      [](Backend& b, Tensors out, T in, bool async, Timeout t) {
-        return b.all_gather_v(out, in, async, with<AllGatherOptions>(t));
+      [](Backend& b, Tensors out, T in, bool async, Given h, Timeout t) {
+        return b.all_gather_v(out, in, async, with<AllGatherOptions>(h, t));
       },
       A(tensor_list), A(tensor), ASYNC, LIMIT);
   comm.def(
       "all_gather_single",
-      [](Backend& b, T out, T in, bool async, Timeout t) {
-        return b.all_gather_single(out, in, async, with<AllGatherSingleOptions>(t));
+      [](Backend& b, T out, T in, bool async, Given h, Timeout t) {
+        return b.all_gather_single(out, in, async, with<AllGatherSingleOptions>(h, t));
       },
       A(output), A(input), ASYNC, LIMIT);
   comm.def(
       "reduce_scatter",
-      [](Backend& b, T out, Tensors in, const ReduceOp& op, bool async, Timeout t) {
-        return b.reduce_scatter(out, in, op, async, with<ReduceScatterOptions>(t));
+      [](Backend& b, T out, Tensors in, const ReduceOp& op, bool async, Given h, Timeout t) {
+        return b.reduce_scatter(out, in, op, async, with<ReduceScatterOptions>(h, t));
       },
       A(output), A(input_list), A(op), ASYNC, LIMIT);
   comm.def(
       "reduce_scatter_v",
-      [](Backend& b, T out, Tensors in, const ReduceOp& op, bool async, Timeout t) {
-        return b.reduce_scatter_v(out, in, op, async, with<ReduceScatterOptions>(t));
+      [](Backend& b, T out, Tensors in, const ReduceOp& op, bool async, Given h, Timeout t) {
+        return b.reduce_scatter_v(out, in, op, async, with<ReduceScatterOptions>(h, t));
       },
       A(output), A(input_list), A(op), ASYNC, LIMIT);
   comm.def(
       "reduce_scatter_single",
-      [](Backend& b, T out, T in, const ReduceOp& op, bool async, Timeout t) {
-        return b.reduce_scatter_single(out, in, op, async, with<ReduceScatterSingleOptions>(t));
+      [](Backend& b, T out, T in, const ReduceOp& op, bool async, Given h, Timeout t) {
+        return b.reduce_scatter_single(out, in, op, async, with<ReduceScatterSingleOptions>(h, t));
       },
       A(output), A(input), A(op), ASYNC, LIMIT);
   comm.def(
       "all_to_all",
-      [](Backend& b, Tensors out, Tensors in, bool async, Timeout t) {
-        return b.all_to_all(out, in, async, with<AllToAllOptions>(t));
+      [](Backend& b, Tensors out, Tensors in, bool async, Given h, Timeout t) {
+        return b.all_to_all(out, in, async, with<AllToAllOptions>(h, t));
       },
       A(output_tensor_list), A(input_tensor_list), ASYNC, LIMIT);
   comm.def(
       "all_to_all_single",
-      [](Backend& b, T out, T in, bool async, Timeout t) {
-        return b.all_to_all_single(out, in, async, with<AllToAllSingleOptions>(t));
+      [](Backend& b, T out, T in, bool async, Given h, Timeout t) {
+        return b.all_to_all_single(out, in, async, with<AllToAllSingleOptions>(h, t));
       },
       A(output), A(input), ASYNC, LIMIT);
   comm.def(
       "all_to_all_v_single",
-      [](Backend& b, T out, T in, std::vector<std::uint64_t> os, std::vector<std::uint64_t> is, bool async, Timeout t) {
-        return b.all_to_all_v_single(out, in, os, is, async, with<AllToAllvSingleOptions>(t));
-      },
+      [](Backend& b, T out, T in, std::vector<std::uint64_t> os, std::vector<std::uint64_t> is, bool async, Given h,
+         Timeout t) { return b.all_to_all_v_single(out, in, os, is, async, with<AllToAllvSingleOptions>(h, t)); },
       A(output), A(input), A(output_split_sizes), A(input_split_sizes), ASYNC, LIMIT);
   comm.def(
-      "barrier", [](Backend& b, bool async, Timeout t) { return b.barrier(async, with<BarrierOptions>(t)); }, ASYNC,
+      "barrier",
+      [](Backend& b, bool async, Given h, Timeout t) { return b.barrier(async, with<BarrierOptions>(h, t)); }, ASYNC,
       LIMIT);
   comm.def(
       "scatter",
-      [](Backend& b, T out, Tensors in, int root, bool async, Timeout t) {
-        return b.scatter(out, in, root, async, with<ScatterOptions>(t));
+      [](Backend& b, T out, Tensors in, int root, bool async, Given h, Timeout t) {
+        return b.scatter(out, in, root, async, with<ScatterOptions>(h, t));
       },
       A(output_tensor), A(input_tensor_list), A(root), ASYNC, LIMIT);
   comm.def(
       "gather",
-      [](Backend& b, Tensors out, T in, int root, bool async, Timeout t) {
-        return b.gather(out, in, root, async, with<GatherOptions>(t));
+      [](Backend& b, Tensors out, T in, int root, bool async, Given h, Timeout t) {
+        return b.gather(out, in, root, async, with<GatherOptions>(h, t));
       },
       A(output_tensor_list), A(input_tensor), A(root), ASYNC, LIMIT);
   comm.def(
       "gather_single",
-      [](Backend& b, T out, T in, int root, bool async, Timeout t) {
-        return b.gather_single(out, in, root, async, with<GatherSingleOptions>(t));
+      [](Backend& b, T out, T in, int root, bool async, Given h, Timeout t) {
+        return b.gather_single(out, in, root, async, with<GatherSingleOptions>(h, t));
       },
       A(output), A(input), A(root), ASYNC, LIMIT);
   comm.def(
       "send",
-      [](Backend& b, T x, int peer, bool async, Timeout t) { return b.send(x, peer, async, with<SendOptions>(t)); },
-      A(tensor), A(dst), ASYNC, LIMIT);
+      [](Backend& b, T x, int peer, bool async, Given h, Timeout t, int tag) {
+        auto options = with<SendOptions>(h, t);
+        options.tag = tag;
+        return b.send(x, peer, async, options);
+      },
+      A(tensor), A(dst), ASYNC, LIMIT, py::arg("tag") = 0);
   comm.def(
       "recv",
-      [](Backend& b, T x, int peer, bool async, Timeout t) { return b.recv(x, peer, async, with<RecvOptions>(t)); },
-      A(tensor), A(src), ASYNC, LIMIT);
+      [](Backend& b, T x, int peer, bool async, Given h, Timeout t, int tag) {
+        auto options = with<RecvOptions>(h, t);
+        options.tag = tag;
+        return b.recv(x, peer, async, options);
+      },
+      A(tensor), A(src), ASYNC, LIMIT, py::arg("tag") = 0);
+}
+
+void bind_persistent(Class& comm) {
+  comm.def(
+          "all_gather_p_init",
+          [](Backend& b, at::Tensor out, Given h, Timeout t) {
+            return b.all_gather_p_init(out, with<AllGatherPInitOptions>(h, t));
+          },
+          A(output), LIMIT)
+      .def(
+          "all_gather_p_exec",
+          [](Backend& b, void* handle, at::Tensor in, bool async, Given h, Timeout t) {
+            return b.all_gather_p_exec(handle, in, async, with<AllGatherPExecOptions>(h, t));
+          },
+          A(handle), A(input), ASYNC, LIMIT)
+      .def("all_gather_p_free", &Backend::all_gather_p_free, A(handle), Release())
+      .def("tensor_register", &Backend::tensor_register, A(tensor), Release())
+      .def("tensor_deregister", &Backend::tensor_deregister, A(tensor), Release());
 }
 
 struct Batch {
@@ -202,8 +277,8 @@ void bind_batch(py::module_& module, Class& comm) {
            })
       .def(
           "issue",
-          [](Batch& b, bool async, Timeout t) {
-            return b.comm->batch_op_issue(b.messages, async, with<BatchP2POptions>(t));
+          [](Batch& b, bool async, Given h, Timeout t) {
+            return b.comm->batch_op_issue(b.messages, async, with<BatchP2POptions>(h, t));
           },
           ASYNC, LIMIT);
   comm.def("batch_op_create", [](const BackendPtr& b) { return Batch{b, {}}; });
@@ -227,18 +302,20 @@ void bind_windows(py::module_& module, Class& comm) {
       .def("get_attr", &Window::get_attr, A(peer_rank), Release())
       .def(
           "put",
-          [](Window& w, at::Tensor x, int dst, std::size_t first, bool async, Timeout t) {
-            return w.put(x, dst, first, async, with<PutOptions>(t));
+          [](Window& w, at::Tensor x, int dst, std::size_t first, bool async, Given h, Timeout t) {
+            return w.put(x, dst, first, async, with<PutOptions>(h, t));
           },
           A(tensor), A(dst_rank), A(target_offset_nelems), ASYNC, LIMIT)
       .def(
           "signal",
-          [](Window& w, int peer, bool async, Timeout t) { return w.signal(peer, async, with<SignalOptions>(t)); },
+          [](Window& w, int peer, bool async, Given h, Timeout t) {
+            return w.signal(peer, async, with<SignalOptions>(h, t));
+          },
           A(peer_rank), ASYNC, LIMIT)
       .def(
           "wait_signal",
-          [](Window& w, int peer, bool async, Timeout t) {
-            return w.wait_signal(peer, async, with<WaitSignalOptions>(t));
+          [](Window& w, int peer, bool async, Given h, Timeout t) {
+            return w.wait_signal(peer, async, with<WaitSignalOptions>(h, t));
           },
           A(peer_rank), ASYNC, LIMIT);
   comm.def(
@@ -246,7 +323,15 @@ void bind_windows(py::module_& module, Class& comm) {
       py::arg("tensor") = std::nullopt, Release());
 }
 
-void bind_life(Class& comm) {
+struct Registered {
+  Backend* comm;
+  std::int64_t number;
+};
+
+void bind_life(py::module_& module, Class& comm) {
+  py::class_<Registered>(module, "RemovableHandle").def("remove", [](const Registered& hook) {
+    hook.comm->unregisterAbortHook(hook.number);
+  });
   comm.def("get_rank", &Backend::getRank)
       .def("get_size", &Backend::getSize)
       .def("get_name", [](const Backend& b) { return std::string(b.getCommName()); })
@@ -255,24 +340,34 @@ void bind_life(Class& comm) {
       .def("abort", &Backend::abort, Release())
       .def("is_aborted", &Backend::isAborted)
       .def("get_init_handle", &Backend::getInitHandle)
+      .def("is_initialized", &Backend::isInitialized)
       .def("set_timeout", &Backend::setTimeout)
+      .def("set_hints", &Backend::setHints, A(hints))
       .def(
           "split",
-          [](Backend& b, const std::vector<int>& ranks, const std::string& name) { return b.split(ranks, name, {}); },
-          A(ranks), A(name), Release())
+          [](Backend& b, const std::vector<int>& ranks, const std::string& name, Given hints, const Timeout& timeout) {
+            return b.split(ranks, name, options_of(timeout, std::nullopt, false, hints.value_or(Hints())));
+          },
+          A(ranks), A(name), LIMIT)
       .def(
           "reconfigure",
-          [](Backend& b, std::int64_t uuid, std::vector<std::string> handles, const Timeout& timeout) {
+          [](Backend& b, std::int64_t uuid, decltype(ReconfigureOptions::handles) handles, const Timeout& timeout,
+             Given hints) {
             ReconfigureOptions options;
             options.uuid = uuid;
             options.handles = std::move(handles);
             options.timeout = timeout;
+            if (hints.has_value()) options.hints = *hints;
             return b.reconfigure(options);
           },
-          A(uuid), A(init_handles), py::arg("timeout") = std::nullopt, Release())
+          A(uuid), A(init_handles), py::arg("timeout") = std::nullopt, py::arg("hints") = std::nullopt, Release())
       .def("get_mem_allocator",
            [](const Backend& b) { return TorchCommFactory::get().get_allocator(std::string(b.getBackendName())); })
-      .def("register_abort_hook", [](Backend& b, std::function<void()> hook) { b.abort_hooks.push_back(hook); });
+      .def("register_abort_hook", [](Backend& b, py::function hook) {
+        static std::int64_t number = 0;
+        b.registerAbortHook(++number, held(std::move(hook)));
+        return Registered{&b, number};
+      });
 }
 
 }  // namespace
@@ -283,9 +378,10 @@ PYBIND11_MODULE(torchcomms_stand_in, module) {
   bind_reduce_op(module);
   Class comm(module, "TorchComm");
   bind_calls(comm);
+  bind_persistent(comm);
   bind_batch(module, comm);
   bind_windows(module, comm);
-  bind_life(comm);
+  bind_life(module, comm);
   module.def("new_comm", &new_comm, A(backend), A(device), A(name), py::arg("timeout") = std::nullopt,
              py::arg("store") = std::nullopt, py::arg("enable_reconfigure") = false, py::arg("hints") = Hints(),
              Release());

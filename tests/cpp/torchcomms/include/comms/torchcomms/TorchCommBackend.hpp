@@ -3,9 +3,11 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 
 #include <chrono>
 #include <comms/torchcomms/TorchWork.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -24,6 +26,7 @@ inline constexpr const char* TORCHCOMM_BACKEND_ABI_VERSION = "stand-in";
 using Milliseconds = std::chrono::milliseconds;
 using Hints = std::unordered_map<std::string, std::string>;
 using InitHandle = std::string;
+using AbortHook = std::function<void()>;
 
 class ReduceOp {
  public:
@@ -202,11 +205,20 @@ class TorchCommBackend {
   virtual bool supportsWindow() const = 0;
   virtual std::shared_ptr<TorchCommWindow> new_window(const std::optional<at::Tensor>& tensor) = 0;
 
-  std::vector<std::function<void()>> abort_hooks;
+  virtual void registerAbortHook(std::int64_t number, AbortHook hook) { abortHooks_.emplace(number, std::move(hook)); }
+  virtual void unregisterAbortHook(std::int64_t number) { abortHooks_.erase(number); }
+
+  std::unordered_map<std::int64_t, AbortHook> abortHooks_;
 
  protected:
   void runAbortHooks() {
-    for (const auto& hook : abort_hooks) hook();
+    for (const auto& [number, hook] : abortHooks_) {
+      try {
+        hook();
+      } catch (const std::exception& error) {
+        TORCH_WARN("an abort hook has failed: ", error.what());
+      }
+    }
   }
 };
 

@@ -1,0 +1,124 @@
+// What a communicator does when a call of it has failed, or it is aborted.
+//
+// Whoever learns of it first runs the abort hooks, once for each group that the communicator makes: a thread whose call
+// or wait has failed, before that raises; abort(), before what waits is ended, so that hooks see it; or the watch, for
+// a program that asks for nothing.
+#include <cstdlib>
+
+#include "base/log.h"
+#include "torchcomms/backend.h"
+
+namespace tutti::torchcomms {
+
+TorchCommTutti* Link::owner() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return owner_;
+}
+
+bool Link::look_for_failure() {
+  bool there = false;
+  without_python([&] {
+    const std::lock_guard<std::recursive_mutex> lock(hooks_);
+    TorchCommTutti* const communicator = owner();
+    there = communicator != nullptr;
+    if (there) communicator->run_hooks_of_failure();
+  });
+  return there;
+}
+
+bool Link::timed_out(std::uint64_t number) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return owner_ != nullptr && owner_->failure_of(number) == c10d::ErrorType::TIMEOUT;
+}
+
+void Link::end() {
+  without_python([this] {
+    const std::lock_guard<std::recursive_mutex> running(hooks_);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    owner_ = nullptr;
+  });
+}
+
+c10d::ErrorType TorchCommTutti::failure_of(std::uint64_t number) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return number == generation_ ? failure() : c10d::ErrorType::SUCCESS;
+}
+
+// mutex_ is held. Takes no reference to a group: this may be a thread of the group's, which must not be its last owner.
+c10d::ErrorType TorchCommTutti::failure() const {
+  auto error = group_ != nullptr ? group_->getError() : c10d::ErrorType::SUCCESS;
+  if (error == c10d::ErrorType::SUCCESS && window_group_ != nullptr) {
+    const WindowGroup::Use windows(*window_group_);
+    if (windows) error = windows->getError();
+  }
+  return error;
+}
+
+bool TorchCommTutti::isAborted() const {
+  if (aborted_.load(std::memory_order_acquire)) return true;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure() != c10d::ErrorType::SUCCESS;
+}
+
+void TorchCommTutti::abort() {
+  Group group;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (group_ == nullptr) return;
+    group = group_;
+    aborted_.store(true, std::memory_order_release);  // before the lock goes: next_window() looks under it
+  }
+  without_python([this] {
+    const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
+    run_hooks();
+  });
+  Group of_windows;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (window_group_ != nullptr) of_windows = window_group_->group();
+  }
+  group->abort();
+  if (of_windows != nullptr) of_windows->abort();
+}
+
+// The hooks' lock is held.
+void TorchCommTutti::run_hooks_of_failure() {
+  int rank = 0;
+  bool late = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto error = failure();
+    if (error == c10d::ErrorType::SUCCESS) return;
+    rank = group_->getRank();
+    late = error == c10d::ErrorType::TIMEOUT;
+  }
+  run_hooks();
+  if (!failure_aborts_.load(std::memory_order_relaxed) || aborted_.load(std::memory_order_acquire)) return;
+  Logger(LogLevel::kError, rank)
+      .error("communicator '" + name_ + "' has failed" + (late ? " since a call was late" : "") +
+             "; the hint tutti.abort_process ends this process");
+  std::abort();
+}
+
+void TorchCommTutti::run_hooks() {
+  if (std::exchange(hooks_have_run_, true)) return;
+  runAbortHooks();
+}
+
+void TorchCommTutti::registerAbortHook(std::int64_t number, comms::AbortHook hook) {
+  without_python([&] {
+    const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
+    comms::TorchCommBackend::registerAbortHook(number, std::move(hook));
+  });
+}
+
+void TorchCommTutti::unregisterAbortHook(std::int64_t number) {
+  // A function of Python's goes with its lock, hence not with the hooks'.
+  decltype(abortHooks_)::node_type hook;
+  without_python([&] {
+    const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
+    hook = abortHooks_.extract(number);
+  });
+}
+
+}  // namespace tutti::torchcomms

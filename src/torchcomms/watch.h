@@ -1,0 +1,61 @@
+// Tells of what has ended without anybody waiting for it: calls on GPUs, and failures of communicators.
+//
+// One thread a process asks again and again. FailureWatch (src/communicator) only reports failures and lets nothing
+// wait while it looks; here a look may run functions of the program's (hooks), which may wait and take Python's global
+// lock. So looks run without a lock, one after another, and the thread ends before the interpreter does.
+//
+// Ownership: what a look holds lives until it is removed or done. Thread rule: any thread. Lock: mutex_, a leaf.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace tutti::torchcomms {
+
+class Watch {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // True: it is done, and goes. Must not throw.
+  using Look = std::function<bool()>;
+
+  // The process's, never destroyed. It stops when Python's interpreter ends, else at exit.
+  static Watch& of_process();
+
+  Watch() = default;
+  ~Watch() { stop(); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  // Looks at `first`, and every `period` after that. Zero: the watch has stopped, and nobody looks.
+  std::uint64_t add(Clock::time_point first, std::chrono::milliseconds period, Look look);
+  // A look that runs goes on. Zero is nobody's.
+  void remove(std::uint64_t number) noexcept;
+
+  // No look runs once this has returned.
+  void stop() noexcept;
+
+ private:
+  struct Entry {
+    Clock::time_point next;
+    std::chrono::milliseconds period;
+    Look look;
+  };
+  void run() noexcept;
+  // Of the looks that are due, the one with the least number above `after`; zero without.
+  std::uint64_t next_due(std::uint64_t after, Clock::time_point now) const;
+
+  std::mutex mutex_;  // guards the members below
+  std::condition_variable changed_;
+  std::map<std::uint64_t, Entry> entries_;
+  std::uint64_t added_ = 0;
+  Clock::time_point asleep_until_ = Clock::time_point::min();  // min: awake
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tutti::torchcomms
