@@ -56,38 +56,39 @@ def library() -> Path:
     return found[0]
 
 
-def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
-    """The store of communicators that were given none: one in a process, on a port of its own.
+def _meet(rank: int, size: int, timeout: timedelta, text: str) -> dist.Store:
+    """A store of the ranks' own, on a port of its own.
 
-    The ranks meet at ``MASTER_ADDR`` and ``MASTER_PORT`` only to say which port, so that other backends can open their
-    stores there before and after. A launcher's own store is used as it is.
+    They meet at ``MASTER_ADDR`` and ``MASTER_PORT`` only to say which port, under the name `text`, so that other
+    backends can open their stores there before and after. A launcher's own store is used as it is.
     """
     import torch.distributed as dist
 
-    launchers = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    where = tuple(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    key = (*where, str(rank), str(size))
+    host = os.environ.get("MASTER_ADDR", "")
+    if not host or not os.environ.get("MASTER_PORT"):
+        raise ValueError("no store was given, and MASTER_ADDR and MASTER_PORT are not set: set them, or pass store=")
+    meeting: dist.Store
+    meeting, _, _ = next(dist.rendezvous(f"env://?rank={rank}&world_size={size}", timeout=timeout))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return meeting
+    port = 0 if rank == 0 else int(meeting.get(text))
+    own = dist.TCPStore(host, port, None, rank == 0, timeout, wait_for_workers=False)
+    if rank == 0:
+        meeting.set(text, str(own.port))
+    # The meeting's store goes with rank 0's reference: not before all have read the port.
+    if meeting.add(f"{text}/read", 1) == size:
+        meeting.set(f"{text}/all", "1")
+    if rank == 0:
+        meeting.get(f"{text}/all")
+    return own
+
+
+def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
+    """The store of communicators that were given none: one in a process."""
+    key = (os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", ""), str(rank), str(size))
     with _job_lock:
         if key not in _job_stores:
-            if "" in where:
-                raise ValueError(
-                    "no store was given, and MASTER_ADDR and MASTER_PORT are not set: set them, or pass store="
-                )
-            meeting, _, _ = next(dist.rendezvous(f"env://?rank={rank}&world_size={size}", timeout=timeout))
-            if launchers:
-                _job_stores[key] = meeting
-            else:
-                host, text = where[0], "tutti/torchcomms/port"
-                port = 0 if rank == 0 else int(meeting.get(text))
-                own = dist.TCPStore(host, port, None, rank == 0, timeout, wait_for_workers=False)
-                if rank == 0:
-                    meeting.set(text, str(own.port))
-                # The meeting's store goes with rank 0's reference: not before all have read the port.
-                if meeting.add(f"{text}/read", 1) == size:
-                    meeting.set(f"{text}/all", "1")
-                if rank == 0:
-                    meeting.get(f"{text}/all")
-                _job_stores[key] = own
+            _job_stores[key] = _meet(rank, size, timeout, "tutti/torchcomms/port")
         return _job_stores[key]
 
 
@@ -99,13 +100,28 @@ def _options(hints: dict[str, str]) -> Any:
 
 
 def make_group(
-    store: dist.Store | None, rank: int, size: int, key: str, timeout: timedelta, hints: dict[str, str]
+    store: dist.Store | None,
+    rank: int,
+    size: int,
+    key: str,
+    timeout: timedelta,
+    hints: dict[str, str],
+    anew: bool,
 ) -> tuple[Any, dist.Store]:
-    """The group behind a communicator and its store: ``store`` or the job's; ``key`` names it there. Collective."""
+    """The group behind a communicator and its store: ``store`` or the job's; ``key`` names it there. Collective.
+
+    ``anew``: the ranks may be others than those that have met before, so they meet again for a store of their own.
+    """
     from tutti import _backend
 
     options = _options(hints)
-    chosen = _job_store(rank, size, timeout) if store is None else store
+    if store is not None:
+        chosen = store
+    elif anew:
+        with _job_lock:  # one meeting at a time: they are all at one port
+            chosen = _meet(rank, size, timeout, f"tutti/torchcomms/{key}/port")
+    else:
+        chosen = _job_store(rank, size, timeout)
     group = SimpleNamespace(
         store=chosen,
         group_rank=rank,

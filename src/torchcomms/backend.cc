@@ -83,9 +83,9 @@ Group TorchCommTutti::current_group() const {
   return group_;
 }
 
-void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout) {
+void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew) {
   end_windows();
-  MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints});
+  MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew});
   Group previous;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -130,7 +130,7 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
     return;
   }
   if (rank_ < 0) std::tie(rank_, size_) = comms::query_ranksize();
-  make(rank_, size_, key_.empty() ? name : key_, options.timeout);
+  make(rank_, size_, key_.empty() ? name : key_, options.timeout, /*anew=*/false);
 }
 
 void TorchCommTutti::finalize() {
@@ -217,7 +217,8 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
   }
   take_hints(std::move(hints));
   make(static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
-       name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout));
+       name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout),
+       /*anew=*/true);
   return c10::make_intrusive<comms::TorchWorkCompleted>();
 }
 
@@ -243,7 +244,7 @@ std::shared_ptr<comms::TorchCommWindow> TorchCommTutti::new_window(const std::op
 
 std::pair<std::shared_ptr<WindowGroup>, std::int64_t> TorchCommTutti::next_window() {
   if (window_group_ == nullptr) {
-    Group made = make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}}).group;
+    Group made = make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}, false}).group;
     made->setTimeout(kForEver);  // a receive of it ends when a peer has something to say
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -165,7 +165,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   c10d::ErrorType failure() const;
   void run_hooks_of_failure();
   void run_hooks();
-  void make(int rank, int size, const std::string& key, Milliseconds timeout);
+  void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew);
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.
   std::pair<std::shared_ptr<WindowGroup>, std::int64_t> next_window();

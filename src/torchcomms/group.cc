@@ -30,8 +30,9 @@ MadeGroup make_group(const GroupPlan& plan) {
   std::string reason;
   try {
     const py::object store = plan.store == nullptr ? py::object(py::none()) : py::cast(connection(plan.store));
-    const py::object made = py::module_::import("tutti._torchcomms")
-                                .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints);
+    const py::object made =
+        py::module_::import("tutti._torchcomms")
+            .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints, plan.anew);
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   } catch (const py::error_already_set& error) {

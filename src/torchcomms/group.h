@@ -25,12 +25,14 @@ using Group = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 struct GroupPlan {
-  StorePtr store;   // null: the job's, of which a process has one
+  StorePtr store;   // null: the job's
   int rank = 0;     // in the group
   int size = 1;     // of the group
   std::string key;  // the same on all ranks, of no other group that lives in the store
   std::chrono::milliseconds timeout{};
   std::unordered_map<std::string, std::string> hints;
+  // The ranks need not be the processes of the job's start: they meet again for a store, where none is given.
+  bool anew = false;
 };
 
 struct MadeGroup {

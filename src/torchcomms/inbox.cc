@@ -80,6 +80,7 @@ void Inbox::close(Milliseconds limit) {
   const std::exception_ptr gone = std::make_exception_ptr(
       c10::DistBackendError({__func__, __FILE__, __LINE__},
                             "tutti: window of communicator '" + group_->name() + "': its tensor was deregistered"));
+  if (group_ended()) return fail(gone);  // nobody puts any more
   try {
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
       if (peer != rank_) send(peer, {kLast, 0, 0});

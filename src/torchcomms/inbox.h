@@ -50,9 +50,12 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // The next signal of `peer` that no earlier call has asked for. One that a wait has given up is there for the next.
   CallPtr next_signal(int peer, Milliseconds limit);
 
-  // Tells the peers that this rank is done, and waits until all have said so. Signals that are awaited never come. Ends
-  // the window also where it raises.
+  // Tells the peers that this rank is done, and waits until all have said so, unless the group has ended. Signals that
+  // are awaited never come. Ends the window also where it raises.
   void close(Milliseconds limit);
+
+  // The communicator has ended the group, or has got another one.
+  bool group_ended() const { return group_->group() == nullptr; }
 
   // This rank's own memory, as bytes.
   const at::Tensor& bytes() const noexcept { return bytes_; }

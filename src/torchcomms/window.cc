@@ -38,6 +38,9 @@ Inbox& Window::inbox(const char* operation, int peer) const {
   TorchCommTutti& owner = communicator(operation);
   owner.checked_rank(peer, operation, "peer");
   if (inbox_ == nullptr) owner.refuse(operation, "the window has no tensor: call tensor_register() on every rank");
+  if (inbox_->group_ended()) {
+    owner.refuse(operation, "the group that the window's tensor was registered with has ended: register it again");
+  }
   return *inbox_;
 }
 

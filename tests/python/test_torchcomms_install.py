@@ -44,4 +44,4 @@ def test_what_is_missing_is_named_with_the_remedy(package: Path) -> None:
 def test_no_store_and_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ValueError, match="MASTER_PORT are not set: set them, or pass store="):
-        _torchcomms.make_group(None, 0, 2, "name", timedelta(seconds=1), {})
+        _torchcomms.make_group(None, 0, 2, "name", timedelta(seconds=1), {}, False)
