@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
 from test_communicator import free_port
-from torchcomms_interface import NEEDS_TORCHCOMMS, interface, new_comm, refused, same
+from torchcomms_interface import CPU, NEEDS_TORCHCOMMS, STAND_IN, batch_limit, interface, new_comm, refused, same
+from torchcomms_sweep import sweep as sweep_of_collectives
 
 World = Callable[..., RankPool]
 PLUGIN = Path(__file__).with_name("plugins") / "algorithms.cc"
@@ -123,6 +125,13 @@ def collectives(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def dtypes(ctx: Context, name: str) -> None:
+    """Every collective in every dtype."""
+    comm = new_comm(ctx, name)
+    sweep_of_collectives(comm, [1, 1000, 70_001], CPU)
+    comm.finalize()
+
+
 def messages(ctx: Context, name: str) -> None:
     """A ring of sends and receives, and the same in a batch, in the order that would deadlock."""
     comm = new_comm(ctx, name)
@@ -153,7 +162,7 @@ def one_limit_for_a_batch(ctx: Context, name: str) -> None:
         batch = comm.batch_op_create()
         for _ in range(6):
             batch.recv(torch.zeros(1), 1)
-        refused(".", lambda: batch.issue(False, timeout=timedelta(seconds=limit)))
+        refused(".", lambda: batch.issue(False, batch_limit(timedelta(seconds=limit))))
     else:
         never = threading.Event()
         for _ in range(6):
@@ -400,7 +409,7 @@ def user_algorithms(ctx: Context, name: str) -> None:
 
 def everything(ctx: Context, name: str, port: int) -> None:
     """In one pool: to start one takes longer than most of these."""
-    for function in (sweep, collectives, messages, one_limit_for_a_batch, errors, splits, training, user_algorithms):
+    for function in (sweep, collectives, messages, one_limit_for_a_batch, errors, splits, training):
         function(ctx, f"{name}.{function.__name__}")
     several(ctx, f"{name}.several", port)
 
@@ -416,6 +425,45 @@ def test_on_cpu_tensors(fresh_world: World, ranks: int, function: Callable[..., 
     fresh_world(ranks, open_group=False).call(function, unique_name("tc"), free_port())
 
 
-@pytest.mark.parametrize(("ranks", "function"), [(2, failures), (3, aborted)])
-def test_after_a_failure(fresh_world: World, ranks: int, function: Callable[..., None]) -> None:
-    fresh_world(ranks, open_group=False).call(function, unique_name("tc"))
+@pytest.mark.parametrize(
+    ("ranks", "function"), [(2, dtypes), (3, dtypes), (2, user_algorithms), (2, failures), (3, aborted)]
+)
+def test_in_a_world_of_its_own(fresh_world: World, ranks: int, function: Callable[..., None]) -> None:
+    fresh_world(ranks, open_group=False).call(function, unique_name("tc"), timeout_s=120)
+
+
+def through_c10d(ctx: Context, name: str) -> None:
+    """What TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 does: torch.distributed's groups are TorchComms' communicators."""
+    from torch.distributed import config
+
+    os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size))  # TorchComms asks for them
+    config.use_torchcomms = True
+    dist.init_process_group("cpu:tutti", store=ctx.store(name), rank=ctx.rank, world_size=ctx.size)
+    world = dist.group.WORLD
+    assert world is not None and "BackendWrapper" in type(world._get_backend(CPU)).__name__
+    assert world._get_backend(CPU).get_comm().get_backend() == "tutti"
+    one = torch.ones(1000)
+    dist.all_reduce(one)
+    same(one, torch.tensor(float(ctx.size)))
+    part = dist.new_group([0, 1])
+    if ctx.rank < 2:
+        dist.all_reduce(one, group=part)
+        same(one, torch.tensor(2.0 * ctx.size))
+    got = torch.zeros(ctx.size)
+    dist.all_gather_into_tensor(got, torch.tensor([float(ctx.rank)]))
+    same(got, torch.arange(ctx.size))
+    request = dist.irecv(one, (ctx.rank - 1) % ctx.size)
+    assert request is not None
+    dist.send(torch.full((1000,), float(ctx.rank)), (ctx.rank + 1) % ctx.size)
+    request.wait()
+    same(one, torch.tensor(float((ctx.rank - 1) % ctx.size)))
+    objects: list[Any] = [None] * ctx.size
+    dist.all_gather_object(objects, {"rank": ctx.rank})
+    assert objects == [{"rank": rank} for rank in range(ctx.size)]
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.skipif(bool(STAND_IN), reason="torch.distributed takes the real torchcomms only")
+def test_through_c10d(fresh_world: World) -> None:
+    fresh_world(3, open_group=False).call(through_c10d, unique_name("tc"))

@@ -12,7 +12,8 @@ import pytest
 import torch
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN, interface, new_comm, refused, same
+from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN, batch_limit, interface, new_comm, refused, same
+from torchcomms_sweep import sweep as sweep_of_collectives
 
 World = Callable[..., RankPool]
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -103,6 +104,14 @@ def collectives(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def dtypes(ctx: Context, name: str) -> None:
+    """Every collective in every dtype."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    sweep_of_collectives(comm, [1, 1000, 70_001], device)
+    comm.finalize()
+
+
 def messages(ctx: Context, name: str) -> None:
     device = device_of(ctx)
     comm = new_comm(ctx, name, device=device)
@@ -177,7 +186,7 @@ def waits_of_messages(ctx: Context, name: str) -> None:
         batch = comm.batch_op_create()
         batch.send(mine, after)
         batch.recv(got[1], before)
-        batch.issue(True, timeout=limit).wait()
+        batch.issue(True, batch_limit(limit)).wait()
 
     torch.cuda._sleep(1)
     mine.fill_(0.0)
@@ -296,7 +305,7 @@ def late(ctx: Context, name: str) -> None:
         store.wait(["raised"])
 
 
-ON_BOTH = [sweep, collectives, messages, streams, waits_of_messages, unwaited, windows, late]
+ON_BOTH = [sweep, collectives, dtypes, messages, streams, waits_of_messages, unwaited, windows, late]
 FUNCTIONS = [*ON_BOTH, futures_of_works] if STAND_IN else ON_BOTH
 
 
@@ -305,3 +314,10 @@ FUNCTIONS = [*ON_BOTH, futures_of_works] if STAND_IN else ON_BOTH
 def test_on_cuda_tensors(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
     pool = fresh_world(ranks, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda"})
     pool.call(function, unique_name("tc"), timeout_s=120)
+
+
+def test_where_gpus_cannot_reach_each_other(fresh_world: World) -> None:
+    """Data goes by way of pinned memory of the host, as between GPUs without peer access."""
+    pool = fresh_world(2, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda", "TUTTI_CUDA_TRANSPORT": "host"})
+    pool.call(collectives, unique_name("tc"), timeout_s=120)
+    pool.call(messages, unique_name("tc"), timeout_s=120)

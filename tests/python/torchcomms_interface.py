@@ -43,6 +43,13 @@ def new_comm(ctx: Context, name: str, *, stored: bool = True, device: torch.devi
     return interface().new_comm("tutti", device, name, **options)
 
 
+def batch_limit(timeout: timedelta) -> Any:
+    """The options of a batch that has this limit of time."""
+    options = interface().BatchP2POptions()
+    options.timeout = timeout
+    return options
+
+
 def refused(pattern: str, call: Callable[[], Any]) -> None:
     """A RuntimeError, as other backends of TorchComms raise. The real torchcomms checks some arguments first."""
     with pytest.raises(RuntimeError, match=pattern if STAND_IN else None):

@@ -266,6 +266,9 @@ struct Batch {
 
 void bind_batch(py::module_& module, Class& comm) {
   using Type = BatchSendRecv::P2POp::OpType;
+  py::class_<BatchP2POptions>(module, "BatchP2POptions")
+      .def(py::init<>())
+      .def_readwrite("timeout", &BatchP2POptions::timeout);
   py::class_<Batch>(module, "BatchSendRecv")
       .def("send",
            [](Batch& b, at::Tensor x, int peer) {
@@ -277,10 +280,8 @@ void bind_batch(py::module_& module, Class& comm) {
            })
       .def(
           "issue",
-          [](Batch& b, bool async, Given h, Timeout t) {
-            return b.comm->batch_op_issue(b.messages, async, with<BatchP2POptions>(h, t));
-          },
-          ASYNC, LIMIT);
+          [](Batch& b, bool async, const BatchP2POptions& o) { return b.comm->batch_op_issue(b.messages, async, o); },
+          ASYNC, py::arg("options") = BatchP2POptions(), Release());
   comm.def("batch_op_create", [](const BackendPtr& b) { return Batch{b, {}}; });
 }
 
