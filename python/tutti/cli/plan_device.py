@@ -21,7 +21,7 @@ DeviceOption = Annotated[Device, typer.Option("--device", help="Where it is to r
 GpuOption = Annotated[str, typer.Option("--gpu", help="With --device cuda: for which, a100, h100, h200 or b200.")]
 
 _PROCESSORS = {"a100": 108, "h100": 132, "h200": 132, "b200": 148}  # multiprocessors
-_MOST_BLOCKS = 64  # of a kernel of a group (docs/gpu.md)
+_MOST_BLOCKS = 256  # of a plan (docs/executor.md)
 _REGISTERS, _WARP, _UNIT = 65536, 32, 8  # of a multiprocessor; a thread has a multiple of 8
 _WARPS_TOGETHER = 4  # registers are given to so many at a time
 

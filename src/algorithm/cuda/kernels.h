@@ -34,6 +34,8 @@ const void* quantized_kernel_of(QuantizedPattern pattern, DataType dtype) noexce
 // Over FewMessages or ManyMessages.
 const void* message_kernel(bool many) noexcept;
 const void* probe_kernel() noexcept;
+// Takes TwinArgs alone.
+const void* twin_kernel() noexcept;
 
 // Every kernel there is: all are loaded before the first call, because loading one beside a kernel that waits for a
 // peer would wait for that kernel.

@@ -4,6 +4,7 @@
 #include "algorithm/cuda/messages.cuh"
 #include "algorithm/cuda/probe.cuh"
 #include "algorithm/cuda/serving_kernel_set.cuh"
+#include "algorithm/cuda/twin.cuh"
 
 namespace tutti::cuda {
 namespace {
@@ -41,6 +42,7 @@ __global__ void __launch_bounds__(kMostThreads)
     probe_pairs_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ProbeArgs args) {
   probe(GridTeam{}, world, args);
 }
+__global__ void twin_meeting_kernel(const __grid_constant__ TwinArgs args) { meet_twin(args); }
 
 template <class Kernel>
 const void* address(Kernel* kernel) {
@@ -116,11 +118,13 @@ const void* message_kernel(bool many) noexcept {
   return many ? address(&messages_kernel<ManyMessages>) : address(&messages_kernel<FewMessages>);
 }
 const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
+const void* twin_kernel() noexcept { return address(&twin_meeting_kernel); }
 
 std::vector<const void*> all_kernels() {
   std::vector<const void*> kernels{message_kernel(false),
                                    message_kernel(true),
                                    probe_kernel(),
+                                   twin_kernel(),
                                    meet_kernel(),
                                    uniform_kernel(false, Reducer::kAny),
                                    direct_kernel(Collective::kAllGather, Reducer::kAny)};

@@ -37,10 +37,9 @@ TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, con
   Block block(team, world.control, args);
   block.prepare();
   if (team.any(device::load_relaxed(world.control.poison) != 0)) return;
-  BlockState& state = world.state->blocks[team.block()];
+  std::uint64_t* const progress = progress_of(*world.state, team.block());
   const auto note = [&](std::uint32_t ended) {
-    if (args.ticket != 0 && team.worker() == 0)
-      device::store_relaxed(&state.progress, pack_progress(args.ticket, ended));
+    if (args.ticket != 0 && team.worker() == 0) device::store_relaxed(progress, pack_progress(args.ticket, ended));
   };
   if (!team.is_worker()) return;
   note(args.ticket - 1);

@@ -5,7 +5,7 @@
 
 #include "algorithm/plan/plan_cache.h"
 #include "base/collective_traits.h"
-#include "channel/cuda/scratch_layout.h"
+#include "channel/cuda/device_world.h"
 #include "executor/cuda/emit.h"
 #include "executor/program/serves.h"
 #include "plan/operations.h"
@@ -27,7 +27,7 @@ KernelText emit_plan(const std::string& text, const PlanSourceRequest& request, 
     throw_error(ErrorKind::kUnsupported, std::string("the plan ") + reason);
   }
   executor::DeviceLimits limits;
-  limits.blocks = cuda::kMaxBlocks;
+  limits.blocks = cuda::kMostPlanBlocks;
   const executor::DevicePlan device(plan, request.rank, limits);
   executor::EmitRequest emitted;
   emitted.variant.bytes = std::min(request.bytes, device.segment_bytes());

@@ -25,13 +25,20 @@ struct MessageState {
 TUTTI_DEVICE constexpr std::uint64_t pack_progress(std::uint32_t started, std::uint32_t ended) {
   return static_cast<std::uint64_t>(started) << 32 | ended;
 }
+// Blocks of a plan, at most. Each may have to meet each other, and counts each of them by itself.
+inline constexpr int kMostPlanBlocks = 256;
 struct RankState {
   BlockState blocks[kMaxBlocks];
+  std::uint64_t more_progress[kMostPlanBlocks - kMaxBlocks] = {};  // of a plan's blocks that are no other kernel's
   std::uint64_t message_progress[kMaxBlocks] = {};  // of the kernels of messages, by block
   MessageState messages[device::kMaxRanks][kMessageChannels];
   std::uint64_t failed = 0;
   std::uint64_t probe = 0;
 };
+// Of a collective's block.
+TUTTI_DEVICE std::uint64_t* progress_of(RankState& state, int block) {
+  return block < kMaxBlocks ? &state.blocks[block].progress : &state.more_progress[block - kMaxBlocks];
+}
 
 // What every call needs comes first: the fewer lines of parameters a small call touches, the sooner it starts.
 struct DeviceWorld {

@@ -112,7 +112,7 @@ void GpuGroup::connect(Store& store, bool on_device) {
   on_device_ = on_device;
   scratch_ = std::make_unique<SymmetricMemory>(
       store, symmetric_request(on_device ? "peer scratch" : "host scratch", layout().total_bytes()));
-  most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, wanted_blocks_);
+  most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, std::min(wanted_blocks_, kMaxBlocks));
   make_world();
 }
 

@@ -65,6 +65,9 @@ class GpuGroup {
   // Most blocks of a kernel, the same on all ranks: the least that a rank wants; and the blocks of ranks that share a
   // GPU wait for each other, so all of them must find room on it at once.
   int most_blocks() const noexcept { return most_blocks_; }
+  // The least that a rank wants alone; and the fewest multiprocessors of a rank's GPU.
+  int wanted_blocks() const noexcept { return wanted_blocks_; }
+  int processors() const noexcept { return scratch_->processors(); }
   // Most ranks on one GPU.
   int sharers() const noexcept { return scratch_->sharers(); }
   // Each rank has a GPU of its own, and peer memory lies on it: copy engines move bytes from GPU to GPU.
@@ -107,7 +110,7 @@ class GpuGroup {
   DeviceWorld world_;
   bool ll128_ = false;
   bool on_device_ = true;
-  int wanted_blocks_ = kMaxBlocks;  // least of all ranks' wishes
+  int wanted_blocks_ = kMostPlanBlocks;  // least of all ranks' wishes
   int most_blocks_ = kMaxBlocks;
   cudaStream_t stream_ = nullptr;  // make_stream()
   std::string transport_;

@@ -93,7 +93,7 @@ void CallLog::refresh() {
   if (!read_state_(state)) return;
   // What was issued since is not in `state`, and stays scheduled.
   const std::lock_guard lock(mutex_);
-  follow(collectives_, [&](int block) { return state.blocks[block].progress; });
+  follow(collectives_, [&](int block) { return *progress_of(state, block); });
   follow(messages_, [&](int block) { return state.message_progress[block]; });
 }
 

@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "algorithm/cuda/team.cuh"
+#include "channel/cuda/device_world.h"
+#include "communicator/cuda/plan_room.h"
 #include "communicator/cuda/quiet_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
@@ -32,6 +35,8 @@ CompileMode parse_compile_mode(const std::string& text) {
 CompiledPlans::CompiledPlans(const Options& options)
     : mode_(options.mode),
       logger_(options.logger),
+      processors_(options.processors),
+      sharers_(options.sharers),
       compiler_(options.cache_folder, architecture_of(options.device), options.nvrtc) {}
 
 CompiledPlans::~CompiledPlans() = default;
@@ -104,6 +109,12 @@ void CompiledPlans::load(Item& item) const {
   if (d.func_load != nullptr) check_driver(d.func_load(function), "cuFuncLoad");
   int registers = 0;
   check_driver(d.func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), "cuFuncGetAttribute");
+  // The plan was admitted by the interpreter's registers.
+  const int threads = item.code->workers() + kControlThreads;
+  int each = 0;
+  check_driver(d.blocks_a_processor(&each, function, threads, 0), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  const PlanRoom room = room_of(processors_, each, threads, sharers_, kMostPlanBlocks);
+  if (item.plan->blocks() > room.blocks) throw_error(ErrorKind::kUnsupported, room.why);
   item.kernel = {function, item.code->workers()};
 }
 

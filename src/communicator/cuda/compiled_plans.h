@@ -41,6 +41,8 @@ class CompiledPlans {
     std::string cache_folder;  // as of KernelStore
     std::string nvrtc;         // as of Nvrtc::load()
     Logger logger;
+    int processors = 1;  // as of room_of()
+    int sharers = 1;
   };
 
   explicit CompiledPlans(const Options& options);
@@ -75,6 +77,7 @@ class CompiledPlans {
 
   const CompileMode mode_;
   const Logger logger_;
+  const int processors_, sharers_;
   PlanCompiler compiler_;
   std::map<Key, Item> items_;
   int open_ = 0;  // items that are neither loaded nor given up; QuietDevice has the sum of all

@@ -231,16 +231,19 @@ void CudaCommunicatorImpl::log(const Call& call, const CallRecord& record, std::
 
 void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream) {
   void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
-  if (kernel.function != nullptr) {
-    check_driver(
-        driver().launch_kernel(kernel.function, static_cast<unsigned>(blocks), 1, 1,
-                               static_cast<unsigned>(workers + kControlThreads), 1, 1, 0, stream, parameters, nullptr),
-        "cuLaunchKernel");
-    return;
+  const auto grid = static_cast<unsigned>(blocks), threads = static_cast<unsigned>(workers + kControlThreads);
+  if (kernel.function != nullptr && kernel.together) {
+    check_driver(driver().launch_together(kernel.function, grid, 1, 1, threads, 1, 1, 0, stream, parameters),
+                 "cuLaunchCooperativeKernel");
+  } else if (kernel.function != nullptr) {
+    check_driver(driver().launch_kernel(kernel.function, grid, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr),
+                 "cuLaunchKernel");
+  } else if (kernel.together) {
+    check_cuda(cudaLaunchCooperativeKernel(kernel.symbol, dim3(grid), dim3(threads), parameters, 0, stream),
+               "cudaLaunchCooperativeKernel");
+  } else {
+    check_cuda(cudaLaunchKernel(kernel.symbol, dim3(grid), dim3(threads), parameters, 0, stream), "cudaLaunchKernel");
   }
-  check_cuda(cudaLaunchKernel(kernel.symbol, dim3(static_cast<unsigned>(blocks)),
-                              dim3(static_cast<unsigned>(workers + kControlThreads)), parameters, 0, stream),
-             "cudaLaunchKernel");
 }
 
 void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) {

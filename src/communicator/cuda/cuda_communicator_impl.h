@@ -40,6 +40,7 @@ struct Kernel {
   Kernel(CUfunction loaded) : function(loaded) {}
   const void* symbol = nullptr;
   CUfunction function = nullptr;
+  bool together = false;  // its blocks wait for each other: DevicePlans::together()
 };
 
 // A number for a choice: part of what ranks compare.
@@ -117,6 +118,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // The kernel of a call that runs no plan.
   Choice kernel_for(const Call& call) const;
   void run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream);
+  PlanRoom plan_room(int workers) const;
   CompiledPlans::Options compile_options() const;
   void load_compiled(const Call& call, const TablePlan& plan, cudaStream_t stream);
   void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "algorithm/cuda/kernels.h"
 #include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/twin.cuh"
 #include "base/collective_traits.h"
 #include "base/rounding.h"
 #include "device/cuda/cuda_check.h"
@@ -38,10 +40,43 @@ DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& co
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
     // Here, where no kernel waits.
     chunks_.push_back({allocate(kChunkBytes), kChunkBytes});
+    together_ = try_together();
   } catch (...) {
     release();
     throw;
   }
+}
+
+// A miss by a GPU that is busy does no harm: then blocks are launched one by one.
+bool DevicePlans::try_together() {
+  constexpr std::uint64_t kLimitNs = 20'000'000;
+  std::uint64_t words[4] = {};
+  auto* const memory = reinterpret_cast<std::uint64_t*>(chunks_.front().memory);  // records come later
+  upload(memory, words, sizeof words);
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t other = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+  cudaError_t error = cudaSuccess;
+  for (int twin = 0; twin < 2; ++twin) {
+    TwinArgs args{memory, twin, kLimitNs};
+    void* parameters[] = {&args};
+    const cudaError_t launched =
+        cudaLaunchCooperativeKernel(twin_kernel(), dim3(1), dim3(1), parameters, 0, twin == 0 ? stream_ : other);
+    if (error == cudaSuccess) error = launched;
+  }
+  for (const cudaStream_t stream : {stream_, other}) {
+    const cudaError_t ended = cudaStreamSynchronize(stream);
+    if (error == cudaSuccess) error = ended;
+  }
+  static_cast<void>(cudaStreamDestroy(other));
+  if (error != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());  // the GPU has no such launches
+    return false;
+  }
+  check_cuda(cudaMemcpyAsync(words, memory, sizeof words, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+  check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  return words[2] != 0 && words[3] != 0;
 }
 
 std::size_t DevicePlans::bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept {

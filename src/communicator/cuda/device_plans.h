@@ -45,6 +45,10 @@ class DevicePlans {
   executor::CompiledArgs compiled_args(const TablePlan& plan, const Call& call, std::size_t begin) const;
   executor::PlanArgs args(const TablePlan& plan, const Call& call, std::size_t begin);
   CompiledPlans& compiled_plans() noexcept { return compiled_; }
+  // Kernels may be launched cooperatively: all their blocks at once, or none yet. (Blocks that come one by one can be
+  // kept from each other by other plans' that do, too.) CUDA does not say whether such kernels run beside each other,
+  // as those of ranks that share a GPU must, and those of several communicators. So it is tried.
+  bool together() const noexcept { return together_; }
   // "plan:NAME+compiled": of calls that ran so.
   const std::string& compiled_name(const TablePlan& plan) const { return placed_.at(&plan).compiled_name; }
   // A captured call's records are kept for its graph.
@@ -77,6 +81,7 @@ class DevicePlans {
   executor::DeviceVariant segment_of(const TablePlan& plan, const Call& call, std::size_t begin) const;
   static void place_user(const TablePlan& plan, const Call& call, std::size_t begin,
                          const executor::DeviceVariant& variant, std::byte* (&user)[2 * executor::kUserBlocks]);
+  bool try_together();
   const Uploaded& uploaded(const TablePlan& plan, const executor::DeviceVariant& variant);
   std::byte* take(std::size_t bytes);
   std::byte* allocate(std::size_t bytes);
@@ -96,6 +101,7 @@ class DevicePlans {
   std::size_t used_ = 0;               // of all
   std::map<Key, Uploaded> uploaded_;
   bool captured_ = false;
+  bool together_ = false;
   CompiledPlans compiled_;
 };
 

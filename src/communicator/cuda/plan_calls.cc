@@ -1,5 +1,6 @@
 // CudaCommunicator's calls that run a plan: where plans come from, who chooses, segments.
 #include <algorithm>
+#include <limits>
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
@@ -37,8 +38,9 @@ std::vector<std::uint64_t> CudaCommunicatorImpl::admit(Store& store, const std::
   throw_if_failed();
   collectives_.wait();  // allocating waits for kernels, which may wait for ranks that do the same
   const std::string name = "plans/" + std::to_string(offers_++);
-  PlanOffer offer(algorithms, plans_ != nullptr ? &plans_->table() : nullptr, rank_, size_, group_->most_blocks(),
-                  chooses);
+  PlanOffer offer(
+      algorithms, plans_ != nullptr ? &plans_->table() : nullptr, rank_, size_,
+      [this](int workers) { return plan_room(workers); }, chooses);
   lock.unlock();
   offer.agree(tutti::exchange(store, group_->id(), name, rank_, size_, offer.text(), group_->exchange_timeout()));
   std::vector<std::unique_ptr<TablePlan>> plans = offer.take_new();
@@ -48,13 +50,33 @@ std::vector<std::uint64_t> CudaCommunicatorImpl::admit(Store& store, const std::
   const std::size_t bytes = DevicePlans::bytes_of(plans);
   std::shared_ptr<SymmetricMemory> memory = bytes > 0 ? group_->allocate(store, name, bytes) : nullptr;
   lock.lock();
-  if (plans_ == nullptr) plans_ = std::make_shared<DevicePlans>(*group_, compile_options());
+  if (plans_ == nullptr) {
+    plans_ = std::make_shared<DevicePlans>(*group_, compile_options());
+    if (!plans_->together()) logger_.info("the blocks of plans come one by one: kernels that come whole do not meet");
+  }
   plans_->add(std::move(plans), std::move(memory));
   return offer.identities();
 }
 
+// By the kernel that has least of it: which of them a plan runs, its calls say.
+PlanRoom CudaCommunicatorImpl::plan_room(int workers) const {
+  const int threads = workers + kControlThreads;
+  int each = std::numeric_limits<int>::max();
+  for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
+    int held = 0;
+    check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&held, plan_kernel_of(reducer), threads, 0),
+               "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+    each = std::min(each, held);
+  }
+  return room_of(group_->processors(), each, threads, group_->sharers(), group_->wanted_blocks());
+}
+
 CompiledPlans::Options CudaCommunicatorImpl::compile_options() const {
-  return {compile_mode_, group_->device(), cache_folder(*options_.config), options_.config->nvrtc, logger_};
+  CompiledPlans::Options options{compile_mode_, group_->device(), cache_folder(*options_.config),
+                                 options_.config->nvrtc, logger_};
+  options.processors = group_->processors();
+  options.sharers = group_->sharers();
+  return options;
 }
 
 CallShape CudaCommunicatorImpl::plan_shape_of(const Call& call) const noexcept {
@@ -162,6 +184,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   for (std::size_t begin = 0; begin < bytes; begin += plan.device->segment_bytes()) {
     const auto run = [&](Kernel kernel, int workers, auto args) {
       args.fingerprint = record.hash;
+      kernel.together = plans_->together();
       last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
     };
     if (const CompiledPlans::Kernel* compiled = plans_->compiled(plan, call, begin)) {

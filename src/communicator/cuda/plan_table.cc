@@ -58,7 +58,7 @@ struct Offered {
 }  // namespace
 
 PlanOffer::PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, int rank, int size,
-                     int blocks, bool chooses)
+                     const RoomFor& room_for, bool chooses)
     : rank_(rank), size_(size), chooses_(chooses) {
   for (const UserAlgorithmPtr& algorithm : algorithms) {
     const PlanFile* const file = plan_of(*algorithm);
@@ -80,10 +80,12 @@ PlanOffer::PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const Plan
     new_.push_back(std::move(made));
   }
   executor::DeviceLimits limits;
-  limits.blocks = blocks;
   limits.bytes = std::min(kMostBytes, kMostBytesTogether / std::max<std::size_t>(1, new_.size()) / 4096 * 4096);
   for (const auto& plan : new_) {
     try {
+      const PlanRoom room = room_for(executor::DevicePlan::threads_of(*plan->plan));
+      limits.blocks = room.blocks;
+      limits.why_blocks = room.why;
       plan->device = std::make_shared<executor::DevicePlan>(plan->plan, rank, limits);
     } catch (const Error& error) {
       plan->unfit = error.what();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "algorithm/algorithm.h"
+#include "communicator/cuda/plan_room.h"
 #include "executor/cuda/device_plan.h"
 #include "plan/structure.h"
 #include "tutti/call.h"
@@ -41,10 +42,13 @@ class PlanTable;
 
 class PlanOffer {
  public:
+  // How many blocks of so many workers the GPU holds at once.
+  using RoomFor = std::function<PlanRoom(int workers)>;
+
   // Tries those that `table` (null: none) has not got, each with its part of the memory that plans have together. Left
   // out is what is no plan, and what is for other numbers of ranks. `chooses`: a function chooses among them.
-  PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, int rank, int size, int blocks,
-            bool chooses);
+  PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, int rank, int size,
+            const RoomFor& room_for, bool chooses);
 
   // For the other ranks.
   std::string text() const;

@@ -50,6 +50,8 @@ Driver load() {
   find(d.module_get_function, "cuModuleGetFunction");
   find(d.func_get_attribute, "cuFuncGetAttribute");
   find(d.launch_kernel, "cuLaunchKernel");
+  find(d.launch_together, "cuLaunchCooperativeKernel");
+  find(d.blocks_a_processor, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   find(d.func_load, "cuFuncLoad", 12040, false);
   return d;
 }

@@ -30,6 +30,8 @@ struct Driver {
   decltype(&cuModuleGetFunction) module_get_function;
   decltype(&cuFuncGetAttribute) func_get_attribute;
   decltype(&cuLaunchKernel) launch_kernel;
+  decltype(&cuLaunchCooperativeKernel) launch_together;
+  decltype(&cuOccupancyMaxActiveBlocksPerMultiprocessor) blocks_a_processor;
   CUresult (*func_load)(CUfunction function);  // null before 12.4: functions load when their attributes are asked for
 };
 

@@ -28,9 +28,10 @@ DevicePlan::DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank
   }
   for (const plan::Rank& one : this->plan().ranks) blocks_ = std::max(blocks_, one.blocks.size());
   if (blocks_ > static_cast<std::size_t>(limits.blocks)) {
-    refuse(this->plan(), "its " + std::to_string(blocks_) +
-                             " thread blocks wait for each other, and a kernel of this " + "group has at most " +
-                             std::to_string(limits.blocks) + " at once");
+    refuse(this->plan(), "its " + std::to_string(blocks_) + " thread blocks wait for each other, and " +
+                             (limits.why_blocks.empty() ? "a kernel of this group has at most " +
+                                                              std::to_string(limits.blocks) + " at once"
+                                                        : limits.why_blocks));
   }
   blocks_ = std::max<std::size_t>(1, this->plan().ranks[static_cast<std::size_t>(rank)].blocks.size());
   segment_bytes_ = choose_segment(limits.bytes);
@@ -119,7 +120,9 @@ void DevicePlan::shorten_segment() {
   }
 }
 
-int DevicePlan::threads() const noexcept { return std::clamp(plan().threads_per_block / 32 * 32, 32, kMostThreads); }
+int DevicePlan::threads_of(const plan::Plan& plan) noexcept {
+  return std::clamp(plan.threads_per_block / 32 * 32, 32, kMostThreads);
+}
 
 void DevicePlan::add_slot(const SlotKey& key, std::uint64_t initial) {
   if (slots_.try_emplace(key, static_cast<std::uint32_t>(initial_slots_.size())).second) {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -33,6 +34,7 @@ namespace tutti::executor {
 struct DeviceLimits {
   int blocks = 1;                  // of a kernel, all at once
   std::size_t bytes = 16UL << 20;  // of memory that peers map
+  std::string why_blocks{};        // "the GPU has room for ...": why not more; may be empty
 };
 
 // What the records of a rank depend on beside the plan.
@@ -70,7 +72,8 @@ class DevicePlan {
   std::size_t memory_bytes() const noexcept { return memory_bytes_; }    // the same on all ranks
   std::size_t segment_bytes() const noexcept { return segment_bytes_; }  // of a rank block, at most; the same too
   int blocks() const noexcept { return static_cast<int>(blocks_); }
-  int threads() const noexcept;  // whole warps, without the control warp
+  int threads() const noexcept { return threads_of(plan()); }
+  static int threads_of(const plan::Plan& plan) noexcept;  // whole warps, without the control warp
   std::uint32_t halves() const noexcept { return plan().double_scratch ? 2 : 1; }
 
   // The rank's own memory: invocations by block (first), slots (at slots_offset()), words.

@@ -73,9 +73,9 @@ class HostPlan {
   }
 
   // One call, with segments as a communicator cuts it. `workers` 0: a block is one thread. `silent`: a rank that does
-  // not come.
+  // not come. `ticket`: of an eager call.
   void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op, int workers = 0,
-           int silent = -1, std::uint32_t fingerprint = 77, const Compiled& compiled = {}) {
+           int silent = -1, std::uint32_t fingerprint = 77, const Compiled& compiled = {}, std::uint32_t ticket = 0) {
     const std::size_t step = plan(0).segment_bytes();
     for (std::size_t begin = 0; begin < block_bytes; begin += step) {
       std::vector<executor::PlanArgs> args;
@@ -87,6 +87,7 @@ class HostPlan {
             variant_of(plan(r).plan(), r, call, std::min(step, block_bytes - begin), block_bytes, op);
         records.push_back(plan(r).records(variant, placement(r)));
         args.push_back(args_of(r, call, begin, block_bytes, dtype, op, fingerprint));
+        args.back().ticket = ticket;
         chosen.push_back(compiled ? compiled(r, variant, dtype, op) : nullptr);
       }
       std::vector<std::thread> threads;

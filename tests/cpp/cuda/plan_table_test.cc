@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "algorithm/user/algorithm_source.h"
+#include "channel/cuda/device_world.h"
 #include "executor/executor_plans.h"
 #include "plan/writer.h"
 #include "tutti/error.h"
@@ -12,7 +13,12 @@
 namespace tutti::cuda {
 namespace {
 
-constexpr int kSize = 2, kBlocks = 64;
+constexpr int kSize = 2;
+
+// So many blocks, of whatever threads.
+PlanOffer::RoomFor room(int blocks = 64) {
+  return [blocks](int) { return PlanRoom{blocks, ""}; };
+}
 
 UserAlgorithmPtr made(plan::Plan plan, const std::string& name) {
   plan.name = name;
@@ -39,12 +45,11 @@ CallShape sum_of(std::size_t bytes) {
 struct Tables {
   PlanTable tables[kSize];
 
-  std::vector<std::uint64_t> offer(const std::vector<UserAlgorithmPtr>& algorithms, int blocks = kBlocks,
-                                   bool chooses = false) {
+  std::vector<std::uint64_t> offer(const std::vector<UserAlgorithmPtr>& algorithms, bool chooses = false) {
     std::vector<PlanOffer> offers;
     std::vector<std::string> texts;
     for (int r = 0; r < kSize; ++r) {
-      offers.emplace_back(algorithms, &tables[r], r, kSize, blocks, chooses);
+      offers.emplace_back(algorithms, &tables[r], r, kSize, room(), chooses);
       texts.push_back(offers.back().text());
     }
     for (int r = 0; r < kSize; ++r) {
@@ -94,7 +99,7 @@ TEST(PlanTable, TheProgramsPlansComeBeforeThoseOfFilesInTheirOrder) {
 TEST(PlanTable, AFunctionsAnswerCountsWhereItFitsAndElseTheFiles) {
   const auto ring = made(plan::ring_all_reduce(kSize), "ring"), file = made(plan::two_step_all_reduce(kSize), "file");
   Tables both;
-  const auto files = both.offer({file}), given = both.offer({ring}, kBlocks, true);
+  const auto files = both.offer({file}), given = both.offer({ring}, true);
   PlanTable& table = both.tables[1];
   table.set_files(files);
   table.install(given, [&](const AlgorithmRequest&) { return ring; });
@@ -115,7 +120,7 @@ TEST(PlanTable, KeepsNothingOfTheProgram) {
   const std::weak_ptr<const UserAlgorithm> held = ring;
   const auto function = std::make_shared<int>();
   Tables both;
-  const auto given = both.offer({ring}, kBlocks, true);
+  const auto given = both.offer({ring}, true);
   both.tables[0].install(given, [function](const AlgorithmRequest&) { return nullptr; });
   ring.reset();
   EXPECT_TRUE(held.expired());
@@ -155,15 +160,15 @@ TEST(PlanTable, ThePlanOfAFileIsTheOneThatAProgramGives) {
   EXPECT_EQ(again->identity(), ring->identity());
   Tables both;
   both.offer({ring});
-  EXPECT_EQ(PlanOffer({again}, &both.tables[0], 0, kSize, kBlocks, false).take_new().size(), 0U);
+  EXPECT_EQ(PlanOffer({again}, &both.tables[0], 0, kSize, room(), false).take_new().size(), 0U);
 }
 
 TEST(PlanTable, RanksThatOfferOthersAllRaise) {
   const auto ring = made(plan::ring_all_reduce(kSize), "ring"), other = made(plan::two_step_all_reduce(kSize), "other");
   const auto text_of = [&](const std::vector<UserAlgorithmPtr>& list, bool chooses) {
-    return PlanOffer(list, nullptr, 1, kSize, kBlocks, chooses).text();
+    return PlanOffer(list, nullptr, 1, kSize, room(), chooses).text();
   };
-  PlanOffer mine({ring}, nullptr, 0, kSize, kBlocks, false);
+  PlanOffer mine({ring}, nullptr, 0, kSize, room(), false);
   const Error named = error_of([&] { mine.agree({mine.text(), text_of({other}, false)}); });
   EXPECT_EQ(named.kind(), ErrorKind::kMismatch);
   EXPECT_NE(std::string(named.what()).find("rank 0 ring ("), std::string::npos) << named.what();
@@ -177,7 +182,7 @@ TEST(PlanTable, RanksThatOfferOthersAllRaise) {
 // Of what one rank alone cannot place, the others are told, and leave it too.
 TEST(PlanTable, WhatOneRankCannotRunNoneDoes) {
   const auto two_step = made(plan::two_step_all_reduce(kSize), "two_step");
-  PlanOffer here({two_step}, nullptr, 0, kSize, kBlocks, false), there({two_step}, nullptr, 1, kSize, 1, false);
+  PlanOffer here({two_step}, nullptr, 0, kSize, room(), false), there({two_step}, nullptr, 1, kSize, room(1), false);
   const std::vector<std::string> texts{here.text(), there.text()};
   here.agree(texts);
   there.agree(texts);
@@ -202,14 +207,45 @@ TEST(PlanTable, ManyPlansTogetherHaveABound) {
   std::vector<UserAlgorithmPtr> many;
   for (int i = 0; i < 40; ++i) many.push_back(made(plan::ring_all_reduce(kSize), "ring" + std::to_string(i)));
   std::size_t total = 0;
-  for (const auto& plan : PlanOffer(many, nullptr, 0, kSize, kBlocks, false).take_new()) {
+  for (const auto& plan : PlanOffer(many, nullptr, 0, kSize, room(), false).take_new()) {
     ASSERT_NE(plan->device, nullptr) << plan->unfit;
     total += plan->device->memory_bytes();
   }
   EXPECT_LE(total, std::size_t{256} << 20);
   EXPECT_GT(total, std::size_t{200} << 20);
-  const auto alone = PlanOffer({many.front()}, nullptr, 0, kSize, kBlocks, false).take_new();
+  const auto alone = PlanOffer({many.front()}, nullptr, 0, kSize, room(), false).take_new();
   EXPECT_GT(alone.front()->device->memory_bytes(), std::size_t{12} << 20);
+}
+
+// The bound of a plan's blocks, and the numbers that it comes from.
+TEST(PlanRoom, IsWhatTheGpuHoldsForEachRankOnIt) {
+  EXPECT_EQ(room_of(132, 1, 544, 1, kMostPlanBlocks).blocks, 132);
+  const PlanRoom shared = room_of(132, 1, 544, 4, kMostPlanBlocks);
+  EXPECT_EQ(shared.blocks, 33);
+  EXPECT_EQ(shared.why,
+            "the GPU has room for 33 of them: 132 multiprocessors with 1 block of 544 threads each, which 4 ranks share");
+  EXPECT_EQ(room_of(132, 5, 96, 4, kMostPlanBlocks).blocks, 165);
+  EXPECT_EQ(room_of(132, 5, 96, 1, kMostPlanBlocks).why, "a kernel has at most 256 at once");
+  const PlanRoom wanted = room_of(132, 1, 544, 1, 8);
+  EXPECT_EQ(wanted.blocks, 8);
+  EXPECT_EQ(wanted.why, "a kernel of this group has at most 8 at once (TUTTI_CUDA_MAX_BLOCKS)");
+  EXPECT_EQ(room_of(4, 1, 544, 8, kMostPlanBlocks).blocks, 0);
+}
+
+// Plans of few threads have more blocks: each offer asks for its own.
+TEST(PlanRoom, IsAskedForThePlansThreads) {
+  plan::Plan narrow = plan::two_step_all_reduce(kSize), wide = narrow;
+  narrow.threads_per_block = 64;
+  wide.threads_per_block = 1024;
+  const auto narrow_plan = made(narrow, "narrow"), wide_plan = made(wide, "wide");
+  PlanOffer offer(
+      {narrow_plan, wide_plan}, nullptr, 0, kSize,
+      [](int workers) { return room_of(2, workers == 64 ? 5 : 1, workers, 1, kMostPlanBlocks); }, false);
+  const auto plans = offer.take_new();
+  EXPECT_EQ(plans[0]->unfit, "");
+  EXPECT_EQ(plans[1]->unfit,
+            "plan \"wide\" on GPUs: its 3 thread blocks wait for each other, and the GPU has room for 2 of them: 2 "
+            "multiprocessors with 1 block of 512 threads each");
 }
 
 }  // namespace
