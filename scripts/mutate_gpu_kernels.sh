@@ -161,7 +161,8 @@ once() {
   [ "${only:-emission}" = emission ] || return 0
   local file
   for file in "$@"; do
-    g++ -std=c++20 -O1 -DTUTTI_EXPLORED_PROGRAMS='"tests/cpp/plan/explorer/programs"' -Iinclude -Isrc -Itests/cpp \
+    g++ -std=c++20 -O1 -DTUTTI_EXPLORED_PROGRAMS='"tests/cpp/plan/explorer/programs"' \
+      -DTUTTI_REPLICATED_PROGRAMS='"tests/cpp/cuda/replicated"' -Iinclude -Isrc -Itests/cpp \
       -c "$file" -o "$work/$(basename "$file" .cc).o" || exit 2
   done
 }

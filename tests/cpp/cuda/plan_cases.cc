@@ -15,9 +15,11 @@ namespace tutti::cuda::test {
 using plan::NamedPlan;
 using plan::Plan;
 
-std::vector<NamedPlan> programs() {
+namespace {
+
+std::vector<NamedPlan> plans_in(const char* folder) {
   std::vector<NamedPlan> list;
-  for (const auto& entry : std::filesystem::directory_iterator(TUTTI_EXPLORED_PROGRAMS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path());
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     list.push_back({entry.path().stem().string(), std::make_shared<const Plan>(plan::read_plan(text))});
@@ -25,6 +27,11 @@ std::vector<NamedPlan> programs() {
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return list;
 }
+
+}  // namespace
+
+std::vector<NamedPlan> programs() { return plans_in(TUTTI_EXPLORED_PROGRAMS); }
+std::vector<NamedPlan> replicated_programs() { return plans_in(TUTTI_REPLICATED_PROGRAMS); }
 
 std::shared_ptr<const Plan> any_reduction(Plan plan) {
   for (plan::Rank& rank : plan.ranks) {

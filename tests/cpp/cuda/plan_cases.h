@@ -21,6 +21,8 @@ struct PlanRequest {
 
 // The programs that come with the language, for three ranks.
 std::vector<plan::NamedPlan> programs();
+// Some for two ranks, in several instances that share the work.
+std::vector<plan::NamedPlan> replicated_programs();
 
 // The plan with each of its reductions left open.
 std::shared_ptr<const plan::Plan> any_reduction(plan::Plan plan);

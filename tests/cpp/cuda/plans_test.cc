@@ -17,7 +17,8 @@ using plan::Plan;
 TEST(PlansOnGpus, GiveTheBitsOfTheExecutorForCpus) {
   auto all = programs();
   for (auto& named : plan::plans_of_every_operation(2)) all.push_back(std::move(named));
-  ASSERT_GE(all.size(), 45u);
+  for (auto& named : replicated_programs()) all.push_back(std::move(named));
+  ASSERT_GE(all.size(), 55u);
   for (const auto& [name, plan] : all) {
     Twin twin(plan, 1 << 16);
     std::uint64_t seed = 0;
@@ -58,6 +59,56 @@ TEST(PlansOnGpus, EveryTypeAndOperation) {
       }
     }
     EXPECT_GT(pairs, 100);
+  }
+}
+
+// Past 64 operations and 16 channels of a thread block, and past the 64 blocks that other kernels have.
+TEST(PlansOnGpus, LongBlocksAndManyOfThem) {
+  const auto longest = std::make_shared<const Plan>(plan::long_all_gather(2, 40, 20));
+  ASSERT_GT(longest->ranks[0].blocks[0].operations.size(), 128u);
+  ASSERT_GT(longest->ranks[0].blocks[0].channels[static_cast<int>(plan::ChannelKind::kMemory)].size(), 16u);
+  const auto widest = std::make_shared<const Plan>(plan::wide_all_gather(2, kMaxBlocks + 6));
+  for (const auto& plan : {longest, widest}) {
+    Twin twin(plan, 1 << 14, {kMostPlanBlocks, 1UL << 20});
+    for (std::uint64_t seed = 1; seed <= 2; ++seed) {
+      ASSERT_EQ(twin.fault({8004, DataType::kInt32}, seed), "") << plan->name;
+    }
+  }
+  // All blocks of the wide plan tell how far they are.
+  HostPlan device(widest, {kMostPlanBlocks, 1UL << 20});
+  std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(4096));
+  device.run({{memory[0].data(), memory[1].data()}, {memory[2].data(), memory[3].data()}}, 1000, DataType::kInt32,
+             ReduceOp::kSum, 0, -1, 77, {}, 5);
+  for (int b = 0; b < kMaxBlocks + 6; ++b) {
+    EXPECT_EQ(*progress_of(*device.worlds.world(1).state, b), pack_progress(5, 5)) << b;
+  }
+}
+
+// Offsets and lengths of more than 32 bits, in memory that is not there.
+TEST(PlansOnGpus, NumbersPastFourGigabytes) {
+  constexpr std::size_t kBytes = (std::size_t{5} << 30) + 4;
+  for (const auto& made : {plan::wide_all_gather(2, 1), plan::packet_two_step_all_reduce(2)}) {
+    const executor::DevicePlan device(std::make_shared<const Plan>(made), 1, {64, std::size_t{1} << 40});
+    ASSERT_GT(device.segment_bytes(), kBytes);
+    executor::DeviceMemory nowhere;
+    const std::uint64_t ranks[] = {std::uint64_t{1} << 44, std::uint64_t{2} << 44};
+    for (const std::uint64_t at : ranks) nowhere.ranks.push_back(reinterpret_cast<std::byte*>(at));
+    nowhere.state = reinterpret_cast<std::byte*>(std::uint64_t{3} << 44);
+    const executor::DeviceRecords records = device.records({.bytes = kBytes}, nowhere);
+    std::uint64_t moved = 0, farthest = 0;
+    for (const executor::DeviceOp& op : records.ops) {
+      const bool word = op.code == executor::DeviceCode::kSignal || op.code == executor::DeviceCode::kWait;
+      if (word) continue;
+      moved = std::max(moved, op.bytes);
+      for (std::uint32_t i = 0; i < op.sources + op.targets; ++i) {
+        const executor::DeviceOperand& operand = records.operands[op.first + i];
+        const std::uint64_t base = operand.place != executor::kFixed ? 0 : operand.value >= ranks[1] ? ranks[1] : ranks[0];
+        farthest = std::max(farthest, operand.value - base + std::uint64_t{operand.extra} * 16);
+        ASSERT_LT(operand.value - base, device.memory_bytes()) << made.name;
+      }
+    }
+    EXPECT_GT(moved, std::uint64_t{1} << 31) << made.name;
+    EXPECT_GT(farthest, std::uint64_t{1} << 32) << made.name;
   }
 }
 

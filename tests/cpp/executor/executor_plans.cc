@@ -254,6 +254,46 @@ Plan read_reduce(std::int32_t ranks, std::int32_t root) {
   return finished(builder);
 }
 
+Plan wide_all_gather(std::int32_t ranks, std::int32_t blocks) {
+  PlanBuilder builder(PlanCollective::kAllGather, ranks, 1, ranks, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    for (std::int32_t b = 0; b < blocks; ++b) {
+      const auto block = builder.at(r, b);
+      const auto in_part = [&] { block.operations().back().part = GroupPart{b, blocks}; };
+      meet_all(block, r, ranks, b, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
+      block.copy(local(kI, 0), local(kO, r));
+      in_part();
+      for_peers(r, ranks, [&](std::int32_t peer) {
+        block.put(peer, local(kI, 0), kO, r);
+        in_part();
+      });
+      block.nop();
+      meet_all(block, r, ranks, b);
+      block.barrier(1, blocks);
+    }
+  }
+  return finished(builder);
+}
+
+Plan long_all_gather(std::int32_t ranks, std::int32_t puts, std::int32_t channels) {
+  PlanBuilder builder(PlanCollective::kAllGather, ranks, puts, ranks * puts, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
+    for (std::int32_t k = 0; k < puts; ++k) {
+      block.copy(local(kI, k), local(kO, r * puts + k));
+      for_peers(r, ranks, [&](std::int32_t peer) {
+        block.put(peer, local(kI, k), kO, r * puts + k).nop().signal(peer, 1 + k % channels);
+      });
+    }
+    for (std::int32_t k = 0; k < puts; ++k) {
+      for_peers(r, ranks, [&](std::int32_t peer) { block.wait(peer, 1 + k % channels); });
+    }
+    block.nop();
+  }
+  return finished(builder);
+}
+
 std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t unit) {
   std::vector<NamedPlan> list;
   const auto add = [&list](std::string name, Plan made) {

@@ -37,6 +37,10 @@ Plan put_gather(std::int32_t ranks, std::int32_t root);
 Plan get_scatter(std::int32_t ranks, std::int32_t root);
 // The root reads from all.
 Plan read_reduce(std::int32_t ranks, std::int32_t root);
+// By put, each of `blocks` thread blocks a part of it, all of which meet at the end.
+Plan wide_all_gather(std::int32_t ranks, std::int32_t blocks);
+// One thread block a rank puts `puts` chunks, each with a signal, over as many channels to each peer as are named.
+Plan long_all_gather(std::int32_t ranks, std::int32_t puts, std::int32_t channels);
 
 struct NamedPlan {
   std::string name;

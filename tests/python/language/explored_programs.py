@@ -1,8 +1,9 @@
-"""The programs whose mutants the explorer of tests/cpp/plan/explorer tries, as plans in files.
+"""Programs as plans in files, for tests in C++.
 
     python tests/python/language/explored_programs.py
 
-writes them to tests/cpp/plan/explorer/programs. A test makes sure that they are what the programs give.
+writes those whose mutants the explorer of tests/cpp/plan/explorer tries to its folder ``programs``, and programs of
+several instances to tests/cpp/cuda/replicated. A test makes sure that they are what the programs give.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 
 from test_language_builtins import spec_of
 
-from tutti.language import AlgoSpec, Broadcast, CollectiveProgram, ProgramError
+from tutti.language import AlgoSpec, Broadcast, CollectiveProgram, ProgramError, ReplicationPolicy
 from tutti.language.builtins import BUILTINS
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "tests/cpp/plan/explorer/programs"
+REPLICATED = ROOT / "tests/cpp/cuda/replicated"
 sys.path.insert(0, str(ROOT / "examples/plans"))
 
 
@@ -37,18 +39,32 @@ def explored_programs() -> Iterator[tuple[str, CollectiveProgram]]:
     yield "broadcast_pipelined_3", pipelined_broadcast(spec)
 
 
-def texts() -> dict[str, str]:
-    """The content of each file."""
-    return {f"{name}.json": program.to_json(indent=None, origin=False) + "\n" for name, program in explored_programs()}
+def replicated_programs() -> Iterator[tuple[str, CollectiveProgram]]:
+    """For two ranks, by either policy."""
+    for policy, instances in ((ReplicationPolicy.interleaved, 4), (ReplicationPolicy.none, 3)):
+        for kind, algorithm in (("allreduce", "ring"), ("allreduce", "two_shot"), ("alltoall", "pairwise")):
+            more = {"instances": instances, "replication_policy": policy}
+            program = BUILTINS[kind, algorithm](spec_of(kind, 2, nranks_per_node=2, **more))
+            yield f"{kind}_{algorithm}_2_{policy}", program
+
+
+def texts() -> dict[Path, dict[str, str]]:
+    """The content of each file, by folder."""
+    folders = {FOLDER: explored_programs(), REPLICATED: replicated_programs()}
+    return {
+        folder: {f"{name}.json": program.to_json(indent=None, origin=False) + "\n" for name, program in programs}
+        for folder, programs in folders.items()
+    }
 
 
 def main() -> None:
     """Writes the files."""
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.json"):
-        old.unlink()
-    for name, text in texts().items():
-        (FOLDER / name).write_text(text)
+    for folder, files in texts().items():
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("*.json"):
+            old.unlink()
+        for name, text in files.items():
+            (folder / name).write_text(text)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 // profilers), under which ranks in kernels of their own would wait for each other for ever.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
+
 #include "algorithm/cuda/kernel_set.cuh"
 #include "algorithm/cuda/messages.cuh"
 #include "algorithm/cuda/plan_add_rms_norm.h"
@@ -11,6 +14,10 @@
 #include "cuda/collective_case.h"
 #include "cuda/norm_case.h"
 #include "cuda/quantized_case.h"
+#include "executor/cuda/device_plan.h"
+#include "executor/executor_plans.h"
+#include "plan/operations.h"
+#include "plan/structure.h"
 
 namespace tutti::cuda::test {
 namespace {
@@ -75,6 +82,20 @@ __global__ void sum_of_codes_kernel(const Job* jobs) {
   on_rank(jobs, [&](const RankTeam& team, const Job& job) {
     quantized_all_reduce<kPattern, Bf16Lanes>(team, job.world, job.quantized);
   });
+}
+
+// Of plans, whose blocks are as many as they say.
+struct PlanJob {
+  DeviceWorld world;
+  PlanArgs args;
+};
+struct PlanRankTeam : GridTeam {
+  int of_rank = 1;
+  __device__ __forceinline__ int block() const { return static_cast<int>(blockIdx.x) % of_rank; }
+};
+__global__ void plans_kernel(const PlanJob* jobs, int of_rank) {
+  const PlanJob& job = jobs[static_cast<int>(blockIdx.x) / of_rank];
+  run_plan<SumF32>(PlanRankTeam{{}, of_rank}, job.world, job.args);
 }
 
 void ok(cudaError_t error) { ASSERT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
@@ -181,6 +202,13 @@ class OneKernel : public testing::TestWithParam<const char*> {
     for (int r = 0; r < kRanks; ++r) ASSERT_EQ(host_[r].code, 0u) << "rank " << r;
   }
 
+  template <class T>
+  const T* placed(const std::vector<T>& list) {
+    T* const to = reinterpret_cast<T*>(take(list.size() * sizeof(T)));
+    ok(cudaMemcpy(to, list.data(), list.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return to;
+  }
+
   device::HostControl* host_ = nullptr;
   Job jobs_[kRanks];
   std::vector<void*> owned_;
@@ -260,6 +288,68 @@ TEST_P(OneKernel, SumOfCodes) {
                                                                 sum_of_codes_kernel<QuantizedPattern::kBulk>};
   run_kernel(kKernels[static_cast<int>(pattern)]);
   for (int r = 0; r < kRanks; ++r) ASSERT_EQ(c.complaint(read(outs[r], c.input(r).size()).data()), "") << "rank " << r;
+}
+
+// Interpreted, one plan for each parameter, called three times.
+TEST_P(OneKernel, Plans) {
+  const std::map<std::string, plan::Plan> plans{{"ll_one_shot", plan::packet_two_step_all_reduce(kRanks)},
+                                                {"ll128_one_shot", plan::two_step_all_reduce(kRanks)},
+                                                {"bulk_one_shot", plan::ring_all_reduce(kRanks)},
+                                                {"ll_two_shot", plan::switch_all_reduce(kRanks)},
+                                                {"ll128_two_shot", plan::port_all_gather(kRanks)},
+                                                {"bulk_two_shot", plan::looped_all_reduce(kRanks, 64)}};
+  plan::Plan chosen = plans.at(GetParam());
+  chosen.reduce = plan::common_reduction(chosen);
+  const auto shared = std::make_shared<const plan::Plan>(chosen);
+  CaseShape shape;
+  shape.collective = *plan::rules_of(chosen.collective).call;
+  shape.count = 1003;
+  const CollectiveCase c(shape, kRanks, 5);
+  std::vector<std::unique_ptr<executor::DevicePlan>> devices;
+  executor::DeviceMemory memory;
+  for (int r = 0; r < kRanks; ++r) {
+    devices.push_back(std::make_unique<executor::DevicePlan>(shared, r, executor::DeviceLimits{64, 1UL << 20}));
+    memory.ranks.push_back(take(devices.back()->memory_bytes()));
+  }
+  const plan::Shape blocks = plan::shape_of(chosen);
+  std::vector<PlanJob> jobs(kRanks);
+  std::byte *inputs[kRanks], *outputs[kRanks];
+  for (int r = 0; r < kRanks; ++r) {
+    const executor::DevicePlan& device = *devices[static_cast<std::size_t>(r)];
+    memory.state = taken(device.state());
+    const executor::DeviceRecords records = device.records({.bytes = shape.count * 4}, memory);
+    PlanJob& job = jobs[static_cast<std::size_t>(r)];
+    job.world = jobs_[r].world;
+    job.args.ops = placed(records.ops);
+    job.args.operands = placed(records.operands);
+    job.args.blocks = placed(records.blocks);
+    job.args.invocations = reinterpret_cast<std::uint64_t*>(memory.state);
+    job.args.slots = reinterpret_cast<std::uint64_t*>(memory.state + device.slots_offset());
+    job.args.halves = device.halves();
+    job.args.fingerprint = 7;
+    inputs[r] = taken(c.input(r));
+    outputs[r] = take(c.output_bytes());
+    for (int side = 0; side < 2; ++side) {
+      for (int b = 0; b < blocks.blocks[static_cast<std::size_t>(side)]; ++b) {
+        job.args.user[side * executor::kUserBlocks + b] = (side == 0 ? inputs : outputs)[r] + shape.count * 4 * b;
+      }
+    }
+  }
+  const PlanJob* const list = placed(jobs);
+  const int of_rank = devices[0]->blocks();
+  for (std::uint64_t call = 0; call < 3; ++call) {
+    const CollectiveCase next(shape, kRanks, 5 + call);
+    for (int r = 0; r < kRanks; ++r) {
+      ok(cudaMemcpy(inputs[r], next.input(r).data(), next.input_bytes(), cudaMemcpyHostToDevice));
+    }
+    plans_kernel<<<kRanks * of_rank, kWorkers + kControlThreads>>>(list, of_rank);
+    ok(cudaGetLastError());
+    ok(cudaDeviceSynchronize());
+    for (int r = 0; r < kRanks; ++r) {
+      ASSERT_EQ(host_[r].code, 0u) << "rank " << r;
+      ASSERT_TRUE(read(outputs[r], next.expected(r).size()) == next.expected(r)) << "rank " << r << ", call " << call;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OneKernel,

@@ -6,7 +6,9 @@
 
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
+#include "cuda/gpu/plan_ranks.h"
 #include "cuda/gpu/registered_case.h"
+#include "plan/structure.h"
 
 namespace tutti::cuda::test {
 namespace {
@@ -68,6 +70,25 @@ TEST(Processes, ExchangeMemory) {
         }
       }
     });
+  }
+}
+
+// Words, packets and puts in memory of other processes, on either kind of memory.
+TEST(Processes, Plans) {
+  for (const char* transport : {"peer", "host"}) {
+    for (plan::Plan plan : {plan::packet_two_step_all_reduce(2), plan::two_step_all_reduce(2)}) {
+      plan.name = "between";
+      plan.reduce = plan::common_reduction(plan);
+      const PlanFolder folder(plan);
+      CudaOptions options = options_with(transport);
+      options.plan_path = folder.path();
+      options.compile = "off";
+      run_processes(2, options, [&](Rank& rank, Store&) {
+        for (std::uint64_t seed = 1; seed <= 4; ++seed) {
+          run_by_plan(rank, shape_of(plan, seed * 1001, seed % 2 == 0), seed, plan);
+        }
+      });
+    }
   }
 }
 
