@@ -5,7 +5,9 @@
 // blocks take part in no headers. They wait for blocks of their own rank and of others, so all blocks of a plan must
 // find room on the GPU at once.
 //
-// Where peers make another call, what this one has written meanwhile lies in memory of the plan's own.
+// Where peers make another call, what this one has written meanwhile lies in memory of the plan's own. Of a call that
+// reaches into peers' tensors it would not: there the first block waits for all headers before it begins, and all
+// others begin by meeting it.
 #pragma once
 
 #include "algorithm/cuda/block_call.cuh"
@@ -27,8 +29,11 @@ TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& worl
   block.prepare();
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
+  const bool first = args.peers.any();
+  const bool agreed = !first || call.check_headers();
+  if (first && team.any(!agreed)) return call.leave();  // the others wait in vain, and see that it has failed
   if (team.is_worker() && !block.run(call.awaited(world.rank))) call.miss();
-  call.check_headers();
+  if (!first) call.check_headers();
   call.leave();
 }
 

@@ -120,7 +120,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream);
   PlanRoom plan_room(int workers) const;
   CompiledPlans::Options compile_options() const;
-  void load_compiled(const Call& call, const TablePlan& plan, cudaStream_t stream);
+  void load_compiled(const PlannedCall& planned, cudaStream_t stream);
+  std::optional<DirectPlace> plan_place(const Call& call, const TablePlan& plan) const;
   void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
   // This, and run_by_copy_engines(), tell whether the call was captured.
   bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,

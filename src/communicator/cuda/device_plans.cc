@@ -161,7 +161,15 @@ void DevicePlans::drop() noexcept {
   chunk_ = taken_ = used_ = 0;
 }
 
-DeviceVariant DevicePlans::variant_of(const TablePlan& plan, const Call& call, std::size_t bytes) const {
+PlannedCall DevicePlans::planned(const TablePlan& plan, const Call& call, const DirectPlace* place) const {
+  PlannedCall planned{plan, call, place};
+  // Of a broadcast there is one buffer, of which the root may name the input only.
+  if (call.collective == Collective::kBroadcast && rank_ == call.root) planned.call.output = call.input;
+  return planned;
+}
+
+DeviceVariant DevicePlans::variant_of(const PlannedCall& planned, std::size_t bytes) const {
+  const auto& [plan, call, place] = planned;
   const plan::Shape& shape = plan.shape;
   const std::size_t whole = agreed_bytes(call, size_);
   DeviceVariant variant;
@@ -170,6 +178,8 @@ DeviceVariant DevicePlans::variant_of(const TablePlan& plan, const Call& call, s
   variant.has_output = !traits_of(call.collective).root_writes || rank_ == call.root;
   variant.averages = reduces(call.collective) && call.op == ReduceOp::kAvg && variant.has_output;
   if (!variant.has_input || !variant.has_output) return variant;
+  variant.mapped_input = place != nullptr && place->input.memory != nullptr;
+  variant.mapped_output = place != nullptr && place->output.memory != nullptr;
   if (plan.plan->in_place) {
     const int own = shape.blocks[kIn] < shape.blocks[kOut] ? rank_ : 0;
     variant.input_in_place = shape.blocks[kIn] <= shape.blocks[kOut];
@@ -208,55 +218,62 @@ const DevicePlans::Uploaded& DevicePlans::uploaded(const TablePlan& plan, const 
   return uploaded_.emplace(Key{&plan, variant}, made).first->second;
 }
 
-namespace {
-
-// Of a broadcast there is one buffer, of which the root may name the input only.
-Call completed(Call call, int rank) {
-  if (call.collective == Collective::kBroadcast && rank == call.root) call.output = call.input;
-  return call;
+std::size_t DevicePlans::segment_bytes(const PlannedCall& planned) const {
+  return planned.plan.device->segment_bytes(variant_of(planned, 0));
 }
 
-}  // namespace
-
-DeviceVariant DevicePlans::segment_of(const TablePlan& plan, const Call& call, std::size_t begin) const {
-  return variant_of(plan, call, std::min(plan.device->segment_bytes(), agreed_bytes(call, size_) - begin));
+DeviceVariant DevicePlans::segment_of(const PlannedCall& planned, std::size_t begin) const {
+  return variant_of(planned, std::min(segment_bytes(planned), agreed_bytes(planned.call, size_) - begin));
 }
 
-void DevicePlans::place_user(const TablePlan& plan, const Call& call, std::size_t begin, const DeviceVariant& variant,
+void DevicePlans::place_user(const PlannedCall& planned, std::size_t begin, const DeviceVariant& variant,
                              std::byte* (&user)[2 * executor::kUserBlocks]) {
   for (const int side : {kIn, kOut}) {
     if (!(side == kIn ? variant.has_input : variant.has_output)) continue;
-    const Blocks& blocks = side == kIn ? call.input : call.output;
-    for (int b = 0; b < plan.shape.blocks[static_cast<std::size_t>(side)]; ++b) {
+    const Blocks& blocks = side == kIn ? planned.call.input : planned.call.output;
+    for (int b = 0; b < planned.plan.shape.blocks[static_cast<std::size_t>(side)]; ++b) {
       user[side * executor::kUserBlocks + b] = const_cast<std::byte*>(blocks.data(b)) + begin;
     }
   }
 }
 
-const CompiledPlans::Kernel* DevicePlans::compiled(const TablePlan& plan, const Call& given, std::size_t begin) {
+executor::PeerBuffers DevicePlans::peers_of(const PlannedCall& planned, std::size_t begin) const {
+  executor::PeerBuffers peers;
+  if (planned.place == nullptr) return peers;
+  peers.stride = agreed_bytes(planned.call, size_);
+  const DirectBuffer* const sides[] = {&planned.place->input, &planned.place->output};
+  for (int side = 0; side < 2; ++side) {
+    for (int r = 0; sides[side]->memory != nullptr && r < size_; ++r) {
+      peers.at[side * device::kMaxRanks + r] = sides[side]->memory->data(r) + sides[side]->offset + begin;
+    }
+  }
+  return peers;
+}
+
+const CompiledPlans::Kernel* DevicePlans::compiled(const PlannedCall& planned, std::size_t begin) {
   if (!compiled_.enabled()) return nullptr;
-  const Call call = completed(given, rank_);
+  const Call& call = planned.call;
   const bool reducing = reduces(call.collective);
-  executor::EmitRequest request{segment_of(plan, call, begin)};
+  executor::EmitRequest request{segment_of(planned, begin)};
   // Whatever a plan only moves, it moves by the same code.
   if (reducing) request.dtype = call.dtype;
   if (reducing && call.op != ReduceOp::kAvg) request.op = call.op;
-  return compiled_.find(plan.device, request);
+  return compiled_.find(planned.plan.device, request);
 }
 
-executor::CompiledArgs DevicePlans::compiled_args(const TablePlan& plan, const Call& given, std::size_t begin) const {
-  const Call call = completed(given, rank_);
-  const Placed& place = placed_.at(&plan);
+executor::CompiledArgs DevicePlans::compiled_args(const PlannedCall& planned, std::size_t begin) const {
+  const Placed& place = placed_.at(&planned.plan);
   executor::CompiledArgs args;
   for (int r = 0; r < size_; ++r) args.memory[r] = place.memory->data(r) + place.offset;
   args.state = place.state;
-  place_user(plan, call, begin, segment_of(plan, call, begin), args.user);
+  place_user(planned, begin, segment_of(planned, begin), args.user);
+  args.peers = peers_of(planned, begin);
   return args;
 }
 
-executor::PlanArgs DevicePlans::args(const TablePlan& plan, const Call& given, std::size_t begin) {
-  const Call call = completed(given, rank_);
-  const DeviceVariant variant = segment_of(plan, call, begin);
+executor::PlanArgs DevicePlans::args(const PlannedCall& planned, std::size_t begin) {
+  const auto& [plan, call, place] = planned;
+  const DeviceVariant variant = segment_of(planned, begin);
   const Uploaded& records = uploaded(plan, variant);
   std::byte* const state = placed_.at(&plan).state;
   executor::PlanArgs args;
@@ -265,7 +282,8 @@ executor::PlanArgs DevicePlans::args(const TablePlan& plan, const Call& given, s
   args.blocks = records.blocks;
   args.invocations = reinterpret_cast<std::uint64_t*>(state);
   args.slots = reinterpret_cast<std::uint64_t*>(state + plan.device->slots_offset());
-  place_user(plan, call, begin, variant, args.user);
+  place_user(planned, begin, variant, args.user);
+  args.peers = peers_of(planned, begin);
   args.halves = plan.device->halves();
   args.spec.dtype = call.dtype;
   args.spec.op = call.op == ReduceOp::kAvg ? ReduceOp::kSum : call.op;

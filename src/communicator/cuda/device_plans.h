@@ -20,10 +20,19 @@
 #include "channel/cuda/gpu_group.h"
 #include "communicator/cuda/compiled_plans.h"
 #include "communicator/cuda/plan_table.h"
+#include "communicator/cuda/registrations.h"
 #include "executor/cuda/compiled_args.h"
 #include "executor/cuda/device_plan.h"
 
 namespace tutti::cuda {
+
+// A call, and the plan that runs it.
+struct PlannedCall {
+  const TablePlan& plan;
+  Call call;  // of a broadcast, with both buffers
+  // Where the tensors lie that peers reach into; null: the plan's own memory stands for them.
+  const DirectPlace* place = nullptr;
+};
 
 class DevicePlans {
  public:
@@ -40,10 +49,13 @@ class DevicePlans {
   // `memory`: so many bytes, zeroed; may be null for 0. Throws what allocation throws.
   void add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory);
 
+  PlannedCall planned(const TablePlan& plan, const Call& call, const DirectPlace* place) const;
+  // Of a rank block; all segments but the last.
+  std::size_t segment_bytes(const PlannedCall& planned) const;
   // What to launch for the bytes [begin, begin + segment) of each rank block: compiled, if it is, or interpreted.
-  const CompiledPlans::Kernel* compiled(const TablePlan& plan, const Call& call, std::size_t begin);
-  executor::CompiledArgs compiled_args(const TablePlan& plan, const Call& call, std::size_t begin) const;
-  executor::PlanArgs args(const TablePlan& plan, const Call& call, std::size_t begin);
+  const CompiledPlans::Kernel* compiled(const PlannedCall& planned, std::size_t begin);
+  executor::CompiledArgs compiled_args(const PlannedCall& planned, std::size_t begin) const;
+  executor::PlanArgs args(const PlannedCall& planned, std::size_t begin);
   CompiledPlans& compiled_plans() noexcept { return compiled_; }
   // Kernels may be launched cooperatively: all their blocks at once, or none yet. (Blocks that come one by one can be
   // kept from each other by other plans' that do, too.) CUDA does not say whether such kernels run beside each other,
@@ -76,11 +88,12 @@ class DevicePlans {
   };
   using Key = std::pair<const TablePlan*, executor::DeviceVariant>;
 
-  executor::DeviceVariant variant_of(const TablePlan& plan, const Call& call, std::size_t bytes) const;
+  executor::DeviceVariant variant_of(const PlannedCall& planned, std::size_t bytes) const;
   // Of the segment that begins there.
-  executor::DeviceVariant segment_of(const TablePlan& plan, const Call& call, std::size_t begin) const;
-  static void place_user(const TablePlan& plan, const Call& call, std::size_t begin,
-                         const executor::DeviceVariant& variant, std::byte* (&user)[2 * executor::kUserBlocks]);
+  executor::DeviceVariant segment_of(const PlannedCall& planned, std::size_t begin) const;
+  static void place_user(const PlannedCall& planned, std::size_t begin, const executor::DeviceVariant& variant,
+                         std::byte* (&user)[2 * executor::kUserBlocks]);
+  executor::PeerBuffers peers_of(const PlannedCall& planned, std::size_t begin) const;
   bool try_together();
   const Uploaded& uploaded(const TablePlan& plan, const executor::DeviceVariant& variant);
   std::byte* take(std::size_t bytes);

@@ -5,6 +5,8 @@
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/algorithm_source.h"
+#include "algorithm/user/identity.h"
+#include "base/collective_traits.h"
 #include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "communicator/named_algorithm.h"
@@ -161,12 +163,35 @@ std::string CudaCommunicatorImpl::candidates(const Call& call) const {
 }
 
 // Asks for what the call's segments could run, all of one size but the last, and loads what is there.
-void CudaCommunicatorImpl::load_compiled(const Call& call, const TablePlan& plan, cudaStream_t stream) {
+void CudaCommunicatorImpl::load_compiled(const PlannedCall& planned, cudaStream_t stream) {
   if (!plans_->compiled_plans().enabled()) return;
-  const std::size_t segment = plan.device->segment_bytes(), last = (agreed_bytes(call, size_) - 1) / segment * segment;
-  static_cast<void>(plans_->compiled(plan, call, 0));
-  if (last > 0) static_cast<void>(plans_->compiled(plan, call, last));
+  const std::size_t segment = plans_->segment_bytes(planned);
+  const std::size_t last = (agreed_bytes(planned.call, size_) - 1) / segment * segment;
+  static_cast<void>(plans_->compiled(planned, 0));
+  if (last > 0) static_cast<void>(plans_->compiled(planned, last));
   if (QuietDevice::of_process().any_waits() && !is_capturing(stream)) QuietDevice::of_process().load_if_quiet(quiet_);
+}
+
+// Where the tensors lie that the plan reaches into, if all of those are registered and every rank has them.
+std::optional<DirectPlace> CudaCommunicatorImpl::plan_place(const Call& call, const TablePlan& plan) const {
+  const CollectiveTraits& traits = traits_of(call.collective);
+  if (traits.root_reads || traits.root_writes || call.collective == Collective::kBroadcast) return std::nullopt;
+  DirectSizes sizes;
+  sizes.shared_input = plan.device->maps_input();
+  sizes.shared_output = plan.device->maps_output();
+  if (!sizes.shared_input && !sizes.shared_output) return std::nullopt;
+  const std::size_t bytes = agreed_bytes(call, size_);
+  sizes.input = bytes * static_cast<std::size_t>(plan.shape.blocks[0]);
+  sizes.output = bytes * static_cast<std::size_t>(plan.shape.blocks[1]);
+  std::optional<DirectPlace> place = registrations_.place_of(call, sizes, plan.identity);
+  // A plan that is not made for that, in a call in place: its input would be written while peers read it. Where both
+  // are compared it is so on all ranks.
+  const bool both = sizes.shared_input && sizes.shared_output;
+  if (place && both && call.input.base < call.output.base + sizes.output &&
+      call.output.base < call.input.base + sizes.input) {
+    return std::nullopt;
+  }
+  return place;
 }
 
 void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream) {
@@ -174,29 +199,40 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
     collectives_.wait();  // kernels under way read the records
     plans_->drop();
   }
-  const CallRecord record = record_of(call, plan.record_identity, plan.plan->name);
-  load_compiled(call, plan, stream);
+  const std::optional<DirectPlace> place = takes_registered() ? plan_place(call, plan) : std::nullopt;
+  const std::uint32_t choice =
+      place ? fold(Identity().add(plan.identity).add(place->number).value()) : plan.record_identity;
+  const CallRecord record = record_of(call, choice, plan.plan->name);
+  if (place) {
+    registrations_.remember(record.hash, *place);
+    direct_calls_.fetch_add(1, std::memory_order_relaxed);
+  }
+  const PlannedCall planned = plans_->planned(plan, call, place ? &*place : nullptr);
+  load_compiled(planned, stream);
   const void* interpreter =
       plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);
-  const std::size_t bytes = agreed_bytes(call, size_);
+  const std::size_t bytes = agreed_bytes(call, size_), segment = plans_->segment_bytes(planned);
   Launched last;
   bool all_compiled = true;
-  for (std::size_t begin = 0; begin < bytes; begin += plan.device->segment_bytes()) {
+  for (std::size_t begin = 0; begin < bytes; begin += std::min(segment, bytes - begin)) {
     const auto run = [&](Kernel kernel, int workers, auto args) {
       args.fingerprint = record.hash;
       kernel.together = plans_->together();
       last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
     };
-    if (const CompiledPlans::Kernel* compiled = plans_->compiled(plan, call, begin)) {
-      run(compiled->function, compiled->workers, plans_->compiled_args(plan, call, begin));
+    if (const CompiledPlans::Kernel* compiled = plans_->compiled(planned, begin)) {
+      run(compiled->function, compiled->workers, plans_->compiled_args(planned, begin));
     } else {
       all_compiled = false;
-      run(interpreter, plan.device->threads(), plans_->args(plan, call, begin));
+      run(interpreter, plan.device->threads(), plans_->args(planned, begin));
     }
   }
   if (last.captured) {
     plans_->keep_records();
     collectives_.retain(stream, plans_);
+    for (const auto& memory : {place ? place->input.memory : nullptr, place ? place->output.memory : nullptr}) {
+      if (memory != nullptr) collectives_.retain(stream, memory);
+    }
   }
   log(call, record, all_compiled ? plans_->compiled_name(plan) : plan.name, last);
 }

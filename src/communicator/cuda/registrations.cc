@@ -140,19 +140,25 @@ const std::pair<const std::byte* const, Registrations::Entry>* Registrations::fi
 std::optional<DirectPlace> Registrations::place_of(const Call& call, int size) const {
   if (entries_.empty()) return std::nullopt;
   const std::optional<DirectSizes> sizes = direct_sizes(call, size);
-  if (!sizes) return std::nullopt;
+  return sizes ? place_of(call, *sizes, 1) : std::nullopt;  // 1: unlike any call in memory of allocate()
+}
+
+std::optional<DirectPlace> Registrations::place_of(const Call& call, const DirectSizes& sizes,
+                                                   std::uint64_t kind) const {
+  if (entries_.empty()) return std::nullopt;
   DirectPlace place;
-  Identity identity(1);  // unlike any call in memory of allocate()
-  const auto locate = [&](const std::byte* data, std::size_t bytes, DirectBuffer& buffer) {
-    const auto* found = find(data, bytes);
+  Identity identity(kind);
+  const auto locate = [&](const Blocks& blocks, std::size_t bytes, DirectBuffer& buffer) {
+    if (blocks.pointers != nullptr) return false;
+    const auto* found = find(blocks.base, bytes);
     if (found == nullptr) return false;
-    buffer = {found->second.region, static_cast<std::size_t>(data - found->first), found->second.number};
+    buffer = {found->second.region, static_cast<std::size_t>(blocks.base - found->first), found->second.number};
     identity.add(buffer.range);
     identity.add(buffer.offset);
     return true;
   };
-  if (sizes->shared_input && !locate(call.input.base, sizes->input, place.input)) return std::nullopt;
-  if (sizes->shared_output && !locate(call.output.base, sizes->output, place.output)) return std::nullopt;
+  if (sizes.shared_input && !locate(call.input, sizes.input, place.input)) return std::nullopt;
+  if (sizes.shared_output && !locate(call.output, sizes.output, place.output)) return std::nullopt;
   place.number = identity.value();
   return place;
 }

@@ -64,8 +64,10 @@ class Registrations {
   bool touches(const void* data, std::size_t bytes) const;
   bool holds(const CudaRegion& region) const;
 
-  // Where what peers touch lies in registered memory; empty if a part of it does not.
+  // Where what peers touch lies in registered memory; empty if a part of it does not, or the call has no such kernel.
   std::optional<DirectPlace> place_of(const Call& call, int size) const;
+  // The same of what `sizes` says that peers touch, by an algorithm that `kind` tells from others.
+  std::optional<DirectPlace> place_of(const Call& call, const DirectSizes& sizes, std::uint64_t kind) const;
 
   // Remembers how a call of this fingerprint was run, for explain().
   void remember(std::uint32_t fingerprint, const DirectPlace& place);

@@ -10,8 +10,17 @@ struct CompiledArgs {
   std::byte* memory[device::kMaxRanks] = {};  // of the plan, by rank, as mapped here: DeviceMemory::ranks
   std::byte* state = nullptr;                 // the rank's own: invocations by block, slots, words
   std::byte* user[2 * kUserBlocks] = {};      // as of PlanArgs
+  PeerBuffers peers;                          // likewise
   std::uint32_t fingerprint = 0;
   std::uint32_t ticket = 0;  // device::Awaited
+
+  // Whether all rank blocks of `user` lie on 16 bytes.
+  TUTTI_DEVICE bool tensors_are_aligned() const {
+    std::uintptr_t all = 0;
+    TUTTI_UNROLL
+    for (int i = 0; i < 2 * kUserBlocks; ++i) all |= reinterpret_cast<std::uintptr_t>(user[i]);
+    return all % 16 == 0;
+  }
 };
 
 }  // namespace tutti::executor

@@ -83,10 +83,8 @@ class CompiledBlock {
     invocation_ = device::load_relaxed(invocations() + number());
     flag_ = static_cast<std::uint32_t>(invocation_ % 0xffffffffu) + 1;
     half_ = invocation_ & 1;
-    std::uintptr_t all = 0;
-    TUTTI_UNROLL
-    for (int i = 0; i < 2 * kUserBlocks; ++i) all |= reinterpret_cast<std::uintptr_t>(args_.user[i]);
-    aligned_ = (all & 15) == 0;
+    aligned_ = args_.tensors_are_aligned();
+    peers_aligned_ = args_.peers.aligned();
   }
   // Counts [first, first + many) of this block lie at `offset` of the rank's own memory.
   TUTTI_DEVICE void read_counts(int first, int many, std::uint64_t offset) {
@@ -139,6 +137,13 @@ class CompiledBlock {
   }
   TUTTI_DEVICE Place input(int block, std::uint64_t offset = 0) const { return user(block, offset); }
   TUTTI_DEVICE Place output(int block, std::uint64_t offset = 0) const { return user(kUserBlocks + block, offset); }
+  // Of another rank, where it lies for all.
+  TUTTI_DEVICE Place peer_input(int rank, int block, std::uint64_t offset = 0) const {
+    return peer(rank, block, offset);
+  }
+  TUTTI_DEVICE Place peer_output(int rank, int block, std::uint64_t offset = 0) const {
+    return peer(device::kMaxRanks + rank, block, offset);
+  }
   TUTTI_DEVICE static Packets packets_of_rank(int writer, Place place) { return {place, writer}; }
   // In the memory of a rank, and in that of this rank alone.
   TUTTI_DEVICE Word word_of_rank(int rank, std::uint64_t offset, int count, std::uint64_t add, int peer) const {
@@ -452,6 +457,9 @@ class CompiledBlock {
   TUTTI_DEVICE Place user(int index, std::uint64_t offset) const {
     return {args_.user[index] + offset, aligned_ && offset % 16 == 0};
   }
+  TUTTI_DEVICE Place peer(int index, int block, std::uint64_t offset) const {
+    return {args_.peers.block(index, block) + offset, peers_aligned_ && offset % 16 == 0};
+  }
   TUTTI_DEVICE std::uint64_t* invocations() const { return reinterpret_cast<std::uint64_t*>(args_.state); }
   TUTTI_DEVICE std::uint64_t* slot(std::uint64_t offset) const {
     return reinterpret_cast<std::uint64_t*>(args_.state + offset);
@@ -485,6 +493,7 @@ class CompiledBlock {
   std::uint64_t half_ = 0;
   std::uint32_t flag_ = 0;
   bool aligned_ = false;
+  bool peers_aligned_ = false;
   bool failed_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -29,9 +30,9 @@ DevicePlan::DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank
   for (const plan::Rank& one : this->plan().ranks) blocks_ = std::max(blocks_, one.blocks.size());
   if (blocks_ > static_cast<std::size_t>(limits.blocks)) {
     refuse(this->plan(), "its " + std::to_string(blocks_) + " thread blocks wait for each other, and " +
-                             (limits.why_blocks.empty() ? "a kernel of this group has at most " +
-                                                              std::to_string(limits.blocks) + " at once"
-                                                        : limits.why_blocks));
+                             (limits.why_blocks.empty()
+                                  ? "a kernel of this group has at most " + std::to_string(limits.blocks) + " at once"
+                                  : limits.why_blocks));
   }
   blocks_ = std::max<std::size_t>(1, this->plan().ranks[static_cast<std::size_t>(rank)].blocks.size());
   segment_bytes_ = choose_segment(limits.bytes);
@@ -43,6 +44,12 @@ DevicePlan::DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank
   }
   // Channels, semaphores and barriers are the same at every size.
   const auto least = static_cast<std::int64_t>(std::min(segment_bytes_, choose_segment(0)));
+  any_size_ = !has_loops();
+  for (std::int32_t r = 0; r < tables_.ranks(); ++r) {
+    const RankLayout& layout = layouts_[static_cast<std::size_t>(r)];
+    any_size_ = any_size_ && tables_.layout(r, least, least).total == layout.total && layout.plain_half == 0 &&
+                layout.packets_half == 0;
+  }
   for (std::int32_t r = 0; r < tables_.ranks(); ++r) {
     const Program program(tables_, r, least, least);
     check_reductions(program);  // of all ranks, so that all refuse alike
@@ -87,15 +94,26 @@ std::size_t DevicePlan::choose_segment(std::size_t most) const {
   return units * unit;
 }
 
-// Until what every rank decodes of it stays small: at a call it would be too late to say so, and one rank's alone.
-void DevicePlan::shorten_segment() {
-  bool loops = false;
+bool DevicePlan::has_loops() const noexcept {
   for (const plan::Rank& rank : plan().ranks) {
     for (const plan::ThreadBlock& block : rank.blocks) {
-      for (const plan::Operation& op : block.operations) loops = loops || !op.body.empty();
+      for (const plan::Operation& op : block.operations) {
+        if (!op.body.empty()) return true;
+      }
     }
   }
-  if (!loops) return;  // as many instructions at every size
+  return false;
+}
+
+// A rank's own input that overlaps its output takes a shadow, which peers know nothing of, unless both are compared.
+std::size_t DevicePlan::segment_bytes(const DeviceVariant& variant) const noexcept {
+  const bool all_mapped = plan().in_place ? variant.mapped_output : variant.mapped_input && variant.mapped_output;
+  return any_size_ && all_mapped ? std::numeric_limits<std::size_t>::max() : segment_bytes_;
+}
+
+// Until what every rank decodes of it stays small: at a call it would be too late to say so, and one rank's alone.
+void DevicePlan::shorten_segment() {
+  if (!has_loops()) return;  // as many instructions at every size
   const auto decodes = [this] {
     const auto bytes = static_cast<std::int64_t>(segment_bytes_);
     for (std::int32_t r = 0; r < tables_.ranks(); ++r) {

@@ -2,15 +2,20 @@
 // for a message. Knows nothing of CUDA: who has the memory uploads and launches.
 //
 // Memory that peers map, of one size on all ranks: counters and scratch (RankLayout), then shadows of the rank's own
-// input and output. A buffer that peers reach into is a shadow; one that only its own rank touches is the caller's
-// tensor. Three cases more take a shadow: a buffer that this rank's call does not have (a root's alone), an input that
-// lies in the output when the plan is not made for that, and the input of a plan that writes it. What has a shadow is
-// copied by the plan's own thread blocks, before the plan's first operation and after its last, with a barrier of all
-// blocks between. An average is divided there, too.
+// input and output. A buffer that only its own rank touches is the caller's tensor, and so is one that peers reach
+// into, if all ranks' tensors are mapped (DeviceVariant::mapped_input and mapped_output); else it is a shadow. Three
+// cases more take a shadow: a buffer that this rank's call does not have (a root's alone), an input that lies in the
+// output when the plan is not made for that, and the input of a plan that writes it. What has a shadow is copied by the
+// plan's own thread blocks, before the plan's first operation and after its last, with a barrier of all blocks between.
+// An average is divided there, too.
+//
+// A tensor that peers reach into is touched only by ranks that make the same call: the first block waits for the
+// headers of all ranks before it begins, and a barrier of all blocks is the first thing in a call with mapped tensors.
 //
 // A plan that is in place has one buffer, the larger one, and the other is a block of it (or it).
 //
-// A message is run as segments, each an invocation of its own: the largest that memory allows.
+// A message is run as segments, each an invocation of its own: the largest that memory allows. A plan without scratch
+// and loops runs a message in mapped tensors as one.
 //
 // Thread rule: const after construction.
 #pragma once
@@ -45,7 +50,10 @@ struct DeviceVariant {
   bool input_in_place = false;  // of a plan in place: the input lies where the plan has it
   bool overlaps = false;        // of another plan: input and output share bytes
   bool averages = false;        // divide what comes out
+  bool mapped_input = false;    // PlanArgs::peers has all ranks'; only where the plan maps_input()
+  bool mapped_output = false;   // likewise
 
+  bool mapped() const noexcept { return mapped_input || mapped_output; }
   std::strong_ordering operator<=>(const DeviceVariant&) const = default;
 };
 
@@ -74,6 +82,13 @@ class DevicePlan {
   int blocks() const noexcept { return static_cast<int>(blocks_); }
   int threads() const noexcept { return threads_of(plan()); }
   static int threads_of(const plan::Plan& plan) noexcept;  // whole warps, without the control warp
+  // Whether peers reach into tensors of callers, if those are mapped. The same on all ranks.
+  bool maps_input() const noexcept { return !plan().in_place && reached(0) && !plan().writes_input; }
+  bool maps_output() const noexcept {
+    return plan().in_place ? whole() == 1 && (reached(0) || reached(1)) : reached(1);
+  }
+  // Of such a call, which is the same on all ranks.
+  std::size_t segment_bytes(const DeviceVariant& variant) const noexcept;
   std::uint32_t halves() const noexcept { return plan().double_scratch ? 2 : 1; }
 
   // The rank's own memory: invocations by block (first), slots (at slots_offset()), words.
@@ -93,9 +108,15 @@ class DevicePlan {
   enum class Use : std::uint8_t { kSignal, kPostSignal, kWait, kRelease, kAcquire, kArrive, kMeet };
   using SlotKey = std::tuple<std::uint32_t, Use, std::uint32_t, std::uint32_t>;
 
+  bool reached(int side) const noexcept {
+    return tables_.reached(side == 0 ? plan::BufferKind::kInput : plan::BufferKind::kOutput, rank_);
+  }
+  // Of a plan in place: the side that holds both.
+  int whole() const noexcept { return rank_blocks(1) >= rank_blocks(0) ? 1 : 0; }
   std::size_t memory_for(std::size_t bytes) const;
   std::size_t choose_segment(std::size_t most) const;
   void shorten_segment();
+  bool has_loops() const noexcept;
   void check_reductions(const Program& program) const;
   void note_uses(const Program& program);
   void add_slot(const SlotKey& key, std::uint64_t initial = 0);
@@ -114,6 +135,7 @@ class DevicePlan {
   std::int32_t rank_;
   std::size_t segment_bytes_ = 0;
   std::size_t memory_bytes_ = 0;
+  bool any_size_ = false;            // it has neither scratch nor loops
   std::vector<RankLayout> layouts_;  // by rank
   std::size_t blocks_ = 1;
   std::vector<std::vector<std::uint32_t>> meets_;  // by barrier of the plan: its thread blocks

@@ -45,8 +45,12 @@ struct DeviceOp {
 };
 static_assert(sizeof(DeviceOp) == 32);
 
-// Where an operand lies: kFixed, or in the caller's tensors: 1 + the index into PlanArgs::user.
+inline constexpr int kUserBlocks = device::kMaxRanks;  // of input, and of output
+
+// Where an operand lies: kFixed, in the caller's tensors (1 + the index into PlanArgs::user), or in another rank's:
+// kPeers + (the index into PlanArgs::peers) * kUserBlocks + its rank block.
 inline constexpr std::uint16_t kFixed = 0;
+inline constexpr std::uint16_t kPeers = 1 + 2 * kUserBlocks;
 
 struct DeviceOperand {
   std::uint64_t value = 0;  // an address (kFixed), or an offset
@@ -65,7 +69,24 @@ struct DeviceBlock {
 };
 static_assert(sizeof(DeviceBlock) == 16);
 
-inline constexpr int kUserBlocks = device::kMaxRanks;  // of input, and of output
+// Tensors that all ranks have mapped, of a call that reaches into them: DeviceVariant::mapped().
+struct PeerBuffers {
+  std::byte* at[2 * device::kMaxRanks] = {};  // by rank, inputs, then outputs: the first rank block, in this segment
+  std::uint64_t stride = 0;                   // from there to the next rank block; 0: there are none
+
+  TUTTI_DEVICE std::byte* block(int index, int rank_block) const {
+    return at[index] + static_cast<std::uint64_t>(rank_block) * stride;
+  }
+  // No block begins before all ranks are known to make this call.
+  TUTTI_DEVICE bool any() const { return stride != 0; }
+  // Whether all rank blocks lie on 16 bytes.
+  TUTTI_DEVICE bool aligned() const {
+    std::uint64_t all = stride;
+    TUTTI_UNROLL
+    for (int i = 0; i < 2 * device::kMaxRanks; ++i) all |= reinterpret_cast<std::uintptr_t>(at[i]);
+    return all % 16 == 0;
+  }
+};
 
 // What a launch is given.
 struct PlanArgs {
@@ -75,6 +96,7 @@ struct PlanArgs {
   std::uint64_t* invocations = nullptr;  // by block
   std::uint64_t* slots = nullptr;
   std::byte* user[2 * kUserBlocks] = {};  // rank blocks of the input, then of the output; only the input is not written
+  PeerBuffers peers;
   std::uint32_t fingerprint = 0;
   std::uint32_t ticket = 0;  // device::Awaited
   std::uint32_t halves = 1;  // of scratch

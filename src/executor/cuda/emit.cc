@@ -358,6 +358,12 @@ class Emitter {
     return place(records_.operands[records_.ops[index].first + i], step(index, i));
   }
   static std::string place(const DeviceOperand& operand, std::optional<std::uint64_t> step) {
+    if (operand.place >= kPeers) {
+      const int index = operand.place - kPeers, rank = index / kUserBlocks;
+      const std::string offset = by_turn(operand.value, step.value_or(0));
+      return (rank < device::kMaxRanks ? "peer_input(" : "peer_output(") + std::to_string(rank % device::kMaxRanks) +
+             ", " + std::to_string(index % kUserBlocks) + (offset == "0" ? "" : ", " + offset) + ")";
+    }
     if (operand.place != kFixed) {
       const int index = operand.place - 1;
       const std::string offset = by_turn(operand.value, step.value_or(0));

@@ -83,6 +83,8 @@ class PlanBlock {
   }
   TUTTI_DEVICE std::byte* address(const DeviceOp& op, std::uint32_t i) const {
     const DeviceOperand o = operand(op, i);
+    if (o.place >= kPeers)
+      return args_.peers.block((o.place - kPeers) / kUserBlocks, (o.place - kPeers) % kUserBlocks) + o.value;
     if (o.place != kFixed) return args_.user[o.place - 1] + o.value;
     return reinterpret_cast<std::byte*>(o.value + half_ * o.extra * 16);
   }

@@ -40,7 +40,7 @@ class Lowering {
       block.first_operand = static_cast<std::uint32_t>(out_.operands.size());
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
-      if (!loads.empty()) meet(DevicePlan::kEntry);
+      if (!loads.empty() || (variant_.mapped() && device_.blocks_ > 1)) meet(DevicePlan::kEntry);
       if (block_ < program_.blocks().size()) {
         for (const Instruction& one : program_.blocks()[block_]) {
           at_ = program_.positions()[one.position];
@@ -72,25 +72,31 @@ class Lowering {
 
   bool in_place() const { return device_.plan().in_place; }
   bool has(int side) const { return side == kIn ? variant_.has_input : variant_.has_output; }
-  bool reached(int side) const {
-    return tables_.reached(side == kIn ? plan::BufferKind::kInput : plan::BufferKind::kOutput, rank_);
-  }
+  bool mapped(int side) const { return side == kIn ? variant_.mapped_input : variant_.mapped_output; }
 
   void place_buffers() {
     if (in_place()) {
-      whole_ = device_.rank_blocks(kOut) >= device_.rank_blocks(kIn) ? kOut : kIn;
-      shadowed_[whole_] = whole_ == kIn || reached(kIn) || reached(kOut) || !has(whole_);
+      whole_ = device_.whole();
+      const bool reached = device_.reached(kIn) || device_.reached(kOut);
+      shadowed_[whole_] = whole_ == kIn || (reached && !mapped(whole_)) || !has(whole_);
       return;
     }
     for (const int side : {kIn, kOut}) {
-      shadowed_[side] = reached(side) || !has(side);
+      shadowed_[side] = (device_.reached(side) && !mapped(side)) || !has(side);
     }
-    if (device_.plan().writes_input || variant_.overlaps) shadowed_[kIn] = true;
+    if (device_.plan().writes_input) shadowed_[kIn] = true;
+    // Peers read an input that is mapped where it lies.
+    if (variant_.overlaps) shadowed_[mapped(kIn) ? kOut : kIn] = true;
   }
 
   static DeviceOperand user(int side, std::int32_t block) {
     DeviceOperand operand;
     operand.place = static_cast<std::uint16_t>(1 + side * kUserBlocks + block);
+    return operand;
+  }
+  static DeviceOperand peer(int side, std::int32_t rank, std::int32_t block) {
+    DeviceOperand operand;
+    operand.place = static_cast<std::uint16_t>(kPeers + (side * device::kMaxRanks + rank) * kUserBlocks + block);
     return operand;
   }
   static DeviceOperand fixed(const std::byte* address) {
@@ -111,6 +117,7 @@ class Lowering {
       if (device_.rank_blocks(side) < device_.rank_blocks(whole_)) block = rank;
       side = whole_;
     }
+    if (rank != rank_ && mapped(side)) return peer(side, rank, block);
     if (shadowed_[side]) return shadow(side, rank, block);
     if (rank != rank_) throw_error(ErrorKind::kInternal, "a plan reaches into a buffer that has no shadow");
     return user(side, block);

@@ -99,6 +99,11 @@ class Expected {
       const std::uint64_t space = at.value >> executor::kSpaceBits;
       return joined("memory", space - 1, at.value - (space << executor::kSpaceBits), std::uint64_t{at.extra} * 16);
     }
+    if (at.place >= executor::kPeers) {
+      const int index = at.place - executor::kPeers, rank = index / executor::kUserBlocks;
+      return joined(rank < device::kMaxRanks ? "peer_input" : "peer_output", rank % device::kMaxRanks,
+                    index % executor::kUserBlocks, at.value);
+    }
     const int index = at.place - 1;
     return joined(index < executor::kUserBlocks ? "input" : "output", index % executor::kUserBlocks, at.value);
   }
@@ -151,7 +156,8 @@ std::vector<std::string> arguments(const std::string& text) {
 std::string read_operand(const std::string& name, const std::string& text, std::uint64_t turn) {
   std::string line = joined(name);
   std::vector<std::string> list = arguments(text);
-  if (name == "memory" || name == "input" || name == "output") list.resize(name == "memory" ? 3 : 2, "0");
+  if (name == "memory" || name.starts_with("peer_")) list.resize(3, "0");
+  if (name == "input" || name == "output") list.resize(2, "0");
   for (const std::string& one : list) line += joined(value_of(one, turn));
   return line;
 }
@@ -159,7 +165,7 @@ std::string read_operand(const std::string& name, const std::string& text, std::
 std::string read_statement(const std::string& text, std::uint64_t turn) {
   static const std::regex kHead(R"(^(\w+)\((?:bytes<(\d+)>)?)");
   static const std::regex kOperand(
-      R"((?:packets_of_rank\((\d+), )?(memory|input|output|word_of_rank|own_word)\(([^()]*)\))");
+      R"((?:packets_of_rank\((\d+), )?(memory|peer_input|peer_output|input|output|word_of_rank|own_word)\(([^()]*)\))");
   std::smatch head;
   if (!std::regex_search(text, head, kHead)) return "unreadable: " + text;
   std::string name = head[1];
@@ -245,11 +251,14 @@ Early read_prepare(const std::string& text, std::size_t block) {
   return early;
 }
 
-void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimits& limits, std::size_t wanted) {
+void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimits& limits, std::size_t wanted,
+             bool mapped = false) {
   const executor::DevicePlan device(named.plan, rank, limits);
   // A plan that is in place reads, first of all, what a call in place has in its output.
-  const executor::EmitRequest request{
-      {.bytes = std::min(wanted, device.segment_bytes()), .input_in_place = named.plan->in_place}};
+  const executor::EmitRequest request{{.bytes = std::min(wanted, device.segment_bytes()),
+                                       .input_in_place = named.plan->in_place,
+                                       .mapped_input = mapped && device.maps_input(),
+                                       .mapped_output = mapped && device.maps_output()}};
   const auto at = [](std::uint64_t space) { return reinterpret_cast<std::byte*>(space << executor::kSpaceBits); };
   executor::DeviceMemory memory{{}, at(kOwn)};
   for (std::size_t r = 0; r < named.plan->ranks.size(); ++r) memory.ranks.push_back(at(1 + r));
@@ -298,7 +307,10 @@ TEST(EmittedText, LoadsEarlyWhatIsOfTheInputAlone) {
 TEST(EmittedText, HasEachRecordAsItStands) {
   for (const std::int32_t ranks : {2, 4}) {
     for (const auto& named : plan::plans_of_every_operation(ranks)) {
-      for (int rank = 0; rank < ranks; ++rank) compare(named, rank, {64, 1UL << 20}, 4096);
+      for (int rank = 0; rank < ranks; ++rank) {
+        compare(named, rank, {64, 1UL << 20}, 4096);
+        compare(named, rank, {64, 1UL << 20}, 4096, /*mapped=*/true);
+      }
       compare(fenced(named), 1, {64, 1UL << 20}, 4096);
     }
   }

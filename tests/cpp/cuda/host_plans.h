@@ -27,6 +27,16 @@ struct PlanCall {
   std::byte* output = nullptr;
 };
 
+// How the ranks' calls are run, beside what they are.
+struct PlanHow {
+  int workers = 0;  // 0: a block is one thread
+  int silent = -1;  // a rank that does not come
+  std::uint32_t fingerprint = 77;
+  std::uint32_t ticket = 0;  // of an eager call
+  bool mapped = false;       // all ranks' tensors are
+  int other = -1;            // a rank that makes another call
+};
+
 // What the records of rank `r` of a call depend on.
 inline executor::DeviceVariant variant_of(const plan::Plan& p, int r, const PlanCall& call, std::size_t bytes,
                                           std::size_t whole, ReduceOp op) {
@@ -72,23 +82,31 @@ class HostPlan {
     }
   }
 
-  // One call, with segments as a communicator cuts it. `workers` 0: a block is one thread. `silent`: a rank that does
-  // not come. `ticket`: of an eager call.
-  void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op, int workers = 0,
-           int silent = -1, std::uint32_t fingerprint = 77, const Compiled& compiled = {}, std::uint32_t ticket = 0) {
-    const std::size_t step = plan(0).segment_bytes();
-    for (std::size_t begin = 0; begin < block_bytes; begin += step) {
+  // One call, with segments as a communicator cuts it.
+  void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op,
+           const PlanHow& how = {}, const Compiled& compiled = {}) {
+    const auto [workers, silent, fingerprint, ticket, wanted, other] = how;
+    const bool mapped = wanted && can_be_mapped(calls, block_bytes);
+    const auto variant = [&](int r, std::size_t bytes) {
+      executor::DeviceVariant made =
+          variant_of(plan(r).plan(), r, calls[static_cast<std::size_t>(r)], bytes, block_bytes, op);
+      made.mapped_input = mapped && plan(r).maps_input();
+      made.mapped_output = mapped && plan(r).maps_output();
+      return made;
+    };
+    const std::size_t step = plan(0).segment_bytes(variant(0, 0));
+    for (std::size_t begin = 0; begin < block_bytes; begin += std::min(step, block_bytes - begin)) {
       std::vector<executor::PlanArgs> args;
       std::vector<executor::DeviceRecords> records;
       std::vector<CompiledPlan> chosen;
       for (int r = 0; r < ranks_; ++r) {
-        const PlanCall& call = calls[static_cast<std::size_t>(r)];
-        const executor::DeviceVariant variant =
-            variant_of(plan(r).plan(), r, call, std::min(step, block_bytes - begin), block_bytes, op);
-        records.push_back(plan(r).records(variant, placement(r)));
-        args.push_back(args_of(r, call, begin, block_bytes, dtype, op, fingerprint));
+        const executor::DeviceVariant made = variant(r, std::min(step, block_bytes - begin));
+        records.push_back(plan(r).records(made, placement(r)));
+        args.push_back(args_of(r, calls[static_cast<std::size_t>(r)], begin, block_bytes, dtype, op,
+                               fingerprint + (r == other ? 1 : 0)));
+        if (made.mapped()) args.back().peers = peers_of(calls, begin, block_bytes);
         args.back().ticket = ticket;
-        chosen.push_back(compiled ? compiled(r, variant, dtype, op) : nullptr);
+        chosen.push_back(compiled ? compiled(r, made, dtype, op) : nullptr);
       }
       std::vector<std::thread> threads;
       for (int r = 0; r < ranks_; ++r) {
@@ -137,6 +155,32 @@ class HostPlan {
     return Bytes(memory);
   }
 
+  // As CudaCommunicatorImpl::plan_place() decides, of tensors that are all registered.
+  bool can_be_mapped(const std::vector<PlanCall>& calls, std::size_t block_bytes) {
+    const executor::DevicePlan& first = plan(0);
+    if (!first.maps_input() && !first.maps_output()) return false;
+    const plan::Shape shape = plan::shape_of(first.plan());
+    const std::size_t in = static_cast<std::size_t>(shape.blocks[0]) * block_bytes;
+    const std::size_t out = static_cast<std::size_t>(shape.blocks[1]) * block_bytes;
+    for (const PlanCall& call : calls) {
+      if (call.input == nullptr || call.output == nullptr) return false;
+      const bool overlap = call.input < call.output + out && call.output < call.input + in;
+      if (overlap && first.maps_input() && first.maps_output()) return false;
+    }
+    return true;
+  }
+
+  executor::PeerBuffers peers_of(const std::vector<PlanCall>& calls, std::size_t begin, std::size_t whole) {
+    executor::PeerBuffers peers;
+    peers.stride = whole;
+    for (int r = 0; r < ranks_; ++r) {
+      const PlanCall& call = calls[static_cast<std::size_t>(r)];
+      if (plan(r).maps_input()) peers.at[r] = call.input + begin;
+      if (plan(r).maps_output()) peers.at[device::kMaxRanks + r] = call.output + begin;
+    }
+    return peers;
+  }
+
   executor::DevicePlan& plan(int r) { return *plans[static_cast<std::size_t>(r)]; }
   std::uint64_t* invocations(int r) {
     return reinterpret_cast<std::uint64_t*>(states_[static_cast<std::size_t>(r)].get());
@@ -154,6 +198,7 @@ class HostPlan {
     std::copy(placed.ranks.begin(), placed.ranks.end(), args.memory);
     args.state = placed.state;
     std::copy(std::begin(interpreted.user), std::end(interpreted.user), args.user);
+    args.peers = interpreted.peers;
     args.fingerprint = interpreted.fingerprint;
     args.ticket = interpreted.ticket;
     return args;

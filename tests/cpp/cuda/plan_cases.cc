@@ -66,6 +66,13 @@ std::vector<CompiledRequest> compiled_requests() {
     const ReduceOp op = named.plan->reduce ? ReduceOp::kAvg : ReduceOp::kSum;
     list.push_back({named, {50'004, DataType::kFloat32, op}, least});
   }
+  // Peers' tensors reached in place, by several blocks and by one, of both sides and of one.
+  for (const NamedPlan& named : small) {
+    const executor::DevicePlan device(named.plan, 0, ample);
+    if (!device.maps_input() && !device.maps_output()) continue;
+    const bool in_place = list.size() % 2 == 1;
+    list.push_back({named, {1004, DataType::kFloat32, ReduceOp::kSum, in_place, 0, true}, ample});
+  }
   const std::pair<DataType, ReduceOp> kinds[] = {
       {DataType::kBfloat16, ReduceOp::kSum},     {DataType::kFloat16, ReduceOp::kAvg},
       {DataType::kInt8, ReduceOp::kSum},         {DataType::kInt64, ReduceOp::kMin},

@@ -17,6 +17,7 @@ struct PlanRequest {
   ReduceOp op = ReduceOp::kSum;
   bool in_place = false;
   int workers = 0;
+  bool mapped = false;  // peers reach into tensors, not into their shadows
 };
 
 // The programs that come with the language, for three ranks.

@@ -44,9 +44,16 @@ class Twin {
       }
       calls.push_back(call);
     }
-    device.run(calls, request.bytes, request.dtype, request.op, request.workers, -1, 77, compiled);
+    PlanHow how;
+    how.workers = request.workers;
+    how.mapped = request.mapped;
+    device.run(calls, request.bytes, request.dtype, request.op, how, compiled);
     for (std::size_t r = 0; r < expected.size(); ++r) {
       if (device.worlds.host(static_cast<int>(r)).code != 0) return "rank " + std::to_string(r) + " failed";
+      const bool apart = calls[r].input == inputs[r].data() && calls[r].output == outputs[r].data();
+      if (apart && !plan_->in_place && inputs[r] != input(request, seed, r)) {
+        return "rank " + std::to_string(r) + ": its input has changed";
+      }
       if (!has(1, r)) continue;
       for (std::size_t i = 0; i < out; ++i) {
         if (calls[r].output[i] != expected[r][i]) {

@@ -77,8 +77,10 @@ TEST(PlansOnGpus, LongBlocksAndManyOfThem) {
   // All blocks of the wide plan tell how far they are.
   HostPlan device(widest, {kMostPlanBlocks, 1UL << 20});
   std::vector<std::vector<std::byte>> memory(4, std::vector<std::byte>(4096));
+  PlanHow eager;
+  eager.ticket = 5;
   device.run({{memory[0].data(), memory[1].data()}, {memory[2].data(), memory[3].data()}}, 1000, DataType::kInt32,
-             ReduceOp::kSum, 0, -1, 77, {}, 5);
+             ReduceOp::kSum, eager);
   for (int b = 0; b < kMaxBlocks + 6; ++b) {
     EXPECT_EQ(*progress_of(*device.worlds.world(1).state, b), pack_progress(5, 5)) << b;
   }
@@ -102,7 +104,9 @@ TEST(PlansOnGpus, NumbersPastFourGigabytes) {
       moved = std::max(moved, op.bytes);
       for (std::uint32_t i = 0; i < op.sources + op.targets; ++i) {
         const executor::DeviceOperand& operand = records.operands[op.first + i];
-        const std::uint64_t base = operand.place != executor::kFixed ? 0 : operand.value >= ranks[1] ? ranks[1] : ranks[0];
+        const std::uint64_t base = operand.place != executor::kFixed ? 0
+                                   : operand.value >= ranks[1]       ? ranks[1]
+                                                                     : ranks[0];
         farthest = std::max(farthest, operand.value - base + std::uint64_t{operand.extra} * 16);
         ASSERT_LT(operand.value - base, device.memory_bytes()) << made.name;
       }
@@ -156,6 +160,93 @@ TEST(PlansOnGpus, ANopJoinsTheLanes) {
   EXPECT_EQ(twin.fault({216, DataType::kFloat32, ReduceOp::kSum, false, 3}, 1), "");
 }
 
+std::vector<plan::NamedPlan> plans_that_map() {
+  auto all = programs();
+  for (const std::int32_t ranks : {2, 3}) {
+    for (auto& named : plan::plans_of_every_operation(ranks)) all.push_back(std::move(named));
+  }
+  for (auto& named : replicated_programs()) all.push_back(std::move(named));
+  all.push_back({"wide", std::make_shared<const Plan>(plan::wide_all_gather(3, 4))});
+  std::erase_if(all, [](const auto& named) {
+    const executor::DevicePlan device(named.plan, 0, {64, 1UL << 20});
+    return !device.maps_input() && !device.maps_output();
+  });
+  return all;
+}
+
+// Tensors that all ranks have mapped are reached in place: the same bits, inputs as they were, nothing past the ends.
+TEST(PlansOnGpus, MappedTensorsAreReachedWhereTheyLie) {
+  const auto all = plans_that_map();
+  ASSERT_GE(all.size(), 40u);
+  for (const auto& [name, plan] : all) {
+    Twin twin(plan, 1 << 16);
+    std::uint64_t seed = 0;
+    for (const std::size_t bytes : {4, 1004, 4096}) {
+      for (const bool in_place : {false, true}) {
+        const ReduceOp op = reducing(*plan) && seed % 3 == 1 ? ReduceOp::kAvg : ReduceOp::kSum;
+        const PlanRequest request{bytes, DataType::kFloat32, op, in_place, seed % 4 == 3 ? 3 : 0, true};
+        ASSERT_EQ(twin.fault(request, ++seed), "")
+            << name << ", " << plan->ranks.size() << " ranks, " << bytes << " bytes, in place: " << in_place;
+      }
+    }
+    // The same memory serves both: calls with and without mapped tensors follow each other.
+    ASSERT_EQ(twin.fault({1004, DataType::kFloat32}, ++seed), "") << name;
+  }
+}
+
+// In segments where it has scratch or loops, else as one.
+TEST(PlansOnGpus, LongMessagesInMappedTensors) {
+  int whole = 0, cut = 0;
+  for (const auto& [name, plan] : plans_that_map()) {
+    const executor::DeviceLimits least{64, executor::DevicePlan(plan, 0, {64, 1UL << 20}).memory_bytes() / 16};
+    Twin twin(plan, 1 << 16, least);
+    const executor::DevicePlan& device = *twin.device.plans[0];
+    executor::DeviceVariant mapped;
+    mapped.mapped_input = device.maps_input();
+    mapped.mapped_output = device.maps_output();
+    ++(device.segment_bytes(mapped) > 50'004 ? whole : cut);
+    ASSERT_LT(device.segment_bytes({}), 50'004u) << name;
+    for (const bool in_place : {false, true}) {
+      // Whole numbers: who adds up a chunk, and so in which order, depends on where segments end.
+      ASSERT_EQ(twin.fault({50'004, DataType::kInt32, ReduceOp::kSum, in_place, 0, true}, 5), "") << name;
+    }
+  }
+  EXPECT_GE(whole, 5);
+  EXPECT_GT(cut, 5);
+}
+
+// What no rank has agreed on touches no rank's tensors: not where one makes another call, and not where one stays away.
+TEST(PlansOnGpus, MappedTensorsAreSafeFromOtherCalls) {
+  for (const auto& [name, plan] : plans_that_map()) {
+    const std::size_t ranks = plan->ranks.size();
+    for (const bool comes : {true, false}) {
+      if (!comes && ranks > 2) continue;  // a matter of time
+      HostPlan device(plan);
+      for (std::size_t r = 0; r < ranks; ++r) device.worlds.host(static_cast<int>(r)).timeout_ns = 30'000'000;
+      const plan::Shape shape = plan::shape_of(*plan);
+      std::vector<std::vector<std::byte>> memory;
+      std::vector<PlanCall> calls;
+      for (std::size_t r = 0; r < 2 * ranks; ++r) {
+        memory.emplace_back(static_cast<std::size_t>(shape.blocks[r % 2]) * 1000, std::byte{0xa5});
+      }
+      for (std::size_t r = 0; r < ranks; ++r) calls.push_back({memory[2 * r].data(), memory[2 * r + 1].data()});
+      PlanHow how;
+      how.mapped = true;
+      (comes ? how.other : how.silent) = 1;
+      device.run(calls, 1000, DataType::kInt32, ReduceOp::kSum, how);
+      EXPECT_EQ(device.worlds.host(0).code,
+                static_cast<std::uint64_t>(comes ? device::FailureCode::kMismatch : device::FailureCode::kTimeout))
+          << name;
+      // What a rank may write is what it alone reads and writes, and of a plan in place, its own part.
+      for (std::size_t i = 1; !plan->in_place && i < memory.size(); i += 2) {
+        if (!device.plans[0]->maps_output()) continue;
+        EXPECT_TRUE(std::all_of(memory[i].begin(), memory[i].end(), [](std::byte b) { return b == std::byte{0xa5}; }))
+            << name << ", rank " << i / 2 << ", comes: " << comes;
+      }
+    }
+  }
+}
+
 // Flags come round past 2^32 - 1, and none of them is zero.
 TEST(PlansOnGpus, InvocationsMayPassTheLastFlag) {
   for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
@@ -182,9 +273,9 @@ TEST(PlansOnGpus, AMissingRankIsATimeout) {
     HostPlan device(plan);
     for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 100'000'000;
     Calls calls(2);
-    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, workers, 1);
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, {.workers = workers, .silent = 1});
     EXPECT_EQ(device.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << name;
-    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, workers);
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, {.workers = workers});
     workers = 2 - workers;
   }
 }
@@ -193,9 +284,7 @@ TEST(PlansOnGpus, AnotherCallIsAMismatch) {
   const auto plan = std::make_shared<const Plan>(plan::two_step_all_reduce(2));
   HostPlan device(plan);
   Calls calls(2);
-  std::thread other([&] { device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, 0, 0, 78); });
-  device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, 0, 1, 77);
-  other.join();
+  device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, {.other = 1});
   for (const int r : {0, 1}) {
     EXPECT_EQ(device.worlds.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kMismatch));
   }

@@ -184,8 +184,7 @@ TEST(PlansAtOnce, MoreThanTwoGigabytes) {
     for (int r = 0; r < 2; ++r) {
       for (std::size_t i = 0; i < std::size(places); ++i) {
         const std::byte want{static_cast<unsigned char>(0x40 + 8 * r + static_cast<int>(i))};
-        const std::vector<std::byte> got =
-            rank.download(output + static_cast<std::size_t>(r) * kBlock + places[i], 8);
+        const std::vector<std::byte> got = rank.download(output + static_cast<std::size_t>(r) * kBlock + places[i], 8);
         if (std::any_of(got.begin(), got.end(), [&](std::byte b) { return b != want; })) {
           throw std::runtime_error("rank " + std::to_string(r) + "'s block at " + std::to_string(places[i]));
         }
