@@ -59,6 +59,7 @@ function(tutti_cuda_module name folder)
     src/device/cuda/driver.cc
     src/device/cuda/host_memory.cc
     src/device/cuda/links.cc
+    src/device/cuda/loaded_module.cc
     src/device/cuda/memory_sharing.cc
     src/device/cuda/pool_memory.cc
     src/channel/cuda/gpu_group.cc
@@ -85,6 +86,7 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/cuda_serving.cc
     src/communicator/cuda/device_failure.cc
     src/communicator/cuda/device_plans.cc
+    src/communicator/cuda/native_kernels.cc
     src/communicator/cuda/plan_calls.cc
     src/communicator/cuda/plugin.cc
     src/communicator/cuda/quiet_device.cc

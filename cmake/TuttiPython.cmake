@@ -33,7 +33,7 @@ endforeach()
 
 # What algorithms in C++ are compiled against at run time (tutti.compile_native), and programs in C.
 file(MAKE_DIRECTORY ${TUTTI_PACKAGE_DIR}/include/tutti)
-foreach(header native_plugin.h native_plugin_abi.h tutti.h)
+foreach(header native_kernel.cuh native_kernel_host.h native_plugin.h native_plugin_abi.h tutti.h)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/tutti/${header} ${TUTTI_PACKAGE_DIR}/include/tutti/${header} SYMBOLIC)
   install(FILES ${PROJECT_SOURCE_DIR}/include/tutti/${header} DESTINATION tutti/include/tutti COMPONENT python)
 endforeach()

@@ -47,7 +47,7 @@ FOREIGN = {
 # CUDA's public headers are for faces, tools and cuda folders; what lies in a cuda folder is for cuda folders only. The
 # core meets its plug-in in two files.
 PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|device\.cuh)")
-KNOW_CUDA = {"src/device/device.h", "src/communicator/cuda_entry.cc"}
+KNOW_CUDA = {"include/tutti/native_kernel.cuh", "src/device/device.h", "src/communicator/cuda_entry.cc"}
 DECLARED = re.compile(r"^\s*(?:class|struct)\s+(\w+)\s*;", re.MULTILINE)
 DEFINED = re.compile(r"^\s*(?:class|struct)\s+(?:alignas\([^)]*\)\s+)?(\w+)[^;{]*\{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)

@@ -99,6 +99,14 @@ class Context {
     return call_.extra(call_.library, name, otherwise);
   }
 
+  // Packets carry 4 bytes and a flag in a word, so that they need no signal: of each call, a word is stored once. What
+  // has packets in scratch has nothing else there, ever. Authors of kernels use native_kernel.cuh.
+  std::uint32_t flag() const noexcept { return call_.flag; }
+  [[nodiscard]] bool await_packets(int of_peer, const std::uint64_t* words, std::uint64_t count) noexcept {
+    return call_.await_packets(call_.library, of_peer, words, count) != 0;
+  }
+  void ring(int peer) noexcept { call_.ring(call_.library, peer); }
+
   // Fails the call, on all ranks; its error carries the reason. Returns false: `return c.fail("...")`.
   bool fail(const char* reason) const noexcept {
     call_.fail(call_.library, reason);
@@ -140,9 +148,12 @@ int run_guarded(const TuttiPluginCall* call) noexcept {
 
 class Registered {
  public:
-  Registered(const char* function, const Description& d, int (*run)(const TuttiPluginCall*)) noexcept
-      : entry_{function,    d.name, d.collective, d.scratch_bytes, d.min_bytes,
-               d.max_bytes, run,    d.refusal,    first_algorithm} {
+  // `d`: a Description, or one of a kernel (native_kernel.cuh).
+  template <class Any>
+  Registered(const char* function, const Any& d, int (*run)(const TuttiPluginCall*), int blocks = 0,
+             int threads = 0) noexcept
+      : entry_{function, d.name,    d.collective, d.scratch_bytes, d.min_bytes,    d.max_bytes,
+               run,      d.refusal, blocks,       threads,         first_algorithm} {
     first_algorithm = &entry_;
   }
   Registered(const Registered&) = delete;

@@ -6,7 +6,7 @@
 
 extern "C" {
 
-inline constexpr std::uint32_t kTuttiPluginVersion = 1;
+inline constexpr std::uint32_t kTuttiPluginVersion = 2;
 
 // One call on one rank. Owned by the library, valid during `run`.
 struct TuttiPluginCall {
@@ -28,6 +28,10 @@ struct TuttiPluginCall {
   void (*copy)(void* library, void* to, const void* from, std::uint64_t bytes);
   void (*reduce)(void* library, void* to, const void* const* from, std::int32_t sources, std::uint64_t elements);
   std::int64_t (*extra)(void* library, const char* name, std::int64_t otherwise);
+  // Packets: words of which the upper half is a flag.
+  std::uint32_t flag;  // of this call, the same on all ranks; never 0
+  int (*await_packets)(void* library, std::int32_t peer, const std::uint64_t* words, std::uint64_t count);
+  void (*ring)(void* library, std::int32_t peer);  // packets were stored for it
 };
 
 // What a plug-in has of one algorithm.
@@ -39,6 +43,7 @@ struct TuttiPluginAlgorithm {
   std::uint64_t min_bytes, max_bytes;
   int (*run)(const TuttiPluginCall* call);
   const char* (*refusal)(const char* dtype, const char* op, std::uint64_t block_bytes, std::int32_t ranks);
+  std::int32_t blocks, threads;  // of its kernel's launches; 0 blocks: it has no kernel
   const TuttiPluginAlgorithm* next;
 };
 

@@ -29,7 +29,7 @@ struct AlgorithmLimits {
 
 class UserAlgorithm {
  public:
-  enum class Kind { kPlan, kPlugin, kLibrary };
+  enum class Kind { kPlan, kPlugin, kKernel, kLibrary };
 
   virtual ~UserAlgorithm() = default;
 
@@ -69,23 +69,35 @@ using UserAlgorithmPtr = std::shared_ptr<const UserAlgorithm>;
 UserAlgorithmPtr plan_algorithm(const std::string& text, const std::string& place, const AlgorithmLimits& limits = {},
                                 const std::string& cache_folder = {});
 
+// What NVRTC compiles of a plug-in's kernels (include/tutti/native_kernel.cuh), on the machine that runs them.
+struct KernelSource {
+  std::string file;  // where it is from, for the compiler's messages
+  std::string text;
+  std::map<std::string, std::string> headers;  // the source's own, by the names that it includes them by
+  std::vector<std::string> options;            // for the compiler
+};
+
 // The algorithms of a shared object that was built from a plug-in (include/tutti/native_plugin.h). `content` tells
 // plug-ins apart: a hash of the source and of how it was built. The object stays loaded for the life of the process.
-// Throws Error(kInvalidArgument) if the file is none.
+// `kernels`: null where the source has none. Throws Error(kInvalidArgument) if the file is no plug-in.
 struct PluginAlgorithm {
   std::string function;  // as its author calls it
   UserAlgorithmPtr algorithm;
 };
-std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const std::string& content);
+std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const std::string& content,
+                                               std::shared_ptr<const KernelSource> kernels = nullptr);
 
 // One of the library's own by the names of `tutti explain`; throws Error(kInvalidArgument) naming those that there are.
 UserAlgorithmPtr library_algorithm(Collective collective, const std::string& name);
 std::vector<std::string> library_algorithm_names(Collective collective);
 
-// By which algorithm one call is to run. `extras` reach plug-ins.
+// By which algorithm one call is to run. `extras` reach plug-ins on CPUs. `blocks` and `threads` are of a kernel's
+// launch, the same on all ranks; 0: as many as the kernel says.
 struct AlgorithmChoice {
   UserAlgorithmPtr algorithm;
   std::map<std::string, std::int64_t> extras;
+  int blocks = 0;
+  int threads = 0;
 };
 
 // What a selector function is asked.

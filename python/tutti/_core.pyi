@@ -101,8 +101,10 @@ class UserAlgorithm:
 def plan_algorithm(text: str, place: str, ranks: int = 0, ranks_per_host: int = 0) -> UserAlgorithm:
     """Reads and proves a plan. ``ValueError`` with what is wrong."""
 
-def plugin_algorithms(path: str, content: str) -> list[tuple[str, UserAlgorithm]]:
-    """The functions of a compiled plug-in and their algorithms."""
+def plugin_algorithms(
+    path: str, content: str, kernels: tuple[str, str, dict[str, str], list[str]] | None = None
+) -> list[tuple[str, UserAlgorithm]]:
+    """The functions of a compiled plug-in and their algorithms. ``kernels``: file, text, headers, options for NVRTC."""
 
 def library_algorithm(collective: str, name: str) -> UserAlgorithm: ...
 def library_algorithm_names(collective: str) -> list[str]: ...
@@ -208,6 +210,8 @@ class DeviceCommunicator:
         timeout: float,
         device: int,
         stream: int | None,
+        blocks: int = 0,
+        threads: int = 0,
     ) -> None: ...
     def set_algorithms(self, algorithms: list[UserAlgorithm], selector: Any) -> None: ...
     def synchronize(self, device: int, stream: int) -> None: ...

@@ -6,6 +6,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -34,12 +35,17 @@ using Handle = std::shared_ptr<UserAlgorithm>;
 
 Handle bound(const UserAlgorithmPtr& algorithm) { return std::const_pointer_cast<UserAlgorithm>(algorithm); }
 
+// Of a KernelSource: file, text, headers, options.
+using KernelFields = std::tuple<std::string, std::string, std::map<std::string, std::string>, std::vector<std::string>>;
+
 const char* kind_name(UserAlgorithm::Kind kind) {
   switch (kind) {
     case UserAlgorithm::Kind::kPlan:
       return "plan";
     case UserAlgorithm::Kind::kPlugin:
       return "plugin";
+    case UserAlgorithm::Kind::kKernel:
+      return "kernel";
     default:
       return "library";
   }
@@ -271,14 +277,19 @@ void bind_algorithms(nb::module_& m) {
       "text"_a, "place"_a, "ranks"_a = 0, "ranks_per_host"_a = 0);
   m.def(
       "plugin_algorithms",
-      [](const std::string& path, const std::string& content) {
+      [](const std::string& path, const std::string& content, const std::optional<KernelFields>& kernels) {
+        std::shared_ptr<const KernelSource> source;
+        if (kernels) {
+          const auto& [file, text, headers, options] = *kernels;
+          source = std::make_shared<const KernelSource>(KernelSource{file, text, headers, options});
+        }
         std::vector<std::pair<std::string, Handle>> list;
-        for (const PluginAlgorithm& entry : plugin_algorithms(path, content)) {
+        for (const PluginAlgorithm& entry : plugin_algorithms(path, content, std::move(source))) {
           list.emplace_back(entry.function, bound(entry.algorithm));
         }
         return list;
       },
-      "path"_a, "content"_a);
+      "path"_a, "content"_a, "kernels"_a.none() = nb::none());
   m.def(
       "library_algorithm",
       [](const std::string& collective, const std::string& name) {

@@ -168,15 +168,15 @@ void bind_devices(nb::module_& m) {
           [](DeviceCommunicator& d, int size, const std::shared_ptr<UserAlgorithm>& algorithm,
              std::pair<std::uintptr_t, std::size_t> input, std::pair<std::uintptr_t, std::size_t> output,
              const std::string& dtype, const std::optional<std::string>& op, int root, double timeout, int device,
-             Address stream) {
+             Address stream, int blocks, int threads) {
             Call call = named_call(size, *algorithm, input, output, dtype, op, root);
-            const AlgorithmChoice choice{algorithm, {}};
+            const AlgorithmChoice choice{algorithm, {}, blocks, threads};
             call.choice = &choice;
             const DevicePlace place = place_of(device, stream, timeout);
             waiting(d, [&] { d.run(call, place); });
           },
           "size"_a, "algorithm"_a, "input"_a, "output"_a, "dtype"_a, "op"_a.none(), "root"_a, "timeout"_a, "device"_a,
-          "stream"_a.none())
+          "stream"_a.none(), "blocks"_a = 0, "threads"_a = 0)
       .def(
           "set_algorithms",
           [](DeviceCommunicator& d, const std::vector<std::shared_ptr<UserAlgorithm>>& algorithms,

@@ -25,6 +25,7 @@ from tutti.language import (
 from tutti.language.builtins import binomial_broadcast, ring_all_gather, ring_all_reduce
 
 PLUGIN = Path(__file__).with_name("plugins") / "algorithms.cc"
+KERNELS = Path(__file__).resolve().parents[1] / "cpp/cuda/native_kernels.cu"
 
 
 def spec(comm: tutti.Communicator, name: str = "mine", **more: Any) -> AlgoSpec:
@@ -237,6 +238,55 @@ def native(comm: tutti.Communicator) -> None:
         "other sizes",
         lambda: gather.execute(comm, np.ones(26, np.float32), np.ones(26 * comm.size, np.float32)),
     )
+
+
+def kernels(comm: tutti.Communicator) -> None:
+    """Kernels of a .cu file, which in main memory are functions: signals, packets, reductions, a rooted one."""
+    n, module = comm.size, tutti.compile_native("kernels", KERNELS)
+    made = {
+        name: tutti.Algorithm.create_from_native_capsule(getattr(module, f"create_{name}")())
+        for name in ("all_gather", "all_reduce", "reduce_scatter", "broadcast")
+    }
+    assert made["all_reduce"].is_native_algorithm() and made["all_reduce"].name == "kernel_all_reduce"
+    for count in (1, 3, 1000, 2047):
+        everything = np.concatenate([data(r, count) for r in range(n)])
+        mine, whole = data(comm.rank, count), np.empty(n * count, np.float32)
+        made["all_gather"].execute(comm, mine, whole)
+        check(whole, everything)
+        out = np.empty(count, np.float32)
+        made["all_reduce"].execute(comm, mine, out, op=tutti.ReduceOp.SUM)
+        check(out, total(comm, count))
+        made["all_reduce"].execute(comm, mine, mine, op=tutti.ReduceOp.MAX)  # in place
+        check(mine, np.max([data(r, count) for r in range(n)], axis=0))
+        bytes_in = data(comm.rank, count, np.int8)
+        made["all_reduce"].execute(comm, bytes_in, bytes_in, op=tutti.ReduceOp.SUM)
+        check(bytes_in, total(comm, count, np.int8))
+        made["reduce_scatter"].execute(comm, whole, out, op=tutti.ReduceOp.AVG)
+        check(out, everything[comm.rank * count : (comm.rank + 1) * count])
+        for root in range(n):
+            given = data(comm.rank, count)
+            made["broadcast"].execute(comm, given, given, root=root)
+            check(given, data(root, count))
+    if n == 1:
+        return
+    long = np.ones(1 << 14)
+    refused(ValueError, "other sizes", lambda: made["all_reduce"].execute(comm, long, long, op=tutti.ReduceOp.SUM))
+
+
+def forgetting(comm: tutti.Communicator) -> None:
+    """A kernel that waits for packets that do not come ends at the deadline, and says of whom."""
+    module = tutti.compile_native("kernels", KERNELS)
+    stuck = tutti.Algorithm.create_from_native_capsule(module.create_forgetful())
+    mine = data(comm.rank, 8)
+
+    def call() -> None:
+        stuck.execute(comm, mine, mine, op=tutti.ReduceOp.SUM, timeout=0.3)
+
+    if comm.rank == 0:
+        refused(TimeoutError, 'plug-in "kernel_forgetful" waits for packets of call 1 of rank 1', call)
+    else:
+        call()
+        refused(RuntimeError, "rank 0", comm.barrier)
 
 
 def leaving(comm: tutti.Communicator) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
 import numpy as np
 import torch
 from group_tasks import run_apart
@@ -9,6 +12,8 @@ from group_tasks import run_apart
 import tutti
 from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import BUILTINS
+
+KERNELS = Path(__file__).resolve().parents[1] / "cpp/cuda/native_kernels.cu"
 
 
 def every_collective(comm: tutti.Communicator) -> None:
@@ -108,6 +113,63 @@ def algorithms(comm: tutti.Communicator) -> None:
     assert "plan:my_ring" not in ran()
     comm.all_reduce(np.ones(3))
     assert [len(record["entries"]) > 0 for record in comm.flight_records()] == [True, True]
+
+
+def kernels(comm: tutti.Communicator) -> None:
+    """Kernels of a ``.cu`` file: named, given, launched as a call says, in a graph; and one that is wrong."""
+    n, stream = comm.size, torch.cuda.current_stream().cuda_stream
+    module = tutti.compile_native("kernels", KERNELS)
+    made = {
+        name: tutti.Algorithm.create_from_native_capsule(getattr(module, f"create_{name}")())
+        for name in ("all_gather", "all_reduce", "reduce_scatter", "broadcast")
+    }
+    total = n * (n + 1) / 2
+    for count in (1, 1000, 8000):
+        mine = torch.full((count,), comm.rank + 1.0, device="cuda")
+        whole = torch.empty(n * count, device="cuda")
+        for launch in ({}, {"nblocks": 7, "nthreads_per_block": 64}):
+            made["all_gather"].execute(comm, mine, whole.zero_(), stream=stream, **launch)
+            assert torch.equal(whole, torch.arange(1.0, n + 1, device="cuda").repeat_interleave(count))
+            made["all_reduce"].execute(comm, mine, out := mine.clone(), op=tutti.ReduceOp.SUM, stream=stream, **launch)
+            assert torch.equal(out, torch.full_like(out, total))
+            for dtype, op in ((torch.bfloat16, tutti.ReduceOp.SUM), (torch.int32, tutti.ReduceOp.MAX)):
+                given = mine.to(dtype)
+                made["all_reduce"].execute(comm, given, given, op=op, stream=stream, **launch)
+                assert torch.equal(given, torch.full_like(given, total if op == tutti.ReduceOp.SUM else n))
+            made["reduce_scatter"].execute(comm, whole, out.zero_(), op=tutti.ReduceOp.AVG, stream=stream, **launch)
+            assert torch.equal(out, torch.full_like(out, comm.rank + 1.0))
+            made["broadcast"].execute(comm, out, out, root=n - 1, stream=stream, **launch)
+            assert torch.equal(out, torch.full_like(out, float(n)))
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        made["all_reduce"].execute(comm, mine, out, op=tutti.ReduceOp.SUM, stream=side)
+    for value in (1.0, 4.0):
+        mine.fill_(value)
+        torch.cuda.synchronize()
+        comm.barrier()
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, torch.full_like(out, value * n))
+    builder = tutti.AlgorithmCollectionBuilder(comm)
+    builder.add_algorithm_builder(made["all_reduce"])
+    builder.build()
+    comm.reset_metrics()
+    comm.all_reduce(mine)
+    torch.cuda.synchronize()
+    rows = {row["algorithm"] for row in comm.metrics()["rows"] if row["device"] == "cuda"}
+    assert rows == {"native:kernel_all_reduce"}, rows
+    with NamedTemporaryFile("w", suffix=".cu") as file:
+        file.write(KERNELS.read_text() + "#if defined(__CUDACC__)\nint wrong = unknown;\n#endif\n")
+        file.flush()
+        broken = tutti.compile_native("broken", file.name).create_all_reduce()
+        try:
+            tutti.Algorithm.create_from_native_capsule(broken).execute(comm, mine, out, op=tutti.ReduceOp.SUM)
+        except NotImplementedError as error:
+            assert 'identifier "unknown" is undefined' in str(error), error
+        else:
+            raise AssertionError("what the compiler refuses has run")
+    comm.all_reduce(mine)
+    torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

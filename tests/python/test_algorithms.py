@@ -43,6 +43,11 @@ def test_native_and_buffers(ranks: int) -> None:
     launch(ranks, "native", "buffers", script=RANK)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_kernels_in_main_memory(ranks: int) -> None:
+    launch(ranks, "kernels", script=RANK)
+
+
 def test_memory_stays_until_peers_have_ended() -> None:
     launch(2, "leaving", script=RANK)
 
@@ -50,6 +55,7 @@ def test_memory_stays_until_peers_have_ended() -> None:
 def test_native_failures() -> None:
     launch(2, "broken", script=RANK)
     launch(2, "waiting", script=RANK)
+    launch(2, "forgetting", script=RANK)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

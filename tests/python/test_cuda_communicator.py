@@ -20,7 +20,7 @@ RANK = Path(__file__).with_name("cuda_rank.py")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "customized_comm.py"
 
 
-@pytest.mark.parametrize("task", ["every_collective", "graphs", "messages", "algorithms"])
+@pytest.mark.parametrize("task", ["every_collective", "graphs", "messages", "algorithms", "kernels"])
 def test_on_gpus(task: str) -> None:
     launch(2, task, script=RANK)
 
@@ -29,7 +29,7 @@ def test_the_example() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(EXAMPLE), "--device", "cuda"]
     done = subprocess.run([*command, "--bytes", "4096", "1048576"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("all-reduce of") == 2, done.stdout
+    assert done.stdout.count("all-reduce of") == 2 and done.stdout.count("all-gather of") == 2, done.stdout
 
 
 def test_a_plan_runs_and_is_explained(tmp_path: Path) -> None:

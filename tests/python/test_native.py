@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tutti
+from tutti.algorithms import native
 
 PLUGIN = """#include <tutti/native_plugin.h>
 bool nothing(tutti::plugin::Context&) { return true; }
@@ -48,6 +49,66 @@ def test_what_was_built_is_built_once(cache: Path, tmp_path: Path) -> None:
     assert tutti.compile_native("mine", file).create().handle.identity != identity
     tutti.compile_native("mine", file, options=["-O0"])
     assert len(built(cache)) == 3
+
+
+KERNEL = """#include <tutti/native_kernel.cuh>
+#include "sub/own.cuh"
+template <class Team>
+TUTTI_DEVICE bool nothing(tutti::KernelContext<Team>& c) { return own(c); }
+TUTTI_NATIVE_KERNEL(create, nothing, .name = "nothing", .collective = "allreduce", .blocks = 2)
+"""
+
+
+def test_a_kernel_is_known_by_all_that_its_compilers_read(cache: Path, tmp_path: Path) -> None:
+    """Also by what only one of them reads: what is compiled for GPUs must be the same on all ranks."""
+    (tmp_path / "sub").mkdir()
+    own = tmp_path / "sub" / "own.cuh"
+    file = source(tmp_path, KERNEL).rename(tmp_path / "plugin.cu")
+
+    def identity(extra: str, *options: str) -> int:
+        own.write_text("template <class C> TUTTI_DEVICE bool own(C& c) { return c.barrier(); }\n" + extra)
+        return int(tutti.compile_native("mine", file, options).create().handle.identity)
+
+    first = identity("")
+    assert tutti.compile_native("mine", file).create().handle.kind == "kernel"
+    assert identity("// for people\n") != first  # a compiler for GPUs would find other lines in its messages
+    assert identity("#if defined(__CUDACC__)\nint more;\n#endif\n") != first
+    assert identity("", "-DMORE=1") != first and identity("") == first
+
+
+def test_a_kernel_s_source_goes_with_its_headers(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own.cuh").write_text('#include "deep.cuh"\n#include <elsewhere.cuh>\n')
+    (tmp_path / "sub" / "deep.cuh").write_text("// deep\n")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "elsewhere.cuh").write_text("// far\n")
+    file = source(tmp_path, '#include <tutti/native_kernel.cuh>\n#include <cstring>\n#include "sub/own.cuh"\n')
+    options = ["-I", str(tmp_path / "far"), "-DA=1", "-U", "B", "-O1"]
+    command = [*native._compiler(), *native._OPTIONS, f"-I{tutti.get_include()}", *options]
+    name, text, headers, macros = native._kernel_source(command, file, options)
+    assert name == str(file) and text == file.read_text() and macros == ["-DA=1", "-UB"]
+    assert headers == {
+        "sub/own.cuh": (tmp_path / "sub" / "own.cuh").read_text(),
+        "sub/deep.cuh": "// deep\n",
+        "deep.cuh": "// deep\n",
+        "own.cuh": (tmp_path / "sub" / "own.cuh").read_text(),
+        "far/elsewhere.cuh": "// far\n",
+        "elsewhere.cuh": "// far\n",
+    }
+    (tmp_path / "far" / "elsewhere.cuh").write_text('#include "deep.cuh"\n')
+    (tmp_path / "far" / "deep.cuh").write_text("// another\n")
+    with pytest.raises(RuntimeError, match=r"two different headers by the name deep\.cuh"):
+        native._kernel_source(command, file, options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [(".blocks = 65", "1 to 64"), (".threads = 48", "whole warps"), (".threads = 1024", "32 to 512")],
+)
+def test_kernels_are_launched_as_they_can_be(cache: Path, tmp_path: Path, settings: str, why: str) -> None:
+    text = KERNEL.replace('#include "sub/own.cuh"\n', "").replace("own(c)", "true").replace(".blocks = 2", settings)
+    with pytest.raises(RuntimeError, match=why):
+        tutti.compile_native("mine", source(tmp_path, text))
 
 
 def test_processes_at_the_same_time_build_once(cache: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 World = Callable[..., RankPool]
 EXAMPLES = Path(CHECKOUT or ".") / "examples" / "torch-integration"
-ALL_GATHER = Path(__file__).resolve().parents[2] / "examples" / "customized_all_gather.cc"
+ALL_GATHER = Path(__file__).resolve().parents[2] / "examples" / "customized_all_gather.cu"
 
 IMPORTS = (
     (r"^import mscclpp$", "import tutti as mscclpp"),
@@ -92,7 +92,7 @@ def customized(ctx: Context, name: str, folder: Path, ports: tuple[int, int]) ->
 
 
 def gathering(ctx: Context, folder: Path, port: int) -> None:
-    """The script compiles a file beside it, which is C++ for Tutti here."""
+    """The script compiles a file beside it, which is for Tutti here."""
     import torch
 
     at(port)

@@ -21,6 +21,7 @@ enum class FailureCode : std::uint64_t {
   kAborted,     // this rank's host aborted
   kOverlap,     // two kernels of one communicator ran at the same time: unordered streams or graphs
   kPeerFailed,  // (in poison only) the host of the peer failed outside of a kernel
+  kGaveUp,      // a kernel of the program's own has returned false
 };
 
 // Calls with a timeout of their own that may be under way at once; of more, the oldest follow the group's.

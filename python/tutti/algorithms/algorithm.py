@@ -159,7 +159,7 @@ class Algorithm:
 
     @property
     def type(self) -> AlgorithmType:
-        """Plan or C++."""
+        """Plan, or C++ and CUDA."""
         return AlgorithmType.DSL if self._source.kind == "plan" else AlgorithmType.NATIVE
 
     @property
@@ -174,7 +174,7 @@ class Algorithm:
         return self.type is AlgorithmType.DSL
 
     def is_native_algorithm(self) -> bool:
-        """Whether it is C++."""
+        """Whether it is C++ or CUDA."""
         return self.type is AlgorithmType.NATIVE
 
     def execute(
@@ -204,10 +204,11 @@ class Algorithm:
         same buffer twice is in place. ``op`` may be left out for plans. ``extras`` reach native algorithms. ``root`` is
         that of rooted collectives, and of plans as they say; ``timeout`` is in seconds, 0 the communicator's.
 
-        On a GPU (plans only) the call is enqueued on ``stream`` and returns; 0 is CUDA's default stream. Main memory
-        has no streams: there ``stream`` is 0. ``nblocks``, ``nthreads_per_block`` and ``symmetric_memory`` are hints
-        that mean nothing here. Narrow floats always accumulate in float32, so ``accum_dtype`` may be that or the type
-        itself.
+        On a GPU (plans, and kernels of a ``.cu`` file) the call is enqueued on ``stream`` and returns; 0 is CUDA's
+        default stream. Main memory has no streams: there ``stream`` is 0. ``nblocks`` and ``nthreads_per_block`` say
+        how a kernel is launched, alike on all ranks; 0 is as it says itself. Plans and main memory have no such choice.
+        ``symmetric_memory`` means nothing here. Narrow floats always accumulate in float32, so ``accum_dtype`` may be
+        that or the type itself.
 
         Raises as every call does: ``ValueError`` and ``NotImplementedError`` for arguments, before anything is sent and
         with the group as before; ``RuntimeError`` when ranks run different algorithms, or one has died.
@@ -236,7 +237,10 @@ class Algorithm:
             ]
             _of_type(ends, kind)
             places = [(address, count) for address, count, _ in ends]
-            devices.run_by(core.size, algorithm, *places, kind.value, op.value or None, root, timeout, device, handle)
+            launch = (nblocks, nthreads_per_block)
+            devices.run_by(
+                core.size, algorithm, *places, kind.value, op.value or None, root, timeout, device, handle, *launch
+            )
             return 0
         _core.run_by(
             core,

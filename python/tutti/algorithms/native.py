@@ -1,4 +1,4 @@
-"""Algorithms in C++, compiled when the program runs."""
+"""Algorithms in C++ and CUDA, compiled when the program runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NativeAlgorithm:
 
 
 def get_include() -> str:
-    """The folder of the headers for algorithms in C++: ``#include <tutti/native_plugin.h>``."""
+    """The folder of the headers for algorithms in C++ and CUDA: ``#include <tutti/native_plugin.h>``."""
     beside = Path(_core.__file__).parent / "include"
     if (beside / "tutti" / "native_plugin.h").exists():
         return str(beside)
@@ -57,6 +57,10 @@ class NativeCodeCompiler:
         cache folder), by the preprocessed source and all that shapes it; processes that compile at the same time wait
         for each other, and none ever sees half a file. With ``TUTTI_CACHE_DIR=none`` nothing is kept.
 
+        A ``.cu`` file includes ``<tutti/native_kernel.cuh>`` and has a ``TUTTI_NATIVE_KERNEL`` for each. It is compiled
+        so for tensors in main memory; for those on GPUs NVRTC compiles it too, when a group is given the algorithm,
+        with the file's own headers and those of ``options`` that define macros (``-D``, ``-U``).
+
         Raises ``FileNotFoundError`` if there is no such file, ``RuntimeError`` with the compiler's command and all
         that it said if it fails or there is none, ``ValueError`` if what it made is no plug-in.
         """
@@ -66,7 +70,8 @@ class NativeCodeCompiler:
         if not source.is_file():
             raise FileNotFoundError(f"there is no file {source}")
         command = [*_compiler(), *_OPTIONS, f"-I{get_include()}", *options]
-        key = _key(command, source)
+        kernels = _kernel_source(command, source, options) if source.suffix == ".cu" else None
+        key = _key(command, source, kernels)
         folder = _folder()
         binary = folder / f"{name}-{key}.so"
         with _alone(folder / f"{name}-{key}.lock"):
@@ -74,7 +79,7 @@ class NativeCodeCompiler:
                 _build([*command, str(source)], binary)
         module = ModuleType(name, f"The algorithms of {source}.")
         module.__file__ = str(binary)
-        for function, handle in _core.plugin_algorithms(str(binary), key):
+        for function, handle in _core.plugin_algorithms(str(binary), key, kernels):
             setattr(module, function, partial(NativeAlgorithm, handle))
         return module
 
@@ -106,15 +111,63 @@ def _version(*compiler: str) -> bytes:
     return _run([*compiler, "--version"])
 
 
-def _key(command: list[str], source: Path) -> str:
-    """Of the source as the compiler reads it, headers and all, wherever it lies, and of all that shapes the result."""
+def _key(command: list[str], source: Path, kernels: _KernelSource | None) -> str:
+    """Of the source as the compilers read it, headers and all, wherever it lies, and of all that shapes the result."""
     compiler = tuple(_compiler())
-    text = _run([*(part for part in command if part != "-shared"), "-E", "-P", str(source)])
+    text = _run([*_preprocess(command), "-E", "-P", str(source)])
+    parts = [tutti.__version__.encode(), _version(*compiler), "\0".join(command).encode(), text]
+    if kernels is not None:
+        _, device_text, headers, options = kernels
+        parts += [part.encode() for part in (device_text, *(word for item in sorted(headers.items()) for word in item))]
+        parts += [option.encode() for option in options]
     state = hashlib.sha256()
-    for part in (tutti.__version__.encode(), _version(*compiler), "\0".join(command).encode(), text):
+    for part in parts:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
     return state.hexdigest()[:32]
+
+
+def _preprocess(command: list[str]) -> list[str]:
+    return [part for part in command if part != "-shared"]
+
+
+# File, text, the headers of its own by the names that it includes them by, and options: what NVRTC gets.
+_KernelSource = tuple[str, str, dict[str, str], list[str]]
+
+
+def _kernel_source(command: list[str], source: Path, options: Sequence[str]) -> _KernelSource:
+    folders = [source.parent]
+    macros = []
+    words = iter(options)
+    for word in words:
+        flag, value = word[:2], word[2:]
+        if flag not in ("-I", "-D", "-U"):
+            continue
+        value = value or next(words, "")
+        if flag == "-I":
+            folders.append(Path(value).absolute())
+        else:
+            macros.append(flag + value)
+    headers: dict[str, str] = {}
+    own = _own_headers(command, source)
+    # NVRTC knows headers by the names in #include, which may also be those beside the including header.
+    for header in own:
+        text = header.read_text(errors="replace")
+        for folder in [*folders, *(other.parent for other in own)]:
+            if not header.is_relative_to(folder):
+                continue
+            name = str(header.relative_to(folder))
+            if headers.setdefault(name, text) != text:
+                raise RuntimeError(f"{source} includes two different headers by the name {name}, as NVRTC would see it")
+    return str(source), source.read_text(errors="replace"), headers, macros
+
+
+def _own_headers(command: list[str], source: Path) -> list[Path]:
+    """What the file includes that is neither Tutti's nor the system's."""
+    rule = _run([*_preprocess(command), "-MM", "-MT", "x", str(source)]).decode(errors="replace")
+    files = [Path(os.path.normpath(file)) for file in shlex.split(rule.replace("\\\n", " "))[1:]]
+    tuttis = Path(get_include())
+    return [file for file in files if file != source and not file.is_relative_to(tuttis)]
 
 
 @cache

@@ -118,7 +118,8 @@ std::string_view Nvrtc::options() noexcept {
   return all;
 }
 
-CompiledSource Nvrtc::compile(const std::string& source, const std::string& architecture) const {
+CompiledSource Nvrtc::compile(const std::string& source, const std::string& architecture,
+                              const KernelSource* own) const {
   std::vector<const char*> names, texts;
   for (const EmbeddedFile& file : compiled_plan_headers()) {
     names.push_back(file.name);
@@ -127,6 +128,12 @@ CompiledSource Nvrtc::compile(const std::string& source, const std::string& arch
   for (const char* name : kStandard) {
     names.push_back(name);
     texts.push_back(kStandardText);
+  }
+  static const KernelSource nothing;
+  const KernelSource& more = own != nullptr ? *own : nothing;
+  for (const auto& [name, text] : more.headers) {
+    names.push_back(name.c_str());
+    texts.push_back(text.c_str());
   }
   const auto check = [this](int result, const char* what) {
     if (result != 0) throw_error(ErrorKind::kUnsupported, std::string(what) + ": " + functions_->error(result));
@@ -141,6 +148,7 @@ CompiledSource Nvrtc::compile(const std::string& source, const std::string& arch
   const std::string target = "--gpu-architecture=" + architecture;
   std::vector<const char*> options(kOptions.begin(), kOptions.end());
   options.push_back(target.c_str());
+  for (const std::string& option : more.options) options.push_back(option.c_str());
   const int result = functions_->compile(program, static_cast<int>(options.size()), options.data());
   CompiledSource made;
   std::size_t bytes = 0;

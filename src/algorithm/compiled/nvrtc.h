@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/user_algorithm.h"
+
 namespace tutti {
 
 struct CompiledSource {
@@ -25,9 +27,10 @@ class Nvrtc {
   const std::string& path() const noexcept { return path_; }
   const std::string& version() const noexcept { return version_; }  // "13.0"
 
-  // For `architecture`, such as "sm_90", with the headers of compiled_plan_headers(). Throws Unsupported with the
-  // compiler's log.
-  CompiledSource compile(const std::string& source, const std::string& architecture) const;
+  // For `architecture`, such as "sm_90", with the headers of compiled_plan_headers(), and with those and the options of
+  // `own`, if it is not null. Throws Unsupported with the compiler's log.
+  CompiledSource compile(const std::string& source, const std::string& architecture,
+                         const KernelSource* own = nullptr) const;
   // What beside source and architecture shapes a cubin.
   static std::string_view options() noexcept;
 

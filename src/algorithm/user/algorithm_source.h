@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "algorithm/algorithm.h"
 #include "algorithm/group_place.h"
@@ -13,6 +14,17 @@
 
 namespace tutti {
 
+// A plug-in's kernel.
+struct KernelAlgorithm {
+  std::string function;  // as its author calls it: struct tutti::kernels::FUNCTION of the source
+  Collective collective = Collective::kBarrier;
+  std::uint64_t scratch_bytes = 0;  // of each rank
+  int blocks = 1, threads = 32;     // of a launch that does not say
+  // Null, or as TuttiPluginAlgorithm has it.
+  const char* (*refusal)(const char* dtype, const char* op, std::uint64_t block_bytes, std::int32_t ranks) = nullptr;
+  std::shared_ptr<const KernelSource> source;
+};
+
 class AlgorithmSource : public UserAlgorithm {
  public:
   // For the communicator of `world`, which outlives it. Throws Error(kInvalidArgument, kUnsupported) saying why it
@@ -20,6 +32,8 @@ class AlgorithmSource : public UserAlgorithm {
   virtual std::shared_ptr<const Algorithm> make(const GroupPlace& world) const = 0;
   // Of a plan, which devices other than CPUs run by themselves; null for all else.
   virtual const PlanFile* plan_file() const noexcept { return nullptr; }
+  // Of a plug-in with a kernel, which GPUs run; null for all else.
+  virtual const KernelAlgorithm* kernel() const noexcept { return nullptr; }
 
  protected:
   using UserAlgorithm::UserAlgorithm;

@@ -153,6 +153,11 @@ class PluginRunner {
     out.extra = [](void* self, const char* name, std::int64_t otherwise) {
       return static_cast<PluginRunner*>(self)->extra(name, otherwise);
     };
+    out.flag = flag();
+    out.await_packets = [](void* self, std::int32_t peer, const std::uint64_t* words, std::uint64_t count) {
+      return static_cast<PluginRunner*>(self)->await_packets(peer, words, count);
+    };
+    out.ring = [](void* self, std::int32_t peer) { static_cast<PluginRunner*>(self)->ring(peer); };
     return plugin_.run(&out);
   }
 
@@ -205,13 +210,45 @@ class PluginRunner {
     const std::uint64_t number = ++taken_[static_cast<std::size_t>(peer)];
     Signalled signalled(counter(host_.index(), peer), calls_ << 32 | number);
     outcome_ = host_.await_condition(peer, signalled, context_->deadline);
-    if (outcome_.status == Status::kTimeout) note_wait(peer, number);
+    if (outcome_.status == Status::kTimeout) note_wait("signal", number, peer);
     return outcome_.ok() ? 1 : 0;
   }
 
-  void note_wait(std::int32_t peer, std::uint64_t number) noexcept {
+  // Never 0, which is what fresh memory holds.
+  std::uint32_t flag() const noexcept { return static_cast<std::uint32_t>(calls_ % 0xffffffffu) + 1; }
+
+  class Arrived final : public HostChannel::Condition {
+   public:
+    Arrived(const std::uint64_t* words, std::uint64_t count, std::uint32_t flag) noexcept
+        : words_(words), end_(words + count), flag_(flag) {}
+    bool holds() noexcept override {
+      // acquire: pairs with the release in the peer's store of the packet (native_kernel.cuh).
+      while (words_ != end_ && __atomic_load_n(words_, __ATOMIC_ACQUIRE) >> 32 == flag_) ++words_;
+      return words_ == end_;
+    }
+
+   private:
+    const std::uint64_t* words_;  // the first that has not come
+    const std::uint64_t* const end_;
+    const std::uint32_t flag_;
+  };
+
+  int await_packets(std::int32_t peer, const std::uint64_t* words, std::uint64_t count) noexcept {
+    if (!outcome_.ok() || !is_peer(peer, "it waits for a rank that does not exist")) return 0;
+    Arrived arrived(words, count, flag());
+    outcome_ = host_.await_condition(peer, arrived, context_->deadline);
+    if (outcome_.status == Status::kTimeout) note_wait("packets of call", calls_, peer);
+    return outcome_.ok() ? 1 : 0;
+  }
+
+  void ring(std::int32_t peer) noexcept {
+    if (!outcome_.ok() || !is_peer(peer, "it rings for a rank that does not exist")) return;
+    if (peer != host_.index()) host_.ring_doorbell(peer, WaitLane::kCollective);
+  }
+
+  void note_wait(const char* what, std::uint64_t number, std::int32_t peer) noexcept {
     try {
-      waited_ = "waits for signal " + std::to_string(number) + " of rank " + std::to_string(peer);
+      waited_ = std::string("waits for ") + what + " " + std::to_string(number) + " of rank " + std::to_string(peer);
     } catch (...) {
       waited_.clear();  // without memory the error goes without its detail
     }
@@ -293,27 +330,33 @@ class PluginHostAlgorithm final : public Algorithm {
 
 class UserPlugin final : public AlgorithmSource {
  public:
+  // `source`: null, or of its kernel.
   UserPlugin(const TuttiPluginAlgorithm& plugin, Collective collective, std::uint64_t content,
-             const AlgorithmLimits& limits)
+             const AlgorithmLimits& limits, std::shared_ptr<const KernelSource> source)
       : AlgorithmSource(limits),
         plugin_(plugin),
         collective_(collective),
         content_(content),
         name_(plugin.name),
-        collective_name_(plugin.collective) {}
+        collective_name_(plugin.collective),
+        kernel_{plugin.function, collective,     plugin.scratch_bytes, plugin.blocks,
+                plugin.threads,  plugin.refusal, std::move(source)} {}
 
-  Kind kind() const noexcept override { return Kind::kPlugin; }
+  Kind kind() const noexcept override { return kernel() != nullptr ? Kind::kKernel : Kind::kPlugin; }
   const std::string& name() const noexcept override { return name_; }
   const std::string& collective_name() const noexcept override { return collective_name_; }
   std::optional<Collective> collective() const noexcept override { return collective_; }
   UserAlgorithmPtr with_limits(const AlgorithmLimits& limits) const override {
-    return std::make_shared<UserPlugin>(plugin_, collective_, content_, limits);
+    return std::make_shared<UserPlugin>(plugin_, collective_, content_, limits, kernel_.source);
   }
   std::shared_ptr<const Algorithm> make(const GroupPlace& world) const override {
     if (world.host == nullptr || !world.ranks.one_host()) {
       throw_error(ErrorKind::kUnsupported, "plug-in \"" + name_ + "\" needs several ranks, all on one host");
     }
     return std::make_shared<PluginHostAlgorithm>(plugin_, collective_, "native:" + name_, world);
+  }
+  const KernelAlgorithm* kernel() const noexcept override {
+    return plugin_.blocks > 0 && kernel_.source != nullptr ? &kernel_ : nullptr;
   }
 
  protected:
@@ -325,6 +368,7 @@ class UserPlugin final : public AlgorithmSource {
   const std::uint64_t content_;
   const std::string name_;
   const std::string collective_name_;
+  const KernelAlgorithm kernel_;
 };
 
 template <class Function>
@@ -334,7 +378,8 @@ Function symbol(void* object, const char* name) {
 
 }  // namespace
 
-std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const std::string& content) {
+std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const std::string& content,
+                                               std::shared_ptr<const KernelSource> kernels) {
   const auto refuse = [&path](const std::string& why) { throw_error(ErrorKind::kInvalidArgument, path + ": " + why); };
   void* object = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) refuse(std::string("cannot be loaded: ") + ::dlerror());
@@ -350,7 +395,7 @@ std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const st
     AlgorithmLimits limits;
     limits.min_bytes = entry->min_bytes;
     limits.max_bytes = entry->max_bytes;
-    list.push_back({entry->function, std::make_shared<UserPlugin>(*entry, *collective, identity, limits)});
+    list.push_back({entry->function, std::make_shared<UserPlugin>(*entry, *collective, identity, limits, kernels)});
   }
   if (list.empty()) refuse("it has no TUTTI_NATIVE_ALGORITHM");
   return list;

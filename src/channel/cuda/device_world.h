@@ -30,7 +30,7 @@ inline constexpr int kMostPlanBlocks = 256;
 struct RankState {
   BlockState blocks[kMaxBlocks];
   std::uint64_t more_progress[kMostPlanBlocks - kMaxBlocks] = {};  // of a plan's blocks that are no other kernel's
-  std::uint64_t message_progress[kMaxBlocks] = {};  // of the kernels of messages, by block
+  std::uint64_t message_progress[kMaxBlocks] = {};                 // of the kernels of messages, by block
   MessageState messages[device::kMaxRanks][kMessageChannels];
   std::uint64_t failed = 0;
   std::uint64_t probe = 0;

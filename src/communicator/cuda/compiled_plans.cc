@@ -1,7 +1,5 @@
 #include "communicator/cuda/compiled_plans.h"
 
-#include <cuda_runtime_api.h>
-
 #include <utility>
 
 #include "algorithm/cuda/team.cuh"
@@ -10,21 +8,9 @@
 #include "communicator/cuda/quiet_device.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
-#include "device/cuda/relaxed_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
-namespace {
-
-std::string architecture_of(int device) {
-  int major = 0, minor = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
-  return "sm_" + std::to_string(major) + std::to_string(minor);
-}
-
-}  // namespace
-
 CompileMode parse_compile_mode(const std::string& text) {
   if (text == "off") return CompileMode::kOff;
   if (text == "on") return CompileMode::kOn;
@@ -99,29 +85,19 @@ void CompiledPlans::load() noexcept {
   }
 }
 
-// All of it now: CUDA would load the kernel at its first launch, beside kernels that wait.
 void CompiledPlans::load(Item& item) const {
-  const RelaxedCapture relaxed;  // torch captures in the global mode
-  const Driver& d = driver();
-  check_driver(d.module_load_data(&item.module, item.code->cubin().data()), "cuModuleLoadData");
-  CUfunction function = nullptr;
-  check_driver(d.module_get_function(&function, item.module, "tutti_plan"), "cuModuleGetFunction");
-  if (d.func_load != nullptr) check_driver(d.func_load(function), "cuFuncLoad");
-  int registers = 0;
-  check_driver(d.func_get_attribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function), "cuFuncGetAttribute");
+  item.module = std::make_unique<LoadedModule>(item.code->cubin());
+  const CUfunction function = item.module->function("tutti_plan");
   // The plan was admitted by the interpreter's registers.
   const int threads = item.code->workers() + kControlThreads;
   int each = 0;
-  check_driver(d.blocks_a_processor(&each, function, threads, 0), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  check_driver(driver().blocks_a_processor(&each, function, threads, 0), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   const PlanRoom room = room_of(processors_, each, threads, sharers_, kMostPlanBlocks);
   if (item.plan->blocks() > room.blocks) throw_error(ErrorKind::kUnsupported, room.why);
   item.kernel = {function, item.code->workers()};
 }
 
 void CompiledPlans::unload() noexcept {
-  for (auto& [key, item] : items_) {
-    if (item.module != nullptr) static_cast<void>(driver().module_unload(item.module));
-  }
   items_.clear();
   QuietDevice::of_process().count(-open_);
   open_ = 0;

@@ -16,6 +16,7 @@
 
 #include "algorithm/compiled/plan_compiler.h"
 #include "base/log.h"
+#include "device/cuda/loaded_module.h"
 #include "executor/cuda/emit.h"
 
 namespace tutti::cuda {
@@ -65,7 +66,7 @@ class CompiledPlans {
   struct Item {
     std::shared_ptr<const CompiledPlanCode> code;
     std::shared_ptr<const executor::DevicePlan> plan;  // of the key
-    CUmodule module = nullptr;
+    std::unique_ptr<LoadedModule> module;
     Kernel kernel;
     bool given_up = false;
   };

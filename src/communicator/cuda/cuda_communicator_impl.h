@@ -118,7 +118,9 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // The kernel of a call that runs no plan.
   Choice kernel_for(const Call& call) const;
   void run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream);
+  void run_kernel(const Call& call, const TablePlan& plan, cudaStream_t stream);
   PlanRoom plan_room(int workers) const;
+  OfferingRank offering() const;
   CompiledPlans::Options compile_options() const;
   void load_compiled(const PlannedCall& planned, cudaStream_t stream);
   std::optional<DirectPlace> plan_place(const Call& call, const TablePlan& plan) const;

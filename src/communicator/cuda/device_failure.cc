@@ -67,6 +67,9 @@ std::optional<Error> failure_of(const device::HostControl& control, int rank, co
                          ": order graph replays and eager calls after each other, on one stream or by events");
       }
       return Error(ErrorKind::kPeerLost, who + "rank " + std::to_string(peer) + " ran two calls at the same time");
+    case device::FailureCode::kGaveUp:
+      if (peer == rank) return Error(ErrorKind::kInternal, who + "its kernel has given up " + call);
+      return Error(ErrorKind::kPeerLost, who + "the kernel of rank " + std::to_string(peer) + " has given up " + call);
     case device::FailureCode::kPeerFailed:
     case device::FailureCode::kNone:
       break;

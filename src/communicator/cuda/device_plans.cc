@@ -23,6 +23,12 @@ constexpr std::size_t kPage = 4096;
 
 constexpr int kIn = 0, kOut = 1;
 
+// Of the memory that peers map; 0 of what is unfit.
+std::size_t memory_of(const TablePlan& plan) noexcept {
+  if (plan.device != nullptr) return round_up(plan.device->memory_bytes(), kPage);
+  return plan.kernel_code != nullptr ? round_up(kNativeWords + plan.kernel->scratch_bytes, kPage) : 0;
+}
+
 bool overlap(const std::byte* a, const std::byte* b, std::size_t bytes) noexcept {
   return a < b + bytes && b < a + bytes;
 }
@@ -82,7 +88,7 @@ bool DevicePlans::try_together() {
 std::size_t DevicePlans::bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept {
   std::size_t total = 0;
   for (const auto& plan : plans) {
-    if (plan->device != nullptr) total += round_up(plan->device->memory_bytes(), kPage);
+    total += memory_of(*plan);
   }
   return total;
 }
@@ -94,11 +100,12 @@ void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared
   std::size_t offset = 0;
   try {
     for (const auto& plan : plans) {
-      if (plan->device == nullptr) continue;
-      const std::vector<std::byte> image = plan->device->state();
+      if (memory_of(*plan) == 0) continue;
+      const std::vector<std::byte> image =
+          plan->device != nullptr ? plan->device->state() : std::vector<std::byte>(sizeof(NativeState));
       const Placed& place = fresh[plan.get()] = {memory, offset, allocate(image.size()), plan->name + "+compiled"};
       upload(place.state, image.data(), image.size());
-      offset += round_up(plan->device->memory_bytes(), kPage);
+      offset += memory_of(*plan);
     }
   } catch (...) {
     for (const auto& [plan, place] : fresh) static_cast<void>(cudaFree(place.state));
@@ -125,6 +132,7 @@ void DevicePlans::release() noexcept {
   if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   stream_ = nullptr;
   placed_.clear();
+  table_ = {};  // with the kernels' code
 }
 
 std::byte* DevicePlans::allocate(std::size_t bytes) {
@@ -177,7 +185,7 @@ DeviceVariant DevicePlans::variant_of(const PlannedCall& planned, std::size_t by
   variant.has_input = !traits_of(call.collective).root_reads || rank_ == call.root;
   variant.has_output = !traits_of(call.collective).root_writes || rank_ == call.root;
   variant.averages = reduces(call.collective) && call.op == ReduceOp::kAvg && variant.has_output;
-  if (!variant.has_input || !variant.has_output) return variant;
+  if (plan.kernel || !variant.has_input || !variant.has_output) return variant;
   variant.mapped_input = place != nullptr && place->input.memory != nullptr;
   variant.mapped_output = place != nullptr && place->output.memory != nullptr;
   if (plan.plan->in_place) {
@@ -268,6 +276,25 @@ executor::CompiledArgs DevicePlans::compiled_args(const PlannedCall& planned, st
   args.state = place.state;
   place_user(planned, begin, segment_of(planned, begin), args.user);
   args.peers = peers_of(planned, begin);
+  return args;
+}
+
+NativeArgs DevicePlans::native_args(const TablePlan& plan, const Call& given) const {
+  const PlannedCall planned = this->planned(plan, given, nullptr);
+  const Call& call = planned.call;
+  const Placed& place = placed_.at(&plan);
+  NativeArgs args;
+  for (int r = 0; r < size_; ++r) args.memory[r] = place.memory->data(r) + place.offset;
+  args.state = reinterpret_cast<NativeState*>(place.state);
+  args.block_bytes = agreed_bytes(call, size_);
+  place_user(planned, 0, variant_of(planned, args.block_bytes), args.user);
+  args.scratch_bytes = plan.kernel->scratch_bytes;
+  args.element_bytes = static_cast<std::uint32_t>(size_of(call.dtype));
+  args.root = has_root(call.collective) ? call.root : -1;
+  args.spec.dtype = call.dtype;
+  args.averages = reduces(call.collective) && call.op == ReduceOp::kAvg ? 1 : 0;
+  args.spec.op = args.averages != 0 ? ReduceOp::kSum : call.op;
+  args.spec.divisor = size_;
   return args;
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "algorithm/cuda/native_args.h"
 #include "channel/cuda/gpu_group.h"
 #include "communicator/cuda/compiled_plans.h"
 #include "communicator/cuda/plan_table.h"
@@ -56,6 +57,8 @@ class DevicePlans {
   const CompiledPlans::Kernel* compiled(const PlannedCall& planned, std::size_t begin);
   executor::CompiledArgs compiled_args(const PlannedCall& planned, std::size_t begin) const;
   executor::PlanArgs args(const PlannedCall& planned, std::size_t begin);
+  // Of a kernel, which takes the whole call.
+  NativeArgs native_args(const TablePlan& plan, const Call& call) const;
   CompiledPlans& compiled_plans() noexcept { return compiled_; }
   // Kernels may be launched cooperatively: all their blocks at once, or none yet. (Blocks that come one by one can be
   // kept from each other by other plans' that do, too.) CUDA does not say whether such kernels run beside each other,

@@ -9,6 +9,7 @@
 #include "base/collective_traits.h"
 #include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
+#include "communicator/cuda/native_kernels.h"
 #include "communicator/named_algorithm.h"
 #include "device/cuda/cuda_check.h"
 
@@ -40,9 +41,7 @@ std::vector<std::uint64_t> CudaCommunicatorImpl::admit(Store& store, const std::
   throw_if_failed();
   collectives_.wait();  // allocating waits for kernels, which may wait for ranks that do the same
   const std::string name = "plans/" + std::to_string(offers_++);
-  PlanOffer offer(
-      algorithms, plans_ != nullptr ? &plans_->table() : nullptr, rank_, size_,
-      [this](int workers) { return plan_room(workers); }, chooses);
+  PlanOffer offer(algorithms, plans_ != nullptr ? &plans_->table() : nullptr, offering(), chooses);
   lock.unlock();
   offer.agree(tutti::exchange(store, group_->id(), name, rank_, size_, offer.text(), group_->exchange_timeout()));
   std::vector<std::unique_ptr<TablePlan>> plans = offer.take_new();
@@ -71,6 +70,14 @@ PlanRoom CudaCommunicatorImpl::plan_room(int workers) const {
     each = std::min(each, held);
   }
   return room_of(group_->processors(), each, threads, group_->sharers(), group_->wanted_blocks());
+}
+
+OfferingRank CudaCommunicatorImpl::offering() const {
+  return {rank_, size_, [this](int workers) { return plan_room(workers); },
+          [this](const KernelAlgorithm& kernel) {
+            return std::make_shared<const LoadedKernel>(kernel, group_->device(), cache_folder(*options_.config),
+                                                        options_.config->nvrtc);
+          }};
 }
 
 CompiledPlans::Options CudaCommunicatorImpl::compile_options() const {
@@ -194,7 +201,35 @@ std::optional<DirectPlace> CudaCommunicatorImpl::plan_place(const Call& call, co
   return place;
 }
 
+// How a call wants it launched, or how it says.
+void CudaCommunicatorImpl::run_kernel(const Call& call, const TablePlan& plan, cudaStream_t stream) {
+  const KernelAlgorithm& kernel = *plan.kernel;
+  const int wanted = call.choice != nullptr && call.choice->blocks > 0 ? call.choice->blocks : kernel.blocks;
+  const int threads = call.choice != nullptr && call.choice->threads > 0 ? call.choice->threads : kernel.threads;
+  if (wanted > kMaxBlocks || threads > kernel.threads || threads % 32 != 0) {
+    throw_error(ErrorKind::kInvalidArgument,
+                "kernel \"" + std::string(plan.short_name()) + "\": " + std::to_string(wanted) + " blocks of " +
+                    std::to_string(threads) + " threads; at most " + std::to_string(kMaxBlocks) + " of " +
+                    std::to_string(kernel.threads) + ", in whole warps of 32, can be launched");
+  }
+  const int blocks = std::min(wanted, group_->most_blocks());
+  const std::uint64_t how = Identity()
+                                .add(plan.identity)
+                                .add(static_cast<std::uint64_t>(blocks))
+                                .add(static_cast<std::uint64_t>(threads))
+                                .value();
+  const CallRecord record = record_of(call, fold(how), plan.short_name());
+  NativeArgs args = plans_->native_args(plan, call);
+  args.fingerprint = record.hash;
+  const auto& code = static_cast<const LoadedKernel&>(*plan.kernel_code);
+  const Launched launched =
+      launch(code.entry(reducer_of(call.dtype, call.op)), blocks, threads, args, Lane::kCollectives, stream);
+  if (launched.captured) collectives_.retain(stream, plans_);
+  log(call, record, plan.name, launched);
+}
+
 void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cudaStream_t stream) {
+  if (plan.kernel) return run_kernel(call, plan, stream);
   if (plans_->crowded() && !is_capturing(stream)) {
     collectives_.wait();  // kernels under way read the records
     plans_->drop();
@@ -202,7 +237,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   const std::optional<DirectPlace> place = takes_registered() ? plan_place(call, plan) : std::nullopt;
   const std::uint32_t choice =
       place ? fold(Identity().add(plan.identity).add(place->number).value()) : plan.record_identity;
-  const CallRecord record = record_of(call, choice, plan.plan->name);
+  const CallRecord record = record_of(call, choice, plan.short_name());
   if (place) {
     registrations_.remember(record.hash, *place);
     direct_calls_.fetch_add(1, std::memory_order_relaxed);

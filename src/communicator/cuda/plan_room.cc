@@ -14,7 +14,8 @@ PlanRoom room_of(int processors, int each, int threads, int sharers, int wanted)
     return {held, why};
   }
   if (wanted < kMostPlanBlocks) {
-    return {wanted, "a kernel of this group has at most " + std::to_string(wanted) + " at once (TUTTI_CUDA_MAX_BLOCKS)"};
+    return {wanted,
+            "a kernel of this group has at most " + std::to_string(wanted) + " at once (TUTTI_CUDA_MAX_BLOCKS)"};
   }
   return {kMostPlanBlocks, "a kernel has at most " + std::to_string(kMostPlanBlocks) + " at once"};
 }

@@ -1,5 +1,6 @@
-// How many thread blocks of a plan a GPU holds at once. They wait for each other, so one that finds no room before others
-// have ended would hold them up for good. Ranks that share a GPU wait for each other too, so each has its part of it.
+// How many thread blocks of a plan a GPU holds at once. They wait for each other, so one that finds no room before
+// others have ended would hold them up for good. Ranks that share a GPU wait for each other too, so each has its part
+// of it.
 //
 // Thread rule: pure functions.
 #pragma once

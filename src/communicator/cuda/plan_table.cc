@@ -19,9 +19,45 @@ namespace {
 // That peers map: of one plan, and of all that come with one offer, of which each then has its part.
 constexpr std::size_t kMostBytes = std::size_t{16} << 20, kMostBytesTogether = std::size_t{256} << 20;
 
-const PlanFile* plan_of(const UserAlgorithm& algorithm) noexcept {
-  const auto* const source = dynamic_cast<const AlgorithmSource*>(&algorithm);
-  return source != nullptr ? source->plan_file() : nullptr;
+// A compiler's messages in what ranks tell each other.
+constexpr std::size_t kMostReason = 4000;
+
+const AlgorithmSource* source_of(const UserAlgorithm& algorithm) noexcept {
+  return dynamic_cast<const AlgorithmSource*>(&algorithm);
+}
+bool runs_on_gpus(const UserAlgorithm& algorithm) noexcept {
+  const AlgorithmSource* const source = source_of(algorithm);
+  return source != nullptr && (source->plan_file() != nullptr || source->kernel() != nullptr);
+}
+
+// Of the rank blocks that a call gives a kernel.
+plan::Shape shape_for(Collective collective, int size) {
+  const CollectiveTraits& traits = traits_of(collective);
+  plan::Shape shape;
+  shape.blocks[0] = traits.input_blocks ? size : 1;
+  shape.blocks[1] = traits.output_blocks ? size : 1;
+  return shape;
+}
+
+std::unique_ptr<TablePlan> entry_of(const UserAlgorithm& algorithm, int size) {
+  const AlgorithmSource& source = *source_of(algorithm);
+  auto made = std::make_unique<TablePlan>();
+  made->limits = algorithm.limits();
+  made->collective = *algorithm.collective();
+  made->identity = algorithm.identity();
+  made->record_identity = fold(made->identity);
+  if (const PlanFile* const file = source.plan_file()) {
+    made->name = "plan:" + algorithm.name();
+    made->path = file->path;
+    made->plan = file->plan;
+    made->shape = plan::shape_of(*file->plan);
+  } else {
+    made->name = "native:" + algorithm.name();
+    made->kernel = *source.kernel();
+    made->path = made->kernel->source->file;
+    made->shape = shape_for(made->collective, size);
+  }
+  return made;
 }
 
 std::string hexadecimal(std::uint64_t identity) {
@@ -57,40 +93,43 @@ struct Offered {
 
 }  // namespace
 
-PlanOffer::PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, int rank, int size,
-                     const RoomFor& room_for, bool chooses)
-    : rank_(rank), size_(size), chooses_(chooses) {
+PlanOffer::PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table,
+                     const OfferingRank& offering, bool chooses)
+    : rank_(offering.rank), size_(offering.size), chooses_(chooses) {
   for (const UserAlgorithmPtr& algorithm : algorithms) {
-    const PlanFile* const file = plan_of(*algorithm);
-    if (file == nullptr || !algorithm->collective() || !is_for_ranks(algorithm->limits(), size, 1)) continue;
+    if (!runs_on_gpus(*algorithm) || !algorithm->collective() || !is_for_ranks(algorithm->limits(), size_, 1)) continue;
     const std::uint64_t identity = algorithm->identity();
     const bool twice = std::find(identities_.begin(), identities_.end(), identity) != identities_.end();
     identities_.push_back(identity);
     names_.push_back(algorithm->name());
     if (twice || (table != nullptr && table->find(identity) != nullptr)) continue;
-    auto made = std::make_unique<TablePlan>();
-    made->limits = algorithm->limits();
-    made->name = "plan:" + algorithm->name();
-    made->path = file->path;
-    made->collective = *algorithm->collective();
-    made->plan = file->plan;
-    made->shape = plan::shape_of(*file->plan);
-    made->identity = identity;
-    made->record_identity = fold(identity);
-    new_.push_back(std::move(made));
+    new_.push_back(entry_of(*algorithm, size_));
   }
-  executor::DeviceLimits limits;
-  limits.bytes = std::min(kMostBytes, kMostBytesTogether / std::max<std::size_t>(1, new_.size()) / 4096 * 4096);
+  const std::size_t each =
+      std::min(kMostBytes, kMostBytesTogether / std::max<std::size_t>(1, new_.size()) / 4096 * 4096);
   for (const auto& plan : new_) {
     try {
-      const PlanRoom room = room_for(executor::DevicePlan::threads_of(*plan->plan));
-      limits.blocks = room.blocks;
-      limits.why_blocks = room.why;
-      plan->device = std::make_shared<executor::DevicePlan>(plan->plan, rank, limits);
+      try_new(*plan, offering, each);
     } catch (const Error& error) {
-      plan->unfit = error.what();
+      plan->unfit = std::string(error.what()).substr(0, kMostReason);
     }
   }
+}
+
+void PlanOffer::try_new(TablePlan& plan, const OfferingRank& offering, std::size_t most_bytes) const {
+  if (plan.kernel) {
+    if (plan.kernel->scratch_bytes > most_bytes) {
+      throw_error(ErrorKind::kUnsupported, "kernel \"" + std::string(plan.short_name()) + "\" wants " +
+                                               std::to_string(plan.kernel->scratch_bytes) +
+                                               " bytes of scratch, and an algorithm has at most " +
+                                               std::to_string(most_bytes));
+    }
+    plan.kernel_code = offering.load_kernel(*plan.kernel);
+    return;
+  }
+  const PlanRoom room = offering.room_for(executor::DevicePlan::threads_of(*plan.plan));
+  const executor::DeviceLimits limits{room.blocks, most_bytes, room.why};
+  plan.device = std::make_shared<executor::DevicePlan>(plan.plan, rank_, limits);
 }
 
 std::string PlanOffer::text() const {
@@ -126,6 +165,7 @@ void PlanOffer::agree(const std::vector<std::string>& texts) {
     for (std::size_t r = 0; r < all.size(); ++r) {
       if (i >= all[r].unfit.size() || all[r].unfit[i].empty()) continue;
       new_[i]->device.reset();
+      new_[i]->kernel_code.reset();
       new_[i]->unfit = static_cast<int>(r) == rank_ ? all[r].unfit[i]
                                                     : "rank " + std::to_string(r) + " of " + std::to_string(size_) +
                                                           " cannot run it: " + all[r].unfit[i];
@@ -157,11 +197,25 @@ PlanTable::Choose PlanTable::install(const std::vector<std::uint64_t>& identitie
   return std::exchange(choose_, std::move(choose));
 }
 
+namespace {
+
+const char* kernel_refusal(const KernelAlgorithm& kernel, const CallShape& shape) {
+  if (shape.uneven) return "needs blocks of equal size";
+  if (kernel.refusal == nullptr) return nullptr;
+  const std::string dtype(to_string(shape.dtype));
+  const std::string op(reduces(kernel.collective) ? to_string(shape.op) : std::string_view());
+  return kernel.refusal(dtype.c_str(), op.c_str(), shape.bytes, shape.ranks);
+}
+
+}  // namespace
+
 const char* refusal_on_gpu(const TablePlan& plan, const CallShape& shape) noexcept {
   if (plan.collective != shape.collective) return "computes something else";
-  if (!plan.unfit.empty()) return plan.unfit.c_str();
+  if (!plan.fits()) return plan.unfit.c_str();
   if (const char* reason = limits_refusal(plan.limits, shape)) return reason;
-  if (const char* reason = plan_refusal(*plan.plan, plan.collective, shape)) return reason;
+  const char* const reason =
+      plan.kernel ? kernel_refusal(*plan.kernel, shape) : plan_refusal(*plan.plan, plan.collective, shape);
+  if (reason != nullptr) return reason;
   if (shape.bytes == 0) return "is for messages of other sizes";
   if (reduces(shape.collective) && shape.op == ReduceOp::kPremulSum) return "multiplies by no factor on GPUs";
   return nullptr;
@@ -170,15 +224,16 @@ const char* refusal_on_gpu(const TablePlan& plan, const CallShape& shape) noexce
 const TablePlan& PlanTable::named(const UserAlgorithm& algorithm, const CallShape& shape) const {
   check_computes(algorithm, shape);
   const std::string head = "\"" + algorithm.name() + "\" ";
-  if (plan_of(algorithm) == nullptr) {
-    throw_error(ErrorKind::kUnsupported, head + "computes in main memory: on GPUs an algorithm is a plan");
+  if (!runs_on_gpus(algorithm)) {
+    throw_error(ErrorKind::kUnsupported,
+                head + "computes in main memory: on GPUs an algorithm is a plan, or a kernel of a .cu file");
   }
   if (!is_for_ranks(algorithm.limits(), shape.ranks, 1)) refuse_named(algorithm, shape, "is for other ranks");
   const TablePlan* const plan = find(algorithm.identity());
   if (plan == nullptr) {
     throw_error(ErrorKind::kInvalidArgument, head + "has no memory on these GPUs yet, which all ranks make together");
   }
-  if (!plan->unfit.empty()) throw_error(ErrorKind::kUnsupported, plan->unfit);
+  if (!plan->fits()) throw_error(ErrorKind::kUnsupported, plan->unfit);
   refuse_named(algorithm, shape, refusal_on_gpu(*plan, shape));
   return *plan;
 }
@@ -206,7 +261,7 @@ std::string PlanTable::explain(const CallShape& shape, const TablePlan* taken) c
       const char* const reason = refusal_on_gpu(*plan, shape);
       text += std::string(plan == taken ? "-> " : "   ") + plan->name + ": ";
       if (plan == taken) {
-        text += "runs the plan of " + plan->path;
+        text += std::string(plan->kernel ? "runs the kernel of " : "runs the plan of ") + plan->path;
       } else if (reason != nullptr) {
         text += std::string("not here: ") + reason;
       } else {

@@ -1,5 +1,6 @@
-// The plans that a communicator on GPUs has, and which of them a call takes. Files (TUTTI_PLAN_PATH) and what the
-// program gives (tutti/user_algorithm.h) are one list. Knows nothing of CUDA: device_plans.h has their memory.
+// The plans and kernels that a communicator on GPUs has, and which of them a call takes. Files (TUTTI_PLAN_PATH) and
+// what the program gives (tutti/user_algorithm.h) are one list. "Plan" stands for both but where a kernel is named.
+// Knows nothing of CUDA: device_plans.h has their memory.
 //
 // Plans enter by an offer, which all ranks make at the same time and compare: if they offer different ones, all raise,
 // and what one rank cannot run none does.
@@ -13,10 +14,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "algorithm/algorithm.h"
+#include "algorithm/user/algorithm_source.h"
 #include "communicator/cuda/plan_room.h"
 #include "executor/cuda/device_plan.h"
 #include "plan/structure.h"
@@ -25,42 +29,61 @@
 
 namespace tutti::cuda {
 
+// A kernel's code on this rank's GPU. Its owner knows of which kind.
+struct LoadedCode {
+  virtual ~LoadedCode() = default;
+};
+
 struct TablePlan {
   AlgorithmLimits limits;  // not the program's object: a table may stay as long as a graph
-  std::string name;        // "plan:NAME"
+  std::string name;        // "plan:NAME" or "native:NAME"
   std::string path;        // where it is from
   Collective collective = Collective::kBarrier;
-  std::shared_ptr<const plan::Plan> plan;
+  std::shared_ptr<const plan::Plan> plan;         // null: a kernel
+  std::optional<KernelAlgorithm> kernel;          // else none
+  std::shared_ptr<const LoadedCode> kernel_code;  // null if it is unfit
   plan::Shape shape;
   std::uint64_t identity = 0;                          // UserAlgorithm::identity()
   std::uint32_t record_identity = 0;                   // of what ranks compare in a call
   std::string unfit;                                   // why it cannot run on these GPUs; empty: it can
-  std::shared_ptr<const executor::DevicePlan> device;  // this rank's; null if it is unfit
+  std::shared_ptr<const executor::DevicePlan> device;  // this rank's; null if it is unfit, or a kernel
+
+  bool fits() const noexcept { return unfit.empty(); }
+  // The name alone.
+  std::string_view short_name() const noexcept { return std::string_view(name).substr(name.find(':') + 1); }
 };
 
 class PlanTable;
 
+// Who offers, and what its GPU says of what it offers.
+struct OfferingRank {
+  int rank = 0, size = 1;
+  // How many blocks of so many workers it holds at once.
+  std::function<PlanRoom(int workers)> room_for;
+  // Compiles a kernel and loads it. Throws Error if it cannot.
+  std::function<std::shared_ptr<const LoadedCode>(const KernelAlgorithm&)> load_kernel;
+};
+
 class PlanOffer {
  public:
-  // How many blocks of so many workers the GPU holds at once.
-  using RoomFor = std::function<PlanRoom(int workers)>;
-
   // Tries those that `table` (null: none) has not got, each with its part of the memory that plans have together. Left
-  // out is what is no plan, and what is for other numbers of ranks. `chooses`: a function chooses among them.
-  PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, int rank, int size,
-            const RoomFor& room_for, bool chooses);
+  // out is what GPUs cannot run, and what is for other numbers of ranks. `chooses`: a function chooses among them.
+  PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, const OfferingRank& offering,
+            bool chooses);
 
   // For the other ranks.
   std::string text() const;
   // `texts`: all ranks'. Throws an Error (kMismatch) that all ranks throw, if they offer different algorithms.
   void agree(const std::vector<std::string>& texts);
 
-  // After agree(): what the table has not got; those that fit have a DevicePlan.
+  // After agree(): what the table has not got; those that fit have a DevicePlan, or code.
   std::vector<std::unique_ptr<TablePlan>> take_new() { return std::move(new_); }
   // All that was offered, in order.
   const std::vector<std::uint64_t>& identities() const noexcept { return identities_; }
 
  private:
+  void try_new(TablePlan& plan, const OfferingRank& offering, std::size_t most_bytes) const;
+
   const int rank_, size_;
   const bool chooses_;
   std::vector<std::uint64_t> identities_;

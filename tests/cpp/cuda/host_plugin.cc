@@ -97,7 +97,7 @@ class PluginCommunicator final : public test::HostCommunicator {
   void use(Store& store, const std::string& id, const Tuning& tuning) {
     std::vector<UserAlgorithmPtr> algorithms;
     for (const PlanFile& file : tuning.plans) algorithms.push_back(plan_algorithm(file));
-    cuda::PlanOffer offer(algorithms, nullptr, rank(), size(), [](int) { return cuda::PlanRoom{64, ""}; }, false);
+    cuda::PlanOffer offer(algorithms, nullptr, {rank(), size(), [](int) { return cuda::PlanRoom{64, ""}; }, {}}, false);
     offer.agree(tutti::exchange(store, id, "plans", rank(), size(), offer.text(), std::chrono::minutes(1)));
     table_.add(offer.take_new());
     std::vector<const cuda::TablePlan*> plans;

@@ -9,11 +9,14 @@
 #include <iterator>
 
 #include "algorithm/compiled/embedded.h"
+#include "algorithm/compiled/native_kernel.h"
+#include "algorithm/compiled/nvrtc.h"
 #include "algorithm/compiled/plan_compiler.h"
 #include "algorithm/compiled/plan_source.h"
 #include "executor/executor_plans.h"
 #include "plan/writer.h"
 #include "support/temporary_folder.h"
+#include "tutti/config.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -112,6 +115,7 @@ TEST(EmbeddedHeaders, AreComplete) {
   PlanSourceRequest request;
   request.bytes = 64;
   std::string all = emit_plan(plan::write_plan(plan::packet_two_step_all_reduce(2), -1), request, "").text;
+  all += "#include \"algorithm/cuda/native_call.cuh\"\n#include \"tutti/native_kernel.cuh\"\n";  // of kernels
   for (const EmbeddedFile& file : compiled_plan_headers()) all += file.text;
   int found = 0;
   for (std::size_t at = all.find("#include \""); at != std::string::npos;
@@ -122,20 +126,28 @@ TEST(EmbeddedHeaders, AreComplete) {
   EXPECT_GT(found, 10);
 }
 
-// Where the compiler is installed: what it makes of plans, and that it is not asked twice for the same.
-TEST(PlanCompiler, CompilesPlansWhereThereIsNvrtc) {
-  try {
-    Nvrtc::load("");
-  } catch (const Error& error) {
-    GTEST_SKIP() << error.what();
+// The compiler that TUTTI_NVRTC names, or that is found. Empty, and why not: there is none.
+class WithNvrtc : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      path_ = Nvrtc::load(config_from_environment().nvrtc).path();
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
   }
+  std::string path_;
+};
+
+// What it makes of plans, and that it is not asked twice for the same.
+TEST_F(WithNvrtc, CompilesPlans) {
   const test::TemporaryFolder folder;
   PlanSourceRequest request;
   request.bytes = 4096;
   const KernelText text = emit_plan(plan::write_plan(plan::packet_two_step_all_reduce(2), -1), request, "");
   std::string first;
   for (int round = 0; round < 2; ++round) {
-    PlanCompiler compiler(folder.path(), "sm_90", "");
+    PlanCompiler compiler(folder.path(), "sm_90", path_);
     const auto code = compiler.request([&] { return text; });
     PlanCompiler::wait(*code);
     ASSERT_EQ(code->state(), CompiledPlanCode::State::kReady) << code->why();
@@ -144,6 +156,74 @@ TEST(PlanCompiler, CompilesPlansWhereThereIsNvrtc) {
     if (round == 0) first = code->cubin();
     EXPECT_EQ(code->cubin(), first);
   }
+}
+
+KernelAlgorithm kernel_of(const std::string& text, const std::string& function, Collective collective) {
+  KernelAlgorithm kernel;
+  kernel.function = function;
+  kernel.collective = collective;
+  kernel.threads = 256;
+  auto source = std::make_shared<KernelSource>();
+  source->file = "of a \"test\".cu";
+  source->text = text;
+  kernel.source = source;
+  return kernel;
+}
+
+std::string test_kernels() {
+  std::ifstream in(TEST_KERNELS);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// All kernels of the tests, with their headers; what was compiled is not compiled again.
+TEST_F(WithNvrtc, CompilesKernels) {
+  const test::TemporaryFolder folder;
+  for (const auto& [function, collective] : {std::pair{"create_all_gather", Collective::kAllGather},
+                                             {"create_broadcast", Collective::kBroadcast},
+                                             {"create_all_reduce", Collective::kAllReduce}}) {
+    const KernelAlgorithm kernel = kernel_of(test_kernels(), function, collective);
+    const std::string cubin = compile_native(kernel, "sm_90", folder.path(), path_);
+    EXPECT_EQ(cubin.substr(1, 3), "ELF") << function;
+    for (const std::string& entry : native_entries(kernel)) {
+      EXPECT_NE(cubin.find(entry), std::string::npos) << function << " has no " << entry;
+    }
+    EXPECT_EQ(compile_native(kernel, "sm_90", folder.path(), path_), cubin);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path() + "/kernels"), {}), 3);
+}
+
+// What an author sees of a mistake: the compiler's words, with the file and the line.
+TEST_F(WithNvrtc, TellsWhatIsWrongWithAKernel) {
+  const KernelAlgorithm kernel = kernel_of(
+      "#include <tutti/native_kernel.cuh>\n#include \"own.cuh\"\nint x = unknown;\n", "create", Collective::kAllGather);
+  auto source = std::make_shared<KernelSource>(*kernel.source);
+  KernelAlgorithm with_header = kernel;
+  source->headers["own.cuh"] = "#if !defined(WANTED)\n#error not wanted\n#endif\n";
+  source->options = {"-DWANTED=1"};
+  with_header.source = source;
+  for (const auto& [tried, said] : {std::pair(kernel, "cannot open source file \"own.cuh\""),
+                                    std::pair(with_header, "of a \"test\".cu(3): error")}) {
+    try {
+      static_cast<void>(compile_native(tried, "sm_90", "", path_));
+      ADD_FAILURE() << "compiled, without " << said;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      EXPECT_NE(std::string(error.what()).find(said), std::string::npos) << error.what();
+      EXPECT_EQ(std::string(error.what()).find("not wanted"), std::string::npos) << error.what();
+    }
+  }
+}
+
+// Without the compiler: what it would be given has an entry for each reduction, and of what only moves data, one.
+TEST(NativeKernelText, HasAnEntryForEachReduction) {
+  const std::string sum = native_text(kernel_of("THE SOURCE", "create", Collective::kAllReduce));
+  const std::string gather = native_text(kernel_of("THE SOURCE", "create", Collective::kAllGather));
+  EXPECT_EQ(native_entries(kernel_of("", "create", Collective::kReduceScatter)).size(), 4u);
+  for (const char* said : {"#line 1 \"of a \\\"test\\\".cu\"\nTHE SOURCE\n", "ReduceAny, tutti::kernels::create>",
+                           "__launch_bounds__(256 + tutti::cuda::kControlThreads, 1)"}) {
+    EXPECT_NE(sum.find(said), std::string::npos) << said << "\n" << sum;
+  }
+  EXPECT_EQ(gather.find("ReduceAny"), std::string::npos);
 }
 
 }  // namespace

@@ -15,9 +15,9 @@ namespace {
 
 constexpr int kSize = 2;
 
-// So many blocks, of whatever threads.
-PlanOffer::RoomFor room(int blocks = 64) {
-  return [blocks](int) { return PlanRoom{blocks, ""}; };
+// With room for so many blocks, of whatever threads.
+OfferingRank offering(int rank, int blocks = 64) {
+  return {rank, kSize, [blocks](int) { return PlanRoom{blocks, ""}; }, {}};
 }
 
 UserAlgorithmPtr made(plan::Plan plan, const std::string& name) {
@@ -49,7 +49,7 @@ struct Tables {
     std::vector<PlanOffer> offers;
     std::vector<std::string> texts;
     for (int r = 0; r < kSize; ++r) {
-      offers.emplace_back(algorithms, &tables[r], r, kSize, room(), chooses);
+      offers.emplace_back(algorithms, &tables[r], offering(r), chooses);
       texts.push_back(offers.back().text());
     }
     for (int r = 0; r < kSize; ++r) {
@@ -160,15 +160,15 @@ TEST(PlanTable, ThePlanOfAFileIsTheOneThatAProgramGives) {
   EXPECT_EQ(again->identity(), ring->identity());
   Tables both;
   both.offer({ring});
-  EXPECT_EQ(PlanOffer({again}, &both.tables[0], 0, kSize, room(), false).take_new().size(), 0U);
+  EXPECT_EQ(PlanOffer({again}, &both.tables[0], offering(0), false).take_new().size(), 0U);
 }
 
 TEST(PlanTable, RanksThatOfferOthersAllRaise) {
   const auto ring = made(plan::ring_all_reduce(kSize), "ring"), other = made(plan::two_step_all_reduce(kSize), "other");
   const auto text_of = [&](const std::vector<UserAlgorithmPtr>& list, bool chooses) {
-    return PlanOffer(list, nullptr, 1, kSize, room(), chooses).text();
+    return PlanOffer(list, nullptr, offering(1), chooses).text();
   };
-  PlanOffer mine({ring}, nullptr, 0, kSize, room(), false);
+  PlanOffer mine({ring}, nullptr, offering(0), false);
   const Error named = error_of([&] { mine.agree({mine.text(), text_of({other}, false)}); });
   EXPECT_EQ(named.kind(), ErrorKind::kMismatch);
   EXPECT_NE(std::string(named.what()).find("rank 0 ring ("), std::string::npos) << named.what();
@@ -182,7 +182,7 @@ TEST(PlanTable, RanksThatOfferOthersAllRaise) {
 // Of what one rank alone cannot place, the others are told, and leave it too.
 TEST(PlanTable, WhatOneRankCannotRunNoneDoes) {
   const auto two_step = made(plan::two_step_all_reduce(kSize), "two_step");
-  PlanOffer here({two_step}, nullptr, 0, kSize, room(), false), there({two_step}, nullptr, 1, kSize, room(1), false);
+  PlanOffer here({two_step}, nullptr, offering(0), false), there({two_step}, nullptr, offering(1, 1), false);
   const std::vector<std::string> texts{here.text(), there.text()};
   here.agree(texts);
   there.agree(texts);
@@ -207,14 +207,106 @@ TEST(PlanTable, ManyPlansTogetherHaveABound) {
   std::vector<UserAlgorithmPtr> many;
   for (int i = 0; i < 40; ++i) many.push_back(made(plan::ring_all_reduce(kSize), "ring" + std::to_string(i)));
   std::size_t total = 0;
-  for (const auto& plan : PlanOffer(many, nullptr, 0, kSize, room(), false).take_new()) {
+  for (const auto& plan : PlanOffer(many, nullptr, offering(0), false).take_new()) {
     ASSERT_NE(plan->device, nullptr) << plan->unfit;
     total += plan->device->memory_bytes();
   }
   EXPECT_LE(total, std::size_t{256} << 20);
   EXPECT_GT(total, std::size_t{200} << 20);
-  const auto alone = PlanOffer({many.front()}, nullptr, 0, kSize, room(), false).take_new();
+  const auto alone = PlanOffer({many.front()}, nullptr, offering(0), false).take_new();
   EXPECT_GT(alone.front()->device->memory_bytes(), std::size_t{12} << 20);
+}
+
+// A plug-in's kernel as the library knows it.
+class OwnKernel final : public AlgorithmSource {
+ public:
+  explicit OwnKernel(std::string name, std::uint64_t scratch_bytes = 4096)
+      : AlgorithmSource({}), name_(std::move(name)) {
+    kernel_.function = "create";
+    kernel_.collective = Collective::kAllReduce;
+    kernel_.scratch_bytes = scratch_bytes;
+    kernel_.refusal = [](const char* dtype, const char*, std::uint64_t, std::int32_t) -> const char* {
+      return std::string_view(dtype) == "f32" ? nullptr : "is for f32";
+    };
+    kernel_.source = std::make_shared<const KernelSource>(KernelSource{"own.cu", "", {}, {}});
+  }
+  Kind kind() const noexcept override { return Kind::kKernel; }
+  const std::string& name() const noexcept override { return name_; }
+  const std::string& collective_name() const noexcept override { return collective_name_; }
+  std::optional<Collective> collective() const noexcept override { return Collective::kAllReduce; }
+  UserAlgorithmPtr with_limits(const AlgorithmLimits&) const override { return nullptr; }
+  std::shared_ptr<const Algorithm> make(const GroupPlace&) const override { return nullptr; }
+  const KernelAlgorithm* kernel() const noexcept override { return &kernel_; }
+
+ protected:
+  std::uint64_t content() const noexcept override { return std::hash<std::string>()(name_); }
+
+ private:
+  const std::string name_, collective_name_ = "allreduce";
+  KernelAlgorithm kernel_;
+};
+
+// Beside plans, in their order; each rank compiles it.
+TEST(PlanTable, KernelsServeCallsAsPlansDo) {
+  const auto kernel = std::make_shared<const OwnKernel>("mine");
+  const auto ring = made(plan::ring_all_reduce(kSize), "ring");
+  PlanTable tables[kSize];
+  std::vector<PlanOffer> offers;
+  std::vector<std::string> texts;
+  int compiled = 0;
+  for (int r = 0; r < kSize; ++r) {
+    OfferingRank rank = offering(r);
+    rank.load_kernel = [&compiled](const KernelAlgorithm&) {
+      ++compiled;
+      return std::make_shared<const LoadedCode>();
+    };
+    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel, ring}, &tables[r], rank, false);
+    texts.push_back(offers.back().text());
+  }
+  EXPECT_EQ(compiled, kSize);
+  for (std::size_t r = 0; r < kSize; ++r) {
+    offers[r].agree(texts);
+    tables[r].add(offers[r].take_new());
+    static_cast<void>(tables[r].install(offers[r].identities(), nullptr));
+    EXPECT_EQ(name_of(tables[r].first_fit(sum_of(4000))), "native:mine");
+    EXPECT_EQ(tables[r].named(*kernel, sum_of(4000)).short_name(), "mine");
+    CallShape other = sum_of(4000);
+    other.dtype = DataType::kFloat16;
+    EXPECT_EQ(name_of(tables[r].first_fit(other)), "plan:ring");
+    EXPECT_NE(
+        std::string(error_of([&] { static_cast<void>(tables[r].named(*kernel, other)); }).what()).find("is for f32"),
+        std::string::npos);
+    const std::string text = tables[r].explain(sum_of(4000), tables[r].first_fit(sum_of(4000)));
+    EXPECT_NE(text.find("-> native:mine: runs the kernel of own.cu"), std::string::npos) << text;
+  }
+}
+
+// What one rank's compiler refuses no rank runs, and all know what it has said.
+TEST(PlanTable, AKernelThatOneRankCannotCompileIsUnfitForAll) {
+  const auto kernel = std::make_shared<const OwnKernel>("mine"),
+             greedy = std::make_shared<const OwnKernel>("greedy", 1UL << 40);
+  std::vector<PlanOffer> offers;
+  std::vector<std::string> texts;
+  for (int r = 0; r < kSize; ++r) {
+    OfferingRank rank = offering(r);
+    rank.load_kernel = [r](const KernelAlgorithm&) -> std::shared_ptr<const LoadedCode> {
+      if (r == 1) throw_error(ErrorKind::kUnsupported, "own.cu(7): error: no such thing" + std::string(100'000, '.'));
+      return std::make_shared<const LoadedCode>();
+    };
+    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel, greedy}, nullptr, rank, false);
+    texts.push_back(offers.back().text());
+    EXPECT_LT(texts.back().size(), 10'000u);
+  }
+  for (std::size_t r = 0; r < kSize; ++r) {
+    offers[r].agree(texts);
+    const auto plans = offers[r].take_new();
+    const std::string said = r == 1 ? "own.cu(7)" : "rank 1 of 2 cannot run it: own.cu(7)";
+    EXPECT_TRUE(plans[0]->unfit.starts_with(said)) << plans[0]->unfit;
+    EXPECT_EQ(plans[0]->kernel_code, nullptr);
+    EXPECT_NE(plans[1]->unfit.find("wants 1099511627776 bytes of scratch, and an algorithm has at most 16777216"),
+              std::string::npos)
+        << plans[1]->unfit;
+  }
 }
 
 // The bound of a plan's blocks, and the numbers that it comes from.
@@ -222,8 +314,9 @@ TEST(PlanRoom, IsWhatTheGpuHoldsForEachRankOnIt) {
   EXPECT_EQ(room_of(132, 1, 544, 1, kMostPlanBlocks).blocks, 132);
   const PlanRoom shared = room_of(132, 1, 544, 4, kMostPlanBlocks);
   EXPECT_EQ(shared.blocks, 33);
-  EXPECT_EQ(shared.why,
-            "the GPU has room for 33 of them: 132 multiprocessors with 1 block of 544 threads each, which 4 ranks share");
+  EXPECT_EQ(
+      shared.why,
+      "the GPU has room for 33 of them: 132 multiprocessors with 1 block of 544 threads each, which 4 ranks share");
   EXPECT_EQ(room_of(132, 5, 96, 4, kMostPlanBlocks).blocks, 165);
   EXPECT_EQ(room_of(132, 5, 96, 1, kMostPlanBlocks).why, "a kernel has at most 256 at once");
   const PlanRoom wanted = room_of(132, 1, 544, 1, 8);
@@ -238,9 +331,9 @@ TEST(PlanRoom, IsAskedForThePlansThreads) {
   narrow.threads_per_block = 64;
   wide.threads_per_block = 1024;
   const auto narrow_plan = made(narrow, "narrow"), wide_plan = made(wide, "wide");
-  PlanOffer offer(
-      {narrow_plan, wide_plan}, nullptr, 0, kSize,
-      [](int workers) { return room_of(2, workers == 64 ? 5 : 1, workers, 1, kMostPlanBlocks); }, false);
+  OfferingRank small = offering(0);
+  small.room_for = [](int workers) { return room_of(2, workers == 64 ? 5 : 1, workers, 1, kMostPlanBlocks); };
+  PlanOffer offer({narrow_plan, wide_plan}, nullptr, small, false);
   const auto plans = offer.take_new();
   EXPECT_EQ(plans[0]->unfit, "");
   EXPECT_EQ(plans[1]->unfit,

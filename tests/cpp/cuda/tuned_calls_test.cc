@@ -43,7 +43,7 @@ struct WithRing {
     plan::Plan plan = plan::ring_all_reduce(kSize);
     plan.name = "ring";
     const UserAlgorithmPtr algorithm = plan_algorithm(plan::write_plan(plan), "ring.json");
-    PlanOffer offer({algorithm}, nullptr, 0, kSize, [](int) { return PlanRoom{64, ""}; }, false);
+    PlanOffer offer({algorithm}, nullptr, {0, kSize, [](int) { return PlanRoom{64, ""}; }, {}}, false);
     offer.agree({offer.text(), offer.text()});
     table.add(offer.take_new());
     ring = table.find(algorithm->identity());

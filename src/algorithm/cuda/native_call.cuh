@@ -1,0 +1,275 @@
+// One call of a program's own kernel (tutti/native_kernel.cuh): what is around its thread blocks, and what carries out
+// what they ask for.
+//
+// Every block announces the call to the same block of each peer and waits for theirs, as in every other kernel
+// (BlockCall), but before the program's code begins. A peer's header of a call comes after its kernel of the call
+// before has ended, all blocks of it: so whatever has been written into scratch since the call began belongs to this
+// call, and all that earlier ones have left has been read. That costs a trip, and asks no protocol of the program.
+//
+// Signals. A word holds (number of the call, how many signals of this call): up to 2^20 of them, in 2^44 calls. Words
+// only rise, and what nobody has waited for means nothing in a later call. The number of a call is the same for all
+// blocks of a launch, however many they are: the last one to end counts it. It is the packets' flag, too, so packets of
+// other calls are never taken.
+//
+// Thread rule: KernelTeam is one thread's; all workers of a block call the same functions with the same arguments.
+// Words for a peer are one lane's: that of number peer % workers.
+#pragma once
+
+#include "algorithm/cuda/block_call.cuh"
+#include "algorithm/cuda/native_args.h"
+#include "device/cuda/reducers.cuh"
+#include "executor/cuda/packet_words.cuh"
+#include "tutti/native_kernel.cuh"
+
+namespace tutti::cuda {
+
+// The counter before it goes up by one.
+TUTTI_DEVICE std::uint64_t count_up(std::uint64_t* counter) {
+#if defined(__CUDA_ARCH__)
+  return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ULL);
+#else
+  // relaxed: what it counts is ordered by the ends of the blocks' threads and the next launch.
+  return std::atomic_ref<std::uint64_t>(*counter).fetch_add(1, std::memory_order_relaxed);
+#endif
+}
+
+// R: as of executor::PlanBlock.
+template <class R, class Team>
+class KernelTeam {
+ public:
+  TUTTI_DEVICE KernelTeam(const Team& team, const DeviceWorld& world, const NativeArgs& args,
+                          const BlockCall<Team>& call)
+      : team_(team), world_(world), args_(args), call_(call) {
+    number_ = device::load_relaxed(&args.state->calls) + 1;
+    flag_ = static_cast<std::uint32_t>(number_ % 0xffffffffu) + 1;
+    for (int p = team.worker(); p < world.size; p += team.workers()) sent()[p] = taken()[p] = 0;
+  }
+
+  TUTTI_DEVICE int rank() const { return world_.rank; }
+  TUTTI_DEVICE int size() const { return world_.size; }
+  TUTTI_DEVICE int root() const { return args_.root; }
+  TUTTI_DEVICE int block() const { return team_.block(); }
+  TUTTI_DEVICE int blocks() const { return team_.blocks(); }
+  TUTTI_DEVICE int thread() const { return team_.worker(); }
+  TUTTI_DEVICE int threads() const { return team_.workers(); }
+  TUTTI_DEVICE const std::byte* input(int rank_block) const { return args_.user[rank_block]; }
+  TUTTI_DEVICE std::byte* output(int rank_block) const { return args_.user[kNativeBlocks + rank_block]; }
+  TUTTI_DEVICE std::uint64_t block_bytes() const { return args_.block_bytes; }
+  TUTTI_DEVICE std::uint64_t element_bytes() const { return args_.element_bytes; }
+  TUTTI_DEVICE std::byte* scratch(int of_rank) const { return args_.memory[of_rank] + kNativeWords; }
+  TUTTI_DEVICE std::uint64_t scratch_bytes() const { return args_.scratch_bytes; }
+
+  TUTTI_DEVICE void sync() const { team_.sync_workers(); }
+
+  TUTTI_DEVICE void signal(int peer) {
+    sync();
+    if (team_.worker() == peer % team_.workers()) raise(peer);
+  }
+  TUTTI_DEVICE bool wait(int peer) {
+    if (team_.worker() == peer % team_.workers()) await(peer);
+    return !team_.any_worker(failed_);
+  }
+  TUTTI_DEVICE bool barrier() {
+    sync();
+    for (int p = team_.worker(); p < size(); p += team_.workers()) {
+      if (p != rank()) raise(p);
+    }
+    for (int p = team_.worker(); p < size(); p += team_.workers()) {
+      if (p != rank()) await(p);
+    }
+    return !team_.any_worker(failed_);
+  }
+
+  TUTTI_DEVICE void copy(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
+    constexpr int kInFlight = 4;
+    std::uint64_t at = first();
+    for (; at + (kInFlight - 1) * stride() + 16 <= bytes; at += kInFlight * stride()) {
+      Vec16 v[kInFlight];
+      TUTTI_UNROLL
+      for (int u = 0; u < kInFlight; ++u) v[u] = load(from + at + u * stride(), 16);
+      TUTTI_UNROLL
+      for (int u = 0; u < kInFlight; ++u) store(to + at + u * stride(), v[u], 16);
+    }
+    for (; at < bytes; at += stride()) {
+      store(to + at, load(from + at, bytes - at), bytes - at);
+    }
+  }
+  TUTTI_DEVICE void reduce(std::byte* to, const std::byte* const* from, int sources, std::uint64_t bytes) const {
+    for (std::uint64_t at = first(); at < bytes; at += stride()) {
+      Vec16 v[kMost];
+      TUTTI_UNROLL
+      for (int s = 0; s < kMost; ++s) {
+        if (s < sources) v[s] = load(from[s] + at, bytes - at);
+      }
+      store(to + at, R::reduce(v, sources, args_.spec), bytes - at);
+    }
+  }
+  TUTTI_DEVICE void divide(std::byte* data, std::uint64_t bytes) const {
+    if (args_.averages == 0) return;
+    ReduceSpec spec = args_.spec;
+    spec.op = ReduceOp::kAvg;
+    for (std::uint64_t at = first(); at < bytes; at += stride()) {
+      const Vec16 v[1] = {load(data + at, bytes - at)};
+      store(data + at, R::reduce(v, 1, spec), bytes - at);
+    }
+  }
+
+  TUTTI_DEVICE void put_packets(int peer, std::uint64_t at, const std::byte* from, std::uint64_t bytes) const {
+    std::uint64_t* const to = packets(peer, at);
+    for (std::uint64_t i = first(); i < bytes; i += stride()) {
+      executor::store_packets(to + i / 4, load(from + i, bytes - i), executor::packets_in(bytes - i), flag_);
+    }
+  }
+  TUTTI_DEVICE bool take_packets(int peer, std::uint64_t at, std::byte* to, std::uint64_t bytes) {
+    const std::uint64_t* const from = packets(rank(), at);
+    for (std::uint64_t i = first(); !failed_ && i < bytes; i += stride()) {
+      const int count = executor::packets_in(bytes - i);
+      executor::PacketWords p{};
+      failed_ = !device::wait_until(world_.control, call_.awaited(peer), [&] {
+        p = executor::load_packets(from + i / 4, count);
+        return executor::packets_arrived(p, count, flag_);
+      });
+      if (!failed_) store(to + i, executor::payload_of(p), bytes - i);
+    }
+    return !team_.any_worker(failed_);
+  }
+  // All ranks' packets of an item are polled together: their latencies overlap.
+  TUTTI_DEVICE bool reduce_packets(std::byte* to, const std::byte* own, std::uint64_t at, std::uint64_t stride_of_rank,
+                                   std::uint64_t bytes) {
+    for (std::uint64_t i = first(); !failed_ && i < bytes; i += stride()) {
+      const int count = executor::packets_in(bytes - i);
+      Vec16 v[kMost];
+      const Vec16 mine = load(own + i, bytes - i);
+      device::Awaited awaited = call_.awaited(rank());
+      failed_ = !wait_for_any(awaited, [&] {
+        bool all = true;
+        TUTTI_UNROLL
+        for (int r = 0; r < kMost; ++r) {
+          if (r >= size() || r == rank()) continue;
+          const executor::PacketWords p =
+              executor::load_packets(packets(rank(), at + r * stride_of_rank) + i / 4, count);
+          v[r] = executor::payload_of(p);
+          if (executor::packets_arrived(p, count, flag_)) continue;
+          all = false;
+          awaited.peer = r;
+        }
+        return all;
+      });
+      if (failed_) break;
+      put_own<kMost>(v, rank(), mine);
+      store(to + i, R::reduce(v, size(), args_.spec), bytes - i);
+    }
+    return !team_.any_worker(failed_);
+  }
+
+  // The program's code has returned, on all workers. `done`: what it returned.
+  TUTTI_DEVICE void finish(bool done) {
+    sync();
+    if (team_.worker() != 0) return;
+    if (!done) {
+      // The first failure counts: this is one only where no wait has failed.
+      device::fail(world_.control, device::pack_poison(device::FailureCode::kGaveUp, rank(), rank()),
+                   call_.awaited(rank()), 0);
+    }
+    if (count_up(&args_.state->ended) + 1 != static_cast<std::uint64_t>(blocks())) return;
+    device::store_relaxed(&args_.state->ended, std::uint64_t{0});
+    device::store_relaxed(&args_.state->calls, number_);
+  }
+
+ private:
+  static constexpr int kMost = device::kMaxRanks;
+  static constexpr int kSignalBits = 20;
+
+  // Of any alignment, without a call: around one, all registers would be spilled.
+  TUTTI_DEVICE static Vec16 load(const std::byte* p, std::uint64_t left) {
+#if defined(__CUDA_ARCH__)
+    if (left >= 16 && device::aligned(p, 16)) return *reinterpret_cast<const Vec16*>(p);
+#endif
+    return executor::load_shifted(p, left);
+  }
+  TUTTI_DEVICE static void store(std::byte* p, const Vec16& v, std::uint64_t left) {
+#if defined(__CUDA_ARCH__)
+    if (left >= 16 && device::aligned(p, 16)) {
+      *reinterpret_cast<Vec16*>(p) = v;
+      return;
+    }
+#endif
+    executor::store_shifted(p, v, left);
+  }
+
+  TUTTI_DEVICE std::uint64_t first() const { return static_cast<std::uint64_t>(team_.worker()) * 16; }
+  TUTTI_DEVICE std::uint64_t stride() const { return static_cast<std::uint64_t>(team_.workers()) * 16; }
+  TUTTI_DEVICE std::uint64_t* packets(int of_rank, std::uint64_t at) const {
+    return reinterpret_cast<std::uint64_t*>(scratch(of_rank) + at);
+  }
+  // In the memory of `owner`, raised by this block of `src`.
+  TUTTI_DEVICE std::uint64_t* word(int owner, int src) const {
+    return reinterpret_cast<std::uint64_t*>(args_.memory[owner] + kNativeLine * (block() * kMost + src));
+  }
+  TUTTI_DEVICE void raise(int peer) {
+    // release: with the barrier of the block before it, what all its threads have written and read; pairs with the
+    // acquire in await().
+    device::store_release(word(peer, rank()), number_ << kSignalBits | ++sent()[peer]);
+  }
+  TUTTI_DEVICE void await(int peer) {
+    const std::uint64_t wanted = number_ << kSignalBits | ++taken()[peer];
+    const std::uint64_t* const at = word(rank(), peer);
+    if (!device::wait_until(world_.control, call_.awaited(peer), [&] { return device::load_relaxed(at) >= wanted; })) {
+      failed_ = true;
+      return;
+    }
+    // acquire: pairs with the release in raise(); the barrier after it passes it on to the block's other threads.
+    static_cast<void>(device::load_acquire(at));
+  }
+  // wait_until(), where `ready` says for whom.
+  template <class Ready>
+  TUTTI_DEVICE bool wait_for_any(const device::Awaited& awaited, Ready ready) const {
+    std::uint64_t started = 0;
+    for (std::uint32_t polls = 1; !ready(); ++polls) {
+      if (polls % device::kPollsPerLook == 0 && device::give_up(world_.control, awaited, started)) return false;
+#if !defined(__CUDA_ARCH__)
+      std::this_thread::yield();
+#endif
+    }
+    return true;
+  }
+
+#if defined(__CUDA_ARCH__)
+  __device__ __forceinline__ static std::uint32_t* counts() {
+    __shared__ std::uint32_t counts[2 * kMost];
+    return counts;
+  }
+  __device__ __forceinline__ static std::uint32_t* sent() { return counts(); }
+  __device__ __forceinline__ static std::uint32_t* taken() { return counts() + kMost; }
+#else
+  std::uint32_t* sent() { return sent_; }
+  std::uint32_t* taken() { return taken_; }
+  std::uint32_t sent_[kMost] = {}, taken_[kMost] = {};
+#endif
+
+  const Team& team_;
+  const DeviceWorld& world_;
+  const NativeArgs& args_;
+  const BlockCall<Team>& call_;
+  std::uint64_t number_ = 0;
+  std::uint32_t flag_ = 0;
+  bool failed_ = false;
+};
+
+// Body: Body::run(KernelContext&) is the program's code.
+template <class R, class Body, class Team>
+TUTTI_DEVICE void run_native_block(const Team& team, const DeviceWorld& world, const NativeArgs& args) {
+  BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
+  if (!call.enter()) return;
+  const bool agreed = call.check_headers();
+  if (!team.any(!agreed) && team.is_worker()) {
+    KernelTeam<R, Team> kernel(team, world, args, call);
+    KernelContext<KernelTeam<R, Team>> context(kernel);
+    const bool done = Body::run(context);
+    if (!done) call.miss();
+    kernel.finish(done);
+  }
+  call.leave();
+}
+
+}  // namespace tutti::cuda
