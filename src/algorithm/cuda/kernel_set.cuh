@@ -72,8 +72,10 @@ __global__ void __launch_bounds__(kMostThreads)
   direct_reduce_scatter<R>(GridTeam{}, world, args);
 }
 
+// Its blocks need no second one beside them on their multiprocessor: without saying so, ptxas saves registers for one,
+// and spills three times as much.
 template <class R>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, 1)
     plan_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ PlanArgs args) {
   run_plan<R>(GridTeam{}, world, args);
 }

@@ -86,12 +86,12 @@ class KernelTeam {
     for (; at + (kInFlight - 1) * stride() + 16 <= bytes; at += kInFlight * stride()) {
       Vec16 v[kInFlight];
       TUTTI_UNROLL
-      for (int u = 0; u < kInFlight; ++u) v[u] = load(from + at + u * stride(), 16);
+      for (int u = 0; u < kInFlight; ++u) v[u] = executor::load_any(from + at + u * stride(), 16);
       TUTTI_UNROLL
-      for (int u = 0; u < kInFlight; ++u) store(to + at + u * stride(), v[u], 16);
+      for (int u = 0; u < kInFlight; ++u) executor::store_any(to + at + u * stride(), v[u], 16);
     }
     for (; at < bytes; at += stride()) {
-      store(to + at, load(from + at, bytes - at), bytes - at);
+      executor::store_any(to + at, executor::load_any(from + at, bytes - at), bytes - at);
     }
   }
   TUTTI_DEVICE void reduce(std::byte* to, const std::byte* const* from, int sources, std::uint64_t bytes) const {
@@ -99,9 +99,9 @@ class KernelTeam {
       Vec16 v[kMost];
       TUTTI_UNROLL
       for (int s = 0; s < kMost; ++s) {
-        if (s < sources) v[s] = load(from[s] + at, bytes - at);
+        if (s < sources) v[s] = executor::load_any(from[s] + at, bytes - at);
       }
-      store(to + at, R::reduce(v, sources, args_.spec), bytes - at);
+      executor::store_any(to + at, R::reduce(v, sources, args_.spec), bytes - at);
     }
   }
   TUTTI_DEVICE void divide(std::byte* data, std::uint64_t bytes) const {
@@ -109,15 +109,16 @@ class KernelTeam {
     ReduceSpec spec = args_.spec;
     spec.op = ReduceOp::kAvg;
     for (std::uint64_t at = first(); at < bytes; at += stride()) {
-      const Vec16 v[1] = {load(data + at, bytes - at)};
-      store(data + at, R::reduce(v, 1, spec), bytes - at);
+      const Vec16 v[1] = {executor::load_any(data + at, bytes - at)};
+      executor::store_any(data + at, R::reduce(v, 1, spec), bytes - at);
     }
   }
 
   TUTTI_DEVICE void put_packets(int peer, std::uint64_t at, const std::byte* from, std::uint64_t bytes) const {
     std::uint64_t* const to = packets(peer, at);
     for (std::uint64_t i = first(); i < bytes; i += stride()) {
-      executor::store_packets(to + i / 4, load(from + i, bytes - i), executor::packets_in(bytes - i), flag_);
+      executor::store_packets(to + i / 4, executor::load_any(from + i, bytes - i), executor::packets_in(bytes - i),
+                              flag_);
     }
   }
   TUTTI_DEVICE bool take_packets(int peer, std::uint64_t at, std::byte* to, std::uint64_t bytes) {
@@ -129,7 +130,7 @@ class KernelTeam {
         p = executor::load_packets(from + i / 4, count);
         return executor::packets_arrived(p, count, flag_);
       });
-      if (!failed_) store(to + i, executor::payload_of(p), bytes - i);
+      if (!failed_) executor::store_any(to + i, executor::payload_of(p), bytes - i);
     }
     return !team_.any_worker(failed_);
   }
@@ -139,7 +140,7 @@ class KernelTeam {
     for (std::uint64_t i = first(); !failed_ && i < bytes; i += stride()) {
       const int count = executor::packets_in(bytes - i);
       Vec16 v[kMost];
-      const Vec16 mine = load(own + i, bytes - i);
+      const Vec16 mine = executor::load_any(own + i, bytes - i);
       device::Awaited awaited = call_.awaited(rank());
       failed_ = !wait_for_any(awaited, [&] {
         bool all = true;
@@ -157,7 +158,7 @@ class KernelTeam {
       });
       if (failed_) break;
       put_own<kMost>(v, rank(), mine);
-      store(to + i, R::reduce(v, size(), args_.spec), bytes - i);
+      executor::store_any(to + i, R::reduce(v, size(), args_.spec), bytes - i);
     }
     return !team_.any_worker(failed_);
   }
@@ -179,23 +180,6 @@ class KernelTeam {
  private:
   static constexpr int kMost = device::kMaxRanks;
   static constexpr int kSignalBits = 20;
-
-  // Of any alignment, without a call: around one, all registers would be spilled.
-  TUTTI_DEVICE static Vec16 load(const std::byte* p, std::uint64_t left) {
-#if defined(__CUDA_ARCH__)
-    if (left >= 16 && device::aligned(p, 16)) return *reinterpret_cast<const Vec16*>(p);
-#endif
-    return executor::load_shifted(p, left);
-  }
-  TUTTI_DEVICE static void store(std::byte* p, const Vec16& v, std::uint64_t left) {
-#if defined(__CUDA_ARCH__)
-    if (left >= 16 && device::aligned(p, 16)) {
-      *reinterpret_cast<Vec16*>(p) = v;
-      return;
-    }
-#endif
-    executor::store_shifted(p, v, left);
-  }
 
   TUTTI_DEVICE std::uint64_t first() const { return static_cast<std::uint64_t>(team_.worker()) * 16; }
   TUTTI_DEVICE std::uint64_t stride() const { return static_cast<std::uint64_t>(team_.workers()) * 16; }

@@ -49,12 +49,12 @@ class PlanBlock {
     awaited_ = awaited;
     for (std::uint32_t i = 0; i < block_.count; ++i) {
       const DeviceOp op = ops_[i];
-      if (op.joins != 0 && team_.any_worker(failed_)) return false;
+      if (op.joins != 0 && join_failed()) return false;
       if (op.fences != 0) fence_packets();
       if (!failed_) execute(op);
       if (op.fences != 0) fence_packets();
     }
-    if (team_.any_worker(failed_)) return false;
+    if (join_failed()) return false;
     if (team_.worker() == 0) device::store_relaxed(args_.invocations + team_.block(), invocation_ + 1);
     return true;
   }
@@ -77,6 +77,13 @@ class PlanBlock {
     operands_ = reinterpret_cast<const DeviceOperand*>(staged + ops);
   }
 #endif
+
+  // All lanes have ended what came before; whether one has failed. Its failure is recorded here: a call amid the data
+  // would make all registers spill.
+  TUTTI_DEVICE bool join_failed() const {
+    if (failed_) record_failure(control_, awaited_);
+    return team_.any_worker(failed_);
+  }
 
   TUTTI_DEVICE const DeviceOperand& operand(const DeviceOp& op, std::uint32_t i) const {
     return operands_[op.first - block_.first_operand + i];
@@ -143,10 +150,8 @@ class PlanBlock {
   template <class Ready>
   TUTTI_DEVICE bool await(int peer, Ready ready) {
     awaited_.peer = peer;
-    if (wait_in_plan(control_, awaited_, ready)) return true;
-    record_failure(control_, awaited_);
-    failed_ = true;
-    return false;
+    failed_ = !wait_in_plan(control_, awaited_, ready);
+    return !failed_;
   }
 
   // f(offset, bytes left) for this lane's share of the payload.
@@ -232,26 +237,31 @@ class PlanBlock {
     });
   }
 
-  // All packets of an item are polled together: their latencies overlap.
+  // The packets of an item are polled four sources at a time: their latencies overlap, and the words fit into
+  // registers.
   TUTTI_DEVICE void fold(const DeviceOp& op) {
+    constexpr std::uint32_t kTogether = 4;
     const std::uint32_t waited = op.sources - 1;
     for_share(op, [&](std::uint64_t at, std::uint64_t left) {
       if (failed_) return;
       const int count = packets_in(left);
       device::Vec16 v[kMost];
       const device::Vec16 plain = load_any(address(op, waited) + at, left);
-      std::uint32_t missing = (1u << waited) - 1;
       const auto poll = [&] {
-        PacketWords p[kMost];
+        std::uint32_t missing = 0;
         TUTTI_UNROLL
-        for (std::uint32_t s = 0; s < kMost; ++s) {
-          if (missing >> s & 1) p[s] = load_packets(packets(op, s) + at / 4, count);
-        }
-        TUTTI_UNROLL
-        for (std::uint32_t s = 0; s < kMost; ++s) {
-          if ((missing >> s & 1) == 0 || !packets_arrived(p[s], count, flag_)) continue;
-          v[s] = payload_of(p[s]);
-          missing &= ~(1u << s);
+        for (std::uint32_t first = 0; first < kMost; first += kTogether) {
+          PacketWords p[kTogether];
+          TUTTI_UNROLL
+          for (std::uint32_t s = 0; s < kTogether; ++s) {
+            if (first + s < waited) p[s] = load_packets(packets(op, first + s) + at / 4, count);
+          }
+          TUTTI_UNROLL
+          for (std::uint32_t s = 0; s < kTogether; ++s) {
+            if (first + s >= waited) continue;
+            v[first + s] = payload_of(p[s]);
+            if (!packets_arrived(p[s], count, flag_)) missing |= 1u << (first + s);
+          }
         }
         // For the record of a failure: any that is missing.
         for (std::uint32_t s = 0; s < waited; ++s) {

@@ -145,14 +145,12 @@ TUTTI_DEVICE void store_shifted(std::byte* p, device::Vec16 v, std::uint64_t lef
 #endif
 }
 
-// The same for the interpreter, whose loops stay shorter by calls.
-TUTTI_DEVICE_CALL device::Vec16 load_item(const std::byte* p, std::uint64_t left) { return device::load_user(p, left); }
-TUTTI_DEVICE_CALL void store_item(std::byte* p, device::Vec16 v, std::uint64_t left) { device::store_user(p, v, left); }
+// The same, where most are whole and aligned.
 TUTTI_DEVICE device::Vec16 load_any(const std::byte* p, std::uint64_t left) {
 #if defined(__CUDA_ARCH__)
   if (left >= 16 && device::aligned(p, 16)) return *reinterpret_cast<const device::Vec16*>(p);
 #endif
-  return load_item(p, left);
+  return load_shifted(p, left);
 }
 TUTTI_DEVICE void store_any(std::byte* p, const device::Vec16& v, std::uint64_t left) {
 #if defined(__CUDA_ARCH__)
@@ -161,7 +159,7 @@ TUTTI_DEVICE void store_any(std::byte* p, const device::Vec16& v, std::uint64_t 
     return;
   }
 #endif
-  store_item(p, v, left);
+  store_shifted(p, v, left);
 }
 
 }  // namespace tutti::executor
