@@ -307,12 +307,41 @@ std::string refusal_of(const std::shared_ptr<const Plan>& plan, const executor::
   return text;
 }
 
+// Its reducing block adds up so many ranges, some of them several times.
+std::shared_ptr<const Plan> reducing_at_once(int sources) {
+  plan::Plan plan = plan::two_step_all_reduce(2);
+  for (plan::Rank& rank : plan.ranks) {
+    for (plan::Operation& op : rank.blocks[1].operations) {
+      if (op.kind == plan::OpKind::kReduce) op.sources.resize(static_cast<std::size_t>(sources), op.sources.back());
+    }
+  }
+  return std::make_shared<const Plan>(std::move(plan));
+}
+
 TEST(PlansOnGpus, WhatDoesNotFitIsRefusedWithTheNumber) {
   const auto blocks = std::make_shared<const Plan>(plan::two_step_all_reduce(2));
   EXPECT_NE(refusal_of(blocks, {2, 1UL << 20}).find("3 thread blocks"), std::string::npos);
   EXPECT_NE(refusal_of(blocks, {64, 5000}).find("a plan has at most 5000"), std::string::npos);
   const auto many = std::make_shared<const Plan>(plan::put_broadcast(9, 0));
   EXPECT_NE(refusal_of(many, {64, 1UL << 20}).find("9 ranks"), std::string::npos);
+  const std::string sources = refusal_of(reducing_at_once(device::kMaxRanks + 1), {64, 1UL << 20});
+  EXPECT_NE(sources.find("reduces 9 ranges, and kernels take at most 8"), std::string::npos) << sources;
+  EXPECT_EQ(refusal_of(reducing_at_once(device::kMaxRanks), {64, 1UL << 20}), "rank 0 takes it");
+}
+
+// What a loop makes of the shortest segment counts, not what the plan's file has.
+TEST(PlansOnGpus, LoopsOfMoreTurnsThanRecordsAreRefused) {
+  const auto with_copies = [](std::size_t copies) {
+    plan::Plan plan = plan::looped_all_reduce(2, 16);
+    for (plan::Rank& rank : plan.ranks) {
+      std::vector<plan::Operation>& body = rank.blocks[0].operations.back().body;
+      body.insert(body.end(), copies, body.back());
+    }
+    return std::make_shared<const Plan>(std::move(plan));
+  };
+  EXPECT_EQ(refusal_of(with_copies(10), {64, 10'000}), "rank 0 takes it");
+  const std::string text = refusal_of(with_copies(20'000), {64, 10'000});
+  EXPECT_NE(text.find("its loops make more than 65536 operations of 64 bytes"), std::string::npos) << text;
 }
 
 }  // namespace
