@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Breaks the order and index rules of the GPU kernels and ports one at a time and checks that one of the host's tests of
-# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test, and of compiled
-# plans cuda_emitted_text_test), with random delays, notices each: a test that no mutant fails protects nothing. Runs on
-# the host; takes a compilation a mutant.
-# Barriers within a block have no mutants but in `failures`: elsewhere a block is one thread.
+# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test, of programs' own
+# kernels cuda_native_kernel_test, of plans cuda_plans_test, and of compiled ones cuda_emitted_text_test), with random
+# delays, notices each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
+# Barriers within a block have mutants in `failures`, `own`, `lowering` and `plans`: elsewhere a block is one thread.
 #   scripts/mutate_gpu_kernels.sh [BUILD [GROUP]]
-# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes, ports or
-# emission, else all.
+# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes, ports, own,
+# lowering, plans or emission, else all. On a busy machine TUTTI_MUTANT_SECONDS is more than the 60 that a mutant has: one
+# that has not ended by then (exit code 124) counts as found.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 build=$(cd "${1:-build/release}" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 only=${2:-}
+seconds=${TUTTI_MUTANT_SECONDS:-60}
 survivors=()
 
 # group NAME SOURCES: the mutants that follow are looked for by the program made of SOURCES.
@@ -35,9 +37,9 @@ mutant() {
   fi
   (cd "$work/tree" && g++ -std=c++20 -O1 -DTUTTI_RANDOM_DELAYS -Iinclude -Isrc -Itests/cpp \
     $sources -o test -L"$build" -ltutti -lgtest -lgtest_main -lpthread -Wl,-rpath,"$build") || exit 2
-  # A mutant may hang, which is found out soon; what is right may be slow on a busy machine.
-  local limit=60
-  [ "$name" = unchanged ] && limit=300
+  # A mutant may hang, which is found out soon; what is right may be slow.
+  local limit=$seconds
+  [ "$name" = unchanged ] && limit=$((5 * seconds))
   timeout "$limit" "$work/tree/test" --gtest_filter="$filter" --gtest_repeat=5 --gtest_fail_fast >"$work/log" 2>&1
   local rc=$?
   if [ "$name" = unchanged ]; then
@@ -156,19 +158,77 @@ mutant "flushed before the copies" $proxy \
 mutant "done again while there is no mark" $proxy 's/done_ = ring_.position();/;/' 'Ports.*'
 mutant "drained with copies under way" $proxy 's/engine_->finish();/;/' 'Ports.*'
 
-# What stands in the source of a compiled plan. Of the test itself no line is a mutant: it is compiled once.
+group own "tests/cpp/cuda/native_kernel_test.cc"
+own=src/algorithm/cuda/native_call.cuh
+mutant unchanged $own '' '*'
+mutant "begun before all ranks make the call" $own 's/const bool agreed = call.check_headers();/const bool agreed = true;/' '*'
+mutant "signals of earlier calls" $own 's/number_ << kSignalBits | ++/++/' '*'
+mutant "packets of earlier calls" $own 's/flag_ = static_cast.*/flag_ = 1;/' '*'
+mutant "a flag that is zero" $own 's/number_ % 0xffffffffu) + 1/number_)/' '*'
+mutant "a call that its first block ends" $own 's/if (count_up(.*) return;/if (count_up(\&args_.state->ended) != 0) return;/' '*'
+mutant "a signal before the block has written" $own '/void signal(int peer) {/,/}/s/sync();/;/' '*'
+mutant "a barrier before the block has written" $own '/bool barrier() {/,/}/s/sync();/;/' '*'
+mutant "a wait of one lane" $own '/bool wait(int peer) {/,/^  }/s/!team_.any_worker(failed_)/!failed_/' '*'
+mutant "a barrier of one lane" $own '/bool barrier() {/,/^  }/s/!team_.any_worker(failed_)/!failed_/' '*'
+mutant "packets taken before they have come" $own 's/return executor::packets_arrived(p, count, flag_);/return true;/' '*'
+mutant "packets added before they have come" $own 's/if (executor::packets_arrived(p, count, flag_)) continue;/continue;/' '*'
+mutant "a failure of its own that is not told" $own 's/if (!done) {/if (false) {/' '*'
+mutant "an average not divided" $own 's/if (args_.averages == 0) return;/return;/' '*'
+
+# once GROUP SOURCES: what no mutant of the group changes is compiled once.
 once() {
-  [ "${only:-emission}" = emission ] || return 0
+  [ "${only:-$1}" = "$1" ] || return 0
   local file
-  for file in "$@"; do
-    g++ -std=c++20 -O1 -DTUTTI_EXPLORED_PROGRAMS='"tests/cpp/plan/explorer/programs"' \
+  for file in "${@:2}"; do
+    [ -f "$work/$(basename "$file" .cc).o" ] && continue
+    g++ -std=c++20 -O1 -DTUTTI_RANDOM_DELAYS -DTUTTI_EXPLORED_PROGRAMS='"tests/cpp/plan/explorer/programs"' \
       -DTUTTI_REPLICATED_PROGRAMS='"tests/cpp/cuda/replicated"' -Iinclude -Isrc -Itests/cpp \
       -c "$file" -o "$work/$(basename "$file" .cc).o" || exit 2
   done
 }
-once tests/cpp/cuda/{plan_cases,emitted_text_test}.cc tests/cpp/executor/executor_plans.cc \
-  tests/cpp/plan/plan_builder.cc
+plan_sources="tests/cpp/cuda/plan_cases.cc tests/cpp/executor/executor_plans.cc tests/cpp/plan/plan_builder.cc"
 plan_files="$work/plan_cases.o $work/executor_plans.o $work/plan_builder.o"
+
+# The records of a plan.
+lowering=src/executor/cuda/lowering.cc device=src/executor/cuda/device_plan.cc
+once lowering $plan_sources tests/cpp/cuda/plans_test.cc
+group lowering "-O0 $work/plans_test.o $plan_files $lowering $device"
+mapped='*Mapped*' joins='*Join*:*ANop*:*GiveTheBits*' fits='*Refused*'
+mutant unchanged $lowering '' "$mapped:$joins:$fits"
+mutant "mapped tensors touched before all have come" $lowering 's/ || (variant_.mapped() && device_.blocks_ > 1)//' "$mapped"
+mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (side * device::kMaxRanks + 0 * rank)/' "$mapped"
+mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"
+mutant "a call in place that reads what it has written" $lowering 's/if (variant_.overlaps) shadowed_.*/;/' "$mapped:*GiveTheBits*"
+mutant "an input that is written" $lowering 's/if (device_.plan().writes_input) shadowed_.*/;/' "$mapped:*GiveTheBits*"
+mutant "shadows that are not full yet" $lowering 's/if (!loads.empty() || (\(.*\))) meet(DevicePlan::kEntry);/if (\1) meet(DevicePlan::kEntry);/' '*GiveTheBits*'
+mutant "results taken before all blocks have ended" $lowering 's/if (!stores.empty()) meet(DevicePlan::kEntry);/;/' '*GiveTheBits*'
+mutant "averages that are sums" $lowering 's/variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy/DeviceCode::kCopy/' "$mapped"
+mutant "lanes that never join" $lowering 's/op.joins = 1;/op.joins = 0;/' "$joins"
+mutant "no join after a wait" $lowering 's/waited_ = waited_ || code == DeviceCode::kWait;/;/' "$joins"
+mutant "no join before a signal" $lowering 's/ || (code == DeviceCode::kSignal && touched_)//' "$joins"
+mutant "no join for a nop" $lowering 's/waited_ = joined_before(one) || waited_;/;/' "$joins"
+mutant "mapped messages whole, with scratch" $device 's/return any_size_ && all_mapped/return all_mapped/' "$mapped"
+mutant "reductions without a limit" $device 's/one.sources > device::kMaxRanks/false/' "$fits"
+mutant "loops without a limit" $device 's/if (instructions > kMostInstructions) return false;/;/' "$fits"
+
+# How they run.
+interpreter=src/executor/cuda/interpreter.cuh around=src/algorithm/cuda/plan_call.cuh
+once plans $plan_sources
+group plans "tests/cpp/cuda/plans_test.cc $plan_files"
+mutant unchanged $interpreter '' "$mapped:$joins:*Invocations*:*AMissingRank*:*AnotherCall*"
+mutant "mapped tensors touched before all have come" $around 's/const bool first = args.peers.any();/const bool first = false;/' "$mapped"
+mutant "headers not awaited" $around 's/if (!first) call.check_headers();/;/' '*AnotherCall*'
+mutant "one flag for all invocations" $interpreter 's/flag_ = static_cast.*/flag_ = 1;/' '*GiveTheBits*:*Invocations*'
+mutant "a flag that is zero" $interpreter 's/invocation_ % 0xffffffffu) + 1/invocation_ + 1)/' '*Invocations*'
+mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*GiveTheBits*:*Invocations*'
+mutant "lanes that do not join" $interpreter 's/if (op.joins != 0 \&\& join_failed()) return false;/;/' "$joins"
+mutant "a failure that is not recorded" $interpreter 's/if (failed_) record_failure(control_, awaited_);/;/' '*AMissingRank*'
+mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p, count, flag_) \&\& !await(peer/false \&\& !await(peer/' '*GiveTheBits*'
+mutant "packets added before they have come" $interpreter 's/if (!poll() \&\& !await(awaited_.peer, poll)) return;/poll();/' '*GiveTheBits*'
+mutant "words that do not rise" $interpreter 's/device::store_relaxed(args_.slots + o.extra, wanted);/;/' '*GiveTheBits*'
+
+# What stands in the source of a compiled plan.
+once emission $plan_sources tests/cpp/cuda/emitted_text_test.cc
 emit=src/executor/cuda/emit.cc rolled=src/executor/cuda/rolled.cc
 group emission "-O0 $work/emitted_text_test.o $plan_files $emit $rolled"
 mutant unchanged $emit '' '*'
@@ -192,7 +252,7 @@ mutant "one half of scratch" $emit 's/operand.extra == 0 ? ""/true ? ""/' '*'
 mutant "the half of another size" $emit 's/std::uint64_t{operand.extra} \* 16/std::uint64_t{operand.extra} * 8/' '*'
 mutant "the input for the output" $emit 's/index < kUserBlocks ? "input(" : "output("/"input("/' '*'
 mutant "the block of another rank" $emit 's/std::to_string(index % kUserBlocks)/std::to_string((index + 1) % kUserBlocks)/' '*'
-mutant "a peer'"'"'s input for its output" $emit 's/rank < device::kMaxRanks ? "peer_input(" : "peer_output("/"peer_input("/' '*'
+mutant "the input of a peer for its output" $emit 's/rank < device::kMaxRanks ? "peer_input(" : "peer_output("/"peer_input("/' '*'
 mutant "the tensor of another rank" $emit 's/std::to_string(rank % device::kMaxRanks)/std::to_string((rank + 1) % device::kMaxRanks)/' '*'
 mutant "a target less" $emit 's/"to" + places(op.sources, op.targets) + ")"/"to" + places(op.sources, op.targets - 1) + ")"/' '*'
 mutant "loads early behind a join" $emit 's/ops\[0\].joins != 0 || ops\[0\].fences != 0 || //' '*'

@@ -169,14 +169,14 @@ TEST(NativeKernels, TypesAndOperations) {
   }
 }
 
-// Flags come round past 2^32 - 1, none of them is zero, and words still rise.
+// Flags come round past 2^32 - 1, none of them is zero, which is what new memory holds, and words still rise.
 TEST(NativeKernels, CallsMayPassTheLastFlag) {
   HostKernel sum(2), gather(2);
   for (HostKernel* const kernel : {&sum, &gather}) {
     for (NativeState& state : kernel->states) state.calls = 0xfffffffcu;
   }
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
-    expect_right<Sum>(sum, shape_of(Collective::kAllReduce, 100), {2, 0}, seed);
+    expect_right<Sum>(sum, shape_of(Collective::kAllReduce, 100 * seed), {2, 0}, seed);
     expect_right<Gather>(gather, shape_of(Collective::kAllGather, 4000), {2, 0}, seed);
   }
   EXPECT_EQ(sum.states[0].calls, 0x100000002u);
