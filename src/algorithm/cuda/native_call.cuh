@@ -8,8 +8,8 @@
 //
 // Signals. A word holds (number of the call, how many signals of this call): up to 2^20 of them, in 2^44 calls. Words
 // only rise, and what nobody has waited for means nothing in a later call. The number of a call is the same for all
-// blocks of a launch, however many they are: the last one to end counts it. It is the packets' flag, too, so packets of
-// other calls are never taken.
+// blocks of a launch, however many they are: the last one to end counts it. It is the packets' flag, too: those of
+// another call are taken for this one's only where nobody has written for 2^32 - 1 calls.
 //
 // Thread rule: KernelTeam is one thread's; all workers of a block call the same functions with the same arguments.
 // Words for a peer are one lane's: that of number peer % workers.

@@ -1,5 +1,6 @@
 // Plans as GPUs run them, against the executor for CPUs: the same bits.
 #include <algorithm>
+#include <set>
 
 #include "cuda/plan_cases.h"
 #include "cuda/plan_twin.h"
@@ -12,6 +13,27 @@ namespace tutti::cuda::test {
 namespace {
 
 using plan::Plan;
+
+void note_kinds(const std::vector<plan::Operation>& operations, std::set<plan::OpKind>& kinds) {
+  for (const plan::Operation& op : operations) {
+    kinds.insert(op.kind);
+    note_kinds(op.body, kinds);
+  }
+}
+
+// What the tests below run has every operation of the format.
+TEST(PlansOnGpus, NoOperationIsLeftOut) {
+  std::set<plan::OpKind> kinds;
+  for (const auto& named : plan::plans_of_every_operation(2)) {
+    for (const plan::Rank& rank : named.plan->ranks) {
+      for (const plan::ThreadBlock& block : rank.blocks) note_kinds(block.operations, kinds);
+    }
+  }
+  for (int kind = 0; kind <= static_cast<int>(plan::OpKind::kPipeline); ++kind) {
+    EXPECT_TRUE(kinds.contains(static_cast<plan::OpKind>(kind)))
+        << plan::rules_of(static_cast<plan::OpKind>(kind)).name;
+  }
+}
 
 // In and out of place in turn, and sizes: less than a chunk of each block, uneven ends, several segments.
 TEST(PlansOnGpus, GiveTheBitsOfTheExecutorForCpus) {

@@ -85,14 +85,131 @@ Plan switch_all_reduce(std::int32_t ranks) {
   return finished(builder);
 }
 
-Plan port_all_gather(std::int32_t ranks) {
+Plan read_send_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 0);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0);
+    std::vector<Operand> sources{local(kI, r)};
+    std::vector<Operand> targets{local(kO, r)};
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      sources.push_back(block.remote(kMemory, peer, kI, r));
+      targets.push_back(block.remote(kMemory, peer, kO, r));
+    });
+    block.move_memory(OpKind::kReadReduceSend, sources, targets).nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan reduce_send_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, ranks);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0);
+    std::vector<Operand> sources{local(kI, r)};
+    std::vector<Operand> targets{local(kO, r)};
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.put(peer, local(kI, peer), kS, r);
+      sources.push_back(local(kS, peer));
+      targets.push_back(block.remote(kMemory, peer, kO, r));
+    });
+    block.nop();
+    meet_all(block, r, ranks, 0);
+    block.move_memory(OpKind::kReduceSend, sources, targets).nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan input_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, ranks);
+  builder.plan.writes_input = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0);
+    std::vector<Operand> sources{local(kI, r)};
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.put(peer, local(kI, peer), kS, r);
+      sources.push_back(local(kS, peer));
+    });
+    block.nop();
+    meet_all(block, r, ranks, 0);
+    block.move(OpKind::kReduce, sources, {local(kI, r)}).nop().copy(local(kI, r), local(kO, r));
+    for_peers(r, ranks, [&](std::int32_t peer) { block.put(peer, local(kI, r), kO, r); });
+    block.nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan switch_through_scratch(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 1);
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    meet_all(block, r, ranks, 0);
+    block.add(through_switch(OpKind::kGroupLoadReduce, {block.group(kI, r)}, {local(kS, 0)}));
+    block.nop();
+    block.add(through_switch(OpKind::kGroupStore, {local(kS, 0)}, {block.group(kO, r)}));
+    block.nop();
+    meet_all(block, r, ranks, 0);
+  }
+  return finished(builder);
+}
+
+Plan kept_packets_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 2 * ranks);
+  builder.plan.protocol = Protocol::kLL;
+  builder.plan.double_scratch = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    std::vector<Operand> sources{local(kI, r)};
+    std::vector<Operand> far;
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.move_memory(OpKind::kPutPackets, {local(kI, peer)}, {block.remote(kMemory, peer, kS, r)});
+      sources.push_back(local(kS, peer));
+      far.push_back(block.remote(kMemory, peer, kS, ranks + r));
+    });
+    std::vector<Operand> targets{local(kO, r), local(kS, ranks + r)};
+    if (r == 0) {
+      block.move(OpKind::kReduceCopyPackets, sources, targets);
+      block.move_memory(OpKind::kReadPutPackets, {local(kS, ranks + r)}, far);
+    } else {
+      targets.insert(targets.end(), far.begin(), far.end());
+      block.move_memory(OpKind::kReduceCopySendPackets, sources, targets);
+    }
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.move(OpKind::kUnpackPackets, {local(kS, ranks + peer)}, {local(kO, peer)});
+    });
+  }
+  return finished(builder);
+}
+
+Plan switch_packets_all_gather(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllGather, ranks, 1, ranks, 2 * ranks);
+  builder.plan.protocol = Protocol::kLL;
+  builder.plan.double_scratch = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    block.move(OpKind::kCopyPackets, {local(kI, 0)}, {local(kS, r)});
+    block.add(through_switch(OpKind::kGroupStorePackets, {local(kS, r)}, {block.group(kS, ranks + r)}));
+    for (std::int32_t q = 0; q < ranks; ++q) {
+      block.move(OpKind::kUnpackPackets, {local(kS, ranks + q)}, {local(kO, q)});
+    }
+  }
+  return finished(builder);
+}
+
+Plan port_all_gather(std::int32_t ranks, bool flushing) {
   PlanBuilder builder(PlanCollective::kAllGather, ranks, 1, ranks, 1);
   for (std::int32_t r = 0; r < ranks; ++r) {
     const auto block = builder.at(r);
     meet_all(block, r, ranks, 0, OpKind::kRelaxedSignal, OpKind::kRelaxedWait);
     block.copy(local(kI, 0), local(kS, 0)).copy(local(kI, 0), local(kO, r)).nop();
     for_peers(r, ranks, [&](std::int32_t peer) {
-      if (peer % 2 == 0) {
+      if (flushing) {
+        block.put_port(OpKind::kPutWithSignalAndFlush, peer, local(kS, 0), kO, r);
+      } else if (peer % 2 == 0) {
         block.put_port(OpKind::kPut, peer, local(kS, 0), kO, r).port_signal(peer).flush(peer);
       } else {
         block.put_port(OpKind::kPutWithSignal, peer, local(kS, 0), kO, r);
@@ -305,6 +422,7 @@ std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t
   add("packet_two_step", packet_two_step_all_reduce(ranks));
   add("switch", switch_all_reduce(ranks));
   add("port", port_all_gather(ranks));
+  add("port_flush", port_all_gather(ranks, true));
   add("split", split_all_to_all(ranks));
   add("read", read_reduce_scatter(ranks));
   add("loop", looped_all_reduce(ranks, unit));
@@ -319,6 +437,12 @@ std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t
   add("packets", packet_all_reduce(ranks));
   add("port_packets", port_packets_in_parts(ranks));
   add("tree", tree_all_reduce(ranks));
+  add("read_send", read_send_all_reduce(ranks));
+  add("reduce_send", reduce_send_all_reduce(ranks));
+  add("input", input_all_reduce(ranks));
+  add("switch_scratch", switch_through_scratch(ranks));
+  add("kept_packets", kept_packets_all_reduce(ranks));
+  add("switch_packets", switch_packets_all_gather(ranks));
   return list;
 }
 

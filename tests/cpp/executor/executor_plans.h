@@ -20,10 +20,22 @@ Operation through_switch(OpKind kind, std::vector<Operand> sources, std::vector<
 Plan two_step_all_reduce(std::int32_t ranks);
 // Two steps by packets with double scratch: reduce-scatter, then all-gather.
 Plan packet_two_step_all_reduce(std::int32_t ranks);
+// The same, where a rank keeps the packets of its sums: rank 0 passes them on from there.
+Plan kept_packets_all_reduce(std::int32_t ranks);
+// Each rank reduces what all have put into its scratch and writes it to all.
+Plan reduce_send_all_reduce(std::int32_t ranks);
+// The same, where a rank adds up in its input, which therefore is a copy.
+Plan input_all_reduce(std::int32_t ranks);
+// Each rank reads a chunk of all, reduces and writes it to all.
+Plan read_send_all_reduce(std::int32_t ranks);
 // Each rank reduces a chunk of all and stores it to all.
 Plan switch_all_reduce(std::int32_t ranks);
-// All-pairs through port channels, from scratch that a copy has just filled.
-Plan port_all_gather(std::int32_t ranks);
+// The same, from a load into scratch.
+Plan switch_through_scratch(std::int32_t ranks);
+// Each rank stores packets to all, itself too.
+Plan switch_packets_all_gather(std::int32_t ranks);
+// All-pairs through port channels, from scratch that a copy has just filled. `flushing`: each put is also flushed.
+Plan port_all_gather(std::int32_t ranks, bool flushing = false);
 // All-pairs by get, two thread blocks a peer, each a part of the group.
 Plan split_all_to_all(std::int32_t ranks);
 // Direct reduce-scatter by reading from all inputs.
