@@ -235,6 +235,10 @@ TEST(PlansOnGpus, LongMessagesInMappedTensors) {
   }
   EXPECT_GE(whole, 5);
   EXPECT_GT(cut, 5);
+  executor::DeviceVariant all_mapped;
+  all_mapped.mapped_input = all_mapped.mapped_output = true;
+  const executor::DevicePlan scratch(std::make_shared<const Plan>(plan::two_step_all_reduce(2)), 0, {64, 1UL << 20});
+  EXPECT_EQ(scratch.segment_bytes(all_mapped), scratch.segment_bytes());
 }
 
 // What no rank has agreed on touches no rank's tensors: not where one makes another call, and not where one stays away.
