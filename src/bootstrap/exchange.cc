@@ -163,6 +163,16 @@ std::optional<std::string> failure_said(Store& store, std::string_view id) {
 
 }  // namespace
 
+void throw_failed_again(const Error& error) {
+  const std::string text = std::string(error.what()) +
+                           ". This rank has failed under the same name in this store before: to form the group again, "
+                           "take another name";
+  // Whoever tells failures asks what they are.
+  if (dynamic_cast<const Told*>(&error) != nullptr) throw Told(error.kind(), text);
+  if (dynamic_cast<const KnownToAll*>(&error) != nullptr) throw KnownToAll(error.kind(), text);
+  throw Error(error.kind(), text);
+}
+
 std::string failure_key(std::string_view id) { return store_key(id, "failure"); }
 
 bool failed_before(Store& store, std::string_view id, int rank) noexcept {

@@ -70,6 +70,9 @@ void give_reason(Store& store, std::string_view id, int rank, std::string_view r
 // and may be taken for what they give now. Never throws.
 bool failed_before(Store& store, std::string_view id, int rank) noexcept;
 
+// Throws `error`, as what it is, with the advice to take another name.
+[[noreturn]] void throw_failed_again(const Error& error);
+
 // `join()`; what it throws is told to the others.
 template <class Join>
 auto telling(Store& store, std::string_view id, int rank, const Join& join) {
@@ -79,8 +82,7 @@ auto telling(Store& store, std::string_view id, int rank, const Join& join) {
     const bool before = failed_before(store, id, rank);
     tell_failure(store, id, rank, error);
     if (!before) throw;
-    throw Error(error.kind(), error.what() + std::string(". This rank has failed under the same name in this store "
-                                                         "before: to form the group again, take another name"));
+    throw_failed_again(error);
   } catch (const std::exception& error) {
     tell_failure(store, id, rank, error);
     throw;

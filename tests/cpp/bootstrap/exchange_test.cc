@@ -110,6 +110,25 @@ TEST(Exchange, ARankThatHasFailedUnderTheSameNameIsToldToTakeAnother) {
   EXPECT_EQ(fails("another job", "first"), "first");
 }
 
+// Else whoever tells failures around it takes it for a reason of this rank's own.
+TEST(Exchange, WhatAllKnowStaysThatWhenARankFailsAgain) {
+  MemoryStore store, elsewhere;
+  const auto known = []() -> int { throw KnownToAll(ErrorKind::kMismatch, "the ranks differ"); };
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(telling(store, "job", 1, known), KnownToAll);
+  // What another rank has told is not told again, either.
+  give_reason(store, "job", 0, "no room here");
+  tell_failure(store, "job", 1, Error(ErrorKind::kTimeout, "waited for long"));
+  try {
+    telling(store, "job", 1, [&] { return exchange(store, "job", kHostTopic, 1, 2, "blob", kLong); });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const KnownToAll& told) {
+    EXPECT_NE(std::string(told.what()).find("no room here"), std::string::npos) << told.what();
+    EXPECT_NE(std::string(told.what()).find("failed under the same name"), std::string::npos) << told.what();
+    tell_failure(elsewhere, "job", 1, told);
+  }
+  EXPECT_NO_THROW(throw_if_told(elsewhere, "job", 0));
+}
+
 TEST(Exchange, ABlobThatEndsTheGroupIsReadWithoutWaitingForTheOthers) {
   MemoryStore store;
   give(store, "job", "topic", 0, kMany, "the end");
