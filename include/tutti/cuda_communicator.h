@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "tutti/call.h"
+#include "tutti/cuda_memory.h"
 #include "tutti/cuda_options.h"
 #include "tutti/cuda_serving.h"
 #include "tutti/error.h"
@@ -44,42 +45,6 @@ struct CudaMessage {
   std::size_t bytes = 0;
   int peer = -1;
   std::uint32_t tag = 0;  // part of what both sides must agree on; messages of a pair match in order
-};
-
-namespace device {
-struct MemoryChannel;  // tutti/device/channel.cuh
-struct PortChannel;    // tutti/device/port.cuh
-}  // namespace device
-
-// Memory of one size on every rank, mapped by all ranks. It must outlive all work that uses it.
-class CudaRegion {
- public:
-  virtual ~CudaRegion() = default;
-  virtual std::size_t bytes() const noexcept = 0;
-  // Of rank `rank`, as this rank's device sees it.
-  virtual std::byte* data(int rank) const noexcept = 0;
-};
-
-// Zeroed device memory that all ranks have allocated together: for collectives without copies and for kernels of one's
-// own. The communicator outlives it.
-class CudaMemory : public CudaRegion {
- public:
-  // A channel to `peer` over this memory, for kernels: its semaphore is one of kCudaChannels of the pair.
-  virtual device::MemoryChannel channel(int peer, int index = 0) const = 0;
-  // A port to `peer` over this memory: transfers that kernels ask for and copy engines carry out; its semaphore is one
-  // of kCudaPorts of the pair. The communicator's first port starts a thread and allocates: make ports before kernels
-  // that use them. Throws Error(kUnsupported) where the device cannot write values in stream order.
-  virtual device::PortChannel port(int peer, int index = 0) = 0;
-  // What PortChannel::to_memory and from_memory call this memory, for ports between two memories.
-  virtual std::uint32_t port_memory() = 0;
-};
-inline constexpr int kCudaChannels = 64;
-inline constexpr int kCudaPorts = 64;
-
-// Device memory of the caller.
-struct CudaRange {
-  void* data = nullptr;
-  std::size_t bytes = 0;
 };
 
 class CudaCommunicator {

@@ -1,0 +1,48 @@
+// Device memory that all ranks of a CudaCommunicator map.
+//
+// Ownership: what allocate() and register_memory() return is shared; the communicator outlives it. Thread rule: any
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti {
+
+namespace device {
+struct MemoryChannel;  // tutti/device/channel.cuh
+struct PortChannel;    // tutti/device/port.cuh
+}  // namespace device
+
+// Memory of one size on every rank, mapped by all ranks. It must outlive all work that uses it.
+class CudaRegion {
+ public:
+  virtual ~CudaRegion() = default;
+  virtual std::size_t bytes() const noexcept = 0;
+  // Of rank `rank`, as this rank's device sees it.
+  virtual std::byte* data(int rank) const noexcept = 0;
+};
+
+// Zeroed device memory that all ranks have allocated together: for collectives without copies and for kernels of one's
+// own. The communicator outlives it.
+class CudaMemory : public CudaRegion {
+ public:
+  // A channel to `peer` over this memory, for kernels: its semaphore is one of kCudaChannels of the pair.
+  virtual device::MemoryChannel channel(int peer, int index = 0) const = 0;
+  // A port to `peer` over this memory: transfers that kernels ask for and copy engines carry out; its semaphore is one
+  // of kCudaPorts of the pair. The communicator's first port starts a thread and allocates: make ports before kernels
+  // that use them. Throws Error(kUnsupported) where the device cannot write values in stream order.
+  virtual device::PortChannel port(int peer, int index = 0) = 0;
+  // What PortChannel::to_memory and from_memory call this memory, for ports between two memories.
+  virtual std::uint32_t port_memory() = 0;
+};
+inline constexpr int kCudaChannels = 64;
+inline constexpr int kCudaPorts = 64;
+
+// Device memory of the caller.
+struct CudaRange {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+}  // namespace tutti
