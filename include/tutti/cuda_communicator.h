@@ -128,6 +128,9 @@ class CudaCommunicator {
   virtual bool is_capturing(CudaStream stream) const = 0;  // calls on it become parts of a graph now
   // Waits on the host for `stream`, then raises a failure if there is one.
   virtual void synchronize(CudaStream stream) = 0;
+  // Waits on the host until what was enqueued has ended, as the destructor does; replays of graphs are not known.
+  // abort() ends that wait, from another thread, and failure() may be asked meanwhile.
+  virtual void finish() noexcept = 0;
 
   // What has gone wrong on the device so far. Cheap: reads pinned memory.
   virtual std::optional<Error> failure() const = 0;

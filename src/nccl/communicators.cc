@@ -84,7 +84,7 @@ bool replace(ncclComm_t comm, const std::shared_ptr<Served>& before, std::shared
   if (after == nullptr) {
     all.served.erase(found);
   } else {
-    if (after->pending == nullptr) count(*after);
+    if (after->pending == nullptr && !after->failure) count(*after);
     found->second = std::move(after);
   }
   return true;
@@ -133,7 +133,32 @@ void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const c
   form_and_keep(comm, std::move(served), against);
 }
 
-void drop(ncclComm_t comm) { give_up(take(comm)); }
+std::optional<Error> failure_of(ncclComm_t comm) {
+  const std::shared_ptr<Served> served = find(comm);
+  if (served == nullptr) return std::nullopt;
+  return served->cuda != nullptr ? served->cuda->failure() : served->failure;
+}
+
+void end_group(ncclComm_t comm, const std::shared_ptr<Served>& served) {
+  if (served->cuda != nullptr) served->cuda->finish();
+  std::shared_ptr<Served> after;
+  if (const auto failure = served->cuda != nullptr ? served->cuda->failure() : std::nullopt) {
+    after = std::make_shared<Served>();
+    after->reason = "finalized";
+    after->failure = failure;
+    after->blocks = served->blocks;
+  }
+  replace(comm, served, std::move(after));
+}
+
+void drop(ncclComm_t comm) {
+  // Until nothing is known of it: what forms in the background may have come between.
+  while (const std::shared_ptr<Served> served = find(comm)) {
+    give_up(served);
+    if (served->cuda != nullptr) served->cuda->finish();
+    replace(comm, served, nullptr);
+  }
+}
 
 void abort(ncclComm_t comm, const char* call) {
   const std::shared_ptr<Served> served = take(comm);

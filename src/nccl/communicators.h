@@ -25,7 +25,8 @@ struct Served {
   std::shared_ptr<CudaCommunicator> cuda;  // null: every call goes to NCCL
   Common common;
   ScaledSums scaled;
-  std::string reason;  // why there is no group
+  std::string reason;            // why there is no group
+  std::optional<Error> failure;  // of the group that has ended
   bool blocks = true;
   std::shared_ptr<Pending> pending;  // of a communicator that does not block, until it is known what it has
 };
@@ -46,7 +47,13 @@ void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, 
 void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const char* against);
 void adopt_without(ncclComm_t comm, const std::string& reason);
 
-// Gives up the group: its kernels are awaited, unless they are aborted first.
+// What has gone wrong in the group so far, or in the one that has ended.
+std::optional<Error> failure_of(ncclComm_t comm);
+
+// Waits for the group's kernels, which abort() ends meanwhile, and gives it up; a failure stays known. Nothing happens
+// if `served` is not what is known of `comm` then.
+void end_group(ncclComm_t comm, const std::shared_ptr<Served>& served);
+// The same for what is known of `comm`, which is forgotten.
 void drop(ncclComm_t comm);
 void abort(ncclComm_t comm, const char* call);
 // The same, but the communicator stays known: for calls that leave it to the program.

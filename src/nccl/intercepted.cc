@@ -56,6 +56,13 @@ Making left(ncclComm_t* comm, const char* reason) noexcept {
   return what;
 }
 
+// What has gone wrong in Tutti's part, with its text for ncclGetLastError.
+ncclResult_t failed(ncclComm_t comm) noexcept {
+  return guarded([&] {
+    if (const auto failure = failure_of(comm)) throw tutti::Error(*failure);
+  });
+}
+
 }  // namespace
 
 // Unique ids and communicators
@@ -132,8 +139,9 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const 
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  if (looks() && !finalize_later(comm)) drop(comm);
-  return TUTTI_NCCL_PASS(ncclCommFinalize, (comm));
+  if (looks()) static_cast<void>(guarded([&] { finalize(comm); }));
+  const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommFinalize, (comm));
+  return result == ncclSuccess && looks() ? failed(comm) : result;
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -163,21 +171,14 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult
       *error = ncclInProgress;
       return;
     }
-    const auto failure = served != nullptr && served->cuda != nullptr ? served->cuda->failure() : std::nullopt;
-    if (!failure) return;
-    *error = code_of(failure->kind());
-    set_last_error(std::string("tutti: ") + failure->what());
+    *error = failed(comm);
   }));
   return result;
 }
 
 TUTTI_NCCL_EXPORT const char* ncclGetLastError(ncclComm_t comm) {
   if (!InReal::here()) {
-    if (const auto served = find(comm); served != nullptr && served->cuda != nullptr) {
-      static_cast<void>(guarded([&] {
-        if (const auto failure = served->cuda->failure()) set_last_error(std::string("tutti: ") + failure->what());
-      }));
-    }
+    failed(comm);
     if (const char* const text = last_error()) return text;
   }
   return TUTTI_NCCL_PASS(ncclGetLastError, (comm));

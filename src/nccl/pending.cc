@@ -106,20 +106,17 @@ bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served) {
   return true;
 }
 
-bool finalize_later(ncclComm_t comm) {
-  std::shared_ptr<Served> served = find(comm);
-  if (served == nullptr || served->blocks || served->cuda == nullptr) return false;
+void finalize(ncclComm_t comm) {
+  const std::shared_ptr<Served> served = find(comm);
+  if (served == nullptr || served->cuda == nullptr) return drop(comm);
+  if (served->blocks) return end_group(comm, served);
   std::shared_ptr<Served> ending = left("finalized");
+  ending->cuda = served->cuda;
   ending->pending = std::make_shared<Pending>();
   ending->pending->begun = true;
-  if (!replace(comm, served, ending)) return false;
-  const auto held = std::make_shared<std::shared_ptr<Served>>(std::move(served));
-  const auto end = [=] {
-    held->reset();  // waits for its kernels
-    replace(comm, ending, nullptr);
-  };
+  if (!replace(comm, served, ending)) return;  // given up by another thread
+  const auto end = [=] { end_group(comm, ending); };
   if (!in_background(end)) end();
-  return true;
 }
 
 }  // namespace tutti::nccl

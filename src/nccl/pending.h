@@ -5,6 +5,8 @@
 // asked anything else. A rank that calls a collective without having asked has decided for all: the communicator is
 // NCCL's.
 //
+// Meanwhile abort() reaches the kernels of both.
+//
 // Ownership: a thread in the background holds what it works on, and ends by itself within the bounds of an agreement.
 // Thread rule: any thread.
 #pragma once
@@ -38,7 +40,7 @@ bool ready(ncclComm_t comm, const std::shared_ptr<Served>& served);
 // Before a collective: whether it may go on to NCCL. It may not while the ranks find out where it runs.
 bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served);
 
-// Gives up the group of a communicator that does not block. False: it blocks, or has none.
-bool finalize_later(ncclComm_t comm);
+// Ends the group of a communicator: here if it blocks, else in the background, and until then it is in progress.
+void finalize(ncclComm_t comm);
 
 }  // namespace tutti::nccl

@@ -125,9 +125,7 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
 }
 
 CudaCommunicatorImpl::~CudaCommunicatorImpl() {
-  // Kernels under way read this rank's memory: their waits are bounded, so this is.
-  collectives_.wait();
-  messages_.wait();
+  finish();  // kernels under way read this rank's memory: their waits are bounded, so this is
   QuietDevice::of_process().remove(&quiet_);
   // Graphs may keep the plans, but nothing of the program's.
   if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
@@ -385,6 +383,12 @@ bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
   check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   throw_if_failed();
+}
+
+void CudaCommunicatorImpl::finish() noexcept {
+  const std::lock_guard lock(mutex_);
+  collectives_.wait();
+  messages_.wait();
 }
 
 Metrics CudaCommunicatorImpl::metrics() const {

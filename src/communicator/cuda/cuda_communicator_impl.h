@@ -4,9 +4,9 @@
 // memory (DeviceWorld), so that a captured launch can be replayed.
 //
 // Locks: mutex_ guards everything below it, and is held while a kernel is launched: when the device's queue is full,
-// that takes until a kernel ends. So whoever wants to know what hangs, or to end it, never takes it: abort() stores its
-// word first, and failure(), flight_record() and metrics() read what has locks of its own (reason_mutex_, the log's,
-// the registrations'), all of them leaves.
+// that takes until a kernel ends, and while finish() waits for kernels. So whoever wants to know what hangs, or to end
+// it, never takes it: abort() stores its word first, and failure(), flight_record() and metrics() read what has locks
+// of its own (reason_mutex_, the log's, the registrations'), all of them leaves.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -75,6 +75,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   CudaStream own_stream() override;
   bool is_capturing(CudaStream stream) const override;
   void synchronize(CudaStream stream) override;
+  void finish() noexcept override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
   void set_timeout(std::chrono::milliseconds timeout) noexcept override;

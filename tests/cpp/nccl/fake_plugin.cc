@@ -1,8 +1,11 @@
 // A plug-in for CUDA without CUDA: its communicators check and record the calls. FAKE_REFUSES names a rank that cannot
-// make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own.
+// make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own. With
+// FAKE_HANGS, a descriptor, kernels run until they are aborted; a byte says that they are waited for, and another that
+// the communicator has ended.
 #include <unistd.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
 #include <sstream>
@@ -19,9 +22,17 @@ std::mutex mutex;
 std::string log_text;
 std::atomic<bool> failed{false};
 
+void tell(int fd) {
+  if (fd >= 0 && ::write(fd, "!", 1) != 1) std::abort();
+}
+
 class FakeCommunicator final : public test::BareCommunicator {
  public:
   using BareCommunicator::BareCommunicator;
+  ~FakeCommunicator() override {
+    finish();
+    tell(hangs_);
+  }
   void run(const Call& call, CudaStream, std::chrono::milliseconds) override {
     check(call);
     if (failed || aborted_) throw_error(ErrorKind::kPeerLost, "rank 1 is gone");
@@ -39,14 +50,27 @@ class FakeCommunicator final : public test::BareCommunicator {
     log_text += text.str();
   }
   void synchronize(CudaStream) override {}
+  void finish() noexcept override {
+    if (hangs_ < 0 || aborted_) return;
+    tell(hangs_);
+    std::unique_lock lock(ending_);
+    ended_.wait(lock, [this] { return aborted_.load(); });
+  }
   std::optional<Error> failure() const override {
-    if (failed) return Error(ErrorKind::kPeerLost, "rank 1 is gone");
+    if (failed || aborted_) return Error(ErrorKind::kPeerLost, "rank 1 is gone");
     return std::nullopt;
   }
-  void abort(const std::string&) noexcept override { aborted_ = true; }
+  void abort(const std::string&) noexcept override {
+    const std::lock_guard lock(ending_);
+    aborted_ = true;
+    ended_.notify_all();
+  }
 
  private:
+  const int hangs_ = std::getenv("FAKE_HANGS") != nullptr ? std::atoi(std::getenv("FAKE_HANGS")) : -1;
   std::atomic<bool> aborted_{false};
+  std::mutex ending_;
+  std::condition_variable ended_;
 };
 
 class FakeDevice final : public test::BareDevice {

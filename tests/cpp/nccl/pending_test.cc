@@ -79,6 +79,39 @@ TEST(NcclPending, FormsWhileTheProgramAsks) {
   });
 }
 
+// Kernels that wait for a rank which never comes: the program's watchdog still ends them.
+TEST(NcclPending, AbortEndsWhatAFinalizedOneStillRuns) {
+  run_ranks(2, [](Rank& rank) {
+    std::array<int, 2> hangs{};
+    ASSERT_EQ(::pipe(hangs.data()), 0);
+    ::setenv("FAKE_HANGS", std::to_string(hangs[1]).c_str(), 1);
+    const ncclComm_t comm = begun(rank);
+    await(comm);
+    EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess);
+    char byte = 0;
+    ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // its kernels are waited for
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(state(comm), ncclInProgress);
+    EXPECT_EQ(all_reduce(comm, 1), ncclInvalidArgument);
+    EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+    ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // it has ended
+    EXPECT_EQ(by_nccl(), "CommFinalize CommAbort");
+  });
+}
+
+TEST(NcclPending, WhatHasFailedIsSaidBehindItsEnd) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = begun(rank);
+    await(comm);
+    fail_tutti();
+    EXPECT_EQ(ncclCommFinalize(comm), ncclRemoteError);
+    ncclResult_t now = ncclInProgress;
+    while (now == ncclInProgress) now = state(comm);
+    EXPECT_EQ(now, ncclRemoteError);
+    EXPECT_STREQ(ncclGetLastError(comm), "tutti: rank 1 is gone");
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  });
+}
+
 TEST(NcclPending, ARankThatDoesNotAskDecidesForNccl) {
   for (const int silent : {0, 1}) {
     run_ranks(2, [&](Rank& rank) {

@@ -166,6 +166,36 @@ TEST(NcclServed, AFailureIsAnAsynchronousErrorWithItsText) {
   });
 }
 
+// As a program's watchdog does it: from another thread than the one that waits.
+TEST(NcclServed, AbortEndsWhatFinalizeWaitsFor) {
+  run_ranks(2, [](Rank& rank) {
+    std::array<int, 2> hangs{};
+    ASSERT_EQ(::pipe(hangs.data()), 0);
+    ::setenv("FAKE_HANGS", std::to_string(hangs[1]).c_str(), 1);
+    const ncclComm_t comm = rank.communicator();
+    std::thread ending([&] { EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess); });
+    char byte = 0;
+    ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // its kernels are waited for
+    EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+    ending.join();
+    ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // it has ended
+  });
+}
+
+TEST(NcclServed, AFailureIsSaidByFinalizeAndBehindIt) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    fail_tutti();
+    EXPECT_EQ(ncclCommFinalize(comm), ncclRemoteError);
+    ncclResult_t error = ncclSuccess;
+    EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+    EXPECT_EQ(error, ncclRemoteError);
+    EXPECT_STREQ(ncclGetLastError(comm), "tutti: rank 1 is gone");
+    EXPECT_EQ(by_nccl(), "CommFinalize");
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  });
+}
+
 TEST(NcclServed, SplitsAreServedShrunkOnesAreNot) {
   run_ranks(3, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();

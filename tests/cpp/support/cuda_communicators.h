@@ -41,6 +41,7 @@ class BareCommunicator : public CudaCommunicator {
   void synchronize(CudaStream) override {
     if (const auto error = failure()) throw Error(*error);
   }
+  void finish() noexcept override {}
   std::optional<Error> failure() const override { return std::nullopt; }
   void abort(const std::string&) noexcept override {}
   void set_timeout(std::chrono::milliseconds) noexcept override {}
