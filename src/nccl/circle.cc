@@ -22,6 +22,8 @@ milliseconds arrive() { return settings().patience; }
 milliseconds connect() { return settings().patience / 2; }
 // A rank in doubt waits longer than the one that decides.
 milliseconds decide() { return settings().patience * 3 / 2; }
+// The longest that a rank asks for a verdict.
+milliseconds agree_time() { return 2 * arrive() + decide(); }
 
 constexpr std::size_t kNameBytes = 16;
 
@@ -87,7 +89,7 @@ Circle::Circle(std::shared_ptr<Family> family, const std::string& path, int rank
       rank_(rank),
       size_(size) {}
 
-Circle::~Circle() = default;
+Circle::~Circle() { leave(); }
 
 const std::string& Circle::secret() const noexcept { return family_->secret; }
 
@@ -182,6 +184,7 @@ void Circle::part(const std::string& topic) {
 
 std::unique_ptr<Circle> Circle::split(int color, int key, bool refuse) {
   const std::lock_guard lock(family_->mutex);
+  leaving_.clear();
   const std::string topic = "split/" + std::to_string(splits_++);
   try {
     refuse = refuse || !complete_;
@@ -190,6 +193,8 @@ std::unique_ptr<Circle> Circle::split(int color, int key, bool refuse) {
     std::vector<std::string> keys;
     for (int r = 0; r < size_; ++r) keys.push_back(topic + "/" + std::to_string(r));
     const std::vector<std::string> answers = store_->multi_get(keys, arrive());
+    const auto left = [&](int r) { return topic + "/left/" + std::to_string(r); };
+    std::vector<std::string> leaving;
     std::vector<std::tuple<int, int>> group;  // key and rank of those with this rank's colour
     for (int r = 0; r < size_; ++r) {
       const std::string& answer = answers[static_cast<std::size_t>(r)];
@@ -199,15 +204,41 @@ std::unique_ptr<Circle> Circle::split(int color, int key, bool refuse) {
       const auto first = std::from_chars(answer.data(), end, its_color);
       if (first.ptr == end || std::from_chars(first.ptr + 1, end, its_key).ptr != end) return nullptr;
       if (its_color == color) group.emplace_back(its_key, r);
+      if (its_color >= 0 && r != rank_) leaving.push_back(left(r));
     }
+    leaving_ = std::move(leaving);
     if (color < 0) return nullptr;
     std::sort(group.begin(), group.end());
     const auto own = std::find(group.begin(), group.end(), std::tuple(key, rank_));
-    return std::unique_ptr<Circle>(new Circle(family_, path_ + "/" + topic + "/" + std::to_string(color),
-                                              static_cast<int>(own - group.begin()), static_cast<int>(group.size())));
+    std::unique_ptr<Circle> part(new Circle(family_, path_ + "/" + topic + "/" + std::to_string(color),
+                                            static_cast<int>(own - group.begin()), static_cast<int>(group.size())));
+    part->parents_ = store_;
+    part->left_ = left(rank_);
+    return part;
   } catch (const Error&) {
     complete_ = false;
     return nullptr;
+  }
+}
+
+void Circle::leave() noexcept {
+  const std::lock_guard lock(family_->mutex);
+  const std::shared_ptr<Store> parents = std::move(parents_);
+  if (parents == nullptr) return;
+  try {
+    parents->set(left_, "");
+  } catch (const std::exception&) {
+    // Then it is waited for as long as a rank that does not answer.
+  }
+}
+
+void Circle::await_leaving() noexcept {
+  const std::lock_guard lock(family_->mutex);
+  if (family_->server == nullptr) return;
+  try {
+    store_->multi_get(leaving_, agree_time());
+  } catch (const std::exception&) {
+    // A rank that does not leave has ended, or leaves its part to NCCL.
   }
 }
 

@@ -6,7 +6,7 @@
 //
 // They meet at the store of the process that made the unique id, or at their parent's. Whoever serves that may be no
 // rank of theirs and end at any time, so before it counts they move to a store that their own rank 0 serves as long as
-// its circle lives.
+// its circle lives. A rank of the parent that serves it stays in its split until all parts have moved.
 //
 // Thread rule: one thread at a time a communicator, as NCCL has it; circles of one family share a lock.
 #pragma once
@@ -61,6 +61,10 @@ class Circle {
   // One split of this circle's ranks, in the order of their calls. Null for a rank without a colour, or if one of the
   // ranks refuses.
   std::unique_ptr<Circle> split(int color, int key, bool refuse);
+  // Of a split, when its ranks have agreed for the first time: this one asks the parent's store no more.
+  void leave() noexcept;
+  // Behind split(), if this rank serves the store: waits until the others' parts have left it, bounded.
+  void await_leaving() noexcept;
 
   // For CudaCommunicator::create.
   Store& store();
@@ -78,6 +82,9 @@ class Circle {
   int rank_;
   int size_;
   int splits_ = 0;
+  std::vector<std::string> leaving_;  // what the ranks of the last split will say as they leave
+  std::shared_ptr<Store> parents_;    // of a split that uses it: the parent's part of the store
+  std::string left_;                  // what this one says there as it leaves
   bool complete_ = true;  // every rank has been heard; if not, splits are left to NCCL
 };
 

@@ -119,10 +119,9 @@ void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, 
   form_and_keep(comm, std::move(served), against);
 }
 
-void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const char* against) {
-  const std::shared_ptr<Served> from = find(parent);
-  std::unique_ptr<Circle> circle;
-  if (from != nullptr && from->circle != nullptr) circle = from->circle->split(color, key, against != nullptr);
+namespace {
+
+void adopt_part(std::unique_ptr<Circle> circle, ncclComm_t comm, const char* against) {
   if (comm == nullptr) return;
   if (circle == nullptr) {
     return adopt_without(comm, against != nullptr ? against : "it was split from one whose ranks had not agreed");
@@ -131,6 +130,16 @@ void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const c
   auto served = std::make_shared<Served>();
   served->circle = std::move(circle);
   form_and_keep(comm, std::move(served), against);
+}
+
+}  // namespace
+
+void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const char* against) {
+  const std::shared_ptr<Served> from = find(parent);
+  if (from == nullptr || from->circle == nullptr) return adopt_part(nullptr, comm, against);
+  adopt_part(from->circle->split(color, key, against != nullptr), comm, against);
+  // This rank may have no part, or be done with its own, and end, or give up the parent.
+  from->circle->await_leaving();
 }
 
 std::optional<Error> failure_of(ncclComm_t comm) {

@@ -107,6 +107,7 @@ void form(Served& served, const std::string& refusal, int device, const std::ato
     card = std::string("!") + e.what();
   }
   const Verdict can = circle.agree("can", card, arrive(), &judge, /*moving=*/true);
+  circle.leave();
   if (!can.yes) {
     served.reason = can.reason;
     return;

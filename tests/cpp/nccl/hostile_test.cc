@@ -97,6 +97,25 @@ TEST(NcclHostile, AnIdThatIsUsedAgain) {
   });
 }
 
+// Rank 0 serves the store that the parts meet at, and ends as soon as its own call has returned.
+TEST(NcclHostile, ARankWithoutAPartEndsDirectlyBehindTheSplit) {
+  for (const int color : {-1, 0}) {
+    for (int i = 0; i < 10; ++i) {
+      run_ranks(5, [&](Rank& rank) {
+        const ncclComm_t comm = rank.communicator();
+        ncclComm_t part = nullptr;
+        // Ranks 1 and 2, 3 and 4; rank 0 has none, or is alone in its own.
+        ::setenv("STAND_IN_SPLIT", rank.rank() == 0 ? "0,1" : rank.rank() % 2 == 0 ? "1,2" : "0,2", 1);
+        EXPECT_EQ(ncclCommSplit(comm, rank.rank() == 0 ? color : (rank.rank() + 1) / 2, rank.rank(), &part, nullptr),
+                  ncclSuccess);
+        if (rank.rank() == 0) return;
+        EXPECT_EQ(all_reduce(part, 3), ncclSuccess);
+        EXPECT_EQ(by_tutti(), "all_reduce:3");
+      });
+    }
+  }
+}
+
 // More ranks than Tutti serves need no meeting, nor a descriptor of each rank in the process that made the id.
 TEST(NcclHostile, LargeCommunicatorsCostNothing) {
   run_ranks(1, [](Rank&) {
