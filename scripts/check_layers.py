@@ -3,8 +3,8 @@
 
 Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
 the layers below it. Only faces include torch, Python or NCCL headers; only faces, tools and folders named cuda know of
-CUDA. Public headers name no type that is not public. A file past 800 lines fails; one past 500 must be
-listed in scripts/large_files.txt with its reason; a public header past 200 fails.
+CUDA. Public headers name no type that is not public. Threads are started by src/base/thread.h. A file past 800 lines
+fails; one past 500 must be listed in scripts/large_files.txt with its reason; a public header past 200 fails.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ FOREIGN = {
 # core meets its plug-in in two files.
 PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|device\.cuh)")
 KNOW_CUDA = {"include/tutti/native_kernel.cuh", "src/device/device.h", "src/communicator/cuda_entry.cc"}
+THREAD_STARTERS = {"src/base/thread.cc", "src/base/thread.h"}
+RAW_THREAD = re.compile(r"\bstd::(?:j?thread(?:\s+\w+)?\s*[({]|async\b)|\bpthread_create\b")
+THREAD_LIST = re.compile(r"\b(?:vector|array|list|deque)<std::j?thread\b[^>]*>\s+(\w+)")
 DECLARED = re.compile(r"^\s*(?:class|struct)\s+(\w+)\s*;", re.MULTILINE)
 DEFINED = re.compile(r"^\s*(?:class|struct)\s+(?:alignas\([^)]*\)\s+)?(\w+)[^;{]*\{", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
@@ -91,6 +94,17 @@ def check_includes(path: Path, text: str) -> list[str]:
         elif below in ALLOWED and below != layer and below not in ALLOWED[layer]:
             problems.append(f"{path}: {layer} must not include {name}: {below} is not below it")
     return problems
+
+
+def check_threads(path: Path, text: str) -> list[str]:
+    """Threads that a C++ file of the library starts by itself, so with the program's signals open."""
+    if path.parts[0] != "src" or str(path) in THREAD_STARTERS:
+        return []
+    code = re.sub(r"//.*", "", text)
+    raw = [match.group(0) for match in RAW_THREAD.finditer(code)]
+    for name in THREAD_LIST.findall(code):
+        raw += re.findall(rf"\b{name}\.emplace(?:_back|_front)?\(", code)
+    return [f"{path}: {found} starts a thread: use start_thread() of base/thread.h" for found in raw]
 
 
 def _is_cuda(name: str) -> bool:
@@ -145,6 +159,7 @@ def main() -> int:
         problems += check_size(path, text, known)
         if path.suffix not in {".py", ".pyi", ".cmake", ".sh"}:
             problems += check_includes(path, text)
+            problems += check_threads(path, text)
     public = {path: (ROOT / path).read_text() for path in files if path.parts[:2] == ("include", "tutti")}
     problems += check_public_types(public)
     problems += check_circles.problems(ROOT, files)

@@ -140,6 +140,8 @@ class CudaCommunicator {
   virtual void set_timeout(std::chrono::milliseconds timeout) noexcept = 0;
   // Path of libtutti_cuda.so. Throws Error(kUnsupported) if it is not installed.
   static std::string library();
+  // Loads it, as create() does. Throws Error(kUnsupported) if that cannot be done.
+  static void load();
   // Names that CudaOptions::algorithm takes.
   static std::vector<std::string> algorithms();
   // Those among them that a tuning table can choose for a collective: kernels on any memory. None for a barrier.

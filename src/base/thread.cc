@@ -32,19 +32,25 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-}  // namespace
-
-std::thread start_thread(const char* what, std::function<void()> body) {
+std::thread start(const char* what, std::function<void()> body) {
   const SignalsBlocked blocked;
   try {
-    return std::thread([body = std::move(body)] {
-      library_thread = true;
-      body();
-    });
+    return std::thread(std::move(body));
   } catch (const std::system_error& error) {
     throw_system_error(ErrorKind::kExhausted, std::string("starting the thread ") + what, error.code().value());
   }
 }
+
+}  // namespace
+
+std::thread start_thread(const char* what, std::function<void()> body) {
+  return start(what, [body = std::move(body)] {
+    library_thread = true;
+    body();
+  });
+}
+
+std::thread start_joined_thread(const char* what, std::function<void()> body) { return start(what, std::move(body)); }
 
 bool on_main_thread() noexcept {
 #if defined(__APPLE__)

@@ -12,10 +12,14 @@ namespace tutti {
 // Throws Error(kExhausted) that names `what` the thread is for.
 std::thread start_thread(const char* what, std::function<void()> body);
 
+// The same for a part of what the caller does, who joins it before it returns: what ends on it may wait, as on the
+// caller's own thread.
+std::thread start_joined_thread(const char* what, std::function<void()> body);
+
 // Whether the caller is the thread that the process began with, or that made this process by fork().
 bool on_main_thread() noexcept;
 
-// Whether the caller is one of the library's: it must not wait for the end of a thread that may be itself.
+// Whether the caller is one of start_thread(): it must not wait for the end of a thread that may be itself.
 bool on_library_thread() noexcept;
 
 }  // namespace tutti

@@ -79,6 +79,9 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const s
 }
 
 std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }
+
+void CudaCommunicator::load() { static_cast<void>(device_of_kind("cuda")); }
+
 CudaReport cuda_report() {
   try {
     return device_of_kind("cuda").report();

@@ -14,7 +14,7 @@
 #include "base/no_memory.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_protocol.h"
-#include "bootstrap/look.h"
+#include "bootstrap/watched_store.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
 
@@ -25,37 +25,6 @@ bool known_dead(const GroupPlace& place, int rank) {
   const int there = place.place_here(rank);
   return place.host != nullptr && there >= 0 && place.host->died(there);
 }
-
-// A store whose waits look twice a second, and end by what that throws: for those who know more than the store does.
-class WatchedStore final : public Store {
- public:
-  WatchedStore(Store& below, std::function<void()> look) : below_(below), look_(std::move(look)) {}
-
-  void set(std::string_view key, std::string_view value) override { below_.set(key, value); }
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override {
-    look_now_and_then();
-    return watched(look_, timeout, [&](std::chrono::milliseconds time) { return below_.get(key, time); });
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount) override { return below_.add(key, amount); }
-  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
-    look_now_and_then();
-    return watched(look_, timeout, [&](std::chrono::milliseconds time) { return below_.multi_get(keys, time); });
-  }
-  void erase(std::string_view key) noexcept override { below_.erase(key); }
-
- private:
-  // Whoever waits here may do so in short waits, none of which gets to a look.
-  void look_now_and_then() {
-    constexpr std::int64_t kEveryNs = 500'000'000;
-    if (now_ns() < look_at_ns_) return;
-    look_();
-    look_at_ns_ = now_ns() + kEveryNs;
-  }
-
-  Store& below_;
-  const std::function<void()> look_;
-  std::int64_t look_at_ns_ = now_ns();
-};
 
 // The value of a key; nothing at the deadline, or within a second of `over()`.
 std::optional<std::string> get_unless(Store& store, const std::string& key, Deadline& deadline,

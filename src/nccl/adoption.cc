@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <system_error>
 #include <thread>
 
+#include "base/thread.h"
 #include "nccl/communicators.h"
 #include "nccl/error_codes.h"
+#include "nccl/forming.h"
 #include "nccl/pending.h"
 #include "nccl/real_library.h"
 
@@ -75,7 +76,10 @@ void adopt_all(const std::vector<Making>& making) noexcept {
     for (std::size_t i = 0; i < making.size(); ++i) {
       if (alone(i)) continue;
       try {
-        threads.emplace_back([&each = making[i]] { adopt_one(each, nullptr); });
+        threads.push_back(start_joined_thread("that forms a group", [&each = making[i]] {
+          relax_captures();
+          adopt_one(each, nullptr);
+        }));
       } catch (const std::exception&) {
         adopt_one(making[i], "there was no thread to form its group");
       }

@@ -9,6 +9,8 @@
 #include "base/secret.h"
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/prefix_store.h"
+#include "bootstrap/watched_store.h"
+#include "nccl/background.h"
 #include "nccl/settings.h"
 #include "tutti/error.h"
 
@@ -53,7 +55,8 @@ Verdict verdict_of(const std::string& word) {
 struct Circle::Family {
   std::shared_ptr<TcpStoreServer> server;  // in the process that serves it
   std::string secret;
-  std::shared_ptr<Store> store;  // one connection: one thread at a time
+  std::shared_ptr<Store> connection;
+  std::shared_ptr<Store> store;  // over it: one thread at a time
   std::recursive_mutex mutex;
 };
 
@@ -68,7 +71,10 @@ std::shared_ptr<Circle::Family> Circle::meet(const MeetingPlace& place) {
   auto family = std::make_shared<Family>();
   family->secret = hexadecimal(place.secret);
   family->server = take_offer(place);
-  family->store = reach(place, connect());
+  family->connection = reach(place, connect());
+  family->store = std::make_shared<WatchedStore>(*family->connection, [] {
+    if (process_ends()) throw_error(ErrorKind::kAborted, "the process ends");
+  });
   return family;
 }
 
@@ -118,8 +124,9 @@ Verdict Circle::agree(const std::string& topic, const std::string& card, millise
       try {
         word = store_->get(topic + "/verdict", 2 * patience + decide());
       } catch (const Error& e) {
-        if (e.kind() != ErrorKind::kTimeout) throw;
-        word = settle(topic, "?rank " + std::to_string(rank_) + " has waited too long for rank 0");
+        if (e.kind() != ErrorKind::kTimeout && e.kind() != ErrorKind::kAborted) throw;
+        const std::string why = e.kind() == ErrorKind::kTimeout ? " has waited too long for rank 0" : " ends";
+        word = settle(topic, "?rank " + std::to_string(rank_) + why);
       }
       if (word.empty() || word.front() == '?') {
         complete_ = false;

@@ -12,6 +12,7 @@
 #include "nccl/real_library.h"
 #include "nccl/settings.h"
 #include "tutti/config.h"
+#include "tutti/cuda_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::nccl {
@@ -92,10 +93,18 @@ std::string refusal_of(ncclComm_t comm, int rank, int size, int& device) noexcep
       TUTTI_NCCL_PASS(ncclCommCuDevice, (comm, &device)) != ncclSuccess) {
     return "NCCL numbers its ranks differently";
   }
-  CudaCommunicator::library();  // throws where there is no plug-in
+  CudaCommunicator::load();  // here: at exit, threads of ours end before what it leaves for that moment
   return {};
 } catch (const std::exception& e) {
   return e.what();
+}
+
+void relax_captures() noexcept {
+  try {
+    cuda_relax_capture_in_thread();
+  } catch (const std::exception&) {
+    // Without the plug-in nothing is formed.
+  }
 }
 
 void form(Served& served, const std::string& refusal, int device, const std::atomic<bool>& given_up) {

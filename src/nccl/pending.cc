@@ -3,25 +3,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "nccl/error_codes.h"
+#include "nccl/background.h"
 #include "nccl/forming.h"
 
 namespace tutti::nccl {
 namespace {
-
-// In a thread of its own; without one, not at all.
-template <class Work>
-bool in_background(Work work) noexcept {
-  try {
-    std::thread([work = std::move(work)] { static_cast<void>(guarded(work)); }).detach();
-    return true;
-  } catch (const std::exception&) {
-    return false;
-  }
-}
 
 std::shared_ptr<Served> left(const std::string& reason) {
   auto served = std::make_shared<Served>();
@@ -32,6 +20,7 @@ std::shared_ptr<Served> left(const std::string& reason) {
 
 // With the other ranks, who hear the refusal if there is one.
 void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::string& refusal, int device) {
+  if (refusal.empty()) relax_captures();
   const Pending& pending = *before->pending;
   std::shared_ptr<Served> after = left({});
   try {
@@ -116,7 +105,11 @@ void finalize(ncclComm_t comm) {
   ending->pending->begun = true;
   if (!replace(comm, served, ending)) return;  // given up by another thread
   const auto end = [=] { end_group(comm, ending); };
-  if (!in_background(end)) end();
+  // At exit it has its time to end by itself: peers may still wait for what it runs.
+  const auto abort = [weak = std::weak_ptr(ending)] {
+    if (const auto still = weak.lock()) still->cuda->abort("the process ends");
+  };
+  if (!in_background(end, abort)) end();
 }
 
 }  // namespace tutti::nccl

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/thread.h"
 #include "bootstrap/memory_store.h"
 #include "tutti/call.h"
 #include "tutti/communicator.h"
@@ -61,7 +62,7 @@ std::string explain(const SampleShape& request, bool on_gpu) {
   std::vector<std::exception_ptr> failures(n);
   std::vector<std::thread> ranks;
   for (std::size_t r = 0; r < n; ++r) {
-    ranks.emplace_back([&, r] {
+    ranks.push_back(start_joined_thread("of a rank that explains", [&, r] {
       try {
         const int rank = static_cast<int>(r);
         answers[r] = on_gpu ? run_rank_on_gpu(store, request, sample.call(), rank, devices)
@@ -69,7 +70,7 @@ std::string explain(const SampleShape& request, bool on_gpu) {
       } catch (...) {
         failures[r] = std::current_exception();
       }
-    });
+    }));
   }
   for (std::thread& rank : ranks) rank.join();
   for (const std::exception_ptr& failure : failures) {

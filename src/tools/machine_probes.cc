@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/mapping.h"
+#include "base/thread.h"
 #include "bootstrap/memory_store.h"
 #include "device/cpu/arena.h"
 #include "tools/probes.h"
@@ -103,7 +104,7 @@ class SelfTransfer {
 
   static Probe move(int sender, int receiver) {
     const std::int64_t start = now_ns();
-    std::thread writer([sender] {
+    std::thread writer = start_joined_thread("that sends to itself", [sender] {
       const std::unique_ptr<std::byte[]> block(new std::byte[kBlockBytes]());
       for (std::size_t sent = 0; sent < kBytes;) {
         const ssize_t n = ::send(sender, block.get(), kBlockBytes, MSG_NOSIGNAL);
@@ -224,7 +225,7 @@ std::string try_cuda_group() {
   std::vector<std::thread> ranks;
   std::vector<std::string> transports(static_cast<std::size_t>(size)), problems(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) {
-    ranks.emplace_back([&, r] {
+    ranks.push_back(start_joined_thread("of a rank that probes GPUs", [&, r] {
       const auto at = static_cast<std::size_t>(r);
       try {
         CudaOptions options;
@@ -234,7 +235,7 @@ std::string try_cuda_group() {
       } catch (const std::exception& e) {
         problems[at] = e.what();
       }
-    });
+    }));
   }
   for (std::thread& rank : ranks) rank.join();
   for (int r = 0; r < size; ++r) {

@@ -49,6 +49,24 @@ def test_includes(checks: ModuleType, path: str, include: str, wrong: str) -> No
     assert wrong in "".join(found)
 
 
+@pytest.mark.parametrize(
+    ("path", "code", "found"),
+    [
+        ("src/nccl/pending.cc", "std::thread([work] { work(); }).detach();", 1),
+        ("src/nccl/pending.cc", "std::thread writer(write);\nstd::jthread other{write};", 2),
+        ("src/nccl/pending.cc", "std::vector<std::thread> ranks(3);\nranks.emplace_back(run, 0);", 1),
+        ("src/nccl/pending.cc", "auto late = std::async(write);\npthread_create(&id, nullptr, run, nullptr);", 2),
+        ("src/nccl/pending.cc", "std::vector<std::thread> ranks;\nranks.push_back(start_thread(what, run));", 0),
+        ("src/nccl/pending.cc", "std::thread thread_;  // not std::thread(run)\nstd::thread::id id;", 0),
+        ("src/nccl/pending.cc", "std::vector<int> ranks;\nranks.emplace_back(3);", 0),
+        ("src/base/thread.cc", "return std::thread(std::move(body));", 0),
+        ("tests/cpp/nccl/served_test.cc", "std::thread([work] { work(); });", 0),
+    ],
+)
+def test_threads(checks: ModuleType, path: str, code: str, found: int) -> None:
+    assert len(checks.check_threads(Path(path), code)) == found
+
+
 def test_public_headers_declare_public_types_only(checks: ModuleType) -> None:
     headers = {
         Path("include/tutti/a.h"): "struct Shown;\nclass Hidden;\n",

@@ -13,6 +13,7 @@
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/algorithm_source.h"
 #include "base/clock.h"
+#include "base/thread.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/cuda/entry.h"
 #include "executor/cuda/device_plan.h"
@@ -153,13 +154,13 @@ class GpuRanks {
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size_));
     std::vector<std::thread> threads;
     for (int r = 0; r < size_; ++r) {
-      threads.emplace_back([&, r] {
+      threads.push_back(start_joined_thread("of a rank of a trial", [&, r] {
         try {
           body(r);
         } catch (...) {
           failures[static_cast<std::size_t>(r)] = std::current_exception();
         }
-      });
+      }));
     }
     for (std::thread& thread : threads) thread.join();
     for (const std::exception_ptr& failure : failures) {

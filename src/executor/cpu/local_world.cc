@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/spin.h"
+#include "base/thread.h"
 #include "device/cpu/kernels.h"
 #include "tutti/error.h"
 
@@ -180,7 +181,9 @@ void LocalWorld::run_on_threads(const std::vector<Program>& programs, const Loca
     }
   };
   std::vector<std::thread> threads;
-  for (std::int32_t rank = 0; rank < tables_.ranks(); ++rank) threads.emplace_back(run_rank, rank);
+  for (std::int32_t rank = 0; rank < tables_.ranks(); ++rank) {
+    threads.push_back(start_joined_thread("of a rank of a plan", [&, rank] { run_rank(rank); }));
+  }
   for (std::thread& thread : threads) thread.join();
   if (!failed.load(std::memory_order_relaxed)) return;  // relaxed: the threads have been joined
   result.outcome = {Status::kTimeout, -1};

@@ -13,6 +13,7 @@
 
 #include "base/collective_traits.h"
 #include "support/cuda_communicators.h"
+#include "support/no_threads.h"
 
 namespace {
 
@@ -21,6 +22,13 @@ using namespace tutti;
 std::mutex mutex;
 std::string log_text;
 std::atomic<bool> failed{false};
+std::atomic<bool> blocks_signals{false};  // where the last communicator was made
+std::atomic<int> working{0};              // threads that are here
+
+struct Working {
+  Working() { ++working; }
+  ~Working() { --working; }
+};
 
 void tell(int fd) {
   if (fd >= 0 && ::write(fd, "!", 1) != 1) std::abort();
@@ -52,6 +60,7 @@ class FakeCommunicator final : public test::BareCommunicator {
   void synchronize(CudaStream) override {}
   void finish() noexcept override {
     if (hangs_ < 0 || aborted_) return;
+    const Working here;
     tell(hangs_);
     std::unique_lock lock(ending_);
     ended_.wait(lock, [this] { return aborted_.load(); });
@@ -78,6 +87,8 @@ class FakeDevice final : public test::BareDevice {
   // Meets the others in the store, as the real one does.
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {
+    const Working here;
+    blocks_signals = test::blocks_signals();
     const char* const refuses = std::getenv("FAKE_REFUSES");
     if (refuses != nullptr && std::atoi(refuses) == rank) throw_error(ErrorKind::kUnsupported, "no room on this GPU");
     store.set(id + std::to_string(rank), options.secret);
@@ -114,3 +125,8 @@ extern "C" __attribute__((visibility("default"))) const char* fake_fails() {
   failed = true;
   return "";
 }
+extern "C" __attribute__((visibility("default"))) const char* fake_blocks_signals() {
+  return blocks_signals ? "yes" : "no";
+}
+// Whether a thread forms a communicator or waits for its kernels.
+extern "C" __attribute__((visibility("default"))) const char* fake_works() { return working > 0 ? "yes" : "no"; }

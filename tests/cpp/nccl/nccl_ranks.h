@@ -42,6 +42,9 @@ inline void on_device(int number) {
   reinterpret_cast<void (*)(int)>(::dlsym(handle, "stand_in_device"))(number);
   ::dlclose(handle);
 }
+// Whether the thread that the last group formed on blocks signals, and whether a thread forms or ends one now.
+inline bool blocked_signals() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_blocks_signals") == "yes"; }
+inline bool tutti_works() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_works") == "yes"; }
 // Every group of Tutti's in this process has failed from now on.
 inline void fail_tutti() { taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_fails"); }
 

@@ -29,6 +29,7 @@ std::vector<ncclComm_t> in_one_group(const ncclUniqueId& id, int first, int coun
 TEST(NcclInOneProcess, ByOneThreadInAGroupOfCalls) {
   run_ranks(1, [](Rank& rank) {
     const std::vector<ncclComm_t> comms = in_one_group(rank.id(), 0, 3, 3);
+    EXPECT_TRUE(blocked_signals());
     ASSERT_EQ(ncclGroupStart(), ncclSuccess);
     // Rank by rank, as programs do: issued call by call, since a call waits for its other ranks.
     for (const ncclComm_t comm : comms) {

@@ -43,6 +43,11 @@ void await(ncclComm_t comm) {
   EXPECT_EQ(now, ncclSuccess);
 }
 
+void goes_to_nccl(ncclComm_t comm) {
+  EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+  EXPECT_EQ(by_nccl(), "AllReduce:1");
+}
+
 void sleep_until_woken(const Rank& rank, int number = 0) {
   char byte = 0;
   EXPECT_EQ(::read(rank.wake_fd(number), &byte, 1), 1);
@@ -65,6 +70,7 @@ TEST(NcclPending, FormsWhileTheProgramAsks) {
     await(comm);
     EXPECT_EQ(all_reduce(comm, 2), ncclSuccess);
     EXPECT_EQ(by_tutti(), "all_reduce:2");
+    EXPECT_TRUE(blocked_signals());  // a signal belongs to the program's own threads
     // Parts are NCCL's, on all ranks at once.
     ncclComm_t part = nullptr;
     EXPECT_EQ(ncclCommSplit(comm, 0, rank.rank(), &part, nullptr), ncclSuccess);
@@ -95,6 +101,52 @@ TEST(NcclPending, AbortEndsWhatAFinalizedOneStillRuns) {
     EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
     ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // it has ended
     EXPECT_EQ(by_nccl(), "CommFinalize CommAbort");
+  });
+}
+
+// Code of the process that ends later finds none of the library's threads at work.
+void exit_and_look() {
+  if (testing::Test::HasFailure()) return;
+  std::exit(0);
+}
+void look_at_exit() {
+  ASSERT_EQ(std::atexit([] {
+              if (tutti_works()) ::_exit(3);
+            }),
+            0);
+}
+
+// Rank 1 never makes its part, so rank 0 would wait for it for half an hour.
+TEST(NcclPending, ExitEndsWhatForms) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "600000", 1);
+    ::setenv("TUTTI_CUDA_WATCHDOG", "none", 1);
+    if (rank.rank() == 1) ::setenv("FAKE_REFUSES", "1", 1);
+    look_at_exit();
+    const ncclComm_t comm = begun(rank);
+    if (rank.rank() == 1) {
+      await(comm);
+      return goes_to_nccl(comm);
+    }
+    while (!tutti_works()) state(comm);
+    exit_and_look();
+  });
+}
+
+// Kernels that wait for a rank which never comes are given two seconds.
+TEST(NcclPending, ExitEndsWhatAFinalizedOneStillRuns) {
+  run_ranks(2, [](Rank& rank) {
+    std::array<int, 2> hangs{};
+    ASSERT_EQ(::pipe(hangs.data()), 0);
+    ::setenv("FAKE_HANGS", std::to_string(hangs[1]).c_str(), 1);
+    ::setenv("TUTTI_CUDA_WATCHDOG", "none", 1);
+    look_at_exit();
+    const ncclComm_t comm = begun(rank);
+    await(comm);
+    EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess);
+    char byte = 0;
+    ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // its kernels are waited for
+    exit_and_look();
   });
 }
 
@@ -145,8 +197,7 @@ TEST(NcclPending, WhatIsGivenUpIsNotServedByOthers) {
       }
       sleep_until_woken(rank);
       await(comm);
-      EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
-      EXPECT_EQ(by_nccl(), "AllReduce:1");
+      goes_to_nccl(comm);
       rank.wake(1);
     });
   }
