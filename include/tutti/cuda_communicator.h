@@ -66,6 +66,12 @@ class CudaCommunicator {
   // `timeout` is of each of its waits on the GPU; zero means the communicator's, which a captured call always follows.
   // While more than 256 calls are ahead of the GPU, the timeouts of the oldest may be forgotten.
   virtual void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout = {}) = 0;
+  // Which plan run() takes for the call, of those that were given and those of files; 0: none. Asks the selector
+  // function, if there is one, so for those who must know before they call: they go on with run_as().
+  virtual std::uint64_t plan_for(const Call& call) const = 0;
+  // run() by what plan_for() has said of this call.
+  virtual void run_as(std::uint64_t plan, const Call& call, CudaStream stream,
+                      std::chrono::milliseconds timeout = {}) = 0;
 
   // Collective: gives the communicator algorithms for the calls that follow, as Communicator::set_algorithms does.
   // Those that are plans get memory on all ranks, up to 16 MB each, for good; what a GPU cannot run is passed over, and

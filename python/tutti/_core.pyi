@@ -127,6 +127,11 @@ def set_algorithms(
 def algorithm_set(algorithms: list[UserAlgorithm], selector: Callable[..., UserAlgorithm | None] | None) -> object:
     """A capsule for ``set_algorithms`` of tutti._torch.ProcessGroupTutti."""
 
+def give_algorithms(
+    giver: Callable[[int], tuple[list[UserAlgorithm], Callable[..., UserAlgorithm | None] | None]] | None,
+) -> None:
+    """Asked for the algorithms of groups that form under NCCL's name; None: there are none any more."""
+
 class ArenaBuffer:
     """Memory that the ranks of this host map."""
 

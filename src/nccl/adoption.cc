@@ -16,18 +16,23 @@ namespace {
 
 constexpr const char* kCompany = "several communicators are made on a GPU in one group of calls";
 
-void adopt_one(const Making& making, const char* against) noexcept {
+ncclComm_t comm_of(const Making& making) noexcept { return making.comm != nullptr ? *making.comm : nullptr; }
+
+// Whether its ranks meet, now.
+bool forms(const Making& making) noexcept { return making.without == nullptr && making.blocks; }
+
+void adopt_one(const Making& making, const Given& given, const char* against) noexcept {
   static_cast<void>(guarded([&] {
-    const ncclComm_t comm = making.comm != nullptr ? *making.comm : nullptr;
+    const ncclComm_t comm = comm_of(making);
     if (making.without != nullptr) {
       adopt_without(comm, making.without);
     } else if (making.parent != nullptr) {
       if (!making.blocks) against = "it was split and does not block";
-      adopt_split(making.parent, making.color, making.key, comm, against);
+      adopt_split(making.parent, making.color, making.key, comm, given, against);
     } else if (!making.blocks) {
       adopt_later(comm, making.place, making.rank, making.size);
     } else {
-      adopt(comm, making.place, making.rank, making.size, against);
+      adopt(comm, making.place, making.rank, making.size, given, against);
     }
   }));
 }
@@ -40,8 +45,8 @@ std::vector<bool> in_company(const std::vector<Making>& making) {
   std::vector<const void*> families(making.size(), nullptr);
   for (std::size_t i = 0; i < making.size(); ++i) {
     const Making& each = making[i];
-    if (each.without != nullptr || !each.blocks) continue;
-    const ncclComm_t comm = each.comm != nullptr ? *each.comm : nullptr;
+    if (!forms(each)) continue;
+    const ncclComm_t comm = comm_of(each);
     int device = -1;
     if (comm != nullptr && TUTTI_NCCL_PASS(ncclCommCuDevice, (comm, &device)) == ncclSuccess) {
       devices[i] = device;
@@ -65,23 +70,25 @@ std::vector<bool> in_company(const std::vector<Making>& making) {
 
 void adopt_all(const std::vector<Making>& making) noexcept {
   static_cast<void>(guarded([&] {
-    if (making.size() == 1) return adopt_one(making.front(), nullptr);
+    std::vector<Given> given;  // on this thread, before others wait for what it may hold
+    for (const Making& each : making) given.push_back(forms(each) ? given_to(comm_of(each)) : Given{});
+    if (making.size() == 1) return adopt_one(making.front(), given.front(), nullptr);
     const std::vector<bool> company = in_company(making);
-    const auto alone = [&](std::size_t i) { return company[i] || making[i].without != nullptr || !making[i].blocks; };
+    const auto alone = [&](std::size_t i) { return company[i] || !forms(making[i]); };
     // Those that refuse come first: they wait for nobody, and others may wait for them.
     for (std::size_t i = 0; i < making.size(); ++i) {
-      if (alone(i)) adopt_one(making[i], company[i] ? kCompany : nullptr);
+      if (alone(i)) adopt_one(making[i], given[i], company[i] ? kCompany : nullptr);
     }
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < making.size(); ++i) {
       if (alone(i)) continue;
       try {
-        threads.push_back(start_joined_thread("that forms a group", [&each = making[i]] {
+        threads.push_back(start_joined_thread("that forms a group", [&each = making[i], &its = given[i]] {
           relax_captures();
-          adopt_one(each, nullptr);
+          adopt_one(each, its, nullptr);
         }));
       } catch (const std::exception&) {
-        adopt_one(making[i], "there was no thread to form its group");
+        adopt_one(making[i], given[i], "there was no thread to form its group");
       }
     }
     for (std::thread& thread : threads) thread.join();

@@ -1,6 +1,7 @@
 #include "nccl/calls.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
@@ -19,6 +20,7 @@ namespace {
 struct Queued {
   std::shared_ptr<Served> served;
   Arguments call;
+  std::uint64_t plan = 0;  // that runs it; 0: a kernel of Tutti's own
 };
 
 struct Group {
@@ -31,15 +33,23 @@ Group& group() {
   return value;
 }
 
-ncclResult_t issue(const Served& served, const Arguments& from) noexcept {
-  CudaCommunicator& cuda = *served.cuda;
+ncclResult_t issue(const Queued& queued) noexcept {
+  CudaCommunicator& cuda = *queued.served->cuda;
+  const Arguments& from = queued.call;
   return guarded([&] {
-    cuda.run(to_call(from, cuda.rank(), cuda.size()), from.stream);
+    cuda.run_as(queued.plan, to_call(from, cuda.rank(), cuda.size()), from.stream);
     // NCCL's root may broadcast from one buffer and want the result in another.
     if (from.function == Function::kBroadcast && cuda.rank() == from.root && from.send != from.recv) {
       driver()->copy(cuda.device(), from.recv, from.send, message_bytes(from, cuda.size()), from.stream);
     }
   });
+}
+
+// The program's plan that the call takes, if any.
+std::uint64_t plan_for(const Arguments& call, const Served& served) {
+  if (!served.common.plans) return 0;
+  const CudaCommunicator& cuda = *served.cuda;
+  return cuda.plan_for(to_call(call, cuda.rank(), cuda.size()));
 }
 
 // Of several GPUs of this thread's: the first call of each, then the second of each. What one call's kernel waits for
@@ -70,12 +80,20 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
     return true;
   }
   Reason reason = Reason::kCommunicator;
+  Queued queued{served, call};
   if (message) {
     reason = Reason::kMessage;
   } else if (served != nullptr && served->cuda != nullptr) {
     reason = decide(call, served->common);
+    if (reason == Reason::kNone) {
+      // Here and not where it is issued: a selector function of the program's is asked once a call.
+      result = guarded([&] { queued.plan = plan_for(call, *served); });
+      if (result != ncclSuccess) return true;
+      if (queued.plan == 0) reason = decide_without_plan(call, served->common);
+    }
   }
-  count_call(call.function, reason, served != nullptr ? message_bytes(call, std::max(served->common.size, 1)) : 0);
+  count_call(call.function, reason, served != nullptr ? message_bytes(call, std::max(served->common.size, 1)) : 0,
+             queued.plan != 0);
   if (reason != Reason::kNone) return false;
   Group& open = group();
   if (open.depth > 0) {
@@ -83,10 +101,10 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
     result = guarded([&] {
       const CudaCommunicator& cuda = *served->cuda;
       cuda.check(to_call(call, cuda.rank(), cuda.size()));
-      open.calls.push_back({served, call});
+      open.calls.push_back(std::move(queued));
     });
   } else {
-    result = issue(*served, call);
+    result = issue(queued);
   }
   return true;
 }
@@ -111,7 +129,7 @@ ncclResult_t group_end() noexcept {
   ncclResult_t first = guarded([&] { calls = by_turns(calls); });  // as they came, if memory is wanting
   // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
   for (const Queued& queued : calls) {
-    const ncclResult_t result = issue(*queued.served, queued.call);
+    const ncclResult_t result = issue(queued);
     if (first == ncclSuccess) first = result;
   }
   // The real group is ended in any case, but its success does not hide our failure.

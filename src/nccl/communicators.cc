@@ -47,11 +47,12 @@ std::shared_ptr<Served> take(ncclComm_t comm) {
 }
 
 // A circle that has not agreed is kept all the same: others may still have to ask its store.
-void form_and_keep(ncclComm_t comm, std::shared_ptr<Served> served, const char* against) {
+void form_and_keep(ncclComm_t comm, std::shared_ptr<Served> served, const Given& given, const char* against) {
   int device = -1;
   std::string refusal = refusal_of(comm, served->circle->rank(), served->circle->size(), device);
   if (refusal.empty() && against != nullptr) refusal = against;
-  form(*served, refusal, device, {});
+  if (refusal.empty()) refusal = given.problem;
+  form(*served, refusal, device, given.algorithms, {});
   keep(comm, std::move(served));
 }
 
@@ -108,7 +109,8 @@ bool adopted_unmet(ncclComm_t comm, const std::optional<MeetingPlace>& place, in
   return !place;
 }
 
-void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const char* against) {
+void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const Given& given,
+           const char* against) {
   if (comm == nullptr || adopted_unmet(comm, place, size)) return;
   auto served = std::make_shared<Served>();
   try {
@@ -116,12 +118,12 @@ void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, 
   } catch (const std::exception& e) {
     return adopt_without(comm, e.what());
   }
-  form_and_keep(comm, std::move(served), against);
+  form_and_keep(comm, std::move(served), given, against);
 }
 
 namespace {
 
-void adopt_part(std::unique_ptr<Circle> circle, ncclComm_t comm, const char* against) {
+void adopt_part(std::unique_ptr<Circle> circle, ncclComm_t comm, const Given& given, const char* against) {
   if (comm == nullptr) return;
   if (circle == nullptr) {
     return adopt_without(comm, against != nullptr ? against : "it was split from one whose ranks had not agreed");
@@ -129,15 +131,15 @@ void adopt_part(std::unique_ptr<Circle> circle, ncclComm_t comm, const char* aga
   if (circle->size() == 1) return adopt_without(comm, "a single rank");
   auto served = std::make_shared<Served>();
   served->circle = std::move(circle);
-  form_and_keep(comm, std::move(served), against);
+  form_and_keep(comm, std::move(served), given, against);
 }
 
 }  // namespace
 
-void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const char* against) {
+void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const Given& given, const char* against) {
   const std::shared_ptr<Served> from = find(parent);
-  if (from == nullptr || from->circle == nullptr) return adopt_part(nullptr, comm, against);
-  adopt_part(from->circle->split(color, key, against != nullptr), comm, against);
+  if (from == nullptr || from->circle == nullptr) return adopt_part(nullptr, comm, given, against);
+  adopt_part(from->circle->split(color, key, against != nullptr), comm, given, against);
   // This rank may have no part, or be done with its own, and end, or give up the parent.
   from->circle->await_leaving();
 }

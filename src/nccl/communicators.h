@@ -19,6 +19,7 @@
 namespace tutti::nccl {
 
 struct Pending;  // pending.h
+struct Given;    // forming.h
 
 struct Served {
   std::unique_ptr<Circle> circle;          // null: splits are NCCL's, too
@@ -43,8 +44,9 @@ bool replace(ncclComm_t comm, const std::shared_ptr<Served>& before, std::shared
 bool adopted_unmet(ncclComm_t comm, const std::optional<MeetingPlace>& place, int size);
 
 // After NCCL has made `comm`. With a reason `against` it, this rank refuses.
-void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const char* against);
-void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const char* against);
+void adopt(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const Given& given,
+           const char* against);
+void adopt_split(ncclComm_t parent, int color, int key, ncclComm_t comm, const Given& given, const char* against);
 void adopt_without(ncclComm_t comm, const std::string& reason);
 
 // What has gone wrong in the group so far, or in the one that has ended.

@@ -140,11 +140,16 @@ Reason decide(const Arguments& call, const Common& common) noexcept {
     if ((*op == ReduceOp::kAvg || *op == ReduceOp::kPremulSum) && !is_floating(*type)) return Reason::kType;
   }
   const std::size_t said = common.max_bytes[static_cast<std::size_t>(call.function)];
-  const std::size_t limit = said == kMeasured ? measured_limit(call.function, common.size) : said;
-  if (limit == 0) return Reason::kLeft;
-  if (message_bytes(call, common.size) > limit) return Reason::kSize;
+  if (said == 0) return Reason::kLeft;
+  if (said != kMeasured && message_bytes(call, common.size) > said) return Reason::kSize;
   if (call.function == Function::kBroadcast && !common.copies) return Reason::kCopies;
   return Reason::kNone;
+}
+
+Reason decide_without_plan(const Arguments& call, const Common& common) noexcept {
+  const bool measured = common.max_bytes[static_cast<std::size_t>(call.function)] == kMeasured;
+  const bool small = message_bytes(call, common.size) <= measured_limit(call.function, common.size);
+  return measured && !small ? Reason::kSize : Reason::kNone;
 }
 
 Call to_call(const Arguments& from, int rank, int size) noexcept {

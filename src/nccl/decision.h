@@ -56,6 +56,7 @@ struct Arguments {
 struct Common {
   int size = 0;
   bool copies = false;  // the driver's copies are there on all ranks
+  bool plans = false;   // the program, or a file, has given plans that come before Tutti's kernels
   std::array<std::size_t, kCollectives> max_bytes{};
 };
 
@@ -66,7 +67,11 @@ std::size_t measured_limit(Function function, int size) noexcept;
 // Bytes of the whole message; the largest number where it would not fit.
 std::size_t message_bytes(const Arguments& call, int size) noexcept;
 
+// Whether Tutti may run the call at all.
 Reason decide(const Arguments& call, const Common& common) noexcept;
+
+// And whether its own kernels are to, where no plan of the program's does: not beyond what was measured.
+Reason decide_without_plan(const Arguments& call, const Common& common) noexcept;
 
 // The same call for Tutti. Only for what decide() has taken.
 Call to_call(const Arguments& call, int rank, int size) noexcept;

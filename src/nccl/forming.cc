@@ -7,6 +7,8 @@
 #include <fstream>
 #include <vector>
 
+#include "algorithm/user/given_algorithms.h"
+#include "algorithm/user/identity.h"
 #include "base/registry.h"
 #include "nccl/driver.h"
 #include "nccl/real_library.h"
@@ -40,7 +42,7 @@ std::string link(const char* file) {
 // What ranks compare.
 struct Card {
   std::string host, settings;
-  static Card own() {
+  static Card own(const AlgorithmSet& algorithms) {
     const Config config = config_from_environment();
     Card card;
     // With the network namespace: what they say to each other goes by its loopback interface.
@@ -53,6 +55,12 @@ struct Card {
       const std::size_t limit = nccl::settings().max_bytes[static_cast<std::size_t>(c)];
       if (limit == kMeasured) continue;
       card.settings += std::string(" ") + to_string(static_cast<Function>(c)) + "=" + std::to_string(limit);
+    }
+    if (!algorithms.empty()) {
+      Identity all;
+      for (const UserAlgorithmPtr& each : algorithms.algorithms) all.add(each->identity());
+      card.settings += " " + std::to_string(algorithms.algorithms.size()) + " plans (" + std::to_string(all.value()) +
+                       (algorithms.choose ? ") by a selector function" : ")");
     }
     return card;
   }
@@ -78,6 +86,22 @@ std::string judge(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+Given given_to(ncclComm_t comm) noexcept {
+  Given given;
+  try {
+    int size = 0;
+    if (comm == nullptr || TUTTI_NCCL_PASS(ncclCommCount, (comm, &size)) != ncclSuccess || size < 2) return given;
+    given.algorithms = given_algorithms(size);
+    // The others are for CPUs.
+    std::erase_if(given.algorithms.algorithms,
+                  [](const UserAlgorithmPtr& each) { return each->kind() != UserAlgorithm::Kind::kPlan; });
+  } catch (const std::exception& e) {
+    given.algorithms = {};
+    given.problem = std::string("the program's algorithms: ") + e.what();
+  }
+  return given;
+}
 
 std::string refusal_of(ncclComm_t comm, int rank, int size, int& device) noexcept try {
   if (!settings().problem.empty()) return settings().problem;
@@ -107,11 +131,12 @@ void relax_captures() noexcept {
   }
 }
 
-void form(Served& served, const std::string& refusal, int device, const std::atomic<bool>& given_up) {
+void form(Served& served, const std::string& refusal, int device, AlgorithmSet algorithms,
+          const std::atomic<bool>& given_up) {
   Circle& circle = *served.circle;
   std::string card;
   try {
-    card = refusal.empty() ? Card::own().text() : "!" + refusal;
+    card = refusal.empty() ? Card::own(algorithms).text() : "!" + refusal;
   } catch (const std::exception& e) {
     card = std::string("!") + e.what();
   }
@@ -135,8 +160,10 @@ void form(Served& served, const std::string& refusal, int device, const std::ato
     options.timeout = form_time();
     options.name = "NCCL's communicator " + can.name;
     options.secret = circle.secret();
-    options.plan_path = "none";  // the limits of what is taken were measured for Tutti's own kernels
+    options.plan_path = settings().plan_path.empty() ? "none" : settings().plan_path;
     made = CudaCommunicator::create(circle.store(), can.name, circle.rank(), circle.size(), options);
+    // The cards were equal, so all ranks do, or none.
+    if (!algorithms.empty()) made->set_algorithms(circle.store(), algorithms);
     // Through host memory NCCL is the faster one.
     if (made->transport().rfind("peer memory", 0) != 0) card = "!its GPUs are joined by " + made->transport();
     // acquire: as the one that gives it up; nothing else is read by it.
@@ -153,6 +180,7 @@ void form(Served& served, const std::string& refusal, int device, const std::ato
   made->set_timeout(kForever);
   served.common.size = circle.size();
   served.common.copies = driver() != nullptr;
+  served.common.plans = !algorithms.empty() || !settings().plan_path.empty();
   served.common.max_bytes = settings().max_bytes;
   served.cuda = std::move(made);
 }

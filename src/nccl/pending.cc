@@ -19,13 +19,14 @@ std::shared_ptr<Served> left(const std::string& reason) {
 }
 
 // With the other ranks, who hear the refusal if there is one.
-void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::string& refusal, int device) {
+void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::string& refusal, int device,
+            const AlgorithmSet& algorithms) {
   if (refusal.empty()) relax_captures();
   const Pending& pending = *before->pending;
   std::shared_ptr<Served> after = left({});
   try {
     after->circle = std::make_unique<Circle>(*pending.place, pending.rank, pending.size);
-    form(*after, refusal, device, pending.given_up);
+    form(*after, refusal, device, algorithms, pending.given_up);
   } catch (const std::exception& e) {
     after->reason = e.what();
   }
@@ -33,8 +34,13 @@ void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::s
   if (!replace(comm, before, std::move(after)) && cuda != nullptr) cuda->abort("given up while it was made");
 }
 
-bool begin(ncclComm_t comm, const std::shared_ptr<Served>& served, const std::string& refusal, int device) {
-  if (in_background([=] { settle(comm, served, refusal, device); })) return true;
+bool begin(ncclComm_t comm, const std::shared_ptr<Served>& served) {
+  const Pending& pending = *served->pending;
+  int device = -1;
+  std::string refusal = refusal_of(comm, pending.rank, pending.size, device);
+  const Given given = given_to(comm);
+  if (refusal.empty()) refusal = given.problem;
+  if (in_background([=] { settle(comm, served, refusal, device, given.algorithms); })) return true;
   // The others wait for this rank as for one that does not answer.
   replace(comm, served, left("there was no thread to form its group"));
   return false;
@@ -76,9 +82,7 @@ bool ready(ncclComm_t comm, const std::shared_ptr<Served>& served) {
     const std::lock_guard lock(pending.mutex);
     if (std::exchange(pending.begun, true)) return false;
   }
-  int device = -1;
-  const std::string refusal = refusal_of(comm, pending.rank, pending.size, device);
-  return !begin(comm, served, refusal, device);
+  return !begin(comm, served);
 }
 
 bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served) {
@@ -91,7 +95,7 @@ bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served) {
   const char* const reason = "it was used before a rank had asked whether it is ready";
   // Known at once, so that this rank's next call is NCCL's, too.
   if (!replace(comm, served, left(reason))) return true;
-  in_background([=] { settle(comm, served, reason, -1); });
+  in_background([=] { settle(comm, served, reason, -1, {}); });
   return true;
 }
 

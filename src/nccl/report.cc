@@ -18,7 +18,7 @@ struct Counters {
   const pid_t process = ::getpid();
   // relaxed throughout: nothing follows from them, and the report reads when the calls are over.
   std::array<std::array<std::atomic<std::uint64_t>, kReasons>, kFunctions> calls{};
-  std::array<std::atomic<std::uint64_t>, kFunctions> bytes{};
+  std::array<std::atomic<std::uint64_t>, kFunctions> bytes{}, planned{};
   std::mutex mutex;
   std::map<std::string, std::uint64_t> served;  // communicators by transport
   std::map<std::string, std::uint64_t> left;    // and by reason
@@ -55,8 +55,10 @@ std::string line_of(Function function) {
   const std::uint64_t here = calls[0].load(std::memory_order_relaxed);
   if (here + left == 0) return {};
   const std::uint64_t bytes = all.bytes[static_cast<std::size_t>(function)].load(std::memory_order_relaxed);
+  const std::uint64_t planned = all.planned[static_cast<std::size_t>(function)].load(std::memory_order_relaxed);
+  const std::string plans = planned > 0 ? ", " + std::to_string(planned) + " by plans" : "";
   return std::string("  ") + to_string(function) + ": " + std::to_string(here) + " by Tutti (" + size_text(bytes) +
-         "), " + std::to_string(left) + " by NCCL" + why + "\n";
+         plans + "), " + std::to_string(left) + " by NCCL" + why + "\n";
 }
 
 // When the process ends in order, or the library is closed.
@@ -69,12 +71,13 @@ struct AtExit {
 
 }  // namespace
 
-void count_call(Function function, Reason reason, std::size_t bytes) noexcept {
+void count_call(Function function, Reason reason, std::size_t bytes, bool planned) noexcept {
   Counters& all = counters();
   all.calls[static_cast<std::size_t>(function)][static_cast<std::size_t>(reason)].fetch_add(1,
                                                                                             std::memory_order_relaxed);
   if (reason == Reason::kNone) {
     all.bytes[static_cast<std::size_t>(function)].fetch_add(bytes, std::memory_order_relaxed);
+    if (planned) all.planned[static_cast<std::size_t>(function)].fetch_add(1, std::memory_order_relaxed);
   }
 }
 

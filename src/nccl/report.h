@@ -11,13 +11,13 @@
 
 namespace tutti::nccl {
 
-// `reason` kNone: Tutti ran it.
-void count_call(Function function, Reason reason, std::size_t bytes) noexcept;
+// `reason` kNone: Tutti ran it, by a plan of the program's if `planned`.
+void count_call(Function function, Reason reason, std::size_t bytes, bool planned) noexcept;
 
 // `transport` is that of Tutti's group; empty if there is none, for `reason`.
 void count_communicator(const std::string& transport, const std::string& reason);
 
-// Lines of text: "all_reduce: 12 by Tutti (48.0 KB), 1 by NCCL: larger than the limit 1".
+// Lines of text: "all_reduce: 12 by Tutti (48.0 KB, 3 by plans), 1 by NCCL: larger than the limit 1".
 std::string report();
 
 }  // namespace tutti::nccl

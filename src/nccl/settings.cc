@@ -120,6 +120,7 @@ Settings parse_settings(const std::function<const char*(const char*)>& get) {
   result.on = reader.flag("TUTTI_NCCL", false);
   result.report = reader.flag("TUTTI_NCCL_REPORT", false);
   result.library = reader.text("TUTTI_NCCL_LIB_PATH", "MSCCLPP_NCCL_LIB_PATH");
+  result.plan_path = reader.text("TUTTI_PLAN_PATH", "MSCCLPP_EXECUTION_PLAN_DIR");
   each_part(reader.text("TUTTI_NCCL_MAX_BYTES"), [&](std::string_view part) {
     const std::size_t equal = part.find('=');
     const auto bytes = bytes_of(equal == std::string_view::npos ? part : part.substr(equal + 1));

@@ -35,6 +35,7 @@ struct Settings {
   bool on = false;                                  // TUTTI_NCCL
   bool report = false;                              // TUTTI_NCCL_REPORT
   std::string library;                              // TUTTI_NCCL_LIB_PATH
+  std::string plan_path;                            // TUTTI_PLAN_PATH: as Config::plan_path
   std::array<std::size_t, kCollectives> max_bytes;  // TUTTI_NCCL_MAX_BYTES, TUTTI_NCCL_LEAVE: largest message a call
   std::chrono::milliseconds patience{20'000};       // TUTTI_NCCL_PATIENCE_MS: with ranks that do not answer
   std::string problem;                              // what could not be read: then all is left to NCCL

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "algorithm/plan/verdict_store.h"
+#include "algorithm/user/given_algorithms.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
 #include "base/names.h"
@@ -121,16 +122,29 @@ void run_by(Communicator& comm, const Handle& algorithm, AddressAndBytes input, 
   waiting(comm, [&] { comm.run(call, limit); });
 }
 
-// A Python function that a communicator asks on whichever thread runs the call.
-class PythonSelector {
+// A Python function that is called and forgotten on any thread.
+class PythonFunction {
  public:
-  explicit PythonSelector(nb::object function) : function_(std::move(function)) {}
-  ~PythonSelector() {
+  explicit PythonFunction(nb::object function) : function_(std::move(function)) {}
+  ~PythonFunction() {
+    if (!nb::is_alive()) {  // the interpreter has ended, and the function with it
+      static_cast<void>(function_.release());
+      return;
+    }
     const nb::gil_scoped_acquire held;
     function_.reset();
   }
-  PythonSelector(const PythonSelector&) = delete;
-  PythonSelector& operator=(const PythonSelector&) = delete;
+  PythonFunction(const PythonFunction&) = delete;
+  PythonFunction& operator=(const PythonFunction&) = delete;
+
+ protected:
+  nb::object function_;
+};
+
+// What a communicator asks on whichever thread runs the call.
+class PythonSelector : public PythonFunction {
+ public:
+  using PythonFunction::PythonFunction;
 
   UserAlgorithmPtr operator()(const AlgorithmRequest& r) const {
     const nb::gil_scoped_acquire held;
@@ -147,9 +161,6 @@ class PythonSelector {
       throw_error(ErrorKind::kInvalidArgument, "the algorithm selector returned something that is no Algorithm");
     }
   }
-
- private:
-  nb::object function_;
 };
 
 }  // namespace
@@ -170,6 +181,29 @@ namespace {
 nb::capsule set_capsule(const std::vector<Handle>& algorithms, nb::object selector) {
   auto set = std::make_unique<AlgorithmSet>(algorithm_set(algorithms, std::move(selector)));
   return {set.release(), "tutti.AlgorithmSet", [](void* p) noexcept { delete static_cast<AlgorithmSet*>(p); }};
+}
+
+// Asked by groups that the program forms without seeing it: `giver(ranks)` returns algorithms and a selector function
+// or None.
+class PythonGiver : public PythonFunction {
+ public:
+  using PythonFunction::PythonFunction;
+
+  AlgorithmSet operator()(int ranks) const {
+    if (!nb::is_alive()) return {};
+    const nb::gil_scoped_acquire held;
+    try {
+      auto [algorithms, selector] = nb::cast<std::pair<std::vector<Handle>, nb::object>>(function_(ranks));
+      return algorithm_set(algorithms, std::move(selector));
+    } catch (const nb::python_error& error) {
+      throw_error(ErrorKind::kInvalidArgument, std::string("AlgorithmCollectionBuilder raised: ") + error.what());
+    }
+  }
+};
+
+void give_by(nb::object giver) {
+  if (giver.is_none()) return give_algorithms({});
+  give_algorithms([held = std::make_shared<PythonGiver>(std::move(giver))](int ranks) { return (*held)(ranks); });
 }
 
 // Memory of this process's arena. Freed with the object and all arrays of it.
@@ -312,6 +346,7 @@ void bind_algorithms(nb::module_& m) {
       },
       "comm"_a, "algorithms"_a, "selector"_a.none());
   m.def("algorithm_set", &set_capsule, "algorithms"_a, "selector"_a.none());
+  m.def("give_algorithms", &give_by, "giver"_a.none());
   nb::class_<ArenaBuffer>(m, "ArenaBuffer")
       .def(nb::init<std::size_t>(), "bytes"_a)
       .def_prop_ro("address", [](const ArenaBuffer& b) { return reinterpret_cast<std::uintptr_t>(b.data()); })

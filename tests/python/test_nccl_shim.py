@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +21,7 @@ pytestmark = pytest.mark.tutti_only
 GPUS = torch.cuda.device_count()
 on_gpus = pytest.mark.skipif(GPUS < 2, reason="there are no two GPUs")
 PROGRAM = Path(__file__).with_name("nccl_rank.py")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(case: str, *, preload: bool = True, size: int = 2, **settings: str) -> tuple[list[object], str]:
@@ -76,37 +75,28 @@ def test_a_program_without_nccl_does_not_notice() -> None:
     assert (done.stdout, done.stderr) == ("as ever\n", "")
 
 
-def exported(library: Path) -> set[str]:
-    names = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
-    return {line.split()[-1] for line in names.splitlines()}
-
-
-def test_it_exports_what_nccl_exports() -> None:
-    package = importlib.util.find_spec("nvidia.nccl") if importlib.util.find_spec("nvidia") else None
-    if package is None or shutil.which("nm") is None:
-        pytest.skip("there is no NCCL from PyPI, or no nm")
-    (folder,) = package.submodule_search_locations or [""]
-    theirs = {name for name in exported(Path(folder, "lib", "libnccl.so.2")) if re.match("p?nccl[A-Z]", name)}
-    internal = {"ncclResetDebugInitInternal"}
-    assert theirs - exported(nccl.library()) <= internal
-
-
-def test_it_exports_nothing_else_and_both_names() -> None:
-    if shutil.which("nm") is None:
-        pytest.skip("there is no nm")
-    ours = exported(nccl.library())
-    assert len(ours) == 192
-    assert {name.removeprefix("p") for name in ours} == {name for name in ours if name.startswith("nccl")}
+def rows_of(prefix: str) -> set[str]:
+    """The variables in the first column of the page's tables, in rows that begin with one of this prefix."""
+    page = (ROOT / "docs/nccl.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith(f"| `{prefix}_")]
+    return {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
 
 
 def test_the_page_lists_every_variable() -> None:
-    root = Path(__file__).parents[2]
-    settings = (root / "src/nccl/settings.cc").read_text()
-    page = (root / "docs/nccl.md").read_text()
+    settings = (ROOT / "src/nccl/settings.cc").read_text()
     read = set(re.findall(r'"((?:TUTTI|MSCCLPP)_[A-Z_]+)"', settings))
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith(("| `TUTTI_", "| `MSCCLPP_"))]
-    assert read == {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    assert read == rows_of("TUTTI")
     assert len(read) >= 8
+    # And what the peer's library of this kind reads, whether it means anything here or not.
+    assert {name for name in read if name.startswith("MSCCLPP_")} <= rows_of("MSCCLPP")
+
+
+@pytest.mark.skipif("TUTTI_TEST_MSCCLPP" not in os.environ, reason="TUTTI_TEST_MSCCLPP names no checkout of MSCCL++")
+def test_the_page_lists_every_variable_of_mscclpp() -> None:
+    theirs = (Path(os.environ["TUTTI_TEST_MSCCLPP"]) / "src/core/env.cpp").read_text()
+    read = set(re.findall(r'readEnv<[^>]*>\("(MSCCLPP_[A-Z_]+)"', theirs))
+    assert len(read) >= 20
+    assert read <= rows_of("MSCCLPP")
 
 
 @on_gpus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -60,7 +61,8 @@ class AlgorithmCollectionBuilder:
     """Collects algorithms and selector functions.
 
     ``AlgorithmCollectionBuilder()`` is the process's builder, the same object each time: what it holds when a
-    communicator or a torch.distributed group ``tutti`` is formed is what that one has for its life.
+    communicator or a torch.distributed group ``tutti`` is formed is what that one has for its life. So have groups of
+    other libraries whose calls the library under NCCL's name runs.
     ``AlgorithmCollectionBuilder(comm)`` is the builder of one :class:`tutti.Communicator`, :class:`tutti.CommGroup` or
     torch group; :meth:`build` gives its algorithms to that one, which has them from the next call on. All ranks do the
     same; if they do not, the next call raises on all of them.
@@ -215,13 +217,22 @@ def _installer(target: Any) -> Install:
     return give
 
 
-def _give_defaults(ranks: int, install: Callable[[list[_core.UserAlgorithm], Any], None]) -> None:
-    """Gives a communicator that has just been formed what the process's builder holds, if anything."""
+def _defaults(ranks: int) -> tuple[list[_core.UserAlgorithm], Callable[..., _core.UserAlgorithm | None] | None]:
+    """What the process's builder holds for so many ranks, and who chooses."""
     builder = AlgorithmCollectionBuilder._default
     if builder is None or not (builder._builders or builder._selector or builder._fallback):
-        return
+        return [], None
     collection = builder._collect()
-    install(builder._handles(collection, ranks), builder._choice(collection))
+    return builder._handles(collection, ranks), builder._choice(collection)
+
+
+def _give_defaults(ranks: int, install: Callable[[list[_core.UserAlgorithm], Any], None]) -> None:
+    """Gives a communicator that has just been formed what the process's builder holds, if anything."""
+    handles, choose = _defaults(ranks)
+    if handles or choose is not None:
+        install(handles, choose)
 
 
 _formed.register(_give_defaults)
+_core.give_algorithms(_defaults)
+atexit.register(_core.give_algorithms, None)

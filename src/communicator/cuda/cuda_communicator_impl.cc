@@ -249,18 +249,22 @@ void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono:
   const DeviceGuard guard(group_->device());
   std::unique_lock lock(mutex_);
   throw_if_failed();
-  const TablePlan* const plan = plan_of(call, lock);
+  issue(call, plan_of(call, lock), static_cast<cudaStream_t>(stream), timeout);
+}
+
+void CudaCommunicatorImpl::issue(const Call& call, const TablePlan* plan, cudaStream_t stream,
+                                 std::chrono::milliseconds timeout) {
   call_timeout_ = timeout;
   if (plan != nullptr) {
-    run_plan(call, *plan, static_cast<cudaStream_t>(stream));
+    run_plan(call, *plan, stream);
   } else if (runs_as_messages(call)) {
-    run_messages(call, static_cast<cudaStream_t>(stream));
+    run_messages(call, stream);
   } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
-    run_direct(call, *place, forced_ && uses_copy_engines(call), static_cast<cudaStream_t>(stream));
+    run_direct(call, *place, forced_ && uses_copy_engines(call), stream);
   } else if (const TunedStep* step = tuned(call); step != nullptr && step->plan != nullptr) {
-    run_plan(call, *step->plan, static_cast<cudaStream_t>(stream));
+    run_plan(call, *step->plan, stream);
   } else {
-    run_collective(call, static_cast<cudaStream_t>(stream));
+    run_collective(call, stream);
   }
 }
 

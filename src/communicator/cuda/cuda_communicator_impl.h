@@ -56,6 +56,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   int device() const noexcept override { return group_->device(); }
   void check(const Call& call) const override;
   void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
+  std::uint64_t plan_for(const Call& call) const override;
+  void run_as(std::uint64_t plan, const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
   void set_algorithms(Store& store, AlgorithmSet set) override;
   void prepare(Store& store, const UserAlgorithmPtr& algorithm) override;
   std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) override;
@@ -101,6 +103,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void log(const Call& call, const CallRecord& record, std::string_view algorithm, const Launched& how);
   std::optional<Error> current_failure() const;
   void throw_if_failed() const;
+  // Under mutex_: the call as its kind is run, by `plan` if there is one.
+  void issue(const Call& call, const TablePlan* plan, cudaStream_t stream, std::chrono::milliseconds timeout);
   void run_collective(const Call& call, cudaStream_t stream);
   // What run_collective() does when the choice is made and announced.
   Launched launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint, cudaStream_t stream);

@@ -124,6 +124,23 @@ const TablePlan* CudaCommunicatorImpl::plan_of(const Call& call, std::unique_loc
   return forced_ ? nullptr : plans_->table().first_fit(shape);
 }
 
+std::uint64_t CudaCommunicatorImpl::plan_for(const Call& call) const {
+  check(call);
+  std::unique_lock lock(mutex_);
+  const TablePlan* const plan = plan_of(call, lock);
+  return plan != nullptr ? plan->identity : 0;
+}
+
+void CudaCommunicatorImpl::run_as(std::uint64_t plan, const Call& call, CudaStream stream,
+                                  std::chrono::milliseconds timeout) {
+  check(call);
+  const DeviceGuard guard(group_->device());
+  const std::lock_guard lock(mutex_);
+  throw_if_failed();
+  // Plans stay for good.
+  issue(call, plan != 0 ? plans_->table().find(plan) : nullptr, static_cast<cudaStream_t>(stream), timeout);
+}
+
 void CudaCommunicatorImpl::use_tuning(Store& store) {
   if (rank_ == 0 && !tuning_.complaint.empty()) logger_.warning(tuning_.complaint);
   if (const std::string difference = tuning_difference(group_->tunings()); !difference.empty()) {

@@ -1,7 +1,7 @@
 // A plug-in for CUDA without CUDA: its communicators check and record the calls. FAKE_REFUSES names a rank that cannot
-// make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own. With
-// FAKE_HANGS, a descriptor, kernels run until they are aborted; a byte says that they are waited for, and another that
-// the communicator has ended.
+// make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own,
+// FAKE_LATE_FD one before it meets them. With FAKE_HANGS, a descriptor, kernels run until they are aborted; a byte says
+// that they are waited for, and another that the communicator has ended.
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/collective_traits.h"
+#include "bootstrap/exchange.h"
 #include "support/cuda_communicators.h"
 #include "support/no_threads.h"
 
@@ -55,6 +56,7 @@ class FakeCommunicator final : public test::BareCommunicator {
         text << "*" << call.factor;
       }
     }
+    if (call.choice != nullptr) text << " by " << call.choice->algorithm->name();
     log_text += text.str();
   }
   void synchronize(CudaStream) override {}
@@ -82,26 +84,36 @@ class FakeCommunicator final : public test::BareCommunicator {
   std::condition_variable ended_;
 };
 
+void await_byte(const char* variable) {
+  const char* const fd = std::getenv(variable);
+  char byte = 0;
+  if (fd != nullptr && ::read(std::atoi(fd), &byte, 1) != 1) {
+    throw_error(ErrorKind::kInternal, "nobody woke this rank");
+  }
+}
+
 class FakeDevice final : public test::BareDevice {
  public:
-  // Meets the others in the store, as the real one does.
+  // Meets the others in the store, as the real one does, and compares plans of files.
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {
     const Working here;
     blocks_signals = test::blocks_signals();
     const char* const refuses = std::getenv("FAKE_REFUSES");
     if (refuses != nullptr && std::atoi(refuses) == rank) throw_error(ErrorKind::kUnsupported, "no room on this GPU");
-    store.set(id + std::to_string(rank), options.secret);
-    for (int r = 0; refuses == nullptr && r < size; ++r) {
-      if (store.get(id + std::to_string(r), options.timeout) != options.secret) {
+    const PlanFiles plans = load_plans(options.plan_path, size, cache_folder(*options.config));
+    await_byte("FAKE_LATE_FD");
+    const std::string mine = options.secret + " " + std::to_string(plans.identity);
+    for (const std::string& other : exchange(store, id, kCudaTopic, rank, size, mine, options.timeout)) {
+      if (other.substr(0, other.find(' ')) != options.secret) {
         throw_error(ErrorKind::kInternal, "another group's key");
       }
+      if (other != mine) throw_error(ErrorKind::kInvalidArgument, "ranks have different plans");
     }
-    if (const char* const fd = std::getenv("FAKE_WAIT_FD")) {
-      char byte = 0;
-      if (::read(std::atoi(fd), &byte, 1) != 1) throw_error(ErrorKind::kInternal, "nobody woke this rank");
-    }
-    return std::make_shared<FakeCommunicator>(rank, size, options.device);
+    await_byte("FAKE_WAIT_FD");
+    auto made = std::make_shared<FakeCommunicator>(rank, size, options.device);
+    made->use_files(options);
+    return made;
   }
 };
 

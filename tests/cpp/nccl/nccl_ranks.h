@@ -2,6 +2,7 @@
 // reads the environment for itself. Links the library under NCCL's name; a stand-in is the real one.
 #pragma once
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -33,6 +34,13 @@ inline std::string taken(const char* library, const char* function) {
   const std::string text = take != nullptr ? take() : "no such function";
   ::dlclose(handle);
   return text;
+}
+inline int open_descriptors() {
+  int count = 0;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  while (folder != nullptr && ::readdir(folder) != nullptr) ++count;
+  if (folder != nullptr) ::closedir(folder);
+  return count;
 }
 inline std::string by_nccl() { return taken(STAND_IN_NCCL, "stand_in_take"); }
 inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
@@ -112,6 +120,26 @@ inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
     ::close(each[0]);
     ::close(each[1]);
   }
+}
+
+// The report of rank 0, as a program that ends in order prints it.
+inline std::string report_of(int size, const std::function<void(Rank&)>& body) {
+  const std::string file = testing::TempDir() + "nccl_report_" + std::to_string(::getpid());
+  run_ranks(size, [&](Rank& rank) {
+    ::setenv("TUTTI_NCCL_REPORT", "1", 1);
+    ::setenv("TUTTI_CUDA_WATCHDOG", "none", 1);  // its thread is not joined where a process ends in order
+    body(rank);
+    if (rank.rank() != 0 || testing::Test::HasFailure()) return;
+    std::freopen(file.c_str(), "w", stderr);
+    std::exit(0);
+  });
+  std::FILE* const written = std::fopen(file.c_str(), "r");
+  if (written == nullptr) return "nothing was printed";
+  std::string text(4096, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), written));
+  std::fclose(written);
+  std::remove(file.c_str());
+  return text;
 }
 
 }  // namespace nccl_test

@@ -280,28 +280,15 @@ TEST(NcclServed, AliasesOfMscclppCount) {
   });
 }
 
-// The whole report, as a program that ends in order prints it.
 TEST(NcclServed, TheReportSaysWhatRanWhereAndWhy) {
-  const std::string file = testing::TempDir() + "nccl_report_" + std::to_string(::getpid());
-  run_ranks(2, [&](Rank& rank) {
-    ::setenv("TUTTI_NCCL_REPORT", "1", 1);
-    ::setenv("TUTTI_CUDA_WATCHDOG", "none", 1);  // its thread is not joined where a process ends in order
+  const std::string text = report_of(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
     EXPECT_EQ(all_reduce(comm, 256), ncclSuccess);
     EXPECT_EQ(all_reduce(comm, kLarge), ncclSuccess);
     EXPECT_EQ(all_reduce(comm, 4, ncclFloat32, static_cast<ncclRedOp_t>(6)), ncclSuccess);
     EXPECT_EQ(ncclSend(buffer.data(), 4, ncclFloat32, 1, comm, nullptr), ncclSuccess);
     EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
-    if (rank.rank() != 0 || testing::Test::HasFailure()) return;
-    std::freopen(file.c_str(), "w", stderr);
-    std::exit(0);
   });
-  std::FILE* const written = std::fopen(file.c_str(), "r");
-  ASSERT_NE(written, nullptr);
-  std::string text(4096, '\0');
-  text.resize(std::fread(text.data(), 1, text.size(), written));
-  std::fclose(written);
-  std::remove(file.c_str());
   for (const char* const line :
        {"above NCCL 2.27.3", "communicators on Tutti, peer memory of nothing: 1\n",
         "all_reduce: 1 by Tutti (1.0 KB), 2 by NCCL: larger than the limit 1, an operation that is not known 1\n",

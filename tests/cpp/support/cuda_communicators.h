@@ -7,7 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "algorithm/plan/verdict_store.h"
+#include "algorithm/user/algorithm_source.h"
+#include "algorithm/user/limited.h"
+#include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
+#include "communicator/named_algorithm.h"
 #include "device/registry.h"
 #include "tutti/communicator.h"
 #include "tutti/cuda_communicator.h"
@@ -22,7 +27,39 @@ class BareCommunicator : public CudaCommunicator {
   int size() const noexcept override { return size_; }
   int device() const noexcept override { return device_; }
   void check(const Call& call) const override { check_call(call, rank_, size_); }
-  void set_algorithms(Store&, AlgorithmSet) override {}
+  void set_algorithms(Store&, AlgorithmSet set) override { algorithms_ = std::move(set); }
+  // As the real one, by the limits alone: what the function answers, or the first that was given, then those of files.
+  std::uint64_t plan_for(const Call& call) const override {
+    check(call);
+    if (algorithms_.choose) {
+      const UserAlgorithmPtr answer = algorithms_.choose(request_of(call, shape_of(call), rank_));
+      if (answer != nullptr && fits(*answer, call)) return answer->identity();
+    }
+    for (const auto* list : {&algorithms_.algorithms, &files_}) {
+      if (list == &algorithms_.algorithms && algorithms_.choose) continue;
+      for (const UserAlgorithmPtr& each : *list) {
+        if (fits(*each, call)) return each->identity();
+      }
+    }
+    return 0;
+  }
+  void run_as(std::uint64_t plan, const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override {
+    for (const auto* list : {&algorithms_.algorithms, &files_}) {
+      for (const UserAlgorithmPtr& each : *list) {
+        if (each->identity() != plan) continue;
+        const AlgorithmChoice choice{each, {}};
+        Call named = call;
+        named.choice = &choice;
+        return run(named, stream, timeout);
+      }
+    }
+    run(call, stream, timeout);
+  }
+  void use_files(const CudaOptions& options) {
+    for (const PlanFile& file : load_plans(options.plan_path, size_, cache_folder(*options.config)).files) {
+      files_.push_back(plan_algorithm(file));
+    }
+  }
   void prepare(Store&, const UserAlgorithmPtr&) override {}
   std::shared_ptr<CudaMemory> allocate(Store&, const std::string&, std::size_t) override { return nullptr; }
   void run_in(const CudaRegion&, const Call&, CudaStream, std::chrono::milliseconds) override {}
@@ -56,6 +93,22 @@ class BareCommunicator : public CudaCommunicator {
   std::uint64_t sequence() const noexcept override { return 0; }
 
  private:
+  CallShape shape_of(const Call& call) const {
+    CallShape shape;
+    shape.collective = call.collective;
+    shape.dtype = call.dtype;
+    shape.op = call.op;
+    shape.bytes = block_bytes(call, rank_);
+    shape.ranks = size_;
+    shape.root = call.root;
+    return shape;
+  }
+  bool fits(const UserAlgorithm& algorithm, const Call& call) const {
+    return algorithm.collective() == call.collective && limits_refusal(algorithm.limits(), shape_of(call)) == nullptr;
+  }
+
+  AlgorithmSet algorithms_;
+  std::vector<UserAlgorithmPtr> files_;
   const int rank_, size_, device_;
   const std::string transport_ = "peer memory of nothing";
   const std::string gpus_ = "no GPU";
@@ -66,9 +119,14 @@ class HostCommunicator : public BareCommunicator {
  public:
   HostCommunicator(Store& store, const std::string& id, int rank, int size, const CudaOptions& options)
       : BareCommunicator(rank, size, std::max(options.device, 0)),
-        host_(Communicator::create(store, id + "/host", rank, size, options_of(options))) {}
+        host_(Communicator::create(store, id + "/host", rank, size, options_of(options))) {
+    use_files(options);
+  }
   void run(const Call& call, CudaStream, std::chrono::milliseconds timeout) override { host_->run(call, timeout); }
-  void set_algorithms(Store&, AlgorithmSet set) override { host_->set_algorithms(std::move(set)); }
+  void set_algorithms(Store& store, AlgorithmSet set) override {
+    BareCommunicator::set_algorithms(store, set);
+    host_->set_algorithms(std::move(set));
+  }
   void exchange(const std::vector<CudaMessage>& messages, CudaStream, std::chrono::milliseconds timeout) override {
     std::vector<WorkPtr> works;
     for (const CudaMessage& m : messages) {
