@@ -67,6 +67,10 @@ void offer_place(ncclUniqueId& id) {
   if (!address.empty()) write_place(id, offer_meeting_place(address));
 }
 
+void withdraw_place(const ncclUniqueId& id) {
+  if (const auto place = read_place(id)) take_offer(*place);
+}
+
 std::shared_ptr<Circle::Family> Circle::meet(const MeetingPlace& place) {
   auto family = std::make_shared<Family>();
   family->secret = hexadecimal(place.secret);

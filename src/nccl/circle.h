@@ -27,6 +27,8 @@ namespace tutti::nccl {
 
 // Makes the meeting place of an id that this process has just got from NCCL, if the id has room for it.
 void offer_place(ncclUniqueId& id);
+// Nobody meets there: the offer ends, if it is this process's.
+void withdraw_place(const ncclUniqueId& id);
 
 struct Verdict {
   bool yes = false;
@@ -85,7 +87,7 @@ class Circle {
   std::vector<std::string> leaving_;  // what the ranks of the last split will say as they leave
   std::shared_ptr<Store> parents_;    // of a split that uses it: the parent's part of the store
   std::string left_;                  // what this one says there as it leaves
-  bool complete_ = true;  // every rank has been heard; if not, splits are left to NCCL
+  bool complete_ = true;              // every rank has been heard; if not, splits are left to NCCL
 };
 
 }  // namespace tutti::nccl

@@ -87,9 +87,14 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int rank
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids,
                                                         ncclUniqueId* id, ncclConfig_t* config) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommInitRankScalable, (comm, ranks, rank, ids, id, config));
+  if (result != ncclSuccess && result != ncclInProgress) return result;
   // All ranks give the same ids: they meet at the first.
-  return result != ncclSuccess && result != ncclInProgress ? result
-                                                           : making(result, by_id(comm, ranks, id[0], rank, config));
+  if (looks()) {
+    static_cast<void>(guarded([&] {
+      for (int i = 1; i < ids; ++i) withdraw_place(id[i]);
+    }));
+  }
+  return making(result, by_id(comm, ranks, id[0], rank, config));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, const int* list) {
@@ -127,7 +132,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int k
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclComm_t* comm,
                                               ncclConfig_t* config, int flags) {
   constexpr int kAbort = 1;
-  if (looks() && (flags & kAbort) != 0) abort_group(parent, "ncclCommShrink");
+  if (looks() && (flags & kAbort) != 0 && real().ncclCommShrink != nullptr) abort_group(parent, "ncclCommShrink");
   return making(TUTTI_NCCL_PASS(ncclCommShrink, (parent, excluded, count, comm, config, flags)),
                 left(comm, "made by ncclCommShrink"));
 }
@@ -156,7 +161,9 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
-  if (looks()) abort_group(comm, "ncclCommRevoke");
+  // What NCCL refuses changes nothing: flags, and a communicator that has been finalized.
+  const bool goes_on = looks() && flags == 0 && real().ncclCommRevoke != nullptr;
+  if (goes_on && !ends(comm)) abort_group(comm, "ncclCommRevoke");
   return TUTTI_NCCL_PASS(ncclCommRevoke, (comm, flags));
 }
 

@@ -116,4 +116,9 @@ void finalize(ncclComm_t comm) {
   if (!in_background(end, abort)) end();
 }
 
+bool ends(ncclComm_t comm) {
+  const std::shared_ptr<Served> served = find(comm);
+  return served != nullptr && served->pending != nullptr && served->cuda != nullptr;
+}
+
 }  // namespace tutti::nccl

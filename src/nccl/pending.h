@@ -42,5 +42,7 @@ bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served);
 
 // Ends the group of a communicator: here if it blocks, else in the background, and until then it is in progress.
 void finalize(ncclComm_t comm);
+// Whether it is ending in the background.
+bool ends(ncclComm_t comm);
 
 }  // namespace tutti::nccl

@@ -1,7 +1,5 @@
 // What may go wrong between the ranks, and in a process: late ranks, settings of one rank, forks, many ranks. NCCL's
 // own calls must go on as if Tutti were not there.
-#include <dirent.h>
-
 #include <cstring>
 
 #include "nccl_ranks.h"
@@ -27,14 +25,6 @@ void goes_to_nccl(ncclComm_t comm) {
   EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
   EXPECT_EQ(by_nccl(), "AllReduce:4");
   EXPECT_EQ(by_tutti(), "");
-}
-
-int descriptors() {
-  int count = 0;
-  DIR* const folder = ::opendir("/proc/self/fd");
-  while (folder != nullptr && ::readdir(folder) != nullptr) ++count;
-  if (folder != nullptr) ::closedir(folder);
-  return count;
 }
 
 // Far beyond the test's own bound: who waits for it fails.
@@ -121,13 +111,13 @@ TEST(NcclHostile, LargeCommunicatorsCostNothing) {
   run_ranks(1, [](Rank&) {
     wait_for_ever();
     for (const int size : {1, 9, 100'000}) {
-      const int before = descriptors();
+      const int before = open_descriptors();
       ncclUniqueId id{};
       ncclComm_t comm = nullptr;
       ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
-      EXPECT_GT(descriptors(), before);
+      EXPECT_GT(open_descriptors(), before);
       ASSERT_EQ(ncclCommInitRank(&comm, size, id, 0), ncclSuccess);
-      EXPECT_EQ(descriptors(), before) << size;
+      EXPECT_EQ(open_descriptors(), before) << size;
       by_nccl();
       goes_to_nccl(comm);
     }

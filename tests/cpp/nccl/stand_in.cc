@@ -90,6 +90,11 @@ EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniq
   (*comm)->in_progress = 2;
   return ncclInProgress;
 }
+EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId*,
+                                             ncclConfig_t*) {
+  if (ids < 1) return ncclInvalidArgument;
+  return make("CommInitRankScalable", comm, rank, ranks);
+}
 // By its own public names, as NCCL does in places.
 EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, const int*) {
   ncclGroupStart();
@@ -116,6 +121,9 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
   delete comm;
   return record("CommAbort");
+}
+EXPORT ncclResult_t ncclCommRevoke(ncclComm_t, int flags) {
+  return flags == 0 ? record("CommRevoke") : ncclInvalidArgument;
 }
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return record("CommFinalize"); }
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {

@@ -1,0 +1,81 @@
+// Arguments at the edges of NCCL's interface, on communicators that Tutti serves. tests/python/nccl_edges.py asks NCCL
+// itself for those that need none.
+#include "nccl_ranks.h"
+
+namespace nccl_test {
+namespace {
+
+std::array<float, 64> buffer;
+
+void runs_on_tutti(ncclComm_t comm, size_t count) {
+  EXPECT_EQ(ncclAllReduce(buffer.data(), buffer.data(), count, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+  EXPECT_EQ(by_tutti(), "all_reduce:" + std::to_string(count));
+  EXPECT_EQ(by_nccl(), "");
+}
+
+TEST(NcclEdges, SeveralIdsOfOneCommunicator) {
+  run_ranks(2, [](Rank& rank) {
+    const int before = open_descriptors();
+    std::array<ncclUniqueId, 3> ids = {rank.id(), {}, {}};
+    // Rank 1 makes none, so these differ between the ranks: NCCL asks for the same, and the first is.
+    for (std::size_t i = 1; i < ids.size() && rank.rank() == 0; ++i) {
+      ASSERT_EQ(ncclGetUniqueId(&ids[i]), ncclSuccess);
+    }
+    by_nccl();
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(ncclCommInitRankScalable(&comm, 2, rank.rank(), 0, ids.data(), nullptr), ncclInvalidArgument);
+    ASSERT_EQ(ncclCommInitRankScalable(&comm, 2, rank.rank(), 3, ids.data(), nullptr), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "CommInitRankScalable");
+    runs_on_tutti(comm, 3);
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+    EXPECT_EQ(open_descriptors(), before);
+  });
+}
+
+TEST(NcclEdges, WhatNcclRefusesToRevokeGoesOn) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(ncclCommRevoke(comm, 3), ncclInvalidArgument);
+    runs_on_tutti(comm, 1);
+    EXPECT_EQ(ncclCommRevoke(nullptr, 0), ncclSuccess);
+    by_nccl();
+    runs_on_tutti(comm, 2);
+    EXPECT_EQ(ncclCommRevoke(comm, 0), ncclSuccess);
+    EXPECT_EQ(ncclAllReduce(buffer.data(), buffer.data(), 3, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "CommRevoke AllReduce:3");
+  });
+}
+
+// A group that a communicator was given up in keeps what it holds.
+TEST(NcclEdges, DestroyedInsideAGroupOfCalls) {
+  run_ranks(2, [](Rank& rank) {
+    const std::array<ncclComm_t, 2> comms = {rank.communicator(), rank.communicator()};
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    for (const ncclComm_t comm : comms) {
+      EXPECT_EQ(ncclAllReduce(buffer.data(), buffer.data(), 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+    }
+    EXPECT_EQ(ncclCommFinalize(comms[0]), ncclSuccess);
+    EXPECT_EQ(ncclCommDestroy(comms[0]), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:4 all_reduce:4");
+    EXPECT_EQ(by_nccl(), "GroupStart CommFinalize CommDestroy GroupEnd");
+    runs_on_tutti(comms[1], 5);
+  });
+}
+
+TEST(NcclEdges, AnEndWithoutAStartIsNccls) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);  // the stand-in minds nothing
+    EXPECT_EQ(by_nccl(), "GroupEnd");
+    runs_on_tutti(comm, 1);  // at once: no group is open
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    by_nccl();
+    runs_on_tutti(comm, 2);
+  });
+}
+
+}  // namespace
+}  // namespace nccl_test
