@@ -98,6 +98,15 @@ def main() -> None:
     call("ncclRedOpDestroy", 77, None)
     call("ncclCommDeregister", None, None)
     call("ncclMemFree", None)
+    call("ncclMemAlloc", None, size)
+    call("ncclMemAlloc", here, size)
+    call("ncclCommRegister", None, at, size, here)
+    call("ncclCommWindowRegister", None, at, size, here, 0)
+    call("ncclCommWindowDeregister", None, None)
+    call("ncclCommSplit", None, 0, 0, here, None)
+    call("ncclCommSplit", None, -1, 0, None, None)
+    call("ncclCommSuspend", None, 0)
+    call("ncclCommResume", None)
 
     def collectives() -> None:
         for kind, op, root in ((7, 0, 0), (100, 0, 0), (7, 99, 0), (7, 0, -1), (7, 0, 100)):
