@@ -19,6 +19,7 @@
 #include "bootstrap/launch.h"
 #include "device/cpu/kernels.h"
 #include "python/algorithm_bindings.h"
+#include "python/buffer_bindings.h"
 #include "python/communicator_bindings.h"
 #include "python/compile_bindings.h"
 #include "python/device_bindings.h"
@@ -169,6 +170,7 @@ NB_MODULE(_core, m) {
   bind_plan_compiler(m);
   bind_communicator(m);
   bind_algorithms(m);
+  bind_buffers(m);
   bind_devices(m);
   bind_simulator(m);
   bind_templates(m);

@@ -1,0 +1,111 @@
+#include "python/buffer_bindings.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/cpu/arena.h"
+#include "tutti/error.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace tutti {
+namespace {
+
+// Memory of this process's arena. Freed with the object and all arrays of it.
+class ArenaBuffer {
+ public:
+  explicit ArenaBuffer(std::size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) throw_error(ErrorKind::kInvalidArgument, "a buffer has at least one byte");
+    arena_ = process_arena();
+    if (arena_ == nullptr) {
+      throw_error(ErrorKind::kExhausted, "there is no arena of mapped memory here: `tutti doctor` says why");
+    }
+    data_ = arena_->allocate(bytes);
+    if (data_ == nullptr) {
+      throw_error(ErrorKind::kExhausted,
+                  "the arena has no room for " + std::to_string(bytes) + " bytes: TUTTI_ARENA_BYTES sets its size");
+    }
+  }
+  ~ArenaBuffer() { arena_->deallocate(data_); }
+  ArenaBuffer(const ArenaBuffer&) = delete;
+  ArenaBuffer& operator=(const ArenaBuffer&) = delete;
+
+  void* data() const noexcept { return data_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  Arena* arena_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+nb::dlpack::dtype dlpack_type(const std::string& name) {
+  using Code = nb::dlpack::dtype_code;
+  struct Row {
+    const char* name;
+    Code code;
+    std::uint8_t bits;
+  };
+  // 8-bit floats have codes in new versions of DLPack only: as bytes, to be viewed as what they are.
+  static constexpr Row kRows[] = {
+      {"bool", Code::Bool, 8},        {"uint8", Code::UInt, 8},         {"uint16", Code::UInt, 16},
+      {"uint32", Code::UInt, 32},     {"uint64", Code::UInt, 64},       {"int8", Code::Int, 8},
+      {"int16", Code::Int, 16},       {"int32", Code::Int, 32},         {"int64", Code::Int, 64},
+      {"float16", Code::Float, 16},   {"float32", Code::Float, 32},     {"float64", Code::Float, 64},
+      {"bfloat16", Code::Bfloat, 16}, {"complex64", Code::Complex, 64}, {"complex128", Code::Complex, 128}};
+  for (const Row& row : kRows) {
+    if (name == row.name) return {static_cast<std::uint8_t>(row.code), row.bits, 1};
+  }
+  throw_error(ErrorKind::kUnsupported, "DLPack has no element type '" + name + "': take uint8 and view it as another");
+}
+
+nb::object to_dlpack(nb::handle_t<ArenaBuffer> self, const std::string& dtype, std::vector<std::size_t> shape,
+                     const std::vector<std::int64_t>& strides) {
+  const ArenaBuffer& buffer = *nb::inst_ptr<ArenaBuffer>(self);
+  const nb::dlpack::dtype type = dlpack_type(dtype);
+  const std::size_t element = type.bits / 8;
+  if (shape.empty()) shape = {buffer.bytes() / element};
+  if (!strides.empty() && strides.size() != shape.size()) {
+    throw_error(ErrorKind::kInvalidArgument, "shape and strides differ in length");
+  }
+  std::size_t last = 0;  // the element furthest from the first
+  std::int64_t step = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    const std::int64_t stride = strides.empty() ? step : strides[d];
+    if (stride < 0) throw_error(ErrorKind::kInvalidArgument, "strides are not negative here");
+    if (shape[d] == 0) throw_error(ErrorKind::kInvalidArgument, "the shape has a dimension of 0");
+    last += (shape[d] - 1) * static_cast<std::size_t>(stride);
+    step *= static_cast<std::int64_t>(shape[d]);
+  }
+  if ((last + 1) * element > buffer.bytes()) {
+    throw_error(ErrorKind::kInvalidArgument, "this shape needs " + std::to_string((last + 1) * element) +
+                                                 " bytes, the buffer has " + std::to_string(buffer.bytes()));
+  }
+  const nb::ndarray<> array(buffer.data(), shape.size(), shape.data(), self, strides.empty() ? nullptr : strides.data(),
+                            type, nb::device::cpu::value);
+  return nb::cast(array);
+}
+
+}  // namespace
+
+void bind_buffers(nb::module_& m) {
+  nb::class_<ArenaBuffer>(m, "ArenaBuffer")
+      .def(nb::init<std::size_t>(), "bytes"_a)
+      .def_prop_ro("address", [](const ArenaBuffer& b) { return reinterpret_cast<std::uintptr_t>(b.data()); })
+      .def_prop_ro("bytes", &ArenaBuffer::bytes)
+      .def("to_dlpack", &to_dlpack, "dtype"_a, "shape"_a, "strides"_a)
+      .def("numpy", [](nb::handle_t<ArenaBuffer> self) {
+        const ArenaBuffer& buffer = *nb::inst_ptr<ArenaBuffer>(self);
+        const std::size_t bytes = buffer.bytes();
+        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.data(), {bytes}, self);
+      });
+}
+
+}  // namespace tutti
