@@ -23,8 +23,14 @@ class Device {
   virtual void* allocate(std::size_t bytes) = 0;  // throws Error(kExhausted)
   virtual void deallocate(void* data, std::size_t bytes) noexcept = 0;
 
-  // Between memory of the device and of the host, or within one; done when it returns.
-  virtual void copy(void* dst, const void* src, std::size_t bytes) const noexcept = 0;
+  // Between memory of the device and of the host, or within one; done when it returns. Throws Error(kInternal).
+  virtual void copy(void* dst, const void* src, std::size_t bytes) const = 0;
+
+  // Memory of device `index` (-1: the current one) that groups can register, with undefined contents; freed with its
+  // last share. Throws Error(kExhausted), or Error(kUnsupported) where devices of this kind have none.
+  virtual std::shared_ptr<std::byte> make_memory(std::size_t /*bytes*/, int /*index*/) {
+    throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no memory that can be registered");
+  }
 
   // What there is of such devices here. Throws nothing for what it finds.
   virtual CudaReport report() { return {}; }

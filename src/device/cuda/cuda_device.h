@@ -10,7 +10,7 @@ class CudaMemoryDevice : public Device {
   std::string_view name() const noexcept override { return "cuda"; }
   void* allocate(std::size_t bytes) override;
   void deallocate(void* data, std::size_t bytes) noexcept override;
-  void copy(void* dst, const void* src, std::size_t bytes) const noexcept override;
+  void copy(void* dst, const void* src, std::size_t bytes) const override;
   CudaReport report() override;  // cuda_report.cc
 };
 
