@@ -1,4 +1,4 @@
-// Device memory that all ranks of a CudaCommunicator map.
+// Device memory that all ranks of a CudaCommunicator map, and that they can register.
 //
 // Ownership: what allocate() and register_memory() return is shared; the communicator outlives it. Thread rule: any
 // thread.
@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace tutti {
 
@@ -44,5 +45,11 @@ struct CudaRange {
   void* data = nullptr;
   std::size_t bytes = 0;
 };
+
+// Memory of one GPU (-1: the current one) that any group can register, with undefined contents. Its last share waits
+// for the device and frees it. Throws Error(kUnsupported) without the plug-in or a GPU, Error(kExhausted).
+std::shared_ptr<std::byte> make_cuda_memory(std::size_t bytes, int device = -1);
+// Within such memory, or between it and the host's; done when it returns. Throws Error(kInternal).
+void copy_cuda_memory(void* to, const void* from, std::size_t bytes);
 
 }  // namespace tutti

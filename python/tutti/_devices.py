@@ -55,9 +55,12 @@ def stream_handle(stream: Any) -> int | None:
 
 
 def take(
-    devices: _core.DeviceCommunicator, array: Any, which: str, written: bool, stream: int
+    devices: _core.DeviceCommunicator | None, array: Any, which: str, written: bool, stream: int
 ) -> _core.DeviceArray | None:
-    """The memory of an array, ordered before ``stream``; None of None. ``ValueError`` if it cannot be taken."""
+    """The memory of an array, ordered before ``stream``; None of None. ``ValueError`` if it cannot be taken.
+
+    ``devices`` waits for streams; without, what names one of its own cannot be taken.
+    """
     if array is None:
         return None
     if hasattr(array, "__dlpack__"):
@@ -80,6 +83,8 @@ def take(
         raise ValueError(f"the {which} is not contiguous: pass a contiguous copy")
     device = _device_of(array)
     if interface.get("stream") is not None:
+        if devices is None:
+            raise ValueError(f"the {which} has a stream of its own: pass an array with DLPack")
         devices.synchronize(device, int(interface["stream"]))
     return _core.DeviceArray.from_address(int(address or 0), prod(shape), _NAMES[dtype.name], device, array)
 

@@ -82,6 +82,13 @@ std::string CudaCommunicator::library() { return registry(config_from_environmen
 
 void CudaCommunicator::load() { static_cast<void>(device_of_kind("cuda")); }
 
+std::shared_ptr<std::byte> make_cuda_memory(std::size_t bytes, int device) {
+  if (bytes == 0) throw_error(ErrorKind::kInvalidArgument, "a buffer has at least one byte");
+  return device_of_kind("cuda").make_memory(bytes, device);
+}
+
+void copy_cuda_memory(void* to, const void* from, std::size_t bytes) { device_of_kind("cuda").copy(to, from, bytes); }
+
 CudaReport cuda_report() {
   try {
     return device_of_kind("cuda").report();

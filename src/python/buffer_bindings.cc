@@ -6,10 +6,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "device/cpu/arena.h"
+#include "tutti/cuda_memory.h"
+#include "tutti/device_communicator.h"
 #include "tutti/error.h"
 
 namespace nb = nanobind;
@@ -39,11 +42,46 @@ class ArenaBuffer {
 
   void* data() const noexcept { return data_; }
   std::size_t bytes() const noexcept { return bytes_; }
+  int device() const noexcept { return 0; }
+  static constexpr int kDeviceType = nb::device::cpu::value;
 
  private:
   Arena* arena_ = nullptr;
   void* data_ = nullptr;
   std::size_t bytes_;
+};
+
+// Memory of a GPU. Freed likewise.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(std::size_t bytes, int device)
+      : memory_(make_cuda_memory(bytes, device)),
+        bytes_(bytes),
+        device_(device >= 0 ? device : device_of("cuda", memory_.get()).value_or(0)) {}
+  ~DeviceBuffer() {
+    // It waits for the device, where a kernel may wait for one that another thread of Python's has yet to launch.
+    const nb::gil_scoped_release released;
+    memory_.reset();
+  }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  void* data() const noexcept { return memory_.get(); }
+  std::size_t bytes() const noexcept { return bytes_; }
+  int device() const noexcept { return device_; }
+  static constexpr int kDeviceType = nb::device::cuda::value;
+
+  // From memory of the host or of a GPU.
+  void copy(std::uintptr_t address, std::size_t bytes) {
+    if (bytes > bytes_) throw_error(ErrorKind::kInvalidArgument, "more bytes than the buffer has");
+    const nb::gil_scoped_release released;
+    copy_cuda_memory(memory_.get(), reinterpret_cast<const void*>(address), bytes);
+  }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  std::size_t bytes_;
+  int device_;
 };
 
 nb::dlpack::dtype dlpack_type(const std::string& name) {
@@ -66,9 +104,10 @@ nb::dlpack::dtype dlpack_type(const std::string& name) {
   throw_error(ErrorKind::kUnsupported, "DLPack has no element type '" + name + "': take uint8 and view it as another");
 }
 
-nb::object to_dlpack(nb::handle_t<ArenaBuffer> self, const std::string& dtype, std::vector<std::size_t> shape,
+template <class Buffer>
+nb::object to_dlpack(nb::handle_t<Buffer> self, const std::string& dtype, std::vector<std::size_t> shape,
                      const std::vector<std::int64_t>& strides) {
-  const ArenaBuffer& buffer = *nb::inst_ptr<ArenaBuffer>(self);
+  const Buffer& buffer = *nb::inst_ptr<Buffer>(self);
   const nb::dlpack::dtype type = dlpack_type(dtype);
   const std::size_t element = type.bits / 8;
   if (shape.empty()) shape = {buffer.bytes() / element};
@@ -89,23 +128,34 @@ nb::object to_dlpack(nb::handle_t<ArenaBuffer> self, const std::string& dtype, s
                                                  " bytes, the buffer has " + std::to_string(buffer.bytes()));
   }
   const nb::ndarray<> array(buffer.data(), shape.size(), shape.data(), self, strides.empty() ? nullptr : strides.data(),
-                            type, nb::device::cpu::value);
+                            type, Buffer::kDeviceType, buffer.device());
   return nb::cast(array);
+}
+
+// What both have.
+template <class Buffer>
+nb::class_<Buffer> bind_buffer(nb::module_& m, const char* name) {
+  nb::class_<Buffer> buffer(m, name);
+  buffer.def_prop_ro("address", [](const Buffer& b) { return reinterpret_cast<std::uintptr_t>(b.data()); })
+      .def_prop_ro("bytes", &Buffer::bytes)
+      .def_prop_ro("device", &Buffer::device)
+      .def("to_dlpack", &to_dlpack<Buffer>, "dtype"_a, "shape"_a, "strides"_a);
+  return buffer;
 }
 
 }  // namespace
 
 void bind_buffers(nb::module_& m) {
-  nb::class_<ArenaBuffer>(m, "ArenaBuffer")
+  bind_buffer<ArenaBuffer>(m, "ArenaBuffer")
       .def(nb::init<std::size_t>(), "bytes"_a)
-      .def_prop_ro("address", [](const ArenaBuffer& b) { return reinterpret_cast<std::uintptr_t>(b.data()); })
-      .def_prop_ro("bytes", &ArenaBuffer::bytes)
-      .def("to_dlpack", &to_dlpack, "dtype"_a, "shape"_a, "strides"_a)
       .def("numpy", [](nb::handle_t<ArenaBuffer> self) {
         const ArenaBuffer& buffer = *nb::inst_ptr<ArenaBuffer>(self);
         const std::size_t bytes = buffer.bytes();
         return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(buffer.data(), {bytes}, self);
       });
+  bind_buffer<DeviceBuffer>(m, "DeviceBuffer")
+      .def(nb::init<std::size_t, int>(), "bytes"_a, "device"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("copy", &DeviceBuffer::copy, "address"_a, "bytes"_a);
 }
 
 }  // namespace tutti

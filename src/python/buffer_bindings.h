@@ -1,4 +1,5 @@
-// Memory that all ranks of this host map, as arrays of Python: what python/tutti/algorithms/buffers.py stands on.
+// Memory that all ranks map, of this host or of a GPU, as Python's arrays take it: what
+// python/tutti/algorithms/buffers.py stands on.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -337,6 +337,12 @@ def buffers(comm: tutti.Communicator) -> None:
     floats += 1  # lives as long as an array of it does
     copy = tutti.RawBuffer.from_dlpack(floats)
     check(copy.numpy(np.float32), np.full(1024, 4.0))
+    on_gpu = tutti.RawGpuBuffer(16)
+    assert on_gpu.bytes() == 16
+    if on_gpu.__dlpack_device__()[0] != 1:
+        return  # test_cuda_communicator.py goes on
+    on_gpu.numpy()[:] = 5
+    check(tutti.RawGpuBuffer.from_dlpack(on_gpu).numpy(), np.full(16, 5, np.uint8))
     shared = tutti.GpuBuffer((3, 5), dtype=np.int64)
     shared[:] = comm.rank
     comm.all_reduce(shared)

@@ -172,5 +172,33 @@ def kernels(comm: tutti.Communicator) -> None:
     torch.cuda.synchronize()
 
 
+def buffers(comm: tutti.Communicator) -> None:
+    """Memory of the current GPU by DLPack: it lives as long as an array of it does."""
+    device = torch.cuda.current_device()
+    buffer = tutti.RawGpuBuffer(4 << 20)
+    assert (buffer.bytes(), buffer.device_id(), buffer.__dlpack_device__()) == (4 << 20, device, (2, device))
+    x = torch.utils.dlpack.from_dlpack(buffer.to_dlpack(data_type=str(torch.bfloat16)))
+    assert x.device == torch.device("cuda", device) and x.data_ptr() == buffer.data() and x.numel() == 2 << 20
+    square = torch.utils.dlpack.from_dlpack(buffer.to_dlpack("torch.float32", (4, 4), (8, 1)))
+    assert square.stride() == (8, 1)
+    del buffer, square
+    x.fill_(comm.rank + 1)
+    comm.all_reduce(x, stream=torch.cuda.current_stream())
+    assert torch.equal(x, torch.full_like(x, comm.size * (comm.size + 1) / 2))
+    for array in (x[:1000], x[:1000].cpu().view(torch.int16).numpy()):
+        copy = torch.from_dlpack(tutti.RawGpuBuffer.from_dlpack(array))
+        assert torch.equal(copy.view(torch.bfloat16), x[:1000])
+    assert tutti.RawGpuBuffer.from_dlpack(np.empty(0, np.uint8)).bytes() == 1
+    given = tutti.RawGpuBuffer.from_dlpack(np.full(64, comm.rank, np.uint8))
+    comm.all_reduce(given, op="max")  # bytes
+    assert torch.from_dlpack(given).eq(comm.size - 1).all()
+    try:
+        given.numpy()
+    except ValueError as error:
+        assert "on a GPU" in str(error)
+    else:
+        raise AssertionError("NumPy took memory of a GPU")
+
+
 if __name__ == "__main__":
     run_apart(globals(), timeout=60, prepare=lambda rank: torch.cuda.set_device(rank % torch.cuda.device_count()))

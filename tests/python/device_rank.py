@@ -131,6 +131,31 @@ def ordered(comm: tutti.Communicator) -> None:
         assert part.streams == [asked], (part.streams, asked)
 
 
+def buffers(comm: tutti.Communicator) -> None:
+    """RawGpuBuffer, whose memory the plug-in gives."""
+
+    def view(buffer: tutti.RawGpuBuffer) -> Any:
+        return np.ctypeslib.as_array((ctypes.c_uint8 * buffer.bytes()).from_address(buffer.data()))
+
+    buffer = tutti.RawGpuBuffer(100)
+    assert (buffer.bytes(), len(buffer), buffer.device_id(), buffer.__dlpack_device__()) == (100, 100, 0, (2, 0))
+    view(buffer)[:] = comm.rank + 1
+    comm.all_reduce(buffer, op="max")
+    assert (view(buffer) == comm.size).all()
+    capsule = buffer.to_dlpack("float32", (5, 5))
+    kept = tutti._core.DeviceArray.from_dlpack(capsule, "array", True)
+    assert (kept.address, kept.nbytes, kept.dtype, kept.device) == (buffer.data(), 100, "f32", 0)
+    for source in (buffer, ByDlpack(view(buffer)), view(buffer)):
+        copy = tutti.RawGpuBuffer.from_dlpack(source)
+        assert copy.data() != buffer.data() and (view(copy) == comm.size).all()
+    refused(lambda: buffer.numpy(), ValueError, "on a GPU")
+    refused(lambda: np.asarray(buffer), ValueError, "on a GPU")
+    refused(lambda: tutti.RawBuffer.from_dlpack(buffer), ValueError, "on a GPU")
+    refused(lambda: buffer.to_dlpack("float64", (100,)), ValueError, "needs 800 bytes")
+    refused(lambda: tutti.RawGpuBuffer(0), ValueError, "at least one byte")
+    refused(lambda: tutti.GpuBuffer((2, 3)), ImportError, "CuPy")
+
+
 def producers(comm: tutti.Communicator) -> None:
     """The stream that an interface names is waited for, whatever the group has made so far."""
     failed = ByInterface(np.ones(3, np.float32), stream=0xFA11)  # of the plug-in: what made the array has failed

@@ -89,7 +89,7 @@ def beside_torch(ctx: Context) -> list[list[float]]:
         out = torch.empty_like(tensor)
         algorithm.execute(group, tensor, out, accum_dtype=tutti.utils.torch_dtype_to_mscclpp_dtype(dtype))
         results.append(sorted(set(out.float().tolist())))
-    buffer = tutti.RawGpuBuffer(2 << 10)
+    buffer = tutti.RawBuffer(2 << 10)
     mapped = torch.utils.dlpack.from_dlpack(buffer.to_dlpack(data_type=str(torch.bfloat16)))
     assert mapped.dtype == torch.bfloat16 and mapped.shape == (1024,) and tutti.is_mapped(mapped)
     mapped.fill_(1)

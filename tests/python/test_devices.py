@@ -26,7 +26,7 @@ def test_collectives_and_messages(plugin: str, ranks: int) -> None:
     launch(ranks, "every_collective", "messages", "ordered", script=RANK, env_of=lambda _: environment)
 
 
-@pytest.mark.parametrize("task", ["refusals", "algorithms", "aborted", "captures", "producers", "forgotten"])
+@pytest.mark.parametrize("task", ["refusals", "algorithms", "aborted", "captures", "producers", "forgotten", "buffers"])
 def test_beside_them(plugin: str, task: str) -> None:
     launch(2, task, script=RANK, env_of=lambda _: {"TUTTI_PLUGIN_PATH": plugin})
 

@@ -1,8 +1,10 @@
-"""Memory that all ranks of the host map, and the addresses of arrays."""
+"""Memory that all ranks of the host map, of the host or of a GPU, and the addresses of arrays."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
+import importlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,7 +27,7 @@ class RawBuffer:
 
     def __init__(self, nelems: int, granularity: object = None) -> None:
         """``granularity`` is taken for the sake of programs written for MSCCL++ and means nothing here."""
-        self._buffer = _core.ArenaBuffer(nelems)
+        self._buffer: _core.ArenaBuffer | _core.DeviceBuffer = _core.ArenaBuffer(nelems)
 
     @classmethod
     def from_dlpack(cls, array: Any) -> RawBuffer:
@@ -49,11 +51,12 @@ class RawBuffer:
         return self._buffer.bytes
 
     def device_id(self) -> int:
-        """0: main memory."""
-        return 0
+        """Which GPU; 0 for main memory."""
+        return self._buffer.device
 
     def numpy(self, dtype: Any = np.uint8, shape: int | tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
         """A NumPy array over it, of all elements that fit or of ``shape``."""
+        assert isinstance(self._buffer, _core.ArenaBuffer)
         size = np.dtype(dtype).itemsize
         whole = self._buffer.numpy()
         if shape is None:
@@ -86,13 +89,63 @@ class RawBuffer:
         return self._buffer.bytes
 
 
-RawGpuBuffer = RawBuffer  # by the name that programs for MSCCL++ use
+@functools.cache
+def _gpu_is_here() -> bool:
+    return bool(_core.cuda_report()["devices"])
+
+
+class RawGpuBuffer(RawBuffer):
+    """``nelems`` bytes of a GPU, of ``device`` or the current one; without a GPU in main memory, as :class:`RawBuffer`.
+
+    To whoever takes DLPack it is an array of bytes there; :meth:`to_dlpack` gives it another type and shape. Groups can
+    register it. The memory lives as long as the buffer or an array of it does, and its end waits for the device.
+
+    Raises ``RuntimeError`` if there is no room.
+    """
+
+    def __init__(self, nelems: int, granularity: object = None, device: int | None = None) -> None:
+        """``granularity`` is taken for the sake of programs written for MSCCL++ and means nothing here."""
+        if not _gpu_is_here():
+            super().__init__(nelems)
+            return
+        self._buffer = _core.DeviceBuffer(nelems, -1 if device is None else device)
+
+    @classmethod
+    def from_dlpack(cls, array: Any) -> RawGpuBuffer:
+        """A buffer with the contents of a C-contiguous array in main memory or on a GPU; done when it returns."""
+        from tutti._devices import lies_on_device, take
+
+        if not _gpu_is_here():
+            buffer = super().from_dlpack(array)
+            assert isinstance(buffer, cls)
+            return buffer
+        if lies_on_device(array):
+            source = take(None, array, "array", False, 0)
+            assert source is not None
+            address, count, device = source.address, source.nbytes, source.device
+        else:
+            (address, count), device = memory_of(array, "array"), -1
+        buffer = cls(max(1, count), device=device)
+        assert isinstance(buffer._buffer, _core.DeviceBuffer)
+        buffer._buffer.copy(address, count)
+        return buffer
+
+    def numpy(self, dtype: Any = np.uint8, shape: int | tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
+        """As :meth:`RawBuffer.numpy` in main memory. ``ValueError`` on a GPU."""
+        if isinstance(self._buffer, _core.DeviceBuffer):
+            raise ValueError("the buffer is on a GPU, where NumPy has no arrays: take it by DLPack (torch, CuPy)")
+        return super().numpy(dtype, shape)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        on_gpu = isinstance(self._buffer, _core.DeviceBuffer)
+        return (2, self._buffer.device) if on_gpu else (1, 0)  # kDLCUDA, kDLCPU
 
 
 class GpuBuffer(np.ndarray[Any, Any]):
-    """A NumPy array in memory that all ranks of the host map: ``GpuBuffer(shape, dtype)`` makes one.
+    """An array in memory that the other ranks can map: ``GpuBuffer(shape, dtype)`` makes one.
 
-    The name is that of programs written for MSCCL++, where it is memory of a GPU.
+    The name is that of programs written for MSCCL++. Where there is a GPU it is a CuPy array on the current one, made
+    of a :class:`RawGpuBuffer`; without, a NumPy array in memory that all ranks of the host map.
     """
 
     def __new__(
@@ -103,7 +156,7 @@ class GpuBuffer(np.ndarray[Any, Any]):
         order: Any = "C",
         granularity: object = None,
     ) -> Any:
-        """As ``numpy.ndarray``; ``ValueError`` for a shape with a dimension below 1."""
+        """As ``numpy.ndarray``; ``ValueError`` for a shape with a dimension below 1, ``ImportError`` without CuPy."""
         if isinstance(shape, int):
             shape = (shape,)
         try:
@@ -112,8 +165,17 @@ class GpuBuffer(np.ndarray[Any, Any]):
             raise ValueError("the shape is an integer or a tuple of them") from None
         if any(size <= 0 for size in sizes):
             raise ValueError(f"every dimension is at least 1, not {sizes}")
-        buffer = RawBuffer(int(np.prod(sizes)) * np.dtype(dtype).itemsize)
-        return np.ndarray(sizes, dtype=dtype, buffer=buffer.numpy(), strides=strides, order=order)
+        count = int(np.prod(sizes)) * np.dtype(dtype).itemsize
+        if not _gpu_is_here():
+            memory = RawBuffer(count).numpy()
+            return np.ndarray(sizes, dtype=dtype, buffer=memory, strides=strides, order=order)
+        try:
+            cupy = importlib.import_module("cupy")
+        except ImportError:
+            raise ImportError("GpuBuffer is an array of CuPy's on a GPU: install it, or take RawGpuBuffer") from None
+        raw = RawGpuBuffer(count)
+        memory = cupy.cuda.UnownedMemory(raw.data(), count, raw, raw.device_id())
+        return cupy.ndarray(sizes, dtype, cupy.cuda.MemoryPointer(memory, 0), strides=strides, order=order)
 
 
 def _torch_memory(tensor: Any, what: str) -> tuple[int, int]:
@@ -130,6 +192,8 @@ def memory_of(buffer: Any, what: str) -> tuple[int, int]:
     Raises ``ValueError`` if it lies elsewhere or is not C-contiguous, ``TypeError`` if it is none.
     """
     if isinstance(buffer, RawBuffer):
+        if buffer.__dlpack_device__()[0] != 1:
+            raise ValueError(f"the {what} is on a GPU, not in main memory")
         return buffer.data(), buffer.bytes()
     if isinstance(buffer, np.ndarray):
         if not buffer.flags.c_contiguous:

@@ -6,22 +6,27 @@
 #include "communicator/cuda/stream_order.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/pool_memory.h"
 #include "device/registry.h"
 
 namespace tutti::cuda {
 namespace {
 
+// How many there are. Throws Error(kUnsupported) if none can be used.
+int require_device() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return count;
+  static_cast<void>(cudaGetLastError());
+  throw_error(ErrorKind::kUnsupported, std::string("no CUDA device is usable here: ") +
+                                           (error != cudaSuccess ? cudaGetErrorString(error) : "none found"));
+}
+
 class CudaDevice final : public CudaMemoryDevice {
  public:
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {
-    int count = 0;
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0) {
-      static_cast<void>(cudaGetLastError());
-      throw_error(ErrorKind::kUnsupported, std::string("no CUDA device is usable here: ") +
-                                               (error != cudaSuccess ? cudaGetErrorString(error) : "none found"));
-    }
+    const int count = require_device();
     int device = options.device;
     if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     if (device >= count) {
@@ -31,6 +36,12 @@ class CudaDevice final : public CudaMemoryDevice {
     // Freeing waits for the device: not where a pending message may wait for what is made here.
     if (!options.messages_only) release_retired();
     return std::make_shared<CudaCommunicatorImpl>(store, id, rank, size, options, device);
+  }
+
+  std::shared_ptr<std::byte> make_memory(std::size_t bytes, int device) override {
+    require_device();
+    if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    return make_pool_memory(device, bytes);
   }
 
   int index_of(const void* address) noexcept override {

@@ -1,8 +1,8 @@
-// Memory for PyTorch's pools (CUDAPluggableAllocator): made with descriptors, so that any process can map what is
-// registered of it.
-//
-// C functions that libtutti_cuda.so exports. Ownership: the caller frees what it allocates; what a peer maps lives on
-// until it is unmapped there. Thread rule: any thread. PyTorch allocates while it captures, hence the relaxed mode.
+// Made with descriptors, so that any process can map what is registered of it. For PyTorch's pools
+// (CUDAPluggableAllocator) libtutti_cuda.so exports two C functions: the caller frees what it allocates. PyTorch
+// allocates while it captures, hence the relaxed mode.
+#include "device/cuda/pool_memory.h"
+
 #include <cuda_runtime_api.h>
 #include <sys/types.h>
 
@@ -30,33 +30,21 @@ Pool& pool() {
   return *instance;
 }
 
-}  // namespace
-}  // namespace tutti::cuda
-
-// Null when there is none: PyTorch then frees what it has cached, tries again, and raises its own error.
-extern "C" __attribute__((visibility("default"))) void* tutti_cuda_pool_malloc(ssize_t bytes, int device,
-                                                                               cudaStream_t /*stream*/) noexcept {
-  using namespace tutti::cuda;
-  if (bytes <= 0) return nullptr;
-  try {
-    const RelaxedCapture relaxed;
-    const DeviceGuard guard(device);
-    check_cuda(cudaFree(nullptr), "cudaFree");  // makes the device's primary context
-    std::shared_ptr<SharedMemory> memory = make_unset_device_memory(device, static_cast<std::size_t>(bytes));
-    void* const data = memory->data();
-    const std::lock_guard lock(pool().mutex);
-    pool().memory.emplace(data, std::move(memory));
-    return data;
-  } catch (const std::exception&) {
-    return nullptr;
-  }
+// Throws Error.
+void* allocate(int device, std::size_t bytes) {
+  const RelaxedCapture relaxed;
+  const DeviceGuard guard(device);
+  check_cuda(cudaFree(nullptr), "cudaFree");  // makes the device's primary context
+  std::shared_ptr<SharedMemory> memory = make_unset_device_memory(device, bytes);
+  void* const data = memory->data();
+  const std::lock_guard lock(pool().mutex);
+  pool().memory.emplace(data, std::move(memory));
+  return data;
 }
 
-// PyTorch gives memory back that work under way may still use, and counts on cudaFree to wait for it; unmapping does
+// Who gives memory back may have work under way that uses it, and counts on cudaFree to wait for that; unmapping does
 // not. Where the device cannot be awaited (it has failed, or the process ends), the memory is kept.
-extern "C" __attribute__((visibility("default"))) void tutti_cuda_pool_free(void* data, ssize_t /*bytes*/, int device,
-                                                                            cudaStream_t /*stream*/) noexcept {
-  using namespace tutti::cuda;
+void deallocate(void* data, int device) noexcept {
   std::shared_ptr<SharedMemory> memory;
   const auto take = [&] {
     const std::lock_guard lock(pool().mutex);
@@ -75,4 +63,28 @@ extern "C" __attribute__((visibility("default"))) void tutti_cuda_pool_free(void
     const std::lock_guard lock(pool().mutex);
     pool().kept.push_back(std::move(memory));
   }
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> make_pool_memory(int device, std::size_t bytes) {
+  return {static_cast<std::byte*>(allocate(device, bytes)), [device](std::byte* data) { deallocate(data, device); }};
+}
+
+}  // namespace tutti::cuda
+
+// Null when there is none: PyTorch then frees what it has cached, tries again, and raises its own error.
+extern "C" __attribute__((visibility("default"))) void* tutti_cuda_pool_malloc(ssize_t bytes, int device,
+                                                                               cudaStream_t /*stream*/) noexcept {
+  if (bytes <= 0) return nullptr;
+  try {
+    return tutti::cuda::allocate(device, static_cast<std::size_t>(bytes));
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+extern "C" __attribute__((visibility("default"))) void tutti_cuda_pool_free(void* data, ssize_t /*bytes*/, int device,
+                                                                            cudaStream_t /*stream*/) noexcept {
+  tutti::cuda::deallocate(data, device);
 }

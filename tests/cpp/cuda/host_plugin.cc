@@ -140,6 +140,15 @@ class HostDevice final : public test::BareDevice {
     if (fails(stream)) throw_error(ErrorKind::kInternal, "what made the array has failed");
   }
   void copy(void* dst, const void* src, std::size_t bytes) const noexcept override { std::memcpy(dst, src, bytes); }
+  CudaReport report() override {
+    CudaReport report;
+    report.devices.resize(1);
+    report.devices.front().name = "the host";
+    return report;
+  }
+  std::shared_ptr<std::byte> make_memory(std::size_t bytes, int) override {
+    return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+  }
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {
     static_cast<void>(load_plans(options.plan_path, size, cache_folder(*options.config)));
