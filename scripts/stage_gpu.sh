@@ -6,7 +6,8 @@ cd "$(dirname "$0")/.."
 dir=$1
 mkdir -p "$dir"
 for file in $(find build/cuda -name 'tutti_gpu*test' -type f) build/cuda/bench/cuda/cuda_bench \
-  build/cuda/bench/cuda/cuda_{plans,sharing,serving}_bench build/cuda/libtutti_cuda.so; do
+  build/cuda/bench/cuda/cuda_{plans,sharing,serving}_bench build/cuda/libtutti_cuda.so \
+  build/cuda/python/tutti/libtutti_nccl.so build/cuda/tests/cpp/nccl/libnccl_stand_in.so; do
   cp "$file" "$dir/"
 done
 mkdir -p "$dir/delayed"

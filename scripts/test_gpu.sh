@@ -67,6 +67,7 @@ if wants cpp; then
     echo "=== delayed/libtutti_cuda.so is not here: the run with delays is left out (cmake --build ... --target tutti_cuda_delayed)"
   fi
   step processes 60 "$(find_program tutti_gpu_process_test)"
+  TUTTI_TEST_STAND_IN=$(find "$dir" -name libnccl_stand_in.so | head -1) step nccl 150 "$(find_program tutti_gpu_nccl_test)"
   step one_kernel 30 "$(find_program tutti_gpu_one_kernel_test)"
 fi
 python=${TUTTI_TEST_PYTHON:-}

@@ -1,5 +1,6 @@
 // Ranks of a program of NCCL's as processes of their own: forked by a test that has used nothing yet, so that each
-// reads the environment for itself. Links the library under NCCL's name; a stand-in is the real one.
+// reads the environment for itself. Links the library under NCCL's name; a stand-in is the real one. Above a fake
+// plug-in or, on GPUs, the real one.
 #pragma once
 
 #include <dirent.h>
@@ -42,19 +43,26 @@ inline int open_descriptors() {
   if (folder != nullptr) ::closedir(folder);
   return count;
 }
-inline std::string by_nccl() { return taken(STAND_IN_NCCL, "stand_in_take"); }
-inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
+// Beside the program if it has been moved.
+inline const char* stand_in() {
+  const char* const said = std::getenv("TUTTI_TEST_STAND_IN");
+  return said != nullptr ? said : STAND_IN_NCCL;
+}
+inline std::string by_nccl() { return taken(stand_in(), "stand_in_take"); }
 // The device of communicators that this thread makes from now on.
 inline void on_device(int number) {
-  void* const handle = ::dlopen(STAND_IN_NCCL, RTLD_NOW | RTLD_LOCAL);
+  void* const handle = ::dlopen(stand_in(), RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(::dlsym(handle, "stand_in_device"))(number);
   ::dlclose(handle);
 }
+#ifdef FAKE_PLUGIN
+inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
 // Whether the thread that the last group formed on blocks signals, and whether a thread forms or ends one now.
 inline bool blocked_signals() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_blocks_signals") == "yes"; }
 inline bool tutti_works() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_works") == "yes"; }
 // Every group of Tutti's in this process has failed from now on.
 inline void fail_tutti() { taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_fails"); }
+#endif
 
 class Rank {
  public:
@@ -102,8 +110,10 @@ inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
     if (child == 0) {
       ::alarm(100);
       ::setenv("TUTTI_NCCL", "1", 1);
-      ::setenv("TUTTI_NCCL_LIB_PATH", STAND_IN_NCCL, 1);
+      ::setenv("TUTTI_NCCL_LIB_PATH", stand_in(), 1);
+#ifdef FAKE_PLUGIN
       ::setenv("TUTTI_PLUGIN_PATH", FAKE_PLUGIN, 1);
+#endif
       Rank rank(r, size, pipes);
       body(rank);
       std::fflush(nullptr);

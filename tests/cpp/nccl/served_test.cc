@@ -270,7 +270,7 @@ TEST(NcclServed, TwoCommunicatorsInTwoThreads) {
 TEST(NcclServed, AliasesOfMscclppCount) {
   run_ranks(2, [](Rank& rank) {
     ::unsetenv("TUTTI_NCCL_LIB_PATH");
-    ::setenv("MSCCLPP_NCCL_LIB_PATH", STAND_IN_NCCL, 1);
+    ::setenv("MSCCLPP_NCCL_LIB_PATH", stand_in(), 1);
     ::setenv("MSCCLPP_FORCE_NCCL_FALLBACK_OPERATION", "allgather,broadcast", 1);
     const ncclComm_t comm = rank.communicator();
     EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
