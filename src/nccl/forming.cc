@@ -105,6 +105,7 @@ Given given_to(ncclComm_t comm) noexcept {
 
 std::string refusal_of(ncclComm_t comm, int rank, int size, int& device) noexcept try {
   if (!settings().problem.empty()) return settings().problem;
+  if (std::string problem = peer_access_problem(); !problem.empty()) return problem;
   if (forked_child()) return "Tutti was used before fork()";
   ncclResult_t state = ncclSuccess;
   int its_rank = -1, its_size = 0;

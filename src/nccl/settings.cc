@@ -1,5 +1,6 @@
 #include "nccl/settings.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
@@ -151,6 +152,23 @@ const Settings& settings() {
   static const Settings* const value =
       new Settings(parse_settings([](const char* name) -> const char* { return std::getenv(name); }));
   return *value;
+}
+
+std::string peer_access_problem() {
+  const auto said = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return std::string(value != nullptr ? value : "");
+  };
+  // As NCCL reads them: 1 means so; a level by its name, or by a number of old. Below the last, SYS, it depends on how
+  // far apart two GPUs are, which only NCCL knows.
+  const std::string off = said("NCCL_P2P_DISABLE"), level = said("NCCL_P2P_LEVEL");
+  if (std::strtol(off.c_str(), nullptr, 0) == 1) return "NCCL_P2P_DISABLE=" + off;
+  constexpr std::array<const char*, 9> kBelow = {"LOC", "NVL", "NVB", "C2C", "PIX", "P2C", "PXB", "PXN", "PHB"};
+  constexpr long kSystem = 4;
+  const bool number = !level.empty() && std::isdigit(static_cast<unsigned char>(level[0])) != 0;
+  const bool below = number ? std::strtol(level.c_str(), nullptr, 0) < kSystem
+                            : std::find(kBelow.begin(), kBelow.end(), level) != kBelow.end();
+  return below ? "NCCL_P2P_LEVEL=" + level : "";
 }
 
 }  // namespace tutti::nccl

@@ -47,4 +47,8 @@ Settings parse_settings(const std::function<const char*(const char*)>& get);
 
 const Settings& settings();
 
+// What NCCL's own variables say against kernels that reach the memory of peers, or nothing. NCCL adds those of its
+// files to the environment, so this is asked when it has made a communicator.
+std::string peer_access_problem();
+
 }  // namespace tutti::nccl

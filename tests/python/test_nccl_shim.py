@@ -79,7 +79,7 @@ def rows_of(prefix: str) -> set[str]:
     """The variables in the first column of the page's tables, in rows that begin with one of this prefix."""
     page = (ROOT / "docs/nccl.md").read_text()
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith(f"| `{prefix}_")]
-    return {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    return {name for row in rows for name in re.findall(r"`([A-Z0-9_]+)`", row)}
 
 
 def test_the_page_lists_every_variable() -> None:
@@ -89,6 +89,10 @@ def test_the_page_lists_every_variable() -> None:
     assert len(read) >= 8
     # And what the peer's library of this kind reads, whether it means anything here or not.
     assert {name for name in read if name.startswith("MSCCLPP_")} <= rows_of("MSCCLPP")
+    # And those of NCCL's.
+    sources = "".join(path.read_text() for path in (ROOT / "src/nccl").glob("*.cc"))
+    nccls = set(re.findall(r'"(NCCL_[A-Z0-9_]+)"', sources))
+    assert {"NCCL_P2P_DISABLE", "NCCL_COMM_BLOCKING"} <= nccls <= rows_of("NCCL")
 
 
 @pytest.mark.skipif("TUTTI_TEST_MSCCLPP" not in os.environ, reason="TUTTI_TEST_MSCCLPP names no checkout of MSCCL++")

@@ -62,6 +62,45 @@ TEST(NcclHostile, SettingsOfOneRankThatKernelsMustAgreeOn) {
   }
 }
 
+// NCCL's variables of one rank, set where NCCL's own files would set them: behind its start.
+TEST(NcclHostile, WhereNcclMayNotReachPeersTuttiDoesNot) {
+  const auto run = [](const char* name, const char* value, bool served) {
+    run_ranks(2, [&](Rank& rank) {
+      wait_for_ever();
+      const ncclUniqueId id = rank.id();
+      if (rank.rank() == 1) ::setenv(name, value, 1);
+      ncclComm_t comm = nullptr;
+      ASSERT_EQ(ncclCommInitRank(&comm, 2, id, rank.rank()), ncclSuccess);
+      by_nccl();
+      EXPECT_EQ(all_reduce(comm, 4), ncclSuccess);
+      EXPECT_EQ(by_nccl(), served ? "" : "AllReduce:4") << name << "=" << value;
+      EXPECT_EQ(by_tutti(), served ? "all_reduce:4" : "") << name << "=" << value;
+    });
+  };
+  run("NCCL_P2P_DISABLE", "1", false);
+  run("NCCL_P2P_DISABLE", "0", true);
+  for (const char* const level : {"LOC", "NVL", "PHB", "0", "3"}) run("NCCL_P2P_LEVEL", level, false);
+  for (const char* const level : {"SYS", "4", "nonsense", ""}) run("NCCL_P2P_LEVEL", level, true);
+}
+
+TEST(NcclHostile, RanksOnSeveralHosts) {
+  run_ranks(2, [](Rank& rank) {
+    wait_for_ever();
+    if (rank.rank() == 1) ::setenv("TUTTI_HOST_ID", "another", 1);
+    goes_to_nccl(rank.communicator());
+  });
+}
+
+TEST(NcclHostile, ARankThatHasNotTurnedItOn) {
+  for (const int without : {0, 1}) {
+    run_ranks(2, [&](Rank& rank) {
+      ::setenv("TUTTI_NCCL_PATIENCE_MS", "100", 1);
+      if (rank.rank() == without) ::unsetenv("TUTTI_NCCL");
+      goes_to_nccl(rank.communicator());
+    });
+  }
+}
+
 TEST(NcclHostile, ARankWithoutThePlugIn) {
   for (const int without : {0, 1}) {
     run_ranks(2, [&](Rank& rank) {
