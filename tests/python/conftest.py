@@ -66,6 +66,16 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A libnccl.so.2 that is a stand-in for NCCL, built from the C++ tests' stand_in.cc."""
+    library = tmp_path_factory.mktemp("stand_in") / "libnccl.so.2"
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"]
+    command += [f"-I{ROOT / 'src'}", "-Wl,-soname,libnccl.so.2", str(ROOT / "tests/cpp/nccl/stand_in.cc")]
+    subprocess.run([*command, "-o", str(library)], check=True)
+    return str(library)
+
+
+@pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> str:
     name = str(request.config.getoption("--backend"))
     if name == "tutti":

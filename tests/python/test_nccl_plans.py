@@ -13,17 +13,7 @@ import pytest
 from tutti.cli import nccl
 
 pytestmark = pytest.mark.tutti_only
-ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("nccl_plan_rank.py")
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> str:
-    library = tmp_path_factory.mktemp("stand_in") / "libnccl.so.2"
-    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"]
-    command += [f"-I{ROOT / 'src'}", str(ROOT / "tests/cpp/nccl/stand_in.cc"), "-o", str(library)]
-    subprocess.run(command, check=True)
-    return str(library)
 
 
 def run(size: int, folder: Path, plugin: str, stand_in: str, **settings: str) -> tuple[list[int], str]:

@@ -1,6 +1,7 @@
 // Arguments at the edges of NCCL's interface, on communicators that Tutti serves. tests/python/nccl_edges.py asks NCCL
 // itself for those that need none.
 #include "nccl_ranks.h"
+#include "tutti/error.h"
 
 namespace nccl_test {
 namespace {
@@ -61,6 +62,60 @@ TEST(NcclEdges, DestroyedInsideAGroupOfCalls) {
     EXPECT_EQ(by_nccl(), "GroupStart CommFinalize CommDestroy GroupEnd");
     runs_on_tutti(comms[1], 5);
   });
+}
+
+// Of two ranks: rank 1's block lies behind rank 0's.
+TEST(NcclEdges, BuffersThatOverlap) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    float* const data = buffer.data();
+    float* const mine = data + 4 * rank.rank();
+    EXPECT_EQ(ncclAllReduce(data, data + 1, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidArgument);
+    EXPECT_NE(std::string(ncclGetLastError(comm)).find("overlap"), std::string::npos) << ncclGetLastError(comm);
+    EXPECT_EQ(ncclAllGather(data + 1, data, 4, ncclFloat32, comm, nullptr), ncclInvalidArgument);
+    EXPECT_EQ(ncclReduceScatter(data, data + 1, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidArgument);
+    EXPECT_EQ(by_tutti(), "");
+    // In place.
+    EXPECT_EQ(ncclAllGather(mine, data, 4, ncclFloat32, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(ncclReduceScatter(data, mine, 4, ncclFloat32, ncclSum, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_gather:4 reduce_scatter:4");
+    EXPECT_EQ(by_nccl(), "");
+  });
+}
+
+// Which this NCCL has not.
+TEST(NcclEdges, CallsWithOptionsAreNccls) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    const std::array<std::uint64_t, 16> options{};
+    EXPECT_EQ(ncclAllReduceConfig(buffer.data(), buffer.data(), 4, ncclFloat32, ncclSum, comm, nullptr,
+                                  reinterpret_cast<const ncclCollConfig_t*>(options.data())),
+              ncclInvalidUsage);
+    EXPECT_NE(std::string(ncclGetLastError(comm)).find("has no ncclAllReduceConfig"), std::string::npos);
+    EXPECT_EQ(by_tutti(), "");
+    runs_on_tutti(comm, 1);
+  });
+}
+
+TEST(NcclEdges, EveryFailureHasACodeOfNccls) {
+  using tutti::ErrorKind;
+  constexpr std::array<std::pair<ErrorKind, ncclResult_t>, 5> kCodes = {{{ErrorKind::kPeerLost, ncclRemoteError},
+                                                                         {ErrorKind::kTimeout, ncclRemoteError},
+                                                                         {ErrorKind::kMismatch, ncclInvalidUsage},
+                                                                         {ErrorKind::kAborted, ncclSystemError},
+                                                                         {ErrorKind::kInternal, ncclInternalError}}};
+  for (const auto& [kind, code] : kCodes) {
+    run_ranks(2, [kind = kind, code = code](Rank& rank) {
+      ::setenv("FAKE_FAILURE", std::to_string(static_cast<int>(kind)).c_str(), 1);
+      const ncclComm_t comm = rank.communicator();
+      fail_tutti();
+      ncclResult_t error = ncclSuccess;
+      EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+      EXPECT_EQ(error, code);
+      EXPECT_EQ(ncclAllReduce(buffer.data(), buffer.data(), 4, ncclFloat32, ncclSum, comm, nullptr), code);
+      EXPECT_STREQ(ncclGetLastError(comm), "tutti: rank 1 is gone");
+    });
+  }
 }
 
 TEST(NcclEdges, AnEndWithoutAStartIsNccls) {

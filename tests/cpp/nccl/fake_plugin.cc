@@ -1,7 +1,8 @@
 // A plug-in for CUDA without CUDA: its communicators check and record the calls. FAKE_REFUSES names a rank that cannot
 // make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own,
 // FAKE_LATE_FD one before it meets them. With FAKE_HANGS, a descriptor, kernels run until they are aborted; a byte says
-// that they are waited for, and another that the communicator has ended.
+// that they are waited for, and another that the communicator has ended. FAKE_FAILURE is the kind of error that
+// fake_fails() brings.
 #include <unistd.h>
 
 #include <atomic>
@@ -44,7 +45,7 @@ class FakeCommunicator final : public test::BareCommunicator {
   }
   void run(const Call& call, CudaStream, std::chrono::milliseconds) override {
     check(call);
-    if (failed || aborted_) throw_error(ErrorKind::kPeerLost, "rank 1 is gone");
+    if (const auto error = failure()) throw Error(*error);
     const std::lock_guard lock(mutex);
     std::ostringstream text;
     text << (log_text.empty() ? "" : " ") << to_string(call.collective) << ":" << call.count;
@@ -68,8 +69,9 @@ class FakeCommunicator final : public test::BareCommunicator {
     ended_.wait(lock, [this] { return aborted_.load(); });
   }
   std::optional<Error> failure() const override {
-    if (failed || aborted_) return Error(ErrorKind::kPeerLost, "rank 1 is gone");
-    return std::nullopt;
+    if (!failed && !aborted_) return std::nullopt;
+    const char* const kind = std::getenv("FAKE_FAILURE");
+    return Error(kind != nullptr ? static_cast<ErrorKind>(std::atoi(kind)) : ErrorKind::kPeerLost, "rank 1 is gone");
   }
   void abort(const std::string&) noexcept override {
     const std::lock_guard lock(ending_);

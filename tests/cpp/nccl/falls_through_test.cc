@@ -111,6 +111,30 @@ TEST(NcclFallsThrough, WithoutALibraryEveryCallSaysSo) {
   });
 }
 
+TEST(NcclFallsThrough, ItselfIsNoLibraryToPassCallsOnTo) {
+  run_ranks(1, [](Rank&) {
+    Dl_info info{};
+    ASSERT_NE(::dladdr(reinterpret_cast<void*>(&ncclGetVersion), &info), 0);
+    ::setenv("TUTTI_NCCL_LIB_PATH", info.dli_fname, 1);
+    int version = 0;
+    EXPECT_EQ(ncclGetVersion(&version), ncclSystemError);
+    EXPECT_NE(std::string(ncclGetLastError(nullptr)).find("it is Tutti's own"), std::string::npos);
+  });
+}
+
+// As PyTorch loads its own: with symbols that nobody else sees.
+TEST(NcclFallsThrough, ToTheLibraryThatTheProgramHasLoaded) {
+  run_ranks(1, [](Rank&) {
+    ::unsetenv("TUTTI_NCCL_LIB_PATH");
+    ASSERT_NE(::dlopen(stand_in(), RTLD_NOW | RTLD_LOCAL), nullptr);
+    int version = 0;
+    EXPECT_EQ(ncclGetVersion(&version), ncclSuccess) << ncclGetLastError(nullptr);
+    EXPECT_EQ(version, 22703);
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "GroupStart");
+  });
+}
+
 TEST(NcclFallsThrough, UniqueIdsAreNcclsWithAPlaceInTheFreePart) {
   run_ranks(1, [](Rank&) {
     ncclUniqueId one{}, two{};

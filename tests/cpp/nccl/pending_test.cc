@@ -183,6 +183,20 @@ TEST(NcclPending, ARankThatDoesNotAskDecidesForNccl) {
   }
 }
 
+// NCCL's own variable says what blocks, over the call.
+TEST(NcclPending, AsNcclsVariableSays) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "90000", 1);
+    ::setenv("NCCL_COMM_BLOCKING", "0", 1);
+    const ncclComm_t silent = rank.communicator(), asked = rank.communicator();
+    await(asked);
+    EXPECT_EQ(all_reduce(asked, 1), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:1");
+    goes_to_nccl(silent);
+    EXPECT_EQ(by_tutti(), "");
+  });
+}
+
 TEST(NcclPending, WhatIsGivenUpIsNotServedByOthers) {
   for (const bool abort : {false, true}) {
     run_ranks(2, [&](Rank& rank) {
