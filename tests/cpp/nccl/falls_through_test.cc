@@ -61,11 +61,24 @@ TEST(NcclFallsThrough, WhereItIsNotTurnedOn) {
 }
 
 TEST(NcclFallsThrough, WhereASettingCannotBeRead) {
-  run_ranks(2, [](Rank& rank) {
-    ::setenv("TUTTI_NCCL_MAX_BYTES", "much", 1);
-    everything(rank.communicator());
-    EXPECT_EQ(by_nccl(), kEverything);
-  });
+  const std::array<std::array<const char*, 2>, 10> settings = {{{"TUTTI_NCCL", "perhaps"},
+                                                                {"TUTTI_NCCL_REPORT", "perhaps"},
+                                                                {"TUTTI_NCCL_MAX_BYTES", "much"},
+                                                                {"TUTTI_NCCL_MAX_BYTES", "4XB"},
+                                                                {"TUTTI_NCCL_MAX_BYTES", "16777216TB"},
+                                                                {"TUTTI_NCCL_MAX_BYTES", "all_reduce="},
+                                                                {"TUTTI_NCCL_MAX_BYTES", "all_reduced=4MB"},
+                                                                {"TUTTI_NCCL_LEAVE", "everything"},
+                                                                {"TUTTI_NCCL_PATIENCE_MS", "9"},
+                                                                {"TUTTI_NCCL_PATIENCE_MS", "600001"}}};
+  for (const auto& [name, value] : settings) {
+    run_ranks(2, [name = name, value = value](Rank& rank) {
+      ::setenv(name, value, 1);
+      everything(rank.communicator());
+      EXPECT_EQ(by_nccl(), kEverything) << name << "=" << value;
+      EXPECT_EQ(by_tutti(), "");
+    });
+  }
 }
 
 TEST(NcclFallsThrough, UnderTheProfilersNames) {

@@ -267,6 +267,35 @@ TEST(NcclServed, TwoCommunicatorsInTwoThreads) {
   });
 }
 
+TEST(NcclServed, LimitsAsTheyAreSet) {
+  struct Case {
+    const char *name, *value;
+    bool small, large, reduce;  // what runs on Tutti: sums of 1 KB and 1 byte more, and a reduction of 1 KB
+  };
+  for (const Case& c :
+       {Case{"TUTTI_NCCL_MAX_BYTES", "1KB", true, false, true}, Case{"TUTTI_NCCL_MAX_BYTES", "1024", true, false, true},
+        Case{"TUTTI_NCCL_MAX_BYTES", "AllReduce=1k,broadcast=2GB", true, false, true},
+        Case{"TUTTI_NCCL_MAX_BYTES", "allreduce=1023", false, false, true},
+        Case{"TUTTI_NCCL_MAX_BYTES", "0", false, false, false}, Case{"TUTTI_NCCL_LEAVE", "all", false, false, false},
+        Case{"TUTTI_NCCL_LEAVE", "all_reduce,broadcast", false, false, true},
+        Case{"TUTTI_NCCL_LEAVE", "reduce", true, true, false}}) {
+    run_ranks(2, [&c](Rank& rank) {
+      ::setenv(c.name, c.value, 1);
+      const ncclComm_t comm = rank.communicator();
+      std::array<char, 2048> bytes{};
+      const auto runs = [&](ncclResult_t result) {
+        EXPECT_EQ(result, ncclSuccess);
+        by_nccl();
+        return !by_tutti().empty();
+      };
+      char* const data = bytes.data();
+      EXPECT_EQ(runs(ncclAllReduce(data, data, 1024, ncclUint8, ncclSum, comm, nullptr)), c.small) << c.value;
+      EXPECT_EQ(runs(ncclAllReduce(data, data, 1025, ncclUint8, ncclSum, comm, nullptr)), c.large) << c.value;
+      EXPECT_EQ(runs(ncclReduce(data, data, 1024, ncclUint8, ncclSum, 0, comm, nullptr)), c.reduce) << c.value;
+    });
+  }
+}
+
 TEST(NcclServed, AliasesOfMscclppCount) {
   run_ranks(2, [](Rank& rank) {
     ::unsetenv("TUTTI_NCCL_LIB_PATH");
