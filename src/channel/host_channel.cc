@@ -229,6 +229,7 @@ Outcome HostChannel::begin(const CallRecord& record, Deadline& deadline) noexcep
       if (peer == index_) continue;
       if (Outcome outcome = verify_up_to(peer, needed, deadline); !outcome.ok()) return outcome;
       least = std::min(least, verified_[static_cast<std::size_t>(peer)]);
+      __builtin_prefetch(&cell(peer, needed + 1));  // what the next call waits for here
     }
     verified_by_all_ = least;
   }

@@ -67,6 +67,8 @@ class HostChannel {
   Outcome begin_and_announce(const CallRecord& record, Deadline& deadline) noexcept;
   // Between begin() and announce(): completes the record.
   void amend(const CallRecord& record) noexcept { mine_[sequence_ % kWindow] = record; }
+  // Fetches the line of a peer's next announcement, which in rooted calls is there before this rank asks for it.
+  void look_ahead(int peer) const noexcept { __builtin_prefetch(&cell(peer, sequence_ + 1)); }
   // Waits for a peer's announcement of the current call and compares it with ours; kMismatch names the peer.
   Outcome await(int peer, Deadline& deadline) noexcept;
   Outcome await_all(Deadline& deadline) noexcept;

@@ -19,6 +19,10 @@ void check_group_timeout(const std::string& group, std::chrono::milliseconds tim
 // That of a call, where 0 means the group's, or of a wait. Throws Error(kInvalidArgument) if it is negative. `what` is
 // the call's.
 void check_call_timeout(std::string_view what, std::chrono::milliseconds timeout);
+inline void check_call_timeout(Collective what, std::chrono::milliseconds timeout) {
+  if (timeout.count() < 0) [[unlikely]]
+    check_call_timeout(to_string(what), timeout);
+}
 
 // Throws Error(kInvalidArgument). `rank` of `size`.
 void check_call(const Call& call, int rank, int size);

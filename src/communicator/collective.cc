@@ -1,6 +1,7 @@
 // How a collective runs.
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,22 +20,28 @@ namespace {
 
 // The collectives that this thread is in, innermost first: one may drive messages, whose callback may make another.
 struct RunningHere {
-  explicit RunningHere(const CommunicatorImpl* c) noexcept : communicator(c), outer(innermost) { innermost = this; }
-  ~RunningHere() { innermost = outer; }
+  // `innermost`: this thread's; a call looks it up once, which costs a call in a shared library.
+  RunningHere(const RunningHere*& innermost, const CommunicatorImpl* c) noexcept
+      : communicator(c), outer(innermost), place(&innermost) {
+    innermost = this;
+  }
+  ~RunningHere() { *place = outer; }
   RunningHere(const RunningHere&) = delete;
   RunningHere& operator=(const RunningHere&) = delete;
 
-  static bool is_in(const CommunicatorImpl* communicator) noexcept {
-    const RunningHere* at = innermost;
+  static const RunningHere*& innermost() noexcept {
+    static thread_local const RunningHere* at = nullptr;
+    return at;
+  }
+  static bool is_in(const RunningHere* at, const CommunicatorImpl* communicator) noexcept {
     while (at != nullptr && at->communicator != communicator) at = at->outer;
     return at != nullptr;
   }
 
   const CommunicatorImpl* const communicator;
   const RunningHere* const outer;
-  static thread_local const RunningHere* innermost;
+  const RunningHere** const place;
 };
-thread_local const RunningHere* RunningHere::innermost = nullptr;
 
 // How many of the blocks in tutti/call.h a rank has on either side.
 int input_blocks(Collective c, int ranks) noexcept { return traits_of(c).input_blocks ? ranks : 1; }
@@ -91,9 +98,9 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
 void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) {
   with_memory([&] {
     check(call);
-    check_call_timeout(to_string(call.collective), timeout);
-    throw_if_running_here(to_string(call.collective).data());
+    check_call_timeout(call.collective, timeout);
     if (!queue_.empty() && !queue_.on_own_thread()) {
+      throw_if_running_here(to_string(call.collective).data());
       queue_.push(call, timeout, nullptr)->wait();
       return;
     }
@@ -123,14 +130,17 @@ WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds tim
                                  std::shared_ptr<void> keep_alive) {
   return with_memory([&] {
     check(call);
-    check_call_timeout(to_string(call.collective), timeout);
+    check_call_timeout(call.collective, timeout);
     throw_if_unusable();
     return queue_.push(call, timeout, std::move(keep_alive));
   });
 }
 
 void CommunicatorImpl::throw_if_running_here(const char* what) const {
-  if (!RunningHere::is_in(this)) return;
+  if (RunningHere::is_in(RunningHere::innermost(), this)) throw_running_here(what);
+}
+
+void CommunicatorImpl::throw_running_here(const char* what) {
   throw_error(ErrorKind::kUnsupported,
               std::string(what) +
                   ": called by a callback of a message, or a handler of a signal, in the course of another collective "
@@ -138,8 +148,9 @@ void CommunicatorImpl::throw_if_running_here(const char* what) const {
 }
 
 void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout) {
-  throw_if_running_here(to_string(call.collective).data());
-  const RunningHere here(this);
+  const RunningHere*& running = RunningHere::innermost();
+  if (RunningHere::is_in(running, this)) throw_running_here(to_string(call.collective).data());
+  const RunningHere here(running, this);
   const std::lock_guard lock(run_mutex_);
   throw_if_unusable();
   const UserAlgorithmPtr chosen = chosen_for(call);
@@ -147,7 +158,8 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   if (chosen != nullptr) how.chosen = algorithms_.made(*chosen);
   // What may find no memory comes before the call has a number: a call that is refused here leaves all ranks as they
   // were.
-  const Call effective_call = premultiplied(call);
+  std::optional<Call> scaled;
+  const Call& effective_call = call.op == ReduceOp::kPremulSum ? premultiplied(call, scaled) : call;
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
   const std::int64_t start = timed ? now_ns() : 0;
@@ -197,14 +209,14 @@ Error CommunicatorImpl::call_failed(Outcome outcome) noexcept {
 }
 
 // The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
-Call CommunicatorImpl::premultiplied(const Call& call) {
-  if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return call;
+const Call& CommunicatorImpl::premultiplied(const Call& call, std::optional<Call>& scaled) {
+  if (!reduces(call.collective)) return call;
   const int blocks = input_blocks(call.collective, size_);
   std::size_t bytes = 0;
   for (int b = 0; b < blocks; ++b) bytes += call.input.size(b);
-  std::byte* scaled = nullptr;
+  std::byte* at = nullptr;
   try {
-    scaled = factor_scratch_.get(bytes);
+    at = factor_scratch_.get(bytes);
     factor_blocks_.resize(static_cast<std::size_t>(blocks));
   } catch (const std::bad_alloc&) {
     throw_error(ErrorKind::kExhausted, std::string(to_string(call.collective)) + " of group '" + options_.name +
@@ -214,11 +226,11 @@ Call CommunicatorImpl::premultiplied(const Call& call) {
                                            "and call again");
   }
   for (int b = 0; b < blocks; ++b) {
-    factor_blocks_[static_cast<std::size_t>(b)] = scaled;
-    cpu::scale(scaled, call.input.data(b), call.input.size(b) / size_of(call.dtype), call.dtype, call.factor);
-    scaled += call.input.size(b);
+    factor_blocks_[static_cast<std::size_t>(b)] = at;
+    cpu::scale(at, call.input.data(b), call.input.size(b) / size_of(call.dtype), call.dtype, call.factor);
+    at += call.input.size(b);
   }
-  Call scaled_call = call;
+  Call& scaled_call = scaled.emplace(call);
   scaled_call.input.base = static_cast<std::byte*>(factor_blocks_[0]);
   scaled_call.input.pointers = call.input.pointers != nullptr ? factor_blocks_.data() : nullptr;
   return scaled_call;

@@ -109,13 +109,14 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   // collective.cc
   void run_locked(const Call& call, std::chrono::milliseconds timeout);
   void throw_if_running_here(const char* what) const;
+  [[noreturn]] static void throw_running_here(const char* what);
   // How a call is to run, and how it did.
   struct Dispatch {
     std::shared_ptr<const Algorithm> chosen;  // by the caller or the program's selector; null: the library chooses
     const Algorithm* ran = nullptr;
     const char* refused = nullptr;  // why the chosen one cannot run after all, on all ranks alike
   };
-  Call premultiplied(const Call& call);
+  const Call& premultiplied(const Call& call, std::optional<Call>& scaled);
   Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   Outcome announce_here() noexcept;

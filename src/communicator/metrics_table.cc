@@ -42,7 +42,9 @@ MetricsTable::Row* MetricsTable::row(int call, int size_class, std::string_view 
   std::atomic<Row*>& head = rows_[static_cast<std::size_t>(call * kSizeClasses + size_class)];
   // relaxed: the writer of this list reads its own stores.
   for (Row* row = head.load(std::memory_order_relaxed); row != nullptr; row = row->next) {
-    if (row->algorithm == algorithm) return row;
+    const std::string_view name = row->algorithm;
+    // Mostly the very same literal, so its letters need not be compared.
+    if (name.size() == algorithm.size() && (name.data() == algorithm.data() || name == algorithm)) return row;
   }
   const std::lock_guard lock(owned_mutex_);
   try {

@@ -15,6 +15,9 @@ namespace {
 // every further round costs a switch of threads.
 constexpr std::size_t kSlotLimit = 2048;
 constexpr std::size_t kCrowdedSlotLimit = 32768;
+// In one round every rank adds what all have, so with many ranks the whole takes time as their square: of 32 ranks on
+// 16 cores, 32 KB took 205 us so and 64 KB 80 us through staging.
+constexpr std::size_t kCrowdedAddends = 256 << 10;
 
 class SlotAlgorithm : public HostAlgorithm {
  public:
@@ -28,6 +31,10 @@ class SlotAlgorithm : public HostAlgorithm {
     if (shape.uneven) return "needs blocks of equal size";
     const std::size_t blocks = traits_of(shape.collective).input_blocks ? static_cast<std::size_t>(shape.ranks) : 1;
     if (shape.crowded) {
+      if (shape.collective == Collective::kAllReduce &&
+          shape.bytes * static_cast<std::size_t>(shape.ranks) > kCrowdedAddends) {
+        return "every rank would add more than 256 KB";
+      }
       return shape.bytes > kCrowdedSlotLimit / blocks ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
     }
     return shape.bytes > kSlotLimit / blocks ? "a rank's payload is larger than the 2 KB of one round" : nullptr;
@@ -50,6 +57,12 @@ class SlotAlgorithm : public HostAlgorithm {
       } else {
         cpu::copy_from_peer(call.output.data(r), c.host->peer_payload(r, bytes), bytes);
       }
+    }
+  }
+  // Of a root that takes from all: they run ahead of it.
+  static void look_ahead(CallContext& c) noexcept {
+    for (int r = 0; r < c.size; ++r) {
+      if (r != c.rank) c.host->look_ahead(r);
     }
   }
   // Reduces everybody's payload, or block `block` of it, in rank order.
@@ -112,6 +125,7 @@ class SlotReduce final : public SlotAlgorithm {
     if (c.rank != call.root) return kOkOutcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     reduce_payloads(call, c, bytes, 0, bytes);
+    look_ahead(c);
     return kOkOutcome;
   }
 };
@@ -125,6 +139,7 @@ class SlotBroadcast final : public SlotAlgorithm {
     if (Outcome outcome = c.host->begin_and_announce(c.record, c.deadline); !outcome.ok()) return outcome;
     if (Outcome outcome = c.host->await(call.root, c.deadline); !outcome.ok()) return outcome;
     cpu::copy_from_peer(call.output.data(0), c.host->peer_payload(call.root, bytes), bytes);
+    c.host->look_ahead(call.root);
     return kOkOutcome;
   }
 };
@@ -151,6 +166,7 @@ class SlotGather final : public SlotAlgorithm {
     if (c.rank != call.root) return kOkOutcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     collect_payloads(call, c, bytes);
+    look_ahead(c);
     return kOkOutcome;
   }
 };
@@ -174,6 +190,7 @@ class SlotScatter final : public SlotAlgorithm {
     c.host->announce();
     if (Outcome outcome = c.host->await(call.root, c.deadline); !outcome.ok()) return outcome;
     cpu::copy_from_peer(call.output.data(0), c.host->peer_payload(call.root, payload) + c.rank * bytes, bytes);
+    c.host->look_ahead(call.root);
     return kOkOutcome;
   }
 };
