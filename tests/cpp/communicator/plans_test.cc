@@ -28,6 +28,7 @@ plan::Plan broadcast(std::int32_t ranks) { return plan::put_broadcast(ranks, ran
 
 plan::Plan gather(std::int32_t ranks) { return plan::put_gather(ranks, ranks - 1); }
 plan::Plan scatter(std::int32_t ranks) { return plan::get_scatter(ranks, ranks - 1); }
+plan::Plan port(std::int32_t ranks) { return plan::port_all_gather(ranks); }
 plan::Plan reduce(std::int32_t ranks) { return plan::read_reduce(ranks, ranks - 1); }
 
 plan::Plan in_place_ring(std::int32_t ranks) {
@@ -43,7 +44,7 @@ const Subject kSubjects[] = {
     {"ring", Collective::kAllReduce, plan::ring_all_reduce},
     {"ring_in_place", Collective::kAllReduce, in_place_ring},
     {"loop", Collective::kAllReduce, loop},
-    {"port", Collective::kAllGather, plan::port_all_gather},
+    {"port", Collective::kAllGather, port},
     {"gather_in_place", Collective::kAllGather, plan::in_place_all_gather},
     {"split", Collective::kAllToAll, plan::split_all_to_all},
     {"read", Collective::kReduceScatter, plan::read_reduce_scatter},
