@@ -103,15 +103,18 @@ Belongings belongings() {
   const std::set<std::string> mine(open.begin(), open.end());
   result.descriptors = open.size();
   result.threads = names_in("/proc/self/task", false).size();
+  // By number: while sockets of others come and go, a table may name one twice.
+  std::set<std::string> connected;
   for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
     std::ifstream file(table);
     std::string line;
     while (std::getline(file, line)) {
       std::istringstream words(line);
       std::vector<std::string> word(std::istream_iterator<std::string>(words), {});
-      if (word.size() > 9 && mine.contains("socket:[" + word[9] + "]")) ++result.connections;
+      if (word.size() > 9 && mine.contains("socket:[" + word[9] + "]")) connected.insert(word[9]);
     }
   }
+  result.connections = connected.size();
   return result;
 }
 
