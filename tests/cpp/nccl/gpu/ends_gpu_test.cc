@@ -44,8 +44,11 @@ TEST(NcclEndsOnGpu, FinalizeWaitsForKernels) {
   run_gpu_threads(2, [](GpuRank& rank) {
     const CollectiveCase c(sum_of(300'000), rank.size, 1);
     const Buffers b = prepare(rank, c, rank.stream);
+    // CUDA copies pageable memory under a lock of the process and behind what the stream does: behind a kernel that
+    // waits for the other rank it would hold up that rank's copy.
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
     for (int i = 0; i < 50; ++i) {
-      rank.upload(b.input, c.input(rank.rank), rank.stream);
       expect_success(issue(rank.nccl, c.shape(), b, ncclSum, rank.stream), "a call");
     }
     expect_success(ncclCommFinalize(rank.nccl), "its end");
