@@ -1,9 +1,11 @@
-// Writing and reading of small binary messages: little-endian integers and strings preceded by their length.
+// Writing and reading of small binary messages: little-endian integers and strings preceded by their length. And a
+// number in digits.
 //
 // Ownership: a reader borrows its input. Thread rule: values of one thread. A reader never reads past its input: what
 // is missing reads as zero and leaves ok() false, so that a caller checks once, at the end.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -15,6 +17,14 @@ namespace tutti {
 
 inline std::string_view text_of(const Digest& d) noexcept {
   return {reinterpret_cast<const char*>(d.data()), d.size()};
+}
+
+// All digits of a number.
+template <std::unsigned_integral Number>
+std::string hexadecimal(Number value) {
+  std::string text;
+  for (int shift = 8 * sizeof value - 4; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15];
+  return text;
 }
 
 class ByteWriter {

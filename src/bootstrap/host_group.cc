@@ -35,38 +35,6 @@ void make_alone(const HostGroupRequest& request, HostGroup& group) {
   group.segment_ranks = 1;
 }
 
-// "TUTTI_STAGE_BYTES is 4M on rank 0 and 1M on ranks 1 and 2": of one setting, which the ranks have differently; else
-// empty. Every rank finds the same.
-std::string difference_in(const std::vector<HostCard>& cards, std::size_t setting) {
-  const AgreedSetting& first = cards.front().settings[setting];
-  const AgreedSetting* other = nullptr;
-  std::vector<int> alike, others;
-  for (std::size_t r = 0; r < cards.size(); ++r) {
-    const AgreedSetting& theirs = cards[r].settings[setting];
-    if (theirs.compared == first.compared) {
-      alike.push_back(static_cast<int>(r));
-    } else if (other == nullptr || theirs.compared == other->compared) {
-      other = &theirs;
-      others.push_back(static_cast<int>(r));
-    }
-  }
-  if (other == nullptr) return {};
-  return first.name + " is " + first.value + " on " + name_ranks(alike) + " and " + other->value + " on " +
-         name_ranks(others);
-}
-
-void require_equal_settings(const std::vector<HostCard>& cards, const HostGroupRequest& request) {
-  std::string differences;
-  for (std::size_t s = 0; s < request.settings.size(); ++s) {
-    const std::string difference = difference_in(cards, s);
-    if (!difference.empty()) differences += (differences.empty() ? "" : "; ") + difference;
-  }
-  if (differences.empty()) return;
-  throw KnownToAll(ErrorKind::kMismatch, "communicator \"" + request.id + "\"" +
-                                             " cannot form, for its ranks have different settings: " + differences +
-                                             ". Give all ranks the same");
-}
-
 // Every rank finds the same.
 void require_room_for(const std::vector<int>& ranks, const HostGroupRequest& request) {
   if (ranks.size() <= static_cast<std::size_t>(request.most_ranks)) return;
@@ -77,7 +45,8 @@ void require_room_for(const std::vector<int>& ranks, const HostGroupRequest& req
                                                 " can share a host's memory. Give them several names by TUTTI_HOST_ID");
 }
 
-std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own) {
+std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& request, const HostCard& own,
+                                     HostGroup& group) {
   const std::vector<std::string> blobs =
       exchange(store, request.id, kHostTopic, request.rank, request.size, encode(own), request.timeout);
   if (const auto& back = blobs[static_cast<std::size_t>(request.rank)]; back != encode(own)) {
@@ -86,10 +55,11 @@ std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& reque
                                           "\": another group uses the same name in it, or it changes values");
   }
   std::vector<HostCard> cards;
+  std::vector<AgreedSettings> settings;
   std::vector<int> different;
   for (std::size_t r = 0; r < blobs.size(); ++r) {
     const std::optional<HostCard> card = decode_card(blobs[r]);
-    if (!card || card->settings.size() != request.settings.size()) {
+    if (!card) {
       throw KnownToAll(ErrorKind::kMismatch, "rank " + std::to_string(r) +
                                                  " speaks another version of Tutti than rank " +
                                                  std::to_string(request.rank) + ": install one version everywhere");
@@ -100,9 +70,10 @@ std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& reque
                                             " did: it mixes up its keys");
     }
     cards.push_back(*card);
+    settings.push_back(card->settings);
     if (card->segment_bytes != cards.front().segment_bytes) different.push_back(static_cast<int>(r));
   }
-  require_equal_settings(cards, request);
+  group.differences = compare_settings(request.id, settings);
   if (!different.empty()) {
     throw KnownToAll(ErrorKind::kMismatch, name_ranks(different) +
                                                " would lay out shared memory differently than rank 0: "
@@ -114,9 +85,10 @@ std::vector<HostCard> exchange_cards(Store& store, const HostGroupRequest& reque
 // A rank that fails here may be the leader of ranks that have all cards: they await its verdict, and nothing else of it
 // any more. That holds for what others have told, too: a card that was read may be replaced by why its rank cannot
 // join.
-std::vector<HostCard> cards_of_all(Store& store, const HostGroupRequest& request, const HostCard& own) {
+std::vector<HostCard> cards_of_all(Store& store, const HostGroupRequest& request, const HostCard& own,
+                                   HostGroup& group) {
   try {
-    return exchange_cards(store, request, own);
+    return exchange_cards(store, request, own, group);
   } catch (const std::exception& error) {
     if (waits_in_fork()) throw;
     try {
@@ -230,7 +202,7 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   UniqueFd listener = listen_local(own.socket_name);
   const int listen_error = listener ? 0 : errno;
   if (!listener) own.socket_name.clear();
-  const std::vector<HostCard> cards = cards_of_all(store, request, own);
+  const std::vector<HostCard> cards = cards_of_all(store, request, own, group);
 
   group.secret = secret_of(request, cards);
 

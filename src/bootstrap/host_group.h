@@ -24,6 +24,7 @@
 
 #include "base/peer_processes.h"
 #include "base/unique_fd.h"
+#include "bootstrap/agreed_settings.h"
 #include "tutti/config.h"
 #include "tutti/store.h"
 
@@ -48,16 +49,8 @@ struct HostGroup {
   int segment_ranks = 1;  // that it was made for: the members, and any that could not map it after all
   // Why this rank shares no memory with others of its hint, where the system was out of something; else empty.
   std::string alone_because;
-  std::string secret;  // the one in force, for further connections of this communicator
-};
-
-// A setting that all ranks of a communicator must have alike, because what they do follows from it.
-struct AgreedSetting {
-  std::string name;      // "TUTTI_ALGORITHM"
-  std::string value;     // as messages show it
-  std::string compared;  // what has to be equal
-
-  bool operator==(const AgreedSetting&) const = default;
+  std::string secret;       // the one in force, for further connections of this communicator
+  std::string differences;  // of optional settings: compare_settings()
 };
 
 struct HostGroupRequest {
@@ -71,7 +64,7 @@ struct HostGroupRequest {
   std::uint64_t arena_bytes = 0;
   std::function<std::size_t(int)> segment_bytes;     // for a host of n ranks; equal on all ranks
   int most_ranks = std::numeric_limits<int>::max();  // that can share one host's memory
-  std::vector<AgreedSetting> settings;               // the same names in the same order on all ranks
+  AgreedSettings settings;                           // compared
   std::chrono::milliseconds timeout{};
 };
 

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::uint32_t kCardVersion = 0x54430003;  // "TC" and a number: ranks of other versions are refused
+constexpr std::uint32_t kCardVersion = 0x54430004;  // "TC" and a number: ranks of other versions are refused
 constexpr std::string_view kHello = "hello";
 constexpr std::string_view kWelcome = "welcome";
 constexpr std::string_view kAck = "ack";
@@ -47,8 +47,7 @@ std::string encode(const HostCard& card) {
   out.u32(kCardVersion).text(card.hint).text(card.socket_name).digest(card.nonce);
   out.u32(static_cast<std::uint32_t>(card.rank));
   out.u64(card.segment_bytes).text(card.secret);
-  out.u32(static_cast<std::uint32_t>(card.settings.size()));
-  for (const AgreedSetting& s : card.settings) out.text(s.name).text(s.value).text(s.compared);
+  write_settings(out, card.settings);
   out.text(card.machine);
   return std::move(out).str();
 }
@@ -63,13 +62,7 @@ std::optional<HostCard> decode_card(std::string_view bytes) {
   card.rank = static_cast<int>(in.u32());
   card.segment_bytes = in.u64();
   card.secret = in.text();
-  const std::uint32_t settings = in.u32();
-  for (std::uint32_t i = 0; i < settings && in.ok(); ++i) {
-    AgreedSetting& s = card.settings.emplace_back();
-    s.name = in.text();
-    s.value = in.text();
-    s.compared = in.text();
-  }
+  card.settings = read_settings(in);
   card.machine = in.text();
   if (!in.done()) return std::nullopt;
   return card;

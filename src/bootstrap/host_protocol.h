@@ -32,7 +32,7 @@ struct HostCard {
   Nonce nonce{};
   std::uint64_t segment_bytes = 0;  // its request.segment_bytes(size of the communicator), to be compared
   std::string secret;               // made up by rank 0 for ranks that were given none; else empty
-  std::vector<AgreedSetting> settings{};
+  AgreedSettings settings{};
   int rank = 0;           // whose it is: a store may mix up its keys
   std::string machine{};  // where its socket can be reached, whatever the hint says; empty if that is not known
 };

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/bytes.h"
 #include "base/collective_traits.h"
 
 namespace tutti {
@@ -31,12 +32,6 @@ std::string name_of_call(std::uint8_t call) {
 std::string name_of_dtype(std::uint8_t dtype) {
   if (dtype < kDataTypeCount) return std::string(to_string(static_cast<DataType>(dtype)));
   return "dtype " + std::to_string(dtype);
-}
-
-std::string hexadecimal(std::uint32_t value) {
-  std::string text;
-  for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[value >> shift & 15];
-  return text;
 }
 
 // Empty where the call names none. Records come from other processes: what cannot be printed is not.

@@ -71,13 +71,12 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
 
 HostChannel::~HostChannel() { leave(); }
 
-Outcome HostChannel::join(Deadline& deadline, std::uint64_t word) noexcept {
+Outcome HostChannel::join(Deadline& deadline) noexcept {
   const std::uint32_t mine = kJoinedBit | (register_light_barrier() ? kLightBarrierBit : 0) |
                              (arenas_mapped_ ? kArenasBit : 0) | (policy_.crowded ? 0 : kRoomyBit);
   // relaxed: only this rank writes it
   if (control(index_).joined.load(std::memory_order_relaxed) == 0) {
-    control(index_).word = word;
-    // release: this rank's mapping is complete, its word written; pairs with the acquire below in the other ranks.
+    // release: this rank's mapping is complete; pairs with the acquire below in the other ranks.
     control(index_).joined.store(mine, std::memory_order_release);
   }
   std::uint32_t common = mine;

@@ -45,9 +45,8 @@ class HostChannel {
   HostChannel& operator=(const HostChannel&) = delete;
 
   // Waits until all ranks of the host have mapped the segment and agrees on what they can do. Call first, and
-  // again to go on waiting after kTimeout. `word` is for the others to read, at any time later.
-  Outcome join(Deadline& deadline, std::uint64_t word = 0) noexcept;
-  std::uint64_t word_of(int rank) const noexcept { return control(rank).word; }
+  // again to go on waiting after kTimeout.
+  Outcome join(Deadline& deadline) noexcept;
 
   int ranks() const noexcept { return layout_.shape().ranks; }
   int index() const noexcept { return index_; }

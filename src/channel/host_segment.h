@@ -82,7 +82,6 @@ struct alignas(128) RankControl {
   std::int32_t failed_status;                      // Status
   std::int32_t failed_peer;
   std::atomic<std::uint64_t> given_up;       // the first call that this rank has failed in; 0: none
-  std::uint64_t word;                        // what the rank says of itself from the start; published by `joined`
   std::atomic<std::uint64_t> bell;           // name of the Bell where it sleeps or last slept; 0: none
   char failed_reason[kReasonBytes];          // of an abort, in words; ends with a zero or the array
   alignas(128) CallRecord records[kWindow];  // published by the word of the cell of the same index

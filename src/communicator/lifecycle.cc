@@ -9,13 +9,15 @@
 #include "bootstrap/exchange.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/group_settings.h"
 #include "device/cpu/arena.h"
 
 namespace tutti {
 
 namespace {
 
-// A table counts only if all ranks have the same one, for the choice of an algorithm follows from it.
+// A table counts only if all ranks have the same one, for the choice of an algorithm follows from it, and on one host,
+// as it was measured.
 void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const CommunicatorOptions& options) {
   if (rank == 0 && !tuning.complaint.empty()) {
     Logger(parse_log_level(options.config.log_level), rank).warning(tuning.complaint);
@@ -24,20 +26,11 @@ void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const C
     tuning = {};
     return;
   }
-  const HostChannel& host = *topology.host;
-  for (int peer = 0; peer < host.ranks(); ++peer) {
-    if (host.word_of(peer) == host.word_of(0)) continue;
-    if (rank == 0) {
-      const auto said = [](std::uint64_t identity) { return identity == 0 ? "none" : "another"; };
-      Logger(parse_log_level(options.config.log_level), rank)
-          .warning("group '" + options.name + "': rank 0 has " +
-                   (tuning.identity == 0 ? "no tuning table" : "the tuning table " + tuning.path) + ", rank " +
-                   std::to_string(peer) + " has " + said(host.word_of(peer)) +
-                   ": none is used (TUTTI_TUNING_PATH must lead all ranks to the same)");
-    }
-    tuning = {};
-    return;
+  if (topology.differences.empty()) return;
+  if (rank == 0) {
+    Logger(parse_log_level(options.config.log_level), rank).warning(not_used(options.name, topology.differences));
   }
+  tuning = {};
 }
 
 // A user's plans first, then the library's own algorithms, then the plans that the tuning table may choose.
@@ -79,7 +72,7 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
     // First, so that a bad file is an error of its own and not a group that never forms.
     Tuning tuning = load_tuning(options.config, size);
     const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
-    Topology topology = form_topology(store, id, rank, size, options, tuning.identity, plans.identity);
+    Topology topology = form_topology(store, id, rank, size, options, plans, tuning);
     agree_on_tuning(tuning, topology, rank, options);
     return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
   };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <set>
 
 #include "base/interruption.h"
@@ -10,6 +9,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_group.h"
 #include "bootstrap/host_protocol.h"
+#include "communicator/group_settings.h"
 #include "device/cpu/arena.h"
 #include "transport/shm/shm_transport.h"
 #include "transport/tcp/tcp_transport.h"
@@ -63,19 +63,16 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   return policy;
 }
 
-// What the choice of an algorithm follows from, beside the call, the machine and the tuning table, and how shared
-// memory is laid out. The number of ranks first: others follow from it.
-std::vector<AgreedSetting> agreed_settings(int size, const Config& config, std::uint32_t plans) {
-  const std::string& forced = config.algorithm;
-  char identity[2 * sizeof plans + 1];
-  std::snprintf(identity, sizeof identity, "%08x", plans);
+// What the choice of an algorithm follows from, beside the call and the machine, and how shared memory is laid out. The
+// number of ranks first: others follow from it.
+AgreedSettings agreed_settings(int size, const Config& config, const PlanFiles& plans, const Tuning& tuning) {
   const std::string stage = std::to_string(segment_shape(size, config).stage_bytes);
-  const std::string ranks = std::to_string(size);
-  return {{"the number of ranks", ranks, ranks},
-          {"TUTTI_ALGORITHM (or Options(algorithm=...))", forced.empty() ? "unset" : forced, forced},
-          {"TUTTI_PLAN_PATH",
-           config.plan_path.empty() ? "unset" : config.plan_path + " (with the plans " + identity + ")", identity},
-          {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? stage + " (chosen)" : stage, stage}};
+  return {version_setting(),
+          size_setting(size),
+          text_setting("TUTTI_ALGORITHM (or Options(algorithm=...))", config.algorithm),
+          plan_setting(config.plan_path, plans.identity),
+          {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? stage + " (chosen)" : stage, stage},
+          tuning_setting(tuning.path, tuning.identity)};
 }
 
 // What freed memory may stay in the processes' arenas is shared by all that are here: those of this group, and those of
@@ -90,7 +87,7 @@ void share_cache(const std::vector<HostMember>& members, const Config& config) {
 }
 
 HostGroup find_host(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                    std::uint32_t plans) {
+                    const PlanFiles& plans, const Tuning& tuning) {
   HostGroupRequest request;
   request.id = id;
   request.rank = rank;
@@ -104,7 +101,7 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
   }
   request.most_ranks = kMaxHostRanks;
   request.segment_bytes = [&](int n) { return SegmentLayout(segment_shape(n, options.config)).total_bytes(); };
-  request.settings = agreed_settings(size, options.config, plans);
+  request.settings = agreed_settings(size, options.config, plans, tuning);
   request.timeout = options.timeout;
   return form_host_group(store, request);
 }
@@ -116,14 +113,13 @@ HostGroup find_host(Store& store, const std::string& id, int rank, int size, con
 }
 
 // A rank of the host that fails before it has joined says so in the store.
-Outcome join_host(HostChannel& host, Store& store, const std::string& id, int rank, std::chrono::milliseconds timeout,
-                  std::uint64_t word) {
+Outcome join_host(HostChannel& host, Store& store, const std::string& id, int rank, std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kSlice(500);
   Deadline deadline = Deadline::after(timeout);
   for (;;) {
     const std::chrono::milliseconds left(std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000));
     Deadline slice = Deadline::after(std::min(left, kSlice));
-    const Outcome outcome = host.join(slice, word);
+    const Outcome outcome = host.join(slice);
     if (outcome.status != Status::kTimeout || deadline.expired()) return outcome;
     throw_if_told(store, id, rank);
   }
@@ -212,7 +208,7 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
 }  // namespace
 
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       std::uint64_t word, std::uint32_t plans) {
+                       const PlanFiles& plans, const Tuning& tuning) {
   Topology topology;
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
@@ -221,7 +217,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     add_waker(topology, rank);
     return topology;
   }
-  HostGroup group = find_host(store, id, rank, size, options, plans);
+  HostGroup group = find_host(store, id, rank, size, options, plans, tuning);
   const std::string secret = group.secret;
   if (!group.alone_because.empty()) {
     Logger(parse_log_level(options.config.log_level), rank)
@@ -229,6 +225,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
                  " shares no memory with other ranks there and talks to them over TCP, which is slower: " +
                  group.alone_because);
   }
+  topology.differences = group.differences;
   topology.ranks = RankMap(group.host_of);
   const auto here = static_cast<int>(topology.ranks.beside(rank).size());
   share_cache(group.members, options.config);
@@ -248,7 +245,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     shape.ranks = here;
     const SegmentLayout layout(shape);
     topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
-    if (const Outcome outcome = join_host(*topology.host, store, id, rank, options.timeout, word); !outcome.ok()) {
+    if (const Outcome outcome = join_host(*topology.host, store, id, rank, options.timeout); !outcome.ok()) {
       throw_if_interrupted("the forming of group '" + options.name + "' on rank " + std::to_string(rank));
       const int blamed = topology.ranks.beside(rank)[static_cast<std::size_t>(std::max(0, outcome.peer))];
       const std::string text =

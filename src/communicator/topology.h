@@ -4,6 +4,8 @@
 #include <memory>
 #include <vector>
 
+#include "algorithm/plan/plan_files.h"
+#include "algorithm/tuning/tuned.h"
 #include "base/rank_map.h"
 #include "channel/group_waker.h"
 #include "channel/host_channel.h"
@@ -22,15 +24,14 @@ struct Topology {
   std::vector<std::unique_ptr<Transport>> owned;
   std::vector<Transport*> transport_of_peer;  // null for this rank itself
   std::int64_t spin_ns = 0;                   // how long a wait for messages polls before it sleeps
+  std::string differences;                    // of optional settings: compare_settings()
 };
 
 // Collective. Throws Error(kTimeout) naming the ranks that have not come, Error(kPeerLost), Error(kExhausted): on all
 // ranks, naming one that has no descriptors. Whatever a group holds of the system it has when this returns, but for
 // connections and threads.
-// `word` is what this rank tells the ranks of its host (HostChannel::word_of). `plans`: identity of those
-// that the choice of algorithms begins with; with other settings it is compared: Error(kMismatch) on all ranks that
-// names what differs.
+// Compares what the choice of algorithms follows from: Error(kMismatch) on all ranks that names what differs.
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       std::uint64_t word = 0, std::uint32_t plans = 0);
+                       const PlanFiles& plans = {}, const Tuning& tuning = {});
 
 }  // namespace tutti

@@ -100,7 +100,7 @@ def test_a_table_of_one_rank_only_is_not_used(plugin: str, choosing: Any) -> Non
         script=RANK,
         env_of=lambda rank: {"TUTTI_PLUGIN_PATH": plugin, "TUTTI_TUNING_PATH": tables[rank]},
     )
-    assert "rank 1 has no tuning table: none is used" in outputs[0], outputs
+    assert f"(TUTTI_TUNING_PATH) is {tables[0]} on rank 0 and none on rank 1: none is used" in outputs[0], outputs
 
 
 def test_what_cannot_be_measured_is_refused(plugin: str) -> None:

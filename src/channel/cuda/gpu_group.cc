@@ -163,46 +163,15 @@ std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const 
   return std::make_shared<SymmetricMemory>(store, request);
 }
 
-// On what follows from each rank's settings, before they share memory. The first exchange of the group: a rank that has
-// failed before it has told so under its topic (tell_failure).
 void GpuGroup::agree(Store& store) {
-  std::string mine;
-  put_field(mine, std::to_string(request_.max_blocks));
-  put_field(mine, request_.messages_only ? "messages only" : "collectives too");
-  put_field(mine, request_.plans);
-  put_field(mine, model_of(request_.device));
-  put_field(mine, request_.tuning);
-  const std::vector<std::string> all =
-      exchange(store, request_.id, kCudaTopic, request_.rank, request_.size, mine, request_.timeout);
-  std::string first_kind;
-  std::string first_plans;
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    std::string_view text = all[r];
-    const auto wanted = static_cast<int>(take_number(text));
-    const std::string kind = take_field(text);
-    const std::string plans = take_field(text);
-    models_.push_back(take_field(text));
-    tunings_.push_back(take_field(text));
-    if (r == 0) {
-      first_kind = kind;
-      first_plans = plans;
-    }
-    if (kind != first_kind) {
-      throw KnownToAll(ErrorKind::kMismatch, "rank " + std::to_string(r) +
-                                                 " and rank 0 differ in messages_only: set "
-                                                 "CudaOptions::messages_only alike on all ranks");
-    }
-    if (wanted > 0) wanted_blocks_ = std::min(wanted_blocks_, wanted);
-    if (plans != first_plans) {
-      throw KnownToAll(ErrorKind::kInvalidArgument, "ranks have different plans (TUTTI_PLAN_PATH): rank 0 " +
-                                                        first_plans + ", rank " + std::to_string(r) + " " + plans);
-    }
-  }
+  const GpuCard mine{request_.settings, request_.max_blocks, model_of(request_.device)};
+  agreement_ = agree_on_gpus(store, request_.id, request_.rank, request_.size, mine, request_.timeout);
+  if (agreement_.max_blocks > 0) wanted_blocks_ = std::min(wanted_blocks_, agreement_.max_blocks);
 }
 
 // Of what all ranks have told, or know equally.
 void GpuGroup::describe_gpus() {
-  std::vector<std::string> kinds = models_;
+  std::vector<std::string> kinds = agreement_.models;
   std::sort(kinds.begin(), kinds.end());
   kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
   for (const std::string& kind : kinds) gpus_ += (gpus_.empty() ? "" : " and ") + kind;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "channel/cuda/device_world.h"
+#include "channel/cuda/gpu_agreement.h"
 #include "channel/cuda/gpu_ports.h"
 #include "channel/cuda/probe_verdict.h"
 #include "channel/cuda/registered_memory.h"
@@ -41,8 +42,7 @@ struct GpuGroupRequest {
   std::uint64_t first_sequence = 0;
   int max_blocks = 0;          // of a kernel, as this rank wants it; 0: no wish
   bool messages_only = false;  // no collectives
-  std::string plans;           // which plans it has: ranks must agree
-  std::string tuning;          // which tuning table it has: told to all
+  AgreedSettings settings;     // compared
 };
 
 class GpuGroup {
@@ -60,8 +60,8 @@ class GpuGroup {
   const std::string& transport() const noexcept { return transport_; }
   // CudaCommunicator::gpus().
   const std::string& gpus() const noexcept { return gpus_; }
-  // All ranks' GpuGroupRequest::tuning.
-  const std::vector<std::string>& tunings() const noexcept { return tunings_; }
+  // Of optional settings: compare_settings().
+  const std::string& differences() const noexcept { return agreement_.differences; }
   // Most blocks of a kernel, the same on all ranks: the least that a rank wants; and the blocks of ranks that share a
   // GPU wait for each other, so all of them must find room on it at once.
   int most_blocks() const noexcept { return most_blocks_; }
@@ -114,8 +114,7 @@ class GpuGroup {
   int most_blocks_ = kMaxBlocks;
   cudaStream_t stream_ = nullptr;  // make_stream()
   std::string transport_;
-  std::vector<std::string> models_;  // of all ranks' GPUs
-  std::vector<std::string> tunings_;
+  GpuAgreement agreement_;
   std::string gpus_;
   std::mutex ports_mutex_;
   std::unique_ptr<GpuPorts> ports_;

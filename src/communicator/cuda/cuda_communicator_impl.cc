@@ -11,6 +11,7 @@
 #include "communicator/call_check.h"
 #include "communicator/cuda/cuda_memory_impl.h"
 #include "communicator/cuda/device_failure.h"
+#include "communicator/cuda/gpu_settings.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/relaxed_capture.h"
@@ -49,10 +50,7 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.first_sequence = options.first_sequence;
   request.max_blocks = std::max(options.max_blocks, 0);
   request.messages_only = options.messages_only;
-  request.plans = plans.files.empty() ? "has none"
-                                      : "has " + std::to_string(plans.files.size()) + " of fingerprint " +
-                                            std::to_string(plans.identity);
-  request.tuning = tuning_text(tuning.identity, tuning.path);
+  request.settings = gpu_settings(size, options, plans, tuning);
   return std::make_shared<GpuGroup>(store, request);
 }
 

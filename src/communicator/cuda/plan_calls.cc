@@ -10,6 +10,7 @@
 #include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "communicator/cuda/native_kernels.h"
+#include "communicator/group_settings.h"
 #include "communicator/named_algorithm.h"
 #include "device/cuda/cuda_check.h"
 
@@ -143,8 +144,8 @@ void CudaCommunicatorImpl::run_as(std::uint64_t plan, const Call& call, CudaStre
 
 void CudaCommunicatorImpl::use_tuning(Store& store) {
   if (rank_ == 0 && !tuning_.complaint.empty()) logger_.warning(tuning_.complaint);
-  if (const std::string difference = tuning_difference(group_->tunings()); !difference.empty()) {
-    if (rank_ == 0) logger_.warning("group '" + options_.name + "': " + difference);
+  if (!group_->differences().empty()) {
+    if (rank_ == 0) logger_.warning(not_used(options_.name, group_->differences()));
     return;
   }
   // A rank that forces kernels takes part: whether it does is not compared.

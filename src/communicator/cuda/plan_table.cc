@@ -60,13 +60,6 @@ std::unique_ptr<TablePlan> entry_of(const UserAlgorithm& algorithm, int size) {
   return made;
 }
 
-std::string hexadecimal(std::uint64_t identity) {
-  std::string text;
-  const std::uint32_t folded = fold(identity);
-  for (int shift = 28; shift >= 0; shift -= 4) text += "0123456789abcdef"[folded >> shift & 15];
-  return text;
-}
-
 // What one rank has offered, as another reads it.
 struct Offered {
   bool chooses = false;
@@ -87,7 +80,7 @@ struct Offered {
   // At `place`, for an error.
   std::string at(std::size_t place) const {
     if (place >= identities.size()) return "nothing";
-    return names[place] + " (" + hexadecimal(identities[place]) + ")";
+    return names[place] + " (" + hexadecimal(fold(identities[place])) + ")";
   }
 };
 

@@ -90,20 +90,4 @@ std::string TunedCalls::explain(const CallShape& shape, const CudaShape& on_gpu,
   return text + source_of_times(rule->said) + '\n';
 }
 
-std::string tuning_text(std::uint64_t identity, const std::string& path) {
-  return identity == 0 ? std::string("no tuning table")
-                       : "the tuning table " + std::to_string(identity) + " of " + path;
-}
-
-std::string tuning_difference(const std::vector<std::string>& texts) {
-  // The path may differ from host name to home folder; what counts is what the table says.
-  const auto identity = [](const std::string& text) { return text.substr(0, text.find(" of ")); };
-  for (std::size_t r = 1; r < texts.size(); ++r) {
-    if (identity(texts[r]) == identity(texts[0])) continue;
-    return "rank 0 has " + texts[0] + ", rank " + std::to_string(r) + " has " + texts[r] +
-           ": none is used (TUTTI_TUNING_PATH must lead all ranks to the same)";
-  }
-  return {};
-}
-
 }  // namespace tutti::cuda

@@ -1,7 +1,5 @@
 // What the tuning table makes of calls on GPUs: the kernel or the plan that was the fastest. Knows nothing of CUDA.
 //
-// Which table counts is agreed on when a group forms: by its identity, which all ranks tell.
-//
 // Thread rule: built once, then const; the plans are the communicator's, which outlive it.
 #pragma once
 
@@ -40,10 +38,5 @@ class TunedCalls {
 
   TunedRules<TunedStep> rules_;
 };
-
-// How a rank names its table to the others: by what it says, and where it lies.
-std::string tuning_text(std::uint64_t identity, const std::string& path);
-// Of all ranks' texts: why none of the tables counts, for all to say the same; empty if all are the same.
-std::string tuning_difference(const std::vector<std::string>& texts);
 
 }  // namespace tutti::cuda

@@ -29,6 +29,7 @@ struct World {
   std::vector<std::string>* errors = nullptr;
   // TUTTI_TUNING_PATH of a rank; no table when empty.
   std::function<std::string(int)> tuning_path_of;
+  std::string log_level = "error";
 };
 
 // Runs `body` on every rank, each with its communicator; fails the test with what a rank has thrown.
@@ -43,7 +44,7 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
         options.timeout = world.timeout;
         if (world.config_of) options.config = world.config_of(r);
         if (!world.algorithm.empty()) options.config.algorithm = world.algorithm;
-        options.config.log_level = "error";
+        options.config.log_level = world.log_level;
         if (world.plan_path_of) options.config.plan_path = world.plan_path_of(r);
         if (world.tuning_path_of) options.config.tuning_path = world.tuning_path_of(r);
         if (world.host_of) options.config.host_id = world.host_of(r);

@@ -98,11 +98,19 @@ TEST(TunedGroup, WhereTablesDifferNoneCounts) {
     for (const int odd : {0, 1}) {
       World world;
       world.tuning_path_of = [&](int rank) { return rank == odd ? one : other; };
+      world.log_level = "warning";
+      ::testing::internal::CaptureStderr();
       run_ranks(world, [](Communicator& c) {
         const std::string ran = run_all_reduce(c, 4096);
         EXPECT_NE(ran, "ring");
         EXPECT_NE(ran, "direct");
       });
+      const std::string said = ::testing::internal::GetCapturedStderr();
+      const std::string& first = odd == 0 ? one : other;
+      const std::string& second = odd == 0 ? other : one;
+      EXPECT_NE(said.find("(TUTTI_TUNING_PATH) is " + first + " on rank 0 and " + second + " on rank 1: none is used"),
+                std::string::npos)
+          << said;
     }
   }
 }

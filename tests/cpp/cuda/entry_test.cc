@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -78,6 +79,62 @@ TEST_F(CudaEntry, ACallersConfigStandsForTheEnvironment) {
   const auto made = make_group({configured});
   ::unsetenv("TUTTI_PLAN_PATH");
   EXPECT_FALSE(made[0].has_value()) << made[0]->what();
+}
+
+struct Odd {
+  std::string value;      // on rank 1
+  std::string others;     // on ranks 0 and 2; unset when empty
+  std::string said = {};  // what all ranks are told; nothing where the group forms
+};
+
+// Never a rank left waiting.
+TEST_F(CudaEntry, EachSettingOfGpusMayDifferOrIsNamedToAllRanks) {
+  const std::multimap<std::string, Odd> settings = {
+      {"TUTTI_CUDA_TRANSPORT", {"host", "", "TUTTI_CUDA_TRANSPORT is unset on ranks 0 and 2 and host on rank 1"}},
+      {"TUTTI_CUDA_TRANSPORT", {"host", "peer", "TUTTI_CUDA_TRANSPORT is peer on ranks 0 and 2 and host on rank 1"}},
+      {"TUTTI_CUDA_ALGORITHM",
+       {"ll_one_shot", "", "TUTTI_CUDA_ALGORITHM is unset on ranks 0 and 2 and ll_one_shot on rank 1"}},
+      {"TUTTI_CUDA_MAX_BLOCKS", {"3", ""}},
+      {"TUTTI_CUDA_COMPILE", {"off", "wait"}},
+      {"TUTTI_NVRTC", {"/no/such/file", ""}},
+      {"TUTTI_CUDA_WATCHDOG", {"end", "log"}},
+      {"TUTTI_SECRET", {"a secret", "", "TUTTI_SECRET is unset on ranks 0 and 2 and set on rank 1"}},
+  };
+  for (const ConfigVariable& variable : describe(Config{})) {
+    const bool of_gpus =
+        variable.name.find("CUDA") != std::string::npos || variable.name.find("NVRTC") != std::string::npos;
+    EXPECT_TRUE(!of_gpus || settings.contains(variable.name)) << variable.name << " is not tried";
+  }
+  for (const auto& [name, odd] : settings) {
+    SCOPED_TRACE(name + "=" + odd.value + " against " + odd.others);
+    std::vector<CudaOptions> options(3);
+    for (std::size_t r = 0; r < options.size(); ++r) {
+      const std::string& value = r == 1 ? odd.value : odd.others;
+      options[r].config = parse_config(
+          [&, &name = name](const char* asked) { return name == asked && !value.empty() ? value.c_str() : nullptr; });
+      options[r].config->plugin_path = HOST_PLUGIN;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    for (const auto& error : make_group(options)) {
+      EXPECT_EQ(error.has_value(), !odd.said.empty()) << (error ? error->what() : "");
+      if (!error || odd.said.empty()) continue;
+      EXPECT_EQ(error->kind(), ErrorKind::kMismatch);
+      EXPECT_NE(std::string(error->what()).find(odd.said), std::string::npos) << error->what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kLong);
+  }
+}
+
+TEST_F(CudaEntry, WhatMessagesOnlyIsForIsCompared) {
+  std::vector<CudaOptions> options(3);
+  options[2].messages_only = true;
+  for (const auto& error : make_group(options)) {
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->kind(), ErrorKind::kMismatch);
+    EXPECT_NE(std::string(error->what()).find("messages_only is false on ranks 0 and 1 and true on rank 2"),
+              std::string::npos)
+        << error->what();
+  }
 }
 
 }  // namespace

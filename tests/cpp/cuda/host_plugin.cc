@@ -17,7 +17,10 @@
 #include "algorithm/user/algorithm_source.h"
 #include "base/log.h"
 #include "bootstrap/exchange.h"
+#include "channel/cuda/gpu_agreement.h"
+#include "communicator/cuda/gpu_settings.h"
 #include "communicator/cuda/tuned_calls.h"
+#include "communicator/group_settings.h"
 #include "support/cuda_communicators.h"
 #include "tutti/device/channel.cuh"
 #include "tutti/device/port.cuh"
@@ -56,7 +59,8 @@ class PluginCommunicator final : public test::HostCommunicator {
         has_files_(!options.plan_path.empty()),
         forced_(cuda::parse_forced(options.algorithm)) {
     if (!difference.empty()) {
-      if (rank == 0) Logger(parse_log_level(options.config->log_level), rank).warning(difference);
+      if (rank == 0)
+        Logger(parse_log_level(options.config->log_level), rank).warning(not_used(options.name, difference));
     } else if (tuning.table != nullptr && !forced_) {
       use(store, id, tuning);
     }
@@ -151,12 +155,13 @@ class HostDevice final : public test::BareDevice {
   }
   std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
                                                       const CudaOptions& options) override {
-    static_cast<void>(load_plans(options.plan_path, size, cache_folder(*options.config)));
+    const PlanFiles plans = load_plans(options.plan_path, size, cache_folder(*options.config));
     Tuning tuning;
     if (!options.messages_only) tuning = load_tuning(*options.config, size, TunedDevice::kGpu);
-    const std::string difference = cuda::tuning_difference(
-        exchange(store, id, kCudaTopic, rank, size, cuda::tuning_text(tuning.identity, tuning.path), options.timeout));
-    return std::make_shared<PluginCommunicator>(store, id, rank, size, options, tuning, difference);
+    const cuda::GpuAgreement agreed = cuda::agree_on_gpus(
+        store, id, rank, size, {cuda::gpu_settings(size, options, plans, tuning), options.max_blocks, "no GPU"},
+        options.timeout);
+    return std::make_shared<PluginCommunicator>(store, id, rank, size, options, tuning, agreed.differences);
   }
 };
 

@@ -108,15 +108,5 @@ TEST(TunedCalls, SaysWhatWasMeasured) {
             "times: the tuning table's, of 4096 bytes, f32, private\n");
 }
 
-TEST(TunedCalls, TablesCountWhereAllRanksHaveTheSame) {
-  EXPECT_EQ(tuning_difference({tuning_text(0, ""), tuning_text(0, "")}), "");
-  EXPECT_EQ(tuning_difference({tuning_text(7, "/a"), tuning_text(7, "/b")}), "") << "what it says, not where it lies";
-  EXPECT_EQ(
-      tuning_difference({tuning_text(7, "/a"), tuning_text(7, "/a"), tuning_text(0, "")}),
-      "rank 0 has the tuning table 7 of /a, rank 2 has no tuning table: none is used (TUTTI_TUNING_PATH must lead "
-      "all ranks to the same)");
-  EXPECT_NE(tuning_difference({tuning_text(7, "/a"), tuning_text(77, "/a")}), "");
-}
-
 }  // namespace
 }  // namespace tutti::cuda

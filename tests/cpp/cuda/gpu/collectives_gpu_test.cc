@@ -296,6 +296,27 @@ TEST(Messages, AloneTakeLittleMemory) {
   });
 }
 
+// Ranks that would reach each other in different ways do not wait for each other.
+TEST(Settings, ADifferenceIsNamedToAllRanks) {
+  MemoryStore store;
+  run_gpu_ranks({}, [&](Rank& rank) {
+    CudaOptions options;
+    options.device = rank.device;
+    options.timeout = std::chrono::minutes(10);
+    if (rank.rank == 1) options.transport = "host";
+    try {
+      CudaCommunicator::create(store, "transport", rank.rank, rank.size, options);
+      ADD_FAILURE() << "ranks differ in how they reach each other";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kMismatch) << e.what();
+      EXPECT_NE(std::string(e.what()).find("TUTTI_CUDA_TRANSPORT is unset on rank 0 and host on rank 1"),
+                std::string::npos)
+          << e.what();
+    }
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 // A message is under way that its receiver takes only after a communicator has been made: making it waits for no
 // kernel.
 TEST(Messages, UnderWayDoNotKeepCommunicatorsFromBeingMade) {

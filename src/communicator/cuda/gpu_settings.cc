@@ -1,0 +1,18 @@
+#include "communicator/cuda/gpu_settings.h"
+
+#include "communicator/group_settings.h"
+
+namespace tutti::cuda {
+
+AgreedSettings gpu_settings(int size, const CudaOptions& options, const PlanFiles& plans, const Tuning& tuning) {
+  return {version_setting(),
+          size_setting(size),
+          text_setting("CudaOptions::messages_only", options.messages_only ? "true" : "false"),
+          text_setting("TUTTI_CUDA_TRANSPORT", options.transport),
+          text_setting("TUTTI_CUDA_ALGORITHM", options.algorithm),
+          text_setting("TUTTI_SECRET", options.secret.empty() ? "" : "set"),
+          plan_setting(options.plan_path, plans.identity),
+          tuning_setting(tuning.path, tuning.identity)};
+}
+
+}  // namespace tutti::cuda

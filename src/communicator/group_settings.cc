@@ -1,0 +1,26 @@
+#include "communicator/group_settings.h"
+
+#include "base/bytes.h"
+
+namespace tutti {
+
+AgreedSetting size_setting(int size) { return text_setting("the number of ranks", std::to_string(size)); }
+
+AgreedSetting text_setting(const std::string& name, const std::string& value) {
+  return {name, value.empty() ? "unset" : value, value};
+}
+
+AgreedSetting plan_setting(const std::string& path, std::uint32_t identity) {
+  const std::string plans = hexadecimal(identity);
+  return {"TUTTI_PLAN_PATH", path.empty() ? "unset" : path + " (with the plans " + plans + ")", plans};
+}
+
+AgreedSetting tuning_setting(const std::string& path, std::uint64_t identity) {
+  return {"the tuning table (TUTTI_TUNING_PATH)", identity == 0 ? "none" : path, hexadecimal(identity), true};
+}
+
+std::string not_used(const std::string& group, const std::string& differences) {
+  return "group '" + group + "': " + differences + ": none is used, for all ranks must have the same";
+}
+
+}  // namespace tutti
