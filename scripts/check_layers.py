@@ -20,11 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 LOWEST = {"base"}
 ALLOWED: dict[str, set[str]] = {
     "base": set(),
-    "device": LOWEST,
     # Siblings: what one needs of another crosses as opaque bytes.
     "bootstrap": LOWEST,
     "transport": LOWEST,
     "plan": LOWEST,
+    # Communicators of a device are made by ranks that can talk to each other.
+    "device": LOWEST | {"bootstrap"},
     "channel": LOWEST | {"device", "bootstrap", "transport"},
     "executor": LOWEST | {"device", "channel", "plan"},
     # Algorithms never see a transport.

@@ -173,7 +173,7 @@ class Bench {
       comms[algorithm] = CudaCommunicator::create(store_, "bench " + algorithm, index, ranks_.size(), o);
     }
     // In memory that all ranks map, so that "direct" can use it; every other algorithm works on any memory.
-    rank.memory = comms.begin()->second->allocate(store_, "buffers", 2 * rank.capacity);
+    rank.memory = comms.begin()->second->allocate("buffers", 2 * rank.capacity);
     rank.in = rank.memory->data(index);
     rank.out = rank.in + rank.capacity;
     if (index == 0) std::printf("# transport: %s\n", comms.begin()->second->transport().c_str());
@@ -288,7 +288,7 @@ class Bench {
   bench::GpuRanks ranks_;
   std::unique_ptr<bench::Nccl> nccl_;
   std::vector<bench::Nccl::Comm> nccl_comms_;
-  tutti::MemoryStore store_;
+  const std::shared_ptr<tutti::MemoryStore> store_ = std::make_shared<tutti::MemoryStore>();
 };
 
 }  // namespace

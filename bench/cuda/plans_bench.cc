@@ -260,7 +260,7 @@ class Bench {
   const std::vector<PlanFile> plans_;
   std::unique_ptr<tutti::bench::Nccl> nccl_;
   std::vector<tutti::bench::Nccl::Comm> nccl_comms_;
-  tutti::MemoryStore store_;
+  const std::shared_ptr<tutti::MemoryStore> store_ = std::make_shared<tutti::MemoryStore>();
   int groups_ = 0;  // written by rank 0 between barriers
 };
 

@@ -230,7 +230,7 @@ class Bench {
 
   const Options options_;
   bench::GpuRanks ranks_;
-  tutti::MemoryStore store_;
+  const std::shared_ptr<tutti::MemoryStore> store_ = std::make_shared<tutti::MemoryStore>();
 };
 
 }  // namespace

@@ -97,7 +97,7 @@ class Bench {
           CudaCommunicator::create(store_, "blocks " + std::to_string(blocks), rank.rank, ranks_.size(), o);
     }
     const std::size_t most = *std::max_element(options_.sizes.begin(), options_.sizes.end());
-    rank.memory = rank.by_blocks.begin()->second->allocate(store_, "buffers", 2 * most);
+    rank.memory = rank.by_blocks.begin()->second->allocate("buffers", 2 * most);
     const std::vector<std::uint16_t> two(most / 2, 0x4000);  // 2.0 in bf16
     ok(cudaMemcpy(rank.memory->data(rank.rank), two.data(), most, cudaMemcpyHostToDevice), "copy");
   }
@@ -219,7 +219,7 @@ class Bench {
 
   const Options options_;
   bench::GpuRanks ranks_;
-  tutti::MemoryStore store_;
+  const std::shared_ptr<tutti::MemoryStore> store_ = std::make_shared<tutti::MemoryStore>();
 };
 
 }  // namespace

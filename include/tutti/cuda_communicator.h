@@ -51,8 +51,8 @@ class CudaCommunicator {
  public:
   // Collective over `size` ranks, as Communicator::create. Throws Error(kUnsupported) without the plug-in or a GPU, or
   // if the ranks are not on one host.
-  static std::shared_ptr<CudaCommunicator> create(Store& store, const std::string& id, int rank, int size,
-                                                  const CudaOptions& options);
+  static std::shared_ptr<CudaCommunicator> create(std::shared_ptr<Store> store, const std::string& id, int rank,
+                                                  int size, const CudaOptions& options);
   virtual ~CudaCommunicator() = default;
 
   virtual int rank() const noexcept = 0;
@@ -76,14 +76,14 @@ class CudaCommunicator {
   // Collective: gives the communicator algorithms for the calls that follow, as Communicator::set_algorithms does.
   // Those that are plans get memory on all ranks, up to 16 MB each, for good; what a GPU cannot run is passed over, and
   // so is what is no plan. Ranks compare what they give: if it differs, all throw Error(kMismatch), and nothing has
-  // changed. Waits for this rank's calls. Not during a capture. `store` is that of create(), or one like it.
-  virtual void set_algorithms(Store& store, AlgorithmSet set) = 0;
+  // changed. Waits for this rank's calls. Not during a capture.
+  virtual void set_algorithms(AlgorithmSet set) = 0;
   // Collective where this communicator has not seen the algorithm yet: gives it memory, so that calls may name it
   // (Call::choice). Throws the same Error(kUnsupported) on all ranks if one of them cannot run it.
-  virtual void prepare(Store& store, const UserAlgorithmPtr& algorithm) = 0;
+  virtual void prepare(const UserAlgorithmPtr& algorithm) = 0;
 
-  // Collective: `bytes` on every rank. `name` is new in this communicator; `store` is that of create(), or one like it.
-  virtual std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) = 0;
+  // Collective: `bytes` on every rank. `name` is new in this communicator.
+  virtual std::shared_ptr<CudaMemory> allocate(const std::string& name, std::size_t bytes) = 0;
 
   // all_reduce, reduce_scatter and all_gather without copies: input and output lie in `memory`, at the same offsets on
   // all ranks, which the ranks compare. A call that is too small to gain from it, or any other collective, runs as
@@ -107,11 +107,10 @@ class CudaCommunicator {
   //
   // Throws the same Error on all ranks, and registers nothing, if one of them cannot: kUnsupported says which memory
   // cannot be shared and what to do, kInvalidArgument that the sizes differ.
-  virtual std::vector<std::shared_ptr<CudaRegion>> register_memory(Store& store,
-                                                                   const std::vector<CudaRange>& ranges) = 0;
+  virtual std::vector<std::shared_ptr<CudaRegion>> register_memory(const std::vector<CudaRange>& ranges) = 0;
   // Collective: the opposite, for the same regions on all ranks; give up every other share of them first. Waits for
   // this rank's calls, then for all ranks: the memory may be freed afterwards, if no graph uses it.
-  virtual void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) = 0;
+  virtual void unregister_memory(std::vector<std::shared_ptr<CudaRegion>> regions) = 0;
   // What PortChannel::to_memory and from_memory call a registered range, until it is unregistered: ports put into it
   // and out of it as into memory of allocate(). Throws Error(kInvalidArgument) if `region` is not registered here.
   virtual std::uint32_t port_memory(const CudaRegion& region) = 0;

@@ -37,10 +37,11 @@ struct DevicePlace {
 class DeviceCommunicator {
  public:
   // Of the ranks of `communicator`, on devices of `kind`: "cuda", or what another plug-in libtutti_<kind>.so serves.
-  // `id` is unique in the store for the life of the job. Makes nothing yet: where there is no plug-in, what first needs
-  // it throws Error(kUnsupported). `communicator` outlives it.
-  static std::shared_ptr<DeviceCommunicator> create(const std::string& kind, std::shared_ptr<Store> store,
-                                                    const std::string& id, const Communicator& communicator);
+  // What ranks make together they agree on over `communicator`: no store is asked, a rank that dies meanwhile is an
+  // error of the others within a second, and once it has failed or is destroyed nothing more can be made. One for each
+  // kind and communicator. Makes nothing yet: where there is no plug-in, what first needs it throws
+  // Error(kUnsupported).
+  static std::shared_ptr<DeviceCommunicator> create(const std::string& kind, Communicator& communicator);
   virtual ~DeviceCommunicator() = default;
 
   // The streams on which calls without one run. Collective where nothing is made yet, as the call would be.

@@ -75,7 +75,7 @@ class Communicator:
         self.store: Any = store
         self._closed = False
         self._core = _core.create_communicator(self.store, rank, size, name, timeout)
-        self._devices = _core.device_communicator(self.store, self._core)
+        self._devices = _core.device_communicator(self._core)
         _formed.give(size, self._set_algorithms)
 
     @classmethod

@@ -157,6 +157,11 @@ std::size_t descriptor_limit() noexcept {
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<std::size_t>(limit.rlim_cur) : 0;
 }
 
+const std::string& process_token() {
+  static const std::string token = random_secret();
+  return token;
+}
+
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";

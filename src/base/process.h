@@ -38,6 +38,9 @@ void raise_descriptor_limit() noexcept;
 // How many descriptors this process may have now.
 std::size_t descriptor_limit() noexcept;
 
+// Names this process among others: ranks with equal tokens share one address space.
+const std::string& process_token();
+
 // The name of this host, for messages.
 std::string host_name();
 

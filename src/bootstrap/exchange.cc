@@ -38,12 +38,6 @@ std::string pack(const std::vector<std::string>& blobs) {
   return std::move(out).str();
 }
 
-// Not told again: whoever has told it has told all.
-class Told : public KnownToAll {
- public:
-  using KnownToAll::KnownToAll;
-};
-
 [[noreturn]] void throw_told(std::size_t teller, int rank, std::string_view failed) {
   throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
                                        std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())) +

@@ -19,6 +19,12 @@ class KnownToAll : public Error {
   using Error::Error;
 };
 
+// Not told again: whoever has told it has told all.
+class Told : public KnownToAll {
+ public:
+  using KnownToAll::KnownToAll;
+};
+
 // What all ranks exchange while a group forms; kCudaTopic, the first of a group on GPUs.
 inline constexpr std::string_view kHostTopic = "host", kTcpTopic = "tcp", kCudaTopic = "cuda-settings";
 
@@ -73,20 +79,31 @@ bool failed_before(Store& store, std::string_view id, int rank) noexcept;
 // Throws `error`, as what it is, with the advice to take another name.
 [[noreturn]] void throw_failed_again(const Error& error);
 
-// `join()`; what it throws is told to the others.
-template <class Join>
-auto telling(Store& store, std::string_view id, int rank, const Join& join) {
+// `join()`; what it throws is told to the others by `teller`, which has failed_before() and tell() as above.
+template <class Teller, class Join>
+auto telling(Teller& teller, const Join& join) {
   try {
     return join();
   } catch (const Error& error) {
-    const bool before = failed_before(store, id, rank);
-    tell_failure(store, id, rank, error);
+    const bool before = teller.failed_before();
+    teller.tell(error);
     if (!before) throw;
     throw_failed_again(error);
   } catch (const std::exception& error) {
-    tell_failure(store, id, rank, error);
+    teller.tell(error);
     throw;
   }
+}
+template <class Join>
+auto telling(Store& store, std::string_view id, int rank, const Join& join) {
+  struct {
+    Store& store;
+    std::string_view id;
+    int rank;
+    bool failed_before() noexcept { return tutti::failed_before(store, id, rank); }
+    void tell(const std::exception& error) noexcept { tell_failure(store, id, rank, error); }
+  } teller{store, id, rank};
+  return telling(teller, join);
 }
 
 }  // namespace tutti

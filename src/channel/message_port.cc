@@ -293,6 +293,16 @@ void MessagePort::cancel(MessageOp& op) noexcept {
   while (ended && !op.done()) sched_yield();  // another thread is in its on_done
 }
 
+bool MessagePort::withdraw(MessageOp& op) noexcept {
+  if (forked_child()) return true;
+  bool withdrawn = false;
+  state_->locked([&](MessageEngine& e) {
+    withdrawn = op.phase == MessagePhase::kPosted;
+    if (withdrawn) e.retract(op, {Status::kAborted, -1}, true);
+  });
+  return withdrawn;
+}
+
 void MessagePort::fail(Outcome outcome, std::string_view reason) noexcept {
   state_->locked([&](MessageEngine& e) { e.fail(outcome, reason); });
 }

@@ -152,6 +152,9 @@ class MessagePort {
   // kAborted, the peer's side of a message that has begun ends with kPeerFailed. Not to be called from on_done.
   void cancel(MessageOp& op) noexcept;
 
+  // The same for a receive of which nothing has come yet. Else false: it is done, or will be when the rest has come.
+  bool withdraw(MessageOp& op) noexcept;
+
   // Ends every posted and later op with `outcome` and wakes all waiters. Nothing is written or read any more. The peers
   // are told, with `reason` where the group has been aborted.
   void fail(Outcome outcome, std::string_view reason = {}) noexcept;

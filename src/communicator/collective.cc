@@ -9,8 +9,8 @@
 #include "algorithm/hosts/scopes.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
-#include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
+#include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/kernels.h"
@@ -62,15 +62,9 @@ std::span<std::byte> output_of(const Call& call, int ranks) noexcept {
 }  // namespace
 
 CallRecord CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* chosen) const noexcept {
-  CallRecord record;
+  CallRecord record = record_of(call);
   // relaxed: written under the lock that the caller holds.
   record.sequence = sequence_.load(std::memory_order_relaxed) + 1;
-  record.call = static_cast<std::uint8_t>(call.collective);
-  record.dtype = static_cast<std::uint8_t>(call.dtype);
-  record.op = reduces(call.collective) ? static_cast<std::uint8_t>(call.op) : 0;
-  record.root = has_root(call.collective) ? call.root : -1;
-  record.uneven = call.uneven ? 1 : 0;
-  record.count = call.count;
   record.mapped_input = record.mapped_output = kNotMapped;
   record.algorithm = algorithms_.identity();
   if (chosen != nullptr) {

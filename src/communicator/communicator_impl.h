@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -40,7 +41,10 @@
 
 namespace tutti {
 
-class CommunicatorImpl final : public Communicator, private MessageOwner, private CallRunner {
+class CommunicatorImpl final : public Communicator,
+                               public std::enable_shared_from_this<CommunicatorImpl>,
+                               private MessageOwner,
+                               private CallRunner {
  public:
   CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans,
                    const Tuning& tuning);
@@ -88,6 +92,10 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   std::string flight_record() const override;
   std::string explain(const Call& call) const override;
 
+  // For what else goes between the ranks (group_bootstrap.h).
+  MessagePort& port() const noexcept override { return *port_; }
+  void throw_if_unusable() const;
+
  private:
   // A call that finds no memory before anything of it is sent is refused, and the group stays usable.
   template <class Act>
@@ -134,7 +142,6 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
 
   // point_to_point.cc
   void check_message(const void* data, std::size_t count, int peer, std::uint64_t tag, bool any_source) const;
-  CallRecord message_record(bool is_send, std::size_t count, DataType dtype, std::uint64_t tag) const noexcept;
   int transfer(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
                std::chrono::milliseconds timeout);
   WorkPtr start(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
@@ -144,7 +151,6 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   Error starved_by(const CallRecord& record, int peer, const std::exception& why) noexcept;
   void message_loop() noexcept;
   // MessageOwner
-  MessagePort& port() noexcept override { return *port_; }
   std::exception_ptr message_failed(Outcome outcome, const MessageOp& op,
                                     std::chrono::milliseconds timeout) noexcept override;
   void message_done(const MessageOp& op, std::uint64_t entry, std::int64_t total_ns) noexcept override;
@@ -156,7 +162,6 @@ class CommunicatorImpl final : public Communicator, private MessageOwner, privat
   // lifecycle.cc
   void trace_to_cause(Outcome& outcome, FailureContext& context) const;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
-  void throw_if_unusable() const;
   void throw_if_forked() const;
   Error parents_error() const;
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const noexcept {

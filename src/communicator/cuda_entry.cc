@@ -4,9 +4,10 @@
 #include "algorithm/cuda/choice.h"
 #include "base/log.h"
 #include "base/release.h"
+#include "bootstrap/bootstrap.h"
 #include "bootstrap/exchange.h"
 #include "communicator/call_check.h"
-#include "communicator/cuda/entry.h"
+#include "communicator/device_entry.h"
 #include "communicator/failure_watch.h"
 #include "device/registry.h"
 #include "tutti/config.h"
@@ -63,19 +64,19 @@ std::shared_ptr<CudaCommunicator> watched(std::shared_ptr<CudaCommunicator> comm
 
 Device& device_of_kind(const std::string& kind) { return registry(config_from_environment()).find(kind); }
 
-std::shared_ptr<CudaCommunicator> make_communicator(const std::string& kind, Store& store, const std::string& id,
-                                                    int rank, int size, const CudaOptions& options) {
-  check_group(rank, size);
-  return telling(store, id, rank, [&] {
+std::shared_ptr<CudaCommunicator> make_communicator(const std::string& kind, const BootstrapPtr& bootstrap,
+                                                    const CudaOptions& options) {
+  return telling(*bootstrap, [&] {
     const CudaOptions complete = completed(options);
-    auto made = registry(*complete.config).find(kind).make_communicator(store, id, rank, size, complete);
+    auto made = registry(*complete.config).find(kind).make_communicator(bootstrap, complete);
     return watched(released_by_owner(std::move(made)), *complete.config);
   });
 }
 
-std::shared_ptr<CudaCommunicator> CudaCommunicator::create(Store& store, const std::string& id, int rank, int size,
-                                                           const CudaOptions& options) {
-  return make_communicator("cuda", store, id, rank, size, options);
+std::shared_ptr<CudaCommunicator> CudaCommunicator::create(std::shared_ptr<Store> store, const std::string& id,
+                                                           int rank, int size, const CudaOptions& options) {
+  check_group(rank, size);
+  return make_communicator("cuda", store_bootstrap(std::move(store), id, rank, size), options);
 }
 
 std::string CudaCommunicator::library() { return registry(config_from_environment()).path_of("cuda"); }

@@ -19,7 +19,7 @@ namespace tutti {
 class MessageOwner {
  public:
   virtual ~MessageOwner() = default;
-  virtual MessagePort& port() noexcept = 0;
+  virtual MessagePort& port() const noexcept = 0;
   // Poisons the communicator and gives the Error that says why.
   virtual std::exception_ptr message_failed(Outcome outcome, const MessageOp& op,
                                             std::chrono::milliseconds timeout) noexcept = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "communicator/call_check.h"
+#include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
@@ -32,7 +33,7 @@ void CommunicatorImpl::monitored_barrier(std::chrono::milliseconds timeout, bool
   std::uint32_t verdict = 1;
   const auto exchange = [&](bool is_send, int peer, std::uint64_t tag, Deadline& deadline) {
     MessageOp op;
-    const CallRecord record = message_record(is_send, 1, DataType::kUint32, tag);
+    const CallRecord record = record_of_message(is_send, 1, DataType::kUint32, tag);
     if (is_send) {
       port_->post_send(op, peer, tag, &verdict, sizeof(verdict), record);
     } else {

@@ -1,6 +1,7 @@
 // Point-to-point calls.
 #include "base/thread.h"
 #include "communicator/call_check.h"
+#include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
@@ -22,18 +23,6 @@ void CommunicatorImpl::check_message(const void* data, std::size_t count, int pe
   if (tag >> 62 != 0) throw_error(ErrorKind::kInvalidArgument, "tags of 2^62 and more are Tutti's own");
 }
 
-CallRecord CommunicatorImpl::message_record(bool is_send, std::size_t count, DataType dtype,
-                                            std::uint64_t tag) const noexcept {
-  CallRecord record;
-  record.call = is_send ? kCallSend : kCallRecv;
-  record.dtype = static_cast<std::uint8_t>(dtype);
-  record.count = count;
-  record.tag = tag;
-  record.mapped_input = record.mapped_output = kNotMapped;
-  record.hash = fingerprint(record);
-  return record;
-}
-
 int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, DataType dtype, int peer, std::uint64_t tag,
                                std::chrono::milliseconds timeout) {
   with_memory([&] {
@@ -42,7 +31,7 @@ int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, Data
     throw_if_unusable();
   });
   const std::size_t bytes = count * size_of(dtype);
-  const CallRecord record = message_record(is_send, count, dtype, tag);
+  const CallRecord record = record_of_message(is_send, count, dtype, tag);
   Deadline deadline = Deadline::after(effective(timeout));
   const std::uint64_t entry = recorder_.add(record, peer, FlightRecorder::State::kStarted, deadline.timeout().count());
   // relaxed: any count will do for sampling.
@@ -103,7 +92,7 @@ WorkPtr CommunicatorImpl::irecv(void* data, std::size_t count, DataType dtype, i
 WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, DataType dtype, int peer,
                                 std::uint64_t tag, std::chrono::milliseconds timeout,
                                 std::shared_ptr<void> keep_alive) {
-  const CallRecord record = message_record(is_send, count, dtype, tag);
+  const CallRecord record = record_of_message(is_send, count, dtype, tag);
   const auto limit = effective(timeout);
   std::uint64_t entry = 0;
   const std::shared_ptr<MessageWork> work = with_memory([&] {

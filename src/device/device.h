@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "bootstrap/bootstrap.h"
 #include "tutti/cuda_communicator.h"
 #include "tutti/cuda_report.h"
 #include "tutti/error.h"
@@ -35,10 +36,11 @@ class Device {
   // What there is of such devices here. Throws nothing for what it finds.
   virtual CudaReport report() { return {}; }
 
-  // A communicator on this device's memory: see CudaCommunicator::create. Throws Error(kUnsupported) where collectives
+  // A communicator on this device's memory, of the ranks of `bootstrap`, which it may keep: see
+  // CudaCommunicator::create. Throws Error(kUnsupported) where collectives
   // are not run by the device.
-  virtual std::shared_ptr<CudaCommunicator> make_communicator(Store& /*store*/, const std::string& /*id*/, int /*rank*/,
-                                                              int /*size*/, const CudaOptions& /*options*/) {
+  virtual std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& /*bootstrap*/,
+                                                              const CudaOptions& /*options*/) {
     throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no communicators of its own");
   }
 

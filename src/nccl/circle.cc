@@ -55,8 +55,7 @@ Verdict verdict_of(const std::string& word) {
 struct Circle::Family {
   std::shared_ptr<TcpStoreServer> server;  // in the process that serves it
   std::string secret;
-  std::shared_ptr<Store> connection;
-  std::shared_ptr<Store> store;  // over it: one thread at a time
+  std::shared_ptr<Store> store;  // one connection: one thread at a time
   std::recursive_mutex mutex;
 };
 
@@ -75,8 +74,9 @@ std::shared_ptr<Circle::Family> Circle::meet(const MeetingPlace& place) {
   auto family = std::make_shared<Family>();
   family->secret = hexadecimal(place.secret);
   family->server = take_offer(place);
-  family->connection = reach(place, connect());
-  family->store = std::make_shared<WatchedStore>(*family->connection, [] {
+  const std::shared_ptr<Store> connection = reach(place, connect());
+  // Its look holds the connection: a group may keep the store for longer than the family.
+  family->store = std::make_shared<WatchedStore>(*connection, [connection] {
     if (process_ends()) throw_error(ErrorKind::kAborted, "the process ends");
   });
   return family;
@@ -103,7 +103,7 @@ Circle::~Circle() { leave(); }
 
 const std::string& Circle::secret() const noexcept { return family_->secret; }
 
-Store& Circle::store() { return *store_; }
+std::shared_ptr<Store> Circle::store() const { return store_; }
 
 // The word that counts: this one, unless another rank was first.
 std::string Circle::settle(const std::string& topic, std::string word) {

@@ -69,7 +69,7 @@ class Circle {
   void await_leaving() noexcept;
 
   // For CudaCommunicator::create.
-  Store& store();
+  std::shared_ptr<Store> store() const;
 
  private:
   struct Family;

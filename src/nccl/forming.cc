@@ -164,7 +164,7 @@ void form(Served& served, const std::string& refusal, int device, AlgorithmSet a
     options.plan_path = settings().plan_path.empty() ? "none" : settings().plan_path;
     made = CudaCommunicator::create(circle.store(), can.name, circle.rank(), circle.size(), options);
     // The cards were equal, so all ranks do, or none.
-    if (!algorithms.empty()) made->set_algorithms(circle.store(), algorithms);
+    if (!algorithms.empty()) made->set_algorithms(algorithms);
     // Through host memory NCCL is the faster one.
     if (made->transport().rfind("peer memory", 0) != 0) card = "!its GPUs are joined by " + made->transport();
     // acquire: as the one that gives it up; nothing else is read by it.

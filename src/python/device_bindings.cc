@@ -115,20 +115,9 @@ void recv_array(DeviceCommunicator& devices, const DeviceArray& array, int peer,
   waiting(devices, [&] { devices.recv(array.end.data, bytes, peer, tag, place); });
 }
 
-// The group's collectives and messages on GPUs, and the store that they are made over.
-struct Devices {
-  std::shared_ptr<Store> store;
-  std::shared_ptr<Communicator> communicator;
-  std::shared_ptr<DeviceCommunicator> devices;
-};
-
-std::shared_ptr<DeviceCommunicator> create_device(std::shared_ptr<Store> store,
-                                                  std::shared_ptr<Communicator> communicator) {
-  auto made = std::make_shared<Devices>();
-  made->devices = DeviceCommunicator::create("cuda", store, communicator->name() + "/cuda", *communicator);
-  made->store = std::move(store);
-  made->communicator = std::move(communicator);
-  DeviceCommunicator* const devices = made->devices.get();
+std::shared_ptr<DeviceCommunicator> create_device(Communicator& communicator) {
+  auto made = DeviceCommunicator::create("cuda", communicator);
+  DeviceCommunicator* const devices = made.get();
   // Their end waits for kernels and for threads, which may wait for Python's.
   return {devices, [made](DeviceCommunicator*) mutable {
             const nb::gil_scoped_release released;
@@ -203,13 +192,7 @@ void bind_devices(nb::module_& m) {
       .def("reset_metrics", &DeviceCommunicator::reset_metrics, nb::call_guard<nb::gil_scoped_release>())
       .def("flight_records", &DeviceCommunicator::flight_records, nb::call_guard<nb::gil_scoped_release>())
       .def("abort", &DeviceCommunicator::abort, "reason"_a, nb::call_guard<nb::gil_scoped_release>());
-  m.def("device_communicator", &create_device, "store"_a, "communicator"_a);
-  m.def(
-      "device_communicator",
-      [](nb::object store, std::shared_ptr<Communicator> communicator) {
-        return create_device(python_store(std::move(store)), std::move(communicator));
-      },
-      "store"_a, "communicator"_a);
+  m.def("device_communicator", &create_device, "communicator"_a);
   m.def(
       "device_of", [](std::uintptr_t address) { return device_of("cuda", reinterpret_cast<const void*>(address)); },
       "address"_a);

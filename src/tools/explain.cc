@@ -38,7 +38,8 @@ std::string run_rank(MemoryStore& store, const SampleShape& request, const Call&
 }
 
 // The same on GPUs, which several ranks may share.
-std::string run_rank_on_gpu(MemoryStore& store, const SampleShape& request, const Call& call, int rank, int devices) {
+std::string run_rank_on_gpu(const std::shared_ptr<MemoryStore>& store, const SampleShape& request, const Call& call,
+                            int rank, int devices) {
   CudaOptions options;
   options.timeout = kAnswerTime;
   options.device = rank % devices;
@@ -57,7 +58,7 @@ std::string explain(const SampleShape& request, bool on_gpu) {
   const SampleCall sample(request);
 
   const int devices = on_gpu ? std::max<int>(1, static_cast<int>(cuda_report().devices.size())) : 0;
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::vector<std::string> answers(n);
   std::vector<std::exception_ptr> failures(n);
   std::vector<std::thread> ranks;
@@ -66,7 +67,7 @@ std::string explain(const SampleShape& request, bool on_gpu) {
       try {
         const int rank = static_cast<int>(r);
         answers[r] = on_gpu ? run_rank_on_gpu(store, request, sample.call(), rank, devices)
-                            : run_rank(store, request, sample.call(), rank);
+                            : run_rank(*store, request, sample.call(), rank);
       } catch (...) {
         failures[r] = std::current_exception();
       }

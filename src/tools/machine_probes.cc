@@ -221,7 +221,7 @@ std::string try_cuda_group() {
     throw_error(ErrorKind::kUnsupported, report.plugin_problem.empty() ? report.problem : report.plugin_problem);
   }
   const int devices = static_cast<int>(report.devices.size()), size = std::clamp(devices, 2, 8);
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::vector<std::thread> ranks;
   std::vector<std::string> transports(static_cast<std::size_t>(size)), problems(static_cast<std::size_t>(size));
   for (int r = 0; r < size; ++r) {

@@ -5,7 +5,6 @@
 #include "torch/cuda_side.h"
 #include "torch/errors.h"
 #include "torch/process_group.h"
-#include "torch/store_adapter.h"
 
 namespace tutti::face {
 namespace {
@@ -37,10 +36,9 @@ std::string CudaSide::register_storages(c10::Device device, std::vector<c10::Sto
   const CudaLane& lane = group(device);
   std::vector<CudaRange> ranges;
   for (const c10::Storage& storage : storages) ranges.push_back({storage.mutable_data(), storage.nbytes()});
-  StoreAdapter adapter(store_);
   std::vector<std::shared_ptr<CudaRegion>> regions;
   try {
-    regions = lane.communicator->register_memory(adapter, ranges);
+    regions = lane.communicator->register_memory(ranges);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUnsupported) throw;
     return error.what();
@@ -68,8 +66,7 @@ void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::St
       regions.push_back(found != nullptr ? found->region.lock() : nullptr);  // null is refused by all ranks together
     }
   }
-  StoreAdapter adapter(store_);
-  lane.communicator->unregister_memory(adapter, std::move(regions));
+  lane.communicator->unregister_memory(std::move(regions));
   // Only now may they be freed: no rank maps them any more.
   const std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(registered_, [&](const Registered& entry) {

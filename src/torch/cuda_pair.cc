@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "torch/store_adapter.h"
+#include "communicator/device_entry.h"
 #include "tutti/cuda_capture.h"
 
 namespace tutti::face {
@@ -60,8 +60,9 @@ void CudaPair::make() {
     c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(stream_.device());
     throw_if_given_up();
     cuda_relax_capture_in_thread();
-    InterruptibleStore store(plan_.store, [this] { throw_if_given_up(); });
-    auto made = CudaCommunicator::create(store, plan_.id, plan_.send ? 0 : 1, 2, plan_.options);
+    auto made = make_communicator(
+        "cuda", plan_.bootstraps.among({plan_.from, plan_.to}, plan_.id, [this] { throw_if_given_up(); }),
+        plan_.options);
     const std::lock_guard<std::mutex> lock(mutex_);
     made->set_timeout(timeout_);
     if (aborted_) made->abort(*given_up_);

@@ -16,9 +16,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "communicator/deferred_calls.h"
+#include "communicator/group_bootstrap.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::face {
@@ -32,10 +32,9 @@ struct CudaLane {
 class CudaPair {
  public:
   struct Plan {
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string id;  // unique in the store
+    GroupBootstraps bootstraps;
+    std::string id;  // new in the group
     int from, to;    // ranks of the group, for messages to people
-    bool send;       // whether this rank is `from`
     CudaOptions options;
   };
 

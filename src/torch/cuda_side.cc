@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "base/registry.h"
-#include "torch/store_adapter.h"
+#include "communicator/device_entry.h"
 
 namespace tutti::face {
 
-CudaSide::CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options)
-    : store_(std::move(store)), id_(std::move(id)), rank_(rank), size_(size), options_(std::move(options)) {}
+CudaSide::CudaSide(Communicator& group, CudaOptions options)
+    : bootstraps_(group), rank_(group.rank()), size_(group.size()), options_(std::move(options)) {}
 
 // All pairs give up before the destructor of the first waits for its thread.
 // A forked child has none of the threads, and leaves everything as it is.
@@ -43,7 +43,7 @@ c10::Stream side_stream(c10::Device device) {
 
 }  // namespace
 
-CudaLane CudaSide::make(c10::Device device) const {
+CudaLane CudaSide::make(c10::Device device) {
   CudaOptions options;
   AlgorithmSet algorithms;
   {
@@ -52,9 +52,11 @@ CudaLane CudaSide::make(c10::Device device) const {
     algorithms = algorithms_;
   }
   options.device = device.index();
-  StoreAdapter adapter(store_);
-  auto communicator = CudaCommunicator::create(adapter, id_, rank_, size_, options);
-  if (!algorithms.empty()) communicator->set_algorithms(adapter, std::move(algorithms));
+  // A try that has failed has left messages behind.
+  const std::string id = tries_ == 0 ? "cuda" : "cuda, try " + std::to_string(tries_ + 1);
+  ++tries_;
+  auto communicator = make_communicator("cuda", bootstraps_.among(all_ranks(size_), id), options);
+  if (!algorithms.empty()) communicator->set_algorithms(std::move(algorithms));
   return {std::move(communicator), side_stream(device)};
 }
 
@@ -86,8 +88,7 @@ void CudaSide::set_algorithms(AlgorithmSet set) {
     if (group_.has_value()) made = group_->communicator;
   }
   if (made == nullptr) return;
-  StoreAdapter adapter(store_);
-  made->set_algorithms(adapter, std::move(set));
+  made->set_algorithms(std::move(set));
 }
 
 CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
@@ -112,7 +113,7 @@ CudaPair& CudaSide::pair(c10::Device device, int peer, bool send) {
   const int from = send ? rank_ : peer;
   const int to = send ? peer : rank_;
   const std::string direction = std::to_string(from) + ">" + std::to_string(to);
-  CudaPair::Plan plan{store_, id_ + "/" + direction, from, to, send, options_};
+  CudaPair::Plan plan{bootstraps_, "cuda, messages " + direction, from, to, options_};
   plan.options.device = device.index();
   plan.options.messages_only = true;
   plan.options.name += ", messages " + direction;

@@ -19,18 +19,19 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "communicator/group_bootstrap.h"
 #include "torch/cuda_pair.h"
+#include "tutti/communicator.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::face {
 
 class CudaSide {
  public:
-  // `id` is unique in the store for the life of the job.
-  CudaSide(c10::intrusive_ptr<c10d::Store> store, std::string id, int rank, int size, CudaOptions options);
+  // Of the ranks of `group`, over which they agree on what they make together.
+  CudaSide(Communicator& group, CudaOptions options);
   // Ends the making of pairs, and waits for that: within a second.
   ~CudaSide();
 
@@ -76,7 +77,7 @@ class CudaSide {
     std::weak_ptr<CudaRegion> region;  // the communicator's
   };
 
-  CudaLane make(c10::Device device) const;
+  CudaLane make(c10::Device device);
   static const CudaLane& checked(const CudaLane& lane, c10::Device device);
   // The entry of this storage; null without. mutex_ is held.
   const Registered* find_registered(const c10::Storage& storage) const;
@@ -84,14 +85,14 @@ class CudaSide {
   void each(Visit&& visit) const;
   std::vector<std::shared_ptr<CudaCommunicator>> communicators() const;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
-  const std::string id_;
+  const GroupBootstraps bootstraps_;
   const int rank_;
   const int size_;
 
   // Two locks: making a communicator waits for other ranks, and abort() must not wait for that. `making_` is taken
   // first.
   std::mutex making_;
+  int tries_ = 0;  // to make the group's communicator; under making_
   // Guards the members below; lanes are never removed. Taken before those of pairs; nothing that may wait for the GPU
   // or for a launch is called under it: abort() takes it.
   mutable std::mutex mutex_;

@@ -71,7 +71,7 @@ ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& stor
       id_(id),
       options_(options),
       communicator_(std::move(communicator)),
-      cuda_(store, id + "/cuda", communicator_->rank(), communicator_->size(), cuda_options(*communicator_, *options)),
+      cuda_(*communicator_, cuda_options(*communicator_, *options)),
       buffers_(*communicator_, cuda_) {}
 
 ProcessGroupTutti::~ProcessGroupTutti() = default;

@@ -99,35 +99,4 @@ void StoreAdapter::erase(std::string_view key) noexcept {
   }
 }
 
-namespace {
-
-c10::intrusive_ptr<c10d::Store> clone_of(const c10::intrusive_ptr<c10d::Store>& store) {
-  try {
-    auto clone = store->clone();
-    if (clone != nullptr) return clone;
-  } catch (const std::exception&) {
-    // A store of the user's own need not have it; sharing it is right, if slower.
-  }
-  return store;
-}
-
-}  // namespace
-
-InterruptibleStore::InterruptibleStore(const c10::intrusive_ptr<c10d::Store>& store, std::function<void()> interrupt)
-    : interrupt_(std::move(interrupt)), store_(clone_of(store)), adapter_(store_) {}
-
-std::string InterruptibleStore::get(std::string_view key, std::chrono::milliseconds timeout) {
-  const std::string name(key);
-  try {
-    // get() does not wait for what is there.
-    if (look_for([&] { return store_->check({name}); }, interrupt_, timeout)) return to_string(store_->get(name));
-  } catch (const Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    throw_store_error("'" + name + "'", timeout, error);
-  }
-  throw Error(ErrorKind::kTimeout,
-              "the store did not give '" + name + "' within " + std::to_string(timeout.count()) + " ms");
-}
-
 }  // namespace tutti::face

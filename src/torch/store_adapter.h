@@ -6,7 +6,6 @@
 
 #include <c10/util/intrusive_ptr.h>
 
-#include <functional>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tutti/store.h"
@@ -33,25 +32,6 @@ class StoreAdapter final : public Store {
   void await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Store> store_;
-};
-
-// The same for a thread of its own, which must be able to give up: a wait asks `interrupt` at least 50 times a second,
-// and ends by what it throws. It looks for the key again and again: c10d's own wait cannot be interrupted, and a short
-// one that times out writes warnings to the log. The store is a clone where there are any: that of the group may be
-// held by another thread that waits.
-class InterruptibleStore final : public Store {
- public:
-  InterruptibleStore(const c10::intrusive_ptr<c10d::Store>& store, std::function<void()> interrupt);
-
-  void set(std::string_view key, std::string_view value) override { adapter_.set(key, value); }
-  std::string get(std::string_view key, std::chrono::milliseconds timeout) override;
-  std::int64_t add(std::string_view key, std::int64_t amount) override { return adapter_.add(key, amount); }
-  void erase(std::string_view key) noexcept override { adapter_.erase(key); }
-
- private:
-  const std::function<void()> interrupt_;
-  const c10::intrusive_ptr<c10d::Store> store_;
-  StoreAdapter adapter_;
 };
 
 }  // namespace tutti::face

@@ -1,19 +1,15 @@
-// What ranks tell each other before memory is exchanged: lists of fields, each preceded by its length.
+// What ranks tell each other before memory is exchanged.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
+#include "base/bytes.h"
+#include "tutti/error.h"
 
 namespace tutti::cuda {
 
-// Names this process among others: ranks with equal tokens share one address space.
-const std::string& process_token();
-
-void put_field(std::string& text, std::string_view field);
-// Takes the first field off `text`. Throws Error(kInternal) if there is none.
-std::string take_field(std::string_view& text);
-// The same for a number that is not negative.
-std::uint64_t take_number(std::string_view& text);
+// Of a card that has been read. Throws Error(kInternal) unless all was there.
+inline void require_done(const ByteReader& in) {
+  if (in.done()) return;
+  throw_error(ErrorKind::kInternal, "a rank's card of GPU memory cannot be read: use one version on all ranks");
+}
 
 }  // namespace tutti::cuda

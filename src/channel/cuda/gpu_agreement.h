@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "bootstrap/agreed_settings.h"
-#include "tutti/store.h"
+#include "bootstrap/bootstrap.h"
 
 namespace tutti::cuda {
 
@@ -28,7 +28,6 @@ struct GpuAgreement {
 
 // All ranks call it. Throws the same Error(kMismatch) on all of them, naming the settings that differ. A rank that has
 // failed before has told so under its topic (tell_failure).
-GpuAgreement agree_on_gpus(Store& store, const std::string& id, int rank, int size, const GpuCard& own,
-                           std::chrono::milliseconds timeout);
+GpuAgreement agree_on_gpus(Bootstrap& bootstrap, const GpuCard& own, std::chrono::milliseconds timeout);
 
 }  // namespace tutti::cuda

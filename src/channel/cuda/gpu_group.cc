@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/process.h"
 #include "base/secret.h"
-#include "bootstrap/exchange.h"
-#include "channel/cuda/cards.h"
 #include "channel/cuda/probe_args.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/links.h"
@@ -27,10 +26,11 @@ std::string model_of(int device) {
 
 }  // namespace
 
-GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(request) {
+GpuGroup::GpuGroup(BootstrapPtr bootstrap, const GpuGroupRequest& request)
+    : bootstrap_(std::move(bootstrap)), request_(request) {
   const DeviceGuard guard(request_.device);
   try {
-    agree(store);
+    agree();
     check_cuda(cudaFree(nullptr), "cudaFree");
     void* state = nullptr;
     check_cuda(cudaMalloc(&state, sizeof(RankState)), "cudaMalloc");
@@ -45,17 +45,15 @@ GpuGroup::GpuGroup(Store& store, const GpuGroupRequest& request) : request_(requ
                "cudaHostAlloc");
     host_control_ = new (pinned) device::HostControl;
     if (request_.secret.empty()) {
-      const std::string mine = request_.rank == 0 ? random_secret() : "";
-      request_.secret =
-          exchange(store, request_.id, "cuda-secret", request_.rank, request_.size, mine, request_.timeout)[0];
+      request_.secret = all_gather("secret", bootstrap_->rank() == 0 ? random_secret() : "")[0];
     }
     if (request_.transport == "host") {
-      connect(store, false);
+      connect(false);
       transport_ = "pinned host memory: TUTTI_CUDA_TRANSPORT=host";
-    } else if (!try_peer_memory(store)) {
+    } else if (!try_peer_memory()) {
       if (request_.transport == "peer")
         throw_error(ErrorKind::kUnsupported, "TUTTI_CUDA_TRANSPORT=peer: " + transport_);
-      connect(store, false);
+      connect(false);
       transport_ = "pinned host memory: " + transport_;
     }
     describe_gpus();
@@ -89,11 +87,8 @@ void GpuGroup::make_stream() {
 
 SymmetricRequest GpuGroup::symmetric_request(const std::string& what, std::size_t bytes) const {
   SymmetricRequest request;
-  request.id = request_.id + "/" + what;
-  request.group = request_.id;
+  request.name = what;
   request.secret = request_.secret;
-  request.rank = request_.rank;
-  request.size = request_.size;
   request.device = request_.device;
   request.on_device = on_device_;
   request.stream = stream_;
@@ -103,40 +98,38 @@ SymmetricRequest GpuGroup::symmetric_request(const std::string& what, std::size_
 }
 
 ScratchLayout GpuGroup::layout() const {
-  return ScratchLayout(request_.size, request_.messages_only ? ScratchUse::kMessages : ScratchUse::kAll);
+  return ScratchLayout(bootstrap_->size(), request_.messages_only ? ScratchUse::kMessages : ScratchUse::kAll);
 }
 
 // Exchanges scratch and fills world_.
-void GpuGroup::connect(Store& store, bool on_device) {
+void GpuGroup::connect(bool on_device) {
   scratch_.reset();
   on_device_ = on_device;
   scratch_ = std::make_unique<SymmetricMemory>(
-      store, symmetric_request(on_device ? "peer scratch" : "host scratch", layout().total_bytes()));
+      *bootstrap_, symmetric_request(on_device ? "peer scratch" : "host scratch", layout().total_bytes()));
   most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, std::min(wanted_blocks_, kMaxBlocks));
   make_world();
 }
 
-std::shared_ptr<SymmetricMemory> GpuGroup::allocate(Store& store, const std::string& name, std::size_t bytes) const {
-  return std::make_shared<SymmetricMemory>(store, symmetric_request("memory " + name, bytes));
+std::shared_ptr<SymmetricMemory> GpuGroup::allocate(const std::string& name, std::size_t bytes) const {
+  return std::make_shared<SymmetricMemory>(*bootstrap_, symmetric_request(name, bytes));
 }
 
-std::vector<std::shared_ptr<RegisteredMemory>> GpuGroup::share(Store& store, const std::string& name,
+std::vector<std::shared_ptr<RegisteredMemory>> GpuGroup::share(const std::string& name,
                                                                const std::vector<CudaRange>& ranges,
                                                                const std::string& problem) const {
   if (!on_device_) {
     throw_error(ErrorKind::kUnsupported, "memory is not registered: the ranks reach each other by " + transport_);
   }
   RegisterRequest request;
-  request.id = request_.id + "/" + name;
+  request.name = name;
   request.secret = request_.secret;
   request.process = process_token();
-  request.rank = request_.rank;
-  request.size = request_.size;
   request.device = request_.device;
   request.timeout = request_.timeout;
   request.ranges = ranges;
   request.problem = problem;
-  return register_ranges(store, request, cuda_memory_sharing());
+  return register_ranges(*bootstrap_, request, cuda_memory_sharing());
 }
 
 GpuPorts& GpuGroup::ports() {
@@ -156,16 +149,15 @@ std::optional<Error> GpuGroup::port_failure() const {
   return made == nullptr ? std::nullopt : made->proxy().failure();
 }
 
-std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(Store& store, const std::string& name,
-                                                            std::size_t bytes) const {
-  SymmetricRequest request = symmetric_request("host memory " + name, bytes);
+std::shared_ptr<SymmetricMemory> GpuGroup::allocate_on_host(const std::string& name, std::size_t bytes) const {
+  SymmetricRequest request = symmetric_request(name, bytes);
   request.on_device = false;
-  return std::make_shared<SymmetricMemory>(store, request);
+  return std::make_shared<SymmetricMemory>(*bootstrap_, request);
 }
 
-void GpuGroup::agree(Store& store) {
+void GpuGroup::agree() {
   const GpuCard mine{request_.settings, request_.max_blocks, model_of(request_.device)};
-  agreement_ = agree_on_gpus(store, request_.id, request_.rank, request_.size, mine, request_.timeout);
+  agreement_ = agree_on_gpus(*bootstrap_, mine, request_.timeout);
   if (agreement_.max_blocks > 0) wanted_blocks_ = std::min(wanted_blocks_, agreement_.max_blocks);
 }
 
@@ -193,19 +185,19 @@ bool GpuGroup::read_state(RankState& state) const noexcept {
 
 void GpuGroup::make_world() {
   world_ = {};
-  world_.rank = request_.rank;
-  world_.size = request_.size;
+  world_.rank = bootstrap_->rank();
+  world_.size = bootstrap_->size();
   world_.layout = layout();
   world_.state = state_;
-  world_.control.rank = request_.rank;
-  world_.control.size = request_.size;
+  world_.control.rank = bootstrap_->rank();
+  world_.control.size = bootstrap_->size();
   world_.control.failed = &state_->failed;
   world_.control.host = host_control_;
-  for (int r = 0; r < request_.size; ++r) {
+  for (int r = 0; r < bootstrap_->size(); ++r) {
     world_.scratch[r] = scratch_->data(r);
     world_.control.peer_poison[r] = reinterpret_cast<std::uint64_t*>(world_.scratch[r] + world_.layout.poison());
   }
-  world_.control.poison = world_.control.peer_poison[request_.rank];
+  world_.control.poison = world_.control.peer_poison[bootstrap_->rank()];
 }
 
 // Bits of the peers whose data came whole, and above them of those whose lines did.
@@ -227,27 +219,24 @@ std::uint64_t GpuGroup::run_probe(std::uint64_t round, bool lines) const {
 // A bit for each peer to whose GPU the link has native atomics, as the driver says.
 ProbeResult GpuGroup::native_links() const {
   ProbeResult bits = 0;
-  for (int p = 0; p < request_.size; ++p) {
+  for (int p = 0; p < bootstrap_->size(); ++p) {
     if (has_native_atomics(request_.device, scratch_->uuid(p))) bits |= native_atomics_with(p);
   }
   return bits;
 }
 
 // True if all pairs can use peer memory; else transport_ says why not, the same on every rank.
-bool GpuGroup::try_peer_memory(Store& store) {
+bool GpuGroup::try_peer_memory() {
   try {
-    connect(store, true);
+    connect(true);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kUnsupported) throw;
     transport_ = e.what();
     return false;
   }
-  const ProbeResult result = request_.size > 1 ? run_probe(1, true) | native_links() : 0;
+  const ProbeResult result = bootstrap_->size() > 1 ? run_probe(1, true) | native_links() : 0;
   std::vector<ProbeResult> results;
-  for (const std::string& text : exchange(store, request_.id, "cuda-probe", request_.rank, request_.size,
-                                          std::to_string(result), request_.timeout)) {
-    results.push_back(std::stoull(text));
-  }
+  for (const std::string& text : all_gather("probe", std::to_string(result))) results.push_back(std::stoull(text));
   const ProbeVerdict verdict = judge_probes(results);
   ll128_ = verdict.lines;
   transport_ = verdict.whole ? std::string("peer memory") : "peer memory does not pass its probe: " + verdict.problem;

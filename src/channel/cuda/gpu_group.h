@@ -31,13 +31,10 @@
 namespace tutti::cuda {
 
 struct GpuGroupRequest {
-  std::string id;
-  int rank = 0;
-  int size = 1;
   int device = 0;
   std::string transport;                // "", "peer" or "host"
   std::string secret;                   // empty: rank 0 makes one up
-  std::chrono::milliseconds timeout{};  // of the store and the sockets
+  std::chrono::milliseconds timeout{};  // of what the ranks make together
   const void* probe_kernel = nullptr;   // takes (DeviceWorld, ProbeArgs)
   std::uint64_t first_sequence = 0;
   int max_blocks = 0;          // of a kernel, as this rank wants it; 0: no wish
@@ -47,7 +44,7 @@ struct GpuGroupRequest {
 
 class GpuGroup {
  public:
-  GpuGroup(Store& store, const GpuGroupRequest& request);
+  GpuGroup(BootstrapPtr bootstrap, const GpuGroupRequest& request);
   ~GpuGroup();
   GpuGroup(const GpuGroup&) = delete;
   GpuGroup& operator=(const GpuGroup&) = delete;
@@ -73,36 +70,38 @@ class GpuGroup {
   // Each rank has a GPU of its own, and peer memory lies on it: copy engines move bytes from GPU to GPU.
   bool between_gpus() const noexcept { return on_device_ && sharers() == 1; }
   // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group.
-  std::shared_ptr<SymmetricMemory> allocate(Store& store, const std::string& name, std::size_t bytes) const;
+  std::shared_ptr<SymmetricMemory> allocate(const std::string& name, std::size_t bytes) const;
   // Callers' memory, as register_ranges(). Collective; `name` is new in the group. `problem` is this rank's reason not
   // to take part, which becomes the error of all. Throws Error(kUnsupported) where the ranks have no peer memory.
-  std::vector<std::shared_ptr<RegisteredMemory>> share(Store& store, const std::string& name,
-                                                       const std::vector<CudaRange>& ranges,
+  std::vector<std::shared_ptr<RegisteredMemory>> share(const std::string& name, const std::vector<CudaRange>& ranges,
                                                        const std::string& problem) const;
-  const std::string& id() const noexcept { return request_.id; }
-  std::chrono::milliseconds exchange_timeout() const noexcept { return request_.timeout; }
+  // What each rank has given. `topic` is new in the group.
+  std::vector<std::string> all_gather(const std::string& topic, const std::string& blob) const {
+    return bootstrap_->all_gather(topic, blob, request_.timeout);
+  }
   // Made at the first call, which must come before kernels that wait.
   GpuPorts& ports();
   // What the ports' proxy has met; empty without one. Asked before each call: takes no lock.
   std::optional<Error> port_failure() const;
   // The same in host memory that all ranks map.
-  std::shared_ptr<SymmetricMemory> allocate_on_host(Store& store, const std::string& name, std::size_t bytes) const;
+  std::shared_ptr<SymmetricMemory> allocate_on_host(const std::string& name, std::size_t bytes) const;
   // Copies what this rank's GPU keeps between calls, beside whatever runs there. False if it cannot be read.
   bool read_state(RankState& state) const noexcept;
 
  private:
   std::uint64_t run_probe(std::uint64_t round, bool lines) const;
   ProbeResult native_links() const;
-  bool try_peer_memory(Store& store);
-  void connect(Store& store, bool on_device);
+  bool try_peer_memory();
+  void connect(bool on_device);
   void make_stream();
-  void agree(Store& store);
+  void agree();
   void describe_gpus();
   ScratchLayout layout() const;
   SymmetricRequest symmetric_request(const std::string& what, std::size_t bytes) const;
   void make_world();
   void release() noexcept;
 
+  const BootstrapPtr bootstrap_;
   GpuGroupRequest request_;
   std::unique_ptr<SymmetricMemory> scratch_;
   RankState* state_ = nullptr;

@@ -44,47 +44,40 @@ struct Card {
   }
 
   std::string pack() const {
-    std::string text;
-    const auto put = [&](std::uint64_t value) { put_field(text, std::to_string(value)); };
-    put_field(text, process);
-    put(static_cast<std::uint64_t>(device));
-    put_field(text, socket);
-    put_field(text, problem);
-    put(ranges.size());
+    ByteWriter out;
+    out.text(process).u32(static_cast<std::uint32_t>(device)).text(socket).text(problem);
+    out.u64(ranges.size());
     for (const CardRange& range : ranges) {
-      put(range.address);
-      put(range.bytes);
-      put(range.pieces.size());
+      out.u64(range.address).u64(range.bytes).u64(range.pieces.size());
       for (const CardPiece& piece : range.pieces) {
-        put(piece.allocation.base);
-        put(piece.allocation.bytes);
-        put(piece.allocation.id);
-        put(static_cast<std::uint64_t>(piece.kind));
-        put_field(text, piece.handle);
+        out.u64(piece.allocation.base).u64(piece.allocation.bytes).u64(piece.allocation.id);
+        out.u8(static_cast<std::uint8_t>(piece.kind)).text(piece.handle);
       }
     }
-    return text;
+    return std::move(out).str();
   }
 
   static Card unpack(std::string_view text) {
+    ByteReader in(text);
     Card card;
-    card.process = take_field(text);
-    card.device = static_cast<int>(take_number(text));
-    card.socket = take_field(text);
-    card.problem = take_field(text);
-    card.ranges.resize(std::min(take_number(text), kMostOfACard));
+    card.process = in.text();
+    card.device = static_cast<int>(in.u32());
+    card.socket = in.text();
+    card.problem = in.text();
+    card.ranges.resize(std::min(in.u64(), kMostOfACard));
     for (CardRange& range : card.ranges) {
-      range.address = take_number(text);
-      range.bytes = take_number(text);
-      range.pieces.resize(std::min(take_number(text), kMostOfACard));
+      range.address = in.u64();
+      range.bytes = in.u64();
+      range.pieces.resize(std::min(in.u64(), kMostOfACard));
       for (CardPiece& piece : range.pieces) {
-        piece.allocation.base = take_number(text);
-        piece.allocation.bytes = take_number(text);
-        piece.allocation.id = take_number(text);
-        piece.kind = static_cast<ShareKind>(take_number(text));
-        piece.handle = take_field(text);
+        piece.allocation.base = in.u64();
+        piece.allocation.bytes = in.u64();
+        piece.allocation.id = in.u64();
+        piece.kind = static_cast<ShareKind>(in.u8());
+        piece.handle = in.text();
       }
     }
+    require_done(in);
     return card;
   }
 };
@@ -117,17 +110,13 @@ Imports& imports() {
 
 // Empty if the driver does not number the allocations: such an import is not shared.
 std::string import_key(const Card& owner, const CardRange& range, int device) {
-  std::string key;
-  put_field(key, owner.process);
-  put_field(key, std::to_string(device));
+  ByteWriter key;
+  key.text(owner.process).u32(static_cast<std::uint32_t>(device));
   for (const CardPiece& piece : range.pieces) {
     if (piece.allocation.id == 0) return {};
-    for (const std::uint64_t value : {static_cast<std::uint64_t>(piece.allocation.base),
-                                      static_cast<std::uint64_t>(piece.allocation.bytes), piece.allocation.id}) {
-      put_field(key, std::to_string(value));
-    }
+    key.u64(piece.allocation.base).u64(piece.allocation.bytes).u64(piece.allocation.id);
   }
-  return key;
+  return std::move(key).str();
 }
 
 std::shared_ptr<std::byte> open_once(const std::string& key, int device, std::span<const ForeignAllocation> pieces,
@@ -142,12 +131,10 @@ std::shared_ptr<std::byte> open_once(const std::string& key, int device, std::sp
   return mapping;
 }
 
-}  // namespace
-
 class Registration {
  public:
-  Registration(Store& store, const RegisterRequest& request, const MemorySharing& sharing)
-      : store_(store), request_(request), sharing_(sharing) {}
+  Registration(Bootstrap& bootstrap, const RegisterRequest& request, const MemorySharing& sharing)
+      : bootstrap_(bootstrap), request_(request), sharing_(sharing) {}
 
   std::vector<std::shared_ptr<RegisteredMemory>> run() {
     const FdServer server = make_fd_server();
@@ -155,17 +142,17 @@ class Registration {
     exchange_cards(make_card(server.name, fds));
     check_cards();
     for (const CudaRange& range : request_.ranges) {
-      made_.push_back(std::make_shared<RegisteredMemory>());
-      made_.back()->bytes_ = range.bytes;
-      made_.back()->data_.resize(cards_.size());
+      made_.push_back(std::make_shared<RegisteredMemory>(range.bytes, cards_.size()));
     }
     try {
       map(server, fds);
+    } catch (const KnownToAll&) {
+      throw;
     } catch (const Error& e) {
       problem_ = e.what();
     }
     const std::vector<std::string> problems =
-        exchange(store_, request_.id, "cuda-registered", request_.rank, request_.size, problem_, request_.timeout);
+        bootstrap_.all_gather(request_.name + ", mapped", problem_, request_.timeout);
     for (std::size_t r = 0; r < problems.size(); ++r) {
       if (!problems[r].empty()) refuse(r, "cannot map the others' memory: " + problems[r]);
     }
@@ -212,8 +199,7 @@ class Registration {
   }
 
   void exchange_cards(const Card& mine) {
-    for (const std::string& text :
-         exchange(store_, request_.id, "cuda-ranges", request_.rank, request_.size, mine.pack(), request_.timeout)) {
+    for (const std::string& text : bootstrap_.all_gather(request_.name, mine.pack(), request_.timeout)) {
       cards_.push_back(Card::unpack(text));
     }
   }
@@ -244,7 +230,8 @@ class Registration {
   bool here(std::size_t rank) const { return cards_[rank].process == request_.process; }
 
   void map(const FdServer& server, const std::vector<UniqueFd>& own) {
-    FdExchange fds{request_.id, request_.secret, request_.rank, {}, 0, request_.timeout};
+    FdExchange fds{bootstrap_.id() + "/" + request_.name, request_.secret, bootstrap_.rank(), {}, 0, request_.timeout,
+                   [this] { bootstrap_.watch(); }};
     for (std::size_t r = 0; r < cards_.size(); ++r) {
       fds.peers.push_back({cards_[r].socket, here(r) ? 0 : cards_[r].descriptors()});
       fds.clients += here(r) || own.empty() ? 0 : 1;
@@ -273,7 +260,7 @@ class Registration {
       const CardRange& range = owner.ranges[i];
       RegisteredMemory& made = *made_[i];
       if (here(r)) {
-        made.data_[r] = reinterpret_cast<std::byte*>(range.address);
+        made.place(r, reinterpret_cast<std::byte*>(range.address));
         if (owner.device == request_.device) continue;
         for (const CardPiece& piece : range.pieces) sharing_.allow(request_.device, owner.device, piece.allocation);
         continue;
@@ -283,12 +270,12 @@ class Registration {
         const bool by_fd = piece.kind == ShareKind::kDescriptor;
         pieces.push_back({piece.kind, piece.allocation.bytes, by_fd ? (fd++)->get() : -1, piece.handle});
       }
-      made.mappings_.push_back(open_once(import_key(owner, range, request_.device), request_.device, pieces, sharing_));
-      made.data_[r] = made.mappings_.back().get() + (range.address - range.pieces.front().allocation.base);
+      made.place(r, open_once(import_key(owner, range, request_.device), request_.device, pieces, sharing_),
+                 range.address - range.pieces.front().allocation.base);
     }
   }
 
-  Store& store_;
+  Bootstrap& bootstrap_;
   const RegisterRequest& request_;
   const MemorySharing& sharing_;
   std::vector<Card> cards_;
@@ -296,9 +283,11 @@ class Registration {
   std::string problem_;
 };
 
-std::vector<std::shared_ptr<RegisteredMemory>> register_ranges(Store& store, const RegisterRequest& request,
+}  // namespace
+
+std::vector<std::shared_ptr<RegisteredMemory>> register_ranges(Bootstrap& bootstrap, const RegisterRequest& request,
                                                                const MemorySharing& sharing) {
-  return Registration(store, request, sharing).run();
+  return Registration(bootstrap, request, sharing).run();
 }
 
 }  // namespace tutti::cuda

@@ -13,33 +13,39 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "bootstrap/bootstrap.h"
 #include "device/cuda/memory_sharing.h"
 #include "tutti/cuda_communicator.h"
-#include "tutti/store.h"
 
 namespace tutti::cuda {
 
 class RegisteredMemory final : public CudaRegion {
  public:
+  RegisteredMemory(std::size_t bytes, std::size_t ranks) : bytes_(bytes), data_(ranks) {}
+
+  // Of a rank, in this process; or mapped, which it keeps.
+  void place(std::size_t rank, std::byte* data) { data_[rank] = data; }
+  void place(std::size_t rank, std::shared_ptr<std::byte> mapping, std::size_t offset) {
+    data_[rank] = mapping.get() + offset;
+    mappings_.push_back(std::move(mapping));
+  }
+
   std::size_t bytes() const noexcept override { return bytes_; }
   std::byte* data(int rank) const noexcept override { return data_[static_cast<std::size_t>(rank)]; }
 
  private:
-  friend class Registration;
-
-  std::size_t bytes_ = 0;
+  const std::size_t bytes_;
   std::vector<std::byte*> data_;                      // by rank
   std::vector<std::shared_ptr<std::byte>> mappings_;  // of other processes' memory
 };
 
 struct RegisterRequest {
-  std::string id;  // unique in the store
+  std::string name;  // new in the group
   std::string secret;
   std::string process;  // process_token()
-  int rank = 0;
-  int size = 1;
   int device = 0;
   std::chrono::milliseconds timeout{};
   std::vector<CudaRange> ranges;
@@ -49,7 +55,7 @@ struct RegisterRequest {
 // One for each range. All ranks call it, with as many ranges of the same sizes. If one of them cannot share or map, all
 // throw Error(kUnsupported) that says which and why, and nothing is registered; if the sizes differ, all throw
 // Error(kInvalidArgument).
-std::vector<std::shared_ptr<RegisteredMemory>> register_ranges(Store& store, const RegisterRequest& request,
+std::vector<std::shared_ptr<RegisteredMemory>> register_ranges(Bootstrap& bootstrap, const RegisterRequest& request,
                                                                const MemorySharing& sharing);
 
 }  // namespace tutti::cuda

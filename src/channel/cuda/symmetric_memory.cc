@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+#include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "channel/cuda/cards.h"
 #include "channel/cuda/fd_exchange.h"
@@ -21,22 +23,28 @@ cudaDeviceProp properties_of(int device) {
 
 // What a rank tells the others before memory is exchanged.
 struct Card {
-  std::string process;  // token
-  std::string memory;   // address of its shared_ptr, for ranks of the same process
+  std::string process;       // token
+  std::uint64_t memory = 0;  // address of its shared_ptr, for ranks of the same process
   std::string socket;
   std::string uuid;
-  std::string processors;  // multiprocessors of its device
-  std::string problem;     // why it has no memory of this kind; empty: it has
+  int processors = 0;   // multiprocessors of its device
+  std::string problem;  // why it has no memory of this kind; empty: it has
 
   std::string pack() const {
-    std::string text;
-    for (const std::string* field : {&process, &memory, &socket, &uuid, &processors, &problem}) put_field(text, *field);
-    return text;
+    ByteWriter out;
+    out.text(process).u64(memory).text(socket).text(uuid).u32(static_cast<std::uint32_t>(processors)).text(problem);
+    return std::move(out).str();
   }
   static Card unpack(std::string_view text) {
+    ByteReader in(text);
     Card card;
-    for (std::string* field : {&card.process, &card.memory, &card.socket, &card.uuid, &card.processors, &card.problem})
-      *field = take_field(text);
+    card.process = in.text();
+    card.memory = in.u64();
+    card.socket = in.text();
+    card.uuid = in.text();
+    card.processors = static_cast<int>(in.u32());
+    card.problem = in.text();
+    require_done(in);
     return card;
   }
 };
@@ -54,20 +62,18 @@ std::shared_ptr<SharedMemory> make_own(const SymmetricRequest& request, std::str
 
 }  // namespace
 
-SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) : rank_(request.rank) {
+SymmetricMemory::SymmetricMemory(Bootstrap& bootstrap, const SymmetricRequest& request) : rank_(bootstrap.rank()) {
   Card mine;
   const FdServer server = make_fd_server();
   mine.process = process_token();
   mine.socket = server.name;
   const cudaDeviceProp prop = properties_of(request.device);
   mine.uuid = std::string(prop.uuid.bytes, sizeof(prop.uuid.bytes));
-  mine.processors = std::to_string(prop.multiProcessorCount);
+  mine.processors = prop.multiProcessorCount;
   const std::shared_ptr<SharedMemory> own = make_own(request, mine.problem);
-  mine.memory = std::to_string(reinterpret_cast<std::uintptr_t>(&own));
+  mine.memory = reinterpret_cast<std::uintptr_t>(&own);
   std::vector<Card> cards;
-  const std::function<void()> look = [&] { throw_if_told(store, request.group, request.rank); };
-  for (const std::string& text :
-       exchange(store, request.id, "cuda-card", request.rank, request.size, mine.pack(), request.timeout, look)) {
+  for (const std::string& text : bootstrap.all_gather(request.name, mine.pack(), request.timeout)) {
     cards.push_back(Card::unpack(text));
   }
   for (std::size_t r = 0; r < cards.size(); ++r) {
@@ -77,7 +83,8 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   }
   std::string problem;
   try {
-    FdExchange fds{request.id, request.secret, request.rank, {}, 0, request.timeout, look};
+    FdExchange fds{bootstrap.id() + "/" + request.name, request.secret, rank_, {}, 0, request.timeout,
+                   [&] { bootstrap.watch(); }};
     for (const Card& card : cards) {
       const bool here = card.process == mine.process;
       fds.peers.push_back({here ? "" : card.socket, here ? std::size_t{0} : std::size_t{1}});
@@ -89,11 +96,11 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
     exchange_fds(server, fds, {&own_number, 1},
                  [&](std::size_t peer, std::vector<UniqueFd> one) { received[peer] = std::move(one.front()); });
     for (std::size_t r = 0; r < cards.size(); ++r) {
-      if (static_cast<int>(r) == request.rank) {
+      if (static_cast<int>(r) == rank_) {
         memory_.push_back(own);
       } else if (cards[r].process == mine.process) {
         // The other rank keeps its pointer where it is until all have said below that they are ready.
-        const auto address = static_cast<std::uintptr_t>(std::stoull(cards[r].memory));
+        const auto address = static_cast<std::uintptr_t>(cards[r].memory);
         memory_.push_back(*reinterpret_cast<const std::shared_ptr<SharedMemory>*>(address));
         if (cards[r].uuid != mine.uuid) memory_.back()->allow(request.device);
       } else {
@@ -106,18 +113,17 @@ SymmetricMemory::SymmetricMemory(Store& store, const SymmetricRequest& request) 
   } catch (const std::exception& e) {
     problem = e.what();
   }
-  const std::vector<std::string> problems =
-      exchange(store, request.id, "cuda-mapped", request.rank, request.size, problem, request.timeout, look);
+  const std::vector<std::string> problems = bootstrap.all_gather(request.name + ", mapped", problem, request.timeout);
   for (std::size_t r = 0; r < problems.size(); ++r) {
     if (!problems[r].empty()) {
       throw KnownToAll(ErrorKind::kUnsupported,
                        "rank " + std::to_string(r) + " cannot map the others' memory: " + problems[r]);
     }
   }
-  processors_ = std::stoi(cards[0].processors);
+  processors_ = cards[0].processors;
   for (const Card& card : cards) {
     uuids_.push_back(card.uuid);
-    processors_ = std::min(processors_, std::stoi(card.processors));
+    processors_ = std::min(processors_, card.processors);
     const auto same = [&](const Card& other) { return other.uuid == card.uuid; };
     sharers_ = std::max(sharers_, static_cast<int>(std::count_if(cards.begin(), cards.end(), same)));
   }

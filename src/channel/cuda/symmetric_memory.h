@@ -8,17 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "bootstrap/bootstrap.h"
 #include "device/cuda/shared_memory.h"
-#include "tutti/store.h"
 
 namespace tutti::cuda {
 
 struct SymmetricRequest {
-  std::string id;     // unique in the store
-  std::string group;  // a rank of which may say meanwhile that it has failed (throw_if_told)
+  std::string name;  // new in the group
   std::string secret;
-  int rank = 0;
-  int size = 1;
   int device = 0;
   bool on_device = true;          // else pinned host memory
   cudaStream_t stream = nullptr;  // zeroes memory of the device: nothing else may keep it waiting
@@ -29,7 +26,7 @@ struct SymmetricRequest {
 class SymmetricMemory {
  public:
   // All ranks call it. Throws the same Error(kUnsupported) on all of them if one cannot allocate or map.
-  SymmetricMemory(Store& store, const SymmetricRequest& request);
+  SymmetricMemory(Bootstrap& bootstrap, const SymmetricRequest& request);
 
   // Of rank r, as kernels on this rank's device see it. Zeroed when made.
   std::byte* data(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->data(); }

@@ -7,8 +7,8 @@
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/algorithm_source.h"
 #include "base/collective_traits.h"
-#include "communicator/call_bytes.h"
 #include "communicator/call_check.h"
+#include "communicator/call_records.h"
 #include "communicator/cuda/cuda_memory_impl.h"
 #include "communicator/cuda/device_failure.h"
 #include "communicator/cuda/gpu_settings.h"
@@ -29,9 +29,9 @@ void load_kernels() {
   }
 }
 
-std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int rank, int size,
-                                     const CudaOptions& options, int device, const PlanFiles& plans,
-                                     const Tuning& tuning) {
+std::shared_ptr<GpuGroup> make_group(const BootstrapPtr& bootstrap, const CudaOptions& options, int device,
+                                     const PlanFiles& plans, const Tuning& tuning) {
+  const int size = bootstrap->size();
   if (size > device::kMaxRanks) {
     throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
                                              " ranks, not " + std::to_string(size));
@@ -39,9 +39,6 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   const DeviceGuard guard(device);
   load_kernels();
   GpuGroupRequest request;
-  request.id = id;
-  request.rank = rank;
-  request.size = size;
   request.device = device;
   request.transport = options.transport;
   request.secret = options.secret;
@@ -51,7 +48,7 @@ std::shared_ptr<GpuGroup> make_group(Store& store, const std::string& id, int ra
   request.max_blocks = std::max(options.max_blocks, 0);
   request.messages_only = options.messages_only;
   request.settings = gpu_settings(size, options, plans, tuning);
-  return std::make_shared<GpuGroup>(store, request);
+  return std::make_shared<GpuGroup>(bootstrap, request);
 }
 
 // A rank that only sends messages chooses nothing.
@@ -68,11 +65,11 @@ constexpr std::string_view kMessagesName = "messages";
 
 // Memory for the boards of all ranks. It only makes messages of failures better: without it the group works. Only
 // collectives are posted there.
-std::shared_ptr<SymmetricMemory> make_board(const GpuGroup& group, Store& store, int size, bool messages_only) {
+std::shared_ptr<SymmetricMemory> make_board(const GpuGroup& group, int size, bool messages_only) {
   if (size == 1 || messages_only) return nullptr;
   const DeviceGuard guard(group.device());
   try {
-    return group.allocate_on_host(store, "board", CallBoard::kBytes);
+    return group.allocate_on_host("board", CallBoard::kBytes);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kUnsupported) throw;  // unsupported: so for all ranks
     return nullptr;
@@ -86,20 +83,19 @@ std::vector<std::byte*> tables_of(const SymmetricMemory* memory, int size) {
 
 }  // namespace
 
-CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, int rank, int size,
-                                           const CudaOptions& options, int device)
-    : rank_(rank),
-      size_(size),
+CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const CudaOptions& options, int device)
+    : rank_(bootstrap->rank()),
+      size_(bootstrap->size()),
       options_(options),
       forced_(parse_forced(options.algorithm)),
       compile_mode_(parse_compile_mode(options.compile)),
-      logger_(parse_log_level(options.config->log_level), rank),
-      plan_files_(load_plans(options.plan_path, size, cache_folder(*options.config))),
-      tuning_(load_tuning_of(options, size)),
-      group_(make_group(store, id, rank, size, options, device, plan_files_, tuning_)),
-      shared_board_(make_board(*group_, store, size, options.messages_only)),
-      board_(rank, tables_of(shared_board_.get(), size)),
-      log_(rank, size, options.flight_recorder_entries, options.first_sequence, group_->control(),
+      logger_(parse_log_level(options.config->log_level), rank_),
+      plan_files_(load_plans(options.plan_path, size_, cache_folder(*options.config))),
+      tuning_(load_tuning_of(options, size_)),
+      group_(make_group(bootstrap, options, device, plan_files_, tuning_)),
+      shared_board_(make_board(*group_, size_, options.messages_only)),
+      board_(rank_, tables_of(shared_board_.get(), size_)),
+      log_(rank_, size_, options.flight_recorder_entries, options.first_sequence, group_->control(),
            [this](RankState& state) { return group_->read_state(state); }),
       collectives_(options.lasting_streams),
       messages_(options.lasting_streams) {
@@ -107,13 +103,13 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(Store& store, const std::string& id, 
   if (!plan_files_.files.empty()) {
     std::vector<UserAlgorithmPtr> plans;
     for (const PlanFile& file : plan_files_.files) plans.push_back(plan_algorithm(file));
-    const std::vector<std::uint64_t> admitted = admit(store, plans, false);
+    const std::vector<std::uint64_t> admitted = admit(plans, false);
     if (plans_ != nullptr) plans_->table().set_files(admitted);  // a rank on its own has none
   }
-  use_tuning(store);
+  use_tuning();
   if (forced_ && forced_->copy_engine) {
     const DeviceGuard guard(device);
-    copy_streams_.prepare(rank);
+    copy_streams_.prepare(rank_);
   }
   quiet_ = {device, &mutex_, [this] { return collectives_.idle() && messages_.idle(); },
             [this] {
@@ -199,15 +195,9 @@ std::uint32_t number_of(const Choice& choice) noexcept {
 }
 
 // What the ranks must agree on, the choice of the algorithm included; remembered for messages of failures.
-CallRecord CudaCommunicatorImpl::record_of(const Call& call, std::uint32_t choice, std::string_view plan) {
-  CallRecord record;
+CallRecord CudaCommunicatorImpl::next_record(const Call& call, std::uint32_t choice, std::string_view plan) {
+  CallRecord record = record_of(call);
   record.sequence = ++sequence_;
-  record.call = static_cast<std::uint8_t>(call.collective);
-  record.dtype = static_cast<std::uint8_t>(call.dtype);
-  record.op = reduces(call.collective) ? static_cast<std::uint8_t>(call.op) : 0;
-  record.root = has_root(call.collective) ? call.root : -1;
-  record.uneven = call.uneven ? 1 : 0;
-  record.count = call.count;
   if (!plan.empty()) name_algorithm(record, plan);
   record.hash = post(record, choice);
   return record;
@@ -268,7 +258,7 @@ void CudaCommunicatorImpl::issue(const Call& call, const TablePlan* plan, cudaSt
 
 void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream) {
   const Choice choice = kernel_for(call);
-  const CallRecord record = record_of(call, number_of(choice));
+  const CallRecord record = next_record(call, number_of(choice));
   log(call, record, name_of(choice), launch_collective(call, choice, record.hash, stream));
 }
 
@@ -294,7 +284,7 @@ Launched CudaCommunicatorImpl::launch_collective(const Call& call, const Choice&
 // Uneven calls whose sizes only the two ranks of a pair know. They are collectives all the same: in order with the
 // others, and with this rank's own part copied here.
 void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
-  const CallRecord record = record_of(call, 0);
+  const CallRecord record = next_record(call, 0);
   const bool has_own = call.collective == Collective::kAllToAll || rank_ == call.root;
   if (has_own) {
     const int in = call.collective == Collective::kGather ? 0 : rank_;
@@ -345,16 +335,12 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
   call_timeout_ = timeout;
   const Launched how = launch_messages(requests, static_cast<cudaStream_t>(stream));
   for (const CudaMessage& m : messages) {
-    IssuedCall issued{{}, m.peer, m.bytes, kMessagesName, timeout};
-    issued.record.call = m.send ? kCallSend : kCallRecv;
-    issued.record.dtype = static_cast<std::uint8_t>(DataType::kByte);
-    issued.record.count = m.bytes;
-    issued.record.tag = m.tag;
-    log_.issued(issued, how);
+    log_.issued({record_of_message(m.send, m.bytes, DataType::kByte, m.tag), m.peer, m.bytes, kMessagesName, timeout},
+                how);
   }
 }
 
-std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const std::string& name, std::size_t bytes) {
+std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& name, std::size_t bytes) {
   require_collectives();
   const DeviceGuard guard(group_->device());
   {
@@ -362,7 +348,7 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(Store& store, const s
     const std::lock_guard lock(mutex_);
     copy_streams_.prepare(rank_);
   }
-  return std::make_shared<CudaMemoryImpl>(group_, store, name, bytes);
+  return std::make_shared<CudaMemoryImpl>(group_, name, bytes);
 }
 
 CudaStream CudaCommunicatorImpl::own_stream() {

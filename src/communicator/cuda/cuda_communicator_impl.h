@@ -48,7 +48,7 @@ std::uint32_t number_of(const Choice& choice) noexcept;
 
 class CudaCommunicatorImpl final : public CudaCommunicator {
  public:
-  CudaCommunicatorImpl(Store& store, const std::string& id, int rank, int size, const CudaOptions& options, int device);
+  CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const CudaOptions& options, int device);
   ~CudaCommunicatorImpl() override;
 
   int rank() const noexcept override { return rank_; }
@@ -58,13 +58,13 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
   std::uint64_t plan_for(const Call& call) const override;
   void run_as(std::uint64_t plan, const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
-  void set_algorithms(Store& store, AlgorithmSet set) override;
-  void prepare(Store& store, const UserAlgorithmPtr& algorithm) override;
-  std::shared_ptr<CudaMemory> allocate(Store& store, const std::string& name, std::size_t bytes) override;
+  void set_algorithms(AlgorithmSet set) override;
+  void prepare(const UserAlgorithmPtr& algorithm) override;
+  std::shared_ptr<CudaMemory> allocate(const std::string& name, std::size_t bytes) override;
   void run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
               std::chrono::milliseconds timeout) override;
-  std::vector<std::shared_ptr<CudaRegion>> register_memory(Store& store, const std::vector<CudaRange>& ranges) override;
-  void unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) override;
+  std::vector<std::shared_ptr<CudaRegion>> register_memory(const std::vector<CudaRange>& ranges) override;
+  void unregister_memory(std::vector<std::shared_ptr<CudaRegion>> regions) override;
   std::uint32_t port_memory(const CudaRegion& region) override;
   bool is_registered(const void* data, std::size_t bytes) const override;
   std::uint64_t direct_calls() const noexcept override;
@@ -97,7 +97,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void require_collectives() const;
   CudaShape shape_of(const Call& call) const noexcept;
   // `choice`: how it runs; `plan`: the name of the plan that runs it, if one does.
-  CallRecord record_of(const Call& call, std::uint32_t choice, std::string_view plan = {});
+  CallRecord next_record(const Call& call, std::uint32_t choice, std::string_view plan = {});
   // The fingerprint of `record`, run in this way; peers can look it up.
   std::uint32_t post(CallRecord record, std::uint32_t choice);
   void log(const Call& call, const CallRecord& record, std::string_view algorithm, const Launched& how);
@@ -112,12 +112,12 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   // plan_calls.cc
   CallShape plan_shape_of(const Call& call) const noexcept;
   // Collective: all ranks offer the same plans, of which the new ones get memory. What was offered, by identity.
-  std::vector<std::uint64_t> admit(Store& store, const std::vector<UserAlgorithmPtr>& algorithms, bool chooses);
+  std::vector<std::uint64_t> admit(const std::vector<UserAlgorithmPtr>& algorithms, bool chooses);
   // The plan that the call takes; null: none. `lock` holds mutex_, and is given up while a function of the program
   // chooses.
   const TablePlan* plan_of(const Call& call, std::unique_lock<std::mutex>& lock) const;
   // Takes what ranks have measured, if all have the same table. Part of the constructor.
-  void use_tuning(Store& store);
+  void use_tuning();
   // What the table says of the call; null: nothing.
   const TunedStep* tuned(const Call& call) const noexcept;
   // The kernel of a call that runs no plan.
@@ -187,8 +187,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   cudaStream_t own_stream_ = nullptr;
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
   std::unordered_map<const CudaRegion*, std::uint32_t> port_memories_;  // registered ones: the ports' numbers
-  std::uint64_t offers_ = 0;                                            // of plans: names them in the store
-  std::uint64_t registration_calls_ = 0;                                // names them in the store
+  std::uint64_t offers_ = 0;                                            // of plans: names them
+  std::uint64_t registration_calls_ = 0;                                // names them
 };
 
 }  // namespace tutti::cuda

@@ -12,13 +12,12 @@ constexpr std::size_t kWordsOfPort = 2;
 
 }  // namespace
 
-CudaMemoryImpl::CudaMemoryImpl(std::shared_ptr<GpuGroup> group, Store& store, const std::string& name,
-                               std::size_t bytes)
+CudaMemoryImpl::CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::string& name, std::size_t bytes)
     : group_(std::move(group)),
       bytes_(bytes),
       words_((bytes + 255) / 256 * 256),
       port_words_(words_ + 8 * kWordsOfChannel * device::kMaxRanks * kCudaChannels),
-      memory_(group_->allocate(store, name, port_words_ + 8 * kWordsOfPort * device::kMaxRanks * kCudaPorts)) {}
+      memory_(group_->allocate("memory " + name, port_words_ + 8 * kWordsOfPort * device::kMaxRanks * kCudaPorts)) {}
 
 CudaMemoryImpl::~CudaMemoryImpl() {
   if (!number_) return;

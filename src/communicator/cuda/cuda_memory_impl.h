@@ -16,7 +16,7 @@ namespace tutti::cuda {
 
 class CudaMemoryImpl final : public CudaMemory {
  public:
-  CudaMemoryImpl(std::shared_ptr<GpuGroup> group, Store& store, const std::string& name, std::size_t bytes);
+  CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::string& name, std::size_t bytes);
 
   ~CudaMemoryImpl() override;
 

@@ -9,7 +9,8 @@
 #include <set>
 #include <utility>
 
-#include "communicator/cuda/entry.h"
+#include "communicator/device_entry.h"
+#include "communicator/group_bootstrap.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti {
@@ -19,12 +20,8 @@ using CudaPtr = std::shared_ptr<CudaCommunicator>;
 
 class DeviceGroup final : public DeviceCommunicator {
  public:
-  DeviceGroup(std::string kind, std::shared_ptr<Store> store, const std::string& id, const Communicator& communicator)
-      : kind_(std::move(kind)),
-        store_(std::move(store)),
-        id_(id),
-        rank_(communicator.rank()),
-        size_(communicator.size()) {
+  DeviceGroup(std::string kind, Communicator& communicator)
+      : kind_(std::move(kind)), bootstraps_(communicator), rank_(communicator.rank()), size_(communicator.size()) {
     options_.timeout = communicator.timeout();
     options_.name = communicator.name();
     options_.config = communicator.options().config;
@@ -57,7 +54,7 @@ class DeviceGroup final : public DeviceCommunicator {
       std::swap(algorithms_, before);
     }
     before = {};  // not under the mutex: a program's function may take locks of its own as it goes
-    if (const CudaPtr made = made_group()) made->set_algorithms(*store_, std::move(set));
+    if (const CudaPtr made = made_group()) made->set_algorithms(std::move(set));
   }
   std::string explain(const Call& call) const override {
     const CudaPtr made = made_group();
@@ -136,7 +133,7 @@ class DeviceGroup final : public DeviceCommunicator {
       if (prepared_.contains(identity)) return;
     }
     refuse_capture(place, "the first call by an algorithm");
-    communicator.prepare(*store_, algorithm);
+    communicator.prepare(algorithm);
     const std::lock_guard lock(mutex_);
     prepared_.insert(identity);
   }
@@ -174,8 +171,11 @@ class DeviceGroup final : public DeviceCommunicator {
       throw_if_aborted();
       algorithms = algorithms_;
     }
-    const CudaPtr made = make_communicator(kind_, *store_, id_, rank_, size_, options);
-    if (!algorithms.empty()) made->set_algorithms(*store_, std::move(algorithms));
+    // A try that has failed has left messages behind.
+    const std::string id = kind_ + (tries_ == 0 ? "" : ", try " + std::to_string(tries_ + 1));
+    ++tries_;
+    const CudaPtr made = make_communicator(kind_, bootstrap(all_ranks(size_), id), options);
+    if (!algorithms.empty()) made->set_algorithms(std::move(algorithms));
     const std::lock_guard lock(mutex_);
     if (aborted_) made->abort(*aborted_);
     return group_ = made;
@@ -218,7 +218,14 @@ class DeviceGroup final : public DeviceCommunicator {
     options.device = device;
     options.messages_only = true;
     options.name += ", messages " + direction;
-    return make_communicator(kind_, *store_, id_ + "/" + direction, rank_ == from ? 0 : 1, 2, options);
+    return make_communicator(kind_, bootstrap({from, to}, kind_ + ", messages " + direction), options);
+  }
+  // abort() ends what is being made.
+  BootstrapPtr bootstrap(std::vector<int> members, const std::string& id) const {
+    return bootstraps_.among(std::move(members), id, [this] {
+      const std::lock_guard lock(mutex_);
+      throw_if_aborted();
+    });
   }
 
   std::vector<CudaPtr> all() const {
@@ -234,11 +241,11 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
   const std::string kind_;
-  const std::shared_ptr<Store> store_;
-  const std::string id_;
+  const GroupBootstraps bootstraps_;
   const int rank_, size_;
   CudaOptions options_;
 
+  int tries_ = 0;             // to make the group's communicator; under making_
   std::mutex making_;         // held while all ranks make the group's communicator, or give it algorithms
   mutable std::mutex mutex_;  // guards what follows; after making_ and a pair's; held for no wait: abort() takes it
   AlgorithmSet algorithms_;
@@ -250,10 +257,8 @@ class DeviceGroup final : public DeviceCommunicator {
 
 }  // namespace
 
-std::shared_ptr<DeviceCommunicator> DeviceCommunicator::create(const std::string& kind, std::shared_ptr<Store> store,
-                                                               const std::string& id,
-                                                               const Communicator& communicator) {
-  return std::make_shared<DeviceGroup>(kind, std::move(store), id, communicator);
+std::shared_ptr<DeviceCommunicator> DeviceCommunicator::create(const std::string& kind, Communicator& communicator) {
+  return std::make_shared<DeviceGroup>(kind, communicator);
 }
 
 }  // namespace tutti

@@ -7,7 +7,6 @@
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
-#include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "communicator/cuda/native_kernels.h"
 #include "communicator/group_settings.h"
@@ -16,26 +15,25 @@
 
 namespace tutti::cuda {
 
-void CudaCommunicatorImpl::set_algorithms(Store& store, AlgorithmSet set) {
+void CudaCommunicatorImpl::set_algorithms(AlgorithmSet set) {
   require_collectives();
-  const std::vector<std::uint64_t> given = admit(store, set.algorithms, set.choose != nullptr);
+  const std::vector<std::uint64_t> given = admit(set.algorithms, set.choose != nullptr);
   PlanTable::Choose before;  // goes after the mutex
   const std::lock_guard lock(mutex_);
   if (plans_ != nullptr) before = plans_->table().install(given, std::move(set.choose));
 }
 
-void CudaCommunicatorImpl::prepare(Store& store, const UserAlgorithmPtr& algorithm) {
+void CudaCommunicatorImpl::prepare(const UserAlgorithmPtr& algorithm) {
   require_collectives();
   {
     const std::lock_guard lock(mutex_);
     if (size_ == 1 || (plans_ != nullptr && plans_->table().find(algorithm->identity()) != nullptr)) return;
   }
-  admit(store, {algorithm}, false);
+  admit({algorithm}, false);
 }
 
 // Not under the mutex while it waits for other ranks: their messages to this one may have to go on.
-std::vector<std::uint64_t> CudaCommunicatorImpl::admit(Store& store, const std::vector<UserAlgorithmPtr>& algorithms,
-                                                       bool chooses) {
+std::vector<std::uint64_t> CudaCommunicatorImpl::admit(const std::vector<UserAlgorithmPtr>& algorithms, bool chooses) {
   if (size_ == 1) return {};
   const DeviceGuard guard(group_->device());
   std::unique_lock lock(mutex_);
@@ -44,13 +42,13 @@ std::vector<std::uint64_t> CudaCommunicatorImpl::admit(Store& store, const std::
   const std::string name = "plans/" + std::to_string(offers_++);
   PlanOffer offer(algorithms, plans_ != nullptr ? &plans_->table() : nullptr, offering(), chooses);
   lock.unlock();
-  offer.agree(tutti::exchange(store, group_->id(), name, rank_, size_, offer.text(), group_->exchange_timeout()));
+  offer.agree(group_->all_gather(name, offer.text()));
   std::vector<std::unique_ptr<TablePlan>> plans = offer.take_new();
   for (const auto& plan : plans) {
     if (!plan->unfit.empty()) logger_.warning(plan->path + " is passed over: " + plan->unfit);
   }
   const std::size_t bytes = DevicePlans::bytes_of(plans);
-  std::shared_ptr<SymmetricMemory> memory = bytes > 0 ? group_->allocate(store, name, bytes) : nullptr;
+  std::shared_ptr<SymmetricMemory> memory = bytes > 0 ? group_->allocate(name + ", memory", bytes) : nullptr;
   lock.lock();
   if (plans_ == nullptr) {
     plans_ = std::make_shared<DevicePlans>(*group_, compile_options());
@@ -142,7 +140,7 @@ void CudaCommunicatorImpl::run_as(std::uint64_t plan, const Call& call, CudaStre
   issue(call, plan != 0 ? plans_->table().find(plan) : nullptr, static_cast<cudaStream_t>(stream), timeout);
 }
 
-void CudaCommunicatorImpl::use_tuning(Store& store) {
+void CudaCommunicatorImpl::use_tuning() {
   if (rank_ == 0 && !tuning_.complaint.empty()) logger_.warning(tuning_.complaint);
   if (!group_->differences().empty()) {
     if (rank_ == 0) logger_.warning(not_used(options_.name, group_->differences()));
@@ -156,7 +154,7 @@ void CudaCommunicatorImpl::use_tuning(Store& store) {
   for (const PlanFile& file : tuning_.plans) algorithms.push_back(plan_algorithm(file));
   std::vector<const TablePlan*> plans;
   if (!algorithms.empty()) {
-    for (const std::uint64_t identity : admit(store, algorithms, false)) {
+    for (const std::uint64_t identity : admit(algorithms, false)) {
       if (const TablePlan* plan = plans_->table().find(identity)) plans.push_back(plan);
     }
   }
@@ -236,7 +234,7 @@ void CudaCommunicatorImpl::run_kernel(const Call& call, const TablePlan& plan, c
                                 .add(static_cast<std::uint64_t>(blocks))
                                 .add(static_cast<std::uint64_t>(threads))
                                 .value();
-  const CallRecord record = record_of(call, fold(how), plan.short_name());
+  const CallRecord record = next_record(call, fold(how), plan.short_name());
   NativeArgs args = plans_->native_args(plan, call);
   args.fingerprint = record.hash;
   const auto& code = static_cast<const LoadedKernel&>(*plan.kernel_code);
@@ -255,7 +253,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   const std::optional<DirectPlace> place = takes_registered() ? plan_place(call, plan) : std::nullopt;
   const std::uint32_t choice =
       place ? fold(Identity().add(plan.identity).add(place->number).value()) : plan.record_identity;
-  const CallRecord record = record_of(call, choice, plan.short_name());
+  const CallRecord record = next_record(call, choice, plan.short_name());
   if (place) {
     registrations_.remember(record.hash, *place);
     direct_calls_.fetch_add(1, std::memory_order_relaxed);

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "bootstrap/memory_store.h"
-#include "communicator/cuda/entry.h"
+#include "communicator/device_entry.h"
 #include "executor/cuda/device_plan.h"
 #include "plan/structure.h"
 #include "tutti/cuda_communicator.h"
@@ -51,8 +51,8 @@ class GpuRanks {
       options.plan_path = "none";
       options.config = config;
       rank.communicator = CudaCommunicator::create(store_, "plan", r, size_, options);
-      rank.communicator->prepare(store_, algorithm_);
-      rank.memory = rank.communicator->allocate(store_, "message", bytes_[0] + bytes_[1] + 2 * kAlignment);
+      rank.communicator->prepare(algorithm_);
+      rank.memory = rank.communicator->allocate("message", bytes_[0] + bytes_[1] + 2 * kAlignment);
     });
   }
 
@@ -168,7 +168,7 @@ class GpuRanks {
     }
   }
 
-  MemoryStore store_;
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   const UserAlgorithmPtr algorithm_;
   const plan::Plan& plan_;
   const int size_;

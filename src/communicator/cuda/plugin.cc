@@ -24,7 +24,7 @@ int require_device() {
 
 class CudaDevice final : public CudaMemoryDevice {
  public:
-  std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
+  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
                                                       const CudaOptions& options) override {
     const int count = require_device();
     int device = options.device;
@@ -35,7 +35,7 @@ class CudaDevice final : public CudaMemoryDevice {
     }
     // Freeing waits for the device: not where a pending message may wait for what is made here.
     if (!options.messages_only) release_retired();
-    return std::make_shared<CudaCommunicatorImpl>(store, id, rank, size, options, device);
+    return std::make_shared<CudaCommunicatorImpl>(bootstrap, options, device);
   }
 
   std::shared_ptr<std::byte> make_memory(std::size_t bytes, int device) override {

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "algorithm/cuda/kernels.h"
-#include "bootstrap/exchange.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "device/cuda/cuda_check.h"
 
@@ -31,7 +30,7 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
 bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                                              std::byte* const* outputs, cudaStream_t stream) {
   const int blocks = direct_blocks();
-  const CallRecord record = record_of(call, choice_of(place, blocks, DirectWay::kKernel));
+  const CallRecord record = next_record(call, choice_of(place, blocks, DirectWay::kKernel));
   if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
   DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
   const Launched how = launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers,
@@ -92,8 +91,7 @@ std::string CudaCommunicatorImpl::problem_with(const std::vector<CudaRange>& ran
   return {};
 }
 
-std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(Store& store,
-                                                                               const std::vector<CudaRange>& ranges) {
+std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(const std::vector<CudaRange>& ranges) {
   require_collectives();
   const DeviceGuard guard(group_->device());
   release_retired();
@@ -106,13 +104,13 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(S
     problem = problem_with(ranges);
     name = "register " + std::to_string(registration_calls_++);
   }
-  const auto made = group_->share(store, name, ranges, problem);
+  const auto made = group_->share(name, ranges, problem);
   const std::lock_guard lock(mutex_);
   for (const auto& region : made) registrations_.add(region, rank_);
   return {made.begin(), made.end()};
 }
 
-void CudaCommunicatorImpl::unregister_memory(Store& store, std::vector<std::shared_ptr<CudaRegion>> regions) {
+void CudaCommunicatorImpl::unregister_memory(std::vector<std::shared_ptr<CudaRegion>> regions) {
   const DeviceGuard guard(group_->device());
   std::string problem;
   std::string name;
@@ -121,10 +119,9 @@ void CudaCommunicatorImpl::unregister_memory(Store& store, std::vector<std::shar
     for (const auto& region : regions) {
       if (region == nullptr || !registrations_.holds(*region)) problem = "unregisters memory that is not registered";
     }
-    name = group_->id() + "/unregister " + std::to_string(registration_calls_++);
+    name = "unregister " + std::to_string(registration_calls_++);
   }
-  const auto problems =
-      tutti::exchange(store, name, "cuda-unregister", rank_, size_, problem, group_->exchange_timeout());
+  const auto problems = group_->all_gather(name, problem);
   for (std::size_t r = 0; r < problems.size(); ++r) {
     if (!problems[r].empty()) {
       throw_error(ErrorKind::kInvalidArgument, "rank " + std::to_string(r) + " " + problems[r]);
@@ -141,7 +138,7 @@ void CudaCommunicatorImpl::unregister_memory(Store& store, std::vector<std::shar
   regions.clear();
   release_retired();
   // When all have come, no rank maps what the others may free now.
-  tutti::exchange(store, name, "cuda-unregistered", rank_, size_, "", group_->exchange_timeout());
+  group_->all_gather(name + ", done", "");
 }
 
 std::uint32_t CudaCommunicatorImpl::port_memory(const CudaRegion& region) {

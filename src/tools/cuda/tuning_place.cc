@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "communicator/cuda/entry.h"
+#include "communicator/device_entry.h"
 #include "device/device.h"
 #include "tools/tuning_group.h"
 #include "tutti/cuda_communicator.h"
@@ -79,14 +79,14 @@ class GpuPlace final : public TuningPlace {
     options.algorithm = candidate.plan_path.empty() ? candidate.algorithm : "";
     // A table is for calls that go on: what is timed is compiled, where plans are compiled at all.
     if (options.config->cuda_compile == "on") options.compile = "wait";
-    return CudaCommunicator::create(*store_, name, rank_, size_, options);
+    return CudaCommunicator::create(store_, name, rank_, size_, options);
   }
 
   // As much on all ranks, who take the same samples.
   void reserve(std::shared_ptr<CudaMemory>& memory, std::size_t bytes) {
     if (bytes == 0 || (memory != nullptr && memory->bytes() >= bytes)) return;
     memory.reset();
-    memory = owner_->allocate(*store_, "sample" + std::to_string(allocated_++), bytes);
+    memory = owner_->allocate("sample" + std::to_string(allocated_++), bytes);
   }
   void copy(const std::shared_ptr<CudaMemory>& memory, std::span<std::byte> here, bool there) {
     if (here.empty()) return;

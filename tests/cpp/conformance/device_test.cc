@@ -26,7 +26,7 @@ class LoopbackDevice : public ::testing::Test {
 
   // Runs `body` on every rank, each a thread with a group on devices of `kind`.
   static void run_ranks(const std::string& kind, int size, const std::function<void(int, DeviceCommunicator&)>& body) {
-    const auto store = std::make_shared<MemoryStore>();
+    MemoryStore store;
     std::vector<std::thread> ranks;
     for (int r = 0; r < size; ++r) {
       ranks.emplace_back([&, r] {
@@ -34,8 +34,8 @@ class LoopbackDevice : public ::testing::Test {
           CommunicatorOptions options;
           options.timeout = std::chrono::seconds(60);
           options.config = config_from_environment();
-          const auto host = Communicator::create(*store, "host", r, size, options);
-          body(r, *DeviceCommunicator::create(kind, store, "device", *host));
+          const auto host = Communicator::create(store, "host", r, size, options);
+          body(r, *DeviceCommunicator::create(kind, *host));
           host->shutdown();
         } catch (const std::exception& error) {
           ADD_FAILURE() << "rank " << r << ": " << error.what();

@@ -57,9 +57,9 @@ class LoopbackDevice final : public Device {
     cpu_device().copy(near(dst), near(src), bytes);
   }
   int index_of(const void* address) noexcept override { return is_far(address) ? 0 : -1; }
-  std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
+  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
                                                       const CudaOptions& options) override {
-    return std::make_shared<LoopbackCommunicator>(store, id, rank, size, options);
+    return std::make_shared<LoopbackCommunicator>(*bootstrap, options);
   }
 };
 

@@ -5,7 +5,7 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
-#include "communicator/call_bytes.h"
+#include "communicator/call_records.h"
 #include "communicator/cuda/device_failure.h"
 #include "cuda/collective_case.h"
 #include "cuda/host_ranks.h"

@@ -20,7 +20,7 @@ constexpr auto kLong = std::chrono::seconds(60);
 
 // What making a group with these options of each rank ends with; empty: it was made.
 std::vector<std::optional<Error>> make_group(const std::vector<CudaOptions>& options) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::vector<std::optional<Error>> errors(options.size());
   std::vector<std::thread> ranks;
   const int size = static_cast<int>(options.size());

@@ -1,7 +1,10 @@
 // A plug-in for CUDA whose device memory is the host's: its communicators make every call by a Communicator on CPUs, at
 // once, so that what lies above a plug-in is tested without a GPU. Like the real one it meets the other ranks under
 // kCudaTopic first, takes plans from files and from programs, and follows a tuning table.
+#include <signal.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -52,17 +55,17 @@ class HostMemory final : public CudaMemory {
 // that was chosen, or in the name of the kernel.
 class PluginCommunicator final : public test::HostCommunicator {
  public:
-  PluginCommunicator(Store& store, const std::string& id, int rank, int size, const CudaOptions& options,
-                     const Tuning& tuning, const std::string& difference)
-      : HostCommunicator(store, id, rank, size, without_tuning(options)),
+  PluginCommunicator(Bootstrap& bootstrap, const CudaOptions& options, const Tuning& tuning,
+                     const std::string& difference)
+      : HostCommunicator(bootstrap, without_tuning(options)),
         messages_only_(options.messages_only),
         has_files_(!options.plan_path.empty()),
         forced_(cuda::parse_forced(options.algorithm)) {
     if (!difference.empty()) {
-      if (rank == 0)
-        Logger(parse_log_level(options.config->log_level), rank).warning(not_used(options.name, difference));
+      if (rank() == 0)
+        Logger(parse_log_level(options.config->log_level), 0).warning(not_used(options.name, difference));
     } else if (tuning.table != nullptr && !forced_) {
-      use(store, id, tuning);
+      use(bootstrap, tuning);
     }
   }
   void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override {
@@ -88,7 +91,7 @@ class PluginCommunicator final : public test::HostCommunicator {
     }
     return metrics;
   }
-  std::shared_ptr<CudaMemory> allocate(Store&, const std::string&, std::size_t bytes) override {
+  std::shared_ptr<CudaMemory> allocate(const std::string&, std::size_t bytes) override {
     return std::make_shared<HostMemory>(bytes);
   }
   bool is_capturing(CudaStream stream) const override { return captures(stream); }
@@ -98,11 +101,11 @@ class PluginCommunicator final : public test::HostCommunicator {
     options.config->tuning_path = "none";
     return options;
   }
-  void use(Store& store, const std::string& id, const Tuning& tuning) {
+  void use(Bootstrap& bootstrap, const Tuning& tuning) {
     std::vector<UserAlgorithmPtr> algorithms;
     for (const PlanFile& file : tuning.plans) algorithms.push_back(plan_algorithm(file));
     cuda::PlanOffer offer(algorithms, nullptr, {rank(), size(), [](int) { return cuda::PlanRoom{64, ""}; }, {}}, false);
-    offer.agree(tutti::exchange(store, id, "plans", rank(), size(), offer.text(), std::chrono::minutes(1)));
+    offer.agree(bootstrap.all_gather("plans", offer.text(), std::chrono::minutes(1)));
     table_.add(offer.take_new());
     std::vector<const cuda::TablePlan*> plans;
     for (const UserAlgorithmPtr& algorithm : algorithms) {
@@ -137,6 +140,12 @@ class PluginCommunicator final : public test::HostCommunicator {
   std::string last_kernel_;
 };
 
+// HOST_PLUGIN_DIES says which rank of what forms dies, and at which step: "1 agreed".
+void die_at(int rank, const char* step) {
+  const char* const dies = std::getenv("HOST_PLUGIN_DIES");
+  if (dies != nullptr && std::to_string(rank) + " " + step == dies) ::raise(SIGKILL);
+}
+
 class HostDevice final : public test::BareDevice {
  public:
   bool is_capturing(int, CudaStream stream) override { return captures(stream); }
@@ -153,15 +162,17 @@ class HostDevice final : public test::BareDevice {
   std::shared_ptr<std::byte> make_memory(std::size_t bytes, int) override {
     return {new std::byte[bytes], std::default_delete<std::byte[]>()};
   }
-  std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
+  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
                                                       const CudaOptions& options) override {
+    const int size = bootstrap->size();
+    die_at(bootstrap->rank(), "start");
     const PlanFiles plans = load_plans(options.plan_path, size, cache_folder(*options.config));
     Tuning tuning;
     if (!options.messages_only) tuning = load_tuning(*options.config, size, TunedDevice::kGpu);
     const cuda::GpuAgreement agreed = cuda::agree_on_gpus(
-        store, id, rank, size, {cuda::gpu_settings(size, options, plans, tuning), options.max_blocks, "no GPU"},
-        options.timeout);
-    return std::make_shared<PluginCommunicator>(store, id, rank, size, options, tuning, agreed.differences);
+        *bootstrap, {cuda::gpu_settings(size, options, plans, tuning), options.max_blocks, "no GPU"}, options.timeout);
+    die_at(bootstrap->rank(), "agreed");
+    return std::make_shared<PluginCommunicator>(*bootstrap, options, tuning, agreed.differences);
   }
 };
 

@@ -15,13 +15,11 @@ namespace {
 using Regions = std::vector<std::shared_ptr<RegisteredMemory>>;
 using tutti::test::run_threads;
 
-RegisterRequest request_of(int rank, int size, const std::string& process, std::vector<CudaRange> ranges) {
+RegisterRequest request_of(int rank, const std::string& process, std::vector<CudaRange> ranges) {
   RegisterRequest request;
-  request.id = "group";
+  request.name = "memory";
   request.secret = "secret";
   request.process = process;
-  request.rank = rank;
-  request.size = size;
   request.device = rank;
   request.timeout = std::chrono::seconds(60);
   request.ranges = std::move(ranges);
@@ -31,7 +29,7 @@ RegisterRequest request_of(int rank, int size, const std::string& process, std::
 // Each rank a process of its own with `pages` allocations, of which it registers a part that starts and ends within
 // one; all then read what the others have written through their own pointers.
 void share_and_read(int size, std::size_t pages, ShareKind kind) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::barrier<> written(size);
   const auto errors = run_threads(size, [&](int rank) {
     FakeDriver driver;
@@ -40,7 +38,8 @@ void share_and_read(int size, std::size_t pages, ShareKind kind) {
     std::byte* data = driver.allocate(pages, kind) + begin;
     for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(i * 7 + i / kPage + begin);
     const Regions regions =
-        register_ranges(store, request_of(rank, size, "process" + std::to_string(rank), {{data, bytes}}), driver);
+        register_ranges(*store_bootstrap(store, "group", rank, size),
+                        request_of(rank, "process" + std::to_string(rank), {{data, bytes}}), driver);
     ASSERT_EQ(regions.size(), 1u);
     EXPECT_EQ(regions[0]->data(rank), data);
     EXPECT_EQ(regions[0]->bytes(), bytes);
@@ -67,7 +66,7 @@ TEST(RegisteredMemory, ManyAllocationsLieInOrder) {
 TEST(RegisteredMemory, HundredsOfAllocations) { share_and_read(2, 300, ShareKind::kDescriptor); }
 
 TEST(RegisteredMemory, SeveralRangesOfSeveralKinds) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::barrier<> done(2);
   const auto errors = run_threads(2, [&](int rank) {
     FakeDriver driver;
@@ -79,8 +78,8 @@ TEST(RegisteredMemory, SeveralRangesOfSeveralKinds) {
       std::memset(data, static_cast<int>(10 * i) + rank, kPage);
       ranges.push_back({data, 100 + i});
     }
-    const Regions regions =
-        register_ranges(store, request_of(rank, 2, "process" + std::to_string(rank), ranges), driver);
+    const Regions regions = register_ranges(*store_bootstrap(store, "group", rank, 2),
+                                            request_of(rank, "process" + std::to_string(rank), ranges), driver);
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(*regions[i]->data(1 - rank), static_cast<std::byte>(10 * static_cast<int>(i) + 1 - rank)) << i;
     }
@@ -91,14 +90,14 @@ TEST(RegisteredMemory, SeveralRangesOfSeveralKinds) {
 
 // Ranks of one process use each other's pointers; only those on other devices need access.
 TEST(RegisteredMemory, OneProcessMapsNothing) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   FakeDriver driver;
   std::byte* data[3];
   for (auto& d : data) d = driver.allocate(4, ShareKind::kDescriptor);
   const auto errors = run_threads(3, [&](int rank) {
-    RegisterRequest request = request_of(rank, 3, "one", {{data[rank], 4 * kPage}});
+    RegisterRequest request = request_of(rank, "one", {{data[rank], 4 * kPage}});
     request.device = rank == 2 ? 1 : 0;
-    const Regions regions = register_ranges(store, request, driver);
+    const Regions regions = register_ranges(*store_bootstrap(store, "group", rank, 3), request, driver);
     for (int peer = 0; peer < 3; ++peer) EXPECT_EQ(regions[0]->data(peer), data[peer]);
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
@@ -109,12 +108,12 @@ TEST(RegisteredMemory, OneProcessMapsNothing) {
 // Runs two ranks as processes; what each of them throws.
 std::vector<std::string> refusals(
     const std::function<std::vector<CudaRange>(int, FakeDriver&, RegisterRequest&)>& make) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   return run_threads(2, [&](int rank) {
     FakeDriver driver;
-    RegisterRequest request = request_of(rank, 2, "process" + std::to_string(rank), {});
+    RegisterRequest request = request_of(rank, "process" + std::to_string(rank), {});
     request.ranges = make(rank, driver, request);
-    register_ranges(store, request, driver);
+    register_ranges(*store_bootstrap(store, "group", rank, 2), request, driver);
     EXPECT_EQ(driver.opened, driver.closed);
   });
 }
@@ -184,9 +183,9 @@ class Imports : public testing::Test {
     const auto errors = run_threads(2, [&](int rank) {
       FakeDriver& driver = rank == 0 ? mine_ : theirs_;
       const std::vector<CudaRange> ranges{{rank == 0 ? my_data_ : their_data_, kPage}};
-      RegisterRequest request = request_of(rank, 2, name_ + std::to_string(rank), ranges);
-      request.id = "group " + std::to_string(rounds_);
-      Regions regions = register_ranges(store_, request, driver);
+      RegisterRequest request = request_of(rank, name_ + std::to_string(rank), ranges);
+      request.name += std::to_string(rounds_);
+      Regions regions = register_ranges(*store_bootstrap(store_, "group", rank, 2), request, driver);
       if (rank == 0) result = regions[0];
     });
     for (const std::string& error : errors) EXPECT_EQ(error, "");
@@ -194,7 +193,7 @@ class Imports : public testing::Test {
     return result;
   }
 
-  MemoryStore store_;
+  const std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
   FakeDriver mine_, theirs_;
   std::byte* my_data_ = mine_.allocate(1, ShareKind::kDescriptor);
   std::byte* their_data_ = theirs_.allocate(1, ShareKind::kDescriptor);

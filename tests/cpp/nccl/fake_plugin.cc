@@ -96,17 +96,18 @@ void await_byte(const char* variable) {
 
 class FakeDevice final : public test::BareDevice {
  public:
-  // Meets the others in the store, as the real one does, and compares plans of files.
-  std::shared_ptr<CudaCommunicator> make_communicator(Store& store, const std::string& id, int rank, int size,
+  // Meets the others, as the real one does, and compares plans of files.
+  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
                                                       const CudaOptions& options) override {
     const Working here;
     blocks_signals = test::blocks_signals();
+    const int rank = bootstrap->rank(), size = bootstrap->size();
     const char* const refuses = std::getenv("FAKE_REFUSES");
     if (refuses != nullptr && std::atoi(refuses) == rank) throw_error(ErrorKind::kUnsupported, "no room on this GPU");
     const PlanFiles plans = load_plans(options.plan_path, size, cache_folder(*options.config));
     await_byte("FAKE_LATE_FD");
     const std::string mine = options.secret + " " + std::to_string(plans.identity);
-    for (const std::string& other : exchange(store, id, kCudaTopic, rank, size, mine, options.timeout)) {
+    for (const std::string& other : bootstrap->all_gather(kCudaTopic, mine, options.timeout)) {
       if (other.substr(0, other.find(' ')) != options.secret) {
         throw_error(ErrorKind::kInternal, "another group's key");
       }

@@ -10,8 +10,10 @@
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/limited.h"
-#include "communicator/call_bytes.h"
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/meeting_place.h"
 #include "communicator/call_check.h"
+#include "communicator/call_records.h"
 #include "communicator/named_algorithm.h"
 #include "device/registry.h"
 #include "tutti/communicator.h"
@@ -27,7 +29,7 @@ class BareCommunicator : public CudaCommunicator {
   int size() const noexcept override { return size_; }
   int device() const noexcept override { return device_; }
   void check(const Call& call) const override { check_call(call, rank_, size_); }
-  void set_algorithms(Store&, AlgorithmSet set) override { algorithms_ = std::move(set); }
+  void set_algorithms(AlgorithmSet set) override { algorithms_ = std::move(set); }
   // As the real one, by the limits alone: what the function answers, or the first that was given, then those of files.
   std::uint64_t plan_for(const Call& call) const override {
     check(call);
@@ -60,13 +62,11 @@ class BareCommunicator : public CudaCommunicator {
       files_.push_back(plan_algorithm(file));
     }
   }
-  void prepare(Store&, const UserAlgorithmPtr&) override {}
-  std::shared_ptr<CudaMemory> allocate(Store&, const std::string&, std::size_t) override { return nullptr; }
+  void prepare(const UserAlgorithmPtr&) override {}
+  std::shared_ptr<CudaMemory> allocate(const std::string&, std::size_t) override { return nullptr; }
   void run_in(const CudaRegion&, const Call&, CudaStream, std::chrono::milliseconds) override {}
-  std::vector<std::shared_ptr<CudaRegion>> register_memory(Store&, const std::vector<CudaRange>&) override {
-    return {};
-  }
-  void unregister_memory(Store&, std::vector<std::shared_ptr<CudaRegion>>) override {}
+  std::vector<std::shared_ptr<CudaRegion>> register_memory(const std::vector<CudaRange>&) override { return {}; }
+  void unregister_memory(std::vector<std::shared_ptr<CudaRegion>>) override {}
   std::uint32_t port_memory(const CudaRegion&) override { return 0; }
   bool is_registered(const void*, std::size_t) const override { return false; }
   std::uint64_t direct_calls() const noexcept override { return 0; }
@@ -117,14 +117,14 @@ class BareCommunicator : public CudaCommunicator {
 // Makes every call at once, by a Communicator on CPUs, in memory that the host reaches.
 class HostCommunicator : public BareCommunicator {
  public:
-  HostCommunicator(Store& store, const std::string& id, int rank, int size, const CudaOptions& options)
-      : BareCommunicator(rank, size, std::max(options.device, 0)),
-        host_(Communicator::create(store, id + "/host", rank, size, options_of(options))) {
+  HostCommunicator(Bootstrap& bootstrap, const CudaOptions& options)
+      : BareCommunicator(bootstrap.rank(), bootstrap.size(), std::max(options.device, 0)),
+        host_(made_at(bootstrap, options_of(options))) {
     use_files(options);
   }
   void run(const Call& call, CudaStream, std::chrono::milliseconds timeout) override { host_->run(call, timeout); }
-  void set_algorithms(Store& store, AlgorithmSet set) override {
-    BareCommunicator::set_algorithms(store, set);
+  void set_algorithms(AlgorithmSet set) override {
+    BareCommunicator::set_algorithms(set);
     host_->set_algorithms(std::move(set));
   }
   void exchange(const std::vector<CudaMessage>& messages, CudaStream, std::chrono::milliseconds timeout) override {
@@ -149,6 +149,19 @@ class HostCommunicator : public BareCommunicator {
   std::uint64_t sequence() const noexcept override { return host_->sequence(); }
 
  private:
+  // Where rank 0 says.
+  static std::shared_ptr<Communicator> made_at(Bootstrap& bootstrap, const CommunicatorOptions& options) {
+    MeetingPlaceBytes bytes{};
+    if (bootstrap.rank() == 0) bytes = encode(offer_meeting_place("127.0.0.1"));
+    const std::string given = bootstrap.all_gather("host", {bytes.data(), bytes.size()}, options.timeout).front();
+    std::copy(given.begin(), given.end(), bytes.begin());
+    const MeetingPlace place = *decode_meeting_place(bytes);
+    const auto store = reach(place, options.timeout);
+    auto made = Communicator::create(*store, "host", bootstrap.rank(), bootstrap.size(), options);
+    bootstrap.all_gather("host, made", "", options.timeout);
+    take_offer(place);
+    return made;
+  }
   static CommunicatorOptions options_of(const CudaOptions& options) {
     CommunicatorOptions result;
     result.config = *options.config;

@@ -54,10 +54,9 @@ __global__ void sum_over_switch(device::SwitchChannel channel, std::size_t vecto
 }
 
 TEST(Channels, PutSignalWaitAndPackets) {
-  MemoryStore store;
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "channel", 1 << 20);
+    const auto memory = rank.comm->allocate("channel", 1 << 20);
     const device::MemoryChannel channel = memory->channel(1 - rank.rank);
     int* wrong = reinterpret_cast<int*>(rank.allocate(sizeof(int)));
     TUTTI_CUDA_OK(cudaMemsetAsync(wrong, 0, sizeof(int), rank.stream));
@@ -77,12 +76,11 @@ TEST(Channels, PutSignalWaitAndPackets) {
 }
 
 TEST(Channels, SoftwareMulticast) {
-  MemoryStore store;
   GpuWorld world;
   world.size = 3;
   run_gpu_ranks(world, [&](Rank& rank) {
     constexpr std::size_t kVectors = 100;
-    const auto memory = rank.comm->allocate(store, "switch", 1 << 20);
+    const auto memory = rank.comm->allocate("switch", 1 << 20);
     std::vector<float> mine(kVectors * 4);
     for (std::size_t i = 0; i < mine.size(); ++i)
       mine[i] = static_cast<float>(i) + static_cast<float>(rank.rank) * 1000;

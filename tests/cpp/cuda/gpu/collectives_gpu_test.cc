@@ -211,12 +211,11 @@ TEST(Collectives, UnevenBlocks) {
 
 // Input and output in memory that all ranks map, in place and not; too small calls among them.
 TEST(Collectives, WithoutCopies) {
-  MemoryStore store;
   for (const int size : {2, 4}) {
     GpuWorld world;
     world.size = size;
     run_gpu_ranks(world, [&](Rank& rank) {
-      const auto memory = rank.comm->allocate(store, "test of " + std::to_string(size), std::size_t{48} << 20);
+      const auto memory = rank.comm->allocate("test of " + std::to_string(size), std::size_t{48} << 20);
       for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
         for (const std::size_t count : {1000, 600'000, 1'000'003}) {
           for (const bool in_place : {false, true}) {
@@ -248,7 +247,7 @@ TEST(Collectives, WithoutCopies) {
 
 // Two ranks that only exchange messages take little memory, and nothing else runs there.
 TEST(Messages, AloneTakeLittleMemory) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     const auto free_now = [&] {
@@ -298,7 +297,7 @@ TEST(Messages, AloneTakeLittleMemory) {
 
 // Ranks that would reach each other in different ways do not wait for each other.
 TEST(Settings, ADifferenceIsNamedToAllRanks) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   run_gpu_ranks({}, [&](Rank& rank) {
     CudaOptions options;
     options.device = rank.device;
@@ -321,7 +320,7 @@ TEST(Settings, ADifferenceIsNamedToAllRanks) {
 // kernel.
 TEST(Messages, UnderWayDoNotKeepCommunicatorsFromBeingMade) {
   constexpr std::size_t kBytes = std::size_t{24} << 20;  // more than scratch holds
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   run_gpu_ranks({}, [&](Rank& rank) {
     CaseShape shape = shape_of(Collective::kBroadcast, 0);
     std::vector<std::byte> large(kBytes), small(1000);

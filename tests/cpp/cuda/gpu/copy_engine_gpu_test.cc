@@ -36,9 +36,8 @@ void fill_in(const Rank& rank, const CollectiveCase& c, const Buffers& b, cudaSt
 
 TEST(CopyEngine, EveryCollective) {
   for (const int size : {2, 4}) {
-    MemoryStore store;
     run_gpu_ranks(copy_world(size), [&](Rank& rank) {
-      const auto memory = rank.comm->allocate(store, "copies", 8 << 20);
+      const auto memory = rank.comm->allocate("copies", 8 << 20);
       std::uint64_t seed = 1;
       for (const Collective collective : {Collective::kAllGather, Collective::kAllToAll, Collective::kBroadcast,
                                           Collective::kScatter, Collective::kGather, Collective::kAllReduce}) {
@@ -64,10 +63,9 @@ TEST(CopyEngine, EveryCollective) {
 
 TEST(CopyEngine, ChosenForLargeGathers) {
   GpuWorld world;
-  MemoryStore store;
   run_gpu_ranks(world, [&](Rank& rank) {
     const CollectiveCase c(shape_of(Collective::kAllGather, 8 << 20), rank.size, 3);  // 64 MB in all, of 4 bytes
-    const auto memory = rank.comm->allocate(store, "copies", c.input_bytes() + c.output_bytes());
+    const auto memory = rank.comm->allocate("copies", c.input_bytes() + c.output_bytes());
     Buffers b;
     b.input = memory->data(rank.rank);
     b.output = b.input + c.input_bytes();
@@ -84,9 +82,8 @@ TEST(CopyEngine, ChosenForLargeGathers) {
 // Memory of the caller's own, once all ranks have registered it: only when told to.
 TEST(CopyEngine, RegisteredMemory) {
   for (const bool told : {true, false}) {
-    MemoryStore store;
     run_gpu_ranks(told ? copy_world(2) : GpuWorld{}, [&](Rank& rank) {
-      auto regions = rank.comm->register_memory(store, {{rank.memory, std::size_t{32} << 20}});
+      auto regions = rank.comm->register_memory({{rank.memory, std::size_t{32} << 20}});
       for (const Collective collective : {Collective::kAllGather, Collective::kAllReduce}) {
         const CollectiveCase c(shape_of(collective, 600'000), rank.size, 4);
         Buffers b;
@@ -99,17 +96,16 @@ TEST(CopyEngine, RegisteredMemory) {
         rank.comm->synchronize(rank.stream);
         verify(rank, c, b, "registered");
       }
-      rank.comm->unregister_memory(store, std::move(regions));
+      rank.comm->unregister_memory(std::move(regions));
       rank.barrier->arrive_and_wait();
     });
   }
 }
 
 TEST(CopyEngine, ReplayWithChangingData) {
-  MemoryStore store;
   run_gpu_ranks(copy_world(2), [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "captured", 8 << 20);
-    const auto other = rank.comm->allocate(store, "eager", 8 << 20);
+    const auto memory = rank.comm->allocate("captured", 8 << 20);
+    const auto other = rank.comm->allocate("eager", 8 << 20);
     const CaseShape shape = shape_of(Collective::kAllGather, 50'000), sum = shape_of(Collective::kAllReduce, 8000);
     const CollectiveCase first(shape, rank.size, 1), eager_sum(sum, rank.size, 2);
     const Buffers b = place(rank, first, *memory), eager = place(rank, eager_sum, *other);
@@ -152,9 +148,8 @@ TEST(CopyEngine, ReplayWithChangingData) {
 }
 
 TEST(CopyEngine, AMissingPeerIsATimeout) {
-  MemoryStore store;
   run_gpu_ranks(copy_world(2), [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "copies", 8 << 20);
+    const auto memory = rank.comm->allocate("copies", 8 << 20);
     const CollectiveCase c(shape_of(Collective::kAllGather, 1000), rank.size, 1);
     const Buffers b = place(rank, c, *memory);
     fill_in(rank, c, b, rank.stream);
@@ -175,9 +170,8 @@ TEST(CopyEngine, AMissingPeerIsATimeout) {
 }
 
 TEST(CopyEngine, OtherOffsetsAreAMismatch) {
-  MemoryStore store;
   run_gpu_ranks(copy_world(2), [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "copies", 8 << 20);
+    const auto memory = rank.comm->allocate("copies", 8 << 20);
     const CollectiveCase c(shape_of(Collective::kAllGather, 1000), rank.size, 1);
     Call call = place(rank, c, *memory).call;
     if (rank.rank == 1) call.output.base += 256;

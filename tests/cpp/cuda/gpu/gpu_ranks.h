@@ -73,7 +73,7 @@ struct GpuWorld {
 
 // Runs `body` on every rank; fails the test with what a rank throws. A rank that throws aborts, so that others end.
 inline void run_gpu_ranks(const GpuWorld& world, const std::function<void(Rank&)>& body) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::barrier<> barrier(world.size);
   std::vector<std::thread> threads;
   std::vector<std::string> errors(static_cast<std::size_t>(world.size));

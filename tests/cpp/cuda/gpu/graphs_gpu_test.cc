@@ -234,7 +234,7 @@ TEST(Stress, EverythingMixed) {
 }
 
 TEST(Stress, TwoCommunicatorsOnTwoStreams) {
-  MemoryStore second_store;
+  const auto second_store = std::make_shared<MemoryStore>();
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     CudaOptions options = world.options;

@@ -98,7 +98,7 @@ TEST(Observed, MismatchesNameBothCalls) {
 
 // The least that a rank asks for counts for all: else they would wait for blocks that are not there.
 TEST(Observed, RanksAgreeOnTheBlocks) {
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     CudaOptions options = world.options;

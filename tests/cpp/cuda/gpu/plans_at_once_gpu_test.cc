@@ -36,7 +36,7 @@ void check_all(Rank& rank, const std::vector<Another>& all, const CollectiveCase
 TEST(PlansAtOnce, ThreeCommunicatorsOfSixtyFourBlocks) {
   const Plan plan = named(plan::wide_all_gather(2, 64), "wide", 64);
   const PlanFolder folder(plan);
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   const GpuWorld world = world_of(folder, 2);
   run_gpu_ranks(world, [&](Rank& rank) {
     const CaseShape shape = shape_of(plan, 20'000, false);
@@ -81,9 +81,8 @@ TEST(PlansAtOnce, ThreeCommunicatorsOfSixtyFourBlocks) {
 TEST(PlansAtOnce, WhatDoesNotFitTogetherIsRefusedWithTheNumber) {
   Plan plan = named(plan::wide_all_gather(2, 300), "too wide", 1024);
   const UserAlgorithmPtr algorithm = plan_algorithm(plan::write_plan(plan), "a test");
-  MemoryStore store;
   run_gpu_ranks({}, [&](Rank& rank) {
-    rank.comm->prepare(store, algorithm);
+    rank.comm->prepare(algorithm);
     CaseShape shape = shape_of(plan, 1000, false);
     Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 1), rank.stream);
     const AlgorithmChoice choice{algorithm, {}};

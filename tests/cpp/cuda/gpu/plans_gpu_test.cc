@@ -100,7 +100,6 @@ TEST(PlansOnGpu, WhatAProgramGivesAndNames) {
   const auto packets = algorithm_of(plan::packet_two_step_all_reduce(2), "packets");
   const auto late = algorithm_of(plan::two_step_all_reduce(2), "late");
   const auto gather = algorithm_of(plan::port_all_gather(2), "gather");
-  MemoryStore store;
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     CudaCommunicator& comm = *rank.comm;
@@ -122,23 +121,23 @@ TEST(PlansOnGpu, WhatAProgramGivesAndNames) {
       verify(rank, c, b, taken);
     };
     run("ll");
-    comm.set_algorithms(store, {{gather, ring, packets}, nullptr});
+    comm.set_algorithms({{gather, ring, packets}, nullptr});
     run("plan:ring");
     run("plan:packets", packets);
     require(error_of([&] { run("", late); }).find("has no memory on these GPUs yet") != std::string::npos, "late");
-    comm.prepare(store, late);
-    comm.prepare(store, late);  // nothing more to do, and nobody to wait for
+    comm.prepare(late);
+    comm.prepare(late);  // nothing more to do, and nobody to wait for
     run("plan:late", late);
     require(error_of([&] { run("", gather); }).find("computes all_gather") != std::string::npos, "gather");
     bool ours = true;
-    comm.set_algorithms(store, {{ring, packets}, [&](const AlgorithmRequest& request) {
-                                  require(request.bytes == 20'000 && request.ranks == 2, "another request");
-                                  return ours ? packets : nullptr;
-                                }});
+    comm.set_algorithms({{ring, packets}, [&](const AlgorithmRequest& request) {
+                           require(request.bytes == 20'000 && request.ranks == 2, "another request");
+                           return ours ? packets : nullptr;
+                         }});
     run("plan:packets");
     ours = false;
     run("ll");
-    comm.set_algorithms(store, {});
+    comm.set_algorithms({});
     run("ll");
     require(!comm.failure().has_value(), "it has failed");
   });
@@ -147,10 +146,9 @@ TEST(PlansOnGpu, WhatAProgramGivesAndNames) {
 TEST(PlansOnGpu, RanksThatGiveOthersAllRaiseAndGoOn) {
   const auto ring = algorithm_of(plan::ring_all_reduce(2), "ring");
   const auto other = algorithm_of(plan::two_step_all_reduce(2), "other");
-  MemoryStore store;
   run_gpu_ranks({}, [&](Rank& rank) {
     const auto& mine = rank.rank == 0 ? ring : other;
-    const std::string text = error_of([&] { rank.comm->set_algorithms(store, {{mine}, nullptr}); });
+    const std::string text = error_of([&] { rank.comm->set_algorithms({{mine}, nullptr}); });
     require(text.find("rank 0 ring (") != std::string::npos && text.find("rank 1 other (") != std::string::npos, text);
     CaseShape shape;
     shape.collective = Collective::kAllReduce;
@@ -163,9 +161,8 @@ TEST(PlansOnGpu, RanksThatGiveOthersAllRaiseAndGoOn) {
 TEST(PlansOnGpu, RanksThatNameOthersAreToldWhich) {
   const auto ring = algorithm_of(plan::ring_all_reduce(2), "ring");
   const auto other = algorithm_of(plan::two_step_all_reduce(2), "other");
-  MemoryStore store;
   run_gpu_ranks({}, [&](Rank& rank) {
-    for (const auto& algorithm : {ring, other}) rank.comm->prepare(store, algorithm);
+    for (const auto& algorithm : {ring, other}) rank.comm->prepare(algorithm);
     CaseShape shape;
     shape.collective = Collective::kAllReduce;
     shape.count = 1000;
@@ -208,7 +205,7 @@ TEST(PlansOnGpu, AMissingRankIsATimeout) {
 // Ranks with other plans find it out when the group is made.
 TEST(PlansOnGpu, OtherPlansAreAnErrorOfAllRanks) {
   const PlanFolder folder(*plan::plans_of_every_operation(2, kUnit).front().plan);
-  MemoryStore store;
+  const auto store = std::make_shared<MemoryStore>();
   std::vector<std::thread> threads;
   std::string texts[2];
   for (int r = 0; r < 2; ++r) {

@@ -122,9 +122,8 @@ int read(const Rank& rank, const int* counter) {
 }
 
 TEST(Ports, PutSignalFlushAndWait) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "ports", 32 << 20);
+    const auto memory = rank.comm->allocate("ports", 32 << 20);
     const Ports ports = ports_of(*memory, 1 - rank.rank);
     int* wrong = make_counter(rank);
     load_all();
@@ -145,11 +144,10 @@ TEST(Ports, PutSignalFlushAndWait) {
 }
 
 TEST(Ports, ManyBlocksWrapTheRing) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
     constexpr int kWriters = 8, kEach = 150;
     constexpr std::size_t kBytes = std::size_t{kWriters} * kEach * 64;
-    const auto memory = rank.comm->allocate(store, "ports", kBytes);
+    const auto memory = rank.comm->allocate("ports", kBytes);
     const device::PortChannel port = memory->port(1 - rank.rank);
     int* wrong = make_counter(rank);
     load_all();
@@ -170,9 +168,8 @@ TEST(Ports, ManyBlocksWrapTheRing) {
 }
 
 TEST(Ports, ReplayInGraphs) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "ports", 1 << 20);
+    const auto memory = rank.comm->allocate("ports", 1 << 20);
     const Ports ports = ports_of(*memory, 1 - rank.rank);
     int* wrong = make_counter(rank);
     load_all();
@@ -200,12 +197,11 @@ TEST(Ports, ReplayInGraphs) {
 
 // From registered memory, which lies elsewhere on each rank, into memory of allocate().
 TEST(Ports, RegisteredMemory) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
     constexpr std::size_t kBytes = 100'000;
-    const auto memory = rank.comm->allocate(store, "ports", kBytes);
+    const auto memory = rank.comm->allocate("ports", kBytes);
     std::byte* const mine = rank.memory + (std::size_t{2} << 20) + 512 * static_cast<std::size_t>(rank.rank);
-    auto regions = rank.comm->register_memory(store, {{mine, kBytes}});
+    auto regions = rank.comm->register_memory({{mine, kBytes}});
     device::PortChannel port = memory->port(1 - rank.rank);
     port.from_memory = rank.comm->port_memory(*regions[0]);
     EXPECT_THROW(static_cast<void>(rank.comm->port_memory(*memory)), Error) << "it has a number of its own";
@@ -222,15 +218,14 @@ TEST(Ports, RegisteredMemory) {
     EXPECT_EQ(read(rank, wrong), 0);
     EXPECT_EQ(rank.download(memory->data(rank.rank), kBytes),
               std::vector<std::byte>(kBytes, static_cast<std::byte>(0x11 * (2 - rank.rank))));
-    rank.comm->unregister_memory(store, std::move(regions));
+    rank.comm->unregister_memory(std::move(regions));
     rank.barrier->arrive_and_wait();
   });
 }
 
 TEST(Ports, AbortEndsAWaitForRoomInTheRing) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "ports", 1 << 20);
+    const auto memory = rank.comm->allocate("ports", 1 << 20);
     const device::PortChannel port = memory->port(1 - rank.rank);
     int* refused = make_counter(rank);
     load_all();
@@ -249,9 +244,8 @@ TEST(Ports, AbortEndsAWaitForRoomInTheRing) {
 }
 
 TEST(Ports, ARequestOutOfBoundsIsAnError) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "ports", 1 << 20);
+    const auto memory = rank.comm->allocate("ports", 1 << 20);
     const device::PortChannel port = memory->port(1 - rank.rank);
     int* ended = make_counter(rank);
     load_all();
@@ -271,10 +265,9 @@ TEST(Ports, ARequestOutOfBoundsIsAnError) {
 
 // What was asked for without a flush is carried out before the memory and the proxy go.
 TEST(Ports, NothingIsLostAtTheEnd) {
-  MemoryStore store;
   run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
     constexpr int kPieces = 100;
-    auto memory = rank.comm->allocate(store, "ports", std::size_t{kPieces} * 64);
+    auto memory = rank.comm->allocate("ports", std::size_t{kPieces} * 64);
     const device::PortChannel port = memory->port(1 - rank.rank);
     int* wrong = make_counter(rank);
     load_all();

@@ -19,9 +19,9 @@ using tutti::test::wait_for;
 
 // A rank in its own process; true if the body did not throw.
 bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& options,
-              const std::function<void(Rank&, Store&)>& body) {
+              const std::function<void(Rank&)>& body) {
   try {
-    const auto store = store_process.connect();
+    const std::shared_ptr<Store> store = store_process.connect();
     Rank rank;
     rank.rank = r;
     rank.size = size;
@@ -32,8 +32,8 @@ bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& o
     TUTTI_CUDA_OK(cudaMalloc(&rank.memory, rank.memory_bytes));
     CudaOptions mine = options;
     mine.device = rank.device;
-    rank.comm = CudaCommunicator::create(*store, "processes", r, size, mine);
-    body(rank, *store);
+    rank.comm = CudaCommunicator::create(store, "processes", r, size, mine);
+    body(rank);
     rank.comm.reset();
     return true;
   } catch (const std::exception& e) {
@@ -42,7 +42,7 @@ bool run_rank(StoreProcess& store_process, int r, int size, const CudaOptions& o
   }
 }
 
-void run_processes(int size, const CudaOptions& options, const std::function<void(Rank&, Store&)>& body) {
+void run_processes(int size, const CudaOptions& options, const std::function<void(Rank&)>& body) {
   StoreProcess store;
   std::vector<pid_t> ranks;
   for (int r = 0; r < size; ++r) {
@@ -60,7 +60,7 @@ CudaOptions options_with(const char* transport) {
 
 TEST(Processes, ExchangeMemory) {
   for (const char* transport : {"peer", "host"}) {
-    run_processes(2, options_with(transport), [](Rank& rank, Store&) {
+    run_processes(2, options_with(transport), [](Rank& rank) {
       for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kBarrier}) {
         for (const std::size_t count : {1, 5000, 300'000}) {
           CaseShape shape;
@@ -83,7 +83,7 @@ TEST(Processes, Plans) {
       CudaOptions options = options_with(transport);
       options.plan_path = folder.path();
       options.compile = "off";
-      run_processes(2, options, [&](Rank& rank, Store&) {
+      run_processes(2, options, [&](Rank& rank) {
         for (std::uint64_t seed = 1; seed <= 4; ++seed) {
           run_by_plan(rank, shape_of(plan, seed * 1001, seed % 2 == 0), seed, plan);
         }
@@ -94,25 +94,25 @@ TEST(Processes, Plans) {
 
 // CUDA IPC for memory of cudaMalloc, descriptors for that of the driver's virtual memory management.
 TEST(Processes, RegisterMemoryOfTheirOwn) {
-  run_processes(2, options_with("peer"), [](Rank& rank, Store& store) {
+  run_processes(2, options_with("peer"), [](Rank& rank) {
     constexpr std::size_t kMB = std::size_t{1} << 20;
     for (const MemoryKind kind : {MemoryKind::kMalloc, MemoryKind::kSegments, MemoryKind::kPool}) {
       const auto memory = make_memory(kind, rank.device, 10);
       std::byte* const data = memory.get() + 256 * (rank.rank + 1);
-      auto regions = rank.comm->register_memory(store, {{data, 9 * kMB}});
+      auto regions = rank.comm->register_memory({{data, 9 * kMB}});
       const CollectiveCase c(sum_of(Collective::kAllReduce, 1'000'003), rank.size, 1);
       run_registered(rank, c, data, data + 4 * kMB + 64, true, std::string("memory of ") + name_of(kind));
       const CollectiveCase gathered(sum_of(Collective::kAllGather, 500'000), rank.size, 2);
       run_registered(rank, gathered, rank.memory, data + 3 * kMB, true, std::string("memory of ") + name_of(kind));
-      rank.comm->unregister_memory(store, std::move(regions));
+      rank.comm->unregister_memory(std::move(regions));
     }
   });
 }
 
 TEST(Processes, RegisterNothingInHostMemory) {
-  run_processes(2, options_with("host"), [](Rank& rank, Store& store) {
+  run_processes(2, options_with("host"), [](Rank& rank) {
     try {
-      rank.comm->register_memory(store, {{rank.memory, 4096}});
+      rank.comm->register_memory({{rank.memory, 4096}});
     } catch (const Error& e) {
       if (std::string(e.what()).find("pinned host memory") != std::string::npos) return;
       throw;
@@ -125,8 +125,8 @@ TEST(Processes, RegisterNothingInHostMemory) {
 TEST(Processes, CopyEngines) {
   CudaOptions options = options_with("peer");
   options.algorithm = "copy_engine";
-  run_processes(2, options, [](Rank& rank, Store& store) {
-    const auto memory = rank.comm->allocate(store, "copies", 4 << 20);
+  run_processes(2, options, [](Rank& rank) {
+    const auto memory = rank.comm->allocate("copies", 4 << 20);
     for (const Collective collective : {Collective::kAllGather, Collective::kAllReduce, Collective::kGather}) {
       CaseShape shape;
       shape.collective = collective;
@@ -164,7 +164,7 @@ TEST(Processes, GpusThatThePeersDoNotSee) {
   for (int r = 0; r < 2; ++r) {
     ranks.push_back(fork_rank([&, r] {
       ::setenv("CUDA_VISIBLE_DEVICES", std::to_string(r).c_str(), 1);
-      return run_rank(store, r, 2, options_with(""), [](Rank& rank, Store&) {
+      return run_rank(store, r, 2, options_with(""), [](Rank& rank) {
         const std::string& transport = rank.comm->transport();
         if (transport == "peer memory") throw std::runtime_error("lines of 128 bytes over a link nobody knows");
         for (const std::size_t count : {5, 50'000, 300'000}) {
@@ -179,7 +179,7 @@ TEST(Processes, GpusThatThePeersDoNotSee) {
 }
 
 TEST(Processes, AKilledRankIsATimeoutOfTheOthers) {
-  run_processes(2, options_with(""), [](Rank& rank, Store&) {
+  run_processes(2, options_with(""), [](Rank& rank) {
     CaseShape shape;
     shape.count = 1000;
     run_and_verify(rank, shape, 1);

@@ -59,9 +59,8 @@ TEST_P(RegisteredPlansOnGpu, AreRightBesideShadows) {
     const CollectiveTraits& traits = traits_of(shape_of(*shared, 1, false).collective);
     const bool all_have_both =
         !traits.root_reads && !traits.root_writes && shared->collective != plan::PlanCollective::kBroadcast;
-    MemoryStore store;
     run_gpu_ranks(world(folder), [&](Rank& rank) {
-      rank.comm->register_memory(store, {{rank.memory, kHalf}});
+      rank.comm->register_memory({{rank.memory, kHalf}});
       std::uint64_t seed = 0;
       for (const std::size_t count : {1000, 70'001}) {
         CaseShape shape = shape_of(*shared, count, false);
@@ -81,9 +80,8 @@ TEST_P(RegisteredPlansOnGpu, InGraphs) {
   plan.reduce = plan::common_reduction(plan);
   plan.name = "graphed";
   const PlanFolder folder(plan);
-  MemoryStore store;
   run_gpu_ranks(world(folder), [&](Rank& rank) {
-    rank.comm->register_memory(store, {{rank.memory, kHalf}});
+    rank.comm->register_memory({{rank.memory, kHalf}});
     const CaseShape shape = shape_of(plan, 5000, false);
     Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 0), rank.stream);
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));

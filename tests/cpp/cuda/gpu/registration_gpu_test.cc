@@ -9,12 +9,11 @@ constexpr std::size_t kMB = std::size_t{1} << 20;
 class RegisteredKinds : public testing::TestWithParam<MemoryKind> {};
 
 TEST_P(RegisteredKinds, CallsRunWithoutCopies) {
-  MemoryStore store;
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     const auto memory = make_memory(GetParam(), rank.device, 24);
     std::byte* const data = memory.get() + 512 * (rank.rank + 1);  // the ranks' ranges lie differently
-    auto regions = rank.comm->register_memory(store, {{data, 20 * kMB}, {data + 21 * kMB, 2 * kMB}});
+    auto regions = rank.comm->register_memory({{data, 20 * kMB}, {data + 21 * kMB, 2 * kMB}});
     EXPECT_TRUE(rank.comm->is_registered(data + 1, 20 * kMB - 1));
     EXPECT_FALSE(rank.comm->is_registered(data, 21 * kMB));
     constexpr std::size_t kCount = 600'001;
@@ -34,7 +33,7 @@ TEST_P(RegisteredKinds, CallsRunWithoutCopies) {
     shape.in_place = true;
     const CollectiveCase in_place(shape, rank.size, 8);
     run_registered(rank, in_place, data + 21 * kMB, data + 21 * kMB, true, "in place, in the second range");
-    rank.comm->unregister_memory(store, std::move(regions));
+    rank.comm->unregister_memory(std::move(regions));
     EXPECT_FALSE(rank.comm->is_registered(data, 1));
     run_registered(rank, in_place, data, data, false, "after it was unregistered");
     rank.barrier->arrive_and_wait();  // nothing is freed while a peer's kernel may run
@@ -45,11 +44,10 @@ INSTANTIATE_TEST_SUITE_P(Cuda, RegisteredKinds,
                          testing::Values(MemoryKind::kMalloc, MemoryKind::kSegments, MemoryKind::kPool));
 
 TEST(Registered, GraphsReplayWithChangingData) {
-  MemoryStore store;
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     std::byte* const data = rank.allocate(4 * kMB);
-    rank.comm->register_memory(store, {{data, 4 * kMB}});
+    rank.comm->register_memory({{data, 4 * kMB}});
     CaseShape shape = sum_of(Collective::kAllReduce, 500'000);
     shape.in_place = true;
     const Call call = CollectiveCase(shape, rank.size, 0).call(data, data);
@@ -70,12 +68,11 @@ TEST(Registered, GraphsReplayWithChangingData) {
 
 TEST(Registered, DifferentOffsetsAreAnErrorThatSaysSo) {
   for (const bool one_without : {false, true}) {
-    MemoryStore store;
     GpuWorld world;
     run_gpu_ranks(world, [&](Rank& rank) {
       std::byte* const data = rank.allocate(4 * kMB);
       std::byte* const elsewhere = rank.allocate(4 * kMB);
-      rank.comm->register_memory(store, {{data, 4 * kMB}});
+      rank.comm->register_memory({{data, 4 * kMB}});
       std::byte* const used = rank.rank == 0 ? data : one_without ? elsewhere : data + 64;
       const CollectiveCase c(sum_of(Collective::kAllReduce, 300'000), rank.size, 1);
       rank.comm->run(c.call(used, used), rank.stream);
@@ -100,14 +97,13 @@ TEST(Registered, DifferentOffsetsAreAnErrorThatSaysSo) {
 }
 
 TEST(Registered, OneRankThatCannotIsEverybodysError) {
-  MemoryStore store;
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     std::byte* const data = rank.allocate(4 * kMB);
     std::vector<std::byte> on_host(4096);
     const auto refusal = [&](const CudaRange& range) {
       try {
-        rank.comm->register_memory(store, {range});
+        rank.comm->register_memory({range});
       } catch (const Error& e) {
         return std::string(e.what());
       }
@@ -119,11 +115,11 @@ TEST(Registered, OneRankThatCannotIsEverybodysError) {
         << text;
     text = refusal({data, rank.rank == 1 ? 100u : 200u});
     EXPECT_NE(text.find("range 0 has 100 bytes on rank 1 and 200 on rank 0"), std::string::npos) << text;
-    const auto regions = rank.comm->register_memory(store, {{data, kMB}});
+    const auto regions = rank.comm->register_memory({{data, kMB}});
     text = refusal({data + kMB - 16, 32});
     EXPECT_NE(text.find("registered already"), std::string::npos) << text;
-    rank.comm->unregister_memory(store, regions);
-    EXPECT_THROW(rank.comm->unregister_memory(store, regions), Error);
+    rank.comm->unregister_memory(regions);
+    EXPECT_THROW(rank.comm->unregister_memory(regions), Error);
     run_and_verify(rank, sum_of(Collective::kAllReduce, 1000), 3);
     rank.barrier->arrive_and_wait();
   });

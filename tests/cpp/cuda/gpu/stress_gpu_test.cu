@@ -154,13 +154,12 @@ void stress(int size, std::size_t calls, std::uint64_t first_sequence) {
   const std::uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   const std::vector<StressCall> program = stress_program(seed, calls, size, kMostElements, first_sequence);
-  MemoryStore store;
   GpuWorld world;
   world.size = size;
   world.options.first_sequence = first_sequence;
   world.memory_bytes = 1 << 20;
   run_gpu_ranks(world, [&](Rank& rank) {
-    const auto memory = rank.comm->allocate(store, "stress", StressSide::bytes(size));
+    const auto memory = rank.comm->allocate("stress", StressSide::bytes(size));
     StressSide side(rank, memory);
     for (std::size_t i = 0; i < program.size(); ++i) {
       side.issue(program[i], i);
@@ -214,11 +213,10 @@ __global__ void litmus_write(device::MemoryChannel channel, int rounds) {
 }
 
 TEST(Litmus, MessagePassingWithAWarmL1) {
-  MemoryStore store;
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
     constexpr int kRounds = 3000;
-    const auto memory = rank.comm->allocate(store, "litmus", kWords * 4);
+    const auto memory = rank.comm->allocate("litmus", kWords * 4);
     auto* stale = reinterpret_cast<unsigned long long*>(rank.allocate(sizeof(unsigned long long)));
     TUTTI_CUDA_OK(cudaMemsetAsync(stale, 0, sizeof(unsigned long long), rank.stream));
     cudaFuncAttributes loaded{};

@@ -8,8 +8,8 @@ namespace tutti {
 
 Device& device_of_kind(const std::string& kind);
 
-// CudaCommunicator::create, on memory of devices of this kind.
-std::shared_ptr<CudaCommunicator> make_communicator(const std::string& kind, Store& store, const std::string& id,
-                                                    int rank, int size, const CudaOptions& options);
+// CudaCommunicator::create, on memory of devices of this kind, of the ranks of `bootstrap`.
+std::shared_ptr<CudaCommunicator> make_communicator(const std::string& kind, const BootstrapPtr& bootstrap,
+                                                    const CudaOptions& options);
 
 }  // namespace tutti

@@ -1,0 +1,263 @@
+#include "communicator/group_bootstrap.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <numeric>
+#include <span>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/interruption.h"
+#include "bootstrap/exchange.h"
+#include "communicator/call_records.h"
+#include "communicator/communicator_impl.h"
+
+namespace tutti {
+namespace {
+
+// Of monitored_barrier()'s a part that it does not use: 2^62 and 2^61.
+constexpr std::uint64_t kBootstrapTag = std::uint64_t{3} << 61;
+constexpr std::chrono::milliseconds kLookEvery(500);
+
+// A blob begins in a message of one size, for the receiver knows no other. What is longer comes behind it.
+constexpr std::size_t kHead = 1024, kFirst = kHead - sizeof(std::uint64_t);
+struct Head {
+  std::uint64_t bytes = 0;
+  std::array<char, kFirst> first{};
+};
+static_assert(sizeof(Head) == kHead);
+
+// Why a rank has failed.
+struct Reason {
+  std::uint8_t known_to_all = 0;
+  std::uint8_t kind = 0;
+  std::array<char, 4094> text{};  // ends with a zero
+};
+
+class GroupBootstrap final : public Bootstrap {
+ public:
+  GroupBootstrap(const std::shared_ptr<CommunicatorImpl>& group, std::vector<int> members, const std::string& id,
+                 std::function<void()> look)
+      : Bootstrap(id, place_of(members, group->rank()), static_cast<int>(members.size())),
+        group_(group),
+        members_(std::move(members)),
+        look_(std::move(look)) {}
+
+  std::vector<std::string> all_gather(std::string_view topic, std::string_view blob,
+                                      std::chrono::milliseconds timeout) override;
+  void watch() override { look_at_peers(*group()); }
+  void tell(const std::exception& error) noexcept override;
+
+ private:
+  // Messages to and from all others, in order of rank; those that are left when it ends are taken back.
+  class Messages {
+   public:
+    explicit Messages(const CommunicatorImpl& group) : group_(group) {}
+    ~Messages() {
+      for (MessageOp& op : ops_) {
+        if (!op.done()) group_.port().cancel(op);
+      }
+    }
+    Messages(const Messages&) = delete;
+    Messages& operator=(const Messages&) = delete;
+    MessageOp& post(bool send, int peer, std::uint64_t tag, void* data, std::size_t bytes) {
+      MessageOp& op = ops_.emplace_back();
+      const CallRecord record = record_of_message(send, bytes, DataType::kByte, tag);
+      if (send) {
+        group_.port().post_send(op, peer, tag, data, bytes, record);
+      } else {
+        group_.port().post_recv(op, peer, tag, data, bytes, record);
+      }
+      return op;
+    }
+    std::deque<MessageOp>& ops() noexcept { return ops_; }
+
+   private:
+    const CommunicatorImpl& group_;
+    std::deque<MessageOp> ops_;  // which do not move
+  };
+
+  static int place_of(const std::vector<int>& members, int rank) {
+    return static_cast<int>(std::ranges::find(members, rank) - members.begin());
+  }
+  std::shared_ptr<CommunicatorImpl> group() const {
+    if (auto group = group_.lock()) return group;
+    throw_error(ErrorKind::kAborted, "the group in which '" + id() + "' forms has been destroyed");
+  }
+  std::string what(const CommunicatorImpl& group) const { return "'" + id() + "' of group '" + group.name() + "'"; }
+  std::uint64_t tag_of(std::string_view topic, std::string_view part) const {
+    const Digest digest = sha256(store_key(id(), topic, part));
+    std::uint64_t hash = 0;
+    std::memcpy(&hash, digest.data(), sizeof hash);
+    return kBootstrapTag | hash >> 3;
+  }
+  template <class Act>
+  void each_peer(const Act& act) const {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (static_cast<int>(i) != rank()) act(i, members_[i]);
+    }
+  }
+  void look_at_peers(const CommunicatorImpl& group) const;
+  void wait(CommunicatorImpl& group, Messages& messages, std::string_view topic, Deadline& deadline) const;
+  [[noreturn]] void throw_failed(const CommunicatorImpl& group, Outcome outcome) const;
+  [[noreturn]] void throw_late(const CommunicatorImpl& group, Messages& messages, std::string_view topic,
+                               const Deadline& deadline) const;
+
+  const std::weak_ptr<CommunicatorImpl> group_;
+  const std::vector<int> members_;  // of the group
+  const std::function<void()> look_;
+};
+
+std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std::string_view blob,
+                                                    std::chrono::milliseconds timeout) {
+  const std::shared_ptr<CommunicatorImpl> group = this->group();
+  group->throw_if_unusable();
+  Deadline deadline = Deadline::after(timeout);
+  deadline.expired();  // the clock starts here
+  Head own{blob.size(), {}};
+  std::ranges::copy(blob.substr(0, kFirst), own.first.begin());
+  std::vector<Head> heads(members_.size());
+  {
+    Messages messages(*group);
+    const std::uint64_t tag = tag_of(topic, "head");
+    each_peer([&](std::size_t, int peer) { messages.post(true, peer, tag, &own, sizeof own); });
+    each_peer([&](std::size_t i, int peer) { messages.post(false, peer, tag, &heads[i], sizeof heads[i]); });
+    wait(*group, messages, topic, deadline);
+  }
+  heads[static_cast<std::size_t>(rank())] = own;
+  std::vector<std::string> blobs(members_.size());
+  Messages messages(*group);
+  const std::uint64_t tag = tag_of(topic, "rest");
+  std::string mine(blob);
+  for (std::size_t i = 0; i < blobs.size(); ++i) {
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 32;  // bounds what a rank believes of another
+    if (heads[i].bytes > kMost) throw_error(ErrorKind::kInternal, "a rank gives too much for '" + id() + "'");
+    blobs[i].assign(heads[i].first.data(), std::min<std::size_t>(heads[i].bytes, kFirst));
+    blobs[i].resize(heads[i].bytes);
+  }
+  each_peer([&](std::size_t, int peer) {
+    if (mine.size() > kFirst) messages.post(true, peer, tag, mine.data() + kFirst, mine.size() - kFirst);
+  });
+  each_peer([&](std::size_t i, int peer) {
+    if (blobs[i].size() > kFirst) messages.post(false, peer, tag, blobs[i].data() + kFirst, blobs[i].size() - kFirst);
+  });
+  blobs[static_cast<std::size_t>(rank())] = mine;
+  wait(*group, messages, topic, deadline);
+  return blobs;
+}
+
+void GroupBootstrap::wait(CommunicatorImpl& group, Messages& messages, std::string_view topic,
+                          Deadline& deadline) const {
+  bool goes_on = false;
+  for (MessageOp& op : messages.ops()) {
+    while (!op.done()) {
+      Deadline slice = Deadline::after(std::min<std::chrono::milliseconds>(
+          kLookEvery, std::chrono::milliseconds(std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000))));
+      const Outcome outcome = group.port().wait(op, slice, goes_on);
+      if (op.done()) break;
+      throw_if_interrupted("the forming of " + what(group));
+      if (outcome.status != Status::kTimeout) throw_failed(group, outcome);
+      look_at_peers(group);
+      if (deadline.expired()) throw_late(group, messages, topic, deadline);
+      goes_on = true;
+    }
+    if (!op.outcome.ok()) {
+      look_at_peers(group);  // which may know more
+      throw_failed(group, op.outcome);
+    }
+  }
+}
+
+// Whether one of them has told of a failure, or has died.
+void GroupBootstrap::look_at_peers(const CommunicatorImpl& group) const {
+  group.throw_if_unusable();
+  if (look_) look_();
+  std::vector<Reason> reasons(members_.size());
+  Messages messages(group);
+  const std::uint64_t tag = tag_of("failure", {});
+  each_peer([&](std::size_t i, int peer) { messages.post(false, peer, tag, &reasons[i], sizeof reasons[i]); });
+  std::size_t i = 0;
+  each_peer([&](std::size_t place, int peer) {
+    MessageOp& op = messages.ops()[i++];
+    Deadline now = Deadline::after(std::chrono::milliseconds(0));
+    group.port().wait(op, now, true);
+    if (!op.done() && group.port().withdraw(op)) return;
+    Deadline soon = Deadline::after(kLookEvery);  // for the rest of it
+    if (const Outcome outcome = group.port().wait(op, soon); !outcome.ok()) throw_failed(group, outcome);
+    Reason& reason = reasons[place];
+    reason.text.back() = 0;
+    const auto kind = static_cast<ErrorKind>(std::min<int>(reason.kind, static_cast<int>(ErrorKind::kInternal)));
+    if (reason.known_to_all != 0) throw Told(kind, reason.text.data());
+    throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(peer) + " cannot join " + what(group) + ", which rank " +
+                                         std::to_string(group.rank()) + " forms with it: " + reason.text.data());
+  });
+}
+
+void GroupBootstrap::tell(const std::exception& error) noexcept {
+  if (waits_in_fork() || dynamic_cast<const Told*>(&error) != nullptr) return;
+  try {
+    const std::shared_ptr<CommunicatorImpl> group = this->group();
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    Reason reason;
+    reason.known_to_all = dynamic_cast<const KnownToAll*>(&error) != nullptr;
+    reason.kind = static_cast<std::uint8_t>(known != nullptr ? known->kind() : ErrorKind::kInternal);
+    std::ranges::copy(std::string_view(error.what()).substr(0, reason.text.size() - 1), reason.text.begin());
+    Messages messages(*group);
+    const std::uint64_t tag = tag_of("failure", {});
+    each_peer([&](std::size_t, int peer) { messages.post(true, peer, tag, &reason, sizeof reason); });
+    Deadline soon = Deadline::after(kLookEvery);
+    for (MessageOp& op : messages.ops()) group->port().wait(op, soon);
+  } catch (const std::exception&) {
+    // Then the others learn of it at their deadline.
+  }
+}
+
+void GroupBootstrap::throw_failed(const CommunicatorImpl& group, Outcome outcome) const {
+  group.throw_if_unusable();
+  const std::string who = "rank " + std::to_string(outcome.peer) + " ";
+  const std::string when = " while " + what(group) + " was forming";
+  switch (outcome.status) {
+    case Status::kPeerLost:
+      throw_error(ErrorKind::kPeerLost, who + "died or cannot be reached any more" + when);
+    case Status::kPeerLeft:
+      throw_error(ErrorKind::kPeerLost, who + "has left it (it exited or destroyed it)" + when);
+    case Status::kExhausted:
+      throw_error(ErrorKind::kExhausted, "no memory for the messages" + when);
+    default:
+      throw_error(ErrorKind::kPeerLost, who + "gave up" + when);
+  }
+}
+
+void GroupBootstrap::throw_late(const CommunicatorImpl& group, Messages& messages, std::string_view topic,
+                                const Deadline& deadline) const {
+  std::vector<int> absent;
+  for (const MessageOp& op : messages.ops()) {
+    if (!op.done() && std::ranges::find(absent, op.peer) == absent.end()) absent.push_back(op.peer);
+  }
+  std::ranges::sort(absent);
+  throw_error(ErrorKind::kTimeout, "rank " + std::to_string(group.rank()) + " waited " +
+                                       std::to_string(deadline.timeout().count()) + " ms for all " +
+                                       std::to_string(size()) + " ranks of " + what(group) + " (" + std::string(topic) +
+                                       "): " + name_ranks(absent) + " did not come; look at them, or allow more time");
+}
+
+}  // namespace
+
+GroupBootstraps::GroupBootstraps(Communicator& group)
+    : group_(dynamic_cast<CommunicatorImpl&>(group).weak_from_this()) {}
+
+BootstrapPtr GroupBootstraps::among(std::vector<int> members, const std::string& id, std::function<void()> look) const {
+  const std::shared_ptr<CommunicatorImpl> group = group_.lock();
+  if (group == nullptr) throw_error(ErrorKind::kAborted, "the group in which '" + id + "' forms has been destroyed");
+  return std::make_shared<GroupBootstrap>(group, std::move(members), id, std::move(look));
+}
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace tutti
