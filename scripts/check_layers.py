@@ -45,10 +45,8 @@ FOREIGN = {
     "nanobind/": {"python"},
     "nccl.h": {"nccl"},
 }
-# CUDA's public headers are for faces, tools and cuda folders; what lies in a cuda folder is for cuda folders only. The
-# core meets its plug-in in two files.
-PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|device\.cuh)")
-KNOW_CUDA = {"include/tutti/native_kernel.cuh", "src/device/device.h", "src/communicator/cuda_entry.cc"}
+# CUDA's public headers are for faces, tools and cuda folders; what lies in a cuda folder is for cuda folders only.
+PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|\w+\.cuh$)")
 THREAD_STARTERS = {"src/base/thread.cc", "src/base/thread.h"}
 RAW_THREAD = re.compile(r"\bstd::(?:j?thread(?:\s+\w+)?\s*[({]|async\b)|\bpthread_create\b")
 THREAD_LIST = re.compile(r"\b(?:vector|array|list|deque)<std::j?thread\b[^>]*>\s+(\w+)")
@@ -113,7 +111,7 @@ def _is_cuda(name: str) -> bool:
 
 
 def _knows_cuda(path: Path, name: str) -> bool:
-    if _is_cuda(str(path)) or str(path) in KNOW_CUDA:
+    if _is_cuda(str(path)):
         return True
     return name.startswith("tutti/") and path.parts[1] in {*FACES, "tools"}
 

@@ -87,15 +87,19 @@ struct Rank {
   std::byte *in = nullptr, *out = nullptr;
   std::byte* window = nullptr;  // as much as both, registered with NCCL
   std::size_t capacity = 0;
-  std::shared_ptr<tutti::CudaMemory> memory;
+  std::map<std::string, std::shared_ptr<tutti::CudaMemory>> mapped;  // of the algorithms that copy nothing
 };
 
-// "direct@16": without copies, with so many blocks; the communicator's own name for the block count is any algorithm's.
+// "direct@16": without copies, with so many blocks.
 bool is_direct(const std::string& algorithm) { return algorithm.rfind("direct", 0) == 0; }
-// These run on memory that all ranks map.
+// These run on memory that all ranks map, from their own communicator.
 bool is_mapped(const std::string& algorithm) { return is_direct(algorithm) || algorithm.rfind("copy_engine", 0) == 0; }
-std::string forced_name(const std::string& algorithm) {
-  return is_direct(algorithm) ? "bulk_two_shot" + algorithm.substr(6) : algorithm;
+void force(const std::string& algorithm, tutti::Config& config) {
+  if (!is_direct(algorithm)) {
+    config.cuda_algorithm = algorithm;
+  } else if (algorithm.size() > 7) {
+    config.cuda_max_blocks = std::stoi(algorithm.substr(7));
+  }
 }
 
 // Small whole numbers of bf16, different by rank and place; sums of them are exact.
@@ -168,18 +172,21 @@ class Bench {
       tutti::CudaOptions o;
       o.lasting_streams = true;
       o.device = ranks_.device_of(index);
-      o.algorithm = forced_name(algorithm);
+      force(algorithm, o.settings());
       o.timeout = std::chrono::seconds(10);
       comms[algorithm] = CudaCommunicator::create(store_, "bench " + algorithm, index, ranks_.size(), o);
     }
-    // In memory that all ranks map, so that "direct" can use it; every other algorithm works on any memory.
-    rank.memory = comms.begin()->second->allocate("buffers", 2 * rank.capacity);
-    rank.in = rank.memory->data(index);
+    ok(cudaMalloc(&rank.in, 2 * rank.capacity), "cudaMalloc");
     rank.out = rank.in + rank.capacity;
     if (index == 0) std::printf("# transport: %s\n", comms.begin()->second->transport().c_str());
     std::vector<std::uint16_t> data(rank.capacity / 2);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = pattern(index, i);
     ok(cudaMemcpy(rank.in, data.data(), rank.capacity, cudaMemcpyHostToDevice), "cudaMemcpy");
+    for (const auto& [algorithm, comm] : comms) {
+      if (!is_mapped(algorithm)) continue;
+      auto& memory = rank.mapped[algorithm] = comm->allocate("buffers", 2 * rank.capacity);
+      ok(cudaMemcpy(memory->data(index), data.data(), rank.capacity, cudaMemcpyHostToDevice), "cudaMemcpy");
+    }
     if (nccl_ && options_.windows == "yes") {
       rank.window =
           static_cast<std::byte*>(nccl_->window(2 * rank.capacity, nccl_comms_[static_cast<std::size_t>(index)]));
@@ -193,7 +200,7 @@ class Bench {
       }
     }
     ranks_.meet();
-    rank.memory.reset();
+    rank.mapped.clear();
   }
 
   void measure_all(Rank& rank, std::map<std::string, std::shared_ptr<CudaCommunicator>>& comms, const std::string& name,
@@ -211,10 +218,17 @@ class Bench {
     for (const std::string& algorithm : options_.algorithms) {
       CudaCommunicator& comm = *comms[algorithm];
       if (is_mapped(algorithm)) {
+        std::byte* const usual_in = std::exchange(rank.in, rank.mapped.at(algorithm)->data(rank.rank));
+        std::byte* const usual_out = std::exchange(rank.out, rank.in + rank.capacity);
+        Call mapped = call;
+        mapped.input = Blocks::single(rank.in, count * 2);
+        mapped.output = Blocks::single(rank.out, count * 2);
         // What cannot run this call falls back, and is measured under its own name.
-        if (comm.explain_in(call).rfind(algorithm.substr(0, algorithm.find('@')), 0) != 0) continue;
-        // Memory belongs to the group of the first algorithm, where it is mapped alike for all.
-        measure(rank, c, count, mode, "tutti", algorithm, [&] { comm.run_in(*rank.memory, call, rank.stream); });
+        if (comm.explain(mapped) == (is_direct(algorithm) ? "registered" : "copy_engine")) {
+          measure(rank, c, count, mode, "tutti", algorithm, [&] { comm.run(mapped, rank.stream); });
+        }
+        rank.in = usual_in;
+        rank.out = usual_out;
         continue;
       }
       const std::string chosen = comm.explain(call);

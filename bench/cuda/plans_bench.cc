@@ -166,8 +166,8 @@ class Bench {
     tutti::CudaOptions o;
     o.device = ranks_.device_of(rank.rank);
     o.timeout = std::chrono::seconds(20);
-    o.plan_path = plan;
-    o.compile = compile;
+    o.settings().plan_path = plan == "none" ? "" : plan;
+    o.settings().cuda_compile = compile;
     ranks_.meet();
     if (rank.rank == 0) ++groups_;
     ranks_.meet();

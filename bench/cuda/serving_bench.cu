@@ -130,7 +130,7 @@ class Bench {
     o.device = ranks_.device_of(index);
     o.timeout = std::chrono::seconds(10);
     r.comm = CudaCommunicator::create(store_, "serving", index, ranks_.size(), o);
-    o.algorithm = "ll_one_shot";
+    o.settings().cuda_algorithm = "ll_one_shot";
     r.one_shot = CudaCommunicator::create(store_, "one shot", index, ranks_.size(), o);
     for (const std::size_t hidden : options_.hidden) {
       for (const std::size_t rows : options_.rows) {
@@ -143,7 +143,7 @@ class Bench {
   }
 
   static void fused(const Rank& r, CudaCommunicator& comm, Bf16* residual_output) {
-    tutti::CudaAddRmsNorm call;
+    tutti::AddRmsNorm call;
     call.rows = r.rows;
     call.hidden = r.hidden;
     call.input = r.x;
@@ -151,7 +151,7 @@ class Bench {
     call.weight = r.weight;
     call.residual_output = residual_output;
     call.output = r.out;
-    comm.all_reduce_add_rms_norm(call, r.stream);
+    comm.serving()->all_reduce_add_rms_norm(call, r.stream);
   }
   static void plain_sum(const Rank& r) {
     Call call;
@@ -168,12 +168,12 @@ class Bench {
                                                                              static_cast<int>(r.hidden));
   }
   static void code_sum(const Rank& r, tutti::DataType code) {
-    tutti::CudaQuantizedAllReduce call;
+    tutti::QuantizedAllReduce call;
     call.code = code;
     call.count = r.rows * r.hidden;
     call.input = r.x;
     call.output = r.sum;
-    r.comm->all_reduce_quantized(call, r.stream);
+    r.comm->serving()->all_reduce_quantized(call, r.stream);
   }
 
   void check(const Rank& r) const {

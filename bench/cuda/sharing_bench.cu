@@ -1,5 +1,5 @@
 // What a collective leaves to the model, as CSV on standard output: the bandwidth of all-reduce by the number of its
-// blocks (CudaOptions::max_blocks), and how well it overlaps with a matrix multiplication.
+// blocks (TUTTI_CUDA_MAX_BLOCKS), and how well it overlaps with a matrix multiplication.
 //
 //   cuda_sharing_bench [--ranks N] [--blocks 4,8,16,24,32,64] [--sizes 64M,256M] [--repeats 9] [--budget-s 60]
 //
@@ -58,8 +58,10 @@ struct Rank {
   cudaStream_t compute = nullptr, collect = nullptr;  // the second of higher priority, as torch's groups have it
   cudaEvent_t start = nullptr, computed = nullptr, end = nullptr;
   float *a = nullptr, *b = nullptr, *c = nullptr;
-  std::shared_ptr<tutti::CudaMemory> memory;
+  std::size_t most = 0;      // bytes of a buffer
+  std::byte* own = nullptr;  // two buffers that nobody else maps
   std::map<std::size_t, std::shared_ptr<CudaCommunicator>> by_blocks;
+  std::map<std::size_t, std::shared_ptr<tutti::CudaMemory>> mapped;  // of each
 };
 
 class Bench {
@@ -91,15 +93,20 @@ class Bench {
       tutti::CudaOptions o;
       o.lasting_streams = true;
       o.device = ranks_.device_of(rank.rank);
-      o.max_blocks = static_cast<int>(blocks);
+      o.settings().cuda_max_blocks = static_cast<int>(blocks);
       o.timeout = std::chrono::seconds(10);
       rank.by_blocks[blocks] =
           CudaCommunicator::create(store_, "blocks " + std::to_string(blocks), rank.rank, ranks_.size(), o);
     }
     const std::size_t most = *std::max_element(options_.sizes.begin(), options_.sizes.end());
-    rank.memory = rank.by_blocks.begin()->second->allocate("buffers", 2 * most);
+    rank.most = most;
+    ok(cudaMalloc(&rank.own, 2 * most), "cudaMalloc");
     const std::vector<std::uint16_t> two(most / 2, 0x4000);  // 2.0 in bf16
-    ok(cudaMemcpy(rank.memory->data(rank.rank), two.data(), most, cudaMemcpyHostToDevice), "copy");
+    ok(cudaMemcpy(rank.own, two.data(), most, cudaMemcpyHostToDevice), "copy");
+    for (const auto& [blocks, comm] : rank.by_blocks) {
+      auto& memory = rank.mapped[blocks] = comm->allocate("buffers", 2 * most);
+      ok(cudaMemcpy(memory->data(rank.rank), two.data(), most, cudaMemcpyHostToDevice), "copy");
+    }
   }
 
   void run_rank(int index) {
@@ -122,7 +129,7 @@ class Bench {
       }
     }
     ranks_.meet();
-    rank.memory.reset();
+    rank.mapped.clear();
   }
 
   static void multiply(const Rank& rank, int times) {
@@ -137,16 +144,11 @@ class Bench {
     call.collective = tutti::Collective::kAllReduce;
     call.dtype = tutti::DataType::kBfloat16;
     call.count = bytes / 2;
-    call.input = tutti::Blocks::single(rank.memory->data(rank.rank), bytes);
-    call.output = tutti::Blocks::single(rank.memory->data(rank.rank) + rank.memory->bytes() / 2, bytes);
+    std::byte* const buffers = buffers_of(rank, blocks, direct);
+    call.input = tutti::Blocks::single(buffers, bytes);
+    call.output = tutti::Blocks::single(buffers + rank.most, bytes);
     CudaCommunicator& comm = *rank.by_blocks.at(blocks);
-    for (int i = 0; i < times; ++i) {
-      if (direct) {
-        comm.run_in(*rank.memory, call, rank.collect);
-      } else {
-        comm.run(call, rank.collect);
-      }
-    }
+    for (int i = 0; i < times; ++i) comm.run(call, rank.collect);
   }
 
   // Median over repetitions of the longest of all ranks, in microseconds: from a start that both streams wait for to
@@ -164,9 +166,14 @@ class Bench {
     }));
   }
 
-  void check(const Rank& rank, std::size_t bytes) const {
+  // Of this way of calling; a communicator copies nothing in memory of its own.
+  static std::byte* buffers_of(const Rank& rank, std::size_t blocks, bool direct) {
+    return direct ? rank.mapped.at(blocks)->data(rank.rank) : rank.own;
+  }
+
+  void check(const Rank& rank, std::size_t bytes, const std::byte* output) const {
     std::uint16_t got[64];
-    const std::byte* out = rank.memory->data(rank.rank) + rank.memory->bytes() / 2 + bytes - sizeof(got);
+    const std::byte* out = output + bytes - sizeof(got);
     ok(cudaMemcpyAsync(got, out, sizeof(got), cudaMemcpyDeviceToHost, rank.collect), "copy");
     ok(cudaStreamSynchronize(rank.collect), "the first call");
     for (const std::uint16_t element : got) {
@@ -191,10 +198,10 @@ class Bench {
 
   void bandwidth(Rank& rank, std::size_t bytes, std::size_t blocks, bool direct) {
     if (ranks_.out_of_time(rank.rank, options_.budget_s)) return;
-    // Memory without copies belongs to one group, but is mapped alike for all.
-    ok(cudaMemsetAsync(rank.memory->data(rank.rank) + rank.memory->bytes() / 2, 0xa5, bytes, rank.collect), "memset");
+    std::byte* const output = buffers_of(rank, blocks, direct) + rank.most;
+    ok(cudaMemsetAsync(output, 0xa5, bytes, rank.collect), "memset");
     all_reduce(rank, bytes, blocks, direct, 1);
-    check(rank, bytes);
+    check(rank, bytes, output);
     constexpr int kCalls = 4;
     const double us = measure(rank, [&] { all_reduce(rank, bytes, blocks, direct, kCalls); });
     if (rank.rank == 0) print("bandwidth", bytes, blocks, direct ? "direct" : "scratch", kCalls, us, ",,");

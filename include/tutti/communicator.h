@@ -20,7 +20,7 @@
 #include "tutti/call.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
-#include "tutti/metrics.h"
+#include "tutti/group.h"
 #include "tutti/store.h"
 #include "tutti/user_algorithm.h"
 #include "tutti/work.h"
@@ -33,17 +33,12 @@ struct CommunicatorOptions {
   std::string name = "tutti";  // for messages and the flight recorder
 };
 
-class Communicator {
+class Communicator : public Group {
  public:
   // Collective over `size` ranks: all call it with the same `id`, unique in the store for the life of the job.
   // Returns when all ranks have joined. Throws Error(kTimeout) naming the ranks that have not.
   static std::shared_ptr<Communicator> create(Store& store, const std::string& id, int rank, int size,
                                               const CommunicatorOptions& options);
-  virtual ~Communicator() = default;
-
-  virtual int rank() const noexcept = 0;
-  virtual int size() const noexcept = 0;
-  virtual const std::string& name() const noexcept = 0;
   // That it was made with; what is set later does not change them.
   virtual const CommunicatorOptions& options() const noexcept = 0;
   // Ranks that share memory with this one, itself included, ascending.
@@ -81,33 +76,14 @@ class Communicator {
   // all of them; the others raise too. Point-to-point underneath: it uses no collective sequence number.
   virtual void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) = 0;
 
-  // Makes every waiting and every later call on this rank raise Error(kAborted), and tells the peers.
-  virtual void abort(const std::string& reason) noexcept = 0;
-
   // Leaves the group in good order: waits for this rank's queued calls (bounded by the timeout), then tells the
   // peers that it left. Later calls raise. The destructor does the same without waiting.
   virtual void shutdown() noexcept = 0;
-
-  // The Error that poisoned the communicator, if any.
-  virtual std::optional<Error> failure() const = 0;
 
   // A new communicator of the ranks that answer within `timeout`, after failures too; collective among survivors.
   // Ranks keep their order. `members` receives the old ranks of the new group.
   virtual std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
                                                std::vector<int>* members) = 0;
-
-  virtual std::chrono::milliseconds timeout() const noexcept = 0;
-  // Of later calls. Throws Error(kInvalidArgument) unless it is positive.
-  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
-
-  // Collectives issued so far.
-  virtual std::uint64_t sequence() const noexcept = 0;
-
-  virtual Metrics metrics() const = 0;
-  virtual void reset_metrics() noexcept = 0;
-
-  // The last calls, oldest first, as JSON in the schema of PyTorch's flight recorder.
-  virtual std::string flight_record() const = 0;
 
   // Which algorithm a call would take and why, one line a candidate.
   virtual std::string explain(const Call& call) const = 0;

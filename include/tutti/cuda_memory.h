@@ -8,21 +8,18 @@
 #include <cstdint>
 #include <memory>
 
+#include "tutti/stream_communicator.h"
+
 namespace tutti {
+
+// CUDA's names for what all devices have.
+using CudaRange = DeviceRange;
+using CudaRegion = DeviceRegion;
 
 namespace device {
 struct MemoryChannel;  // tutti/device/channel.cuh
 struct PortChannel;    // tutti/device/port.cuh
 }  // namespace device
-
-// Memory of one size on every rank, mapped by all ranks. It must outlive all work that uses it.
-class CudaRegion {
- public:
-  virtual ~CudaRegion() = default;
-  virtual std::size_t bytes() const noexcept = 0;
-  // Of rank `rank`, as this rank's device sees it.
-  virtual std::byte* data(int rank) const noexcept = 0;
-};
 
 // Zeroed device memory that all ranks have allocated together: for collectives without copies and for kernels of one's
 // own. The communicator outlives it.
@@ -39,12 +36,6 @@ class CudaMemory : public CudaRegion {
 };
 inline constexpr int kCudaChannels = 64;
 inline constexpr int kCudaPorts = 64;
-
-// Device memory of the caller.
-struct CudaRange {
-  void* data = nullptr;
-  std::size_t bytes = 0;
-};
 
 // Memory of one GPU (-1: the current one) that any group can register, with undefined contents. Its last share waits
 // for the device and frees it. Throws Error(kUnsupported) without the plug-in or a GPU, Error(kExhausted).

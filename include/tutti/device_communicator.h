@@ -1,13 +1,17 @@
-// The calls of a group on memory of a device, for faces that have neither streams nor works of their own. Names no kind
-// of device but by a string; beside it stands the group's Communicator, for main memory.
+// The calls of a group on memory of devices. Names no kind of device but by a string; beside it stands the group's
+// Communicator, for main memory.
 //
-// Nothing is made before it is needed. What a first call makes is made by the ranks that the call concerns, together: a
-// collective's, by all; a message's, by its two ranks. So the first message between two ranks waits for both to name
-// each other, in either direction. Later ones wait for what their data need.
+// Nothing is made before it is needed. What a first call makes is made by the ranks that the call concerns, together,
+// over the Communicator: a collective's, by all; a message's, by its two ranks. No store is asked; a rank that dies
+// meanwhile is an error of the others within a second. Once the group is aborted or shut down nothing more is made,
+// what is being made ends within a second, and once its Communicator has failed or is destroyed nothing can be made.
 //
-// Streams: a call on a stream of the caller's is enqueued and returns; the memory stays, and what follows is ordered,
-// as in tutti/cuda_communicator.h. A call without one runs on a stream of the group, behind what the caller has ordered
-// before it there (own_stream(), message_stream()), and returns when it is done, as calls on main memory do.
+// run(), send() and recv() are for faces that have neither streams nor works of their own: a call on a stream of the
+// caller's is enqueued and returns; the memory stays, and what follows is ordered, as in tutti/stream_communicator.h. A
+// call without one runs on a stream of the group, behind what the caller has ordered before it there (own_stream(),
+// message_stream()), and returns when it is done, as calls on main memory do. Others take group() and pair().
+//
+// Of its metrics and flight record: those of all its communicators together.
 //
 // Thread rule: every member may be called from any thread; messages of different peers or directions wait for each
 // other in none. Errors: as Communicator's.
@@ -16,16 +20,15 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "tutti/communicator.h"
+#include "tutti/stream_communicator.h"
 
 namespace tutti {
-
-using DeviceStream = void*;  // opaque; CUDA's: cudaStream_t
 
 // Memory of a call or message, and how it is ordered.
 struct DevicePlace {
@@ -34,15 +37,44 @@ struct DevicePlace {
   std::chrono::milliseconds timeout{};
 };
 
-class DeviceCommunicator {
+// A message that is issued while its two ranks still make what it goes through: a thread of the library's enqueues it,
+// in the order of issue. That thread runs run() or fail(), then wake(), then announce(), with no lock held.
+class DeferredMessage {
+ public:
+  virtual ~DeferredMessage() = default;
+  // The sender is rank 0 of `pair`, the receiver rank 1.
+  virtual void run(const StreamCommunicatorPtr& pair) noexcept = 0;
+  virtual void fail(const std::exception_ptr& error) noexcept = 0;
+  // Lets those go on who wait for the message.
+  virtual void wake() noexcept = 0;
+  // Runs callbacks. Comes when nothing is queued any more, so that they may issue messages here and wait for them.
+  virtual void announce() noexcept = 0;
+};
+
+class DeviceCommunicator : public Group {
  public:
   // Of the ranks of `communicator`, on devices of `kind`: "cuda", or what another plug-in libtutti_<kind>.so serves.
-  // What ranks make together they agree on over `communicator`: no store is asked, a rank that dies meanwhile is an
-  // error of the others within a second, and once it has failed or is destroyed nothing more can be made. One for each
-  // kind and communicator. Makes nothing yet: where there is no plug-in, what first needs it throws
-  // Error(kUnsupported).
-  static std::shared_ptr<DeviceCommunicator> create(const std::string& kind, Communicator& communicator);
-  virtual ~DeviceCommunicator() = default;
+  // One for each kind and communicator. Where there is no plug-in, what first needs it throws Error(kUnsupported).
+  // `options`: of what it makes; but for lasting_streams, the communicator's unless set.
+  static std::shared_ptr<DeviceCommunicator> create(const std::string& kind, Communicator& communicator,
+                                                    DeviceOptions options = {});
+
+  virtual const std::string& kind() const noexcept = 0;
+
+  // Of all ranks: made when it is first asked for, which is collective. Throws Error(kInvalidArgument) for a second
+  // device: a rank of a group has one.
+  virtual const StreamCommunicatorPtr& group(int device) = 0;
+  // The same if it is there; else null.
+  virtual StreamCommunicatorPtr made_group() const noexcept = 0;
+  // For messages in one direction between this rank and `peer`; the sender is rank 0 in it. Null while the two ranks
+  // make it, or while messages that were issued earlier wait for that: then defer(). The first one starts that, and
+  // waits for nobody. Throws what making has failed by, for good. `stream`: the caller's; a pair that is not made yet
+  // cannot be made in its capture (kInvalidArgument).
+  virtual StreamCommunicatorPtr pair(int device, int peer, bool send, std::optional<DeviceStream> stream) = 0;
+  // Queues it; false, and leaves it, if the caller may issue it now through pair(), which has been asked before.
+  virtual bool defer(int peer, bool send, std::unique_ptr<DeferredMessage>& message) = 0;
+  // Whether anything was made, or begun.
+  virtual bool in_use() const = 0;
 
   // The streams on which calls without one run. Collective where nothing is made yet, as the call would be.
   virtual DeviceStream own_stream(int device) = 0;
@@ -51,6 +83,7 @@ class DeviceCommunicator {
   // The pointers of `call` are memory of the device. An algorithm that it names (Call::choice) is made ready by all
   // ranks when it is first named.
   virtual void run(const Call& call, const DevicePlace& place) = 0;
+  // The first message between two ranks waits for both to name each other, in either direction.
   virtual void send(const void* data, std::size_t bytes, int peer, std::uint64_t tag, const DevicePlace& place) = 0;
   virtual void recv(void* data, std::size_t bytes, int peer, std::uint64_t tag, const DevicePlace& place) = 0;
 
@@ -62,14 +95,15 @@ class DeviceCommunicator {
   // Waits on the host for a stream of the caller's on a device (-1: the thread's current one).
   virtual void synchronize(int device, DeviceStream stream) = 0;
 
-  virtual std::optional<Error> failure() const = 0;
-  virtual void abort(const std::string& reason) noexcept = 0;
-  // Of collectives and messages together.
-  virtual Metrics metrics() const = 0;
-  virtual void reset_metrics() noexcept = 0;
-  // As Communicator::flight_record: of the collectives first, then of each peer's messages.
-  virtual std::vector<std::string> flight_records() const = 0;
+  // Later calls raise Error(kAborted), and so do messages whose peer has not come. What is enqueued goes on.
+  virtual void shutdown() noexcept = 0;
 };
+
+// What a group has done in main memory and on its devices, together.
+Metrics merged_metrics(const Communicator& host, const DeviceCommunicator& devices);
+// Of calls on one kind of device ("cpu" or "cuda"), or of all: those on devices stand under process groups of their
+// own, "<name>/cuda", since they are numbered apart. Throws Error(kInvalidArgument) for another kind.
+std::string merged_record(const Communicator& host, const DeviceCommunicator& devices, const std::string& kind = {});
 
 // On which device of `kind` this address lies; none: on no such device, as far as this process uses any.
 std::optional<int> device_of(const std::string& kind, const void* address);

@@ -20,7 +20,6 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 
 from __future__ import annotations
 
-import json
 import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -214,25 +213,7 @@ def flight_record(group: ProcessGroup | None = None, device: str | None = None) 
 
     ``TUTTI_FLIGHT_RECORDER_ENTRIES`` says how many are kept. Works after a failure too, which is when it is wanted.
     """
-    if device not in (None, "cpu", "cuda"):
-        raise ValueError(f"device must be 'cpu', 'cuda' or None, not {device!r}")
-    communicator = get_communicator(group)
-    record = json.loads(communicator.flight_record())
-    if device == "cuda":
-        record["entries"], record["pg_config"], record["pg_status"] = [], {}, {}
-    for text in communicator.cuda_flight_records() if device != "cpu" else []:
-        if not text:
-            continue
-        added = json.loads(text)
-        ((name, config),) = added["pg_config"].items()
-        name += "/cuda"
-        record["pg_config"][name] = {**config, "name": name, "desc": name}
-        record["pg_status"][name] = next(iter(added["pg_status"].values()))
-        for entry in added["entries"]:
-            entry["process_group"] = [name, name]
-        record["entries"] += added["entries"]
-    record["entries"].sort(key=lambda entry: entry["time_created_ns"])
-    return json.dumps(record)
+    return get_communicator(group).flight_record(device or "")
 
 
 def _timedelta(timeout: timedelta | float) -> timedelta:

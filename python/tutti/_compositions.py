@@ -1,7 +1,7 @@
 """The calls of inference engines, made of an all-reduce and PyTorch's own operators.
 
 For CPU tensors, and on a GPU for the shapes and dtypes that no kernel takes. The arithmetic is that of the kernels
-(``include/tutti/cuda_serving.h``); sums of squares are added in PyTorch's order, so a norm may differ in the last bit.
+(``include/tutti/serving.h``); sums of squares are added in PyTorch's order, so a norm may differ in the last bit.
 """
 
 from __future__ import annotations

@@ -163,23 +163,19 @@ class Communicator:
         """What this rank has done in the group, in main memory and on its GPU: counts are exact, times in nanoseconds
         (docs/backend.md).
         """
-        metrics, more = self._core.metrics(), self._devices.metrics()
-        metrics["rows"] += more["rows"]
-        metrics["errors"] += more["errors"]
-        metrics["device_calls"] = more["device_calls"]
-        return metrics
+        return self._devices.metrics(self._core)
 
     def reset_metrics(self) -> None:
         """Sets :meth:`metrics` to zero."""
         self._core.reset_metrics()
         self._devices.reset_metrics()
 
-    def flight_records(self) -> list[dict[str, Any]]:
-        """The last calls, oldest first, in the schema of PyTorch's flight recorder: those in main memory, then, where
-        there are any, the collectives on the GPU and the messages of each pair of ranks.
+    def flight_record(self, device: str | None = None) -> dict[str, Any]:
+        """The last calls, oldest first, in the schema of PyTorch's flight recorder, as :func:`tutti.flight_record` has
+        them: those in main memory (``"cpu"``), on the GPU (``"cuda"``), or all.
         """
-        records = [self._core.flight_record(), *self._devices.flight_records()]
-        return [json.loads(record) for record in records]
+        record: dict[str, Any] = json.loads(self._devices.flight_record(self._core, device or ""))
+        return record
 
     def abort(self, reason: str = "aborted by the caller") -> None:
         """Makes every waiting and later call raise, on this rank and by it on the others."""
@@ -187,8 +183,9 @@ class Communicator:
         self._devices.abort(reason)
 
     def close(self) -> None:
-        """Leaves the group in good order. Later calls raise; another ``close()`` does nothing."""
+        """Leaves the group in good order, on GPUs too. Later calls raise; another ``close()`` does nothing."""
         self._closed = True
+        self._devices.shutdown()
         self._core.shutdown()
 
     def __enter__(self) -> Communicator:

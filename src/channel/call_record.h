@@ -13,7 +13,7 @@ namespace tutti {
 // The code of `Collective`, followed by the point-to-point calls.
 inline constexpr std::uint8_t kCallSend = kCollectiveCount;
 inline constexpr std::uint8_t kCallRecv = kCollectiveCount + 1;
-// Those of inference engines (tutti/cuda_serving.h); `tag` is the hidden size, or the elements of a block.
+// Those of inference engines (tutti/serving.h); `tag` is the hidden size, or the elements of a block.
 inline constexpr std::uint8_t kCallAddRmsNorm = kCollectiveCount + 2;
 inline constexpr std::uint8_t kCallQuantized = kCollectiveCount + 3;
 

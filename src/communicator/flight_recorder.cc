@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,7 @@ namespace {
 enum Word : std::size_t { kRecord = 0, kId = 8, kState, kPeer, kTimeout, kCreated, kStarted, kCompleted, kPlace };
 // Of kPlace: no address of a stream has this bit.
 constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;
+constexpr const char* kSchema = "2.10";
 constexpr std::size_t kRecordWords = sizeof(CallRecord) / sizeof(std::uint64_t);
 
 // Wall-clock time as the kernel last updated it (1 to 4 ms old): a tenth of the cost of the exact time.
@@ -169,7 +171,7 @@ std::string FlightRecorder::dump(const std::string& group, int rank, int size) c
   }
   std::string ranks = "[";
   for (int r = 0; r < size; ++r) ranks += (r > 0 ? ", " : "") + std::to_string(r);
-  const nlohmann::json dump = {{"version", "2.10"},
+  const nlohmann::json dump = {{"version", kSchema},
                                {"pg_config", {{group, {{"name", group}, {"desc", group}, {"ranks", ranks + "]"}}}}},
                                {"pg_status",
                                 {{group,
@@ -178,6 +180,30 @@ std::string FlightRecorder::dump(const std::string& group, int rank, int size) c
                                    {"last_completed_collective", last_completed}}}}},
                                {"entries", std::move(entries)}};
   return dump.dump();
+}
+
+std::string merge_records(const std::vector<std::string>& dumps, const std::string& suffix) {
+  using Json = nlohmann::ordered_json;  // the groups stay in their order
+  Json all = {
+      {"version", kSchema}, {"pg_config", Json::object()}, {"pg_status", Json::object()}, {"entries", Json::array()}};
+  for (const std::string& text : dumps) {
+    Json dump = Json::parse(text);
+    for (auto& [name, config] : dump["pg_config"].items()) {
+      const std::string renamed = name + suffix;
+      config["name"] = config["desc"] = renamed;
+      all["pg_config"][renamed] = config;
+      all["pg_status"][renamed] = dump["pg_status"][name];
+    }
+    for (Json& entry : dump["entries"]) {
+      const std::string renamed = entry["process_group"][0].get<std::string>() + suffix;
+      entry["process_group"] = {renamed, renamed};
+      all["entries"].push_back(std::move(entry));
+    }
+  }
+  auto& entries = all["entries"].get_ref<Json::array_t&>();
+  std::ranges::stable_sort(entries, {},
+                           [](const Json& entry) { return entry["time_created_ns"].get<std::uint64_t>(); });
+  return all.dump();
 }
 
 }  // namespace tutti

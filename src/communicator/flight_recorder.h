@@ -57,4 +57,7 @@ class FlightRecorder {
   std::atomic<std::uint64_t> next_{0};
 };
 
+// Several dumps as one, in order of time; the groups of each get names of their own by `suffix`.
+std::string merge_records(const std::vector<std::string>& dumps, const std::string& suffix = {});
+
 }  // namespace tutti

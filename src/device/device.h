@@ -8,9 +8,8 @@
 #include <string_view>
 
 #include "bootstrap/bootstrap.h"
-#include "tutti/cuda_communicator.h"
-#include "tutti/cuda_report.h"
 #include "tutti/error.h"
+#include "tutti/stream_communicator.h"
 #include "tutti/types.h"
 
 namespace tutti {
@@ -33,26 +32,22 @@ class Device {
     throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no memory that can be registered");
   }
 
-  // What there is of such devices here. Throws nothing for what it finds.
-  virtual CudaReport report() { return {}; }
-
-  // A communicator on this device's memory, of the ranks of `bootstrap`, which it may keep: see
-  // CudaCommunicator::create. Throws Error(kUnsupported) where collectives
-  // are not run by the device.
-  virtual std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& /*bootstrap*/,
-                                                              const CudaOptions& /*options*/) {
+  // Collective: a communicator of the ranks of `bootstrap`, which it may keep, on this device's memory. `options` has
+  // its config. Throws Error(kUnsupported) where collectives are not run by the device.
+  virtual StreamCommunicatorPtr make_communicator(const BootstrapPtr& /*bootstrap*/, const DeviceOptions& /*options*/) {
     throw_error(ErrorKind::kUnsupported, "device '" + std::string(name()) + "' has no communicators of its own");
   }
 
   // The index of the device on which this address lies; -1: on none of this kind.
   virtual int index_of(const void* /*address*/) noexcept { return -1; }
 
-  // For devices with graphs: see tutti/cuda_capture.h.
-  virtual bool is_capturing(int /*device*/, CudaStream /*stream*/) { return false; }
+  // For devices with graphs: whether work on `stream` becomes part of one now; of `device`, -1 for the current one.
+  virtual bool is_capturing(int /*device*/, DeviceStream /*stream*/) { return false; }
+  // Until this thread ends, it may allocate while another thread captures.
   virtual void relax_capture_in_thread() {}
 
   // Waits on the host for a stream of `device` (-1: the current one). Throws Error(kInternal) of what has failed.
-  virtual void synchronize_stream(int /*device*/, CudaStream /*stream*/) {}
+  virtual void synchronize_stream(int /*device*/, DeviceStream /*stream*/) {}
 };
 
 // The CPU device; lives as long as the process.

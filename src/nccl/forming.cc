@@ -160,8 +160,8 @@ void form(Served& served, const std::string& refusal, int device, AlgorithmSet a
     options.device = device;
     options.timeout = form_time();
     options.name = "NCCL's communicator " + can.name;
-    options.secret = circle.secret();
-    options.plan_path = settings().plan_path.empty() ? "none" : settings().plan_path;
+    options.settings().secret = circle.secret();
+    options.settings().plan_path = settings().plan_path;
     made = CudaCommunicator::create(circle.store(), can.name, circle.rank(), circle.size(), options);
     // The cards were equal, so all ranks do, or none.
     if (!algorithms.empty()) made->set_algorithms(algorithms);

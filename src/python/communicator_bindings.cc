@@ -20,7 +20,6 @@
 #include "bootstrap/launch.h"
 #include "bootstrap/look.h"
 #include "bootstrap/tcp_store.h"
-#include "communicator/metrics_dict.h"
 #include "python/call_ends.h"
 #include "python/device_bindings.h"
 #include "python/signals.h"
@@ -238,9 +237,8 @@ void bind_communicator(nb::module_& m) {
            "timeout"_a = 0.0)
       .def("send", &send, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
       .def("recv", &recv, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
-      .def("flight_record", &Communicator::flight_record)
-      .def("metrics", [](const Communicator& c) { return to_dict<nb::dict, nb::list>(c.metrics()); })
-      .def("reset_metrics", &Communicator::reset_metrics)
+      .def("flight_record", [](const Communicator& c) { return c.flight_record(); })
+      .def("reset_metrics", [](Communicator& c) { c.reset_metrics(); })
       .def(
           "abort", [](Communicator& c, const std::string& reason) { c.abort(reason); }, "reason"_a)
       .def("shutdown", [](Communicator& c) { waiting(c, [&] { c.shutdown(); }); });

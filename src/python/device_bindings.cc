@@ -180,18 +180,30 @@ void bind_devices(nb::module_& m) {
             waiting(d, [&] { d.synchronize(device, reinterpret_cast<DeviceStream>(stream)); });
           },
           "device"_a, "stream"_a)
-      .def("metrics",
-           [](const DeviceCommunicator& d) {
-             Metrics metrics;
-             {
-               const nb::gil_scoped_release released;  // a GPU is asked
-               metrics = d.metrics();
-             }
-             return to_dict<nb::dict, nb::list>(metrics);
-           })
-      .def("reset_metrics", &DeviceCommunicator::reset_metrics, nb::call_guard<nb::gil_scoped_release>())
-      .def("flight_records", &DeviceCommunicator::flight_records, nb::call_guard<nb::gil_scoped_release>())
-      .def("abort", &DeviceCommunicator::abort, "reason"_a, nb::call_guard<nb::gil_scoped_release>());
+      .def(
+          "metrics",
+          [](const DeviceCommunicator& d, const Communicator& host) {
+            Metrics metrics;
+            {
+              const nb::gil_scoped_release released;  // a GPU is asked
+              metrics = merged_metrics(host, d);
+            }
+            return to_dict<nb::dict, nb::list>(metrics);
+          },
+          "host"_a)
+      .def(
+          "flight_record",
+          [](const DeviceCommunicator& d, const Communicator& host, const std::string& kind) {
+            const nb::gil_scoped_release released;
+            return merged_record(host, d, kind);
+          },
+          "host"_a, "kind"_a)
+      .def(
+          "reset_metrics", [](DeviceCommunicator& d) { d.reset_metrics(); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "abort", [](DeviceCommunicator& d, const std::string& reason) { d.abort(reason); }, "reason"_a,
+          nb::call_guard<nb::gil_scoped_release>())
+      .def("shutdown", &DeviceCommunicator::shutdown, nb::call_guard<nb::gil_scoped_release>());
   m.def("device_communicator", &create_device, "communicator"_a);
   m.def(
       "device_of", [](std::uintptr_t address) { return device_of("cuda", reinterpret_cast<const void*>(address)); },

@@ -15,7 +15,7 @@ std::exception_ptr run_python_handlers(std::string& name) noexcept;
 
 // `call()`, without the GIL, with Python's handlers run while it waits. What a handler raises aborts `group`, and is
 // thrown as Python's own exception.
-template <class Group, class Call>
+template <class Call>
 decltype(auto) waiting(Group& group, Call&& call) {
   const nanobind::gil_scoped_release released;
   return interruptible(

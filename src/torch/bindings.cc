@@ -17,6 +17,7 @@
 #include "torch/signals.h"
 #include "torch/tensors.h"
 #include "tutti/config.h"
+#include "tutti/cuda_communicator.h"
 
 namespace py = pybind11;
 
@@ -82,8 +83,11 @@ void bind_inspection(GroupClass& group) {
            })
       .def("reset_metrics", &ProcessGroupTutti::reset_metrics)
       .def(
-          "flight_record", [](const ProcessGroupTutti& self) { return self.communicator().flight_record(); }, Release())
-      .def("cuda_flight_records", &ProcessGroupTutti::cuda_flight_records, Release())
+          "flight_record",
+          [](const ProcessGroupTutti& self, const std::string& kind) {
+            return translated([&] { return self.flight_record(kind); });
+          },
+          py::arg("kind") = "", Release())
       .def("explain", &explain, py::arg("collective"), py::arg("count"), py::arg("dtype") = at::kFloat)
       .def("failure",
            [](const ProcessGroupTutti& self) -> std::optional<std::string> {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "torch/tensors.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/stream_communicator.h"
 
 namespace tutti::face {
 
@@ -16,7 +16,7 @@ struct CudaBatch {
   explicit CudaBatch(c10::Device d) : device(d) {}
 
   c10::Device device;
-  std::vector<CudaMessage> messages;
+  std::vector<DeviceMessage> messages;
   std::vector<std::unique_ptr<Prepared>> prepared;
   std::vector<at::Tensor> tensors;  // the caller's
 };

@@ -54,14 +54,14 @@ void describe(CudaBatch& batch, const CudaTransfer& transfer, const at::Tensor& 
 }
 
 // A message between two ranks whose communicator is being made: all of it happens on the maker's thread, when the turn
-// comes. The lane's stream must not wait earlier for what the caller's held: that may itself depend on a message that
-// is queued before this one.
-class DeferredMessage final : public DeferredCall {
+// comes. The side stream must not wait earlier for what the caller's held: that may itself depend on a message that is
+// queued before this one.
+class QueuedMessage final : public DeferredMessage {
  public:
-  DeferredMessage(const CudaPair& pair, int rank, c10d::OpType op, const CudaTransfer& transfer, int peer,
-                  const at::Tensor& tensor)
-      : work_(c10::make_intrusive<DeferredCudaWork>(rank, peer, op, pair.stream(), tensor)),
-        pair_(pair),
+  QueuedMessage(const c10::Stream& stream, int rank, c10d::OpType op, const CudaTransfer& transfer, int peer,
+                const at::Tensor& tensor)
+      : work_(c10::make_intrusive<DeferredCudaWork>(rank, peer, op, stream, tensor)),
+        stream_(stream),
         transfer_(transfer),
         rank_(rank),
         op_(op),
@@ -75,11 +75,10 @@ class DeferredMessage final : public DeferredCall {
 
   const c10::intrusive_ptr<DeferredCudaWork>& work() const noexcept { return work_; }
 
-  void run() noexcept override {
+  void run(const StreamCommunicatorPtr& pair) noexcept override {
     try {
-      const std::shared_ptr<CudaCommunicator> communicator = pair_.communicator();
-      const CudaLane lane{communicator, pair_.stream()};
-      const c10::DeviceGuard on_device(tensor_.device());
+      settle_on_device();
+      const CudaLane lane{pair, stream_};
       const c10::StreamGuard on_stream(lane.stream);
       before_.block(lane.stream);
       CudaBatch batch(tensor_.device());
@@ -89,7 +88,14 @@ class DeferredMessage final : public DeferredCall {
       error_ = std::current_exception();
     }
   }
-  void fail(const std::exception_ptr& error) noexcept override { error_ = as_torch(error); }
+  void fail(const std::exception_ptr& error) noexcept override {
+    try {
+      settle_on_device();
+    } catch (const std::exception&) {
+      // Then its end does more than it need.
+    }
+    error_ = as_torch(error);
+  }
   void wake() noexcept override { work_->settle(std::move(enqueued_), error_); }
   void announce() noexcept override {
     try {
@@ -101,8 +107,12 @@ class DeferredMessage final : public DeferredCall {
   }
 
  private:
+  // For as long as the maker's thread lives. PyTorch returns to a thread's own device once it has destroyed an event;
+  // on the first GPU, a new thread's own, that would make a context, which takes half a gigabyte.
+  void settle_on_device() const { c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(stream_.device()); }
+
   const c10::intrusive_ptr<DeferredCudaWork> work_;
-  const CudaPair& pair_;  // it holds this call
+  const c10::Stream stream_;
   const CudaTransfer transfer_;
   const int rank_;
   const c10d::OpType op_;
@@ -165,21 +175,23 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
     return c10::make_intrusive<CompletedWork>(rank_, event.op, tensor);
   }
   transfer.peer = receive ? 0 : 1;  // ranks of the pair's communicator
-  CudaPair& pair = translated([&]() -> CudaPair& { return cuda_.pair(tensor.device(), peer, /*send=*/!receive); });
+  const auto made_pair = [&] {
+    const auto current = current_cuda_stream(tensor.device()).native_handle();
+    return translated([&] { return devices().pair(tensor.device().index(), peer, /*send=*/!receive, current); });
+  };
+  CudaLane lane{made_pair(), cuda_.message_stream(tensor.device(), peer, /*send=*/!receive)};
   const SyncEvent reported(event, tensor);
-  const CudaLane* lane = translated([&] { return pair.lane(); });
-  if (lane == nullptr) {
-    translated([&] { CudaPair::refuse_capture(tensor.device(), peer); });
-    auto message = std::make_unique<DeferredMessage>(pair, rank_, event.op, transfer, peer, tensor);
-    C10dWorkPtr work = message->work();
-    DeferredCalls::Call call = std::move(message);
-    if (translated([&] { return pair.queue(call); })) return work;
-    lane = translated([&] { return pair.lane(); });  // made meanwhile
+  if (lane.communicator == nullptr) {
+    auto queued = std::make_unique<QueuedMessage>(lane.stream, rank_, event.op, transfer, peer, tensor);
+    C10dWorkPtr work = queued->work();
+    std::unique_ptr<DeferredMessage> message = std::move(queued);
+    if (translated([&] { return devices().defer(peer, /*send=*/!receive, message); })) return work;
+    lane.communicator = made_pair();  // made meanwhile
   }
-  const OnSideStream side(lane->stream);
+  const OnSideStream side(lane.stream);
   CudaBatch batch(tensor.device());
   describe(batch, transfer, tensor, tensor);
-  return exchange(rank_, event.op, *lane, batch);
+  return exchange(rank_, event.op, lane, batch);
 }
 
 C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
@@ -203,7 +215,7 @@ void ProcessGroupTutti::drain_cuda(c10::Device device) {
       if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kPause);
     }
   });
-  if (const auto failure = cuda_.failure()) throw_as_torch(*failure);
+  if (const auto failure = devices().failure()) throw_as_torch(*failure);
 }
 
 void ProcessGroupTutti::eagerConnectSingleDevice(at::Device device) {

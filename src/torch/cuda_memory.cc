@@ -34,9 +34,9 @@ std::vector<c10::Storage> storages_of(const std::vector<at::Tensor>& tensors, co
 
 std::string CudaSide::register_storages(c10::Device device, std::vector<c10::Storage> storages) {
   const CudaLane& lane = group(device);
-  std::vector<CudaRange> ranges;
+  std::vector<DeviceRange> ranges;
   for (const c10::Storage& storage : storages) ranges.push_back({storage.mutable_data(), storage.nbytes()});
-  std::vector<std::shared_ptr<CudaRegion>> regions;
+  std::vector<std::shared_ptr<DeviceRegion>> regions;
   try {
     regions = lane.communicator->register_memory(ranges);
   } catch (const Error& error) {
@@ -58,7 +58,7 @@ const CudaSide::Registered* CudaSide::find_registered(const c10::Storage& storag
 
 void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::Storage>& storages) {
   const CudaLane& lane = group(device);
-  std::vector<std::shared_ptr<CudaRegion>> regions;
+  std::vector<std::shared_ptr<DeviceRegion>> regions;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (const c10::Storage& storage : storages) {
@@ -76,15 +76,13 @@ void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::St
 }
 
 bool CudaSide::is_registered(const void* data, std::size_t bytes) const {
-  // acquire: pairs with the release in group().
-  const CudaLane* lane = made_group_.load(std::memory_order_acquire);
-  return lane != nullptr && lane->communicator->is_registered(data, bytes);
+  const StreamCommunicatorPtr made = devices_->made_group();
+  return made != nullptr && made->is_registered(data, bytes);
 }
 
 std::uint64_t CudaSide::direct_calls() const {
-  // acquire: pairs with the release in group().
-  const CudaLane* lane = made_group_.load(std::memory_order_acquire);
-  return lane != nullptr ? lane->communicator->direct_calls() : 0;
+  const StreamCommunicatorPtr made = devices_->made_group();
+  return made != nullptr ? made->direct_calls() : 0;
 }
 
 std::string ProcessGroupTutti::register_tensors(const std::vector<at::Tensor>& tensors) {

@@ -1,8 +1,8 @@
 // The streams on which calls on CUDA tensors run.
 //
-// A communicator's streams must outlive it (CudaOptions::lasting_streams), and those of PyTorch do: the default one and
-// its pools' are never destroyed. A stream of others' (torch.cuda.ExternalStream) may be destroyed as soon as a call on
-// it returns, so a synchronous call runs aside there, too, and the caller's stream waits for it.
+// A communicator's streams must outlive it (DeviceOptions::lasting_streams), and those of PyTorch do: the default one
+// and its pools' are never destroyed. A stream of others' (torch.cuda.ExternalStream) may be destroyed as soon as a
+// call on it returns, so a synchronous call runs aside there, too, and the caller's stream waits for it.
 #pragma once
 
 #include <c10/core/Event.h>

@@ -18,8 +18,8 @@ constexpr auto kPollInterval = std::chrono::microseconds(50);
 
 }  // namespace
 
-CudaWork::CudaWork(int rank, c10d::OpType op, std::shared_ptr<CudaCommunicator> communicator, c10::Stream stream,
-                   bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
+CudaWork::CudaWork(int rank, c10d::OpType op, StreamCommunicatorPtr communicator, c10::Stream stream, bool side,
+                   at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
     : c10d::Work(rank, op),
       communicator_(std::move(communicator)),
       stream_(stream),

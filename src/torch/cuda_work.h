@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "torch/work.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/stream_communicator.h"
 
 namespace tutti::face {
 
 class CudaWork final : public c10d::Work {
  public:
   // The call has been enqueued on `stream`, which is the caller's own unless `side`.
-  CudaWork(int rank, c10d::OpType op, std::shared_ptr<CudaCommunicator> communicator, c10::Stream stream, bool side,
+  CudaWork(int rank, c10d::OpType op, StreamCommunicatorPtr communicator, c10::Stream stream, bool side,
            at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs);
   ~CudaWork() override;
 
@@ -42,7 +42,7 @@ class CudaWork final : public c10d::Work {
   const c10::Event& end();
   void throw_failure() const;
 
-  const std::shared_ptr<CudaCommunicator> communicator_;
+  const StreamCommunicatorPtr communicator_;
   const c10::Stream stream_;
   const bool side_;
   Outputs outputs_;

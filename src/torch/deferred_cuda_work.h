@@ -1,4 +1,4 @@
-// The c10d::Work of a message that a maker's thread enqueues later (cuda_pair.h).
+// The c10d::Work of a message that a maker's thread enqueues later (tutti::DeferredMessage).
 //
 // Until then it has not completed, and wait() and synchronize() block the host, at most for the timeout: a stream can
 // wait only for what has been enqueued. From then on it is the CudaWork of that message. A message that is never

@@ -40,15 +40,12 @@ std::shared_ptr<Communicator> make_communicator(const c10::intrusive_ptr<c10d::S
   });
 }
 
-CudaOptions cuda_options(const Communicator& communicator, const GroupOptions& options) {
-  CudaOptions result;
+std::shared_ptr<DeviceCommunicator> make_devices(Communicator& communicator, const GroupOptions& options) {
+  DeviceOptions result;
   result.lasting_streams = true;  // cuda_streams.h
-  result.timeout = communicator.timeout();
-  result.name = communicator.name();
-  result.secret = communicator.options().config.secret;
   result.config = communicator.options().config;
-  result.max_blocks = options.max_blocks;
-  return result;
+  if (options.max_blocks > 0) result.config->cuda_max_blocks = options.max_blocks;
+  return DeviceCommunicator::create("cuda", communicator, result);
 }
 
 std::string join(const std::vector<int>& ranks) {
@@ -71,7 +68,7 @@ ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& stor
       id_(id),
       options_(options),
       communicator_(std::move(communicator)),
-      cuda_(*communicator_, cuda_options(*communicator_, *options)),
+      cuda_(make_devices(*communicator_, *options)),
       buffers_(*communicator_, cuda_) {}
 
 ProcessGroupTutti::~ProcessGroupTutti() = default;
@@ -86,36 +83,29 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupTutti::getBackendOptions(
 void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
   if (timeout.count() <= 0) refuse("the timeout must be positive");
   communicator_->set_timeout(timeout);
-  cuda_.set_timeout(timeout);
+  devices().set_timeout(timeout);
 }
 
 void ProcessGroupTutti::set_algorithms(const AlgorithmSet& set) {
   translated([&] {
     interruptible(*communicator_, [&] {
       communicator_->set_algorithms(set);
-      cuda_.set_algorithms(set);
+      devices().set_algorithms(set);
     });
   });
 }
 
 std::optional<Error> ProcessGroupTutti::failure() const {
   auto failure = communicator_->failure();
-  return failure.has_value() ? failure : cuda_.failure();
+  return failure.has_value() ? failure : devices().failure();
 }
 
-Metrics ProcessGroupTutti::metrics() const {
-  Metrics all = communicator_->metrics();
-  const Metrics cuda = cuda_.metrics();
-  all.rows.insert(all.rows.end(), cuda.rows.begin(), cuda.rows.end());
-  all.errors += cuda.errors;
-  all.device_calls = cuda.device_calls;
-  return all;
-}
+Metrics ProcessGroupTutti::metrics() const { return merged_metrics(*communicator_, devices()); }
 
 void ProcessGroupTutti::reset_metrics() noexcept {
   if (forked_child()) return;
   communicator_->reset_metrics();
-  cuda_.reset_metrics();
+  devices().reset_metrics();
 }
 
 c10d::ErrorType ProcessGroupTutti::getError() {
@@ -135,12 +125,12 @@ c10d::ErrorType ProcessGroupTutti::getError() {
 void ProcessGroupTutti::abort_because(const std::string& reason) noexcept {
   if (forked_child()) return;
   communicator_->abort(reason);
-  cuda_.abort(reason);
+  devices().abort(reason);
 }
 
 void ProcessGroupTutti::shutdown() {
   if (forked_child()) return;
-  cuda_.shutdown();
+  devices().shutdown();
   interruptible(*communicator_, [&] { communicator_->shutdown(); });
 }
 

@@ -2,7 +2,7 @@
 //
 // The collectives of c10d::Backend are described as tutti::Call and given to the group's Communicator: a synchronous
 // one runs on the calling thread (the Python bindings have released the GIL by then), an asynchronous one is queued
-// with its tensors kept alive. Calls on CUDA tensors go to a CudaCommunicator (cuda_side.h), which enqueues them on
+// with its tensors kept alive. Calls on CUDA tensors go to its DeviceCommunicator (cuda_side.h), which enqueues them on
 // streams. Argument errors are raised before anything is sent.
 //
 // Ownership: held by torch's ProcessGroup. Thread rule: all members from any thread.
@@ -35,7 +35,7 @@ struct GroupOptions final : c10d::Backend::Options {
       : c10d::Backend::Options(kBackendName, group_timeout) {}
   std::string algorithm;         // as TUTTI_ALGORITHM, for this group; empty: the environment's
   bool overlap_futures = false;  // see work.h
-  int max_blocks = 0;            // as CudaOptions::max_blocks
+  int max_blocks = 0;            // as TUTTI_CUDA_MAX_BLOCKS, for this group; 0: the environment's
 };
 
 // What a call is to torch: its profiler title and kind.
@@ -62,6 +62,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   const std::string getBackendName() const override { return kBackendName; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   Communicator& communicator() const noexcept { return *communicator_; }
+  DeviceCommunicator& devices() const noexcept { return cuda_.devices(); }
   // For calls on CUDA tensors that c10d has no name for (serving.cc). Collective when it is made.
   const CudaLane& cuda_lane(c10::Device device) { return cuda_.group(device); }
 
@@ -108,7 +109,7 @@ class ProcessGroupTutti final : public c10d::Backend {
 
   // Life of the group (process_group.cc).
   void setSequenceNumberForGroup() override {}  // the communicator counts from its creation
-  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence() + cuda_.sequence(); }
+  uint64_t getSequenceNumberForGroup() override { return communicator_->sequence() + devices().sequence(); }
   void setTimeout(Milliseconds timeout) override;
   // As Communicator::set_algorithms, for CUDA tensors too.
   void set_algorithms(const AlgorithmSet& set);
@@ -118,7 +119,8 @@ class ProcessGroupTutti final : public c10d::Backend {
   // Of calls on CPU and on CUDA tensors.
   Metrics metrics() const;
   void reset_metrics() noexcept;
-  std::vector<std::string> cuda_flight_records() const { return cuda_.flight_records(); }
+  // Of calls on tensors of one kind, "cpu" or "cuda", or of all.
+  std::string flight_record(const std::string& kind) const { return merged_record(*communicator_, devices(), kind); }
   void abort() override { abort_because("ProcessGroup.abort()"); }
   void abort_because(const std::string& reason) noexcept;
   void shutdown() override;

@@ -29,14 +29,16 @@ void require_float(const at::Tensor& tensor, const char* name, const char* call)
   refuse(std::string(call) + ": " + name + " must be float32");
 }
 
-// issue(communicator, stream) on the current stream, or on the group's where that one may not last.
+// issue(serving, stream) on the current stream, or on the group's where that one may not last.
 template <typename Issue>
 void on_current_stream(ProcessGroupTutti& group, c10::Device device, Issue&& issue) {
   translated([&] {
     const CudaLane& lane = group.cuda_lane(device);
     std::optional<OnSideStream> side;
     if (!lasts(current_cuda_stream(device))) side.emplace(lane.stream, /*join=*/true);
-    issue(*lane.communicator, current_cuda_stream(device).native_handle());
+    Serving* const serving = lane.communicator->serving();
+    if (serving == nullptr) throw_error(ErrorKind::kUnsupported, "this device has no calls of inference engines");
+    issue(*serving, current_cuda_stream(device).native_handle());
   });
 }
 
@@ -48,7 +50,7 @@ void all_reduce_add_rms_norm(ProcessGroupTutti& group, const at::Tensor& input, 
                              const std::optional<at::Tensor>& row_scales) {
   constexpr const char* kCall = "all_reduce_add_rms_norm";
   if (input.dim() == 0) refuse(std::string(kCall) + ": input must have a last dimension to normalise over");
-  CudaAddRmsNorm call;
+  AddRmsNorm call;
   call.hidden = static_cast<std::size_t>(input.size(-1));
   call.rows = call.hidden == 0 ? 0 : static_cast<std::size_t>(input.numel()) / call.hidden;
   call.dtype = to_dtype(input.scalar_type());
@@ -85,9 +87,8 @@ void all_reduce_add_rms_norm(ProcessGroupTutti& group, const at::Tensor& input, 
     workspace = at::empty_like(input);
     call.workspace = workspace.mutable_data_ptr();
   }
-  on_current_stream(group, input.device(), [&](CudaCommunicator& communicator, CudaStream stream) {
-    communicator.all_reduce_add_rms_norm(call, stream);
-  });
+  on_current_stream(group, input.device(),
+                    [&](Serving& serving, DeviceStream stream) { serving.all_reduce_add_rms_norm(call, stream); });
 }
 
 void all_reduce_quantized(ProcessGroupTutti& group, const at::Tensor& output, const at::Tensor& input,
@@ -98,7 +99,7 @@ void all_reduce_quantized(ProcessGroupTutti& group, const at::Tensor& output, co
   require_same_dtype(output, input, kCall);
   require_count(output, input.numel(), "output", kCall);
   if (bits != "fp8" && bits != "int8") refuse(std::string(kCall) + ": bits must be \"fp8\" or \"int8\"");
-  CudaQuantizedAllReduce call;
+  QuantizedAllReduce call;
   call.dtype = to_dtype(input.scalar_type());
   call.code = bits == "fp8" ? DataType::kFloat8E4M3fn : DataType::kInt8;
   call.block = block;
@@ -106,9 +107,8 @@ void all_reduce_quantized(ProcessGroupTutti& group, const at::Tensor& output, co
   call.input = input.const_data_ptr();
   call.output = output.mutable_data_ptr();
   const c10::DeviceGuard on_device(input.device());
-  on_current_stream(group, input.device(), [&](CudaCommunicator& communicator, CudaStream stream) {
-    communicator.all_reduce_quantized(call, stream);
-  });
+  on_current_stream(group, input.device(),
+                    [&](Serving& serving, DeviceStream stream) { serving.all_reduce_quantized(call, stream); });
 }
 
 }  // namespace tutti::face

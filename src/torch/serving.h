@@ -1,4 +1,4 @@
-// The calls of inference engines (tutti/cuda_serving.h) on CUDA tensors. Enqueued on the current stream; nothing is
+// The calls of inference engines (tutti/serving.h) on CUDA tensors. Enqueued on the current stream; nothing is
 // kept: as with any kernel, memory that is freed after the call is reused in stream order.
 //
 // Errors: ValueError for shapes and TypeError for dtypes that do not fit together, DistBackendError for a group that

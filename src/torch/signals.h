@@ -13,7 +13,7 @@ std::exception_ptr run_python_handlers(std::string& name) noexcept;
 
 // `call()`, with Python's handlers run while it waits. What a handler raises aborts `group`, and is thrown as Python's
 // own exception.
-template <class Group, class Call>
+template <class Call>
 decltype(auto) interruptible(Group& group, Call&& call) {
   return tutti::interruptible(
       &run_python_handlers, [&group](const std::string& reason) { group.abort(reason); }, std::forward<Call>(call));

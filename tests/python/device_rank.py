@@ -274,11 +274,17 @@ def algorithms(comm: tutti.Communicator) -> None:
         lambda: made["ring"].execute(comm, part, total, dtype=tutti.DataType.int32), ValueError, "an array holds f32"
     )
     comm.all_reduce(np.ones(3))
-    host, device = comm.flight_records()
+    host, device = comm.flight_record("cpu"), comm.flight_record("cuda")
     assert len(host["entries"]) == 1, host
     assert len(device["entries"]) == 4, device
     names = [{entry["profiling_name"] for entry in record["entries"]} for record in (host, device)]
     assert names[0] == names[1], names
+    both = comm.flight_record()
+    assert [entry["device"] for entry in both["entries"]].count("cpu") == 5, both  # the plug-in's calls are the host's
+    assert list(both["pg_status"]) == ["algorithms", "algorithms/cuda"], both
+    times = [entry["time_created_ns"] for entry in both["entries"]]
+    assert times == sorted(times), times
+    refused(lambda: comm.flight_record("metal"), ValueError, "device must be")
 
 
 def runs(comm: tutti.Communicator, algorithm: str) -> None:
@@ -320,7 +326,7 @@ def captures(comm: tutti.Communicator) -> None:
     refused(lambda: execute(stream), ValueError, "the first call by an algorithm cannot be captured")
     execute(3)
     execute(stream)
-    refused(lambda: exchange(stream), ValueError, "the first message between two ranks cannot be captured")
+    refused(lambda: exchange(stream), ValueError, "cannot be captured: both ranks make a communicator for it")
     exchange(None)
     exchange(stream)
 

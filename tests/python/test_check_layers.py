@@ -40,7 +40,7 @@ def checks() -> ModuleType:
         ("src/torch/cuda_side.h", '"tutti/cuda_communicator.h"', ""),
         ("src/channel/cuda/scratch.cc", '"tutti/cuda_communicator.h"', ""),
         ("src/channel/cuda/scratch.cc", '"device/cuda/driver.h"', ""),
-        ("include/tutti/cuda_serving.h", '"tutti/cuda_communicator.h"', ""),
+        ("include/tutti/cuda_report.h", '"tutti/cuda_communicator.h"', ""),
     ],
 )
 def test_includes(checks: ModuleType, path: str, include: str, wrong: str) -> None:

@@ -59,7 +59,7 @@ TUTTI_DEVICE void add_rms_norm_of(const Team& team, const DeviceWorld& world, co
 }
 
 template <bool kAligned, class Lanes, class Team>
-struct AddRmsNorm {
+struct AddRmsNormOf {
   const Team& team;
   const DeviceWorld& world;
   const AddRmsNormArgs& args;
@@ -72,7 +72,7 @@ struct AddRmsNorm {
 template <bool kAligned, class Lanes, class Team>
 TUTTI_DEVICE void add_rms_norm(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                NormScratch& scratch) {
-  with_group_size(world.size, AddRmsNorm<kAligned, Lanes, Team>{team, world, args, scratch});
+  with_group_size(world.size, AddRmsNormOf<kAligned, Lanes, Team>{team, world, args, scratch});
 }
 
 }  // namespace tutti::cuda

@@ -10,7 +10,7 @@
 #include "algorithm/cuda/warp.cuh"
 #include "device/cuda/codes.cuh"
 #include "device/cuda/reducers.cuh"
-#include "tutti/cuda_serving.h"
+#include "tutti/serving.h"
 
 #if !defined(__CUDA_ARCH__)
 #include <cmath>

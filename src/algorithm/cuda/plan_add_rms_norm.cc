@@ -56,7 +56,7 @@ bool is_aligned(const AddRmsNormArgs& args) {
 }
 
 // Any memory of the input's size that the second kernel reads before it writes there.
-std::byte* place_of_sum(const CudaAddRmsNorm& call) {
+std::byte* place_of_sum(const AddRmsNorm& call) {
   if (!call.fp8) return static_cast<std::byte*>(call.output);
   return static_cast<std::byte*>(call.residual_output != call.residual ? call.residual_output : call.workspace);
 }
@@ -72,7 +72,7 @@ bool overlap(const void* a, std::size_t a_bytes, const void* b, std::size_t b_by
 }
 
 // What the sums are written over must be nothing else.
-void check_workspace(const CudaAddRmsNorm& call, std::size_t bytes, std::size_t output_bytes) {
+void check_workspace(const AddRmsNorm& call, std::size_t bytes, std::size_t output_bytes) {
   if (call.workspace == nullptr) return;
   const std::size_t row_bytes = call.hidden * size_of(call.dtype);
   if (overlap(call.workspace, bytes, call.input, bytes) || overlap(call.workspace, bytes, call.residual, bytes) ||
@@ -85,7 +85,7 @@ void check_workspace(const CudaAddRmsNorm& call, std::size_t bytes, std::size_t 
 
 }  // namespace
 
-void check_add_rms_norm(const CudaAddRmsNorm& call) {
+void check_add_rms_norm(const AddRmsNorm& call) {
   const bool float_type =
       call.dtype == DataType::kBfloat16 || call.dtype == DataType::kFloat16 || call.dtype == DataType::kFloat32;
   if (!float_type) refuse(ErrorKind::kInvalidArgument, "the dtype must be bf16, fp16 or fp32");
@@ -123,7 +123,7 @@ void check_add_rms_norm(const CudaAddRmsNorm& call) {
   check_workspace(call, bytes, output_bytes);
 }
 
-NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks, bool ll128,
+NormPlan plan_add_rms_norm(const AddRmsNorm& call, int size, int most_blocks, bool ll128,
                            const std::optional<ForcedChoice>& forced) {
   NormPlan plan;
   AddRmsNormArgs& args = plan.args;
@@ -156,7 +156,7 @@ NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks
   return plan;
 }
 
-Call sum_of(const CudaAddRmsNorm& call, const NormPlan& plan) noexcept {
+Call sum_of(const AddRmsNorm& call, const NormPlan& plan) noexcept {
   Call sum;
   sum.collective = Collective::kAllReduce;
   sum.dtype = call.dtype;

@@ -9,12 +9,12 @@
 
 #include "algorithm/cuda/add_rms_norm_args.h"
 #include "algorithm/cuda/choice.h"
-#include "tutti/cuda_serving.h"
+#include "tutti/serving.h"
 
 namespace tutti::cuda {
 
 // Throws Error(kInvalidArgument), or Error(kUnsupported) for rows that the kernels do not take.
-void check_add_rms_norm(const CudaAddRmsNorm& call);
+void check_add_rms_norm(const AddRmsNorm& call);
 
 struct NormPlan {
   bool one_kernel = false;
@@ -28,10 +28,10 @@ struct NormPlan {
   AddRmsNormArgs args;         // without the fingerprint
 };
 // A forced choice is the all-reduce's; LL in one shot is also the one kernel's, where that takes the rows.
-NormPlan plan_add_rms_norm(const CudaAddRmsNorm& call, int size, int most_blocks, bool ll128,
+NormPlan plan_add_rms_norm(const AddRmsNorm& call, int size, int most_blocks, bool ll128,
                            const std::optional<ForcedChoice>& forced);
 // Of two kernels, the first.
-Call sum_of(const CudaAddRmsNorm& call, const NormPlan& plan) noexcept;
+Call sum_of(const AddRmsNorm& call, const NormPlan& plan) noexcept;
 
 // "one_kernel", or the all-reduce's; lives for ever.
 std::string_view name_of(const NormPlan& plan) noexcept;

@@ -40,7 +40,7 @@ QuantizedPattern pattern_of(const ForcedChoice& forced) {
 
 }  // namespace
 
-void check_quantized(const CudaQuantizedAllReduce& call) {
+void check_quantized(const QuantizedAllReduce& call) {
   if (call.dtype != DataType::kBfloat16 && call.dtype != DataType::kFloat16 && call.dtype != DataType::kFloat32) {
     refuse("the dtype must be bf16, fp16 or fp32");
   }
@@ -56,7 +56,7 @@ void check_quantized(const CudaQuantizedAllReduce& call) {
   if (in != out && in < out + bytes && out < in + bytes) refuse("input and output overlap, and are not the same");
 }
 
-QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int most_blocks,
+QuantizedPlan plan_quantized(const QuantizedAllReduce& call, int size, int most_blocks,
                              const std::optional<ForcedChoice>& forced) {
   QuantizedPlan plan;
   QuantizedArgs& args = plan.args;

@@ -7,12 +7,12 @@
 
 #include "algorithm/cuda/choice.h"
 #include "algorithm/cuda/quantized_args.h"
-#include "tutti/cuda_serving.h"
+#include "tutti/serving.h"
 
 namespace tutti::cuda {
 
 // Throws Error(kInvalidArgument).
-void check_quantized(const CudaQuantizedAllReduce& call);
+void check_quantized(const QuantizedAllReduce& call);
 
 struct QuantizedPlan {
   QuantizedPattern pattern = QuantizedPattern::kBulk;
@@ -21,7 +21,7 @@ struct QuantizedPlan {
   QuantizedArgs args;  // without the fingerprint
 };
 // The protocol of `forced` counts where its kernel takes the call; there is none over LL128.
-QuantizedPlan plan_quantized(const CudaQuantizedAllReduce& call, int size, int most_blocks,
+QuantizedPlan plan_quantized(const QuantizedAllReduce& call, int size, int most_blocks,
                              const std::optional<ForcedChoice>& forced);
 
 // "ll_one_shot@4x128", as to_string(Choice).

@@ -30,7 +30,7 @@ void load_kernels() {
 }
 
 std::shared_ptr<GpuGroup> make_group(const BootstrapPtr& bootstrap, const CudaOptions& options, int device,
-                                     const PlanFiles& plans, const Tuning& tuning) {
+                                     const PlanFiles& plans, const Tuning& tuning, std::uint64_t first_sequence) {
   const int size = bootstrap->size();
   if (size > device::kMaxRanks) {
     throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
@@ -40,12 +40,12 @@ std::shared_ptr<GpuGroup> make_group(const BootstrapPtr& bootstrap, const CudaOp
   load_kernels();
   GpuGroupRequest request;
   request.device = device;
-  request.transport = options.transport;
-  request.secret = options.secret;
+  request.transport = options.config->cuda_transport;
+  request.secret = options.config->secret;
   request.timeout = options.timeout;
   request.probe_kernel = probe_kernel();
-  request.first_sequence = options.first_sequence;
-  request.max_blocks = std::max(options.max_blocks, 0);
+  request.first_sequence = first_sequence;
+  request.max_blocks = options.config->cuda_max_blocks;
   request.messages_only = options.messages_only;
   request.settings = gpu_settings(size, options, plans, tuning);
   return std::make_shared<GpuGroup>(bootstrap, request);
@@ -83,19 +83,21 @@ std::vector<std::byte*> tables_of(const SymmetricMemory* memory, int size) {
 
 }  // namespace
 
-CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const CudaOptions& options, int device)
+CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const CudaOptions& options, int device,
+                                           std::uint64_t first_sequence)
     : rank_(bootstrap->rank()),
       size_(bootstrap->size()),
       options_(options),
-      forced_(parse_forced(options.algorithm)),
-      compile_mode_(parse_compile_mode(options.compile)),
-      logger_(parse_log_level(options.config->log_level), rank_),
-      plan_files_(load_plans(options.plan_path, size_, cache_folder(*options.config))),
+      config_(*options_.config),
+      forced_(parse_forced(config_.cuda_algorithm)),
+      compile_mode_(parse_compile_mode(config_.cuda_compile)),
+      logger_(parse_log_level(config_.log_level), rank_),
+      plan_files_(load_plans(config_.plan_path, size_, cache_folder(config_))),
       tuning_(load_tuning_of(options, size_)),
-      group_(make_group(bootstrap, options, device, plan_files_, tuning_)),
+      group_(make_group(bootstrap, options, device, plan_files_, tuning_, first_sequence)),
       shared_board_(make_board(*group_, size_, options.messages_only)),
       board_(rank_, tables_of(shared_board_.get(), size_)),
-      log_(rank_, size_, options.flight_recorder_entries, options.first_sequence, group_->control(),
+      log_(rank_, size_, config_.flight_recorder_entries, first_sequence, group_->control(),
            [this](RankState& state) { return group_->read_state(state); }),
       collectives_(options.lasting_streams),
       messages_(options.lasting_streams) {
@@ -137,7 +139,12 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
 
 std::uint64_t CudaCommunicatorImpl::sequence() const noexcept { return sequence_.load(std::memory_order_relaxed); }
 
-void CudaCommunicatorImpl::set_timeout(std::chrono::milliseconds timeout) noexcept {
+std::chrono::milliseconds CudaCommunicatorImpl::timeout() const noexcept {
+  return std::chrono::milliseconds(device::load_relaxed(&group_->control().timeout_ns) / 1'000'000);
+}
+
+void CudaCommunicatorImpl::set_timeout(std::chrono::milliseconds timeout) {
+  check_group_timeout(options_.name, timeout);
   device::store_relaxed(&group_->control().timeout_ns, to_ns(timeout));
 }
 
@@ -182,7 +189,7 @@ void CudaCommunicatorImpl::check(const Call& call) const {
 void CudaCommunicatorImpl::require_collectives() const {
   if (!options_.messages_only) return;
   throw_error(ErrorKind::kInvalidArgument, "group '" + options_.name + "', rank " + std::to_string(rank_) +
-                                               ": made with CudaOptions::messages_only, it can exchange() only");
+                                               ": made with DeviceOptions::messages_only, it can exchange() only");
 }
 
 CudaShape CudaCommunicatorImpl::shape_of(const Call& call) const noexcept {
@@ -247,8 +254,8 @@ void CudaCommunicatorImpl::issue(const Call& call, const TablePlan* plan, cudaSt
     run_plan(call, *plan, stream);
   } else if (runs_as_messages(call)) {
     run_messages(call, stream);
-  } else if (std::optional<DirectPlace> place; takes_registered() && (place = registrations_.place_of(call, size_))) {
-    run_direct(call, *place, forced_ && uses_copy_engines(call), stream);
+  } else if (const std::optional<DirectPlace> place = direct_place(call)) {
+    run_direct(call, *place, stream);
   } else if (const TunedStep* step = tuned(call); step != nullptr && step->plan != nullptr) {
     run_plan(call, *step->plan, stream);
   } else {
@@ -348,7 +355,16 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& na
     const std::lock_guard lock(mutex_);
     copy_streams_.prepare(rank_);
   }
-  return std::make_shared<CudaMemoryImpl>(group_, name, bytes);
+  const auto forget = [this, alive = std::weak_ptr(alive_)](const CudaMemoryImpl& freed) {
+    if (alive.expired()) return;
+    const std::lock_guard lock(mutex_);
+    registrations_.remove(freed);
+  };
+  auto memory = std::make_shared<CudaMemoryImpl>(group_, name, bytes, forget);
+  const std::lock_guard lock(mutex_);
+  // Not held: it goes when its callers let go of it.
+  registrations_.add(std::shared_ptr<const CudaRegion>(std::shared_ptr<void>(), memory.get()), rank_, true);
+  return memory;
 }
 
 CudaStream CudaCommunicatorImpl::own_stream() {
@@ -396,8 +412,8 @@ std::string CudaCommunicatorImpl::explain(const Call& call) const {
   if (runs_as_messages(call)) return std::string(kMessagesName);
   std::unique_lock lock(mutex_);
   if (const TablePlan* plan = plan_of(call, lock)) return plan->name;
-  if (takes_registered() && registrations_.place_of(call, size_)) {
-    return forced_ && uses_copy_engines(call) ? "copy_engine" : "registered";
+  if (const std::optional<DirectPlace> place = direct_place(call)) {
+    return place->by_copy_engines ? "copy_engine" : "registered";
   }
   if (const TunedStep* step = tuned(call); step != nullptr && step->plan != nullptr) return step->plan->name;
   return to_string(kernel_for(call));

@@ -46,13 +46,16 @@ struct Kernel {
 // A number for a choice: part of what ranks compare.
 std::uint32_t number_of(const Choice& choice) noexcept;
 
-class CudaCommunicatorImpl final : public CudaCommunicator {
+class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
  public:
-  CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const CudaOptions& options, int device);
+  // `first_sequence`: where the device begins to count; tests begin near the wrap of a flag.
+  CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const CudaOptions& options, int device,
+                       std::uint64_t first_sequence);
   ~CudaCommunicatorImpl() override;
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
+  const std::string& name() const noexcept override { return options_.name; }
   int device() const noexcept override { return group_->device(); }
   void check(const Call& call) const override;
   void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override;
@@ -61,8 +64,6 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void set_algorithms(AlgorithmSet set) override;
   void prepare(const UserAlgorithmPtr& algorithm) override;
   std::shared_ptr<CudaMemory> allocate(const std::string& name, std::size_t bytes) override;
-  void run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
-              std::chrono::milliseconds timeout) override;
   std::vector<std::shared_ptr<CudaRegion>> register_memory(const std::vector<CudaRange>& ranges) override;
   void unregister_memory(std::vector<std::shared_ptr<CudaRegion>> regions) override;
   std::uint32_t port_memory(const CudaRegion& region) override;
@@ -70,20 +71,17 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   std::uint64_t direct_calls() const noexcept override;
   void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
                 std::chrono::milliseconds timeout) override;
-  void all_reduce_add_rms_norm(const CudaAddRmsNorm& call, CudaStream stream,
-                               std::chrono::milliseconds timeout) override;
-  void all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
-                            std::chrono::milliseconds timeout) override;
+  Serving* serving() noexcept override { return this; }
   CudaStream own_stream() override;
   bool is_capturing(CudaStream stream) const override;
   void synchronize(CudaStream stream) override;
   void finish() noexcept override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
-  void set_timeout(std::chrono::milliseconds timeout) noexcept override;
+  std::chrono::milliseconds timeout() const noexcept override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
   std::string explain(const Call& call) const override;
   std::string candidates(const Call& call) const override;
-  std::string explain_in(const Call& call) const override;
   const std::string& transport() const noexcept override { return group_->transport(); }
   const std::string& gpus() const noexcept override { return group_->gpus(); }
   Metrics metrics() const override;
@@ -93,6 +91,11 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
 
  private:
   static constexpr int kDirectWorkers = 512;  // of each block of a kernel without copies
+
+  // Serving
+  void all_reduce_add_rms_norm(const AddRmsNorm& call, CudaStream stream, std::chrono::milliseconds timeout) override;
+  void all_reduce_quantized(const QuantizedAllReduce& call, CudaStream stream,
+                            std::chrono::milliseconds timeout) override;
 
   void require_collectives() const;
   CudaShape shape_of(const Call& call) const noexcept;
@@ -108,7 +111,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   void run_collective(const Call& call, cudaStream_t stream);
   // What run_collective() does when the choice is made and announced.
   Launched launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint, cudaStream_t stream);
-  Launched launch_norm(const CudaAddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint, cudaStream_t stream);
+  Launched launch_norm(const AddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint, cudaStream_t stream);
   // plan_calls.cc
   CallShape plan_shape_of(const Call& call) const noexcept;
   // Collective: all ranks offer the same plans, of which the new ones get memory. What was offered, by identity.
@@ -129,12 +132,14 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   CompiledPlans::Options compile_options() const;
   void load_compiled(const PlannedCall& planned, cudaStream_t stream);
   std::optional<DirectPlace> plan_place(const Call& call, const TablePlan& plan) const;
-  void run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines, cudaStream_t stream);
+  // Whether run() looks for registered memory.
+  bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }
+  // Where a call that copies nothing has its buffers; none: it is another one.
+  std::optional<DirectPlace> direct_place(const Call& call) const;
+  void run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream);
   // This, and run_by_copy_engines(), tell whether the call was captured.
   bool run_direct_kernel(const Call& call, const DirectPlace& place, std::byte* const* inputs,
                          std::byte* const* outputs, cudaStream_t stream);
-  // Whether run() looks for registered memory.
-  bool takes_registered() const noexcept { return !forced_ || forced_->copy_engine; }
   void run_messages(const Call& call, cudaStream_t stream);
   std::string problem_with(const std::vector<CudaRange>& ranges) const;
   void forget_port_memory(const CudaRegion& region);
@@ -160,6 +165,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   const int rank_;
   const int size_;
   const CudaOptions options_;
+  const Config& config_;  // of options_
   const std::optional<ForcedChoice> forced_;
   const CompileMode compile_mode_;
   const Logger logger_;
@@ -177,6 +183,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator {
   CallBoard board_;
   mutable CallLog log_;
   Registrations registrations_;
+  const std::shared_ptr<const int> alive_ = std::make_shared<int>();  // for memory that goes later than it should
 
   mutable std::mutex mutex_;
   TunedCalls tuned_calls_;              // const after the constructor

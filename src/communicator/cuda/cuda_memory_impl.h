@@ -4,6 +4,7 @@
 // Lock: mutex_ guards all members below it; the locks of the ports are taken under it.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,7 +17,9 @@ namespace tutti::cuda {
 
 class CudaMemoryImpl final : public CudaMemory {
  public:
-  CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::string& name, std::size_t bytes);
+  // `freed` is called when it goes.
+  CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::string& name, std::size_t bytes,
+                 std::function<void(const CudaMemoryImpl&)> freed);
 
   ~CudaMemoryImpl() override;
 
@@ -31,6 +34,7 @@ class CudaMemoryImpl final : public CudaMemory {
   std::uint32_t number_with_proxy();
 
   const std::shared_ptr<GpuGroup> group_;
+  const std::function<void(const CudaMemoryImpl&)> freed_;
   const std::size_t bytes_;
   const std::size_t words_;       // offset of the channels' words
   const std::size_t port_words_;  // and of the ports'

@@ -1,4 +1,4 @@
-// The calls of include/tutti/cuda_serving.h: check, plan, launch, as every other call.
+// The calls of include/tutti/serving.h: check, plan, launch, as every other call.
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/cuda/plan_quantized.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
@@ -6,7 +6,7 @@
 
 namespace tutti::cuda {
 
-void CudaCommunicatorImpl::all_reduce_add_rms_norm(const CudaAddRmsNorm& call, CudaStream stream,
+void CudaCommunicatorImpl::all_reduce_add_rms_norm(const AddRmsNorm& call, CudaStream stream,
                                                    std::chrono::milliseconds timeout) {
   require_collectives();
   check_add_rms_norm(call);
@@ -32,7 +32,7 @@ void CudaCommunicatorImpl::all_reduce_add_rms_norm(const CudaAddRmsNorm& call, C
 
 // Of two kernels, how the first was launched: headers, deadline and ticket are its business. The second waits for
 // nobody. Where the first has failed it normalises what it finds, which the failure has declared undefined.
-Launched CudaCommunicatorImpl::launch_norm(const CudaAddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint,
+Launched CudaCommunicatorImpl::launch_norm(const AddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint,
                                            cudaStream_t stream) {
   if (plan.one_kernel) {
     plan.args.fingerprint = fingerprint;
@@ -48,7 +48,7 @@ Launched CudaCommunicatorImpl::launch_norm(const CudaAddRmsNorm& call, NormPlan&
   return how;
 }
 
-void CudaCommunicatorImpl::all_reduce_quantized(const CudaQuantizedAllReduce& call, CudaStream stream,
+void CudaCommunicatorImpl::all_reduce_quantized(const QuantizedAllReduce& call, CudaStream stream,
                                                 std::chrono::milliseconds timeout) {
   require_collectives();
   check_quantized(call);

@@ -4,14 +4,14 @@
 
 namespace tutti::cuda {
 
-AgreedSettings gpu_settings(int size, const CudaOptions& options, const PlanFiles& plans, const Tuning& tuning) {
+AgreedSettings gpu_settings(int size, const DeviceOptions& options, const PlanFiles& plans, const Tuning& tuning) {
   return {version_setting(),
           size_setting(size),
-          text_setting("CudaOptions::messages_only", options.messages_only ? "true" : "false"),
-          text_setting("TUTTI_CUDA_TRANSPORT", options.transport),
-          text_setting("TUTTI_CUDA_ALGORITHM", options.algorithm),
-          text_setting("TUTTI_SECRET", options.secret.empty() ? "" : "set"),
-          plan_setting(options.plan_path, plans.identity),
+          text_setting("DeviceOptions::messages_only", options.messages_only ? "true" : "false"),
+          text_setting("TUTTI_CUDA_TRANSPORT", options.config->cuda_transport),
+          text_setting("TUTTI_CUDA_ALGORITHM", options.config->cuda_algorithm),
+          text_setting("TUTTI_SECRET", options.config->secret.empty() ? "" : "set"),
+          plan_setting(options.config->plan_path, plans.identity),
           tuning_setting(tuning.path, tuning.identity)};
 }
 

@@ -4,10 +4,10 @@
 #include "algorithm/plan/plan_files.h"
 #include "algorithm/tuning/tuned.h"
 #include "bootstrap/agreed_settings.h"
-#include "tutti/cuda_options.h"
+#include "tutti/device_options.h"
 
 namespace tutti::cuda {
 
-AgreedSettings gpu_settings(int size, const CudaOptions& options, const PlanFiles& plans, const Tuning& tuning);
+AgreedSettings gpu_settings(int size, const DeviceOptions& options, const PlanFiles& plans, const Tuning& tuning);
 
 }  // namespace tutti::cuda

@@ -74,14 +74,12 @@ PlanRoom CudaCommunicatorImpl::plan_room(int workers) const {
 OfferingRank CudaCommunicatorImpl::offering() const {
   return {rank_, size_, [this](int workers) { return plan_room(workers); },
           [this](const KernelAlgorithm& kernel) {
-            return std::make_shared<const LoadedKernel>(kernel, group_->device(), cache_folder(*options_.config),
-                                                        options_.config->nvrtc);
+            return std::make_shared<const LoadedKernel>(kernel, group_->device(), cache_folder(config_), config_.nvrtc);
           }};
 }
 
 CompiledPlans::Options CudaCommunicatorImpl::compile_options() const {
-  CompiledPlans::Options options{compile_mode_, group_->device(), cache_folder(*options_.config),
-                                 options_.config->nvrtc, logger_};
+  CompiledPlans::Options options{compile_mode_, group_->device(), cache_folder(config_), config_.nvrtc, logger_};
   options.processors = group_->processors();
   options.sharers = group_->sharers();
   return options;
@@ -179,7 +177,7 @@ std::string CudaCommunicatorImpl::candidates(const Call& call) const {
   const TablePlan* const plan = messages ? nullptr : plan_of(call, lock);
   std::string text = plans_ != nullptr ? plans_->table().explain(shape, plan) : "";
   if (plan != nullptr) return text + "   " + to_string(kernel_for(call)) + ": would work; a plan is preferred\n";
-  const bool registered = takes_registered() && registrations_.place_of(call, size_);
+  const bool registered = direct_place(call).has_value();
   const TunedStep* const step = messages || registered ? nullptr : tuned(call);
   if (step != nullptr) return text + tuned_calls_.explain(shape, shape_of(call), *step);
   return text + "-> " + taken + ": Tutti's own kernels\n";
@@ -282,7 +280,8 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
     plans_->keep_records();
     collectives_.retain(stream, plans_);
     for (const auto& memory : {place ? place->input.memory : nullptr, place ? place->output.memory : nullptr}) {
-      if (memory != nullptr) collectives_.retain(stream, memory);
+      // Memory of allocate() has no owner here.
+      if (memory.use_count() > 0) collectives_.retain(stream, memory);
     }
   }
   log(call, record, all_compiled ? plans_->compiled_name(plan) : plan.name, last);

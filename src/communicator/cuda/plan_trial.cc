@@ -36,7 +36,8 @@ class GpuRanks {
         plan_(plan),
         size_(static_cast<int>(plan.ranks.size())),
         ranks_(plan.ranks.size()) {
-    const Config config = config_from_environment();
+    Config config = config_from_environment();
+    config.plan_path.clear();
     const int devices = std::max<int>(1, static_cast<int>(cuda_report().devices.size()));
     const plan::Shape shape = plan::shape_of(plan);
     for (std::size_t side = 0; side < 2; ++side) {
@@ -48,7 +49,6 @@ class GpuRanks {
       options.device = r % devices;
       options.timeout = request.options.timeout;
       options.name = "tutti plan run";
-      options.plan_path = "none";
       options.config = config;
       rank.communicator = CudaCommunicator::create(store_, "plan", r, size_, options);
       rank.communicator->prepare(algorithm_);

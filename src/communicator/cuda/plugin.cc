@@ -1,6 +1,8 @@
 // What libtutti_cuda.so exports.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+
 #include "algorithm/cuda/choice.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "communicator/cuda/stream_order.h"
@@ -24,8 +26,7 @@ int require_device() {
 
 class CudaDevice final : public CudaMemoryDevice {
  public:
-  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
-                                                      const CudaOptions& options) override {
+  StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     const int count = require_device();
     int device = options.device;
     if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
@@ -35,7 +36,8 @@ class CudaDevice final : public CudaMemoryDevice {
     }
     // Freeing waits for the device: not where a pending message may wait for what is made here.
     if (!options.messages_only) release_retired();
-    return std::make_shared<CudaCommunicatorImpl>(bootstrap, options, device);
+    return std::make_shared<CudaCommunicatorImpl>(bootstrap, options, device,
+                                                  first_sequence_.load(std::memory_order_relaxed));
   }
 
   std::shared_ptr<std::byte> make_memory(std::size_t bytes, int device) override {
@@ -72,6 +74,13 @@ class CudaDevice final : public CudaMemoryDevice {
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   }
+
+  void begin_at(std::uint64_t first_sequence) noexcept override {
+    first_sequence_.store(first_sequence, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint64_t> first_sequence_{0};  // relaxed: set while no communicator is being made
 };
 
 constexpr DevicePlugin kPlugin{kDeviceAbiVersion, "cuda", []() -> Device* { return new CudaDevice; },

@@ -7,8 +7,15 @@
 
 namespace tutti::cuda {
 
-void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place, bool by_copy_engines,
-                                      cudaStream_t stream) {
+std::optional<DirectPlace> CudaCommunicatorImpl::direct_place(const Call& call) const {
+  if (!takes_registered()) return std::nullopt;
+  const CopyEngines engines = !uses_copy_engines(call) ? CopyEngines::kNowhere
+                              : forced_                ? CopyEngines::kEverywhere
+                                                       : CopyEngines::kAllocated;
+  return registrations_.place_of(call, rank_, size_, engines);
+}
+
+void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place, cudaStream_t stream) {
   std::byte* inputs[device::kMaxRanks] = {};
   std::byte* outputs[device::kMaxRanks] = {};
   for (int p = 0; p < size_; ++p) {
@@ -18,11 +25,11 @@ void CudaCommunicatorImpl::run_direct(const Call& call, const DirectPlace& place
   if (place.input.memory == nullptr) inputs[rank_] = call.input.base;
   if (place.output.memory == nullptr) outputs[rank_] = call.output.base;
   direct_calls_.fetch_add(1, std::memory_order_relaxed);
-  const bool captured = by_copy_engines ? run_by_copy_engines(call, place, inputs, outputs, stream)
-                                        : run_direct_kernel(call, place, inputs, outputs, stream);
+  const bool captured = place.by_copy_engines ? run_by_copy_engines(call, place, inputs, outputs, stream)
+                                              : run_direct_kernel(call, place, inputs, outputs, stream);
   if (!captured) return;
   for (const DirectBuffer* buffer : {&place.input, &place.output}) {
-    // The caller's own memory of run_in() has no owner here.
+    // Memory of allocate() has no owner here.
     if (buffer->memory.use_count() > 0) collectives_.retain(stream, buffer->memory);
   }
 }
@@ -41,37 +48,6 @@ bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace
 
 int CudaCommunicatorImpl::direct_blocks() const noexcept {
   return std::min(forced_ && forced_->blocks > 0 ? forced_->blocks : kMaxBlocks, group_->most_blocks());
-}
-
-void CudaCommunicatorImpl::run_in(const CudaRegion& memory, const Call& call, CudaStream stream,
-                                  std::chrono::milliseconds timeout) {
-  check(call);
-  Call placed = call;
-  std::optional<DirectSizes> sizes;
-  const bool by_copy_engines = uses_copy_engines(call);
-  if (by_copy_engines) {
-    sizes = copied_sizes(call, rank_, size_);
-    // Its input and output are one buffer, of which a rank names the one that it has.
-    if (call.collective == Collective::kBroadcast) {
-      (rank_ == call.root ? placed.output : placed.input) = rank_ == call.root ? call.input : call.output;
-    }
-  } else {
-    sizes = direct_sizes(call, size_);
-  }
-  if (!sizes) return run(call, stream, timeout);
-  const DirectPlace place = place_in(placed, rank_, *sizes, memory);
-  const DeviceGuard guard(group_->device());
-  const std::lock_guard lock(mutex_);
-  throw_if_failed();
-  call_timeout_ = timeout;
-  run_direct(placed, place, by_copy_engines, static_cast<cudaStream_t>(stream));
-}
-
-std::string CudaCommunicatorImpl::explain_in(const Call& call) const {
-  check(call);
-  if (uses_copy_engines(call)) return "copy_engine";
-  if (!direct_sizes(call, size_)) return explain(call);
-  return "direct@" + std::to_string(direct_blocks()) + "x" + std::to_string(kDirectWorkers);
 }
 
 // Why this rank cannot register `ranges`: said to all ranks, which then refuse together.

@@ -10,6 +10,8 @@ namespace {
 
 // Below this a call through scratch is faster: it has one barrier less.
 constexpr std::size_t kLeastDirect = std::size_t{1} << 20;
+// Of the library's kernels and copy engines, unlike a plan's.
+constexpr std::uint64_t kOwnCalls = 1;
 
 std::uint64_t mix64(std::uint64_t x) noexcept {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ULL;
@@ -63,25 +65,6 @@ DirectSizes copied_sizes(const Call& call, int rank, int size) {
   return sizes;
 }
 
-DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const CudaRegion& memory) {
-  const auto offset_of = [&](const std::byte* data, std::size_t bytes, const char* what) {
-    const std::byte* base = memory.data(rank);
-    if (data < base || data + bytes > base + memory.bytes()) {
-      throw_error(ErrorKind::kInvalidArgument, std::string("the ") + what + " does not lie in the given memory");
-    }
-    return static_cast<std::size_t>(data - base);
-  };
-  const std::shared_ptr<const CudaRegion> unowned(std::shared_ptr<void>(), &memory);
-  DirectPlace place;
-  if (sizes.input > 0) place.input = {unowned, offset_of(call.input.base, sizes.input, "input"), 0};
-  if (sizes.output > 0) place.output = {unowned, offset_of(call.output.base, sizes.output, "output"), 0};
-  Identity identity(0);
-  identity.add(sizes.shared_input ? place.input.offset + 1 : 0);
-  identity.add(sizes.shared_output ? place.output.offset + 1 : 0);
-  place.number = identity.value();
-  return place;
-}
-
 std::uint32_t choice_of(const DirectPlace& place, int blocks, DirectWay way) noexcept {
   Identity identity(2);
   identity.add(place.number);
@@ -102,10 +85,10 @@ std::string describe(const DirectPlace& place) {
   return text;
 }
 
-void Registrations::add(std::shared_ptr<CudaRegion> region, int rank) {
+void Registrations::add(std::shared_ptr<const CudaRegion> region, int rank, bool allocated) {
   const std::byte* base = region->data(rank);
   const std::size_t bytes = region->bytes();
-  entries_.insert_or_assign(base, Entry{std::move(region), ++made_, bytes});
+  entries_.insert_or_assign(base, Entry{std::move(region), ++made_, bytes, allocated});
   const std::lock_guard lock(texts_mutex_);
   any_ = true;
 }
@@ -115,8 +98,9 @@ void Registrations::remove(const CudaRegion& region) {
 }
 
 bool Registrations::holds(const CudaRegion& region) const {
-  return std::any_of(entries_.begin(), entries_.end(),
-                     [&](const auto& entry) { return entry.second.region.get() == &region; });
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry.second.region.get() == &region && !entry.second.allocated;
+  });
 }
 
 bool Registrations::touches(const void* data, std::size_t bytes) const {
@@ -137,29 +121,43 @@ const std::pair<const std::byte* const, Registrations::Entry>* Registrations::fi
   return offset <= found.second.bytes && bytes <= found.second.bytes - offset ? &found : nullptr;
 }
 
-std::optional<DirectPlace> Registrations::place_of(const Call& call, int size) const {
-  if (entries_.empty()) return std::nullopt;
-  const std::optional<DirectSizes> sizes = direct_sizes(call, size);
-  return sizes ? place_of(call, *sizes, 1) : std::nullopt;  // 1: unlike any call in memory of allocate()
-}
-
-std::optional<DirectPlace> Registrations::place_of(const Call& call, const DirectSizes& sizes,
-                                                   std::uint64_t kind) const {
-  if (entries_.empty()) return std::nullopt;
+std::optional<DirectPlace> Registrations::locate(const Call& call, const DirectSizes& sizes, std::uint64_t kind,
+                                                 bool allocated) const {
   DirectPlace place;
   Identity identity(kind);
-  const auto locate = [&](const Blocks& blocks, std::size_t bytes, DirectBuffer& buffer) {
+  const auto found_in = [&](const Blocks& blocks, std::size_t bytes, DirectBuffer& buffer) {
     if (blocks.pointers != nullptr) return false;
     const auto* found = find(blocks.base, bytes);
-    if (found == nullptr) return false;
+    if (found == nullptr || (allocated && !found->second.allocated)) return false;
     buffer = {found->second.region, static_cast<std::size_t>(blocks.base - found->first), found->second.number};
     identity.add(buffer.range);
     identity.add(buffer.offset);
     return true;
   };
-  if (sizes.shared_input && !locate(call.input, sizes.input, place.input)) return std::nullopt;
-  if (sizes.shared_output && !locate(call.output, sizes.output, place.output)) return std::nullopt;
+  const bool input = sizes.shared_input && sizes.input > 0, output = sizes.shared_output && sizes.output > 0;
+  if (input && !found_in(call.input, sizes.input, place.input)) return std::nullopt;
+  if (output && !found_in(call.output, sizes.output, place.output)) return std::nullopt;
   place.number = identity.value();
+  return place;
+}
+
+std::optional<DirectPlace> Registrations::place_of(const Call& call, const DirectSizes& sizes,
+                                                   std::uint64_t kind) const {
+  return locate(call, sizes, kind, false);
+}
+
+std::optional<DirectPlace> Registrations::place_of(const Call& call, int rank, int size, CopyEngines engines) const {
+  if (entries_.empty()) return std::nullopt;
+  std::optional<DirectPlace> place;
+  if (engines != CopyEngines::kNowhere) {
+    Call whole = call;
+    // Its input and output are one buffer, of which the root names the input.
+    if (call.collective == Collective::kBroadcast && rank == call.root) whole.output = call.input;
+    place = locate(whole, copied_sizes(call, rank, size), kOwnCalls, true);
+  }
+  const bool copied = place.has_value();
+  if (const auto sizes = direct_sizes(call, size); !copied && sizes) place = locate(call, *sizes, kOwnCalls, false);
+  if (place) place->by_copy_engines = copied || engines == CopyEngines::kEverywhere;
   return place;
 }
 

@@ -32,7 +32,11 @@ struct DirectBuffer {
 struct DirectPlace {
   DirectBuffer input, output;
   std::uint64_t number = 0;  // of what must lie alike: part of what ranks compare
+  bool by_copy_engines = false;
 };
+// In which registered memory copy engines carry out a call that they can: none, that of allocate(), all.
+enum class CopyEngines { kNowhere, kAllocated, kEverywhere };
+
 // How such a call runs; of copy engines, which of the two meetings.
 enum class DirectWay { kKernel, kFirstMeeting, kSecondMeeting };
 // What ranks compare of it beside the call: place, blocks and way. A hash of all bits of them.
@@ -50,22 +54,21 @@ std::optional<DirectSizes> direct_sizes(const Call& call, int size);
 // The same of a call on copy engines, of any size; no bytes where this rank has no such buffer.
 DirectSizes copied_sizes(const Call& call, int rank, int size);
 
-// The buffers that have bytes, in `memory`. Throws Error(kInvalidArgument) if one of them is not.
-DirectPlace place_in(const Call& call, int rank, const DirectSizes& sizes, const CudaRegion& memory);
-
 class Registrations {
  public:
-  // Numbered in the order of registration, which is the same on all ranks.
-  void add(std::shared_ptr<CudaRegion> region, int rank);
+  // Numbered in the order of registration, which is the same on all ranks. `allocated`: by allocate().
+  void add(std::shared_ptr<const CudaRegion> region, int rank, bool allocated = false);
   void remove(const CudaRegion& region);
-  bool empty() const noexcept { return entries_.empty(); }
   bool contains(const void* data, std::size_t bytes) const { return find(data, bytes) != nullptr; }
   // Whether a byte of [data, data + bytes) is registered.
   bool touches(const void* data, std::size_t bytes) const;
+  // Whether it is registered, and not by allocate().
   bool holds(const CudaRegion& region) const;
 
   // Where what peers touch lies in registered memory; empty if a part of it does not, or the call has no such kernel.
-  std::optional<DirectPlace> place_of(const Call& call, int size) const;
+  // Copy engines make more calls than kernels do, and of any size.
+  std::optional<DirectPlace> place_of(const Call& call, int rank, int size,
+                                      CopyEngines engines = CopyEngines::kNowhere) const;
   // The same of what `sizes` says that peers touch, by an algorithm that `kind` tells from others.
   std::optional<DirectPlace> place_of(const Call& call, const DirectSizes& sizes, std::uint64_t kind) const;
 
@@ -76,11 +79,15 @@ class Registrations {
 
  private:
   struct Entry {
-    std::shared_ptr<CudaRegion> region;
+    std::shared_ptr<const CudaRegion> region;
     std::uint32_t number = 0;
     std::size_t bytes = 0;
+    bool allocated = false;
   };
   const std::pair<const std::byte* const, Entry>* find(const void* data, std::size_t bytes) const;
+  // `allocated`: in memory of allocate() only.
+  std::optional<DirectPlace> locate(const Call& call, const DirectSizes& sizes, std::uint64_t kind,
+                                    bool allocated) const;
 
   std::map<const std::byte*, Entry> entries_;  // by this rank's address
   std::uint32_t made_ = 0;

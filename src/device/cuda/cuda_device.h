@@ -1,11 +1,12 @@
 // CUDA memory as a Device. The current device of the calling thread is the one that is meant.
 #pragma once
 
+#include "device/cuda/cuda_reporter.h"
 #include "device/device.h"
 
 namespace tutti::cuda {
 
-class CudaMemoryDevice : public Device {
+class CudaMemoryDevice : public Device, public CudaReporter {
  public:
   std::string_view name() const noexcept override { return "cuda"; }
   void* allocate(std::size_t bytes) override;

@@ -75,10 +75,10 @@ class GpuPlace final : public TuningPlace {
     options.config = unchoosing_config();
     options.device = rank_ % devices_;
     options.name = name;
-    options.plan_path = candidate.plan_path.empty() ? "none" : candidate.plan_path;
-    options.algorithm = candidate.plan_path.empty() ? candidate.algorithm : "";
+    options.config->plan_path = candidate.plan_path;
+    options.config->cuda_algorithm = candidate.plan_path.empty() ? candidate.algorithm : "";
     // A table is for calls that go on: what is timed is compiled, where plans are compiled at all.
-    if (options.config->cuda_compile == "on") options.compile = "wait";
+    if (options.config->cuda_compile == "on") options.config->cuda_compile = "wait";
     return CudaCommunicator::create(store_, name, rank_, size_, options);
   }
 

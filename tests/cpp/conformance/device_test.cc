@@ -2,8 +2,10 @@
 // entry makes of such a plug-in: nothing but its own library is needed.
 #include "conformance/device.h"
 
+#include <latch>
 #include <thread>
 
+#include "base/interruption.h"
 #include "bootstrap/memory_store.h"
 #include "device/registry.h"
 #include "tutti/device_communicator.h"
@@ -24,25 +26,25 @@ class LoopbackDevice : public ::testing::Test {
  protected:
   void SetUp() override { ::setenv("TUTTI_PLUGIN_PATH", LOOPBACK_PLUGIN, 1); }
 
-  // Runs `body` on every rank, each a thread with a group on devices of `kind`.
+  // Runs `body` on every rank, each a thread with a group on devices of `kind`; rank 0 is this one.
   static void run_ranks(const std::string& kind, int size, const std::function<void(int, DeviceCommunicator&)>& body) {
     MemoryStore store;
-    std::vector<std::thread> ranks;
-    for (int r = 0; r < size; ++r) {
-      ranks.emplace_back([&, r] {
-        try {
-          CommunicatorOptions options;
-          options.timeout = std::chrono::seconds(60);
-          options.config = config_from_environment();
-          const auto host = Communicator::create(store, "host", r, size, options);
-          body(r, *DeviceCommunicator::create(kind, *host));
-          host->shutdown();
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "rank " << r << ": " << error.what();
-        }
-      });
-    }
-    for (std::thread& rank : ranks) rank.join();
+    const auto run_rank = [&](int rank) {
+      try {
+        CommunicatorOptions options;
+        options.timeout = std::chrono::seconds(60);
+        options.config = config_from_environment();
+        const auto host = Communicator::create(store, "host", rank, size, options);
+        body(rank, *DeviceCommunicator::create(kind, *host));
+        host->shutdown();
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    };
+    std::vector<std::thread> others;
+    for (int r = 1; r < size; ++r) others.emplace_back(run_rank, r);
+    run_rank(0);
+    for (std::thread& rank : others) rank.join();
   }
 };
 
@@ -97,6 +99,33 @@ TEST_F(LoopbackDevice, MessagesRunThroughThePublicEntry) {
     group.recv(data.data(), data.bytes(), 0, 7, {});
     EXPECT_EQ(data.read(), std::vector<float>(5, 0));
   });
+}
+
+// While a rank waits for a peer that does not come: a handler that its wait runs ends the group.
+TEST_F(LoopbackDevice, AnEndOfTheGroupEndsWhatForms) {
+  static std::function<void()> end;
+  const auto run_handlers = [](std::string&) noexcept {
+    end();
+    return std::exception_ptr();
+  };
+  for (const bool message : {false, true}) {
+    for (const bool abort : {false, true}) {
+      std::latch ended(1);
+      run_ranks("loopback", 2, [&](int rank, DeviceCommunicator& group) {
+        if (rank == 1) return ended.wait();  // which never comes
+        end = [&] { abort ? group.abort("enough") : group.shutdown(); };
+        try {
+          interruptible(run_handlers, {}, [&] { message ? group.message_stream(0, 1, true) : group.own_stream(0); });
+          ADD_FAILURE() << "made without a peer";
+        } catch (const Error& error) {
+          EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+          EXPECT_NE(std::string(error.what()).find(abort ? "aborted: enough" : "shut down"), std::string::npos)
+              << error.what();
+        }
+        ended.count_down();
+      });
+    }
+  }
 }
 
 TEST_F(LoopbackDevice, AddressesOfTheHostAreOnNoDevice) {

@@ -20,19 +20,19 @@ T* near(T* data) noexcept {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) & ~kFar);
 }
 
-class LoopbackCommunicator final : public test::HostCommunicator {
+class LoopbackCommunicator final : public test::OnHost<test::Bare<StreamCommunicator>> {
  public:
-  using HostCommunicator::HostCommunicator;
-  void run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) override {
+  using OnHost::OnHost;
+  void run(const Call& call, DeviceStream stream, std::chrono::milliseconds timeout) override {
     Call here = call;
     std::vector<void*> inputs = bring(here.input), outputs = bring(here.output);
-    HostCommunicator::run(here, stream, timeout);
+    OnHost::run(here, stream, timeout);
   }
-  void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
+  void exchange(const std::vector<DeviceMessage>& messages, DeviceStream stream,
                 std::chrono::milliseconds timeout) override {
-    std::vector<CudaMessage> here = messages;
-    for (CudaMessage& message : here) message.data = near(message.data);
-    HostCommunicator::exchange(here, stream, timeout);
+    std::vector<DeviceMessage> here = messages;
+    for (DeviceMessage& message : here) message.data = near(message.data);
+    OnHost::exchange(here, stream, timeout);
   }
 
  private:
@@ -57,8 +57,7 @@ class LoopbackDevice final : public Device {
     cpu_device().copy(near(dst), near(src), bytes);
   }
   int index_of(const void* address) noexcept override { return is_far(address) ? 0 : -1; }
-  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
-                                                      const CudaOptions& options) override {
+  StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     return std::make_shared<LoopbackCommunicator>(*bootstrap, options);
   }
 };

@@ -16,8 +16,9 @@ namespace tutti::test {
 namespace {
 
 // What a rank's process ends with, once it has lost the victim.
-int lost_on_device(Store& store, const std::string& layout, int rank, int victim,
+int lost_on_device(Store& store, const std::string& layout, int rank, int victim, const char* dies_at,
                    const std::function<void(DeviceCommunicator&)>& make) {
+  if (rank == victim) ::setenv("HOST_PLUGIN_DIES", dies_at, 1);
   const int size = static_cast<int>(layout.size());
   CommunicatorOptions options = options_of(layout, rank);
   options.config.plugin_path = HOST_PLUGIN;
@@ -29,15 +30,13 @@ int lost_on_device(Store& store, const std::string& layout, int rank, int victim
   });
 }
 
-void expect_deaths_named(const std::string& layout, int victim, const std::string& dies_at,
+void expect_deaths_named(const std::string& layout, int victim, const char* dies_at,
                          const std::function<void(int, DeviceCommunicator&)>& make) {
   StoreProcess stores;
-  ::setenv("HOST_PLUGIN_DIES", (std::to_string(victim) + dies_at).c_str(), 1);
   Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
-    return lost_on_device(store, layout, r, victim, [&](DeviceCommunicator& devices) { make(r, devices); });
+    return lost_on_device(store, layout, r, victim, dies_at, [&](DeviceCommunicator& devices) { make(r, devices); });
   });
-  ::unsetenv("HOST_PLUGIN_DIES");
-  const std::string what = layout + ": rank " + std::to_string(victim) + " dies at" + dies_at;
+  const std::string what = layout + ": rank " + std::to_string(victim) + " dies at " + dies_at;
   expect_named(ranks, victim, what);
   EXPECT_EQ(ranks[static_cast<std::size_t>(victim)]->join(), 1000 + SIGKILL) << what;
 }
@@ -50,7 +49,7 @@ class DeviceDeaths : public ::testing::Test {
 TEST_F(DeviceDeaths, AtEveryStepOfAGroup) {
   for (const std::string layout : {"aaa", "aab"}) {
     for (const int victim : {0, 1, 2}) {
-      for (const char* step : {" start", " agreed"}) {
+      for (const char* step : {"start", "agreed"}) {
         expect_deaths_named(layout, victim, step, [](int, DeviceCommunicator& devices) { devices.own_stream(0); });
       }
     }
@@ -60,7 +59,7 @@ TEST_F(DeviceDeaths, AtEveryStepOfAGroup) {
 TEST_F(DeviceDeaths, AtEveryStepOfAPair) {
   for (const std::string layout : {"aa", "ab"}) {
     for (const int victim : {0, 1}) {
-      for (const char* step : {" start", " agreed"}) {
+      for (const char* step : {"start", "agreed"}) {
         expect_deaths_named(layout, victim, step, [](int rank, DeviceCommunicator& devices) {
           devices.message_stream(0, 1 - rank, rank == 0);
         });

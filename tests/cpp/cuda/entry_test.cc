@@ -53,7 +53,7 @@ TEST_F(CudaEntry, RanksMeet) {
 TEST_F(CudaEntry, AFileThatOneRankCannotLoadIsToldToAll) {
   const test::TemporaryFolder folder;
   std::vector<CudaOptions> options(3);
-  options[1].plan_path = folder.write("broken.json", "{");
+  options[1].settings().plan_path = folder.write("broken.json", "{");
   const auto start = std::chrono::steady_clock::now();
   const auto errors = make_group(options);
   EXPECT_LT(std::chrono::steady_clock::now() - start, kLong);

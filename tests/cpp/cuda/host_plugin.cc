@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "algorithm/cuda/choice.h"
@@ -24,6 +25,7 @@
 #include "communicator/cuda/gpu_settings.h"
 #include "communicator/cuda/tuned_calls.h"
 #include "communicator/group_settings.h"
+#include "device/cuda/cuda_reporter.h"
 #include "support/cuda_communicators.h"
 #include "tutti/device/channel.cuh"
 #include "tutti/device/port.cuh"
@@ -53,14 +55,15 @@ class HostMemory final : public CudaMemory {
 
 // Chooses as the real one does, by options and by the tuning table, says so, and runs the call on CPUs: by the plan
 // that was chosen, or in the name of the kernel.
-class PluginCommunicator final : public test::HostCommunicator {
+class PluginCommunicator final : public test::OnHost<test::BareCommunicator> {
  public:
   PluginCommunicator(Bootstrap& bootstrap, const CudaOptions& options, const Tuning& tuning,
                      const std::string& difference)
-      : HostCommunicator(bootstrap, without_tuning(options)),
+      : OnHost(bootstrap, without_tuning(options)),
         messages_only_(options.messages_only),
-        has_files_(!options.plan_path.empty()),
-        forced_(cuda::parse_forced(options.algorithm)) {
+        has_files_(!options.config->plan_path.empty()),
+        forced_(cuda::parse_forced(options.config->cuda_algorithm)) {
+    use_files(options);
     if (!difference.empty()) {
       if (rank() == 0)
         Logger(parse_log_level(options.config->log_level), 0).warning(not_used(options.name, difference));
@@ -73,23 +76,27 @@ class PluginCommunicator final : public test::HostCommunicator {
     const cuda::TunedStep* const step = tuned(call);
     if (step == nullptr || step->plan == nullptr) {
       last_kernel_ = cuda::name_of(cuda::choose(on_gpu(call), step != nullptr ? std::optional(step->kernel) : forced_));
-      return HostCommunicator::run(call, stream, timeout);
+      return OnHost::run(call, stream, timeout);
     }
     Call planned = call;
     const AlgorithmChoice choice{plans_.at(step->plan), {}};
     planned.choice = &choice;
-    HostCommunicator::run(planned, stream, timeout);
+    OnHost::run(planned, stream, timeout);
   }
   std::string candidates(const Call& call) const override {
     const cuda::TunedStep* const step = tuned(call);
-    return step != nullptr ? tuned_.explain(shape_of(call), on_gpu(call), *step) : HostCommunicator::candidates(call);
+    return step != nullptr ? tuned_.explain(shape_of(call), on_gpu(call), *step) : OnHost::candidates(call);
   }
   Metrics metrics() const override {
-    Metrics metrics = HostCommunicator::metrics();
+    Metrics metrics = OnHost::metrics();
     for (MetricsRow& row : metrics.rows) {
       if (!row.algorithm.starts_with("plan:")) row.algorithm = last_kernel_;
     }
     return metrics;
+  }
+  void set_algorithms(AlgorithmSet set) override {
+    BareCommunicator::set_algorithms(set);
+    OnHost::set_algorithms(std::move(set));
   }
   std::shared_ptr<CudaMemory> allocate(const std::string&, std::size_t bytes) override {
     return std::make_shared<HostMemory>(bytes);
@@ -140,13 +147,13 @@ class PluginCommunicator final : public test::HostCommunicator {
   std::string last_kernel_;
 };
 
-// HOST_PLUGIN_DIES says which rank of what forms dies, and at which step: "1 agreed".
-void die_at(int rank, const char* step) {
+// HOST_PLUGIN_DIES says at which step of what forms this process dies: "agreed".
+void die_at(std::string_view step) {
   const char* const dies = std::getenv("HOST_PLUGIN_DIES");
-  if (dies != nullptr && std::to_string(rank) + " " + step == dies) ::raise(SIGKILL);
+  if (dies != nullptr && step == dies) ::raise(SIGKILL);
 }
 
-class HostDevice final : public test::BareDevice {
+class HostDevice final : public test::BareDevice, public cuda::CudaReporter {
  public:
   bool is_capturing(int, CudaStream stream) override { return captures(stream); }
   void synchronize_stream(int, CudaStream stream) override {
@@ -159,19 +166,20 @@ class HostDevice final : public test::BareDevice {
     report.devices.front().name = "the host";
     return report;
   }
+  void begin_at(std::uint64_t) noexcept override {}
   std::shared_ptr<std::byte> make_memory(std::size_t bytes, int) override {
     return {new std::byte[bytes], std::default_delete<std::byte[]>()};
   }
-  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
-                                                      const CudaOptions& options) override {
+  StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     const int size = bootstrap->size();
-    die_at(bootstrap->rank(), "start");
-    const PlanFiles plans = load_plans(options.plan_path, size, cache_folder(*options.config));
+    die_at("start");
+    const PlanFiles plans = load_plans(options.config->plan_path, size, cache_folder(*options.config));
     Tuning tuning;
     if (!options.messages_only) tuning = load_tuning(*options.config, size, TunedDevice::kGpu);
     const cuda::GpuAgreement agreed = cuda::agree_on_gpus(
-        *bootstrap, {cuda::gpu_settings(size, options, plans, tuning), options.max_blocks, "no GPU"}, options.timeout);
-    die_at(bootstrap->rank(), "agreed");
+        *bootstrap, {cuda::gpu_settings(size, options, plans, tuning), options.config->cuda_max_blocks, "no GPU"},
+        options.timeout);
+    die_at("agreed");
     return std::make_shared<PluginCommunicator>(*bootstrap, options, tuning, agreed.differences);
   }
 };

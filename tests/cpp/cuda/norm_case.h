@@ -1,5 +1,5 @@
 // One all_reduce_add_rms_norm with its data and the bits that must come out: computed one element at a time, by the
-// arithmetic of include/tutti/cuda_serving.h and the order of additions that src/algorithm/cuda/norm_rows.cuh promises.
+// arithmetic of include/tutti/serving.h and the order of additions that src/algorithm/cuda/norm_rows.cuh promises.
 #pragma once
 
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/reference_reduce.h"
-#include "tutti/cuda_serving.h"
+#include "tutti/serving.h"
 
 namespace tutti::cuda::test {
 
@@ -160,8 +160,8 @@ struct NormBuffers {
   float *scale, *row_scales;
   std::byte* workspace = nullptr;  // of the input's size
 };
-inline CudaAddRmsNorm norm_call(const NormShape& s, const NormBuffers& b) {
-  CudaAddRmsNorm call;
+inline AddRmsNorm norm_call(const NormShape& s, const NormBuffers& b) {
+  AddRmsNorm call;
   call.dtype = s.dtype;
   call.rows = s.rows;
   call.hidden = s.hidden;

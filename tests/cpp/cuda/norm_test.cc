@@ -25,7 +25,7 @@ void with_lanes(DataType dtype, F f) {
 
 // One rank's call, as the communicator would launch it.
 struct RankCall {
-  CudaAddRmsNorm call;
+  AddRmsNorm call;
   NormPlan plan;
 
   int blocks() const { return plan.choice.blocks; }
@@ -54,7 +54,7 @@ struct RankCall {
     }
   }
 };
-RankCall rank_call(const CudaAddRmsNorm& call, int size, int most_blocks, const char* algorithm) {
+RankCall rank_call(const AddRmsNorm& call, int size, int most_blocks, const char* algorithm) {
   check_add_rms_norm(call);
   return {call, plan_add_rms_norm(call, size, most_blocks, true, parse_forced(algorithm))};
 }
@@ -84,7 +84,7 @@ class NormMemory {
                 scales_.data(),
                 at(5)};
   }
-  CudaAddRmsNorm call() const { return norm_call(shape_, buffers_); }
+  AddRmsNorm call() const { return norm_call(shape_, buffers_); }
 
   void verify(const NormCase& c) const {
     const auto equal = [](const std::byte* got, const std::vector<std::byte>& want) {
@@ -285,7 +285,7 @@ TEST(Norm, TheReferenceIsTheFormula) {
 }
 
 TEST(Norm, RefusesWhatItCannotDo) {
-  const auto kind_of = [](const CudaAddRmsNorm& call) {
+  const auto kind_of = [](const AddRmsNorm& call) {
     try {
       check_add_rms_norm(call);
     } catch (const Error& error) {
@@ -295,7 +295,7 @@ TEST(Norm, RefusesWhatItCannotDo) {
   };
   std::vector<std::byte> memory(4096);
   const auto at = [&](std::size_t offset) { return memory.data() + offset; };
-  CudaAddRmsNorm good;
+  AddRmsNorm good;
   good.rows = 2;
   good.hidden = 64;
   good.input = at(0);
@@ -305,7 +305,7 @@ TEST(Norm, RefusesWhatItCannotDo) {
   good.output = at(1280);
   EXPECT_NO_THROW(check_add_rms_norm(good));
   const auto changed = [&](auto change) {
-    CudaAddRmsNorm call = good;
+    AddRmsNorm call = good;
     change(call);
     return kind_of(call);
   };
@@ -319,7 +319,7 @@ TEST(Norm, RefusesWhatItCannotDo) {
   EXPECT_EQ(changed([&](auto& c) { c.output = at(16); }), ErrorKind::kInvalidArgument);
   EXPECT_EQ(changed([&](auto& c) { c.residual_output = at(272); }), ErrorKind::kInvalidArgument);
   EXPECT_NO_THROW(check_add_rms_norm([&] {
-    CudaAddRmsNorm call = good;
+    AddRmsNorm call = good;
     call.output = at(0);
     call.residual_output = at(256);
     return call;
@@ -341,7 +341,7 @@ TEST(Norm, RefusesWhatItCannotDo) {
 // The choice follows what all ranks know; a forced kernel that does not take the call is left out.
 TEST(Norm, ChoosesBySize) {
   const auto chosen = [](std::size_t rows, std::size_t hidden, int size, bool ll128, const char* forced) {
-    CudaAddRmsNorm call;
+    AddRmsNorm call;
     call.rows = rows;
     call.hidden = hidden;
     return to_string(plan_add_rms_norm(call, size, kMaxBlocks, ll128, parse_forced(forced)));
@@ -378,7 +378,7 @@ TEST(Norm, MemoryChangesOnlyWhatIsLocal) {
   std::vector<std::byte> memory(1 << 20);
   float scale = 1;
   const auto planned = [&](std::size_t shift, std::byte* residual_output) {
-    CudaAddRmsNorm call;
+    AddRmsNorm call;
     call.rows = 4;
     call.hidden = 8192;
     call.input = memory.data() + shift;

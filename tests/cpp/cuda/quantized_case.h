@@ -9,7 +9,7 @@
 
 #include "cuda/norm_case.h"
 #include "device/reference_reduce.h"
-#include "tutti/cuda_serving.h"
+#include "tutti/serving.h"
 
 namespace tutti::cuda::test {
 
@@ -139,8 +139,8 @@ class QuantizedCase {
   std::vector<std::vector<float>> values_;
 };
 
-inline CudaQuantizedAllReduce quantized_call(const QuantizedShape& s, const std::byte* input, std::byte* output) {
-  CudaQuantizedAllReduce call;
+inline QuantizedAllReduce quantized_call(const QuantizedShape& s, const std::byte* input, std::byte* output) {
+  QuantizedAllReduce call;
   call.dtype = s.dtype;
   call.code = s.code;
   call.block = s.block;

@@ -48,7 +48,7 @@ std::vector<std::byte> run_quantized(HostRanks& ranks, const QuantizedShape& sha
     outs.emplace_back(bytes + shift + kGuard, std::byte{0xa5});
     if (bytes > 0) std::memcpy((shape.in_place ? outs : ins).back().data() + shift, c.input(r).data(), bytes);
     std::byte* const out = outs.back().data() + shift;
-    const CudaQuantizedAllReduce call = quantized_call(shape, shape.in_place ? out : ins.back().data() + shift, out);
+    const QuantizedAllReduce call = quantized_call(shape, shape.in_place ? out : ins.back().data() + shift, out);
     check_quantized(call);
     plans.push_back(plan_quantized(call, size, most_blocks, parse_forced(algorithm)));
     plans.back().args.fingerprint = 17;
@@ -223,10 +223,10 @@ TEST(Quantized, RefusesWhatItCannotDo) {
   shape.dtype = DataType::kFloat32;
   shape.count = 16;
   auto* at = reinterpret_cast<std::byte*>(memory.data());
-  const CudaQuantizedAllReduce good = quantized_call(shape, at, at + 64);
+  const QuantizedAllReduce good = quantized_call(shape, at, at + 64);
   EXPECT_NO_THROW(check_quantized(good));
   const auto refused = [&](auto change) {
-    CudaQuantizedAllReduce call = good;
+    QuantizedAllReduce call = good;
     change(call);
     EXPECT_THROW(check_quantized(call), Error);
   };
@@ -239,7 +239,7 @@ TEST(Quantized, RefusesWhatItCannotDo) {
 
 TEST(Quantized, ChoosesBySize) {
   const auto chosen = [](std::size_t count, int size, const char* forced) {
-    CudaQuantizedAllReduce call;
+    QuantizedAllReduce call;
     call.count = count;
     return to_string(plan_quantized(call, size, kMaxBlocks, parse_forced(forced)));
   };

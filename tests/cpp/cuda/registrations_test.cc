@@ -50,29 +50,40 @@ class RegistrationTable : public testing::Test {
   std::byte* foreign_ = at(0x30000000);
 };
 
-// Copy engines need only the buffers that a rank has; ranks compare where those lie that peers touch.
+// In memory of allocate() copy engines need only the buffers that peers touch, as far as a rank has them; ranks compare
+// where those lie.
 TEST(CopiedPlace, FollowsWhatARankHas) {
-  const FakeRegion memory(at(0x10000000), 4 * kMB);
-  std::byte* const in = memory.data(0);
+  const auto memory = std::make_shared<FakeRegion>(at(0x10000000), 4 * kMB);
+  Registrations table;
+  table.add(memory, 0, /*allocated=*/true);
+  std::byte* const in = memory->data(0);
   std::byte* const out = in + kMB;
   const auto place = [&](Collective collective, std::byte* input, std::byte* output, int root) {
     Call call = call_of(collective, input, output, 1000);
     call.root = root;
-    return place_in(call, 0, copied_sizes(call, 0, 3), memory);
+    return table.place_of(call, 0, 3, CopyEngines::kAllocated);
+  };
+  const auto taken = [&](Collective collective, std::byte* input, std::byte* output, int root = -1) {
+    return place(collective, input, output, root).has_value();
   };
   const auto number = [&](Collective collective, std::byte* input, std::byte* output, int root = -1) {
-    return place(collective, input, output, root).number;
+    const auto found = place(collective, input, output, root);
+    EXPECT_TRUE(found && found->by_copy_engines) << to_string(collective);
+    return found.value().number;
   };
   // All parts of a buffer of n blocks lie in the memory, no more.
-  EXPECT_NO_THROW(number(Collective::kAllToAll, in + 4 * kMB - 3000, out));
-  EXPECT_THROW(number(Collective::kAllToAll, in + 4 * kMB - 2999, out), Error);
-  EXPECT_THROW(number(Collective::kAllGather, in, in + 4 * kMB - 2999), Error);
-  EXPECT_NO_THROW(number(Collective::kBroadcast, in + 4 * kMB - 1000, in + 4 * kMB - 1000, 1));
+  EXPECT_TRUE(taken(Collective::kAllToAll, in, in + 4 * kMB - 3000));
+  EXPECT_FALSE(taken(Collective::kAllToAll, in, in + 4 * kMB - 2999));
+  EXPECT_FALSE(taken(Collective::kAllGather, in, in + 4 * kMB - 2999));
+  // The root of a broadcast names the input, the others the output.
+  EXPECT_TRUE(taken(Collective::kBroadcast, in + 4 * kMB - 1000, nullptr, 0));
+  EXPECT_FALSE(taken(Collective::kBroadcast, in + 4 * kMB - 999, nullptr, 0));
+  EXPECT_TRUE(taken(Collective::kBroadcast, nullptr, in + 4 * kMB - 1000, 1));
   // A rooted call's list is the root's alone.
-  EXPECT_EQ(place(Collective::kGather, in, nullptr, 1).output.memory, nullptr);
-  EXPECT_THROW(number(Collective::kGather, in, nullptr, 0), Error);
-  EXPECT_EQ(place(Collective::kScatter, nullptr, out, 1).input.memory, nullptr);
-  EXPECT_THROW(number(Collective::kScatter, nullptr, out, 0), Error);
+  EXPECT_EQ(place(Collective::kGather, in, nullptr, 1)->output.memory, nullptr);
+  EXPECT_FALSE(taken(Collective::kGather, nullptr, out, 0));
+  EXPECT_EQ(place(Collective::kScatter, nullptr, out, 1)->input.memory, nullptr);
+  EXPECT_FALSE(taken(Collective::kScatter, in, nullptr, 0));
   // What peers touch counts, and nothing else.
   for (const Collective c : {Collective::kAllGather, Collective::kAllToAll, Collective::kScatter}) {
     EXPECT_EQ(number(c, in, out, 0), number(c, in + 64, out, 0)) << to_string(c);
@@ -85,9 +96,30 @@ TEST(CopiedPlace, FollowsWhatARankHas) {
   EXPECT_NE(number(Collective::kAllReduce, in, out), number(Collective::kAllReduce, in, out + 64));
 }
 
+// Registered memory uses copy engines only when told to, and for the calls that count in it.
+TEST_F(RegistrationTable, UsesCopyEnginesWhereItIsToldTo) {
+  const auto way = [&](Collective collective, CopyEngines engines) {
+    const auto place = table_.place_of(call_of(collective, first_, second_, kMB), 0, 2, engines);
+    return !place ? -1 : place->by_copy_engines ? 1 : 0;
+  };
+  EXPECT_EQ(way(Collective::kAllGather, CopyEngines::kNowhere), 0);
+  EXPECT_EQ(way(Collective::kAllGather, CopyEngines::kAllocated), 0);
+  EXPECT_EQ(way(Collective::kAllGather, CopyEngines::kEverywhere), 1);
+  EXPECT_EQ(way(Collective::kAllToAll, CopyEngines::kEverywhere), -1);
+  const auto allocated = std::make_shared<FakeRegion>(at(0x40000000), 4 * kMB);
+  table_.add(allocated, 0, /*allocated=*/true);
+  EXPECT_FALSE(table_.holds(*allocated));
+  EXPECT_TRUE(table_.contains(allocated->data(0), kMB));
+  const Call call = call_of(Collective::kAllToAll, foreign_, allocated->data(0), kMB);
+  EXPECT_TRUE(table_.place_of(call, 0, 2, CopyEngines::kAllocated)->by_copy_engines);
+  EXPECT_FALSE(table_.place_of(call, 0, 2).has_value());
+  table_.remove(*allocated);
+  EXPECT_FALSE(table_.contains(allocated->data(0), kMB));
+}
+
 TEST_F(RegistrationTable, TakesWhatPeersTouch) {
   const auto takes = [&](Collective collective, std::byte* input, std::byte* output, std::size_t bytes) {
-    return table_.place_of(call_of(collective, input, output, bytes), 2).has_value();
+    return table_.place_of(call_of(collective, input, output, bytes), 0, 2).has_value();
   };
   // An all-reduce: both buffers, in one range or in two.
   EXPECT_TRUE(takes(Collective::kAllReduce, first_, first_, kMB));
@@ -107,14 +139,14 @@ TEST_F(RegistrationTable, TakesWhatPeersTouch) {
   EXPECT_TRUE(takes(Collective::kAllReduce, first_ + 3 * kMB, first_, kMB));
   EXPECT_FALSE(takes(Collective::kAllReduce, first_, first_, kMB - 1));
   Call call = call_of(Collective::kAllReduce, first_, first_, kMB);
-  EXPECT_FALSE(table_.place_of(call, 1).has_value());
+  EXPECT_FALSE(table_.place_of(call, 0, 1).has_value());
   call.op = ReduceOp::kPremulSum;
-  EXPECT_FALSE(table_.place_of(call, 2).has_value());
+  EXPECT_FALSE(table_.place_of(call, 0, 2).has_value());
 }
 
 TEST_F(RegistrationTable, ComparesRangeAndOffset) {
   const auto number = [](const Registrations& table, Collective collective, std::byte* input, std::byte* output) {
-    return table.place_of(call_of(collective, input, output, kMB), 2).value().number;
+    return table.place_of(call_of(collective, input, output, kMB), 0, 2).value().number;
   };
   // Another rank: its memory lies elsewhere, its first range above its second.
   Registrations other;
@@ -144,13 +176,11 @@ TEST(DirectIdentity, TellsPlacesBlocksAndWaysApart) {
   std::size_t made = 0;
   const auto add = [&](std::size_t input, std::size_t output) {
     const Call call = call_of(Collective::kAllReduce, base + input, base + output, kMB);
-    for (const DirectPlace& place :
-         {place_in(call, 0, copied_sizes(call, 0, 2), memory), table.place_of(call, 2).value()}) {
-      for (const int blocks : {1, 32, 64}) {
-        for (const DirectWay way : {DirectWay::kKernel, DirectWay::kFirstMeeting, DirectWay::kSecondMeeting}) {
-          seen.insert(choice_of(place, blocks, way));
-          ++made;
-        }
+    const DirectPlace place = table.place_of(call, 0, 2).value();
+    for (const int blocks : {1, 32, 64}) {
+      for (const DirectWay way : {DirectWay::kKernel, DirectWay::kFirstMeeting, DirectWay::kSecondMeeting}) {
+        seen.insert(choice_of(place, blocks, way));
+        ++made;
       }
     }
   };
@@ -170,15 +200,15 @@ TEST_F(RegistrationTable, ForgetsWhatIsRemoved) {
   EXPECT_FALSE(table_.touches(first_ + 4 * kMB, 2));
   EXPECT_FALSE(table_.touches(first_ - 1, 1));
   const Call call = call_of(Collective::kAllReduce, first_, first_, kMB);
-  const auto region = table_.place_of(call, 2).value().input.memory;
+  const auto region = table_.place_of(call, 0, 2).value().input.memory;
   EXPECT_TRUE(table_.holds(*region));
   table_.remove(*region);
   EXPECT_FALSE(table_.holds(*region));
-  EXPECT_FALSE(table_.place_of(call, 2).has_value());
+  EXPECT_FALSE(table_.place_of(call, 0, 2).has_value());
   // A number is never given twice: a rank that still uses the old range is found.
-  const std::uint64_t before = table_.place_of(call_of(Collective::kAllReduce, second_, second_, kMB), 2)->number;
+  const std::uint64_t before = table_.place_of(call_of(Collective::kAllReduce, second_, second_, kMB), 0, 2)->number;
   add(table_, 0x10000000, 4 * kMB);
-  const auto again = table_.place_of(call, 2);
+  const auto again = table_.place_of(call, 0, 2);
   EXPECT_EQ(describe(*again), "input in range 3 at byte 0, output in range 3 at byte 0");
   EXPECT_NE(again->number, before);
 }
@@ -186,7 +216,7 @@ TEST_F(RegistrationTable, ForgetsWhatIsRemoved) {
 TEST_F(RegistrationTable, ExplainsOnlyWhereMemoryWasRegistered) {
   EXPECT_EQ(Registrations().explain(7), "");
   EXPECT_NE(table_.explain(7).find("no registered memory"), std::string::npos);
-  table_.remember(7, *table_.place_of(call_of(Collective::kReduceScatter, first_ + 8, foreign_, kMB), 2));
+  table_.remember(7, *table_.place_of(call_of(Collective::kReduceScatter, first_ + 8, foreign_, kMB), 0, 2));
   EXPECT_NE(table_.explain(7).find("(input in range 1 at byte 8)"), std::string::npos) << table_.explain(7);
 }
 

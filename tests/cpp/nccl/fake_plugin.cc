@@ -97,24 +97,24 @@ void await_byte(const char* variable) {
 class FakeDevice final : public test::BareDevice {
  public:
   // Meets the others, as the real one does, and compares plans of files.
-  std::shared_ptr<CudaCommunicator> make_communicator(const BootstrapPtr& bootstrap,
-                                                      const CudaOptions& options) override {
+  StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     const Working here;
     blocks_signals = test::blocks_signals();
     const int rank = bootstrap->rank(), size = bootstrap->size();
     const char* const refuses = std::getenv("FAKE_REFUSES");
     if (refuses != nullptr && std::atoi(refuses) == rank) throw_error(ErrorKind::kUnsupported, "no room on this GPU");
-    const PlanFiles plans = load_plans(options.plan_path, size, cache_folder(*options.config));
+    const Config& config = *options.config;
+    const PlanFiles plans = load_plans(config.plan_path, size, cache_folder(config));
     await_byte("FAKE_LATE_FD");
-    const std::string mine = options.secret + " " + std::to_string(plans.identity);
+    const std::string mine = config.secret + " " + std::to_string(plans.identity);
     for (const std::string& other : bootstrap->all_gather(kCudaTopic, mine, options.timeout)) {
-      if (other.substr(0, other.find(' ')) != options.secret) {
+      if (other.substr(0, other.find(' ')) != config.secret) {
         throw_error(ErrorKind::kInternal, "another group's key");
       }
       if (other != mine) throw_error(ErrorKind::kInvalidArgument, "ranks have different plans");
     }
     await_byte("FAKE_WAIT_FD");
-    auto made = std::make_shared<FakeCommunicator>(rank, size, options.device);
+    auto made = std::make_shared<FakeCommunicator>(rank, size, options);
     made->use_files(options);
     return made;
   }

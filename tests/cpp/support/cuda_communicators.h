@@ -21,20 +21,47 @@
 
 namespace tutti::test {
 
-// Checks calls and does nothing else; a plug-in overrides what it is about, run() at least.
-class BareCommunicator : public CudaCommunicator {
+// Checks calls and does nothing else; a plug-in overrides what it is about, run() at least. `Base`: StreamCommunicator,
+// or what derives from it.
+template <class Base>
+class Bare : public Base {
  public:
-  BareCommunicator(int rank, int size, int device = 0) : rank_(rank), size_(size), device_(device) {}
+  Bare(int rank, int size, const DeviceOptions& options) : rank_(rank), size_(size), options_(options) {}
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
-  int device() const noexcept override { return device_; }
+  const std::string& name() const noexcept override { return options_.name; }
+  int device() const noexcept override { return std::max(options_.device, 0); }
   void check(const Call& call) const override { check_call(call, rank_, size_); }
+  void exchange(const std::vector<DeviceMessage>&, DeviceStream, std::chrono::milliseconds) override {}
+  DeviceStream own_stream() override { return nullptr; }
+  void synchronize(DeviceStream) override {
+    if (const auto error = this->failure()) throw Error(*error);
+  }
+  std::optional<Error> failure() const override { return std::nullopt; }
+  void abort(const std::string&) noexcept override {}
+  std::chrono::milliseconds timeout() const noexcept override { return options_.timeout; }
+  void set_timeout(std::chrono::milliseconds) override {}
+  std::string explain(const Call&) const override { return "bare"; }
+  Metrics metrics() const override { return {}; }
+  void reset_metrics() noexcept override {}
+  std::string flight_record() const override { return {}; }
+  std::uint64_t sequence() const noexcept override { return 0; }
+
+ private:
+  const int rank_, size_;
+  const DeviceOptions options_;
+};
+
+// What CUDA's have beside.
+class BareCommunicator : public Bare<CudaCommunicator> {
+ public:
+  using Bare::Bare;
   void set_algorithms(AlgorithmSet set) override { algorithms_ = std::move(set); }
   // As the real one, by the limits alone: what the function answers, or the first that was given, then those of files.
   std::uint64_t plan_for(const Call& call) const override {
     check(call);
     if (algorithms_.choose) {
-      const UserAlgorithmPtr answer = algorithms_.choose(request_of(call, shape_of(call), rank_));
+      const UserAlgorithmPtr answer = algorithms_.choose(request_of(call, shape_of(call), rank()));
       if (answer != nullptr && fits(*answer, call)) return answer->identity();
     }
     for (const auto* list : {&algorithms_.algorithms, &files_}) {
@@ -57,40 +84,16 @@ class BareCommunicator : public CudaCommunicator {
     }
     run(call, stream, timeout);
   }
-  void use_files(const CudaOptions& options) {
-    for (const PlanFile& file : load_plans(options.plan_path, size_, cache_folder(*options.config)).files) {
+  void use_files(const DeviceOptions& options) {
+    for (const PlanFile& file : load_plans(options.config->plan_path, size(), cache_folder(*options.config)).files) {
       files_.push_back(plan_algorithm(file));
     }
   }
-  void prepare(const UserAlgorithmPtr&) override {}
   std::shared_ptr<CudaMemory> allocate(const std::string&, std::size_t) override { return nullptr; }
-  void run_in(const CudaRegion&, const Call&, CudaStream, std::chrono::milliseconds) override {}
-  std::vector<std::shared_ptr<CudaRegion>> register_memory(const std::vector<CudaRange>&) override { return {}; }
-  void unregister_memory(std::vector<std::shared_ptr<CudaRegion>>) override {}
   std::uint32_t port_memory(const CudaRegion&) override { return 0; }
-  bool is_registered(const void*, std::size_t) const override { return false; }
-  std::uint64_t direct_calls() const noexcept override { return 0; }
-  void exchange(const std::vector<CudaMessage>&, CudaStream, std::chrono::milliseconds) override {}
-  void all_reduce_add_rms_norm(const CudaAddRmsNorm&, CudaStream, std::chrono::milliseconds) override {}
-  void all_reduce_quantized(const CudaQuantizedAllReduce&, CudaStream, std::chrono::milliseconds) override {}
-  CudaStream own_stream() override { return nullptr; }
-  bool is_capturing(CudaStream) const override { return false; }
-  void synchronize(CudaStream) override {
-    if (const auto error = failure()) throw Error(*error);
-  }
   void finish() noexcept override {}
-  std::optional<Error> failure() const override { return std::nullopt; }
-  void abort(const std::string&) noexcept override {}
-  void set_timeout(std::chrono::milliseconds) noexcept override {}
-  std::string explain(const Call&) const override { return "bare"; }
-  std::string candidates(const Call& call) const override { return explain(call); }
-  std::string explain_in(const Call& call) const override { return explain(call); }
   const std::string& transport() const noexcept override { return transport_; }
   const std::string& gpus() const noexcept override { return gpus_; }
-  Metrics metrics() const override { return {}; }
-  void reset_metrics() noexcept override {}
-  std::string flight_record() const override { return {}; }
-  std::uint64_t sequence() const noexcept override { return 0; }
 
  private:
   CallShape shape_of(const Call& call) const {
@@ -98,8 +101,8 @@ class BareCommunicator : public CudaCommunicator {
     shape.collective = call.collective;
     shape.dtype = call.dtype;
     shape.op = call.op;
-    shape.bytes = block_bytes(call, rank_);
-    shape.ranks = size_;
+    shape.bytes = block_bytes(call, rank());
+    shape.ranks = size();
     shape.root = call.root;
     return shape;
   }
@@ -109,27 +112,23 @@ class BareCommunicator : public CudaCommunicator {
 
   AlgorithmSet algorithms_;
   std::vector<UserAlgorithmPtr> files_;
-  const int rank_, size_, device_;
   const std::string transport_ = "peer memory of nothing";
   const std::string gpus_ = "no GPU";
 };
 
-// Makes every call at once, by a Communicator on CPUs, in memory that the host reaches.
-class HostCommunicator : public BareCommunicator {
+// Makes every call at once, by a Communicator on CPUs, in memory that the host reaches. `Base`: as above, without these
+// calls.
+template <class Base>
+class OnHost : public Base {
  public:
-  HostCommunicator(Bootstrap& bootstrap, const CudaOptions& options)
-      : BareCommunicator(bootstrap.rank(), bootstrap.size(), std::max(options.device, 0)),
-        host_(made_at(bootstrap, options_of(options))) {
-    use_files(options);
-  }
-  void run(const Call& call, CudaStream, std::chrono::milliseconds timeout) override { host_->run(call, timeout); }
-  void set_algorithms(AlgorithmSet set) override {
-    BareCommunicator::set_algorithms(set);
-    host_->set_algorithms(std::move(set));
-  }
-  void exchange(const std::vector<CudaMessage>& messages, CudaStream, std::chrono::milliseconds timeout) override {
+  OnHost(Bootstrap& bootstrap, const DeviceOptions& options)
+      : Base(bootstrap.rank(), bootstrap.size(), options), host_(made_at(bootstrap, options)) {}
+  void run(const Call& call, DeviceStream, std::chrono::milliseconds timeout) override { host_->run(call, timeout); }
+  void set_algorithms(AlgorithmSet set) override { host_->set_algorithms(std::move(set)); }
+  void prepare(const UserAlgorithmPtr&) override {}
+  void exchange(const std::vector<DeviceMessage>& messages, DeviceStream, std::chrono::milliseconds timeout) override {
     std::vector<WorkPtr> works;
-    for (const CudaMessage& m : messages) {
+    for (const DeviceMessage& m : messages) {
       works.push_back(m.send ? host_->isend(m.data, m.bytes, DataType::kByte, m.peer, m.tag, timeout)
                              : host_->irecv(m.data, m.bytes, DataType::kByte, m.peer, m.tag, timeout));
     }
@@ -137,7 +136,8 @@ class HostCommunicator : public BareCommunicator {
   }
   std::optional<Error> failure() const override { return host_->failure(); }
   void abort(const std::string& reason) noexcept override { host_->abort(reason); }
-  void set_timeout(std::chrono::milliseconds timeout) noexcept override { host_->set_timeout(timeout); }
+  std::chrono::milliseconds timeout() const noexcept override { return host_->timeout(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { host_->set_timeout(timeout); }
   std::string explain(const Call& call) const override { return host_->explain(call); }
   Metrics metrics() const override {
     Metrics metrics = host_->metrics();
@@ -150,7 +150,8 @@ class HostCommunicator : public BareCommunicator {
 
  private:
   // Where rank 0 says.
-  static std::shared_ptr<Communicator> made_at(Bootstrap& bootstrap, const CommunicatorOptions& options) {
+  static std::shared_ptr<Communicator> made_at(Bootstrap& bootstrap, const DeviceOptions& asked) {
+    CommunicatorOptions options{asked.timeout, *asked.config, asked.name};
     MeetingPlaceBytes bytes{};
     if (bootstrap.rank() == 0) bytes = encode(offer_meeting_place("127.0.0.1"));
     const std::string given = bootstrap.all_gather("host", {bytes.data(), bytes.size()}, options.timeout).front();
@@ -161,14 +162,6 @@ class HostCommunicator : public BareCommunicator {
     bootstrap.all_gather("host, made", "", options.timeout);
     take_offer(place);
     return made;
-  }
-  static CommunicatorOptions options_of(const CudaOptions& options) {
-    CommunicatorOptions result;
-    result.config = *options.config;
-    result.config.plan_path = options.plan_path;
-    result.timeout = options.timeout;
-    result.name = options.name;
-    return result;
   }
 
   const std::shared_ptr<Communicator> host_;

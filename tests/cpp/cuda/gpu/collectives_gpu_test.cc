@@ -25,7 +25,7 @@ TEST_P(Algorithms, EveryCollectiveAtOddSizes) {
   for (const int size : {2, 3, 4, 8}) {
     GpuWorld world;
     world.size = size;
-    world.options.algorithm = GetParam();
+    world.options.settings().cuda_algorithm = GetParam();
     run_gpu_ranks(world, [&](Rank& rank) {
       std::uint64_t seed = 1;
       for (const Collective collective : kCollectives) {
@@ -44,8 +44,8 @@ TEST_P(Algorithms, EveryCollectiveAtOddSizes) {
 TEST_P(Algorithms, SequenceNumbersWrap) {
   for (const std::uint64_t first : {(std::uint64_t{1} << 30) - 50, (std::uint64_t{1} << 32) - 50}) {
     GpuWorld world;
-    world.options.algorithm = GetParam();
-    world.options.first_sequence = first;
+    world.options.settings().cuda_algorithm = GetParam();
+    world.first_sequence = first;
     run_gpu_ranks(world, [&](Rank& rank) {
       for (std::uint64_t i = 0; i < 100; ++i) {
         run_and_verify(rank, shape_of(Collective::kAllReduce, 1 + i * 37 % 3000, DataType::kUint32), i);
@@ -59,7 +59,7 @@ TEST(Collectives, PiecesOfAllSizes) {
   for (const char* algorithm : {"bulk_one_shot@3x64x1024", "bulk_two_shot@3x64x1040", "bulk_two_shot@2x512x16"}) {
     GpuWorld world;
     world.size = 3;
-    world.options.algorithm = algorithm;
+    world.options.settings().cuda_algorithm = algorithm;
     run_gpu_ranks(world, [&](Rank& rank) {
       std::uint64_t seed = 900;
       for (const Collective collective : kCollectives) {
@@ -81,7 +81,7 @@ TEST(Collectives, EveryTypeAndOperation) {
   for (const char* algorithm : {"", "ll128_two_shot", "bulk_two_shot"}) {
     GpuWorld world;
     world.size = 3;
-    world.options.algorithm = algorithm;
+    world.options.settings().cuda_algorithm = algorithm;
     run_gpu_ranks(world, [&](Rank& rank) {
       std::uint64_t seed = 100;
       for (int d = 0; d < kDataTypeCount; ++d) {
@@ -100,7 +100,7 @@ TEST(Collectives, EveryTypeAndOperation) {
 TEST(Collectives, FactorsAreReadFromMemory) {
   for (const char* algorithm : {"", "ll_two_shot", "ll128_one_shot", "bulk_one_shot"}) {
     GpuWorld world;
-    world.options.algorithm = algorithm;
+    world.options.settings().cuda_algorithm = algorithm;
     run_gpu_ranks(world, [&](Rank& rank) {
       std::uint64_t seed = 300;
       for (const Collective collective : {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
@@ -162,7 +162,7 @@ TEST(Collectives, LinesAreUsedWhereTheLinksHaveNativeAtomics) {
 TEST(Collectives, PinnedHostMemory) {
   GpuWorld world;
   world.size = 3;
-  world.options.transport = "host";
+  world.options.settings().cuda_transport = "host";
   run_gpu_ranks(world, [&](Rank& rank) {
     EXPECT_EQ(rank.comm->transport(), "pinned host memory: TUTTI_CUDA_TRANSPORT=host");
     for (const Collective collective : kCollectives) {
@@ -229,7 +229,7 @@ TEST(Collectives, WithoutCopies) {
             if (!in_place) TUTTI_CUDA_OK(cudaMemsetAsync(output, 0xa5, c.output_bytes(), rank.stream));
             rank.upload(input, c.input(rank.rank), rank.stream);
             const Buffers b{input, result, c.call(input, result)};
-            rank.comm->run_in(*memory, b.call, rank.stream);
+            rank.comm->run(b.call, rank.stream);
             rank.comm->synchronize(rank.stream);
             verify(rank, c, b, "without copies");
             // The next upload overwrites what peers write to and read from.
@@ -237,9 +237,14 @@ TEST(Collectives, WithoutCopies) {
           }
         }
       }
+      // All but the small ones; and none with a buffer elsewhere.
+      EXPECT_EQ(rank.comm->direct_calls(), 12U);
       const CollectiveCase stranger(shape_of(Collective::kAllReduce, 600'000), size, 1);
       const Buffers elsewhere = prepare(rank, stranger, rank.stream);
-      EXPECT_THROW(rank.comm->run_in(*memory, elsewhere.call, rank.stream), Error);
+      rank.comm->run(elsewhere.call, rank.stream);
+      rank.comm->synchronize(rank.stream);
+      verify(rank, stranger, elsewhere, "elsewhere");
+      EXPECT_EQ(rank.comm->direct_calls(), 12U);
       rank.barrier->arrive_and_wait();
     });
   }
@@ -302,7 +307,7 @@ TEST(Settings, ADifferenceIsNamedToAllRanks) {
     CudaOptions options;
     options.device = rank.device;
     options.timeout = std::chrono::minutes(10);
-    if (rank.rank == 1) options.transport = "host";
+    if (rank.rank == 1) options.settings().cuda_transport = "host";
     try {
       CudaCommunicator::create(store, "transport", rank.rank, rank.size, options);
       ADD_FAILURE() << "ranks differ in how they reach each other";

@@ -24,7 +24,7 @@ class CompiledPlansOnGpu : public testing::Test {
 
 GpuWorld compiled_world(const PlanFolder& folder, int size, const char* mode = "wait") {
   GpuWorld world = world_of(folder, size);
-  world.options.compile = mode;
+  world.options.settings().cuda_compile = mode;
   return world;
 }
 

@@ -27,7 +27,7 @@ class Faults : public testing::TestWithParam<std::string> {};
 TEST_P(Faults, MissingPeerIsATimeout) {
   GpuWorld world;
   world.size = 3;
-  world.options.algorithm = GetParam();
+  world.options.settings().cuda_algorithm = GetParam();
   run_gpu_ranks(world, [&](Rank& rank) {
     run_and_verify(rank, sum(5000), 1);
     rank.comm->set_timeout(std::chrono::milliseconds(300));
@@ -51,7 +51,7 @@ TEST_P(Faults, MissingPeerIsATimeout) {
 
 TEST_P(Faults, AbortEndsAKernelThatWaits) {
   GpuWorld world;
-  world.options.algorithm = GetParam();
+  world.options.settings().cuda_algorithm = GetParam();
   run_gpu_ranks(world, [&](Rank& rank) {
     const CollectiveCase c(sum(70'000), rank.size, 2);
     const Buffers b = prepare(rank, c, rank.stream);
@@ -76,7 +76,7 @@ TEST_P(Faults, AbortEndsAKernelThatWaits) {
 // blocks, with the communicator's lock held: abort() and failure() need no lock that it holds.
 TEST_P(Faults, AbortDoesNotWaitForAFullQueue) {
   GpuWorld world;
-  world.options.algorithm = GetParam();
+  world.options.settings().cuda_algorithm = GetParam();
   world.options.timeout = std::chrono::seconds(100);
   run_gpu_ranks(world, [&](Rank& rank) {
     const CollectiveCase c(sum(5000), rank.size, 2);
@@ -122,7 +122,7 @@ TEST_P(Faults, OtherCallsAreNamed) {
   for (const Pair& pair : {Pair{sum(100), sum(101)}, Pair{sum(100), sum(300'000)}, Pair{sum(100), product},
                            Pair{sum(100), gather}, Pair{sum(100), wide}}) {
     GpuWorld world;
-    world.options.algorithm = GetParam();
+    world.options.settings().cuda_algorithm = GetParam();
     run_gpu_ranks(world, [&](Rank& rank) {
       const CollectiveCase c(rank.rank == 0 ? pair.a : pair.b, rank.size, 2);
       const Buffers b = prepare(rank, c, rank.stream);

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "bootstrap/memory_store.h"
+#include "communicator/device_entry.h"
 #include "cuda/collective_case.h"
+#include "device/cuda/cuda_reporter.h"
 #include "tutti/cuda_communicator.h"
 
 namespace tutti::cuda::test {
@@ -69,11 +71,13 @@ struct GpuWorld {
     return o;
   }();
   std::size_t memory_bytes = std::size_t{64} << 20;
+  std::uint64_t first_sequence = 0;  // where the device begins to count
 };
 
 // Runs `body` on every rank; fails the test with what a rank throws. A rank that throws aborts, so that others end.
 inline void run_gpu_ranks(const GpuWorld& world, const std::function<void(Rank&)>& body) {
   const auto store = std::make_shared<MemoryStore>();
+  dynamic_cast<CudaReporter&>(device_of_kind("cuda")).begin_at(world.first_sequence);
   std::barrier<> barrier(world.size);
   std::vector<std::thread> threads;
   std::vector<std::string> errors(static_cast<std::size_t>(world.size));

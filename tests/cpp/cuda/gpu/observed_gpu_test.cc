@@ -103,7 +103,7 @@ TEST(Observed, RanksAgreeOnTheBlocks) {
   run_gpu_ranks(world, [&](Rank& rank) {
     CudaOptions options = world.options;
     options.device = rank.device;
-    options.max_blocks = rank.rank == 0 ? 3 : 7;
+    options.settings().cuda_max_blocks = rank.rank == 0 ? 3 : 7;
     rank.comm = CudaCommunicator::create(store, "few blocks", rank.rank, rank.size, options);
     // The one before has been freed, which waits for the whole device: no kernel may wait for a peer that frees.
     rank.barrier->arrive_and_wait();

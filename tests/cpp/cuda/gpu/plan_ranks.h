@@ -23,8 +23,8 @@ class PlanFolder : public tutti::test::TemporaryFolder {
 inline GpuWorld world_of(const PlanFolder& folder, int size) {
   GpuWorld world;
   world.size = size;
-  world.options.plan_path = folder.path();
-  world.options.compile = "off";
+  world.options.settings().plan_path = folder.path();
+  world.options.settings().cuda_compile = "off";
   return world;
 }
 

@@ -110,7 +110,7 @@ TEST(PlansAtOnce, LongBlocksAndInstances) {
     const PlanFolder folder(*plan);
     for (const char* const compile : {"off", "wait"}) {
       GpuWorld world = world_of(folder, 2);
-      world.options.compile = compile;
+      world.options.settings().cuda_compile = compile;
       run_gpu_ranks(world, [&, &plan = *plan](Rank& rank) {
         for (std::uint64_t seed = 1; seed <= 4; ++seed) {
           run_by_plan(rank, shape_of(plan, 3001, seed % 2 == 0), seed, plan);
@@ -125,7 +125,7 @@ TEST(PlansAtOnce, AbortEndsAPlanThatWaits) {
     const Plan plan = named(plan::two_step_all_reduce(2), "two_step", 128);
     const PlanFolder folder(plan);
     GpuWorld world = world_of(folder, 2);
-    world.options.compile = compile;
+    world.options.settings().cuda_compile = compile;
     world.options.timeout = std::chrono::seconds(60);
     run_gpu_ranks(world, [&](Rank& rank) {
       const CaseShape shape = shape_of(plan, 7000, false);

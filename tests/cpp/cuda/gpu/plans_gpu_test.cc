@@ -213,7 +213,7 @@ TEST(PlansOnGpu, OtherPlansAreAnErrorOfAllRanks) {
       CudaOptions options;
       options.device = r % device_count();
       options.timeout = std::chrono::seconds(10);
-      options.plan_path = r == 0 ? folder.path() : "none";
+      options.settings().plan_path = r == 0 ? folder.path() : "";
       try {
         CudaCommunicator::create(store, "other plans", r, 2, options);
       } catch (const Error& error) {

@@ -53,7 +53,7 @@ void run_processes(int size, const CudaOptions& options, const std::function<voi
 
 CudaOptions options_with(const char* transport) {
   CudaOptions options;
-  options.transport = transport;
+  options.settings().cuda_transport = transport;
   options.timeout = std::chrono::seconds(20);
   return options;
 }
@@ -81,8 +81,8 @@ TEST(Processes, Plans) {
       plan.reduce = plan::common_reduction(plan);
       const PlanFolder folder(plan);
       CudaOptions options = options_with(transport);
-      options.plan_path = folder.path();
-      options.compile = "off";
+      options.settings().plan_path = folder.path();
+      options.settings().cuda_compile = "off";
       run_processes(2, options, [&](Rank& rank) {
         for (std::uint64_t seed = 1; seed <= 4; ++seed) {
           run_by_plan(rank, shape_of(plan, seed * 1001, seed % 2 == 0), seed, plan);
@@ -124,7 +124,7 @@ TEST(Processes, RegisterNothingInHostMemory) {
 // Copies into memory of another process, by engines instead of kernels.
 TEST(Processes, CopyEngines) {
   CudaOptions options = options_with("peer");
-  options.algorithm = "copy_engine";
+  options.settings().cuda_algorithm = "copy_engine";
   run_processes(2, options, [](Rank& rank) {
     const auto memory = rank.comm->allocate("copies", 4 << 20);
     for (const Collective collective : {Collective::kAllGather, Collective::kAllReduce, Collective::kGather}) {
@@ -137,8 +137,8 @@ TEST(Processes, CopyEngines) {
       b.output = b.input + (2 << 20);
       b.call = c.call(b.input, b.output);
       rank.upload(b.input, c.input(rank.rank), rank.stream);
-      if (rank.comm->explain_in(b.call) != "copy_engine") throw std::runtime_error("not by copy engines");
-      rank.comm->run_in(*memory, b.call, rank.stream);
+      if (rank.comm->explain(b.call) != "copy_engine") throw std::runtime_error("not by copy engines");
+      rank.comm->run(b.call, rank.stream);
       rank.comm->synchronize(rank.stream);
       verify(rank, c, b, "copy engines");
     }

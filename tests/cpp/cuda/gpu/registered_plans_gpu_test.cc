@@ -25,7 +25,7 @@ class RegisteredPlansOnGpu : public testing::TestWithParam<const char*> {
   }
   GpuWorld world(const PlanFolder& folder) const {
     GpuWorld world = world_of(folder, 2);
-    world.options.compile = GetParam();
+    world.options.settings().cuda_compile = GetParam();
     return world;
   }
 };

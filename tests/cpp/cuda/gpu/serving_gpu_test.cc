@@ -69,7 +69,7 @@ TEST_P(NormOnGpu, GivesTheBitsOfTheReference) {
   for (const int size : chosen ? std::vector{1, 2, 4, 8} : std::vector{2, 3}) {
     GpuWorld world;
     world.size = size;
-    world.options.algorithm = GetParam();
+    world.options.settings().cuda_algorithm = GetParam();
     run_gpu_ranks(world, [&](Rank& rank) {
       std::uint64_t seed = static_cast<std::uint64_t>(size);
       for (const DataType dtype : {DataType::kBfloat16, DataType::kFloat16, DataType::kFloat32}) {
@@ -85,7 +85,7 @@ TEST_P(NormOnGpu, GivesTheBitsOfTheReference) {
           rank.used = 0;
           const NormCase c(shape, size, seed);
           const NormBuffers b = prepare_norm(rank, c);
-          rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
+          rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
           rank.comm->synchronize(rank.stream);
           verify_norm(rank, c, b, GetParam());
         }
@@ -104,7 +104,7 @@ TEST(Quantized, TheErrorStaysInItsBoundAndTheBitsAreEqual) {
     for (const char* algorithm : {"ll_one_shot", "ll_two_shot", "bulk_two_shot"}) {
       GpuWorld world;
       world.size = size;
-      world.options.algorithm = algorithm;
+      world.options.settings().cuda_algorithm = algorithm;
       std::vector<std::vector<std::byte>> outs(static_cast<std::size_t>(size));
       run_gpu_ranks(world, [&](Rank& rank) {
         std::uint64_t seed = 1;
@@ -126,7 +126,7 @@ TEST(Quantized, TheErrorStaysInItsBoundAndTheBitsAreEqual) {
               std::byte* out = seed % 2 == 0 ? in : rank.allocate(bytes, shift);
               TUTTI_CUDA_OK(cudaMemsetAsync(out, 0xa5, bytes, rank.stream));
               rank.upload(in, c.input(rank.rank), rank.stream);
-              rank.comm->all_reduce_quantized(quantized_call(shape, in, out), rank.stream);
+              rank.comm->serving()->all_reduce_quantized(quantized_call(shape, in, out), rank.stream);
               rank.comm->synchronize(rank.stream);
               auto& mine = outs[static_cast<std::size_t>(rank.rank)];
               mine = rank.download(out, bytes);
@@ -170,10 +170,10 @@ TEST(Serving, GraphsAndEagerCalls) {
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
     const auto issue = [&] {
       for (std::size_t i = 0; i < norms.size(); ++i) {
-        rank.comm->all_reduce_add_rms_norm(norm_call(shapes[i], norms[i]), rank.stream);
+        rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shapes[i], norms[i]), rank.stream);
       }
       rank.comm->run(plain.call, rank.stream);
-      rank.comm->all_reduce_quantized(quantized_call(codes, in, out), rank.stream);
+      rank.comm->serving()->all_reduce_quantized(quantized_call(codes, in, out), rank.stream);
     };
     cudaGraphExec_t executable = capture(rank.stream, issue);
     make_ready(rank, executable);
@@ -218,7 +218,7 @@ TEST(Serving, ANormIsOneCall) {
         const NormCase c(shape, rank.size, ++calls);
         const NormBuffers b = prepare_norm(rank, c);
         TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-        rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), stream);
+        rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shape, b), stream);
         rank.comm->synchronize(stream);
         verify_norm(rank, c, b, "stream");
       }
@@ -249,7 +249,7 @@ TEST(Serving, OtherRowsAreAMismatch) {
       shape.rows = rank.rank == 0 ? 2 : 4;
       shape.hidden = rank.rank == 0 ? widest : widest / 2;
       const NormBuffers b = prepare_norm(rank, NormCase(shape, rank.size, 1));
-      rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
+      rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
       std::string text;
       try {
         rank.comm->synchronize(rank.stream);
@@ -269,7 +269,7 @@ TEST(Serving, AMissingRankIsATimeout) {
   for (const char* algorithm : {"ll_one_shot", "ll128_two_shot", "bulk_two_shot"}) {
     GpuWorld world;
     world.size = 3;
-    world.options.algorithm = algorithm;
+    world.options.settings().cuda_algorithm = algorithm;
     run_gpu_ranks(world, [&](Rank& rank) {
       rank.comm->set_timeout(std::chrono::milliseconds(300));
       NormShape shape;
@@ -277,7 +277,7 @@ TEST(Serving, AMissingRankIsATimeout) {
       shape.hidden = 1024;
       const NormBuffers b = prepare_norm(rank, NormCase(shape, rank.size, 1));
       if (rank.rank != 1) {
-        rank.comm->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
+        rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
         std::string text;
         try {
           rank.comm->synchronize(rank.stream);

@@ -91,7 +91,7 @@ class StressSide {
     std::byte* output = c.in_place ? input : input + half_;
     fill(c, input, output, stream);
     // Without copies where it is large enough.
-    rank_.comm->run_in(*memory_, call_of(c, input, output), stream);
+    rank_.comm->run(call_of(c, input, output), stream);
     check(c, index, output, stream);
   }
 
@@ -156,7 +156,7 @@ void stress(int size, std::size_t calls, std::uint64_t first_sequence) {
   const std::vector<StressCall> program = stress_program(seed, calls, size, kMostElements, first_sequence);
   GpuWorld world;
   world.size = size;
-  world.options.first_sequence = first_sequence;
+  world.first_sequence = first_sequence;
   world.memory_bytes = 1 << 20;
   run_gpu_ranks(world, [&](Rank& rank) {
     const auto memory = rank.comm->allocate("stress", StressSide::bytes(size));

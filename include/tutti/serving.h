@@ -1,10 +1,11 @@
-// What inference engines ask of a CudaCommunicator beside the collectives: an all-reduce that also adds a residual and
-// normalises, and one that sends 8 bits an element.
+// What inference engines ask of a StreamCommunicator beside the collectives: an all-reduce that also adds a residual
+// and normalises, and one that sends 8 bits an element.
 //
 // Both are collectives: all ranks make the same calls in the same order. Each is one call to metrics and the flight
-// recorder, runs on the caller's stream, can be captured in a graph, and fails as CudaCommunicator::run() does.
+// recorder, runs on the caller's stream, can be captured in a graph, and fails as StreamCommunicator::run() does.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 
 #include "tutti/types.h"
@@ -23,7 +24,7 @@ namespace tutti {
 // Memory of this rank's device, contiguous, of any alignment. residual_output may be residual, and output may be input
 // if both have one dtype; other overlap is refused or undefined. After a failure the outputs and the workspace are
 // undefined.
-struct CudaAddRmsNorm {
+struct AddRmsNorm {
   DataType dtype = DataType::kBfloat16;  // of input, residual and weight: bf16, fp16 or fp32
   std::size_t rows = 0;
   std::size_t hidden = 0;  // a row is a multiple of 16 bytes, at most 512 KB
@@ -46,13 +47,23 @@ inline constexpr float kLeastRowScale = 1.0f / (448.0f * 512.0f);
 
 // output = sum of all ranks' input, with every block of `block` elements sent as 8-bit codes and one fp32 scale.
 // docs/gpu.md gives the bound of the error. All ranks get the same bits. output may be input.
-struct CudaQuantizedAllReduce {
+struct QuantizedAllReduce {
   DataType dtype = DataType::kBfloat16;     // bf16, fp16 or fp32
   DataType code = DataType::kFloat8E4M3fn;  // or kInt8
   int block = 128;                          // 32, 64, 128, 256 or 512
   std::size_t count = 0;
   const void* input = nullptr;
   void* output = nullptr;
+};
+
+class Serving {
+ public:
+  virtual ~Serving() = default;
+  // `stream`: as DeviceStream.
+  virtual void all_reduce_add_rms_norm(const AddRmsNorm& call, void* stream,
+                                       std::chrono::milliseconds timeout = {}) = 0;
+  virtual void all_reduce_quantized(const QuantizedAllReduce& call, void* stream,
+                                    std::chrono::milliseconds timeout = {}) = 0;
 };
 
 }  // namespace tutti

@@ -1,0 +1,27 @@
+// How a communicator on devices is to be (tutti/stream_communicator.h).
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "tutti/config.h"
+
+namespace tutti {
+
+struct DeviceOptions {
+  int device = -1;                                               // its index; -1: the calling thread's current one
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of every wait on the device
+  std::string name = "tutti";
+  bool messages_only = false;    // exchange() alone: less memory; equal on all ranks
+  bool lasting_streams = false;  // a promise: all streams of calls outlive the communicator; saves an event a call
+  // Everything else: the environment's, until it is set.
+  std::optional<Config> config;
+
+  Config& settings() {
+    if (!config) config = config_from_environment();
+    return *config;
+  }
+};
+
+}  // namespace tutti
