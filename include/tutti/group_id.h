@@ -9,9 +9,11 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tutti/communicator.h"
 
@@ -35,5 +37,11 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, 
 // `key` and then of rank, with the parent's options. Null for a rank whose color is negative. What they need to find
 // each other goes through `parent`: no store is asked.
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name);
+
+// Communicator::shrink without a store: the survivors of `group` give one new id, made by one of them or by anybody who
+// lives on. What the new group's connections prove is what the old group's do. Throws Error: as shrink, and kPeerLost
+// at once if the maker of the id has ended.
+std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& id, std::chrono::milliseconds timeout,
+                                           std::vector<int>* members);
 
 }  // namespace tutti

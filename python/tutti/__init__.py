@@ -12,7 +12,7 @@ What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`rese
 
 Under gloo's name, for frameworks that know backends by name: :func:`pretend`.
 
-Without torch, on NumPy arrays: :class:`Communicator`.
+Without torch, on NumPy arrays: :class:`Communicator`, :func:`make_id`.
 
 Collectives of one's own, written as programs: :mod:`tutti.language`, which needs neither torch nor the library, and
 :class:`AlgoSpec`.
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from tutti.algorithms.group import CommGroup
     from tutti.algorithms.native import compile_native, get_include
     from tutti.algorithms.types import AlgorithmType, CollectiveBufferMode, DataType, PacketType, ReduceOp
-    from tutti.communicator import Communicator
+    from tutti.communicator import Communicator, make_id
     from tutti.language.utils import AlgoSpec
 
 __version__ = "0.1.0"
@@ -112,6 +112,7 @@ __all__ = [
     "group_info",
     "is_mapped",
     "log_metrics",
+    "make_id",
     "mem_pool",
     "monitored_barrier",
     "pretend",
@@ -160,6 +161,7 @@ _HOMES = {
     "get_include": "tutti.algorithms.native",
     "group_info": "tutti._report",
     "log_metrics": "tutti._report",
+    "make_id": "tutti.communicator",
     "mem_pool": "tutti._cuda_memory",
     "pretend": "tutti._pretence",
     "register_tensors": "tutti._cuda_memory",

@@ -9,6 +9,7 @@ The communicator of :mod:`torch.distributed`'s backend is the same one underneat
 
 from __future__ import annotations
 
+import itertools
 import json
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from tutti._metrics import Metrics
 
-__all__ = ["Communicator"]
+__all__ = ["Communicator", "make_id"]
 
 DEFAULT_TIMEOUT = 1800.0  # seconds
 
@@ -70,13 +71,33 @@ class Communicator:
         # Before anybody is looked for; with a store create_communicator() tells the others.
         if store is None and not timeout > 0:
             raise ValueError(f"the timeout of a group must be more than 0 seconds, not {timeout}")
-        if store is None:  # a rank on its own needs none
-            store = _Alone() if size == 1 else agents_store(timeout) or _core.environment_store(rank, size, timeout)
+        if store is None and size == 1:  # it needs nobody
+            store = _core.memory_store()
+        if store is None:
+            store = agents_store(timeout) or _core.environment_store(rank, size, timeout)
+        self._take(_core.create_communicator(store, rank, size, name, timeout), store, name)
+
+    def _take(self, core: _core.Communicator, store: Any, place: str) -> None:
         self.store: Any = store
+        self._place = place  # what this group calls itself in the store
+        self._children = itertools.count(1)
         self._closed = False
-        self._core = _core.create_communicator(self.store, rank, size, name, timeout)
-        self._devices = _core.device_communicator(self._core)
-        _formed.give(size, self._set_algorithms)
+        self._core = core
+        self._devices = _core.device_communicator(core)
+        _formed.give(core.size, self._set_algorithms)
+
+    @classmethod
+    def _of(cls, core: _core.Communicator, store: Any, place: str) -> Communicator:
+        made = cls.__new__(cls)
+        made._take(core, store, place)
+        return made
+
+    @classmethod
+    def from_id(
+        cls, id: bytes, rank: int, size: int, *, name: str = "tutti", timeout: float = DEFAULT_TIMEOUT
+    ) -> Communicator:
+        """A communicator of the ranks that were given the same ``id``, a new one of :func:`tutti.make_id`."""
+        return cls._of(_core.join_group(id, rank, size, name, timeout), None, name)
 
     @classmethod
     def from_group(cls, group: ProcessGroup | None = None, *, name: str = "tutti", timeout: float = 0) -> Communicator:
@@ -159,6 +180,36 @@ class Communicator:
             return _devices.recv(self._devices, array, peer, tag, timeout, stream)
         return core.recv(array, peer, tag, timeout)
 
+    def split(self, color: int | None, key: int = 0, *, name: str | None = None) -> Communicator | None:
+        """Collective: the ranks with the same ``color`` make a group, in the order of ``key``, then of rank.
+
+        ``None`` for a rank whose color is ``None``. What they need to find each other goes through this group.
+        """
+        if color is not None and color < 0:
+            raise ValueError(f"a color is 0 or more, or None for no group, not {color}")
+        core, place = self._open(), f"{self._place}/part {next(self._children)}"
+        part = _core.split_group(core, -1 if color is None else color, key, name or f"{core.name} with color {color}")
+        return None if part is None else self._of(part, self.store, f"{place} of color {color}")
+
+    def shrink(self, id: bytes | None = None, *, timeout: float = 10) -> tuple[Communicator, list[int]]:
+        """A working group of the ranks that are still there, after a failure; all of them call it.
+
+        Returns the new group and the ranks that its members had in this one, which is aborted. Ranks that do not answer
+        within ``timeout`` are left out. They meet in the store of this group, if what serves it is still there; or by a
+        new ``id`` of :func:`tutti.make_id`, which one of them has made and carried to the others.
+        """
+        core, place = self._open(), f"{self._place}/survivors {next(self._children)}"
+        if id is not None:
+            smaller, members = _core.shrink_group(core, id, timeout)
+        elif self.store is not None:
+            smaller, members = _core.shrink_group(core, self.store, place, timeout)
+        else:
+            raise ValueError(
+                "this group was made without a store: shrink(id=...), an id that tutti.make_id() gave to one"
+            )
+        self._devices.abort("the group is being shrunk")
+        return self._of(smaller, self.store, place), members
+
     def metrics(self) -> Metrics:
         """What this rank has done in the group, in main memory and on its GPU: counts are exact, times in nanoseconds
         (docs/backend.md).
@@ -225,8 +276,12 @@ class Communicator:
         return self._core
 
 
-class _Alone:
-    """The store of a group of one, which nobody asks."""
+def make_id(address: str = "") -> bytes:
+    """The id of one group, 128 bytes: for :meth:`Communicator.from_id`.
 
-    def set(self, key: str, value: bytes) -> None:
-        """Forgets it."""
+    One process makes it, whatever starts the ranks carries it to them. It holds an address and a secret: who knows it
+    can join, so keep it as you would a key. ``address`` is a name or number of this machine that all ranks reach;
+    without it the one of ``TUTTI_SOCKET_IFNAME``, or on the way to ``MASTER_ADDR``, or of the first interface that
+    leads outside. This process lives until the group has formed.
+    """
+    return _core.make_id(address)

@@ -1,6 +1,8 @@
-// Groups: made, split, ended.
+// Groups: made, split, shrunk, ended.
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "base/no_memory.h"
 #include "c/boundary.h"
@@ -26,6 +28,12 @@ tutti::CommunicatorOptions options_of(const tutti_options* given) {
   return options;
 }
 
+tutti::GroupId bytes_of(const tutti_id* id, const char* function) {
+  tutti::GroupId bytes;
+  std::memcpy(bytes.data(), required(id, function, "id").bytes, bytes.size());
+  return bytes;
+}
+
 }  // namespace
 
 tutti_result tutti_make_id(const char* address, tutti_id* id) {
@@ -42,8 +50,7 @@ tutti_result tutti_group_create(const tutti_id* id, int rank, int size, const tu
   return guarded([&] {
     tutti_group*& result = required(group, "tutti_group_create", "group");
     result = nullptr;
-    tutti::GroupId bytes;
-    std::memcpy(bytes.data(), required(id, "tutti_group_create", "id").bytes, bytes.size());
+    const tutti::GroupId bytes = bytes_of(id, "tutti_group_create");
     std::unique_ptr<tutti_group> made;
     tutti::CommunicatorOptions complete;
     const auto prepare = [&] {
@@ -67,6 +74,21 @@ tutti_result tutti_group_split(tutti_group* group, int color, int key, const cha
     made->communicator = tutti::split_group(
         parent, color, key, name != nullptr ? name : parent.name() + " with color " + std::to_string(color));
     if (made->communicator != nullptr) result = made.release();
+  });
+}
+
+tutti_result tutti_group_shrink(tutti_group* group, const tutti_id* id, int64_t timeout_ms, int* members,
+                                tutti_group** smaller) {
+  return guarded([&] {
+    tutti_group*& result = required(smaller, "tutti_group_shrink", "smaller");
+    result = nullptr;
+    tutti::Communicator& whole = *required(group, "tutti_group_shrink", "group").communicator;
+    const tutti::GroupId bytes = bytes_of(id, "tutti_group_shrink");
+    auto made = std::make_unique<tutti_group>();
+    std::vector<int> ranks;
+    made->communicator = tutti::shrink_group(whole, bytes, std::chrono::milliseconds(timeout_ms), &ranks);
+    if (members != nullptr) std::ranges::copy(ranks, members);
+    result = made.release();
   });
 }
 

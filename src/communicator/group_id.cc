@@ -1,4 +1,4 @@
-// Groups from an id, and from a parent: both meet at a place that one rank offers.
+// Groups from an id, from a parent, and from what is left of a group: all meet at a place that one rank offers.
 #include "tutti/group_id.h"
 
 #include <algorithm>
@@ -28,6 +28,17 @@ static_assert(kGroupIdBytes == kMeetingPlaceBytes);
 
 // A meeting place has one group.
 constexpr const char* kJoinedId = "group";
+
+constexpr const char* kMaker = "the process that made the group's id";
+
+MeetingPlace place_of(const GroupId& id, const std::string& group, int rank) {
+  if (auto place = decode_meeting_place(id)) return *std::move(place);
+  throw_error(ErrorKind::kInvalidArgument, "group '" + group + "', rank " + std::to_string(rank) +
+                                               ": this is no id of a group; carry all " +
+                                               std::to_string(kGroupIdBytes) +
+                                               " bytes of the one that its maker got, and use the same version of "
+                                               "Tutti everywhere");
+}
 
 std::string own_address(const Config& config) {
   const auto route = config.interface.empty() ? tcp::route_to(config.master_address) : std::nullopt;
@@ -226,17 +237,10 @@ GroupId make_group_id(const Config& config, const std::string& address) {
 
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
   check_group(rank, size);
-  const std::string maker = "the process that made the group's id";
   const auto arrive = [&] {
-    const std::optional<MeetingPlace> place = decode_meeting_place(id);
-    if (!place) {
-      throw_error(ErrorKind::kInvalidArgument,
-                  "group '" + options.name + "', rank " + std::to_string(rank) +
-                      ": this is no id of a group; carry all " + std::to_string(kGroupIdBytes) +
-                      " bytes of the one that its maker got, and use the same version of Tutti everywhere");
-    }
+    const MeetingPlace place = place_of(id, options.name, rank);
     check_group_timeout(options.name, options.timeout);
-    return std::make_unique<Arrived>(*place, rank, options, maker);
+    return std::make_unique<Arrived>(place, rank, options, kMaker);
   };
   const auto want = [&] {
     return "rank " + std::to_string(rank) + " has no memory to join group '" + options.name + "'";
@@ -247,7 +251,7 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, 
   } catch (const Error& error) {
     // Else the place is not there, or has said so itself.
     const bool own = error.kind() == ErrorKind::kInvalidArgument || error.kind() == ErrorKind::kExhausted;
-    if (const auto place = own ? decode_meeting_place(id) : std::nullopt) tell_at(*place, rank, maker, error);
+    if (const auto place = own ? decode_meeting_place(id) : std::nullopt) tell_at(*place, rank, kMaker, error);
     throw;
   }
   return naming_want([&] { return here->join(size); }, want);
@@ -259,6 +263,22 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
            "' has no memory to split it into '" + name + "'";
   };
   return naming_want([&] { return split(parent, color, key, name); }, want);
+}
+
+std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& id, std::chrono::milliseconds timeout,
+                                           std::vector<int>* members) {
+  check_call_timeout("shrink", timeout);
+  const auto shrink = [&] {
+    const MeetingPlace place = place_of(id, group.name(), group.rank());
+    const auto store = reach(place, timeout.count() > 0 ? timeout : group.timeout(), kMaker);
+    auto smaller = group.shrink(*store, kJoinedId, timeout, members);
+    smaller->run(Call{});  // as those that join
+    take_offer(place);
+    return smaller;
+  };
+  return naming_want(shrink, [&] {
+    return "rank " + std::to_string(group.rank()) + " has no memory to shrink group '" + group.name() + "'";
+  });
 }
 
 }  // namespace tutti

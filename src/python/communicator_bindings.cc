@@ -2,16 +2,20 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/interruption.h"
@@ -19,6 +23,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/launch.h"
 #include "bootstrap/look.h"
+#include "bootstrap/memory_store.h"
 #include "bootstrap/tcp_store.h"
 #include "python/call_ends.h"
 #include "python/device_bindings.h"
@@ -26,6 +31,7 @@
 #include "tutti/communicator.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
+#include "tutti/group_id.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -193,16 +199,57 @@ struct Member {
   std::shared_ptr<Communicator> communicator;
 };
 
+std::shared_ptr<Communicator> member_of(std::shared_ptr<Store> store, std::shared_ptr<Communicator> communicator) {
+  Communicator* const here = communicator.get();
+  return {std::make_shared<Member>(Member{std::move(store), std::move(communicator)}), here};
+}
+
 std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int size, const std::string& name,
                                      double timeout) {
-  auto member = std::make_shared<Member>();
-  member->communicator = waiting([&] {
+  auto communicator = waiting([&] {
     const auto options = telling(*store, name, rank, [&] { return options_of(name, timeout); });
     return Communicator::create(*store, name, rank, size, options);
   });
-  member->store = std::move(store);
-  Communicator* communicator = member->communicator.get();
-  return {std::move(member), communicator};
+  return member_of(std::move(store), std::move(communicator));
+}
+
+nb::bytes make_id(const std::string& address) {
+  const GroupId id = waiting([&] { return make_group_id(config_from_environment(), address); });
+  return nb::bytes(id.data(), id.size());
+}
+
+GroupId id_of(const nb::bytes& bytes) {
+  GroupId id{};  // of another length it is none
+  if (bytes.size() == id.size()) std::memcpy(id.data(), bytes.c_str(), id.size());
+  return id;
+}
+
+std::shared_ptr<Communicator> join(const nb::bytes& id, int rank, int size, const std::string& name, double timeout) {
+  const GroupId given = id_of(id);
+  return waiting([&] { return join_group(given, rank, size, options_of(name, timeout)); });
+}
+
+std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, const std::string& name) {
+  return waiting(parent, [&] { return split_group(parent, color, key, name); });
+}
+
+// The new group, and its old ranks.
+using Shrunk = std::pair<std::shared_ptr<Communicator>, std::vector<int>>;
+
+Shrunk shrink_in_store(Communicator& group, std::shared_ptr<Store> store, const std::string& id, double timeout) {
+  Shrunk shrunk;
+  const Milliseconds limit = milliseconds_of(timeout);
+  auto smaller = waiting(group, [&] { return group.shrink(*store, id, limit, &shrunk.second); });
+  shrunk.first = member_of(std::move(store), std::move(smaller));
+  return shrunk;
+}
+
+Shrunk shrink_by_id(Communicator& group, const nb::bytes& id, double timeout) {
+  Shrunk shrunk;
+  const GroupId given = id_of(id);
+  const Milliseconds limit = milliseconds_of(timeout);
+  shrunk.first = waiting(group, [&] { return shrink_group(group, given, limit, &shrunk.second); });
+  return shrunk;
 }
 
 std::shared_ptr<Store> environment_store(int rank, int size, double timeout) {
@@ -253,6 +300,18 @@ void bind_communicator(nb::module_& m) {
         return create(python_store(std::move(store)), rank, size, name, timeout);
       },
       "store"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);
+  m.def("memory_store", [] { return std::shared_ptr<Store>(std::make_shared<MemoryStore>()); });
+  m.def("make_id", &make_id, "address"_a = "");
+  m.def("join_group", &join, "id"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);
+  m.def("split_group", &split, "parent"_a, "color"_a, "key"_a, "name"_a);
+  m.def("shrink_group", &shrink_by_id, "group"_a, "id"_a, "timeout"_a);
+  m.def("shrink_group", &shrink_in_store, "group"_a, "store"_a, "id"_a, "timeout"_a);
+  m.def(
+      "shrink_group",
+      [](Communicator& group, nb::object store, const std::string& id, double timeout) {
+        return shrink_in_store(group, python_store(std::move(store)), id, timeout);
+      },
+      "group"_a, "store"_a, "id"_a, "timeout"_a);
 }
 
 }  // namespace tutti

@@ -142,6 +142,32 @@ static void refused_ids(void) {
   CHECK(strcmp(tutti_result_name(TUTTI_MISMATCH), "TUTTI_MISMATCH") == 0);
 }
 
+/* What a death has left goes on. */
+static void shrinks(tutti_group* group, int rank) {
+  tutti_group* smaller = (tutti_group*)&group;
+  int members[RANKS] = {-1, -1, -1};
+  tutti_id id;
+  memset(&id, 0, sizeof(id));
+  CHECK(tutti_group_shrink(group, &id, 0, members, &smaller) == TUTTI_INVALID_ARGUMENT && smaller == NULL);
+  CHECK(strstr(tutti_last_error(), "no id of a group") != NULL);
+  CHECK(tutti_group_shrink(group, NULL, 0, members, &smaller) == TUTTI_INVALID_ARGUMENT);
+  CHECK(tutti_group_shrink(group, &id, -1, members, &smaller) == TUTTI_INVALID_ARGUMENT);
+  if (rank == 0) {
+    OK(tutti_make_id("localhost", &id));
+    CHECK(write(pipe_ends[1], &id, sizeof(id)) == (ssize_t)sizeof(id));
+  } else {
+    CHECK(read(pipe_ends[0], &id, sizeof(id)) == (ssize_t)sizeof(id));
+  }
+  OK(tutti_group_shrink(group, &id, 0, members, &smaller));
+  tutti_group_destroy(group);
+  CHECK(members[0] == 0 && members[1] == 1 && members[2] == -1);
+  int32_t value = rank + 1;
+  CHECK(tutti_group_size(smaller) == 2 && tutti_group_rank(smaller) == rank);
+  OK(tutti_all_reduce(smaller, &value, &value, 1, TUTTI_INT32, TUTTI_SUM));
+  CHECK(value == 3);
+  tutti_group_destroy(smaller);
+}
+
 /* Each ends its group. */
 static void failures(int rank) {
   float values[2] = {1, 1};
@@ -159,7 +185,7 @@ static void failures(int rank) {
   if (rank == 2) raise(SIGKILL);
   CHECK(tutti_barrier(group) == TUTTI_PEER_LOST);
   CHECK(strstr(tutti_last_error(), "rank 2") != NULL);
-  tutti_group_destroy(group);
+  shrinks(group, rank);
 }
 
 static void run_rank(int rank) {

@@ -199,6 +199,62 @@ def loss(comm: tutti.Communicator) -> None:
         assert "rank 1" in str(error) and "all_reduce" in str(error), error
 
 
+def new_id(comm: tutti.Communicator) -> bytes:
+    """Of rank 0, on all ranks."""
+    given = tutti.make_id("localhost") if comm.rank == 0 else bytes(128)
+    return bytes(comm.broadcast(np.frombuffer(given, np.uint8).copy()).tobytes())
+
+
+def by_id(comm: tutti.Communicator) -> None:
+    """A group without a store, its parts and theirs."""
+    n, me = comm.size, comm.rank
+    with tutti.Communicator.from_id(new_id(comm), me, n, name="by id", timeout=20) as group:
+        assert (group.rank, group.size, group.store) == (me, n, None)
+        check(group.all_reduce(np.full(2, me + 1)), np.full(2, n * (n + 1) // 2))
+        part = group.split(None if me == 1 else 5, -me)
+        assert (part is None) == (me == 1)
+        if part is not None:
+            assert (part.rank, part.size) == (0 if me == 2 else 1, 2)
+            check(part.broadcast(np.full(2, me)), np.full(2, 2))
+            alone = part.split(me, name="alone")
+            assert alone is not None and alone.size == 1
+            check(alone.all_reduce(np.ones(2)), np.ones(2))
+        refused(lambda: group.split(-1), "a color is 0 or more")
+        refused(group.shrink, "without a store")
+        refused(lambda: group.shrink(bytes(128)), "no id of a group")
+        refused(lambda: group.shrink(b"short"), "no id of a group")
+        refused(lambda: tutti.Communicator.from_id(b"short", me, n), "no id of a group")
+        refused(lambda: tutti.make_id("x" * 81), "address")
+        group.barrier()
+
+
+def shrinks(comm: tutti.Communicator) -> None:
+    """A rank dies; the others go on, by a new id or in the store, and so do those of a part."""
+    me = comm.rank
+    group = tutti.Communicator.from_id(new_id(comm), me, comm.size, timeout=20)
+    part = comm.split(0 if me < 3 else None)
+    second = new_id(comm)
+    comm.barrier()
+    if me == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for broken, rest, id in ((group, [0, 2, 3], second), (comm, [0, 2, 3], None), (part, [0, 2], None)):
+        if broken is None:
+            continue
+        try:
+            while True:
+                broken.all_reduce(np.ones(100))
+        except RuntimeError as error:
+            assert "rank 1" in str(error), error
+        smaller, members = broken.shrink(id, timeout=5)
+        assert (members, smaller.size) == (rest, len(rest)), members
+        check(smaller.all_reduce(np.full(2, me)), np.full(2, sum(rest)))
+        halves = smaller.split(smaller.rank % 2)
+        assert halves is not None
+        check(halves.broadcast(np.full(2, me)), np.full(2, rest[smaller.rank % 2]))
+        smaller.close()
+        broken.close()
+
+
 def again(comm: tutti.Communicator) -> None:
     """Groups beside and after the first, each found by the environment; torchrun's store needs torch."""
     for _ in range(2):

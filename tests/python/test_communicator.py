@@ -171,6 +171,16 @@ def test_a_death_and_a_mismatch() -> None:
     launch(2, "mismatch")
 
 
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_ids_and_parts(hosts: int) -> None:
+    launch(3, "by_id", hosts=hosts)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_what_a_death_leaves_goes_on(hosts: int) -> None:
+    launch(4, "shrinks", dies=1, hosts=hosts)
+
+
 def use_beside_torch(ctx: Context) -> tuple[list[float], list[float], list[str]]:
     """On the ranks of a torch group, on torch's tensors; bfloat16 is none of NumPy's types."""
     with tutti.Communicator.from_group(timeout=20) as comm:

@@ -227,6 +227,34 @@ TEST(SplitGroup, ColorsAndKeysDecideAndPartsSplitAgain) {
   }
 }
 
+// By a new id, of a group that never had a store. Nothing of what they met at is left.
+void shrink_by_a_new_id(int hosts) {
+  const GroupId first = make_group_id(Config{}, "localhost"), second = make_group_id(Config{}, "localhost");
+  const auto errors = test::run_threads(4, [&](int rank) {
+    const auto whole = join_group(first, rank, 4, options_of(rank, hosts));
+    EXPECT_EQ(sum_over(*whole, 1), 4);
+    if (rank == 2) return whole->abort("gone");
+    test::error_of([&] { whole->run(Call{}); });
+    const Error none = test::error_of([&] { shrink_group(*whole, GroupId{}, {}, nullptr); });
+    EXPECT_EQ(none.kind(), ErrorKind::kInvalidArgument) << none.what();
+    std::vector<int> members;
+    const auto smaller = shrink_group(*whole, second, std::chrono::milliseconds(2'000), &members);
+    EXPECT_EQ(members, (std::vector<int>{0, 1, 3}));
+    EXPECT_EQ(smaller->rank(), rank == 3 ? 2 : rank);
+    EXPECT_EQ(sum_over(*smaller, rank), 4);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(4));
+}
+
+TEST(ShrinkGroup, SurvivorsMeetByANewId) {
+  for (const int hosts : {1, 2}) {
+    shrink_by_a_new_id(hosts);  // what the process has once
+    const int before = test::open_descriptors();
+    shrink_by_a_new_id(hosts);
+    EXPECT_EQ(test::open_descriptors(), before);
+  }
+}
+
 // A rank that cannot offer the place at which its part would meet.
 TEST(SplitGroup, OneThatCannotOfferAPlaceIsAnErrorOnAllOfItsPart) {
   const GroupId id = make_group_id(Config{}, "localhost");
