@@ -177,6 +177,7 @@ mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is 
 mutant forming_failures_test '*' src/bootstrap/host_joiner.cc 'who awaits its leader is told nothing' 's/^      throw_if_told(.*/      ;/'
 mutant forming_failures_test '*' src/communicator/topology.cc 'who awaits its host is told nothing' '/^Outcome join_host/,/^}/s/throw_if_told(.*/;/'
 mutant forming_failures_test '*' src/communicator/topology.cc 'a rank leaves its host without a word' 's/if (topology.host != nullptr) topology.host->report(.*/;/'
+mutant communicator_test 'Networks.*' src/communicator/topology.cc 'the last network that both have is taken' 's/ || of_peer != nullptr / /'
 mutant group_id_test 'SplitGroup*' src/communicator/group_id.cc 'a split loses its own failure' 's/^      raise_own();$/      ;/'
 mutant group_id_test 'ShrinkGroup.*' src/communicator/group_id.cc 'the place that survivors met at stays' '/^std::shared_ptr<Communicator> shrink_group/,/^}/s/take_offer(place);/;/'
 mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(\*place, rank, kMaker, error);/;/'

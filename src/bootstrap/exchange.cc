@@ -195,7 +195,7 @@ void throw_if_told(Store& store, std::string_view id, int rank) {
 
 std::vector<std::string> awaited_keys(std::string_view id, int rank) {
   std::vector<std::string> keys;
-  for (const std::string_view topic : {kHostTopic, kTcpTopic, kCudaTopic}) {
+  for (const std::string_view topic : {kHostTopic, kNetworkTopic, kCudaTopic}) {
     keys.push_back(exchange_key(id, topic, rank));
     if (rank == 0) keys.push_back(all_key(id, topic));
   }

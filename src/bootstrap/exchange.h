@@ -26,7 +26,7 @@ class Told : public KnownToAll {
 };
 
 // What all ranks exchange while a group forms; kCudaTopic, the first of a group on GPUs.
-inline constexpr std::string_view kHostTopic = "host", kTcpTopic = "tcp", kCudaTopic = "cuda-settings";
+inline constexpr std::string_view kHostTopic = "host", kNetworkTopic = "networks", kCudaTopic = "cuda-settings";
 
 // Keys of one communicator. Parts are joined with a delimiter and their lengths, so that no two different lists of
 // parts give the same key ("a1","2" and "a","12" cannot meet).

@@ -4,6 +4,7 @@
 #include <bit>
 #include <set>
 
+#include "base/bytes.h"
 #include "base/interruption.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
@@ -12,7 +13,6 @@
 #include "communicator/group_settings.h"
 #include "device/cpu/arena.h"
 #include "transport/shm/shm_transport.h"
-#include "transport/tcp/tcp_transport.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -157,30 +157,65 @@ void raise_if_none(const std::string& address) {
                    address.substr(std::min<std::size_t>(2, address.size())));
 }
 
-void add_tcp(Topology& topology, Store& store, int rank, int size, const std::string& secret,
-             const CommunicatorOptions& options) {
-  tcp::TcpOptions tcp;
-  tcp.rank = rank;
-  tcp.size = size;
-  tcp.communicator = topology.id;
-  tcp.secret = secret;
-  tcp.interface = options.config.interface;
-  tcp.master_address = options.config.master_address;
-  tcp.heartbeat = options.config.heartbeat;
-  tcp.connect_timeout = std::max(tcp.connect_timeout, tcp.silence());
-  tcp.logger = Logger(parse_log_level(options.config.log_level), rank);
-  std::unique_ptr<tcp::TcpTransport> transport;
+// Where a rank is reached by each network: empty where it has none of it.
+std::string card_of(const Topology& topology, const std::vector<std::unique_ptr<NetworkTransport>>& made) {
+  ByteWriter card;
+  card.u8(topology.arenas_mapped ? 1 : 0);  // what all hosts must know of each other travels with the addresses
+  for (const auto& transport : made) card.text(transport != nullptr ? transport->address() : std::string());
+  return std::move(card).str();
+}
+
+// The ranks of other hosts, each by the first network that both have.
+void share_out(Topology& topology, int rank, const std::vector<std::string>& cards,
+               std::vector<std::unique_ptr<NetworkTransport>> made) {
+  std::vector<std::vector<std::string>> addresses(made.size(), std::vector<std::string>(cards.size()));
+  for (std::size_t r = 0; r < cards.size(); ++r) {
+    raise_if_none(cards[r]);
+    ByteReader card(cards[r]);
+    if (card.u8() == 0) topology.arenas_mapped = false;
+    Transport*& of_peer = topology.transport_of_peer[r];
+    for (std::size_t n = 0; n < made.size(); ++n) {
+      const std::string_view address = card.text();
+      if (made[n] == nullptr || address.empty() || of_peer != nullptr || static_cast<int>(r) == rank) continue;
+      of_peer = made[n].get();
+      addresses[n][r] = address;
+    }
+    if (!card.ok()) {
+      throw_error(ErrorKind::kInternal, "what rank " + std::to_string(r) + " said of its networks has come in part");
+    }
+    if (of_peer == nullptr && static_cast<int>(r) != rank) {
+      throw_error(ErrorKind::kUnsupported, "ranks " + std::to_string(rank) + " and " + std::to_string(r) +
+                                               " lie on different hosts and have no network in common");
+    }
+  }
+  for (std::size_t n = 0; n < made.size(); ++n) {
+    if (made[n] == nullptr) continue;
+    made[n]->set_peer_addresses(addresses[n]);
+    topology.owned.push_back(std::move(made[n]));
+  }
+}
+
+void add_networks(Topology& topology, Store& store, int rank, int size, const std::string& secret,
+                  const CommunicatorOptions& options, std::span<const Network> networks) {
+  NetworkOptions wanted;
+  wanted.rank = rank;
+  wanted.size = size;
+  wanted.communicator = topology.id;
+  wanted.secret = secret;
+  wanted.interface = options.config.interface;
+  wanted.master_address = options.config.master_address;
+  wanted.heartbeat = options.config.heartbeat;
+  wanted.logger = Logger(parse_log_level(options.config.log_level), rank);
+  std::vector<std::unique_ptr<NetworkTransport>> made;
   try {
     add_waker(topology, rank);  // before the exchange: what may be missing is missing here
-    transport = tcp::TcpTransport::create(tcp);
+    for (const Network& network : networks) made.push_back(network.create(wanted));
   } catch (const Error& e) {
     const KnownToAll told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
                                         " on host " + host_name() + " cannot make connections: " + e.what());
-    give(store, topology.id, kTcpTopic, rank, size, no_address(told));
+    give(store, topology.id, kNetworkTopic, rank, size, no_address(told));
     throw told;
   }
-  // What all hosts must know of each other travels with the addresses.
-  const char mapped = topology.arenas_mapped ? '1' : '0';
   // A rank that dies now is seen by those of its host only: the others hear it of them.
   const auto watch = [&] {
     for (const int dead : topology.ranks.beside(rank)) {
@@ -189,26 +224,15 @@ void add_tcp(Topology& topology, Store& store, int rank, int size, const std::st
                  "rank " + std::to_string(dead) + " died while group '" + options.name + "' was forming");
     }
   };
-  std::vector<std::string> addresses =
-      exchange(store, topology.id, kTcpTopic, rank, size, mapped + transport->address(), options.timeout, watch);
-  for (std::string& address : addresses) {
-    raise_if_none(address);
-    topology.arenas_mapped = topology.arenas_mapped && address.starts_with('1');
-    address.erase(0, 1);
-  }
-  for (const int r : topology.ranks.beside(rank)) addresses[static_cast<std::size_t>(r)].clear();
-  transport->set_peer_addresses(addresses);
-  for (int r = 0; r < size; ++r) {
-    Transport*& of_peer = topology.transport_of_peer[static_cast<std::size_t>(r)];
-    if (of_peer == nullptr && r != rank) of_peer = transport.get();
-  }
-  topology.owned.push_back(std::move(transport));
+  const std::vector<std::string> cards =
+      exchange(store, topology.id, kNetworkTopic, rank, size, card_of(topology, made), options.timeout, watch);
+  share_out(topology, rank, cards, std::move(made));
 }
 
 }  // namespace
 
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       const PlanFiles& plans, const Tuning& tuning) {
+                       const PlanFiles& plans, const Tuning& tuning, std::span<const Network> networks) {
   Topology topology;
   topology.id = id;
   topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
@@ -259,7 +283,7 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
   if (here == 1) topology.arenas_mapped = process_arena() != nullptr;
   if (!topology.ranks.one_host()) {
     try {
-      add_tcp(topology, store, rank, size, secret, options);
+      add_networks(topology, store, rank, size, secret, options, networks);
     } catch (const std::exception& error) {
       // Ranks of this host may have all addresses, and wait for this one in a call.
       if (topology.host != nullptr) topology.host->report({Status::kAborted, rank}, 0, error.what());

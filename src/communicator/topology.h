@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "algorithm/plan/plan_files.h"
@@ -9,7 +10,7 @@
 #include "base/rank_map.h"
 #include "channel/group_waker.h"
 #include "channel/host_channel.h"
-#include "transport/link.h"
+#include "communicator/networks.h"
 #include "tutti/communicator.h"
 #include "tutti/store.h"
 
@@ -32,6 +33,7 @@ struct Topology {
 // connections and threads.
 // Compares what the choice of algorithms follows from: Error(kMismatch) on all ranks that names what differs.
 Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
-                       const PlanFiles& plans = {}, const Tuning& tuning = {});
+                       const PlanFiles& plans = {}, const Tuning& tuning = {},
+                       std::span<const Network> networks = built_in_networks());
 
 }  // namespace tutti

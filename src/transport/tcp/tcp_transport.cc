@@ -1,5 +1,7 @@
 #include "transport/tcp/tcp_transport.h"
 
+#include <algorithm>
+
 #include "transport/tcp/address.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/member.h"
@@ -9,6 +11,13 @@ namespace tutti::tcp {
 
 std::unique_ptr<TcpTransport> TcpTransport::create(const TcpOptions& options) {
   return std::unique_ptr<TcpTransport>(new TcpTransport(options));
+}
+
+std::unique_ptr<NetworkTransport> create_network(const NetworkOptions& options) {
+  TcpOptions complete;
+  static_cast<NetworkOptions&>(complete) = options;
+  complete.connect_timeout = std::max(complete.connect_timeout, complete.silence());
+  return TcpTransport::create(complete);
 }
 
 TcpTransport::TcpTransport(const TcpOptions& options) {

@@ -27,46 +27,34 @@
 #include <string_view>
 #include <vector>
 
-#include "base/log.h"
-#include "transport/link.h"
+#include "transport/network.h"
 
 namespace tutti::tcp {
 
 class Endpoint;
 struct Member;
 
-struct TcpOptions {
-  int rank = 0;
-  int size = 1;
-  std::string communicator;                  // its id, which both ends of a link prove to mean
-  std::string secret;                        // equal on all ranks
-  std::string interface;                     // TUTTI_SOCKET_IFNAME; empty: chosen by the route to `master_address`
-  std::string master_address;                // MASTER_ADDR, may be empty
-  std::chrono::milliseconds heartbeat{500};  // how often connections are looked at
+struct TcpOptions : NetworkOptions {
   std::chrono::milliseconds handshake_timeout{5'000};  // for a connection to prove itself
   std::chrono::milliseconds connect_timeout{10'000};   // for a peer's host to answer at all
   std::chrono::milliseconds longest_linger{60'000};    // for a peer to take what was sent to it before the end
   std::chrono::milliseconds longest_end{2'000};        // the same, once no group is left here: the process may end
   int most_strangers = 64;                             // connections that have not proved themselves
   std::uint64_t window = std::uint64_t{4} << 20;       // bytes a link may have under way, unread; equal on all ranks
-  Logger logger;
 
   // How long a host may say nothing before it is out of reach.
   std::chrono::milliseconds silence() const noexcept { return 6 * heartbeat; }
 };
 
-class TcpTransport final : public Transport {
+class TcpTransport final : public NetworkTransport {
  public:
   // Listens. Throws Error(kInvalidArgument) for an unknown interface, Error(kExhausted) when the system refuses.
   static std::unique_ptr<TcpTransport> create(const TcpOptions& options);
   ~TcpTransport() override;
 
-  // Where this rank listens, as an opaque blob that the communicator gives to all ranks.
-  const std::string& address() const noexcept { return address_; }
-
-  // What all ranks gave, in rank order; an empty blob is a rank that this transport does not serve. Dialing begins
-  // only after it; connections are accepted before. Throws Error(kInvalidArgument) for what is no address.
-  void set_peer_addresses(const std::vector<std::string>& addresses);
+  const std::string& address() const noexcept override { return address_; }
+  // Connections are accepted before.
+  void set_peer_addresses(const std::vector<std::string>& addresses) override;
 
   std::string_view name() const noexcept override { return "tcp"; }
   Link* link(int peer) noexcept override;
@@ -85,5 +73,8 @@ class TcpTransport final : public Transport {
   std::unique_ptr<Member> member_;
   std::string address_;
 };
+
+// With what is left open chosen.
+std::unique_ptr<NetworkTransport> create_network(const NetworkOptions& options);
 
 }  // namespace tutti::tcp
