@@ -215,9 +215,10 @@ std::string machine_id() {
   if (hint.starts_with("unknown") || hint.starts_with('/') || hint.ends_with("/0")) return {};
   const auto addresses = own_addresses();
   if (!addresses) return {};
-  std::string all;
+  std::string all = hint + "/";
   for (const std::string& address : *addresses) all += std::to_string(address.size()) + ":" + address;
-  return hint + "/" + hexadecimal(hmac_sha256("", all));
+  const Digest digest = sha256(all);
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
 }  // namespace tutti

@@ -48,8 +48,8 @@ std::string host_name();
 // may be shared, never a proof.
 std::string host_hint();
 
-// Equal only in one network namespace of one machine: the hint, and a digest of the addresses there, for machines that
-// were cloned while they ran have one boot id. Empty where one of them is not known.
+// Equal only in one network namespace of one machine: a digest, in bytes, of the hint and of the addresses there, for
+// machines that were cloned while they ran have one boot id. Empty where one of them is not known.
 std::string machine_id();
 
 }  // namespace tutti

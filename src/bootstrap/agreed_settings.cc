@@ -8,6 +8,9 @@
 namespace tutti {
 namespace {
 
+constexpr std::uint8_t kOptional = 1;
+constexpr std::uint8_t kShownAsCompared = 2;  // one text is both
+
 // Of one setting, which the ranks have differently; else empty.
 std::string difference_in(const std::vector<AgreedSettings>& of_ranks, std::size_t setting) {
   const AgreedSetting& first = of_ranks.front()[setting];
@@ -37,7 +40,12 @@ AgreedSetting version_setting() { return {"the version of Tutti", TUTTI_VERSION,
 
 void write_settings(ByteWriter& out, const AgreedSettings& settings) {
   out.u32(static_cast<std::uint32_t>(settings.size()));
-  for (const AgreedSetting& s : settings) out.text(s.name).text(s.value).text(s.compared).u8(s.optional ? 1 : 0);
+  for (const AgreedSetting& s : settings) {
+    const bool one = s.value == s.compared;
+    const unsigned flags = (s.optional ? kOptional : 0u) | (one ? kShownAsCompared : 0u);
+    out.text(s.name).text(s.compared).u8(static_cast<std::uint8_t>(flags));
+    if (!one) out.text(s.value);
+  }
 }
 
 AgreedSettings read_settings(ByteReader& in) {
@@ -46,9 +54,10 @@ AgreedSettings read_settings(ByteReader& in) {
   for (std::uint32_t i = 0; i < count && in.ok(); ++i) {
     AgreedSetting& s = settings.emplace_back();
     s.name = in.text();
-    s.value = in.text();
     s.compared = in.text();
-    s.optional = in.u8() != 0;
+    const std::uint8_t flags = in.u8();
+    s.optional = (flags & kOptional) != 0;
+    s.value = (flags & kShownAsCompared) != 0 ? s.compared : in.text();
   }
   return settings;
 }

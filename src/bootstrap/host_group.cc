@@ -190,8 +190,9 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   Deadline deadline = Deadline::after(request.timeout);
   deadline.remaining_ns();  // the clock starts here
   // Every rank listens before the exchange, since only after it is known who leads: so nobody has to ask again.
+  // The socket's name is 128 bits of chance: no stranger listens there first.
   HostCard own{hint_of(request),
-               "tutti-" + random_secret(),
+               "tutti-" + random_secret().substr(0, 32),
                random_nonce(),
                request.segment_bytes(request.size),
                {},

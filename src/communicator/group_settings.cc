@@ -16,7 +16,9 @@ AgreedSetting plan_setting(const std::string& path, std::uint32_t identity) {
 }
 
 AgreedSetting tuning_setting(const std::string& path, std::uint64_t identity) {
-  return {"the tuning table (TUTTI_TUNING_PATH)", identity == 0 ? "none" : path, hexadecimal(identity), true};
+  const char* const name = "the tuning table (TUTTI_TUNING_PATH)";
+  if (identity == 0) return {name, "none", "none", true};
+  return {name, path, hexadecimal(identity), true};
 }
 
 std::string not_used(const std::string& group, const std::string& differences) {

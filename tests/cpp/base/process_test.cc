@@ -121,7 +121,7 @@ TEST(Process, MachinesWithOtherAddressesDiffer) {
     address.sin_addr.s_addr = ::htonl(0x0A000001);
     std::memcpy(&request.ifr_addr, &address, sizeof address);
     if (::ioctl(socket.get(), SIOCSIFADDR, &request) != 0) return kNotAllowed;
-    if (before.empty() || !before.starts_with(hint)) return 1;
+    if (before.empty()) return 1;
     return host_hint() == hint && machine_id() != before ? 0 : 2;
   });
   if (code == kNotAllowed) GTEST_SKIP() << "a network namespace needs root here";

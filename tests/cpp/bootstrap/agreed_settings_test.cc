@@ -44,12 +44,22 @@ TEST(AgreedSettings, AnotherVersionIsNamed) {
 }
 
 TEST(AgreedSettings, TravelWhole) {
-  const AgreedSettings sent = settings("a", "");
+  AgreedSettings sent = settings("a", "");
+  sent.push_back({"SHOWN", "4194304 (chosen)", "4194304"});
   ByteWriter out;
   write_settings(out, sent);
   ByteReader in(out.str());
   EXPECT_EQ(read_settings(in), sent);
   EXPECT_TRUE(in.done());
+}
+
+// A value that is compared as it is shown: every rank's card has a handful of them, and all ranks read all cards.
+TEST(AgreedSettings, OneTextTravelsOnce) {
+  const std::string text(100, 'x');
+  ByteWriter once, twice;
+  write_settings(once, {{"NAME", text, text}});
+  write_settings(twice, {{"NAME", text, std::string(100, 'y')}});
+  EXPECT_GE(twice.str().size(), once.str().size() + text.size());
 }
 
 }  // namespace
