@@ -126,24 +126,26 @@ std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std:
     each_peer([&](std::size_t i, int peer) { messages.post(false, peer, tag, &heads[i], sizeof heads[i]); });
     wait(*group, messages, topic, deadline);
   }
-  heads[static_cast<std::size_t>(rank())] = own;
   std::vector<std::string> blobs(members_.size());
-  Messages messages(*group);
-  const std::uint64_t tag = tag_of(topic, "rest");
-  std::string mine(blob);
-  for (std::size_t i = 0; i < blobs.size(); ++i) {
+  each_peer([&](std::size_t i, int peer) {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 32;  // bounds what a rank believes of another
-    if (heads[i].bytes > kMost) throw_error(ErrorKind::kInternal, "a rank gives too much for '" + id() + "'");
+    if (heads[i].bytes > kMost) {
+      throw_error(ErrorKind::kInternal, "rank " + std::to_string(peer) + " says that it gives " +
+                                            std::to_string(heads[i].bytes) + " bytes for " + what(*group) +
+                                            ": use one version on all ranks");
+    }
     blobs[i].assign(heads[i].first.data(), std::min<std::size_t>(heads[i].bytes, kFirst));
     blobs[i].resize(heads[i].bytes);
-  }
+  });
+  std::string& mine = blobs[static_cast<std::size_t>(rank())] = blob;
+  Messages messages(*group);
+  const std::uint64_t tag = tag_of(topic, "rest");
   each_peer([&](std::size_t, int peer) {
     if (mine.size() > kFirst) messages.post(true, peer, tag, mine.data() + kFirst, mine.size() - kFirst);
   });
   each_peer([&](std::size_t i, int peer) {
     if (blobs[i].size() > kFirst) messages.post(false, peer, tag, blobs[i].data() + kFirst, blobs[i].size() - kFirst);
   });
-  blobs[static_cast<std::size_t>(rank())] = mine;
   wait(*group, messages, topic, deadline);
   return blobs;
 }
