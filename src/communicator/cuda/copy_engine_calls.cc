@@ -25,7 +25,7 @@ bool CudaCommunicatorImpl::run_by_copy_engines(const Call& call, const DirectPla
   const bool reduce = call.collective == Collective::kAllReduce;
   const int blocks = reduce ? direct_blocks() : 1;
   const CallRecord record = next_record(call, choice_of(place, blocks, DirectWay::kFirstMeeting));
-  if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
+  registrations_.remember(record.hash, place);
   if (reduce) {
     DirectArgs args = plan_reduce_half(call, rank_, size_, blocks, inputs, outputs, record.hash);
     launch(direct_kernel(Collective::kReduceScatter, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers, args,

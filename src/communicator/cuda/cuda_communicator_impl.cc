@@ -121,6 +121,10 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const 
 }
 
 CudaCommunicatorImpl::~CudaCommunicatorImpl() {
+  {
+    const std::lock_guard lock(life_->mutex);
+    life_->over = true;
+  }
   finish();  // kernels under way read this rank's memory: their waits are bounded, so this is
   QuietDevice::of_process().remove(&quiet_);
   // Graphs may keep the plans, but nothing of the program's.
@@ -355,8 +359,9 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& na
     const std::lock_guard lock(mutex_);
     copy_streams_.prepare(rank_);
   }
-  const auto forget = [this, alive = std::weak_ptr(alive_)](const CudaMemoryImpl& freed) {
-    if (alive.expired()) return;
+  const auto forget = [this, life = life_](const CudaMemoryImpl& freed) {
+    const std::lock_guard here(life->mutex);
+    if (life->over) return;
     const std::lock_guard lock(mutex_);
     registrations_.remove(freed);
   };

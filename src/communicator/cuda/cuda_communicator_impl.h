@@ -183,7 +183,12 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   CallBoard board_;
   mutable CallLog log_;
   Registrations registrations_;
-  const std::shared_ptr<const int> alive_ = std::make_shared<int>();  // for memory that goes later than it should
+  // For memory that goes later than it should.
+  struct Life {
+    std::mutex mutex;  // guards the flag, and is held while such memory uses the communicator; before mutex_
+    bool over = false;
+  };
+  const std::shared_ptr<Life> life_ = std::make_shared<Life>();
 
   mutable std::mutex mutex_;
   TunedCalls tuned_calls_;              // const after the constructor

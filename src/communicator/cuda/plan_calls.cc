@@ -32,7 +32,8 @@ void CudaCommunicatorImpl::prepare(const UserAlgorithmPtr& algorithm) {
   admit({algorithm}, false);
 }
 
-// Not under the mutex while it waits for other ranks: their messages to this one may have to go on.
+// Not under the mutex while it waits for other ranks, or loads kernels, which may wait for those that wait for ranks:
+// their messages to this one may have to go on.
 std::vector<std::uint64_t> CudaCommunicatorImpl::admit(const std::vector<UserAlgorithmPtr>& algorithms, bool chooses) {
   if (size_ == 1) return {};
   const DeviceGuard guard(group_->device());
@@ -42,6 +43,7 @@ std::vector<std::uint64_t> CudaCommunicatorImpl::admit(const std::vector<UserAlg
   const std::string name = "plans/" + std::to_string(offers_++);
   PlanOffer offer(algorithms, plans_ != nullptr ? &plans_->table() : nullptr, offering(), chooses);
   lock.unlock();
+  offer.try_new();
   offer.agree(group_->all_gather(name, offer.text()));
   std::vector<std::unique_ptr<TablePlan>> plans = offer.take_new();
   for (const auto& plan : plans) {

@@ -88,7 +88,7 @@ struct Offered {
 
 PlanOffer::PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table,
                      const OfferingRank& offering, bool chooses)
-    : rank_(offering.rank), size_(offering.size), chooses_(chooses) {
+    : offering_(offering), rank_(offering.rank), size_(offering.size), chooses_(chooses) {
   for (const UserAlgorithmPtr& algorithm : algorithms) {
     if (!runs_on_gpus(*algorithm) || !algorithm->collective() || !is_for_ranks(algorithm->limits(), size_, 1)) continue;
     const std::uint64_t identity = algorithm->identity();
@@ -98,18 +98,21 @@ PlanOffer::PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const Plan
     if (twice || (table != nullptr && table->find(identity) != nullptr)) continue;
     new_.push_back(entry_of(*algorithm, size_));
   }
+}
+
+void PlanOffer::try_new() {
   const std::size_t each =
       std::min(kMostBytes, kMostBytesTogether / std::max<std::size_t>(1, new_.size()) / 4096 * 4096);
   for (const auto& plan : new_) {
     try {
-      try_new(*plan, offering, each);
+      try_one(*plan, each);
     } catch (const Error& error) {
       plan->unfit = std::string(error.what()).substr(0, kMostReason);
     }
   }
 }
 
-void PlanOffer::try_new(TablePlan& plan, const OfferingRank& offering, std::size_t most_bytes) const {
+void PlanOffer::try_one(TablePlan& plan, std::size_t most_bytes) const {
   if (plan.kernel) {
     if (plan.kernel->scratch_bytes > most_bytes) {
       throw_error(ErrorKind::kUnsupported, "kernel \"" + std::string(plan.short_name()) + "\" wants " +
@@ -117,10 +120,10 @@ void PlanOffer::try_new(TablePlan& plan, const OfferingRank& offering, std::size
                                                " bytes of scratch, and an algorithm has at most " +
                                                std::to_string(most_bytes));
     }
-    plan.kernel_code = offering.load_kernel(*plan.kernel);
+    plan.kernel_code = offering_.load_kernel(*plan.kernel);
     return;
   }
-  const PlanRoom room = offering.room_for(executor::DevicePlan::threads_of(*plan.plan));
+  const PlanRoom room = offering_.room_for(executor::DevicePlan::threads_of(*plan.plan));
   const executor::DeviceLimits limits{room.blocks, most_bytes, room.why};
   plan.device = std::make_shared<executor::DevicePlan>(plan.plan, rank_, limits);
 }

@@ -66,12 +66,14 @@ struct OfferingRank {
 
 class PlanOffer {
  public:
-  // Tries those that `table` (null: none) has not got, each with its part of the memory that plans have together. Left
-  // out is what GPUs cannot run, and what is for other numbers of ranks. `chooses`: a function chooses among them.
+  // New are those that `table` (null: none) has not got. Left out is what GPUs cannot run, and what is for other
+  // numbers of ranks. `chooses`: a function chooses among them.
   PlanOffer(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, const OfferingRank& offering,
             bool chooses);
 
-  // For the other ranks.
+  // Tries the new ones, each with its part of the memory that plans have together: compiles and loads kernels.
+  void try_new();
+  // For the other ranks, after try_new().
   std::string text() const;
   // `texts`: all ranks'. Throws an Error (kMismatch) that all ranks throw, if they offer different algorithms.
   void agree(const std::vector<std::string>& texts);
@@ -82,8 +84,9 @@ class PlanOffer {
   const std::vector<std::uint64_t>& identities() const noexcept { return identities_; }
 
  private:
-  void try_new(TablePlan& plan, const OfferingRank& offering, std::size_t most_bytes) const;
+  void try_one(TablePlan& plan, std::size_t most_bytes) const;
 
+  OfferingRank offering_;
   const int rank_, size_;
   const bool chooses_;
   std::vector<std::uint64_t> identities_;

@@ -38,7 +38,7 @@ bool CudaCommunicatorImpl::run_direct_kernel(const Call& call, const DirectPlace
                                              std::byte* const* outputs, cudaStream_t stream) {
   const int blocks = direct_blocks();
   const CallRecord record = next_record(call, choice_of(place, blocks, DirectWay::kKernel));
-  if (place.input.range != 0 || place.output.range != 0) registrations_.remember(record.hash, place);
+  registrations_.remember(record.hash, place);
   DirectArgs args = make_direct(call, size_, blocks, inputs, outputs, record.hash);
   const Launched how = launch(direct_kernel(call.collective, reducer_of(call.dtype, call.op)), blocks, kDirectWorkers,
                               args, Lane::kCollectives, stream);

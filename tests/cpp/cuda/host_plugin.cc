@@ -112,6 +112,7 @@ class PluginCommunicator final : public test::OnHost<test::BareCommunicator> {
     std::vector<UserAlgorithmPtr> algorithms;
     for (const PlanFile& file : tuning.plans) algorithms.push_back(plan_algorithm(file));
     cuda::PlanOffer offer(algorithms, nullptr, {rank(), size(), [](int) { return cuda::PlanRoom{64, ""}; }, {}}, false);
+    offer.try_new();
     offer.agree(bootstrap.all_gather("plans", offer.text(), std::chrono::minutes(1)));
     table_.add(offer.take_new());
     std::vector<const cuda::TablePlan*> plans;

@@ -41,6 +41,13 @@ CallShape sum_of(std::size_t bytes) {
   return shape;
 }
 
+PlanOffer tried(const std::vector<UserAlgorithmPtr>& algorithms, const PlanTable* table, const OfferingRank& rank,
+                bool chooses) {
+  PlanOffer offer(algorithms, table, rank, chooses);
+  offer.try_new();
+  return offer;
+}
+
 // The tables of both ranks after they have offered the same.
 struct Tables {
   PlanTable tables[kSize];
@@ -49,7 +56,7 @@ struct Tables {
     std::vector<PlanOffer> offers;
     std::vector<std::string> texts;
     for (int r = 0; r < kSize; ++r) {
-      offers.emplace_back(algorithms, &tables[r], offering(r), chooses);
+      offers.emplace_back(algorithms, &tables[r], offering(r), chooses).try_new();
       texts.push_back(offers.back().text());
     }
     for (int r = 0; r < kSize; ++r) {
@@ -160,15 +167,15 @@ TEST(PlanTable, ThePlanOfAFileIsTheOneThatAProgramGives) {
   EXPECT_EQ(again->identity(), ring->identity());
   Tables both;
   both.offer({ring});
-  EXPECT_EQ(PlanOffer({again}, &both.tables[0], offering(0), false).take_new().size(), 0U);
+  EXPECT_EQ(tried({again}, &both.tables[0], offering(0), false).take_new().size(), 0U);
 }
 
 TEST(PlanTable, RanksThatOfferOthersAllRaise) {
   const auto ring = made(plan::ring_all_reduce(kSize), "ring"), other = made(plan::two_step_all_reduce(kSize), "other");
   const auto text_of = [&](const std::vector<UserAlgorithmPtr>& list, bool chooses) {
-    return PlanOffer(list, nullptr, offering(1), chooses).text();
+    return tried(list, nullptr, offering(1), chooses).text();
   };
-  PlanOffer mine({ring}, nullptr, offering(0), false);
+  PlanOffer mine = tried({ring}, nullptr, offering(0), false);
   const Error named = error_of([&] { mine.agree({mine.text(), text_of({other}, false)}); });
   EXPECT_EQ(named.kind(), ErrorKind::kMismatch);
   EXPECT_NE(std::string(named.what()).find("rank 0 ring ("), std::string::npos) << named.what();
@@ -182,7 +189,8 @@ TEST(PlanTable, RanksThatOfferOthersAllRaise) {
 // Of what one rank alone cannot place, the others are told, and leave it too.
 TEST(PlanTable, WhatOneRankCannotRunNoneDoes) {
   const auto two_step = made(plan::two_step_all_reduce(kSize), "two_step");
-  PlanOffer here({two_step}, nullptr, offering(0), false), there({two_step}, nullptr, offering(1, 1), false);
+  PlanOffer here = tried({two_step}, nullptr, offering(0), false),
+            there = tried({two_step}, nullptr, offering(1, 1), false);
   const std::vector<std::string> texts{here.text(), there.text()};
   here.agree(texts);
   there.agree(texts);
@@ -207,13 +215,13 @@ TEST(PlanTable, ManyPlansTogetherHaveABound) {
   std::vector<UserAlgorithmPtr> many;
   for (int i = 0; i < 40; ++i) many.push_back(made(plan::ring_all_reduce(kSize), "ring" + std::to_string(i)));
   std::size_t total = 0;
-  for (const auto& plan : PlanOffer(many, nullptr, offering(0), false).take_new()) {
+  for (const auto& plan : tried(many, nullptr, offering(0), false).take_new()) {
     ASSERT_NE(plan->device, nullptr) << plan->unfit;
     total += plan->device->memory_bytes();
   }
   EXPECT_LE(total, std::size_t{256} << 20);
   EXPECT_GT(total, std::size_t{200} << 20);
-  const auto alone = PlanOffer({many.front()}, nullptr, offering(0), false).take_new();
+  const auto alone = tried({many.front()}, nullptr, offering(0), false).take_new();
   EXPECT_GT(alone.front()->device->memory_bytes(), std::size_t{12} << 20);
 }
 
@@ -260,7 +268,7 @@ TEST(PlanTable, KernelsServeCallsAsPlansDo) {
       ++compiled;
       return std::make_shared<const LoadedCode>();
     };
-    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel, ring}, &tables[r], rank, false);
+    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel, ring}, &tables[r], rank, false).try_new();
     texts.push_back(offers.back().text());
   }
   EXPECT_EQ(compiled, kSize);
@@ -293,7 +301,7 @@ TEST(PlanTable, AKernelThatOneRankCannotCompileIsUnfitForAll) {
       if (r == 1) throw_error(ErrorKind::kUnsupported, "own.cu(7): error: no such thing" + std::string(100'000, '.'));
       return std::make_shared<const LoadedCode>();
     };
-    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel, greedy}, nullptr, rank, false);
+    offers.emplace_back(std::vector<UserAlgorithmPtr>{kernel, greedy}, nullptr, rank, false).try_new();
     texts.push_back(offers.back().text());
     EXPECT_LT(texts.back().size(), 10'000u);
   }
@@ -333,7 +341,7 @@ TEST(PlanRoom, IsAskedForThePlansThreads) {
   const auto narrow_plan = made(narrow, "narrow"), wide_plan = made(wide, "wide");
   OfferingRank small = offering(0);
   small.room_for = [](int workers) { return room_of(2, workers == 64 ? 5 : 1, workers, 1, kMostPlanBlocks); };
-  PlanOffer offer({narrow_plan, wide_plan}, nullptr, small, false);
+  PlanOffer offer = tried({narrow_plan, wide_plan}, nullptr, small, false);
   const auto plans = offer.take_new();
   EXPECT_EQ(plans[0]->unfit, "");
   EXPECT_EQ(plans[1]->unfit,

@@ -44,6 +44,7 @@ struct WithRing {
     plan.name = "ring";
     const UserAlgorithmPtr algorithm = plan_algorithm(plan::write_plan(plan), "ring.json");
     PlanOffer offer({algorithm}, nullptr, {0, kSize, [](int) { return PlanRoom{64, ""}; }, {}}, false);
+    offer.try_new();
     offer.agree({offer.text(), offer.text()});
     table.add(offer.take_new());
     ring = table.find(algorithm->identity());
