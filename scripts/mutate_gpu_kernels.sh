@@ -165,7 +165,7 @@ mutant "begun before all ranks make the call" $own 's/const bool agreed = call.c
 mutant "signals of earlier calls" $own 's/number_ << kSignalBits | ++/++/' '*'
 mutant "packets of earlier calls" $own 's/flag_ = static_cast.*/flag_ = 1;/' '*'
 mutant "a flag that is zero" $own 's/number_ % 0xffffffffu) + 1/number_)/' '*'
-mutant "a call that its first block ends" $own 's/if (count_up(.*) return;/if (count_up(\&args_.state->ended) != 0) return;/' '*'
+mutant "a call that its first block ends" $own 's/if (device::fetch_add_relaxed(.*/if (device::fetch_add_relaxed(\&args_.state->ended) != 0) return;/' '*'
 mutant "a signal before the block has written" $own '/void signal(int peer) {/,/}/s/sync();/;/' '*'
 mutant "a barrier before the block has written" $own '/bool barrier() {/,/}/s/sync();/;/' '*'
 mutant "a wait of one lane" $own '/bool wait(int peer) {/,/^  }/s/!team_.any_worker(failed_)/!failed_/' '*'

@@ -76,14 +76,20 @@ def test_a_kernel_is_known_by_all_that_its_compilers_read(cache: Path, tmp_path:
     assert identity("", "-DMORE=1") != first and identity("") == first
 
 
-def test_a_kernel_s_source_goes_with_its_headers(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_kernel_s_source_goes_with_its_headers(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "own.cuh").write_text('#include "deep.cuh"\n#include <elsewhere.cuh>\n')
     (tmp_path / "sub" / "deep.cuh").write_text("// deep\n")
     (tmp_path / "far").mkdir()
-    (tmp_path / "far" / "elsewhere.cuh").write_text("// far\n")
+    (tmp_path / "far" / "elsewhere.cuh").write_text("#include <more/of.cuh>\n")
+    (tmp_path / "far" / "more").mkdir()
+    (tmp_path / "far" / "more" / "of.cuh").write_text("// far\n")
     file = source(tmp_path, '#include <tutti/native_kernel.cuh>\n#include <cstring>\n#include "sub/own.cuh"\n')
-    options = ["-I", str(tmp_path / "far"), "-DA=1", "-U", "B", "-O1"]
+    options = ["-I", "far" if relative else str(tmp_path / "far"), "-DA=1", "-U", "B", "-O1"]
     command = [*native._compiler(), *native._OPTIONS, f"-I{tutti.get_include()}", *options]
     name, text, headers, macros = native._kernel_source(command, file, options)
     assert name == str(file) and text == file.read_text() and macros == ["-DA=1", "-UB"]
@@ -92,8 +98,11 @@ def test_a_kernel_s_source_goes_with_its_headers(cache: Path, tmp_path: Path) ->
         "sub/deep.cuh": "// deep\n",
         "deep.cuh": "// deep\n",
         "own.cuh": (tmp_path / "sub" / "own.cuh").read_text(),
-        "far/elsewhere.cuh": "// far\n",
-        "elsewhere.cuh": "// far\n",
+        "far/elsewhere.cuh": "#include <more/of.cuh>\n",
+        "elsewhere.cuh": "#include <more/of.cuh>\n",
+        "far/more/of.cuh": "// far\n",
+        "more/of.cuh": "// far\n",
+        "of.cuh": "// far\n",
     }
     (tmp_path / "far" / "elsewhere.cuh").write_text('#include "deep.cuh"\n')
     (tmp_path / "far" / "deep.cuh").write_text("// another\n")

@@ -62,6 +62,15 @@ struct alignas(16) Pair64 {
   std::uint64_t lo, hi;
 };
 
+// Adds 1; returns what was there. Of one device's threads.
+TUTTI_DEVICE std::uint64_t fetch_add_relaxed(std::uint64_t* p) {
+#if defined(__CUDA_ARCH__)
+  return atomicAdd(reinterpret_cast<unsigned long long*>(p), 1ULL);
+#else
+  return std::atomic_ref<std::uint64_t>(*p).fetch_add(1, std::memory_order_relaxed);
+#endif
+}
+
 // Relaxed: the two halves of 8 bytes are atomic each, nothing is said about both together.
 TUTTI_DEVICE Pair64 load_relaxed(const Pair64* p) {
 #if defined(__CUDA_ARCH__)

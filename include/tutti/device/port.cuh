@@ -49,17 +49,6 @@ TUTTI_DEVICE std::uint64_t pack_commit(const PortRequest& r, std::uint64_t parit
          static_cast<std::uint64_t>(r.to_memory) << 20 | r.from_memory;
 }
 
-namespace detail {
-// Adds 1; returns what was there. Relaxed: all that it orders is who gets which position.
-TUTTI_DEVICE std::uint64_t claim(std::uint64_t* head) {
-#if defined(__CUDA_ARCH__)
-  return atomicAdd(reinterpret_cast<unsigned long long*>(head), 1ULL);
-#else
-  return std::atomic_ref<std::uint64_t>(*head).fetch_add(1, std::memory_order_relaxed);
-#endif
-}
-}  // namespace detail
-
 // The writing side of the ring, for any number of threads of one device.
 struct PortFifo {
   PortSlot* slots = nullptr;            // pinned host memory, `size` of them
@@ -71,7 +60,7 @@ struct PortFifo {
   // Called by one thread of a team. Gives the request's position. False: the ring stayed full until the wait had to
   // end.
   TUTTI_DEVICE bool push(const Control& control, const PortRequest& request, std::uint64_t& position) const {
-    position = detail::claim(head);
+    position = fetch_add_relaxed(head);  // relaxed: all that it orders is who gets which position
     // acquire, here and below: pairs with the release of the tail (through known_tail's own), so that the proxy has
     // read the slot before it is written again.
     if (position >= load_acquire(known_tail) + size) {

@@ -136,7 +136,7 @@ _KernelSource = tuple[str, str, dict[str, str], list[str]]
 
 
 def _kernel_source(command: list[str], source: Path, options: Sequence[str]) -> _KernelSource:
-    folders = [source.parent]
+    folders = [source.parent.absolute()]
     macros = []
     words = iter(options)
     for word in words:
@@ -165,9 +165,9 @@ def _kernel_source(command: list[str], source: Path, options: Sequence[str]) -> 
 def _own_headers(command: list[str], source: Path) -> list[Path]:
     """What the file includes that is neither Tutti's nor the system's."""
     rule = _run([*_preprocess(command), "-MM", "-MT", "x", str(source)]).decode(errors="replace")
-    files = [Path(os.path.normpath(file)) for file in shlex.split(rule.replace("\\\n", " "))[1:]]
-    tuttis = Path(get_include())
-    return [file for file in files if file != source and not file.is_relative_to(tuttis)]
+    files = [Path(os.path.abspath(file)) for file in shlex.split(rule.replace("\\\n", " "))[1:]]
+    own, tuttis = Path(os.path.abspath(source)), Path(get_include())
+    return [file for file in files if file != own and not file.is_relative_to(tuttis)]
 
 
 @cache

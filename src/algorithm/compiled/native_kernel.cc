@@ -4,6 +4,7 @@
 
 #include "algorithm/compiled/kernel_store.h"
 #include "algorithm/compiled/nvrtc.h"
+#include "base/bytes.h"
 #include "base/collective_traits.h"
 
 namespace tutti {
@@ -55,11 +56,12 @@ std::string compile_native(const KernelAlgorithm& kernel, const std::string& arc
                            const std::string& cache_folder, const std::string& nvrtc) {
   const Nvrtc compiler = Nvrtc::load(nvrtc);
   const std::string text = native_text(kernel);
-  std::string all = text;
-  for (const auto& [name, content] : kernel.source->headers) all += "\n" + name + "\n" + content;
-  for (const std::string& option : kernel.source->options) all += "\n" + option;
+  ByteWriter all;  // each text framed: no two sources are alike here
+  all.text(text).u32(static_cast<std::uint32_t>(kernel.source->headers.size()));
+  for (const auto& [name, content] : kernel.source->headers) all.text(name).text(content);
+  for (const std::string& option : kernel.source->options) all.text(option);
   const KernelStore store(cache_folder);
-  const std::string key = KernelStore::key(all, architecture, compiler.version());
+  const std::string key = KernelStore::key(all.str(), architecture, compiler.version());
   if (std::optional<std::string> kept = store.find(key)) return *std::move(kept);
   std::string cubin = compiler.compile(text, architecture, kernel.source.get()).cubin;
   store.keep(key, cubin);

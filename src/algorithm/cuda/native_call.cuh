@@ -23,16 +23,6 @@
 
 namespace tutti::cuda {
 
-// The counter before it goes up by one.
-TUTTI_DEVICE std::uint64_t count_up(std::uint64_t* counter) {
-#if defined(__CUDA_ARCH__)
-  return atomicAdd(reinterpret_cast<unsigned long long*>(counter), 1ULL);
-#else
-  // relaxed: what it counts is ordered by the ends of the blocks' threads and the next launch.
-  return std::atomic_ref<std::uint64_t>(*counter).fetch_add(1, std::memory_order_relaxed);
-#endif
-}
-
 // R: as of executor::PlanBlock.
 template <class R, class Team>
 class KernelTeam {
@@ -94,7 +84,11 @@ class KernelTeam {
       executor::store_any(to + at, executor::load_any(from + at, bytes - at), bytes - at);
     }
   }
-  TUTTI_DEVICE void reduce(std::byte* to, const std::byte* const* from, int sources, std::uint64_t bytes) const {
+  TUTTI_DEVICE void reduce(std::byte* to, const std::byte* const* from, int sources, std::uint64_t bytes) {
+    if (sources > kMost) {
+      refused_ = true;
+      return;
+    }
     for (std::uint64_t at = first(); at < bytes; at += stride()) {
       Vec16 v[kMost];
       TUTTI_UNROLL
@@ -141,8 +135,8 @@ class KernelTeam {
       const int count = executor::packets_in(bytes - i);
       Vec16 v[kMost];
       const Vec16 mine = executor::load_any(own + i, bytes - i);
-      device::Awaited awaited = call_.awaited(rank());
-      failed_ = !wait_for_any(awaited, [&] {
+      device::Awaited awaited = call_.awaited(rank());  // for whom, the look says
+      failed_ = !device::wait_until(world_.control, awaited, [&] {
         bool all = true;
         TUTTI_UNROLL
         for (int r = 0; r < kMost; ++r) {
@@ -163,7 +157,10 @@ class KernelTeam {
     return !team_.any_worker(failed_);
   }
 
-  // The program's code has returned, on all workers. `done`: what it returned.
+  // It asked for what cannot be; on all workers alike.
+  TUTTI_DEVICE bool refused() const { return refused_; }
+
+  // The program's code has returned, on all workers. `done`: what it returned, and nothing was refused.
   TUTTI_DEVICE void finish(bool done) {
     sync();
     if (team_.worker() != 0) return;
@@ -172,7 +169,8 @@ class KernelTeam {
       device::fail(world_.control, device::pack_poison(device::FailureCode::kGaveUp, rank(), rank()),
                    call_.awaited(rank()), 0);
     }
-    if (count_up(&args_.state->ended) + 1 != static_cast<std::uint64_t>(blocks())) return;
+    // relaxed: what it counts is ordered by the ends of the blocks' threads and the next launch.
+    if (device::fetch_add_relaxed(&args_.state->ended) + 1 != static_cast<std::uint64_t>(blocks())) return;
     device::store_relaxed(&args_.state->ended, std::uint64_t{0});
     device::store_relaxed(&args_.state->calls, number_);
   }
@@ -205,18 +203,6 @@ class KernelTeam {
     // acquire: pairs with the release in raise(); the barrier after it passes it on to the block's other threads.
     static_cast<void>(device::load_acquire(at));
   }
-  // wait_until(), where `ready` says for whom.
-  template <class Ready>
-  TUTTI_DEVICE bool wait_for_any(const device::Awaited& awaited, Ready ready) const {
-    std::uint64_t started = 0;
-    for (std::uint32_t polls = 1; !ready(); ++polls) {
-      if (polls % device::kPollsPerLook == 0 && device::give_up(world_.control, awaited, started)) return false;
-#if !defined(__CUDA_ARCH__)
-      std::this_thread::yield();
-#endif
-    }
-    return true;
-  }
 
 #if defined(__CUDA_ARCH__)
   __device__ __forceinline__ static std::uint32_t* counts() {
@@ -237,7 +223,7 @@ class KernelTeam {
   const BlockCall<Team>& call_;
   std::uint64_t number_ = 0;
   std::uint32_t flag_ = 0;
-  bool failed_ = false;
+  bool failed_ = false, refused_ = false;
 };
 
 // Body: Body::run(KernelContext&) is the program's code.
@@ -249,7 +235,7 @@ TUTTI_DEVICE void run_native_block(const Team& team, const DeviceWorld& world, c
   if (!team.any(!agreed) && team.is_worker()) {
     KernelTeam<R, Team> kernel(team, world, args, call);
     KernelContext<KernelTeam<R, Team>> context(kernel);
-    const bool done = Body::run(context);
+    const bool done = Body::run(context) && !kernel.refused();
     if (!done) call.miss();
     kernel.finish(done);
   }

@@ -20,6 +20,7 @@ TUTTI_TESTED_BODY(Sum, packet_all_reduce);
 TUTTI_TESTED_BODY(Scatter, signal_reduce_scatter);
 TUTTI_TESTED_BODY(Broadcast, packet_broadcast);
 TUTTI_TESTED_BODY(Nothing, nothing);
+TUTTI_TESTED_BODY(Greedy, greedy);
 TUTTI_TESTED_BODY(Forgetful, forgetful);
 
 // How a call is launched. `workers` 0: a block is one thread.
@@ -223,6 +224,15 @@ TEST(NativeKernels, AnotherCallTouchesNothing) {
 TEST(NativeKernels, GivingUpIsAFailureOfAll) {
   HostKernel kernel(2);
   static_cast<void>(kernel.run<Nothing>(CollectiveCase(shape_of(Collective::kAllReduce, 100), 2, 1), {2, 2}));
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(kernel.worlds.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kGaveUp));
+  }
+}
+
+// As on CPUs.
+TEST(NativeKernels, MoreRangesThanThereMayBeRanksAreRefused) {
+  HostKernel kernel(2);
+  static_cast<void>(kernel.run<Greedy>(CollectiveCase(shape_of(Collective::kAllReduce, 100), 2, 1), {2, 2}));
   for (const int r : {0, 1}) {
     EXPECT_EQ(kernel.worlds.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kGaveUp));
   }

@@ -85,6 +85,14 @@ TUTTI_DEVICE bool nothing(tutti::KernelContext<Team>&) {
   return false;
 }
 
+template <class Team>
+TUTTI_DEVICE bool greedy(tutti::KernelContext<Team>& c) {
+  const std::byte* from[9];
+  for (auto& one : from) one = c.input();
+  c.reduce(c.output(), from, 9, c.block_bytes());
+  return true;
+}
+
 // The first rank waits for packets that nobody puts.
 template <class Team>
 TUTTI_DEVICE bool forgetful(tutti::KernelContext<Team>& c) {
@@ -103,5 +111,6 @@ TUTTI_NATIVE_KERNEL(create_reduce_scatter, signal_reduce_scatter, .name = "kerne
 TUTTI_NATIVE_KERNEL(create_broadcast, packet_broadcast, .name = "kernel_broadcast", .collective = "broadcast",
                     .scratch_bytes = 64 << 10, .max_bytes = 32 << 10, .blocks = 2)
 TUTTI_NATIVE_KERNEL(create_nothing, nothing, .name = "kernel_nothing", .collective = "allreduce")
+TUTTI_NATIVE_KERNEL(create_greedy, greedy, .name = "kernel_greedy", .collective = "allreduce")
 TUTTI_NATIVE_KERNEL(create_forgetful, forgetful, .name = "kernel_forgetful", .collective = "allreduce",
                     .scratch_bytes = 64 << 10)
