@@ -39,7 +39,7 @@ std::string join(const std::vector<int>& ranks) {
 TorchCommTutti::TorchCommTutti() : handle_(new_handle()), link_(std::make_shared<Link>(*this)) {}
 
 TorchCommTutti::~TorchCommTutti() {
-  Watch::of_process().remove(watched_);
+  if (watched_ != 0) Watch::of_process().remove(watched_);
   link_->end();
   for (void* const handle : persistent_) delete static_cast<Persistent*>(handle);
   if (life_ == Life::kReady && !isAborted()) {
@@ -87,11 +87,15 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
   end_windows();
   MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew});
   Group previous;
-  {
+  // Together: an abort() comes to the group before, or to this one and stays; so do hooks.
+  without_python([&] {
+    const std::lock_guard<std::recursive_mutex> hooks(link_->hooks());
     const std::lock_guard<std::mutex> lock(mutex_);
     previous = std::exchange(group_, std::move(made.group));
     ++generation_;
-  }
+    aborted_.store(false, std::memory_order_release);
+    hooks_have_run_ = false;
+  });
   // What get_mem_allocator() gives: CPU memory that the ranks of a host map, the same for all communicators.
   comms::TorchCommFactory::get().register_allocator_factory(
       kBackendName, [allocator = group_->getMemAllocator()] { return allocator; });
@@ -100,14 +104,12 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
   rank_ = rank;
   size_ = size;
   key_ = key;
-  aborted_.store(false, std::memory_order_release);
-  without_python([this] {
-    const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
-    hooks_have_run_ = false;
-  });
   if (watched_ == 0) {
-    watched_ = Watch::of_process().add(Watch::Clock::now() + kLookForFailures, kLookForFailures,
-                                       [link = link_] { return !link->look_for_failure(); });
+    // Its first use takes Python's lock behind the lock of a static variable.
+    without_python([this] {
+      watched_ = Watch::of_process().add(Watch::Clock::now() + kLookForFailures, kLookForFailures,
+                                         [link = link_] { return !link->look_for_failure(); });
+    });
   }
   life_ = Life::kReady;
 }
