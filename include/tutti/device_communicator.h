@@ -55,7 +55,7 @@ class DeviceCommunicator : public Group {
  public:
   // Of the ranks of `communicator`, on devices of `kind`: "cuda", or what another plug-in libtutti_<kind>.so serves.
   // One for each kind and communicator. Where there is no plug-in, what first needs it throws Error(kUnsupported).
-  // `options`: of what it makes; but for lasting_streams, the communicator's unless set.
+  // `options`: of what it makes. Name and timeout are the communicator's, and its settings where none are given.
   static std::shared_ptr<DeviceCommunicator> create(const std::string& kind, Communicator& communicator,
                                                     DeviceOptions options = {});
 

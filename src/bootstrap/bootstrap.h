@@ -3,7 +3,8 @@
 // Two implementations: over a store (here), and over the connections of a group that the ranks are in already
 // (communicator/group_bootstrap.h), which asks no store and sees its ranks die.
 //
-// Thread rule: all members from any thread; all_gather()s of one thread rank wait for each other, if over a store.
+// Thread rule: all members from any thread; over a store all but id(), rank() and size() wait for an all_gather() of
+// the same object that is under way.
 #pragma once
 
 #include <chrono>

@@ -181,7 +181,8 @@ void share_out(Topology& topology, int rank, const std::vector<std::string>& car
       addresses[n][r] = address;
     }
     if (!card.ok()) {
-      throw_error(ErrorKind::kInternal, "what rank " + std::to_string(r) + " said of its networks has come in part");
+      throw_error(ErrorKind::kInternal, "what rank " + std::to_string(r) +
+                                            " said of its networks has come in part: use one version on all ranks");
     }
     if (of_peer == nullptr && static_cast<int>(r) != rank) {
       throw_error(ErrorKind::kUnsupported, "ranks " + std::to_string(rank) + " and " + std::to_string(r) +

@@ -70,7 +70,10 @@ void Endpoint::advance_partings(std::int64_t now_ms) {
     if (dial.state() != Handshake::State::kDone) continue;
     if (dial.verdict() == Verdict::kAccept) {
       const std::uint32_t far = dial.listeners_inlet();
-      outlive(Lingering(dial.take_socket(), Stream::end_frame(far, words)));
+      try {
+        outlive(Lingering(dial.take_socket(), Stream::end_frame(far, words)));
+      } catch (const std::bad_alloc&) {  // then the peer sees it broken, and the groups that live go on
+      }
     } else if (dial.verdict() == Verdict::kShare && offered != nullptr) {
       offered->end(dial.listeners_inlet(), words);
       dial.seal();
