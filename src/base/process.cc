@@ -158,7 +158,8 @@ std::size_t descriptor_limit() noexcept {
 }
 
 const std::string& process_token() {
-  static const std::string token = random_secret();
+  // Never destroyed: threads of the library may ask while the process exits.
+  static const std::string& token = *new std::string(random_secret());
   return token;
 }
 

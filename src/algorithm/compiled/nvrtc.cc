@@ -110,11 +110,12 @@ Nvrtc Nvrtc::load(const std::string& path) {
 }
 
 std::string_view Nvrtc::options() noexcept {
-  static const std::string all = [] {
+  // Never destroyed: a compilation may be under way while the process exits, and nobody has asked before.
+  static const std::string& all = *new std::string([] {
     std::string text;
     for (const char* option : kOptions) text += std::string(option) + " ";
     return text;
-  }();
+  }());
   return all;
 }
 

@@ -61,7 +61,7 @@ std::string has_left(const Member& member, int peer) {
 }  // namespace
 
 const std::string& Endpoint::there_of(const Member& member, int peer) {
-  static const std::string unknown;
+  static const std::string& unknown = *new std::string;  // never destroyed: the thread goes on while a process exits
   return member.known_addresses.empty() ? unknown : where(member, peer);
 }
 
