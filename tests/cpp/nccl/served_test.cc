@@ -196,7 +196,7 @@ TEST(NcclServed, AFailureIsSaidByFinalizeAndBehindIt) {
   });
 }
 
-TEST(NcclServed, SplitsAreServedShrunkOnesAreNot) {
+TEST(NcclServed, SplitsAreServedShrunkAndGrownOnesAreNot) {
   run_ranks(3, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
     // The same ranks anew: of as many as the parent, which is what the stand-in makes of a split.
@@ -212,6 +212,11 @@ TEST(NcclServed, SplitsAreServedShrunkOnesAreNot) {
     EXPECT_EQ(ncclCommShrink(comm, nullptr, 1, &shrunk, nullptr, 0), ncclSuccess);
     by_nccl();
     EXPECT_EQ(all_reduce(shrunk, 9), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "AllReduce:9");
+    ncclComm_t grown = nullptr;
+    EXPECT_EQ(ncclCommGrow(comm, 4, nullptr, -1, &grown, nullptr), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(grown, 9), ncclSuccess);
     EXPECT_EQ(by_nccl(), "AllReduce:9");
     // The parent goes on, unless the shrinking aborts it.
     EXPECT_EQ(all_reduce(comm, 7), ncclSuccess);

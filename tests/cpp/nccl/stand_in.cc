@@ -114,6 +114,10 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclCom
 EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int*, int count, ncclComm_t* comm, ncclConfig_t*, int) {
   return make("CommShrink", comm, parent->rank, parent->size - count);
 }
+EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const ncclUniqueId*, int rank, ncclComm_t* comm,
+                                 ncclConfig_t*) {
+  return make("CommGrow", comm, parent != nullptr ? parent->rank : rank, ranks);
+}
 EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   delete comm;
   return record("CommDestroy");
