@@ -60,12 +60,22 @@ endfunction()
 
 # tutti_test_code(target): how the tests' own code is compiled. Little time is spent in it: optimised further it takes the
 # compiler half as long again. What most of it includes is read once (tests/cpp/support/precompiled.h).
+# Under sanitizers it is barely optimised as it is, and its own undefined behaviour is not looked for: that takes the compiler
+# as long again. But it is asked of kernels, whose bodies are compiled with their tests (TUTTI_TEST_KERNELS).
+if(TUTTI_SANITIZE)
+  set(TUTTI_TEST_OPTIONS -fno-sanitize=undefined)
+else()
+  set(TUTTI_TEST_OPTIONS -O1)
+endif()
 function(tutti_test_code target)
-  target_compile_options(${target} PRIVATE -O1)
+  if(TUTTI_SANITIZE AND TUTTI_TEST_KERNELS)
+    return()
+  endif()
+  target_compile_options(${target} PRIVATE ${TUTTI_TEST_OPTIONS})
   if(NOT TARGET tutti_test_headers)
     add_executable(tutti_test_headers EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/cpp/support/precompiled.cc)
     target_link_libraries(tutti_test_headers PRIVATE tutti_options GTest::gtest Threads::Threads)
-    target_compile_options(tutti_test_headers PRIVATE -O1 $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    target_compile_options(tutti_test_headers PRIVATE ${TUTTI_TEST_OPTIONS} $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
     target_precompile_headers(tutti_test_headers PRIVATE ${PROJECT_SOURCE_DIR}/tests/cpp/support/precompiled.h)
   endif()
   get_target_property(type ${target} TYPE)

@@ -15,6 +15,7 @@
 #include "arena/memory.h"
 #include "random_seed.h"
 #include "support/child_process.h"
+#include "support/sanitized.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -277,9 +278,7 @@ TEST(Arena, ThreadsMayUseItAtOnce) {
 }
 
 TEST(Arena, ALimitOfAddressSpaceGivesASmallerOne) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need the address space themselves";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers need the address space themselves";
   const int code = test::run_in_child([] {
     const rlimit limit{std::size_t{4} << 30, std::size_t{4} << 30};
     if (::setrlimit(RLIMIT_AS, &limit) != 0) return 1;

@@ -13,6 +13,7 @@
 #include "bootstrap/store_process.h"
 #include "communicator/two_levels.h"
 #include "support/child_process.h"
+#include "support/sanitized.h"
 
 namespace tutti::test {
 namespace {
@@ -20,11 +21,7 @@ namespace {
 constexpr int kRanks = 3;
 
 // The checks of objects' types open a pipe; where they cannot, they take any object for a wrong one.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kChecksNeedDescriptors = true;
-#else
-constexpr bool kChecksNeedDescriptors = false;
-#endif
+constexpr bool kChecksNeedDescriptors = kAddressSanitizer;
 
 // kBlamesARank: what a rank raises whose peer has given up before, for want of a connection to a third.
 enum Ending { kWorks = 0, kNamesTheLimit = 1, kBlamesARank = 2, kAnotherError = 3, kWrongResult = 4 };

@@ -24,6 +24,7 @@
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
 #include "communicator/thread_ranks.h"
+#include "support/sanitized.h"
 #include "tutti/group_id.h"
 
 namespace {
@@ -135,6 +136,7 @@ TEST(FormingCosts, OfRanksAsThreads) {
   const std::vector<Layout> layouts = {{2, 2}, {16, 16}, {17, 17}, {128, 128}, {512, 512},
                                        {2, 1}, {16, 1},  {64, 1},  {64, 8},    {512, 64}};
   for (const Layout& layout : layouts) {
+    if (kSanitized && layout.ranks > 128) continue;
     Counted costs;
     MemoryStore memory;
     const auto errors = run_threads(layout.ranks, [&](int rank) {

@@ -19,6 +19,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/meeting_place.h"
+#include "support/sanitized.h"
 #include "tutti/group_id.h"
 
 namespace tutti::test {
@@ -106,7 +107,7 @@ TEST(FormingDeaths, AtEveryStepOfAStore) {
   for (const std::string layout : {"aa", "aaa", "aabb"}) {
     const int size = static_cast<int>(layout.size());
     for (int victim = 0; victim < size; ++victim) {
-      for (int operations = 1, died = 1; died == 1; ++operations) {
+      for (int operations = 1, died = 1; died == 1; operations += kSanitized ? 2 : 1) {
         StoreProcess stores;
         Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
           if (r != victim) {

@@ -18,12 +18,7 @@
 #include "communicator/gather_all.h"
 #include "communicator/thread_ranks.h"
 #include "support/child_process.h"
-
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kThreadSanitizer = true;
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
+#include "support/sanitized.h"
 
 namespace tutti {
 namespace {
@@ -48,7 +43,8 @@ std::int64_t sum_over(Communicator& group, std::int64_t value) {
 
 // As a program does that forks its ranks. The first tests: their process has used nothing of the library yet.
 TEST(GroupId, MadeBeforeAForkItServesTheChildren) {
-  if (kThreadSanitizer) GTEST_SKIP() << "the thread sanitizer starts no thread in a child of a process with threads";
+  if (test::kThreadSanitizer)
+    GTEST_SKIP() << "the thread sanitizer starts no thread in a child of a process with threads";
   const int code = test::run_in_child([] {
     const GroupId id = make_group_id(Config{}, "localhost");
     const auto rank_main = [&](int rank) {

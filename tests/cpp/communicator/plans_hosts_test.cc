@@ -11,6 +11,7 @@
 #include "executor/host_plans.h"
 #include "executor/program/inflow.h"
 #include "plan/structure.h"
+#include "support/sanitized.h"
 
 namespace tutti::test {
 namespace {
@@ -31,11 +32,7 @@ plan::Plan in_place_ring(const Hosts& hosts) {
 }
 
 // Beyond a segment. The thread sanitizer keeps many times the memory that ranks map, so there it is a smaller one.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::size_t kLargest = 200'007;
-#else
-constexpr std::size_t kLargest = 1'200'007;
-#endif
+constexpr std::size_t kLargest = kThreadSanitizer ? 200'007 : 1'200'007;
 
 const HostsSubject kHostsSubjects[] = {
     {"gather", Collective::kAllGather, plan::hosts_all_gather},

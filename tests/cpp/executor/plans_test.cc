@@ -10,6 +10,7 @@
 #include "plan/plan_builder.h"
 #include "plan/structure.h"
 #include "plan/verifier/verifier.h"
+#include "support/sanitized.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
 
@@ -80,6 +81,7 @@ TEST(ShortMessages, PacketsOrderWhatTheyOrderInLongOnes) {
 class Worlds : public testing::TestWithParam<std::int32_t> {};
 
 TEST_P(Worlds, EverySize) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   const std::int64_t chunk = 16 * GetParam();
   for (const auto& [name, plan] : plans_for(GetParam())) {
     for (const std::int64_t bytes :
@@ -93,6 +95,7 @@ TEST_P(Worlds, EverySize) {
 }
 
 TEST_P(Worlds, LargeMessages) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   for (const auto& [name, plan] : plans_for(GetParam())) {
     TrialRequest request = request_of((1 << 20) + 4);
     request.rounds = 1;
@@ -101,6 +104,7 @@ TEST_P(Worlds, LargeMessages) {
 }
 
 TEST_P(Worlds, EveryElementType) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   for (const auto& [name, plan] : plans_for(GetParam())) {
     for (int i = 0; i < kDataTypeCount; ++i) {
       const auto dtype = static_cast<DataType>(i);
@@ -120,6 +124,7 @@ TEST_P(Worlds, EveryElementType) {
 }
 
 TEST_P(Worlds, RandomSchedules) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   for (const auto& [name, plan] : plans_for(GetParam())) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
       TrialRequest request = request_of(1020);
@@ -143,6 +148,7 @@ TEST_P(Worlds, ThreadPerRank) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Worlds, testing::Values(1, 2, 3, 4, 8));
 
 TEST(ManyRanks, SixtyFourInOneThread) {
+  if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   for (const auto& [name, plan] : plans_for(64)) {
     TrialRequest request = request_of(4100);
     request.rounds = 2;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "plan/verifier/verifier.h"
+#include "support/sanitized.h"
 #include "tutti/error.h"
 
 namespace tutti::plan {
@@ -19,6 +20,7 @@ void expect_proven(std::string_view family, const GeneratorSpec& spec) {
 
 TEST(Generators, AreProven) {
   for (const std::int32_t ranks : {2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 64}) {
+    if (test::kSanitized && ranks > 16) break;
     for (const char* family : {"ring", "double-tree", "two-shot", "one-shot"}) expect_proven(family, {ranks, 1, 0});
     expect_proven("double-tree", {ranks, 1, 3});
     expect_proven("one-shot", {ranks, 1, 2});
@@ -55,17 +57,13 @@ TEST(Generators, SayForHowManyRanksTheyAre) {
 
 // Without instruments, each of these takes about a second and some hundred megabytes; with them, minutes.
 TEST(Generators, AreProvenAtAThousandRanks) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "too slow under a sanitizer";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "too slow under a sanitizer";
   for (const char* family : {"double-tree", "recursive-doubling", "two-level"}) expect_proven(family, {1024, 8, 0});
 }
 
 // All of them in the largest form that PLANS of a file had trouble with: a packet for every chunk of every rank.
 TEST(Generators, AllPairsAreProvenInManyPieces) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "too slow under a sanitizer";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "too slow under a sanitizer";
   expect_proven("one-shot", {64, 1, 32});
 }
 
