@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -349,6 +351,105 @@ def test_cut_link(hosts: Hosts, backend: str, store_port: int) -> None:
         hosts.cut(1)
         messages = raised_in_time(pending.wait(30), 0.1, CUT_S, pool)
         assert all(re.search(r"\brank [0-3]\b", message) for message in messages.values()), messages
+    finally:
+        hosts.cut(1, up=True)
+        pool.kill()
+
+
+BEAT_MS = 1000  # TUTTI_HEARTBEAT_MS: a host may be silent for six times as long
+SILENCE_S = 6 * BEAT_MS / 1000
+
+
+def reduce_until_told(ctx: Context, folder: str) -> dict[str, Any]:
+    """Calls of both kinds, checked, until the file `end` is there or a call fails; `done` is counted in a file."""
+    done, message, over, peer = 0, "", torch.zeros(1), 1 - ctx.rank
+    try:
+        while not over[0]:
+            tensor = torch.full((30_000,), float(ctx.rank + 1))
+            dist.all_reduce(tensor)
+            assert tensor.eq(ctx.size * (ctx.size + 1) / 2).all()
+            got = torch.empty(20_000)
+            works = [dist.irecv(got, peer), dist.isend(torch.full((20_000,), float(done)), peer)]
+            for work in works:
+                assert work is not None
+                work.wait()
+            assert got.eq(float(done)).all()
+            done += 1
+            over.fill_(float(os.path.exists(f"{folder}/end")))
+            dist.all_reduce(over, dist.ReduceOp.MAX)
+            with open(f"{folder}/{ctx.rank}.new", "w") as file:
+                file.write(str(done))
+            os.replace(f"{folder}/{ctx.rank}.new", f"{folder}/{ctx.rank}")
+    except dist.DistBackendError as error:
+        message = str(error)
+    return {"message": message, "done": done}
+
+
+def await_progress(folder: Path, ranks: int, limit_s: float) -> None:
+    """Every rank has made a call more than before."""
+
+    def counts() -> list[int]:
+        return [int((folder / str(rank)).read_text()) if (folder / str(rank)).exists() else 0 for rank in range(ranks)]
+
+    deadline, before = time.monotonic() + limit_s, counts()
+    while any(now <= then for now, then in zip(counts(), before, strict=True)):
+        assert time.monotonic() < deadline, f"no call in {limit_s} s: {before} then and {counts()} now"
+        threading.Event().wait(0.02)
+
+
+def beating_pool(hosts: Hosts, backend: str, store_port: int) -> RankPool:
+    return RankPool(
+        2,
+        backend,
+        store_port,
+        store_host=f"{SUBNET}.1",
+        env={"MASTER_ADDR": f"{SUBNET}.1", "TUTTI_HEARTBEAT_MS": str(BEAT_MS)},
+        netns_of=lambda rank: hosts.names[rank],
+    )
+
+
+@pytest.mark.tutti_only
+def test_a_cut_shorter_than_the_heartbeat_allows_is_survived(
+    hosts: Hosts, backend: str, store_port: int, tmp_path: Path
+) -> None:
+    """Twice, each half as long: the job stands still, then goes on, with every result right."""
+    pool = beating_pool(hosts, backend, store_port)
+    try:
+        pending = pool.begin(reduce_until_told, str(tmp_path))
+        for _ in range(2):
+            await_progress(tmp_path, 2, 30)
+            hosts.cut(1)
+            cut = time.monotonic()
+            threading.Event().wait(SILENCE_S / 2)  # what is tried is that nothing happens for this long
+            hosts.cut(1, up=True)
+            # Transfers go on as long after the cut as it was, with old kernels; the neighbour is looked for besides.
+            await_progress(tmp_path, 2, time.monotonic() - cut + 30)
+        (tmp_path / "end").touch()
+        outcomes = pending.results(60)
+        assert all(outcome["message"] == "" for outcome in outcomes), outcomes
+        assert outcomes[0]["done"] == outcomes[1]["done"]
+    finally:
+        hosts.cut(1, up=True)
+        pool.kill()
+
+
+@pytest.mark.tutti_only
+def test_a_longer_cut_ends_with_an_error_that_says_so(
+    hosts: Hosts, backend: str, store_port: int, tmp_path: Path
+) -> None:
+    """Not before the silence that the heartbeat allows, and then soon; both sides name the other and the reason."""
+    pool = beating_pool(hosts, backend, store_port)
+    try:
+        pending = pool.begin(reduce_until_told, str(tmp_path))
+        await_progress(tmp_path, 2, 30)
+        hosts.cut(1)
+        cut = time.monotonic() - pending.start
+        outcomes = pending.wait(SILENCE_S + 30)
+        # A side with nothing under way is told by the keepalive, in multiples of four seconds.
+        messages = raised_in_time(outcomes, cut, 2 * SILENCE_S + PARTITION_S, pool)
+        assert min(outcome.seconds for outcome in outcomes.values()) - cut > SILENCE_S / 2, outcomes
+        for rank, message in messages.items():
+            assert f"rank {1 - rank}" in message and "its host does not answer any more" in message, message
     finally:
         hosts.cut(1, up=True)
         pool.kill()
