@@ -277,11 +277,10 @@ class DeviceGroup final : public DeviceCommunicator {
   }
   void set_timeout(std::chrono::milliseconds timeout) override {
     check_group_timeout(options_.name, timeout);
-    {
-      const std::lock_guard lock(mutex_);
-      options_.timeout = timeout;
-    }
-    for (const StreamCommunicatorPtr& one : all()) one->set_timeout(timeout);
+    // Throughout under the lock: what is made meanwhile, and other threads' calls, get the same order.
+    const std::lock_guard lock(mutex_);
+    for (const StreamCommunicatorPtr& one : all_locked()) one->set_timeout(timeout);
+    options_.timeout = timeout;
   }
   std::uint64_t sequence() const noexcept override {
     const StreamCommunicatorPtr made = made_group();
@@ -367,9 +366,12 @@ class DeviceGroup final : public DeviceCommunicator {
         bootstraps_.among(std::move(members), id, [ending = ending_] { ending->throw_if_ended(); });
     return make_communicator(kind_, bootstrap, options);
   }
-  // With what was set while it was made, and nobody found it.
+  // With what was set while it was made, and nobody found it. It can be found by now: see set_timeout().
   void catch_up(StreamCommunicator& made) const {
-    made.set_timeout(timeout());
+    {
+      const std::lock_guard lock(mutex_);
+      made.set_timeout(options_.timeout);
+    }
     ending_->apply_to(made);
   }
   void throw_if_closed() const {
@@ -437,6 +439,10 @@ class DeviceGroup final : public DeviceCommunicator {
   // The group's first.
   std::vector<StreamCommunicatorPtr> all() const {
     const std::lock_guard lock(mutex_);
+    return all_locked();
+  }
+  // mutex_ is held.
+  std::vector<StreamCommunicatorPtr> all_locked() const {
     std::vector<StreamCommunicatorPtr> made;
     if (group_ != nullptr) made.push_back(group_);
     for (const auto& [key, pair] : pairs_) {
@@ -451,9 +457,10 @@ class DeviceGroup final : public DeviceCommunicator {
   DeviceOptions options_;  // its timeout under mutex_
   const std::shared_ptr<Ending> ending_;
 
-  int tries_ = 0;             // to make the group's communicator; under making_
-  std::mutex making_;         // held while all ranks make the group's communicator, or give it algorithms
-  mutable std::mutex mutex_;  // guards what follows; after making_; held for no wait: abort() takes it
+  int tries_ = 0;      // to make the group's communicator; under making_
+  std::mutex making_;  // held while all ranks make the group's communicator, or give it algorithms
+  // Guards what follows; after making_, before those of communicators; held for no wait: abort() takes it.
+  mutable std::mutex mutex_;
   AlgorithmSet algorithms_;
   StreamCommunicatorPtr group_;
   std::atomic<bool> made_{false};     // group_ is there
