@@ -72,7 +72,8 @@ class DeviceCommunicator : public Group {
   // waits for nobody. Throws what making has failed by, for good. `stream`: the caller's; a pair that is not made yet
   // cannot be made in its capture (kInvalidArgument).
   virtual StreamCommunicatorPtr pair(int device, int peer, bool send, std::optional<DeviceStream> stream) = 0;
-  // Queues it; false, and leaves it, if the caller may issue it now through pair(), which has been asked before.
+  // Queues it; false, and leaves it, if the caller may issue it now through pair(), which has been asked before. Throws
+  // as pair(), and Error(kExhausted) without memory; then it is left, too, and nobody will call it.
   virtual bool defer(int peer, bool send, std::unique_ptr<DeferredMessage>& message) = 0;
   // Whether anything was made, or begun.
   virtual bool in_use() const = 0;

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/interruption.h"
+#include "base/no_memory.h"
 #include "base/registry.h"
 #include "communicator/call_check.h"
 #include "communicator/deferred_calls.h"
@@ -78,11 +79,17 @@ class Pair {
     const std::lock_guard lock(mutex_);
     return made_;
   }
+  // False, and whatever it throws: the message is left.
   bool queue(std::unique_ptr<DeferredMessage>& message) {
-    auto queued = std::make_unique<Queued>(*this, message);
-    DeferredCalls::Call call = std::move(queued);
-    if (calls_.queue(call)) return true;
-    message = static_cast<Queued&>(*call).take();
+    DeferredCalls::Call call = std::make_unique<Queued>(*this, message);
+    const auto give_back = [&] { message = static_cast<Queued&>(*call).take(); };
+    try {
+      if (calls_.queue(call)) return true;
+    } catch (...) {
+      give_back();
+      throw;
+    }
+    give_back();
     return false;
   }
 
@@ -213,7 +220,12 @@ class DeviceGroup final : public DeviceCommunicator {
       const std::lock_guard lock(mutex_);
       found = &pairs_.at({peer, send});  // never removed
     }
-    return found->queue(message);
+    return naming_want([&] { return found->queue(message); },
+                       [&] {
+                         return "group '" + options_.name + "' on rank " + std::to_string(rank_) +
+                                ": no memory to queue a message " + (send ? "to" : "from") + " rank " +
+                                std::to_string(peer) + ". Nothing has been sent: free some memory and call again";
+                       });
   }
   bool in_use() const override {
     const std::lock_guard lock(mutex_);

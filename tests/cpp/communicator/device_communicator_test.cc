@@ -1,5 +1,5 @@
-// What a group makes on devices, step by step: time limits that change meanwhile, and ends. The device is
-// told_device.cc.
+// What a group makes on devices, step by step: time limits that change meanwhile, ends, and want of memory. The device
+// is told_device.cc.
 #include "tutti/device_communicator.h"
 
 #include <dlfcn.h>
@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "communicator/refused_memory.h"
 #include "communicator/thread_ranks.h"
 #include "communicator/told_device.h"
 
@@ -129,6 +130,43 @@ TEST_F(DeviceCommunicators, AGroupThatIsDroppedEndsWhatFormsInIt) {
     const Error error = error_of([&] { std::rethrow_exception(fate.error); });
     EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
     EXPECT_NE(std::string(error.what()).find("has been destroyed"), std::string::npos) << error.what();
+  });
+}
+
+// Each allocation is refused in turn. What is refused is the caller's still; nobody waits for it, or calls it.
+TEST_F(DeviceCommunicators, WithoutMemoryAMessageIsRefusedBeforeItIsTaken) {
+  with_peer([&](const std::shared_ptr<Communicator>& host) {
+    Fate fate;
+    {
+      const auto devices = DeviceCommunicator::create("told", *host);
+      EXPECT_EQ(devices->pair(0, 1, /*send=*/true, {}), nullptr);
+      count_me();
+      std::unique_ptr<DeferredMessage> message = std::make_unique<Message>(fate);
+      long refusals = 0;
+      for (bool queued = false; !queued;) {
+        std::optional<Error> error;
+        {
+          const Refusal refusal(Of::kThisThread, Which::kOne, refusals + 1);
+          try {
+            queued = devices->defer(1, /*send=*/true, message);
+          } catch (const Error& e) {
+            error = e;
+          }
+        }
+        if (queued) break;
+        ++refusals;
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->kind(), ErrorKind::kExhausted);
+        EXPECT_NE(std::string(error->what()).find("free some memory and call again"), std::string::npos);
+        ASSERT_NE(message, nullptr) << "dropped at allocation " << refusals;
+      }
+      EXPECT_GT(refusals, 0);
+      EXPECT_EQ(message, nullptr);
+    }
+    fate.woken.get_future().wait();
+    EXPECT_EQ(fate.ends, 1);
+    const Error error = error_of([&] { std::rethrow_exception(fate.error); });
+    EXPECT_NE(std::string(error.what()).find("was destroyed"), std::string::npos) << error.what();
   });
 }
 
