@@ -22,10 +22,10 @@
 #include "base/no_memory.h"
 #include "base/registry.h"
 #include "communicator/call_check.h"
-#include "communicator/deferred_calls.h"
 #include "communicator/device_entry.h"
 #include "communicator/flight_recorder.h"
 #include "communicator/group_bootstrap.h"
+#include "communicator/message_pair.h"
 
 namespace tutti {
 namespace {
@@ -55,63 +55,6 @@ class Ending {
   const std::string group_;
   mutable std::mutex mutex_;  // guards the members below; a leaf but for a communicator's own, which are leaves
   std::optional<std::string> why_, aborted_;
-};
-
-// One direction between two ranks. The last member's thread uses the others.
-class Pair {
- public:
-  // `made` is called once it can be found.
-  Pair(int device, std::function<StreamCommunicatorPtr()> make, std::function<void(StreamCommunicator&)> made)
-      : device_(device), calls_([this, make = std::move(make), made = std::move(made)] {
-          const StreamCommunicatorPtr communicator = make();
-          {
-            const std::lock_guard lock(mutex_);
-            made_ = communicator;
-          }
-          made(*communicator);
-        }) {}
-
-  int device() const noexcept { return device_; }
-  // Null while it is being made or queued messages have not run. Throws what making threw.
-  StreamCommunicatorPtr ready() const { return calls_.ready() ? made() : nullptr; }
-  // Null while it is being made.
-  StreamCommunicatorPtr made() const {
-    const std::lock_guard lock(mutex_);
-    return made_;
-  }
-  // False, and whatever it throws: the message is left.
-  bool queue(std::unique_ptr<DeferredMessage>& message) {
-    DeferredCalls::Call call = std::make_unique<Queued>(*this, message);
-    const auto give_back = [&] { message = static_cast<Queued&>(*call).take(); };
-    try {
-      if (calls_.queue(call)) return true;
-    } catch (...) {
-      give_back();
-      throw;
-    }
-    give_back();
-    return false;
-  }
-
- private:
-  class Queued final : public DeferredCall {
-   public:
-    Queued(const Pair& pair, std::unique_ptr<DeferredMessage>& message) : pair_(pair), message_(std::move(message)) {}
-    void run() noexcept override { message_->run(pair_.made()); }
-    void fail(const std::exception_ptr& error) noexcept override { message_->fail(error); }
-    void wake() noexcept override { message_->wake(); }
-    void announce() noexcept override { message_->announce(); }
-    std::unique_ptr<DeferredMessage> take() { return std::move(message_); }
-
-   private:
-    const Pair& pair_;  // it holds this call
-    std::unique_ptr<DeferredMessage> message_;
-  };
-
-  const int device_;
-  mutable std::mutex mutex_;  // guards made_; a leaf
-  StreamCommunicatorPtr made_;
-  DeferredCalls calls_;
 };
 
 // A message of nothing: its turn has come, or will never come.
@@ -203,7 +146,7 @@ class DeviceGroup final : public DeviceCommunicator {
     throw_if_closed();
     {
       const std::lock_guard lock(mutex_);
-      Pair* const found = find(device, peer, send);
+      MessagePair* const found = find(device, peer, send);
       if (StreamCommunicatorPtr made = found != nullptr ? found->ready() : nullptr) return made;
     }
     if (stream && device_of_kind(kind_).is_capturing(device, *stream)) {
@@ -215,7 +158,7 @@ class DeviceGroup final : public DeviceCommunicator {
     return begun(device, peer, send).ready();
   }
   bool defer(int peer, bool send, std::unique_ptr<DeferredMessage>& message) override {
-    Pair* found = nullptr;
+    MessagePair* found = nullptr;
     {
       const std::lock_guard lock(mutex_);
       found = &pairs_.at({peer, send});  // never removed
@@ -313,7 +256,7 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
  private:
-  using Pairs = std::map<std::pair<int, bool>, Pair>;  // by peer, and whether this rank sends
+  using Pairs = std::map<std::pair<int, bool>, MessagePair>;  // by peer, and whether this rank sends
 
   static std::uint32_t tag_of(std::uint64_t tag) {
     if (tag <= std::numeric_limits<std::uint32_t>::max()) return static_cast<std::uint32_t>(tag);
@@ -392,14 +335,14 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
   // mutex_ is held.
-  Pair* find(int device, int peer, bool send) {
+  MessagePair* find(int device, int peer, bool send) {
     const auto found = pairs_.find({peer, send});
     if (found == pairs_.end()) return nullptr;
     check_device(found->second.device(), device);
     return &found->second;
   }
   // That is there now: its thread makes it, or has made it.
-  Pair& begun(int device, int peer, bool send) {
+  MessagePair& begun(int device, int peer, bool send) {
     if (peer < 0 || peer >= size_ || peer == rank_) {
       throw_error(ErrorKind::kInvalidArgument, std::string(send ? "send" : "recv") +
                                                    " of memory of a device: the peer is another rank of " +
@@ -421,7 +364,7 @@ class DeviceGroup final : public DeviceCommunicator {
       }
     };
     const std::lock_guard lock(mutex_);
-    if (Pair* const found = find(device, peer, send)) return *found;
+    if (MessagePair* const found = find(device, peer, send)) return *found;
     return pairs_.try_emplace({peer, send}, device, make_pair, [this](StreamCommunicator& made) { catch_up(made); })
         .first->second;
   }
@@ -430,7 +373,7 @@ class DeviceGroup final : public DeviceCommunicator {
   StreamCommunicatorPtr await_pair(const DevicePlace& place, int peer, bool send) {
     if (StreamCommunicatorPtr made = pair(place.device, peer, send, place.stream)) return made;
     begun(place.device, peer, !send);
-    Pair& mine = begun(place.device, peer, send);
+    MessagePair& mine = begun(place.device, peer, send);
     for (;;) {
       if (StreamCommunicatorPtr made = mine.ready()) return made;
       const auto reached = std::make_shared<Turn::Reached>();
