@@ -3,8 +3,9 @@
 //
 // Nothing is made before it is needed. What a first call makes is made by the ranks that the call concerns, together,
 // over the Communicator: a collective's, by all; a message's, by its two ranks. No store is asked; a rank that dies
-// meanwhile is an error of the others within a second. Once the group is aborted or shut down nothing more is made,
-// what is being made ends within a second, and once its Communicator has failed or is destroyed nothing can be made.
+// meanwhile is an error of the others within a second. Once the group is aborted or shut down, or its Communicator has
+// failed or been destroyed, nothing more is made, and what is being made ends within a second. Until then it may hold
+// the Communicator: where the last reference is dropped meanwhile nobody waits, and the Communicator ends with it.
 //
 // run(), send() and recv() are for faces that have neither streams nor works of their own: a call on a stream of the
 // caller's is enqueued and returns; the memory stays, and what follows is ordered, as in tutti/stream_communicator.h. A
@@ -71,7 +72,8 @@ class DeviceCommunicator : public Group {
   // waits for nobody. Throws what making has failed by, for good. `stream`: the caller's; a pair that is not made yet
   // cannot be made in its capture (kInvalidArgument).
   virtual StreamCommunicatorPtr pair(int device, int peer, bool send, std::optional<DeviceStream> stream) = 0;
-  // Queues it; false, and leaves it, if the caller may issue it now through pair(), which has been asked before.
+  // Queues it; false, and leaves it, if the caller may issue it now through pair(), which has been asked before. Throws
+  // as pair(), and Error(kExhausted) without memory; then it is left, too, and nobody will call it.
   virtual bool defer(int peer, bool send, std::unique_ptr<DeferredMessage>& message) = 0;
   // Whether anything was made, or begun.
   virtual bool in_use() const = 0;

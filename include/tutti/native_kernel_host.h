@@ -43,7 +43,7 @@ class HostTeam {
     std::array<const void*, kMostRanks> list{};
     for (int s = 0; s < sources && s < kMostRanks; ++s) list[static_cast<std::size_t>(s)] = from[s];
     if (sources > kMostRanks) {
-      call_.fail("a kernel reduces more ranges than it can");
+      call_.fail("a kernel reduces more ranges than there may be ranks: give reduce() at most size() at a time");
       return;
     }
     call_.reduce(to, list.data(), sources, bytes / call_.element_bytes());

@@ -1,7 +1,6 @@
 #include "communicator/deferred_calls.h"
 
 #include <utility>
-#include <vector>
 
 #include "base/thread.h"
 
@@ -45,8 +44,9 @@ void DeferredCalls::make_and_run(State& state, const std::function<void()>& make
   } catch (...) {
     error = std::current_exception();
   }
-  std::vector<Call> done;
+  std::list<Call> done;
   for (bool settled = false; !settled;) {
+    DeferredCall* const before = done.empty() ? nullptr : done.back().get();
     {
       const std::lock_guard<std::mutex> lock(state.mutex);
       settled = state.queued.empty();
@@ -55,13 +55,10 @@ void DeferredCalls::make_and_run(State& state, const std::function<void()>& make
         // release: publishes `error`, and what `make` and the calls wrote, to those who load it in settled().
         state.stage.store(error == nullptr ? Stage::kReady : Stage::kFailed, std::memory_order_release);
       } else {
-        done.push_back(std::move(state.queued.front()));
-        state.queued.pop_front();
+        done.splice(done.end(), state.queued, state.queued.begin());
       }
     }
-    // Of the call before: who waited for the last one finds the stage above.
-    const std::size_t ran = settled ? done.size() : done.size() - 1;
-    if (ran > 0) done[ran - 1]->wake();
+    if (before != nullptr) before->wake();  // who waited for the last one finds the stage above
     if (!settled) error == nullptr ? done.back()->run() : done.back()->fail(error);
   }
   for (Call& call : done) {

@@ -3,6 +3,8 @@
 //
 // If making fails, the queued calls fail, and so does every later one, by the same exception: it is never tried again.
 //
+// The thread takes no memory, so that a call that is queued runs or fails.
+//
 // Ownership: holds the queued calls and the thread. Thread rule: all members from any thread; the destructor after all
 // others. It waits for the thread, so whoever destroys this first lets `make` give up; from within announce() of a call
 // it does not wait. Nothing of a call runs or is destroyed while a lock is held: dropping a tensor may take Python's
@@ -10,9 +12,9 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -44,7 +46,8 @@ class DeferredCalls {
 
   // Whether it is made and all queued calls have run: callers run their own now. Throws what `make` threw.
   bool ready() const;
-  // Queues the call; false, and leaves it, if the caller may run it now. Throws what `make` threw.
+  // Queues the call; false, and leaves it, if the caller may run it now. Throws what `make` threw, or std::bad_alloc,
+  // and leaves it.
   bool queue(Call& call);
 
  private:
@@ -52,7 +55,7 @@ class DeferredCalls {
   // Shared with the thread, which may outlive this object when a callback destroys it.
   struct State {
     std::mutex mutex;  // guards queued; a leaf
-    std::deque<Call> queued;
+    std::list<Call> queued;
     std::exception_ptr error;  // written before kFailed is published
     std::atomic<Stage> stage{Stage::kMaking};
   };

@@ -19,12 +19,13 @@
 
 #include "base/clock.h"
 #include "base/interruption.h"
+#include "base/no_memory.h"
 #include "base/registry.h"
 #include "communicator/call_check.h"
-#include "communicator/deferred_calls.h"
 #include "communicator/device_entry.h"
 #include "communicator/flight_recorder.h"
 #include "communicator/group_bootstrap.h"
+#include "communicator/message_pair.h"
 
 namespace tutti {
 namespace {
@@ -54,57 +55,6 @@ class Ending {
   const std::string group_;
   mutable std::mutex mutex_;  // guards the members below; a leaf but for a communicator's own, which are leaves
   std::optional<std::string> why_, aborted_;
-};
-
-// One direction between two ranks. The last member's thread uses the others.
-class Pair {
- public:
-  // `made` is called once it can be found.
-  Pair(int device, std::function<StreamCommunicatorPtr()> make, std::function<void(StreamCommunicator&)> made)
-      : device_(device), calls_([this, make = std::move(make), made = std::move(made)] {
-          const StreamCommunicatorPtr communicator = make();
-          {
-            const std::lock_guard lock(mutex_);
-            made_ = communicator;
-          }
-          made(*communicator);
-        }) {}
-
-  int device() const noexcept { return device_; }
-  // Null while it is being made or queued messages have not run. Throws what making threw.
-  StreamCommunicatorPtr ready() const { return calls_.ready() ? made() : nullptr; }
-  // Null while it is being made.
-  StreamCommunicatorPtr made() const {
-    const std::lock_guard lock(mutex_);
-    return made_;
-  }
-  bool queue(std::unique_ptr<DeferredMessage>& message) {
-    auto queued = std::make_unique<Queued>(*this, message);
-    DeferredCalls::Call call = std::move(queued);
-    if (calls_.queue(call)) return true;
-    message = static_cast<Queued&>(*call).take();
-    return false;
-  }
-
- private:
-  class Queued final : public DeferredCall {
-   public:
-    Queued(const Pair& pair, std::unique_ptr<DeferredMessage>& message) : pair_(pair), message_(std::move(message)) {}
-    void run() noexcept override { message_->run(pair_.made()); }
-    void fail(const std::exception_ptr& error) noexcept override { message_->fail(error); }
-    void wake() noexcept override { message_->wake(); }
-    void announce() noexcept override { message_->announce(); }
-    std::unique_ptr<DeferredMessage> take() { return std::move(message_); }
-
-   private:
-    const Pair& pair_;  // it holds this call
-    std::unique_ptr<DeferredMessage> message_;
-  };
-
-  const int device_;
-  mutable std::mutex mutex_;  // guards made_; a leaf
-  StreamCommunicatorPtr made_;
-  DeferredCalls calls_;
 };
 
 // A message of nothing: its turn has come, or will never come.
@@ -196,7 +146,7 @@ class DeviceGroup final : public DeviceCommunicator {
     throw_if_closed();
     {
       const std::lock_guard lock(mutex_);
-      Pair* const found = find(device, peer, send);
+      MessagePair* const found = find(device, peer, send);
       if (StreamCommunicatorPtr made = found != nullptr ? found->ready() : nullptr) return made;
     }
     if (stream && device_of_kind(kind_).is_capturing(device, *stream)) {
@@ -208,12 +158,17 @@ class DeviceGroup final : public DeviceCommunicator {
     return begun(device, peer, send).ready();
   }
   bool defer(int peer, bool send, std::unique_ptr<DeferredMessage>& message) override {
-    Pair* found = nullptr;
+    MessagePair* found = nullptr;
     {
       const std::lock_guard lock(mutex_);
       found = &pairs_.at({peer, send});  // never removed
     }
-    return found->queue(message);
+    return naming_want([&] { return found->queue(message); },
+                       [&] {
+                         return "group '" + options_.name + "' on rank " + std::to_string(rank_) +
+                                ": no memory to queue a message " + (send ? "to" : "from") + " rank " +
+                                std::to_string(peer) + ". Nothing has been sent: free some memory and call again";
+                       });
   }
   bool in_use() const override {
     const std::lock_guard lock(mutex_);
@@ -277,11 +232,10 @@ class DeviceGroup final : public DeviceCommunicator {
   }
   void set_timeout(std::chrono::milliseconds timeout) override {
     check_group_timeout(options_.name, timeout);
-    {
-      const std::lock_guard lock(mutex_);
-      options_.timeout = timeout;
-    }
-    for (const StreamCommunicatorPtr& one : all()) one->set_timeout(timeout);
+    // Throughout under the lock: what is made meanwhile, and other threads' calls, get the same order.
+    const std::lock_guard lock(mutex_);
+    for (const StreamCommunicatorPtr& one : all_locked()) one->set_timeout(timeout);
+    options_.timeout = timeout;
   }
   std::uint64_t sequence() const noexcept override {
     const StreamCommunicatorPtr made = made_group();
@@ -302,7 +256,7 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
  private:
-  using Pairs = std::map<std::pair<int, bool>, Pair>;  // by peer, and whether this rank sends
+  using Pairs = std::map<std::pair<int, bool>, MessagePair>;  // by peer, and whether this rank sends
 
   static std::uint32_t tag_of(std::uint64_t tag) {
     if (tag <= std::numeric_limits<std::uint32_t>::max()) return static_cast<std::uint32_t>(tag);
@@ -367,9 +321,12 @@ class DeviceGroup final : public DeviceCommunicator {
         bootstraps_.among(std::move(members), id, [ending = ending_] { ending->throw_if_ended(); });
     return make_communicator(kind_, bootstrap, options);
   }
-  // With what was set while it was made, and nobody found it.
+  // With what was set while it was made, and nobody found it. It can be found by now: see set_timeout().
   void catch_up(StreamCommunicator& made) const {
-    made.set_timeout(timeout());
+    {
+      const std::lock_guard lock(mutex_);
+      made.set_timeout(options_.timeout);
+    }
     ending_->apply_to(made);
   }
   void throw_if_closed() const {
@@ -378,14 +335,14 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
   // mutex_ is held.
-  Pair* find(int device, int peer, bool send) {
+  MessagePair* find(int device, int peer, bool send) {
     const auto found = pairs_.find({peer, send});
     if (found == pairs_.end()) return nullptr;
     check_device(found->second.device(), device);
     return &found->second;
   }
   // That is there now: its thread makes it, or has made it.
-  Pair& begun(int device, int peer, bool send) {
+  MessagePair& begun(int device, int peer, bool send) {
     if (peer < 0 || peer >= size_ || peer == rank_) {
       throw_error(ErrorKind::kInvalidArgument, std::string(send ? "send" : "recv") +
                                                    " of memory of a device: the peer is another rank of " +
@@ -407,7 +364,7 @@ class DeviceGroup final : public DeviceCommunicator {
       }
     };
     const std::lock_guard lock(mutex_);
-    if (Pair* const found = find(device, peer, send)) return *found;
+    if (MessagePair* const found = find(device, peer, send)) return *found;
     return pairs_.try_emplace({peer, send}, device, make_pair, [this](StreamCommunicator& made) { catch_up(made); })
         .first->second;
   }
@@ -416,7 +373,7 @@ class DeviceGroup final : public DeviceCommunicator {
   StreamCommunicatorPtr await_pair(const DevicePlace& place, int peer, bool send) {
     if (StreamCommunicatorPtr made = pair(place.device, peer, send, place.stream)) return made;
     begun(place.device, peer, !send);
-    Pair& mine = begun(place.device, peer, send);
+    MessagePair& mine = begun(place.device, peer, send);
     for (;;) {
       if (StreamCommunicatorPtr made = mine.ready()) return made;
       const auto reached = std::make_shared<Turn::Reached>();
@@ -437,6 +394,10 @@ class DeviceGroup final : public DeviceCommunicator {
   // The group's first.
   std::vector<StreamCommunicatorPtr> all() const {
     const std::lock_guard lock(mutex_);
+    return all_locked();
+  }
+  // mutex_ is held.
+  std::vector<StreamCommunicatorPtr> all_locked() const {
     std::vector<StreamCommunicatorPtr> made;
     if (group_ != nullptr) made.push_back(group_);
     for (const auto& [key, pair] : pairs_) {
@@ -451,9 +412,10 @@ class DeviceGroup final : public DeviceCommunicator {
   DeviceOptions options_;  // its timeout under mutex_
   const std::shared_ptr<Ending> ending_;
 
-  int tries_ = 0;             // to make the group's communicator; under making_
-  std::mutex making_;         // held while all ranks make the group's communicator, or give it algorithms
-  mutable std::mutex mutex_;  // guards what follows; after making_; held for no wait: abort() takes it
+  int tries_ = 0;      // to make the group's communicator; under making_
+  std::mutex making_;  // held while all ranks make the group's communicator, or give it algorithms
+  // Guards what follows; after making_, before those of communicators; held for no wait: abort() takes it.
+  mutable std::mutex mutex_;
   AlgorithmSet algorithms_;
   StreamCommunicatorPtr group_;
   std::atomic<bool> made_{false};     // group_ is there

@@ -1,5 +1,7 @@
 #include "communicator/group_bootstrap.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -10,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/interruption.h"
+#include "base/registry.h"
 #include "bootstrap/exchange.h"
 #include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
@@ -36,12 +39,19 @@ struct Reason {
   std::array<char, 4094> text{};  // ends with a zero
 };
 
+[[noreturn]] void throw_destroyed(const std::string& id, const std::string& group) {
+  throw_error(ErrorKind::kAborted, "'" + id + "' cannot form: group '" + group +
+                                       "' has been destroyed on this rank; keep a group until its calls have ended");
+}
+
+// Holds the group for a look or a slice of a wait, and not in between: then one that is dropped ends.
 class GroupBootstrap final : public Bootstrap {
  public:
   GroupBootstrap(const std::shared_ptr<CommunicatorImpl>& group, std::vector<int> members, const std::string& id,
                  std::function<void()> look)
       : Bootstrap(id, place_of(members, group->rank()), static_cast<int>(members.size())),
         group_(group),
+        name_(group->name()),
         members_(std::move(members)),
         look_(std::move(look)) {}
 
@@ -51,31 +61,38 @@ class GroupBootstrap final : public Bootstrap {
   void tell(const std::exception& error) noexcept override;
 
  private:
-  // Messages to and from all others, in order of rank; those that are left when it ends are taken back.
+  // Messages to and from all others, in order of rank; those that are left when it ends are taken back. The end of the
+  // group ends them.
   class Messages {
    public:
-    explicit Messages(const CommunicatorImpl& group) : group_(group) {}
+    explicit Messages(const GroupBootstrap& bootstrap) : bootstrap_(bootstrap) {}
     ~Messages() {
+      const std::shared_ptr<CommunicatorImpl> group = bootstrap_.group_.lock();
       for (MessageOp& op : ops_) {
-        if (!op.done()) group_.port().cancel(op);
+        if (group != nullptr) {
+          if (!op.done()) group->port().cancel(op);
+        } else {
+          while (!op.done() && !forked_child()) sched_yield();  // another thread destroys it
+        }
       }
     }
     Messages(const Messages&) = delete;
     Messages& operator=(const Messages&) = delete;
     MessageOp& post(bool send, int peer, std::uint64_t tag, void* data, std::size_t bytes) {
+      const std::shared_ptr<CommunicatorImpl> group = bootstrap_.group();
       MessageOp& op = ops_.emplace_back();
       const CallRecord record = record_of_message(send, bytes, DataType::kByte, tag);
       if (send) {
-        group_.port().post_send(op, peer, tag, data, bytes, record);
+        group->port().post_send(op, peer, tag, data, bytes, record);
       } else {
-        group_.port().post_recv(op, peer, tag, data, bytes, record);
+        group->port().post_recv(op, peer, tag, data, bytes, record);
       }
       return op;
     }
     std::deque<MessageOp>& ops() noexcept { return ops_; }
 
    private:
-    const CommunicatorImpl& group_;
+    const GroupBootstrap& bootstrap_;
     std::deque<MessageOp> ops_;  // which do not move
   };
 
@@ -84,9 +101,9 @@ class GroupBootstrap final : public Bootstrap {
   }
   std::shared_ptr<CommunicatorImpl> group() const {
     if (auto group = group_.lock()) return group;
-    throw_error(ErrorKind::kAborted, "the group in which '" + id() + "' forms has been destroyed");
+    throw_destroyed(id(), name_);
   }
-  std::string what(const CommunicatorImpl& group) const { return "'" + id() + "' of group '" + group.name() + "'"; }
+  std::string what() const { return "'" + id() + "' of group '" + name_ + "'"; }
   std::uint64_t tag_of(std::string_view topic, std::string_view part) const {
     const Digest digest = sha256(store_key(id(), topic, part));
     std::uint64_t hash = 0;
@@ -100,45 +117,44 @@ class GroupBootstrap final : public Bootstrap {
     }
   }
   void look_at_peers(const CommunicatorImpl& group) const;
-  void wait(CommunicatorImpl& group, Messages& messages, std::string_view topic, Deadline& deadline) const;
+  void wait(Messages& messages, std::string_view topic, Deadline& deadline) const;
   [[noreturn]] void throw_failed(const CommunicatorImpl& group, Outcome outcome) const;
-  [[noreturn]] void throw_late(const CommunicatorImpl& group, Messages& messages, std::string_view topic,
-                               const Deadline& deadline) const;
+  [[noreturn]] void throw_late(Messages& messages, std::string_view topic, const Deadline& deadline) const;
 
   const std::weak_ptr<CommunicatorImpl> group_;
+  const std::string name_;          // the group's
   const std::vector<int> members_;  // of the group
   const std::function<void()> look_;
 };
 
 std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std::string_view blob,
                                                     std::chrono::milliseconds timeout) {
-  const std::shared_ptr<CommunicatorImpl> group = this->group();
-  group->throw_if_unusable();
+  group()->throw_if_unusable();
   Deadline deadline = Deadline::after(timeout);
   deadline.expired();  // the clock starts here
   Head own{blob.size(), {}};
   std::ranges::copy(blob.substr(0, kFirst), own.first.begin());
   std::vector<Head> heads(members_.size());
   {
-    Messages messages(*group);
+    Messages messages(*this);
     const std::uint64_t tag = tag_of(topic, "head");
     each_peer([&](std::size_t, int peer) { messages.post(true, peer, tag, &own, sizeof own); });
     each_peer([&](std::size_t i, int peer) { messages.post(false, peer, tag, &heads[i], sizeof heads[i]); });
-    wait(*group, messages, topic, deadline);
+    wait(messages, topic, deadline);
   }
   std::vector<std::string> blobs(members_.size());
   each_peer([&](std::size_t i, int peer) {
     constexpr std::uint64_t kMost = std::uint64_t{1} << 32;  // bounds what a rank believes of another
     if (heads[i].bytes > kMost) {
       throw_error(ErrorKind::kInternal, "rank " + std::to_string(peer) + " says that it gives " +
-                                            std::to_string(heads[i].bytes) + " bytes for " + what(*group) +
+                                            std::to_string(heads[i].bytes) + " bytes for " + what() +
                                             ": use one version on all ranks");
     }
     blobs[i].assign(heads[i].first.data(), std::min<std::size_t>(heads[i].bytes, kFirst));
     blobs[i].resize(heads[i].bytes);
   });
   std::string& mine = blobs[static_cast<std::size_t>(rank())] = blob;
-  Messages messages(*group);
+  Messages messages(*this);
   const std::uint64_t tag = tag_of(topic, "rest");
   each_peer([&](std::size_t, int peer) {
     if (mine.size() > kFirst) messages.post(true, peer, tag, mine.data() + kFirst, mine.size() - kFirst);
@@ -146,28 +162,27 @@ std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std:
   each_peer([&](std::size_t i, int peer) {
     if (blobs[i].size() > kFirst) messages.post(false, peer, tag, blobs[i].data() + kFirst, blobs[i].size() - kFirst);
   });
-  wait(*group, messages, topic, deadline);
+  wait(messages, topic, deadline);
   return blobs;
 }
 
-void GroupBootstrap::wait(CommunicatorImpl& group, Messages& messages, std::string_view topic,
-                          Deadline& deadline) const {
+void GroupBootstrap::wait(Messages& messages, std::string_view topic, Deadline& deadline) const {
   bool goes_on = false;
   for (MessageOp& op : messages.ops()) {
-    while (!op.done()) {
+    for (; !op.done(); goes_on = true) {
+      const std::shared_ptr<CommunicatorImpl> group = this->group();
       Deadline slice = Deadline::after(std::min<std::chrono::milliseconds>(
           kLookEvery, std::chrono::milliseconds(std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000))));
-      const Outcome outcome = group.port().wait(op, slice, goes_on);
+      const Outcome outcome = group->port().wait(op, slice, goes_on);
       if (op.done()) break;
-      throw_if_interrupted("the forming of " + what(group));
-      if (outcome.status != Status::kTimeout) throw_failed(group, outcome);
-      look_at_peers(group);
-      if (deadline.expired()) throw_late(group, messages, topic, deadline);
-      goes_on = true;
+      if (outcome.status != Status::kTimeout) throw_failed(*group, outcome);
+      look_at_peers(*group);
+      if (deadline.expired()) throw_late(messages, topic, deadline);
     }
     if (!op.outcome.ok()) {
-      look_at_peers(group);  // which may know more
-      throw_failed(group, op.outcome);
+      const std::shared_ptr<CommunicatorImpl> group = this->group();
+      look_at_peers(*group);  // which may know more
+      throw_failed(*group, op.outcome);
     }
   }
 }
@@ -177,7 +192,7 @@ void GroupBootstrap::look_at_peers(const CommunicatorImpl& group) const {
   group.throw_if_unusable();
   if (look_) look_();
   std::vector<Reason> reasons(members_.size());
-  Messages messages(group);
+  Messages messages(*this);
   const std::uint64_t tag = tag_of("failure", {});
   each_peer([&](std::size_t i, int peer) { messages.post(false, peer, tag, &reasons[i], sizeof reasons[i]); });
   std::size_t i = 0;
@@ -192,7 +207,7 @@ void GroupBootstrap::look_at_peers(const CommunicatorImpl& group) const {
     reason.text.back() = 0;
     const auto kind = static_cast<ErrorKind>(std::min<int>(reason.kind, static_cast<int>(ErrorKind::kInternal)));
     if (reason.known_to_all != 0) throw Told(kind, reason.text.data());
-    throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(peer) + " cannot join " + what(group) + ", which rank " +
+    throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(peer) + " cannot join " + what() + ", which rank " +
                                          std::to_string(group.rank()) + " forms with it: " + reason.text.data());
   });
 }
@@ -206,7 +221,7 @@ void GroupBootstrap::tell(const std::exception& error) noexcept {
     reason.known_to_all = dynamic_cast<const KnownToAll*>(&error) != nullptr;
     reason.kind = static_cast<std::uint8_t>(known != nullptr ? known->kind() : ErrorKind::kInternal);
     std::ranges::copy(std::string_view(error.what()).substr(0, reason.text.size() - 1), reason.text.begin());
-    Messages messages(*group);
+    Messages messages(*this);
     const std::uint64_t tag = tag_of("failure", {});
     each_peer([&](std::size_t, int peer) { messages.post(true, peer, tag, &reason, sizeof reason); });
     Deadline soon = Deadline::after(kLookEvery);
@@ -217,9 +232,10 @@ void GroupBootstrap::tell(const std::exception& error) noexcept {
 }
 
 void GroupBootstrap::throw_failed(const CommunicatorImpl& group, Outcome outcome) const {
+  throw_if_interrupted("the forming of " + what());  // the first: then the outcome is of no peer
   group.throw_if_unusable();
   const std::string who = "rank " + std::to_string(outcome.peer) + " ";
-  const std::string when = " while " + what(group) + " was forming";
+  const std::string when = " while " + what() + " was forming";
   switch (outcome.status) {
     case Status::kPeerLost:
       throw_error(ErrorKind::kPeerLost, who + "died or cannot be reached any more" + when);
@@ -232,27 +248,26 @@ void GroupBootstrap::throw_failed(const CommunicatorImpl& group, Outcome outcome
   }
 }
 
-void GroupBootstrap::throw_late(const CommunicatorImpl& group, Messages& messages, std::string_view topic,
-                                const Deadline& deadline) const {
+void GroupBootstrap::throw_late(Messages& messages, std::string_view topic, const Deadline& deadline) const {
   std::vector<int> absent;
   for (const MessageOp& op : messages.ops()) {
     if (!op.done() && std::ranges::find(absent, op.peer) == absent.end()) absent.push_back(op.peer);
   }
   std::ranges::sort(absent);
-  throw_error(ErrorKind::kTimeout, "rank " + std::to_string(group.rank()) + " waited " +
+  throw_error(ErrorKind::kTimeout, "rank " + std::to_string(members_[static_cast<std::size_t>(rank())]) + " waited " +
                                        std::to_string(deadline.timeout().count()) + " ms for all " +
-                                       std::to_string(size()) + " ranks of " + what(group) + " (" + std::string(topic) +
+                                       std::to_string(size()) + " ranks of " + what() + " (" + std::string(topic) +
                                        "): " + name_ranks(absent) + " did not come; look at them, or allow more time");
 }
 
 }  // namespace
 
 GroupBootstraps::GroupBootstraps(Communicator& group)
-    : group_(dynamic_cast<CommunicatorImpl&>(group).weak_from_this()) {}
+    : group_(dynamic_cast<CommunicatorImpl&>(group).weak_from_this()), name_(group.name()) {}
 
 BootstrapPtr GroupBootstraps::among(std::vector<int> members, const std::string& id, std::function<void()> look) const {
   const std::shared_ptr<CommunicatorImpl> group = group_.lock();
-  if (group == nullptr) throw_error(ErrorKind::kAborted, "the group in which '" + id + "' forms has been destroyed");
+  if (group == nullptr) throw_destroyed(id, name_);
   return std::make_shared<GroupBootstrap>(group, std::move(members), id, std::move(look));
 }
 

@@ -16,7 +16,8 @@ namespace tutti {
 
 class CommunicatorImpl;
 
-// What a group gives. Keeps nothing of it: once it is destroyed, everything throws Error(kAborted).
+// What a group gives. Keeps nothing of it: once it is destroyed, everything throws Error(kAborted). Who waits holds it
+// for a second at most; where its last reference is dropped meanwhile, it ends then, on the thread that waits.
 class GroupBootstraps {
  public:
   explicit GroupBootstraps(Communicator& group);
@@ -28,6 +29,7 @@ class GroupBootstraps {
 
  private:
   std::weak_ptr<CommunicatorImpl> group_;
+  std::string name_;
 };
 
 // 0 to size - 1.

@@ -185,8 +185,10 @@ void share_out(Topology& topology, int rank, const std::vector<std::string>& car
                                             " said of its networks has come in part: use one version on all ranks");
     }
     if (of_peer == nullptr && static_cast<int>(r) != rank) {
-      throw_error(ErrorKind::kUnsupported, "ranks " + std::to_string(rank) + " and " + std::to_string(r) +
-                                               " lie on different hosts and have no network in common");
+      throw_error(ErrorKind::kUnsupported,
+                  "ranks " + std::to_string(rank) + " and " + std::to_string(r) +
+                      " lie on different hosts and have no network in common; use one build of "
+                      "Tutti on all hosts, or run these ranks on one host");
     }
   }
   for (std::size_t n = 0; n < made.size(); ++n) {

@@ -1,25 +1,12 @@
 #include "torch/cuda_side.h"
 
-#include <Python.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "interpreter/without_python.h"
+
 namespace tutti::face {
 namespace {
-
-// A message may have to drop tensors of Python's, or run its callbacks, before its thread ends.
-class WithoutGil {
- public:
-  WithoutGil() : state_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
-  }
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
-
- private:
-  PyThreadState* const state_;
-};
 
 // Of high priority: what others wait for goes before what only this rank computes.
 c10::Stream side_stream(c10::Device device) {
@@ -30,8 +17,8 @@ c10::Stream side_stream(c10::Device device) {
 
 CudaSide::~CudaSide() {
   group_.reset();
-  const WithoutGil without_gil;
-  devices_.reset();
+  // A message may have to drop tensors of Python's, or run its callbacks, before its thread ends.
+  without_python([this] { devices_.reset(); });
 }
 
 const CudaLane& CudaSide::group(c10::Device device) {

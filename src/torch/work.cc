@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/thread.h"
+#include "interpreter/without_python.h"
 #include "torch/errors.h"
 #include "torch/signals.h"
 #include "tutti/error.h"
@@ -135,16 +136,16 @@ void AsyncWork::complete_staged(std::exception_ptr error) {
 void AsyncWork::wait_if_python_asks() {
   // A callback on a thread of ours would wait for a future that this thread is to complete.
   if ((overlap_future_ && !on_library_thread()) || PyGILState_Check() == 0) return;
-  PyThreadState* const state = PyEval_SaveThread();
   std::exception_ptr raised;
-  try {
-    wait();
-  } catch (const py::error_already_set&) {
-    raised = std::current_exception();  // by a handler of a signal: the caller's
-  } catch (const std::exception&) {
-    // The future carries it.
-  }
-  PyEval_RestoreThread(state);
+  without_python([&] {
+    try {
+      wait();
+    } catch (const py::error_already_set&) {
+      raised = std::current_exception();  // by a handler of a signal: the caller's
+    } catch (const std::exception&) {
+      // The future carries it.
+    }
+  });
   if (raised != nullptr) std::rethrow_exception(raised);
 }
 

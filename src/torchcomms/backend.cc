@@ -8,6 +8,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "interpreter/without_python.h"
 #include "torchcomms/watch.h"
 #include "torchcomms/window.h"
 #include "torchcomms/work.h"

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "interpreter/without_python.h"
 #include "torchcomms/backend.h"
 
 namespace tutti::torchcomms {

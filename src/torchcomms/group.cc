@@ -70,13 +70,4 @@ at::Tensor peer_bytes(std::uint64_t arena, std::uint64_t offset, std::uint64_t b
   return tensor.is_none() ? at::Tensor() : tensor.cast<at::Tensor>();
 }
 
-void without_python(const std::function<void()>& action) {
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
-    const py::gil_scoped_release released;
-    action();
-  } else {
-    action();
-  }
-}
-
 }  // namespace tutti::torchcomms

@@ -12,7 +12,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -68,8 +67,5 @@ class Loan {
 
 // The bytes of a peer's loan, which this process maps; undefined where it does not.
 at::Tensor peer_bytes(std::uint64_t arena, std::uint64_t offset, std::uint64_t bytes);
-
-// Runs `action` without Python's global lock, for what waits for threads that may want it.
-void without_python(const std::function<void()>& action);
 
 }  // namespace tutti::torchcomms

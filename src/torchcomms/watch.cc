@@ -2,13 +2,12 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
 #include "base/registry.h"
 #include "base/thread.h"
-#include "torchcomms/group.h"
+#include "interpreter/without_python.h"
 
 namespace py = pybind11;
 
@@ -44,7 +43,13 @@ std::uint64_t Watch::add(Clock::time_point first, std::chrono::milliseconds peri
       thread_ = start_thread("that tells of calls nobody waits for", [this] { run(); });
     }
     number = ++added_;
-    entries_.emplace(number, Entry{first, period, std::move(look)});
+    const auto due = due_.emplace(first, number).first;
+    try {
+      entries_.emplace(number, Entry{first, period, std::move(look)});
+    } catch (...) {
+      due_.erase(due);
+      throw;
+    }
     earlier = first < asleep_until_;
   }
   if (earlier) changed_.notify_one();
@@ -55,6 +60,7 @@ void Watch::remove(std::uint64_t number) noexcept {
   std::map<std::uint64_t, Entry>::node_type gone;  // what it holds goes without the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   gone = entries_.extract(number);
+  if (!gone.empty()) due_.erase({gone.mapped().next, number});  // one that looks now is not there
 }
 
 void Watch::stop() noexcept {
@@ -67,6 +73,7 @@ void Watch::stop() noexcept {
       stopping_ = true;
       ending.swap(thread_);
       gone.swap(entries_);
+      due_.clear();
     }
     changed_.notify_one();
     if (ending.get_id() == std::this_thread::get_id()) return ending.detach();  // a hook ends the process
@@ -74,34 +81,34 @@ void Watch::stop() noexcept {
   });
 }
 
-std::uint64_t Watch::next_due(std::uint64_t after, Clock::time_point now) const {
-  const auto found = std::find_if(entries_.upper_bound(after), entries_.end(),
-                                  [now](const auto& entry) { return entry.second.next <= now; });
-  return found == entries_.end() ? 0 : found->first;
+void Watch::put_back(Due::node_type due, Look& look) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = entries_.find(due.value().second);
+  if (found == entries_.end()) return;
+  Entry& entry = found->second;
+  entry.look = std::move(look);
+  due.value().first = entry.next = Clock::now() + entry.period;
+  due_.insert(std::move(due));
 }
 
+// Takes no memory: each look goes back to where it was taken from.
 void Watch::run() noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    const auto now = Clock::now();
-    for (std::uint64_t number = next_due(0, now); number != 0 && !stopping_; number = next_due(number, now)) {
-      {
-        const Look look = entries_.at(number).look;  // a copy: it may be removed meanwhile
-        lock.unlock();
-        const bool done = look();
-        if (done) remove(number);
-      }
+    const auto now = Clock::now();  // those due by now look once
+    while (!stopping_ && !due_.empty() && due_.begin()->first <= now) {
+      Due::node_type due = due_.extract(due_.begin());
+      const std::uint64_t number = due.value().second;
+      Look look = std::move(entries_.at(number).look);
+      lock.unlock();
+      if (look()) remove(number);
+      put_back(std::move(due), look);
+      look = nullptr;  // what it holds goes without the lock, where it was removed meanwhile
       lock.lock();
-      const auto found = entries_.find(number);
-      if (found != entries_.end()) found->second.next = Clock::now() + found->second.period;
     }
-    auto next = now + kUntilTold;
-    for (const auto& [number, entry] : entries_) next = std::min(next, entry.next);
-    asleep_until_ = next;
-    changed_.wait_until(lock, next, [&] {
-      return stopping_ ||
-             std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) { return entry.second.next < next; });
-    });
+    asleep_until_ = due_.empty() ? now + kUntilTold : due_.begin()->first;
+    changed_.wait_until(lock, asleep_until_,
+                        [this] { return stopping_ || (!due_.empty() && due_.begin()->first < asleep_until_); });
     asleep_until_ = Clock::time_point::min();
   }
 }

@@ -13,7 +13,9 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 
 namespace tutti::torchcomms {
 
@@ -45,13 +47,15 @@ class Watch {
     std::chrono::milliseconds period;
     Look look;
   };
+  using Due = std::set<std::pair<Clock::time_point, std::uint64_t>>;
   void run() noexcept;
-  // Of the looks that are due, the one with the least number above `after`; zero without.
-  std::uint64_t next_due(std::uint64_t after, Clock::time_point now) const;
+  // Of one that has looked, and is due again later if it has not been removed.
+  void put_back(Due::node_type due, Look& look) noexcept;
 
   std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::map<std::uint64_t, Entry> entries_;
+  Due due_;  // all but the one that looks now, the next one first
   std::uint64_t added_ = 0;
   Clock::time_point asleep_until_ = Clock::time_point::min();  // min: awake
   bool stopping_ = false;

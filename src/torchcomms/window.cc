@@ -9,6 +9,8 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 
+#include "interpreter/without_python.h"
+
 namespace tutti::torchcomms {
 namespace {
 

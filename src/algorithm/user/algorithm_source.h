@@ -14,14 +14,20 @@
 
 namespace tutti {
 
+// As TuttiPluginAlgorithm has it.
+using PluginRefusal = const char* (*)(const char* dtype, const char* op, std::uint64_t block_bytes, std::int32_t ranks);
+
+// Why a plug-in's algorithm cannot run a call of its collective, in main memory or as a kernel; null: it can.
+// `refusal`: null where it has none.
+const char* plugin_refusal(PluginRefusal refusal, const CallShape& shape) noexcept;
+
 // A plug-in's kernel.
 struct KernelAlgorithm {
   std::string function;  // as its author calls it: struct tutti::kernels::FUNCTION of the source
   Collective collective = Collective::kBarrier;
   std::uint64_t scratch_bytes = 0;  // of each rank
   int blocks = 1, threads = 32;     // of a launch that does not say
-  // Null, or as TuttiPluginAlgorithm has it.
-  const char* (*refusal)(const char* dtype, const char* op, std::uint64_t block_bytes, std::int32_t ranks) = nullptr;
+  PluginRefusal refusal = nullptr;
   std::shared_ptr<const KernelSource> source;
 };
 

@@ -158,6 +158,8 @@ class PluginRunner {
       return static_cast<PluginRunner*>(self)->await_packets(peer, words, count);
     };
     out.ring = [](void* self, std::int32_t peer) { static_cast<PluginRunner*>(self)->ring(peer); };
+    // It stores by itself what others wait for, packets among it: so it publishes wherever it does not wait.
+    const HostChannel::Publishing publishing(&host_, WaitLane::kCollective);
     return plugin_.run(&out);
   }
 
@@ -187,7 +189,6 @@ class PluginRunner {
   int signal(std::int32_t peer) noexcept {
     if (!outcome_.ok() || !is_peer(peer, "it signals a rank that does not exist")) return 0;
     const std::uint64_t value = calls_ << 32 | ++sent_[static_cast<std::size_t>(peer)];
-    const HostChannel::Publishing publishing(&host_, WaitLane::kCollective);
     // release: publishes what this rank has written, and orders what it has read; pairs with the acquire in Signalled.
     counter(peer, host_.index()).store(value, std::memory_order_release);
     if (peer != host_.index()) host_.ring_doorbell(peer, WaitLane::kCollective);
@@ -205,11 +206,18 @@ class PluginRunner {
     const std::uint64_t value_;
   };
 
+  Outcome await(int peer, HostChannel::Condition& condition) noexcept {
+    host_.end_publishing(WaitLane::kCollective);
+    const Outcome outcome = host_.await_condition(peer, condition, context_->deadline);
+    host_.begin_publishing(WaitLane::kCollective);
+    return outcome;
+  }
+
   int wait(std::int32_t peer) noexcept {
     if (!outcome_.ok() || !is_peer(peer, "it waits for a rank that does not exist")) return 0;
     const std::uint64_t number = ++taken_[static_cast<std::size_t>(peer)];
     Signalled signalled(counter(host_.index(), peer), calls_ << 32 | number);
-    outcome_ = host_.await_condition(peer, signalled, context_->deadline);
+    outcome_ = await(peer, signalled);
     if (outcome_.status == Status::kTimeout) note_wait("signal", number, peer);
     return outcome_.ok() ? 1 : 0;
   }
@@ -236,7 +244,7 @@ class PluginRunner {
   int await_packets(std::int32_t peer, const std::uint64_t* words, std::uint64_t count) noexcept {
     if (!outcome_.ok() || !is_peer(peer, "it waits for a rank that does not exist")) return 0;
     Arrived arrived(words, count, flag());
-    outcome_ = host_.await_condition(peer, arrived, context_->deadline);
+    outcome_ = await(peer, arrived);
     if (outcome_.status == Status::kTimeout) note_wait("packets of call", calls_, peer);
     return outcome_.ok() ? 1 : 0;
   }
@@ -311,11 +319,7 @@ class PluginHostAlgorithm final : public Algorithm {
 
   const char* refusal(const CallShape& shape) const noexcept override {
     if (shape.hosts > 1) return "needs all ranks on one host";
-    if (shape.uneven) return "needs blocks of equal size";
-    if (plugin_.refusal == nullptr) return nullptr;
-    const std::string dtype(to_string(shape.dtype));
-    const std::string op(reduces(collective_) ? to_string(shape.op) : std::string_view());
-    return plugin_.refusal(dtype.c_str(), op.c_str(), shape.bytes, shape.ranks);
+    return plugin_refusal(plugin_.refusal, shape);
   }
 
   // Const like every algorithm; what changes belongs to the communicator that runs it under its lock.
@@ -377,6 +381,14 @@ Function symbol(void* object, const char* name) {
 }
 
 }  // namespace
+
+const char* plugin_refusal(PluginRefusal refusal, const CallShape& shape) noexcept {
+  if (shape.uneven) return "needs blocks of equal size";
+  if (refusal == nullptr) return nullptr;
+  const std::string dtype(to_string(shape.dtype));  // short: takes no memory, and so does the other
+  const std::string op(reduces(shape.collective) ? to_string(shape.op) : std::string_view());
+  return refusal(dtype.c_str(), op.c_str(), shape.bytes, shape.ranks);
+}
 
 std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const std::string& content,
                                                std::shared_ptr<const KernelSource> kernels) {

@@ -69,9 +69,11 @@ std::optional<Error> failure_of(const device::HostControl& control, int rank, co
       return Error(ErrorKind::kPeerLost, who + "rank " + std::to_string(peer) + " ran two calls at the same time");
     case device::FailureCode::kGaveUp:
       if (peer == rank)
-        return Error(ErrorKind::kInternal, who + "its kernel has given up " + call +
-                                               ": it returned false though no wait had failed, or reduced more ranges "
-                                               "than there may be ranks");
+        return Error(ErrorKind::kInternal,
+                     who + "its kernel has given up " + call +
+                         ": it returned false though no wait had failed, or reduced more ranges "
+                         "than there may be ranks; refuse what it cannot do by .refusal, and give "
+                         "reduce() at most size() ranges at a time");
       return Error(ErrorKind::kPeerLost, who + "the kernel of rank " + std::to_string(peer) + " has given up " + call +
                                              "; look at that rank");
     case device::FailureCode::kPeerFailed:

@@ -193,24 +193,12 @@ PlanTable::Choose PlanTable::install(const std::vector<std::uint64_t>& identitie
   return std::exchange(choose_, std::move(choose));
 }
 
-namespace {
-
-const char* kernel_refusal(const KernelAlgorithm& kernel, const CallShape& shape) {
-  if (shape.uneven) return "needs blocks of equal size";
-  if (kernel.refusal == nullptr) return nullptr;
-  const std::string dtype(to_string(shape.dtype));
-  const std::string op(reduces(kernel.collective) ? to_string(shape.op) : std::string_view());
-  return kernel.refusal(dtype.c_str(), op.c_str(), shape.bytes, shape.ranks);
-}
-
-}  // namespace
-
 const char* refusal_on_gpu(const TablePlan& plan, const CallShape& shape) noexcept {
   if (plan.collective != shape.collective) return "computes something else";
   if (!plan.fits()) return plan.unfit.c_str();
   if (const char* reason = limits_refusal(plan.limits, shape)) return reason;
   const char* const reason =
-      plan.kernel ? kernel_refusal(*plan.kernel, shape) : plan_refusal(*plan.plan, plan.collective, shape);
+      plan.kernel ? plugin_refusal(plan.kernel->refusal, shape) : plan_refusal(*plan.plan, plan.collective, shape);
   if (reason != nullptr) return reason;
   if (shape.bytes == 0) return "is for messages of other sizes";
   if (reduces(shape.collective) && shape.op == ReduceOp::kPremulSum) return "multiplies by no factor on GPUs";

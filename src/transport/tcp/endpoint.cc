@@ -186,7 +186,7 @@ void Endpoint::drop_starved(Member::Peer& peer) noexcept {
   drop_dial(peer);
 }
 
-// For one more of what is polled, so that a turn begins without taking memory.
+// For one more of what is polled, so that a turn begins without taking memory. On the endpoint's thread.
 void Endpoint::make_room() {
   const std::size_t most = 2 + strangers_.size() + pending_.size() + partings_.size() + streams_.size() + 1;
   if (pollfds_.capacity() < most) pollfds_.reserve(2 * most);

@@ -167,7 +167,8 @@ class Endpoint {
   std::vector<Parting> partings_;
   std::list<Departed> departed_;  // the latest last
   std::vector<Known> streams_;
-  // The eventfd, the listener, one a stranger, one a pending peer, one a parting, streams with a rest.
+  // The eventfd, the listener, one a stranger, one a pending peer, one a parting, streams with a rest. The thread's
+  // alone, which polls them without the lock.
   std::vector<pollfd> pollfds_;
   bool reshaped_ = false;  // something that was polled is gone
   std::int64_t accept_again_ms_ = 0;

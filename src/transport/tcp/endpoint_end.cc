@@ -49,11 +49,11 @@ void Endpoint::close(Member& member) noexcept {
   }
 }
 
-// A dial whose peer has heard of it goes on.
+// A dial whose peer has heard of it goes on. What is polled has room for it, which was its place among the pending that
+// the group has left: this may be a thread of the group's, while the endpoint's polls.
 void Endpoint::part(Member::Peer& peer, const LastWords& words) noexcept {
   if (peer.dial && peer.dial->state() == Handshake::State::kTalking) {
     try {
-      make_room();
       partings_.reserve(partings_.size() + 1);
       partings_.push_back({std::move(*peer.dial), peer.link.stream(), words, now_in_ms()});
     } catch (const std::bad_alloc&) {  // then the peer sees it broken

@@ -3,13 +3,24 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <barrier>
+#include <future>
+#include <latch>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "base/interruption.h"
 #include "bootstrap/exchange.h"
+#include "channel/message_frame.h"
+#include "communicator/communicator_impl.h"
 #include "communicator/thread_ranks.h"
+#include "communicator/topology.h"
+#include "transport/sim/sim_network.h"
 
 namespace tutti::test {
 namespace {
@@ -132,6 +143,111 @@ TEST_P(GroupBootstrap, TheGroupsOwnFailureEndsIt) {
     }
     told.arrive_and_wait();
   });
+}
+
+// Between two ranks, of which rank 0 gets so many bytes and no more.
+class HoldingTransport final : public NetworkTransport {
+ public:
+  static constexpr std::size_t kHeld = sizeof(FrameHeader) + 1;
+
+  explicit HoldingTransport(int rank) : below_(network().transport(rank)), rank_(rank), address_("holding") {}
+  static std::unique_ptr<NetworkTransport> create(const NetworkOptions& options) {
+    return std::make_unique<HoldingTransport>(options.rank);
+  }
+  const std::string& address() const noexcept override { return address_; }
+  void set_peer_addresses(const std::vector<std::string>&) override {}
+  std::string_view name() const noexcept override { return below_.name(); }
+  int accept_new(std::span<int> peers) noexcept override { return below_.accept_new(peers); }
+  Link* link(int peer) noexcept override {
+    if (link_.below == nullptr) link_ = {below_.link(peer), rank_ == 0 ? kHeld : ~std::size_t{0}};
+    return &link_;
+  }
+
+ private:
+  struct Holding final : Link {
+    Holding(Link* of, std::size_t bytes) : below(of), left(bytes) {}
+    std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override { return below->write_some(head, body); }
+    std::size_t read_some(MutableBytes into) noexcept override {
+      const std::size_t read = below->read_some(into.first(std::min(into.size(), left)));
+      left -= read;
+      return read;
+    }
+    Status status() const noexcept override { return below->status(); }
+    Link* below;
+    std::size_t left;
+  };
+  static SimNetwork& network() {
+    static SimNetwork one(2, {.max_delay_ns = 0});
+    return one;
+  }
+
+  Transport& below_;
+  const int rank_;
+  const std::string address_;
+  Holding link_{nullptr, 0};
+};
+
+// A reason that has come in part is waited for. The handler of a signal ends that, and no rank is blamed.
+TEST(GroupBootstraps, AnInterruptedLookSaysSo) {
+  constexpr Network kHolding{"holding", &HoldingTransport::create};
+  MemoryStore store;
+  std::latch interrupted(1);
+  const auto form = [&](int rank) {
+    CommunicatorOptions options;
+    options.config.host_id = "host " + std::to_string(rank);
+    return std::make_shared<CommunicatorImpl>(form_topology(store, "test", rank, 2, options, {}, {}, {&kHolding, 1}),
+                                              rank, 2, options, PlanFiles{}, Tuning{});
+  };
+  std::thread peer([&] {
+    const auto group = form(1);
+    GroupBootstraps(*group).among({0, 1}, "all")->tell(Error(ErrorKind::kInvalidArgument, "there is no such file"));
+    interrupted.wait();
+  });
+  const auto group = form(0);
+  const auto all = GroupBootstraps(*group).among({0, 1}, "all");
+  struct Raised {};
+  const auto raise = [](std::string&) noexcept { return std::make_exception_ptr(Raised()); };
+  const auto look = [&] {
+    const Error error = error_of([&] {
+      for (;;) all->watch();
+    });
+    EXPECT_STREQ(error.what(), "the forming of 'all' of group 'tutti' was interrupted");
+  };
+  EXPECT_THROW(interruptible(raise, {}, look), Raised);
+  interrupted.count_down();
+  peer.join();
+}
+
+TEST(GroupBootstraps, EndWithTheirGroupWhileTheyWait) {
+  std::promise<void> waits;
+  std::optional<Error> told;
+  MemoryStore store;
+  CommunicatorOptions options;
+  options.timeout = kLong;
+  std::thread peer([&] {
+    const auto group = Communicator::create(store, "test", 1, 2, options);
+    const auto all = GroupBootstraps(*group).among(all_ranks(2), "all");
+    told = error_of([&] { all->all_gather("other", "", kLong); });
+  });
+  auto group = Communicator::create(store, "test", 0, 2, options);
+  const std::weak_ptr<Communicator> left = group;
+  // Twice a second: the first time it has waited already.
+  const auto all = GroupBootstraps(*group).among(all_ranks(2), "all", [&, once = false]() mutable {
+    if (!std::exchange(once, true)) waits.set_value();
+  });
+  std::thread forming([&] {
+    const Error error = error_of([&] { all->all_gather("cards", "", kLong); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+    EXPECT_NE(std::string(error.what()).find("'all' cannot form: group 'tutti' has been destroyed"), std::string::npos)
+        << error.what();
+    EXPECT_TRUE(left.expired());
+  });
+  waits.get_future().wait();
+  group.reset();
+  forming.join();
+  peer.join();
+  EXPECT_EQ(told->kind(), ErrorKind::kPeerLost) << told->what();
+  EXPECT_NE(std::string(told->what()).find("rank 0 has left"), std::string::npos) << told->what();
 }
 
 TEST(GroupBootstraps, KeepNothingOfTheirGroup) {

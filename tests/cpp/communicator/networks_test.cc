@@ -75,7 +75,7 @@ TEST(Networks, RanksThatHaveNoneInCommonAreTold) {
   MemoryStore store;
   const auto errors = test::run_threads(kRanks, [&](int rank) { form(store, rank, {&kSim, 1}); });
   for (const std::string& error : errors)
-    EXPECT_NE(error.find("have no network in common"), std::string::npos) << error;
+    EXPECT_NE(error.find("have no network in common; use one build"), std::string::npos) << error;
 }
 
 }  // namespace

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
+#include "communicator/refused_memory.h"
 #include "support/no_threads.h"
 #include "tutti/error.h"
 
@@ -185,6 +188,29 @@ TEST(DeferredCalls, AFailureIsThatOfEveryCall) {
     EXPECT_THROW(calls.queue(late), std::runtime_error);
   }
   EXPECT_EQ(tries, 1);
+}
+
+// Neither are calls lost nor does the process end for want of memory in their thread.
+TEST(DeferredCalls, TheirThreadTakesNoMemory) {
+  std::promise<void> queued;
+  std::optional<test::Refusal> refusal;
+  std::atomic<int> woken{0};
+  {
+    DeferredCalls calls([&] {
+      queued.get_future().wait();
+      test::count_me();
+      refusal.emplace(test::Of::kThisThread, test::Which::kAllFromThere, 1);
+    });
+    for (int i = 0; i < 100; ++i) {
+      // relaxed: read when the thread has ended
+      DeferredCalls::Call call = std::make_unique<Waking>([&] { woken.fetch_add(1, std::memory_order_relaxed); });
+      ASSERT_TRUE(calls.queue(call));
+    }
+    queued.set_value();
+  }
+  EXPECT_EQ(test::Refusal::refused(), 0);
+  refusal.reset();
+  EXPECT_EQ(woken.load(std::memory_order_relaxed), 100);
 }
 
 TEST(DeferredCalls, AnnouncingMayIssueAndWait) {

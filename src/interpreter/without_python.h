@@ -1,0 +1,32 @@
+// Python's global lock, for faces that Python has loaded: let go of while a thread waits for others that may want it.
+//
+// Thread rule: any thread, whether it holds the lock or not, also before the interpreter is there and when it has
+// ended.
+#pragma once
+
+#include <Python.h>
+
+namespace tutti {
+
+class WithoutPython {
+ public:
+  WithoutPython() noexcept
+      : held_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutPython() {
+    if (held_ != nullptr) PyEval_RestoreThread(held_);
+  }
+  WithoutPython(const WithoutPython&) = delete;
+  WithoutPython& operator=(const WithoutPython&) = delete;
+
+ private:
+  PyThreadState* const held_;
+};
+
+// Runs `action` without the lock.
+template <class Action>
+decltype(auto) without_python(const Action& action) {
+  const WithoutPython released;
+  return action();
+}
+
+}  // namespace tutti

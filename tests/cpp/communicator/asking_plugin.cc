@@ -1,0 +1,28 @@
+// A plug-in whose ranks ask the test between their steps, and reduce nothing.
+#include <tutti/native_plugin.h>
+
+// Of rank `rank`, at its `step`, on its thread. The test's.
+extern "C" __attribute__((visibility("default"))) void (*asking_plugin_asks)(int rank, int step) = nullptr;
+
+namespace {
+
+// Rank 0 waits for a signal, then for a packet.
+bool ask(tutti::plugin::Context& c) {
+  auto* const packet = reinterpret_cast<std::uint64_t*>(c.scratch(0));
+  asking_plugin_asks(c.rank(), 0);
+  if (c.rank() == 0) {
+    if (!c.wait(1)) return false;
+    asking_plugin_asks(0, 1);
+    if (!c.await_packets(1, packet, 1)) return false;
+    asking_plugin_asks(0, 2);
+  } else {
+    c.signal(0);
+    asking_plugin_asks(1, 1);
+    __atomic_store_n(packet, std::uint64_t{c.flag()} << 32, __ATOMIC_RELEASE);  // release: as the library has it
+    c.ring(0);
+  }
+  return c.barrier();
+}
+TUTTI_NATIVE_ALGORITHM(create_asking, .name = "asking", .collective = "allreduce", .scratch_bytes = 128, .run = ask)
+
+}  // namespace

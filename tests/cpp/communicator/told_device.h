@@ -1,0 +1,18 @@
+// A device that tells a test what is asked of it: libtutti_told.so.
+#pragma once
+
+#include <functional>
+
+namespace tutti::test {
+
+// On the thread that asks. Each may be empty; they change while nothing is made.
+struct Told {
+  std::function<void()> meeting;          // a communicator meets its peers next
+  std::function<void()> setting_timeout;  // it is given a time limit, and does not have it yet
+};
+
+// The plug-in's, found by its name.
+constexpr char kToldSymbol[] = "tutti_told";
+using ToldSymbol = Told*();
+
+}  // namespace tutti::test
