@@ -37,7 +37,6 @@ def checks() -> ModuleType:
         ("include/tutti/work.h", '"channel/port.h"', "a public header includes the internal"),
         ("src/base/clock.h", '"device/device.h"', "is not below it"),
         ("src/base/clock.h", "<torch/torch.h>", "may include torch/torch.h"),
-        ("src/base/clock.h", '"interpreter/without_python.h"', "is not below it"),
         ("src/nccl/calls.cc", '"interpreter/without_python.h"', "may include interpreter/without_python.h"),
         ("src/torch/work.cc", '"interpreter/without_python.h"', ""),
         ("src/torch/cuda_side.h", '"tutti/cuda_communicator.h"', ""),
