@@ -178,14 +178,15 @@ class HeldMessages {
 
   HeldMessages(Communicator& c, Signals& signals, std::function<void()> in_callback)
       : first_(c.irecv(&got_[0], 1, DataType::kInt32, 1, 1)) {
-    first_->on_done([this, &signals](Work&) {
+    // What a callback uses it holds: a work is done before its callback has returned.
+    first_->on_done([released = released_, &signals](Work&) {
       signals.held.set_value();
-      released_.wait();
+      released.wait();
     });
     second_ = c.irecv(&got_[1], 1, DataType::kInt32, 1, 2);
-    second_->on_done([this, act = std::move(in_callback)](Work&) {
+    second_->on_done([called = called_, act = std::move(in_callback)](Work&) {
       act();
-      called_.set_value(std::this_thread::get_id());
+      called->set_value(std::this_thread::get_id());
     });
     signals.awaited.set_value();
     within_bound(signals.sent.get_future());
@@ -201,7 +202,7 @@ class HeldMessages {
     c.send(&x, 1, DataType::kInt32, 0, 2);
     signals.sent.set_value();
   }
-  std::thread::id thread_of_callback() { return within_bound(called_.get_future()); }
+  std::thread::id thread_of_callback() { return within_bound(called_->get_future()); }
   void release() {
     if (std::exchange(holds_, false)) release_.set_value();
     first_->wait();
@@ -213,7 +214,7 @@ class HeldMessages {
   bool holds_ = true;
   std::promise<void> release_;
   std::shared_future<void> released_ = release_.get_future().share();
-  std::promise<std::thread::id> called_;
+  const std::shared_ptr<std::promise<std::thread::id>> called_ = std::make_shared<std::promise<std::thread::id>>();
   WorkPtr first_, second_;
 };
 

@@ -7,6 +7,7 @@
 #include "executor/program/serves.h"
 #include "plan/operations.h"
 #include "plan/structure.h"
+#include "support/sanitized.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda::test {
@@ -357,6 +358,7 @@ TEST(PlansOnGpus, WhatDoesNotFitIsRefusedWithTheNumber) {
 
 // What a loop makes of the shortest segment counts, not what the plan's file has.
 TEST(PlansOnGpus, LoopsOfMoreTurnsThanRecordsAreRefused) {
+  if (tutti::test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   const auto with_copies = [](std::size_t copies) {
     plan::Plan plan = plan::looped_all_reduce(2, 16);
     for (plan::Rank& rank : plan.ranks) {
