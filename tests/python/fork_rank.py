@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forked_calls import PARENTS, refused
 
 import tutti
 
@@ -27,17 +28,7 @@ if sys.argv[1] == "torch":
     import torch
     import torch.distributed as dist
 
-PARENTS = "belongs to the parent"
 LONG = 1_000_000
-
-
-def refused(call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except (ValueError, RuntimeError) as error:
-        assert PARENTS in str(error), error
-    else:
-        raise AssertionError("a call in a forked child was not refused")
 
 
 class TorchRank:

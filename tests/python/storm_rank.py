@@ -1,7 +1,7 @@
 """One rank in a storm: signals, forks and want of descriptors at random moments of calls, messages and plans.
 
-Its arguments are the face (torch or numpy), the seed and the number of rounds. All ranks draw the same calls; each its
-own disturbances. Every result is checked, every child must end well, and rank 0 prints how much there was.
+Its arguments are the seed and the number of rounds. All ranks draw the same calls; each its own disturbances.
+Every result is checked, every child must end well, and rank 0 prints how much there was.
 """
 
 from __future__ import annotations
@@ -14,111 +14,37 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
+from forked_calls import refused
 
 import tutti
 
-FACE, SEED, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+SEED, ROUNDS = int(sys.argv[1]), int(sys.argv[2])
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LIMIT_S = 50.0
-PARENTS = "belongs to the parent"
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
 
-if FACE == "torch":
-    import torch
-    import torch.distributed as dist
 
-
-class Torch:
-    def __init__(self) -> None:
-        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
-        self.pending: list[tuple[Any, Callable[[], None]]] = []
-
-    def all_reduce(self, count: int, later: bool) -> None:
-        x = torch.full((count,), float(RANK + 1))
-        self.finish(dist.all_reduce(x, async_op=later), lambda: same(x, SIZE * (SIZE + 1) / 2))
-
-    def broadcast(self, count: int, later: bool) -> None:
-        x = torch.full((count,), float(RANK + 1))
-        self.finish(dist.broadcast(x, count % SIZE, async_op=later), lambda: same(x, count % SIZE + 1))
-
-    def all_gather(self, count: int, later: bool) -> None:
-        x, out = torch.full((count,), float(RANK + 1)), torch.empty(SIZE * count)
-        self.finish(
-            dist.all_gather_into_tensor(out, x, async_op=later), lambda: same(out, *(r + 1 for r in range(SIZE)))
-        )
-
-    def all_to_all(self, count: int, later: bool) -> None:
-        x = torch.arange(SIZE).repeat_interleave(count) + 10.0 * RANK
-        out = torch.empty(SIZE * count)
-        self.finish(
-            dist.all_to_all_single(out, x, async_op=later), lambda: same(out, *(10 * r + RANK for r in range(SIZE)))
-        )
-
-    def messages(self, count: int, later: bool) -> None:
-        x, out = torch.full((count,), float(RANK)), torch.empty(count)
-        work = dist.irecv(out, (RANK - 1) % SIZE)
-        send = dist.isend(x, (RANK + 1) % SIZE)
-        assert work is not None and send is not None
-        self.pending.append((send, lambda: same(x, RANK)))
-        self.finish(work, lambda: same(out, (RANK - 1) % SIZE))
-        if not later:
-            self.end()
-
-    def barrier(self, count: int, later: bool) -> None:
-        self.finish(dist.barrier(async_op=later), lambda: None)
-
-    def finish(self, work: Any, check: Callable[[], None]) -> None:
-        if work is None:
-            check()
-        else:
-            self.pending.append((work, check))
-
-    def end(self) -> None:
-        while self.pending:
-            work, check = self.pending.pop()
-            work.wait()
-            check()
-
-    def in_child(self, what: int) -> None:
-        if what == 0:
-            refused(lambda: dist.all_reduce(torch.ones(3)))
-            refused(lambda: dist.isend(torch.ones(3), (RANK + 1) % SIZE))
-        elif what == 1:
-            tutti.abort()
-            dist.destroy_process_group()
-
-    def report(self) -> str:
-        metrics = tutti.get_metrics()
-        assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
-        return str(sorted({row["algorithm"] for row in metrics["rows"]}))
-
-    def close(self) -> None:
-        dist.destroy_process_group()
-
-
-class Numpy:
+class Rank:
     def __init__(self) -> None:
         self.comm = tutti.Communicator(timeout=LIMIT_S)
 
-    def all_reduce(self, count: int, later: bool) -> None:
+    def all_reduce(self, count: int) -> None:
         same(self.comm.all_reduce(np.full(count, RANK + 1.0, np.float32)), SIZE * (SIZE + 1) / 2)
 
-    def broadcast(self, count: int, later: bool) -> None:
+    def broadcast(self, count: int) -> None:
         same(self.comm.broadcast(np.full(count, RANK + 1.0), root=count % SIZE), count % SIZE + 1)
 
-    def all_gather(self, count: int, later: bool) -> None:
+    def all_gather(self, count: int) -> None:
         same(self.comm.all_gather(np.full(count, RANK + 1.0), np.empty(SIZE * count)), *(r + 1 for r in range(SIZE)))
 
-    def all_to_all(self, count: int, later: bool) -> None:
+    def all_to_all(self, count: int) -> None:
         x = np.repeat(np.arange(SIZE), count) + 10.0 * RANK
         same(self.comm.all_to_all(x, np.empty(SIZE * count)), *(10 * r + RANK for r in range(SIZE)))
 
-    def messages(self, count: int, later: bool) -> None:
+    def messages(self, count: int) -> None:
         x, out = np.full(count, float(RANK)), np.empty(count)
         for send in (True, False) if RANK == 0 else (False, True):
             if send:
@@ -127,11 +53,8 @@ class Numpy:
                 assert self.comm.recv(out, (RANK - 1) % SIZE) == (RANK - 1) % SIZE
         same(out, (RANK - 1) % SIZE)
 
-    def barrier(self, count: int, later: bool) -> None:
+    def barrier(self, count: int) -> None:
         self.comm.barrier()
-
-    def end(self) -> None:
-        pass
 
     def in_child(self, what: int) -> None:
         if what == 0:
@@ -155,20 +78,11 @@ def same(got: Any, *wanted: float) -> None:
     assert (blocks == np.array(wanted).reshape(-1, 1)).all(), f"seed {SEED}: {blocks[:, :4]} for {wanted}"
 
 
-def refused(call: Callable[[], Any]) -> None:
-    try:
-        call()
-    except (ValueError, RuntimeError) as error:
-        assert PARENTS in str(error), error
-    else:
-        raise AssertionError("a call in a forked child was not refused")
-
-
 class Storm:
     """What disturbs the rank until it is over: signals from a thread and a timer, forks in handlers and from another
     thread, and a limit on descriptors that is for moments at what is open."""
 
-    def __init__(self, rank: Any) -> None:
+    def __init__(self, rank: Rank) -> None:
         self.rank = rank
         self.over = threading.Event()
         self.counts = {"signals": 0, "forks": 0, "dry spells": 0}
@@ -236,6 +150,8 @@ class Storm:
             self.counts["dry spells"] += 1
 
     def end(self) -> None:
+        while not all(self.counts.values()):  # where the calls were over before the first of one kind
+            self.over.wait(0.01)
         self.over.set()
         for thread in self.threads:
             thread.join()
@@ -244,7 +160,7 @@ class Storm:
 
 
 def main() -> None:
-    rank: Any = Torch() if FACE == "torch" else Numpy()
+    rank = Rank()
     storm = Storm(rank)
     calls = random.Random(SEED)
     begun = time.monotonic()
@@ -254,8 +170,7 @@ def main() -> None:
                 kind = calls.choice(
                     ("all_reduce", "all_reduce", "broadcast", "all_gather", "all_to_all", "messages", "barrier")
                 )
-                getattr(rank, kind)(calls.choice(COUNTS), calls.random() < 0.5)
-            rank.end()
+                getattr(rank, kind)(calls.choice(COUNTS))
     finally:
         with contextlib.suppress(BaseException) if sys.exc_info()[0] else contextlib.nullcontext():
             storm.end()

@@ -18,7 +18,6 @@
 #include "communicator/kept_endpoint.h"
 #include "communicator/refused_memory.h"
 #include "communicator/thread_ranks.h"
-#include "support/sanitized.h"
 
 namespace tutti::test {
 
@@ -152,10 +151,7 @@ inline void check(const Ends& ends, const Want& want) {
     const std::string text = end.error->what();
     const bool hit = want.of == Of::kThisThread && static_cast<int>(r) == want.victim;
     // A rank reads for those of its process that have the same connection, too: they are lost to each other then.
-    // A rank says within a second why it gives up. Slower than that under a sanitizer, it leaves the others to their
-    // deadline.
-    const bool late = kSanitized && !hit && end.error->kind() == ErrorKind::kTimeout;
-    EXPECT_TRUE(late || end.error->kind() == ErrorKind::kExhausted || end.error->kind() == ErrorKind::kPeerLost)
+    EXPECT_TRUE(end.error->kind() == ErrorKind::kExhausted || end.error->kind() == ErrorKind::kPeerLost)
         << "rank " << r << ": " << text;
     const bool says = text.find("memory") != std::string::npos || text.find("cannot be mapped") != std::string::npos;
     EXPECT_TRUE(hit ? says : text.find("rank") != std::string::npos) << "rank " << r << ": " << text;
