@@ -1,6 +1,7 @@
 // The functions of NCCL that are looked at before they are passed on.
 //
 // What the real library calls by its own public names comes here, too, and goes straight back (InReal).
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -91,7 +92,9 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ra
   // All ranks give the same ids: they meet at the first.
   if (looks()) {
     static_cast<void>(guarded([&] {
-      for (int i = 1; i < ids; ++i) withdraw_place(id[i]);
+      for (int i = 1; i < ids; ++i) {
+        if (std::memcmp(&id[i], &id[0], sizeof(ncclUniqueId)) != 0) withdraw_place(id[i]);
+      }
     }));
   }
   return making(result, by_id(comm, ranks, id[0], rank, config));

@@ -118,11 +118,11 @@ TUTTI_DEVICE bool give_up(const Control& control, const Awaited& awaited, std::u
     fail_as_told(control, awaited);
     return true;
   }
-  FailureCode code = FailureCode::kNone;
   const std::uint64_t now = clock_ns();
-  if (load_relaxed(&control.host->abort) != 0) code = FailureCode::kAborted;
-  if (started == 0) {
-    started = now;
+  if (started == 0) started = now;
+  FailureCode code = FailureCode::kNone;
+  if (load_relaxed(&control.host->abort) != 0) {
+    code = FailureCode::kAborted;  // also behind the deadline: whoever aborted has a reason of its own
   } else if (now - started > timeout_ns(*control.host, awaited.ticket)) {
     code = FailureCode::kTimeout;
   }

@@ -307,6 +307,21 @@ TEST(PlansOnGpus, AMissingRankIsATimeout) {
   }
 }
 
+// However long it has waited: the record says who aborted, not who did not come.
+TEST(PlansOnGpus, AnAbortIsNoTimeout) {
+  int workers = 0;
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
+    HostPlan device(plan);
+    device.worlds.host(0).abort = 1;
+    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 100'000'000'000;
+    Calls calls(2);
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, {.workers = workers, .silent = 1});
+    EXPECT_EQ(device.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kAborted)) << name;
+    EXPECT_EQ(device.worlds.host(0).peer, 0u) << name;
+    workers = 2 - workers;
+  }
+}
+
 TEST(PlansOnGpus, AnotherCallIsAMismatch) {
   const auto plan = std::make_shared<const Plan>(plan::two_step_all_reduce(2));
   HostPlan device(plan);

@@ -33,6 +33,18 @@ TEST(NcclEdges, SeveralIdsOfOneCommunicator) {
   });
 }
 
+TEST(NcclEdges, OneIdSeveralTimes) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclUniqueId id = rank.id();
+    std::array<ncclUniqueId, 2> ids = {id, id};
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(ncclCommInitRankScalable(&comm, 2, rank.rank(), 2, ids.data(), nullptr), ncclSuccess);
+    by_nccl();
+    runs_on_tutti(comm, 3);
+    EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+  });
+}
+
 TEST(NcclEdges, WhatNcclRefusesToRevokeGoesOn) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
