@@ -70,7 +70,7 @@ class LastWill {
 };
 
 // Why a rank comes no further than the place of its group.
-void tell_at(const MeetingPlace& place, int rank, const std::string& maker, const Error& why) noexcept {
+void tell_at(const MeetingPlace& place, int rank, const std::string& maker, const std::exception& why) noexcept {
   constexpr std::chrono::milliseconds kAMoment(2'000);
   try {
     tell_failure(*reach(place, kAMoment, maker), kJoinedId, rank, why);
@@ -108,6 +108,12 @@ class Arrived {
     group->run(Call{});
     take_offer(place_);
     return group;
+  }
+
+  // Why this rank does not join() at all.
+  void tell(const std::exception& why) noexcept {
+    tell_failure(*store_, kJoinedId, rank_, why);
+    if (store_->is_lost()) tell_at(place_, rank_, maker_, why);
   }
 
  private:
@@ -214,7 +220,14 @@ std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, co
     if (size > 1) place = decode_meeting_place(first);
     if (place) here.emplace(*place, rank, options, "rank 0 of group '" + name + "'");
   });
-  const int failed = agreement.first_failed();
+  int failed = -1;
+  try {
+    failed = agreement.first_failed();
+  } catch (const std::exception& error) {
+    // The others may have heard all of it, and await this rank where they meet: nobody there looks at the parent.
+    if (here) here->tell(error);
+    throw;
+  }
   agreement.raise_own();
   if (members.empty()) return nullptr;
   if (failed >= 0) {
