@@ -171,7 +171,7 @@ mutant message_test '*' $links 'last words are not read' 's/lose(peer, farewell 
 told=src/bootstrap/exchange.cc
 mutant bootstrap_test 'Exchange*' $told 'who awaits another is told nothing' 's/const bool looks = .*/const bool looks = false;/'
 mutant bootstrap_test 'Exchange*' $told 'what is known to all is one rank'"'"'s reason' 's/put_failure(store, id, rank, \*known, true);/put_failure(store, id, rank, *known, false);/'
-mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller == static_cast<std::uint32_t>(rank)) return;.*/;/'
+mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller == rank) return;.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/^void fetch_verdicts/,/^}/s/throw_if_told(.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is told nothing' 's/^  throw_if_told(.*/  ;/'
 mutant forming_failures_test '*' src/bootstrap/host_joiner.cc 'who awaits its leader is told nothing' 's/^      throw_if_told(.*/      ;/'
@@ -180,7 +180,8 @@ mutant forming_failures_test '*' src/communicator/topology.cc 'a rank leaves its
 mutant communicator_test 'Networks.*' src/communicator/topology.cc 'the last network that both have is taken' 's/ || of_peer != nullptr / /'
 mutant group_id_test 'SplitGroup*' src/communicator/group_id.cc 'a split loses its own failure' 's/^      raise_own();$/      ;/'
 mutant group_id_test 'ShrinkGroup.*' src/communicator/group_id.cc 'the place that survivors met at stays' '/^std::shared_ptr<Communicator> shrink_group/,/^}/s/take_offer(place);/;/'
-mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(\*place, rank, kMaker, error);/;/'
+mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(id, rank, kMaker, error);/;/'
+mutant split_failures_test '*' src/communicator/group_id.cc 'a failure of the parent is not told where its part meets' 's/if (here) here->tell(error);/;/'
 
 socket=src/bootstrap/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/bootstrap/host_leader_poll.cc
 local='*Host*:AnotherUser*'

@@ -11,6 +11,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,8 +31,13 @@ GroupId make_group_id(const Config& config, const std::string& address = {});
 // Collective over `size` ranks: all join with the same id, once. Returns when all have joined; nothing of the id is in
 // use then. The group's connections prove the id's secret, and `options.config.secret` if it is set. Throws Error: as
 // Communicator::create, and kPeerLost at once if the maker of the id has ended (within 20 s if children that it has
-// forked live on), or a rank that has begun to join does.
+// forked live on), or a rank that has begun to join does. Whatever keeps a rank from joining is told to the others.
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options);
+
+// With the options that `settings` gives; what it throws keeps this rank from joining. For options that are read from
+// what surrounds a program, and may be wrong on one rank alone.
+std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
+                                         const std::function<CommunicatorOptions()>& settings);
 
 // Collective over the ranks of `parent`, as a call of it: those with the same `color` make a group, in the order of
 // `key` and then of rank, with the parent's options. Null for a rank whose color is negative. What they need to find

@@ -95,7 +95,7 @@ TUTTI_C_API size_t tutti_type_bytes(tutti_type type); /* 0 for a number that is 
 TUTTI_C_API tutti_result tutti_make_id(const char* address, tutti_id* id);
 
 /* Returns when all `size` ranks have joined. An id makes one group. `options` may be NULL; TUTTI_* variables of the
- * environment hold as everywhere. */
+ * environment hold as everywhere. What keeps one rank from joining, these included, is told to all. */
 TUTTI_C_API tutti_result tutti_group_create(const tutti_id* id, int rank, int size, const tutti_options* options,
                                             tutti_group** group);
 /* A call of all ranks of `group`: those with the same color make a new group, in the order of `key`, then of rank. A

@@ -38,7 +38,7 @@ std::string pack(const std::vector<std::string>& blobs) {
   return std::move(out).str();
 }
 
-[[noreturn]] void throw_told(std::size_t teller, int rank, std::string_view failed) {
+[[noreturn]] void throw_told(int teller, int rank, std::string_view failed) {
   throw Told(ErrorKind::kPeerLost, "rank " + std::to_string(teller) + " cannot join the group of rank " +
                                        std::to_string(rank) + ": " + std::string(failed.substr(kFailed.size())) +
                                        ". The store keeps this: to form the group again, take another name");
@@ -130,7 +130,7 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
                                            : rank == 0         ? collect(store, id, topic, keys, timeout, look)
                                                                : unpack(wait(passed_on), rank, size);
     for (std::size_t r = 0; r < blobs.size(); ++r) {
-      if (blobs[r].starts_with(kFailed)) throw_told(r, rank, blobs[r]);
+      if (blobs[r].starts_with(kFailed)) throw_told(static_cast<int>(r), rank, blobs[r]);
     }
     return blobs;
   } catch (const Error& e) {
@@ -183,12 +183,12 @@ void throw_if_told(Store& store, std::string_view id, int rank) {
   const std::optional<std::string> said = failure_said(store, id);
   if (!said) return;
   ByteReader in(*said);
-  const std::uint32_t teller = in.u32();
+  const auto teller = static_cast<int>(in.u32());  // which may be no rank of the group
   const bool known_to_all = in.u8() != 0;
   const auto kind = static_cast<ErrorKind>(std::min<int>(in.u8(), static_cast<int>(ErrorKind::kInternal)));
   const std::string reason(in.text());
   if (!in.done()) throw_error(ErrorKind::kInternal, "the store holds a malformed reason why a group cannot form");
-  if (teller == static_cast<std::uint32_t>(rank)) return;  // of its first try, with the same store and id
+  if (teller == rank) return;  // of its first try, with the same store and id
   if (known_to_all) throw Told(kind, reason);
   throw_told(teller, rank, std::string(kFailed) + reason);
 }

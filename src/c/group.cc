@@ -51,16 +51,10 @@ tutti_result tutti_group_create(const tutti_id* id, int rank, int size, const tu
     tutti_group*& result = required(group, "tutti_group_create", "group");
     result = nullptr;
     const tutti::GroupId bytes = bytes_of(id, "tutti_group_create");
-    std::unique_ptr<tutti_group> made;
-    tutti::CommunicatorOptions complete;
-    const auto prepare = [&] {
-      made = std::make_unique<tutti_group>();
-      complete = options_of(options);
-    };
-    tutti::naming_want(prepare, [] {
-      return std::string("tutti_group_create: no memory. Nothing has been sent: free some and call again");
-    });
-    made->communicator = tutti::join_group(bytes, rank, size, complete);
+    auto made = tutti::naming_want(
+        [] { return std::make_unique<tutti_group>(); },
+        [] { return std::string("tutti_group_create: no memory. Nothing has been sent: free some and call again"); });
+    made->communicator = tutti::join_group(bytes, rank, size, [options] { return options_of(options); });
     result = made.release();
   });
 }

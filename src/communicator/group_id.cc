@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -69,21 +70,24 @@ class LastWill {
   TcpStore& store_;
 };
 
-// Why a rank comes no further than the place of its group.
-void tell_at(const MeetingPlace& place, int rank, const std::string& maker, const Error& why) noexcept {
+// Why a rank cannot join, by a connection of its own to where the group meets, if that is still there.
+void tell_at(const GroupId& id, int rank, const std::string& maker, const std::exception& why) noexcept {
   constexpr std::chrono::milliseconds kAMoment(2'000);
   try {
-    tell_failure(*reach(place, kAMoment, maker), kJoinedId, rank, why);
+    if (const auto place = decode_meeting_place(id))
+      tell_failure(*reach(*place, kAMoment, maker), kJoinedId, rank, why);
   } catch (const std::exception&) {
-    // Then the others learn of it at their deadline.
+    // Then the others learn of it at their deadline, or find it gone.
   }
 }
 
 // A rank that has reached the place of its group. From here on its end is an error of the others at once.
 class Arrived {
  public:
-  Arrived(const MeetingPlace& place, int rank, const CommunicatorOptions& options, const std::string& maker)
-      : place_(place),
+  Arrived(const GroupId& id, const MeetingPlace& place, int rank, const CommunicatorOptions& options,
+          const std::string& maker)
+      : id_(id),
+        place_(place),
         rank_(rank),
         options_(options),
         maker_(maker),
@@ -101,7 +105,7 @@ class Arrived {
     try {
       group = Communicator::create(*store_, kJoinedId, rank_, size, options_);
     } catch (const Error& error) {
-      if (store_->is_lost()) tell_at(place_, rank_, maker_, error);  // not by way of what is lost
+      if (store_->is_lost()) tell_at(id_, rank_, maker_, error);  // not by way of what is lost
       throw;
     }
     // A rank that has formed its part may still be read by others: nobody ends what they meet at before all are done.
@@ -110,7 +114,14 @@ class Arrived {
     return group;
   }
 
+  // Why this rank does not join() at all.
+  void tell(const std::exception& why) noexcept {
+    tell_failure(*store_, kJoinedId, rank_, why);
+    if (store_->is_lost()) tell_at(id_, rank_, maker_, why);
+  }
+
  private:
+  const GroupId id_;
   const MeetingPlace place_;
   const int rank_;
   CommunicatorOptions options_;
@@ -212,9 +223,16 @@ std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, co
   std::optional<Arrived> here;
   agreement.attempt([&] {
     if (size > 1) place = decode_meeting_place(first);
-    if (place) here.emplace(*place, rank, options, "rank 0 of group '" + name + "'");
+    if (place) here.emplace(first, *place, rank, options, "rank 0 of group '" + name + "'");
   });
-  const int failed = agreement.first_failed();
+  int failed = -1;
+  try {
+    failed = agreement.first_failed();
+  } catch (const std::exception& error) {
+    // The others may have heard all of it, and await this rank where they meet: nobody there looks at the parent.
+    if (here) here->tell(error);
+    throw;
+  }
   agreement.raise_own();
   if (members.empty()) return nullptr;
   if (failed >= 0) {
@@ -235,12 +253,15 @@ GroupId make_group_id(const Config& config, const std::string& address) {
                      [] { return std::string("no memory to make the id of a group"); });
 }
 
-std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
-  check_group(rank, size);
+std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
+                                         const std::function<CommunicatorOptions()>& settings) {
+  CommunicatorOptions options;
   const auto arrive = [&] {
+    check_group(rank, size);
+    options = settings();
     const MeetingPlace place = place_of(id, options.name, rank);
     check_group_timeout(options.name, options.timeout);
-    return std::make_unique<Arrived>(place, rank, options, kMaker);
+    return std::make_unique<Arrived>(id, place, rank, options, kMaker);
   };
   const auto want = [&] {
     return "rank " + std::to_string(rank) + " has no memory to join group '" + options.name + "'";
@@ -248,13 +269,15 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, 
   std::unique_ptr<Arrived> here;
   try {
     here = naming_want(arrive, want);
-  } catch (const Error& error) {
-    // Else the place is not there, or has said so itself.
-    const bool own = error.kind() == ErrorKind::kInvalidArgument || error.kind() == ErrorKind::kExhausted;
-    if (const auto place = own ? decode_meeting_place(id) : std::nullopt) tell_at(*place, rank, kMaker, error);
+  } catch (const std::exception& error) {
+    tell_at(id, rank, kMaker, error);
     throw;
   }
   return naming_want([&] { return here->join(size); }, want);
+}
+
+std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
+  return join_group(id, rank, size, [&] { return options; });
 }
 
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {

@@ -226,7 +226,7 @@ GroupId id_of(const nb::bytes& bytes) {
 
 std::shared_ptr<Communicator> join(const nb::bytes& id, int rank, int size, const std::string& name, double timeout) {
   const GroupId given = id_of(id);
-  return waiting([&] { return join_group(given, rank, size, options_of(name, timeout)); });
+  return waiting([&] { return join_group(given, rank, size, [&] { return options_of(name, timeout); }); });
 }
 
 std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, const std::string& name) {

@@ -168,6 +168,25 @@ static void shrinks(tutti_group* group, int rank) {
   tutti_group_destroy(smaller);
 }
 
+/* For what rank 1 alone reads, or is given: all hear who and why, long before their time is over. */
+static void one_cannot_join(int rank) {
+  tutti_id id = shared_id(rank);
+  tutti_options options = {sizeof(options), 600000, "told"};
+  tutti_group* group = (tutti_group*)&id;
+  if (rank == 1) CHECK(setenv("TUTTI_STAGE_BYTES", "x", 1) == 0);
+  CHECK(tutti_group_create(&id, rank, RANKS, &options, &group) ==
+        (rank == 1 ? TUTTI_INVALID_ARGUMENT : TUTTI_PEER_LOST));
+  CHECK(strstr(tutti_last_error(), "TUTTI_STAGE_BYTES=x is not valid") != NULL && group == NULL);
+  CHECK(rank == 1 || strstr(tutti_last_error(), "rank 1 cannot join") != NULL);
+  CHECK(unsetenv("TUTTI_STAGE_BYTES") == 0);
+
+  id = shared_id(rank);
+  if (rank == 1) options.size = 1;
+  CHECK(tutti_group_create(&id, rank, RANKS, &options, &group) ==
+        (rank == 1 ? TUTTI_INVALID_ARGUMENT : TUTTI_PEER_LOST));
+  CHECK(strstr(tutti_last_error(), "options.size is not sizeof(tutti_options)") != NULL);
+}
+
 /* Each ends its group. */
 static void failures(int rank) {
   float values[2] = {1, 1};
@@ -190,6 +209,7 @@ static void failures(int rank) {
 
 static void run_rank(int rank) {
   refused_ids();
+  one_cannot_join(rank);
   tutti_group* group = make_group(rank, "test");
   reductions(group, rank);
   moves(group, rank);

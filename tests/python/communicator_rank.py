@@ -228,6 +228,31 @@ def by_id(comm: tutti.Communicator) -> None:
         group.barrier()
 
 
+def one_cannot_join(comm: tutti.Communicator) -> None:
+    """By an id, for what it alone reads or is given: all hear who and why, long before their time is over."""
+    me, n = comm.rank, comm.size
+    for setting, own, text in (
+        ({"TUTTI_STAGE_BYTES": "x"}, {}, "TUTTI_STAGE_BYTES=x is not valid"),
+        ({}, {"timeout": -1}, "not negative"),
+        ({}, {"rank": n}, f"rank {n} of {n}"),
+    ):
+        id, given = new_id(comm), {"rank": me, "size": n, "timeout": 600}
+        if me == 1:
+            os.environ.update(setting)
+            given.update(own)
+        try:
+            tutti.Communicator.from_id(id, **given)
+        except (ValueError, RuntimeError) as error:
+            assert text in str(error), error
+            assert isinstance(error, ValueError if me == 1 else RuntimeError), error
+            assert me == 1 or f"rank {own.get('rank', 1)} cannot join the group of rank {me}" in str(error), error
+        else:
+            raise AssertionError(f"it formed, in spite of {setting or own}")
+        for name in setting:
+            os.environ.pop(name, None)
+        comm.barrier()
+
+
 def shrinks(comm: tutti.Communicator) -> None:
     """A rank dies; the others go on, by a new id or in the store, and so do those of a part."""
     me = comm.rank

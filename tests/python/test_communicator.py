@@ -176,6 +176,10 @@ def test_ids_and_parts(hosts: int) -> None:
     launch(3, "by_id", hosts=hosts)
 
 
+def test_one_that_cannot_join_by_an_id() -> None:
+    launch(3, "one_cannot_join")
+
+
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_what_a_death_leaves_goes_on(hosts: int) -> None:
     launch(4, "shrinks", dies=1, hosts=hosts)

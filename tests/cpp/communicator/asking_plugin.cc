@@ -1,4 +1,4 @@
-// A plug-in whose ranks ask the test between their steps, and reduce nothing.
+// A plug-in whose ranks ask the test between their steps: one algorithm that reduces nothing, and one that fails.
 #include <tutti/native_plugin.h>
 
 // Of rank `rank`, at its `step`, on its thread. The test's.
@@ -24,5 +24,19 @@ bool ask(tutti::plugin::Context& c) {
   return c.barrier();
 }
 TUTTI_NATIVE_ALGORITHM(create_asking, .name = "asking", .collective = "allreduce", .scratch_bytes = 128, .run = ask)
+
+// Rank 0 asks once all have what it gives, and fails. Of so few bytes, that a test can say which calls it is.
+bool give_and_fail(tutti::plugin::Context& c) {
+  c.copy(c.scratch(c.rank()), c.input(), c.block_bytes());
+  if (!c.barrier()) return false;
+  for (int r = 0; r < c.size(); ++r) {
+    c.copy(c.output() + static_cast<std::size_t>(r) * c.block_bytes(), c.scratch(r), c.block_bytes());
+  }
+  if (c.rank() != 0) return true;
+  asking_plugin_asks(0, 0);
+  return c.fail("rank 0 has had enough");
+}
+TUTTI_NATIVE_ALGORITHM(create_failing, .name = "failing", .collective = "allgather", .scratch_bytes = 128,
+                       .min_bytes = 4, .max_bytes = 4, .run = give_and_fail)
 
 }  // namespace

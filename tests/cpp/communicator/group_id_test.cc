@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -283,15 +286,41 @@ TEST(SplitGroup, ARankThatFailsRaisesItsOwnErrorThoughTheParentEnds) {
   EXPECT_EQ(errors[1], "");
 }
 
-// Of one rank: the others are told, and wait for nobody.
-TEST(GroupId, ATimeThatMakesNoSenseIsSaidOnAll) {
+// Of one rank: the others are told, and wait for nobody; rank 2 never comes.
+void one_cannot_join(const std::string& why, int rank_1, const std::function<CommunicatorOptions()>& settings_of_1) {
   const GroupId id = make_group_id(Config{}, "localhost");
-  const auto errors = test::run_threads(3, [&](int rank) {
-    CommunicatorOptions options = options_of(rank);
-    options.timeout = rank == 1 ? std::chrono::milliseconds(0) : std::chrono::minutes(10);
-    if (rank != 2) join_group(id, rank, 3, options);  // which never comes
+  const auto errors = test::run_threads(2, [&](int rank) {
+    if (rank == 1) {
+      join_group(id, rank_1, 3, settings_of_1);
+    } else {
+      CommunicatorOptions options = options_of(rank);
+      options.timeout = std::chrono::minutes(10);
+      join_group(id, rank, 3, options);
+    }
   });
-  for (const std::size_t r : {0, 1}) EXPECT_NE(errors[r].find("must be more than 0"), std::string::npos) << errors[r];
+  const std::string who = "rank " + std::to_string(rank_1) + " cannot join the group of rank 0: ";
+  for (const std::string& error : errors) EXPECT_NE(error.find(why), std::string::npos) << error;
+  EXPECT_TRUE(errors[0].starts_with(who)) << errors[0];
+  EXPECT_EQ(errors[1].find(who), std::string::npos) << errors[1];
+}
+
+TEST(GroupId, ATimeThatMakesNoSenseIsSaidOnAll) {
+  one_cannot_join("must be more than 0", 1, [] {
+    CommunicatorOptions options = options_of(1);
+    options.timeout = {};
+    return options;
+  });
+}
+
+TEST(GroupId, WhatOneReadsOfItsSettingsIsSaidOnAll) {
+  one_cannot_join("no such setting", 1,
+                  []() -> CommunicatorOptions { throw_error(ErrorKind::kInvalidArgument, "no such setting"); });
+  one_cannot_join("no such file", 1, []() -> CommunicatorOptions { throw std::runtime_error("no such file"); });
+  one_cannot_join("no memory to join", 1, []() -> CommunicatorOptions { throw std::bad_alloc(); });
+}
+
+TEST(GroupId, ARankThatThereIsNotIsSaidOnAll) {
+  for (const int rank : {3, -1}) one_cannot_join("of 3: a rank lies between", rank, [] { return options_of(1); });
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // What the library promises to plug-ins, and of them. Ranks are threads; the plug-in is asking_plugin.cc.
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "bootstrap/ranks.h"
+#include "communicator/asking_plugin.h"
 #include "communicator/communicator_impl.h"
 #include "communicator/thread_ranks.h"
 #include "communicator/topology.h"
@@ -35,10 +35,8 @@ void ask(int rank, int step) {
 }
 
 TEST(NativePlugin, PublishesWhereverItDoesNotWait) {
-  void* const object = ::dlopen(ASKING_PLUGIN, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(object, nullptr) << ::dlerror();
-  *static_cast<void (**)(int, int)>(::dlsym(object, "asking_plugin_asks")) = ask;
-  const UserAlgorithmPtr algorithm = plugin_algorithms(ASKING_PLUGIN, "asking", nullptr).front().algorithm;
+  const UserAlgorithmPtr algorithm = asking_algorithm("create_asking", ask);
+  ASSERT_NE(algorithm, nullptr);
   MemoryStore store;
   const auto errors = run_threads(2, [&](int rank) {
     const CommunicatorOptions options;

@@ -47,8 +47,10 @@ tutti::Call sum_of(std::span<T> data) {
 class Team {
  public:
   Team(const tutti::GroupId& id, int rank, int size)
-      : group_(translated(
-            [&] { return tutti::join_group(id, rank, size, {.config = tutti::config_from_environment()}); })) {}
+      : group_(translated([&] {
+          return tutti::join_group(
+              id, rank, size, [] { return tutti::CommunicatorOptions{.config = tutti::config_from_environment()}; });
+        })) {}
 
   template <class T>
   void sum(std::span<T> data) {
