@@ -8,8 +8,9 @@ namespace {
 
 bool continues(char c) noexcept { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-// Bytes of the character that the text begins with; 0 if it begins with none.
-std::size_t character(std::string_view text) noexcept {
+}  // namespace
+
+std::size_t bytes_of_character(std::string_view text) noexcept {
   constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // of so many bytes: one that needs fewer is no UTF-8
   const auto first = static_cast<unsigned char>(text.front());
   if (first < 0x80) return 1;
@@ -24,8 +25,6 @@ std::size_t character(std::string_view text) noexcept {
   return code < kLeast[bytes] || code > 0x10FFFF || surrogate ? 0 : bytes;
 }
 
-}  // namespace
-
 std::string_view first_of(std::string_view text, std::size_t most) noexcept {
   std::size_t length = std::min(text.size(), most);
   while (length > 0 && length < text.size() && continues(text[length])) --length;
@@ -35,7 +34,7 @@ std::string_view first_of(std::string_view text, std::size_t most) noexcept {
 std::string in_a_line(std::string_view text) {
   std::string line;
   while (!text.empty()) {
-    const std::size_t bytes = character(text);
+    const std::size_t bytes = bytes_of_character(text);
     const auto first = static_cast<unsigned char>(text.front());
     if (bytes == 0 || first < ' ' || first == 127) {
       line += '?';

@@ -3,8 +3,11 @@
 #include <time.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
-#include <nlohmann/json.hpp>
+
+#include "base/json_writer.h"
+#include "communicator/json_parts.h"
 
 namespace tutti {
 namespace {
@@ -61,6 +64,35 @@ std::pair<std::uint64_t, std::uint64_t> elements(const CallRecord& r, std::uint6
   }
 }
 
+using Words = std::array<std::uint64_t, kPlace + 1>;
+
+CallRecord record_of(const Words& words) {
+  CallRecord record;
+  std::memcpy(static_cast<void*>(&record), words.data(), sizeof(record));
+  return record;
+}
+
+bool is_message(const CallRecord& record) { return record.call == kCallSend || record.call == kCallRecv; }
+
+bool is_in(const Words& words, FlightRecorder::State state) {
+  return words[kState] == static_cast<std::uint64_t>(state);
+}
+
+// How far the calls have come.
+struct Progress {
+  std::uint64_t messages = 0, enqueued = 0, started = 0, completed = 0;
+
+  void count(const CallRecord& record, const Words& words) {
+    if (is_message(record)) {
+      ++messages;
+      return;
+    }
+    enqueued = record.sequence;
+    if (words[kStarted] != 0) started = record.sequence;
+    if (is_in(words, FlightRecorder::State::kCompleted)) completed = record.sequence;
+  }
+};
+
 std::string profiling_name(const CallRecord& r, int rank, std::int64_t peer) {
   // The analyser accepts the names of PyTorch's own backends only; gloo is the one of this kind.
   if (r.call == kCallSend) return "gloo:send " + std::to_string(rank) + "->" + std::to_string(peer);
@@ -69,6 +101,112 @@ std::string profiling_name(const CallRecord& r, int rank, std::int64_t peer) {
   const auto collective = static_cast<Collective>(r.call);
   return "gloo:" + std::string(collective == Collective::kBarrier ? "all_reduce_barrier" : to_string(collective));
 }
+
+void write_call(JsonWriter& out, const CallRecord& record, int rank, int size, std::int64_t peer) {
+  const auto [in, given] = elements(record, static_cast<std::uint64_t>(size));
+  const auto shape = [&](const char* name, std::uint64_t count) {
+    out.key(name).begin_array().begin_array().value(count).end_array().end_array();
+  };
+  const auto dtype = [&](const char* name) {
+    out.key(name).begin_array().value(torch_dtype(record.dtype)).end_array();
+  };
+  out.member("pg_id", 0).member("collective_seq_id", record.sequence).member("is_p2p", is_message(record));
+  out.member("profiling_name", profiling_name(record, rank, peer)).member("call", describe(record));
+  shape("input_sizes", in);
+  shape("output_sizes", given);
+  dtype("input_dtypes");
+  dtype("output_dtypes");
+  out.key("frames").begin_array().end_array();
+}
+
+// What became of it, and when.
+void write_course(JsonWriter& out, const Words& words) {
+  out.member("state", state_name(words[kState]));
+  out.member("retired", is_in(words, FlightRecorder::State::kCompleted));
+  out.member("failed", is_in(words, FlightRecorder::State::kFailed));
+  out.member("timeout_ms", words[kTimeout]).member("time_created_ns", words[kCreated]);
+  if (words[kStarted] != 0) out.member("time_discovered_started_ns", words[kStarted]);
+  if (words[kCompleted] == 0) return;
+  out.member("time_discovered_completed_ns", words[kCompleted]);
+  const std::uint64_t ns = words[kCompleted] - std::min(words[kStarted], words[kCompleted]);
+  constexpr std::uint64_t kNsPerMs = 1'000'000;
+  out.key("duration_ms").json(std::to_string(ns / kNsPerMs) + '.' + std::to_string(kNsPerMs + ns % kNsPerMs).substr(1));
+}
+
+// Records of several communicators as one: names of groups get `suffix`, all else stays as it stands.
+class MergedRecords {
+ public:
+  explicit MergedRecords(const std::string& suffix) : suffix_(suffix) {
+    configs_.begin_object();
+    states_.begin_object();
+  }
+
+  // The text stays until text().
+  void add(std::string_view record) {
+    for (const auto& [part, value] : members_of(record)) {
+      if (part == "pg_config") {
+        for (const auto& [group, config] : members_of(value)) add_config(renamed(group), config);
+      } else if (part == "pg_status") {
+        for (const auto& [group, state] : members_of(value)) states_.json_key(renamed(group)).json(state);
+      } else if (part == "entries") {
+        for (const std::string_view entry : elements_of(value)) entries_.push_back({created_ns(entry), entry});
+      }
+    }
+  }
+  std::string text() && {
+    std::ranges::stable_sort(entries_, {}, &Entry::created_ns);
+    JsonWriter out;
+    out.begin_object().member("version", kSchema);
+    out.key("pg_config").json(std::move(configs_.end_object()).take());
+    out.key("pg_status").json(std::move(states_.end_object()).take());
+    out.key("entries").begin_array();
+    for (const Entry& entry : entries_) write_entry(out, entry.text);
+    out.end_array().end_object();
+    return std::move(out).take();
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t created_ns;
+    std::string_view text;
+  };
+
+  // A name as it stands between its quotes, with them.
+  std::string renamed(std::string_view name) const { return '"' + std::string(name) + suffix_ + '"'; }
+
+  void add_config(const std::string& name, std::string_view config) {
+    configs_.json_key(name).begin_object();
+    for (const auto& [key, value] : members_of(config)) {
+      const bool names = key == "name" || key == "desc";
+      configs_.key(key).json(names ? std::string_view(name) : value);
+    }
+    configs_.end_object();
+  }
+  static std::uint64_t created_ns(std::string_view entry) {
+    std::uint64_t ns = 0;
+    for (const auto& [key, value] : members_of(entry)) {
+      if (key == "time_created_ns") std::from_chars(value.data(), value.data() + value.size(), ns);
+    }
+    return ns;
+  }
+  void write_entry(JsonWriter& out, std::string_view entry) const {
+    out.begin_object();
+    for (const auto& [key, value] : members_of(entry)) {
+      out.key(key);
+      if (key != "process_group") {
+        out.json(value);
+        continue;
+      }
+      const std::string name = renamed(unquoted(elements_of(value).at(0)));
+      out.begin_array().json(name).json(name).end_array();
+    }
+    out.end_object();
+  }
+
+  const std::string& suffix_;
+  JsonWriter configs_, states_;
+  std::vector<Entry> entries_;
+};
 
 }  // namespace
 
@@ -116,94 +254,47 @@ void FlightRecorder::update(std::uint64_t id, State state) noexcept {
 }
 
 std::string FlightRecorder::dump(const std::string& group, int rank, int size) const {
-  nlohmann::json entries = nlohmann::json::array();
+  JsonWriter out;
+  out.begin_object().member("version", kSchema).key("entries").begin_array();
   // relaxed: calls made while dumping may be missing.
   const std::uint64_t end = next_.load(std::memory_order_relaxed);
-  std::uint64_t p2p = 0;
-  std::uint64_t last_enqueued = 0, last_started = 0, last_completed = 0;
+  Progress progress;
   for (std::uint64_t id = end > capacity_ ? end - capacity_ : 0; id < end; ++id) {
     const Entry& entry = entries_[id % capacity_];
-    std::uint64_t words[kWords];
+    Words words;
     // acquire: pairs with the release in add(). Written again meanwhile: that call is newer than this dump.
     if (entry.version.load(std::memory_order_acquire) != 2 * id + 2) continue;
     for (std::size_t i = 0; i < kWords; ++i) words[i] = entry.words[i].load(std::memory_order_acquire);
     if (entry.version.load(std::memory_order_relaxed) != 2 * id + 2) continue;
-    CallRecord r;
-    std::memcpy(&r, words, sizeof(r));
-    const bool is_p2p = r.call == kCallSend || r.call == kCallRecv;
-    const auto [in, out] = elements(r, static_cast<std::uint64_t>(size));
-    const bool completed = words[kState] == static_cast<std::uint64_t>(State::kCompleted);
-    nlohmann::json e = {{"record_id", id},
-                        {"pg_id", 0},
-                        {"process_group", {group, group}},
-                        {"collective_seq_id", r.sequence},
-                        {"p2p_seq_id", is_p2p ? ++p2p : p2p},
-                        {"op_id", id},
-                        {"profiling_name", profiling_name(r, rank, static_cast<std::int64_t>(words[kPeer]))},
-                        {"time_created_ns", words[kCreated]},
-                        {"timeout_ms", words[kTimeout]},
-                        {"is_p2p", is_p2p},
-                        {"input_sizes", {{in}}},
-                        {"input_dtypes", {torch_dtype(r.dtype)}},
-                        {"output_sizes", {{out}}},
-                        {"output_dtypes", {torch_dtype(r.dtype)}},
-                        {"state", state_name(words[kState])},
-                        {"retired", completed},
-                        {"frames", nlohmann::json::array()},
-                        {"failed", words[kState] == static_cast<std::uint64_t>(State::kFailed)},
-                        {"call", describe(r)},
-                        {"device", device_ == Of::kCuda ? "cuda" : "cpu"}};
+    const CallRecord record = record_of(words);
+    progress.count(record, words);
+    out.begin_object().member("record_id", id).member("op_id", id).key("process_group");
+    out.begin_array().value(group).value(group).end_array();
+    out.member("p2p_seq_id", progress.messages);
+    write_call(out, record, rank, size, static_cast<std::int64_t>(words[kPeer]));
+    write_course(out, words);
+    out.member("device", device_ == Of::kCuda ? "cuda" : "cpu");
     if (device_ == Of::kCuda) {
-      e["stream"] = words[kPlace] & ~kCaptured;
-      e["captured"] = (words[kPlace] & kCaptured) != 0;
+      out.member("stream", words[kPlace] & ~kCaptured).member("captured", (words[kPlace] & kCaptured) != 0);
     }
-    if (words[kStarted] != 0) e["time_discovered_started_ns"] = words[kStarted];
-    if (words[kCompleted] != 0) {
-      e["time_discovered_completed_ns"] = words[kCompleted];
-      e["duration_ms"] = static_cast<double>(words[kCompleted] - std::min(words[kStarted], words[kCompleted])) / 1e6;
-    }
-    if (!is_p2p) {
-      last_enqueued = r.sequence;
-      if (words[kStarted] != 0) last_started = r.sequence;
-      if (completed) last_completed = r.sequence;
-    }
-    entries.push_back(std::move(e));
+    out.end_object();
   }
+  out.end_array();
   std::string ranks = "[";
   for (int r = 0; r < size; ++r) ranks += (r > 0 ? ", " : "") + std::to_string(r);
-  const nlohmann::json dump = {{"version", kSchema},
-                               {"pg_config", {{group, {{"name", group}, {"desc", group}, {"ranks", ranks + "]"}}}}},
-                               {"pg_status",
-                                {{group,
-                                  {{"last_enqueued_collective", last_enqueued},
-                                   {"last_started_collective", last_started},
-                                   {"last_completed_collective", last_completed}}}}},
-                               {"entries", std::move(entries)}};
-  return dump.dump();
+  out.key("pg_config").begin_object().key(group).begin_object();
+  out.member("name", group).member("desc", group).member("ranks", ranks + "]").end_object().end_object();
+  out.key("pg_status").begin_object().key(group).begin_object();
+  out.member("last_enqueued_collective", progress.enqueued).member("last_started_collective", progress.started);
+  out.member("last_completed_collective", progress.completed).end_object().end_object();
+  out.end_object();
+  return std::move(out).take();
 }
 
 std::string merge_records(const std::vector<std::string>& dumps, const std::string& suffix) {
-  using Json = nlohmann::ordered_json;  // the groups stay in their order
-  Json all = {
-      {"version", kSchema}, {"pg_config", Json::object()}, {"pg_status", Json::object()}, {"entries", Json::array()}};
-  for (const std::string& text : dumps) {
-    Json dump = Json::parse(text);
-    for (auto& [name, config] : dump["pg_config"].items()) {
-      const std::string renamed = name + suffix;
-      config["name"] = config["desc"] = renamed;
-      all["pg_config"][renamed] = config;
-      all["pg_status"][renamed] = dump["pg_status"][name];
-    }
-    for (Json& entry : dump["entries"]) {
-      const std::string renamed = entry["process_group"][0].get<std::string>() + suffix;
-      entry["process_group"] = {renamed, renamed};
-      all["entries"].push_back(std::move(entry));
-    }
-  }
-  auto& entries = all["entries"].get_ref<Json::array_t&>();
-  std::ranges::stable_sort(entries, {},
-                           [](const Json& entry) { return entry["time_created_ns"].get<std::uint64_t>(); });
-  return all.dump();
+  MergedRecords all(suffix);
+  for (const std::string& dump : dumps) all.add(dump);
+  return std::move(all).text();
 }
 
 }  // namespace tutti

@@ -2,9 +2,9 @@
 #include "plan/json_document.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
-
-#include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
@@ -23,29 +23,30 @@ std::string escape(std::string_view key) {
   return out;
 }
 
-// Events of nlohmann's parser. Its own builder neither knows the path nor lets go of what it has built.
-class Builder : public nlohmann::json_sax<Json> {
+// Events of nlohmann's parser. Its own builder neither knows the path nor lets go of what it has built, and its values
+// take memory to be destroyed.
+class Builder : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit Builder(const std::vector<Streamed>& streamed) : streamed_(streamed) {}
+  Builder(const std::vector<Streamed>& streamed, std::size_t most) : streamed_(streamed), most_(most) {}
 
   Json take_root() { return std::move(root_); }
 
-  bool null() override { return put(Json(nullptr)); }
+  bool null() override { return put(Json()); }
   bool boolean(bool value) override { return put(Json(value)); }
   bool number_integer(number_integer_t value) override { return put(Json(value)); }
   bool number_unsigned(number_unsigned_t value) override { return put(Json(value)); }
   bool number_float(number_float_t value, const string_t&) override { return put(Json(value)); }
   bool string(string_t& value) override { return put(Json(std::move(value))); }
   bool binary(binary_t&) override { return false; }
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool start_object(std::size_t) override { return open(Json(Json::Object())); }
+  bool start_array(std::size_t) override { return open(Json(Json::Array())); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   bool key(string_t& value) override {
     Level& level = levels_.back();
     level.key = std::move(value);
-    if (level.value.contains(level.key)) throw_at(path(), "the key is there twice");
+    if (level.value.find(level.key) != nullptr) throw_at(path(), "the key is there twice");
     return true;
   }
 
@@ -66,7 +67,7 @@ class Builder : public nlohmann::json_sax<Json> {
     std::string out;
     for (const Level& level : levels_) {
       out += '/';
-      out += level.value.is_object() ? escape(level.key) : std::to_string(level.index);
+      out += level.value.as<Json::Object>() != nullptr ? escape(level.key) : std::to_string(level.index);
     }
     return out;
   }
@@ -95,14 +96,14 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool put(Json value) {
-    if (++values_ > kMaxJsonValues) throw_at(path(), "too many values for one part of a plan");
+    if (++values_ > most_) throw_at(path(), "too many values for one part of a plan");
     if (levels_.empty()) {
       root_ = std::move(value);
       return true;
     }
     Level& level = levels_.back();
-    if (level.value.is_object()) {
-      level.value[level.key] = std::move(value);
+    if (auto* const object = level.value.as<Json::Object>()) {
+      object->insert_or_assign(level.key, std::move(value));
       return true;
     }
     if (const Streamed* list = streamed_here()) {
@@ -111,13 +112,14 @@ class Builder : public nlohmann::json_sax<Json> {
       values_ = level.before;
       list->take(indices, std::move(value));
     } else {
-      level.value.push_back(std::move(value));
+      level.value.as<Json::Array>()->push_back(std::move(value));
     }
     ++level.index;
     return true;
   }
 
   const std::vector<Streamed>& streamed_;
+  const std::size_t most_;
   std::vector<Level> levels_;
   std::size_t values_ = 0;  // that stand in memory
   Json root_;
@@ -129,11 +131,11 @@ void throw_at(const std::string& path, const std::string& what) {
   throw Error(ErrorKind::kInvalidArgument, "plan: " + (path.empty() ? std::string("/") : path) + ": " + what);
 }
 
-Json read_document(std::string_view text, const std::vector<Streamed>& streamed) {
-  Builder builder(streamed);
-  Json::sax_parse(text.begin(), text.end(), &builder);
+Json read_document(std::string_view text, const std::vector<Streamed>& streamed, std::size_t most_values) {
+  Builder builder(streamed, most_values);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   Json root = builder.take_root();
-  if (!root.is_object()) throw_at("", "a JSON object is expected");
+  if (root.as<Json::Object>() == nullptr) throw_at("", "a JSON object is expected");
   return root;
 }
 
@@ -142,63 +144,69 @@ std::string Cursor::path() const {
   return parent_->path() + "/" + (key_.empty() ? std::to_string(index_) : escape(key_));
 }
 
-bool Cursor::has(std::string_view key) const { return value_->contains(key); }
+bool Cursor::has(std::string_view key) const { return value_->find(key) != nullptr; }
 
 Cursor Cursor::at(std::string_view key) const {
-  const auto found = value_->find(key);
-  if (found == value_->end()) fail("\"" + std::string(key) + "\" is missing");
+  const Json* const found = value_->find(key);
+  if (found == nullptr) fail("\"" + std::string(key) + "\" is missing");
   return {*found, this, key, 0};
 }
 
-Cursor Cursor::at(std::size_t index) const { return {value_->at(index), this, {}, index}; }
+Cursor Cursor::at(std::size_t index) const { return {value_->as<Json::Array>()->at(index), this, {}, index}; }
 
 void Cursor::allow_only(std::initializer_list<std::string_view> known) const {
   expect_object();
-  for (const auto& item : value_->items()) {
-    if (std::find(known.begin(), known.end(), item.key()) == known.end()) {
-      throw_at(path() + "/" + escape(item.key()), "unknown key");
+  for (const auto& [key, value] : *value_->as<Json::Object>()) {
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      throw_at(path() + "/" + escape(key), "unknown key");
     }
   }
 }
 
 void Cursor::expect_object() const {
-  if (!value_->is_object()) fail("an object is expected");
+  if (value_->as<Json::Object>() == nullptr) fail("an object is expected");
 }
 
 std::size_t Cursor::array_size(std::size_t most) const {
-  if (!value_->is_array()) fail("an array is expected");
-  if (value_->size() > most) {
-    fail(std::to_string(value_->size()) + " elements; at most " + std::to_string(most) + " are allowed");
+  const auto* const array = value_->as<Json::Array>();
+  if (array == nullptr) fail("an array is expected");
+  if (array->size() > most) {
+    fail(std::to_string(array->size()) + " elements; at most " + std::to_string(most) + " are allowed");
   }
-  return value_->size();
+  return array->size();
 }
 
 std::int64_t Cursor::integer(std::int64_t least, std::int64_t most) const {
-  if (!value_->is_number_integer()) fail("an integer is expected");
-  const bool huge =
-      value_->is_number_unsigned() && value_->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX);
-  const std::int64_t number = huge ? INT64_MAX : value_->get<std::int64_t>();
-  if (huge || number < least || number > most) {
-    fail(value_->dump() + " is outside " + std::to_string(least) + " to " + std::to_string(most));
+  const auto refuse = [&](const auto number) {
+    fail(std::to_string(number) + " is outside " + std::to_string(least) + " to " + std::to_string(most));
+  };
+  if (const auto* const number = value_->as<std::uint64_t>()) {
+    if (std::cmp_less(*number, least) || std::cmp_greater(*number, most)) refuse(*number);
+    return static_cast<std::int64_t>(*number);
   }
-  return number;
+  const auto* const number = value_->as<std::int64_t>();
+  if (number == nullptr) fail("an integer is expected");
+  if (*number < least || *number > most) refuse(*number);
+  return *number;
 }
 
 std::uint64_t Cursor::unsigned_integer() const {
-  if (!value_->is_number_unsigned()) fail("an integer of at least 0 is expected");
-  return value_->get<std::uint64_t>();
+  const auto* const number = value_->as<std::uint64_t>();
+  if (number == nullptr) fail("an integer of at least 0 is expected");
+  return *number;
 }
 
 bool Cursor::boolean() const {
-  if (!value_->is_boolean()) fail("true or false is expected");
-  return value_->get<bool>();
+  const bool* const truth = value_->as<bool>();
+  if (truth == nullptr) fail("true or false is expected");
+  return *truth;
 }
 
 std::string Cursor::text(std::size_t longest) const {
-  if (!value_->is_string()) fail("a string is expected");
-  const auto& held = value_->get_ref<const std::string&>();
-  if (held.size() > longest) fail("longer than " + std::to_string(longest) + " bytes");
-  return held;
+  const auto* const held = value_->as<std::string>();
+  if (held == nullptr) fail("a string is expected");
+  if (held->size() > longest) fail("longer than " + std::to_string(longest) + " bytes");
+  return *held;
 }
 
 }  // namespace tutti::plan

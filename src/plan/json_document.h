@@ -7,20 +7,33 @@
 
 #include <cstddef>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "plan/json_value.h"
+#include "tutti/error.h"
+
 namespace tutti::plan {
 
-using Json = nlohmann::json;
-
 inline constexpr std::size_t kMaxJsonDepth = 12;
-inline constexpr std::size_t kMaxJsonValues = 1 << 22;  // at a time; a tenth of a kilobyte each at most
+inline constexpr std::size_t kMaxJsonValues = 1 << 22;  // at a time; an eighth of a kilobyte each at most
 
 // Throws InvalidArgument "<path>: <what>".
 [[noreturn]] void throw_at(const std::string& path, const std::string& what);
+
+// `read()`, whose errors begin with `subject` in place of "plan: ".
+template <class Read>
+auto naming(std::string_view subject, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    constexpr std::string_view kPlan = "plan: ";
+    std::string_view what = error.what();
+    if (what.starts_with(kPlan)) what.remove_prefix(kPlan.size());
+    throw Error(error.kind(), std::string(subject).append(what));
+  }
+}
 
 // Arrays whose elements are handed over: {"gpus"} is that of the top-level object, {"gpus", "threadblocks"} those of
 // the elements of that one. `take` gets the element with its index, after those of the elements that it lies in.
@@ -31,14 +44,14 @@ struct Streamed {
 
 // The top-level object without what was handed over: such arrays stay as empty ones, so a caller sees whether they were
 // there.
-Json read_document(std::string_view text, const std::vector<Streamed>& streamed);
+Json read_document(std::string_view text, const std::vector<Streamed>& streamed,
+                   std::size_t most_values = kMaxJsonValues);
 
 // A value and the way to it, for error messages. Refers to the value and to the cursor it came from.
 class Cursor {
  public:
   explicit Cursor(const Json& value, std::string root = "") : value_(&value), root_(std::move(root)) {}
 
-  const Json& value() const { return *value_; }
   std::string path() const;
   [[noreturn]] void fail(const std::string& what) const { throw_at(path(), what); }
 

@@ -2,6 +2,7 @@
 #include <set>
 #include <string>
 
+#include "base/utf8.h"
 #include "plan/limits.h"
 #include "plan/operations.h"
 #include "plan/rank_reader.h"
@@ -199,8 +200,9 @@ Operation read_operation(const Cursor& from, std::int32_t rank, bool in_pipeline
                    "buffer_offset", "size", "dst_chunk"});
   Operation op;
   const Cursor name = from.at("name");
-  const auto kind = op_kind_of(name.text(kMaxNameBytes));
-  if (!kind) name.fail("unknown operation " + name.value().dump(-1, ' ', true).substr(0, 60));
+  const std::string given = name.text(kMaxNameBytes);
+  const auto kind = op_kind_of(given);
+  if (!kind) name.fail("unknown operation \"" + in_a_line(first_of(given, 60)) + '"');
   op.kind = *kind;
   read_channel(from, op);
   const bool group_form = op.kind == OpKind::kGroupLoadReduce && from.has("buffer_offset");

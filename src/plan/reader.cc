@@ -103,10 +103,11 @@ std::variant<Plan, Template> read_plan_or_template(std::string_view text) {
     plan.ranks.push_back(read_rank(gpu, static_cast<std::int32_t>(at[0]), std::exchange(operations, {})));
   };
   const Json root = read_document(text, {{{"gpus"}, take_rank}, {{"gpus", "threadblocks", "ops"}, take_operation}});
-  if (!root.contains("gpus") || !root["gpus"].is_array()) throw_at("", "\"gpus\" is missing or no array");
+  const Json* const gpus = root.find("gpus");
+  if (gpus == nullptr || gpus->as<Json::Array>() == nullptr) throw_at("", "\"gpus\" is missing or no array");
   if (plan.ranks.empty()) throw_at("/gpus", "a plan has at least one rank");
   read_header(root, plan);
-  if (root.contains("template")) {
+  if (root.find("template") != nullptr) {
     if (plan.ranks.size() != 1) throw_at("/gpus", "a template has rank 0 only");
     plan.reduce = common_reduction(plan);
     return Template{std::move(plan), read_symmetry(Cursor(root).at("template"))};

@@ -1,197 +1,177 @@
-// One rank at a time: a plan as JSON values would take many times the memory of its text.
+// Plans as JSON text.
 #include "plan/writer.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/json_writer.h"
 #include "plan/mscclpp_limits.h"
 #include "plan/operations.h"
 
 namespace tutti::plan {
 namespace {
 
-using Out = nlohmann::ordered_json;
-
 class Writer {
  public:
   // `extended`: with the keys that MSCCL++ does not know.
-  Writer(const Plan& plan, bool extended, const Symmetry* symmetry = nullptr)
-      : plan_(plan), extended_(extended), symmetry_(symmetry) {}
+  Writer(const Plan& plan, bool extended, int indent, const Symmetry* symmetry = nullptr)
+      : plan_(plan), extended_(extended), symmetry_(symmetry), out_(indent) {}
 
-  std::string write(int indent) const {
-    const std::string frame = frame_of().dump(indent);
-    // The header has no other array, so its only "[]" is where the ranks belong.
-    const std::size_t at = frame.find("\"gpus\":");
-    const std::size_t open = frame.find("[]", at);
-    std::string text = frame.substr(0, open + 1);
-    for (std::size_t rank = 0; rank < plan_.ranks.size(); ++rank) {
-      if (rank > 0) text += ',';
-      if (indent >= 0) text += '\n';
-      text += indented(rank_of(rank).dump(indent), indent);
+  std::string write() && {
+    out_.begin_object();
+    if (extended_) out_.member("version", plan_.version);
+    out_.member("name", plan_.name);
+    out_.member("collective", plan_.collective_name);
+    out_.member("protocol", to_string(plan_.protocol));
+    out_.member("inplace", plan_.in_place);
+    out_.member("reuse_resources", plan_.reuse_resources);
+    out_.key("gpus").begin_array();
+    for (std::size_t id = 0; id < plan_.ranks.size(); ++id) write_rank(id);
+    out_.end_array();
+    if (symmetry_ != nullptr) {
+      out_.key("template").begin_object().member("dims", symmetry_->dims());
+      out_.member("input_blocks", symmetry_->blocks()[0]).member("output_blocks", symmetry_->blocks()[1]).end_object();
     }
-    if (indent >= 0) text += '\n' + std::string(static_cast<std::size_t>(indent), ' ');
-    return text + frame.substr(open + 1);
+    out_.member("num_threads_per_block", plan_.threads_per_block);
+    out_.member("use_double_scratch_buffer", plan_.double_scratch);
+    out_.member("buffer_alignment", plan_.buffer_alignment);
+    out_.member("min_message_size", plan_.min_message_bytes);
+    out_.member("max_message_size", plan_.max_message_bytes);
+    if (extended_ && plan_.writes_input) out_.member("writes_input", true);
+    if (extended_ && plan_.root != 0) out_.member("root", plan_.root);
+    if (extended_ && !plan_.source.empty()) out_.member("source", plan_.source);
+    out_.end_object();
+    return std::move(out_).take();
   }
 
  private:
-  static std::string indented(const std::string& text, int indent) {
-    if (indent < 0) return text;
-    const std::string margin(2 * static_cast<std::size_t>(indent), ' ');
-    std::string out = margin;
-    for (const char c : text) {
-      out += c;
-      if (c == '\n') out += margin;
-    }
-    return out;
-  }
-
-  // The top-level object without its ranks.
-  Out frame_of() const {
-    Out out = Out::object();
-    if (extended_) out["version"] = plan_.version;
-    out["name"] = plan_.name;
-    out["collective"] = plan_.collective_name;
-    out["protocol"] = to_string(plan_.protocol);
-    out["inplace"] = plan_.in_place;
-    out["reuse_resources"] = plan_.reuse_resources;
-    out["gpus"] = Out::array();
-    if (symmetry_ != nullptr) {
-      out["template"] = {{"dims", symmetry_->dims()},
-                         {"input_blocks", symmetry_->blocks()[0]},
-                         {"output_blocks", symmetry_->blocks()[1]}};
-    }
-    out["num_threads_per_block"] = plan_.threads_per_block;
-    out["use_double_scratch_buffer"] = plan_.double_scratch;
-    out["buffer_alignment"] = plan_.buffer_alignment;
-    out["min_message_size"] = plan_.min_message_bytes;
-    out["max_message_size"] = plan_.max_message_bytes;
-    if (extended_ && plan_.writes_input) out["writes_input"] = true;
-    if (extended_ && plan_.root != 0) out["root"] = plan_.root;
-    if (extended_ && !plan_.source.empty()) out["source"] = plan_.source;
-    return out;
-  }
-
-  Out rank_of(std::size_t id) const {
+  void write_rank(std::size_t id) {
     const Rank& rank = plan_.ranks[id];
-    Out out = Out::object();
-    out["id"] = id;
-    out["input_chunks"] = rank.chunks_of(BufferKind::kInput);
-    out["output_chunks"] = rank.chunks_of(BufferKind::kOutput);
-    out["scratch_chunks"] = rank.chunks_of(BufferKind::kScratch);
-    out["threadblocks"] = Out::array();
-    for (std::size_t i = 0; i < rank.blocks.size(); ++i) out["threadblocks"].push_back(block_of(rank.blocks[i], i));
-    out["channels"] = channels_of(rank);
-    out["remote_buffers"] = remote_buffers_of(rank);
-    out["semaphores"] = Out::array();
-    for (const std::int32_t initial : rank.semaphores) out["semaphores"].push_back({{"init_value", initial}});
-    return out;
+    out_.begin_object().member("id", id);
+    out_.member("input_chunks", rank.chunks_of(BufferKind::kInput));
+    out_.member("output_chunks", rank.chunks_of(BufferKind::kOutput));
+    out_.member("scratch_chunks", rank.chunks_of(BufferKind::kScratch));
+    out_.key("threadblocks").begin_array();
+    for (std::size_t i = 0; i < rank.blocks.size(); ++i) write_block(rank.blocks[i], i);
+    out_.end_array();
+    write_channels(rank);
+    write_remote_buffers(rank);
+    out_.key("semaphores").begin_array();
+    for (const std::int32_t initial : rank.semaphores) out_.begin_object().member("init_value", initial).end_object();
+    out_.end_array().end_object();
   }
 
-  static Out channels_of(const Rank& rank) {
-    Out list = Out::array();
+  void write_channels(const Rank& rank) {
+    out_.key("channels").begin_array();
     for (const ChannelKind kind : {ChannelKind::kMemory, ChannelKind::kPort}) {
       if (rank.channels_of(kind).empty()) continue;
-      list.push_back({{"channel_type", to_string(kind)}, {"connected_to", rank.channels_of(kind)}});
+      out_.begin_object().member("channel_type", to_string(kind));
+      out_.member("connected_to", rank.channels_of(kind)).end_object();
     }
     for (const SwitchChannel& channel : rank.switch_channels) {
-      const Out group = {{"size", channel.ranks.size()}, {"ranks", channel.ranks}};
-      list.push_back({{"channel_type", to_string(ChannelKind::kSwitch)},
-                      {"buffer_type", to_string(channel.buffer)},
-                      {"rank_groups", Out::array({group})}});
+      out_.begin_object().member("channel_type", to_string(ChannelKind::kSwitch));
+      out_.member("buffer_type", to_string(channel.buffer)).key("rank_groups").begin_array();
+      out_.begin_object().member("size", channel.ranks.size()).member("ranks", channel.ranks).end_object();
+      out_.end_array().end_object();
     }
-    return list;
+    out_.end_array();
   }
 
-  static Out remote_buffers_of(const Rank& rank) {
-    Out list = Out::array();
+  void write_remote_buffers(const Rank& rank) {
+    out_.key("remote_buffers").begin_array();
     for (const RemoteBuffer& remote : rank.remote_buffers) {
-      Out access = Out::array();
-      if (remote.by_memory) access.push_back(to_string(ChannelKind::kMemory));
-      if (remote.by_port) access.push_back(to_string(ChannelKind::kPort));
-      list.push_back(
-          {{"rank", remote.rank}, {"type", to_string(remote.buffer)}, {"access_channel_types", std::move(access)}});
+      out_.begin_object().member("rank", remote.rank).member("type", to_string(remote.buffer));
+      out_.key("access_channel_types").begin_array();
+      if (remote.by_memory) out_.value(to_string(ChannelKind::kMemory));
+      if (remote.by_port) out_.value(to_string(ChannelKind::kPort));
+      out_.end_array().end_object();
     }
-    return list;
+    out_.end_array();
   }
 
-  static Out table_of(const std::array<std::vector<std::int32_t>, kChannelKindCount>& table, const char* kind_key,
-                      const char* ids_key) {
-    Out list = Out::array();
+  void write_table(const char* name, const std::array<std::vector<std::int32_t>, kChannelKindCount>& table,
+                   const char* kind_key, const char* ids_key) {
+    out_.key(name).begin_array();
     for (int kind = 0; kind < kChannelKindCount; ++kind) {
       if (table[kind].empty()) continue;
-      list.push_back({{kind_key, to_string(static_cast<ChannelKind>(kind))}, {ids_key, table[kind]}});
+      out_.begin_object().member(kind_key, to_string(static_cast<ChannelKind>(kind)));
+      out_.member(ids_key, table[kind]).end_object();
     }
-    return list;
+    out_.end_array();
   }
 
-  Out block_of(const ThreadBlock& block, std::size_t id) const {
-    Out out = Out::object();
-    out["id"] = id;
-    out["ops"] = Out::array();
-    for (const Operation& op : block.operations) out["ops"].push_back(operation_of(op));
-    out["channels"] = table_of(block.channels, "channel_type", "channel_ids");
-    out["remote_buffer_refs"] = table_of(block.remote_buffers, "access_channel_type", "remote_buffer_ids");
-    return out;
+  void write_block(const ThreadBlock& block, std::size_t id) {
+    out_.begin_object().member("id", id);
+    write_operations(block.operations);
+    write_table("channels", block.channels, "channel_type", "channel_ids");
+    write_table("remote_buffer_refs", block.remote_buffers, "access_channel_type", "remote_buffer_ids");
+    out_.end_object();
   }
 
-  static Out operands_of(const std::vector<Operand>& operands) {
-    Out list = Out::array();
+  void write_operands(const char* name, const std::vector<Operand>& operands) {
+    if (operands.empty()) return;
+    out_.key(name).begin_array();
     for (const Operand& operand : operands) {
-      Out out = Out::object();
+      out_.begin_object();
       if (operand.place == Operand::Place::kLocal) {
-        out["type"] = to_string(operand.buffer);
+        out_.member("type", to_string(operand.buffer));
       } else {
-        out[operand.place == Operand::Place::kRemote ? "buffer_id" : "switch_channel_id"] = operand.id;
+        out_.member(operand.place == Operand::Place::kRemote ? "buffer_id" : "switch_channel_id", operand.id);
       }
-      out["index"] = operand.index;
-      out["size"] = operand.size;
-      list.push_back(std::move(out));
+      out_.member("index", operand.index).member("size", operand.size).end_object();
     }
-    return list;
+    out_.end_array();
   }
 
-  Out operation_of(const Operation& op) const {
-    Out out = Out::object();
-    out["name"] = to_string(op.kind);
-    if (!op.sources.empty()) out["src_buff"] = operands_of(op.sources);
-    if (!op.destinations.empty()) out["dst_buff"] = operands_of(op.destinations);
-    if (!op.channel_ids.empty()) out["channel_ids"] = op.channel_ids;
-    if (op.channel != ChannelKind::kNone) out["channel_type"] = to_string(op.channel);
+  void write_operations(const std::vector<Operation>& operations) {
+    out_.key("ops").begin_array();
+    for (const Operation& op : operations) write_operation(op);
+    out_.end_array();
+  }
+
+  void write_operation(const Operation& op) {
+    out_.begin_object().member("name", to_string(op.kind));
+    write_operands("src_buff", op.sources);
+    write_operands("dst_buff", op.destinations);
+    if (!op.channel_ids.empty()) out_.member("channel_ids", op.channel_ids);
+    if (op.channel != ChannelKind::kNone) out_.member("channel_type", to_string(op.channel));
     if (reduces(op.kind)) {
-      out["reduce_op"] = to_string(extended_ || op.reduce != ReduceKind::kAny ? op.reduce : ReduceKind::kSum);
+      out_.member("reduce_op", to_string(extended_ || op.reduce != ReduceKind::kAny ? op.reduce : ReduceKind::kSum));
     }
     if (op.kind == OpKind::kBarrier) {
-      out["barrier_id"] = op.barrier_id;
-      out["num_threadblocks"] = op.barrier_blocks;
+      out_.member("barrier_id", op.barrier_id).member("num_threadblocks", op.barrier_blocks);
     }
-    if (!op.semaphore_ids.empty()) out["semaphore_ids"] = op.semaphore_ids;
-    if (op.part) out["tbg_info"] = {{"tb_id", op.part->index}, {"tbg_size", op.part->size}};
+    if (!op.semaphore_ids.empty()) out_.member("semaphore_ids", op.semaphore_ids);
+    if (op.part) {
+      out_.key("tbg_info").begin_object().member("tb_id", op.part->index);
+      out_.member("tbg_size", op.part->size).end_object();
+    }
     if (op.kind == OpKind::kPipeline) {
-      out["iter_context"] = {{"unit_size", op.iteration.unit_bytes}, {"num_chunks", op.iteration.chunks}};
-      out["ops"] = Out::array();
-      for (const Operation& inner : op.body) out["ops"].push_back(operation_of(inner));
+      out_.key("iter_context").begin_object().member("unit_size", op.iteration.unit_bytes);
+      out_.member("num_chunks", op.iteration.chunks).end_object();
+      write_operations(op.body);
     }
-    if (extended_ && op.fence) out["fence"] = true;
-    if (extended_ && !op.origin.empty()) out["origin"] = op.origin;
-    return out;
+    if (extended_ && op.fence) out_.member("fence", true);
+    if (extended_ && !op.origin.empty()) out_.member("origin", op.origin);
+    out_.end_object();
   }
 
   const Plan& plan_;
-  bool extended_;
-  const Symmetry* symmetry_;
+  const bool extended_;
+  const Symmetry* const symmetry_;
+  JsonWriter out_;
 };
 
 }  // namespace
 
-std::string write_plan(const Plan& plan, int indent) { return Writer(plan, true).write(indent); }
+std::string write_plan(const Plan& plan, int indent) { return Writer(plan, true, indent).write(); }
 
 std::string write_template(const Template& folded, int indent) {
-  return Writer(folded.plan, true, &folded.symmetry).write(indent);
+  return Writer(folded.plan, true, indent, &folded.symmetry).write();
 }
 
 std::string export_mscclpp(const Plan& plan, int indent) {
   check_mscclpp_limits(plan);
-  return Writer(plan, false).write(indent);
+  return Writer(plan, false, indent).write();
 }
 
 }  // namespace tutti::plan

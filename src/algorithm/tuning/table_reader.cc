@@ -109,30 +109,17 @@ TuningTable read_table(std::string_view text) {
   return table;
 }
 
-// The reader of JSON is the one of plans, and says so.
-template <typename Read>
-auto restated(const Read& read) {
-  try {
-    return read();
-  } catch (const Error& error) {
-    constexpr std::string_view kSubject = "plan: ";
-    std::string_view what = error.what();
-    if (what.starts_with(kSubject)) what.remove_prefix(kSubject.size());
-    throw Error(error.kind(), std::string(what));
-  }
-}
-
 }  // namespace
 
 TuningOrigin read_tuning_origin(std::string_view text) {
-  return restated([&] {
+  return plan::naming("", [&] {
     const Json root = read_top(text, [](std::size_t, Json&&) {});
     return read_origin(Cursor(root));
   });
 }
 
 TuningTable read_tuning_table(std::string_view text) {
-  return restated([&] { return read_table(text); });
+  return plan::naming("", [&] { return read_table(text); });
 }
 
 }  // namespace tutti

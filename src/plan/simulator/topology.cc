@@ -4,19 +4,20 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 #include <utility>
 
+#include "plan/json_document.h"
 #include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
 
-using Json = nlohmann::json;
+using Array = Json::Array;
 
 constexpr std::size_t kMaxNodes = 1 << 17;
 constexpr std::size_t kMaxLinks = 1 << 20;
+constexpr std::size_t kMaxValues = 1 << 23;   // of that many links
 constexpr double kBytesPerPicosecond = 1e-3;  // of one GB/s
 constexpr double kMaxLatencyUs = 1e9;
 constexpr double kLeastGbs = 1e-200;  // with less, a share of it may be no number
@@ -32,41 +33,37 @@ class Reader {
   explicit Reader(const Json& root) : root_(root) {}
 
   Topology read() {
-    if (!root_.is_object()) fail("/", "must be an object");
     Topology out;
-    out.name = root_.contains("name") ? text(root_["name"], "/name") : "unnamed";
+    const Json* const name = root_.find("name");
+    out.name = name != nullptr ? text(*name, "/name") : "unnamed";
     read_nodes(out);
     read_links(out);
     read_local(out);
     out.efficiency = efficiency(root_, "");
-    if (root_.contains("dispatch_us")) out.dispatch = latency(root_, "", "dispatch_us");
+    if (root_.find("dispatch_us") != nullptr) out.dispatch = latency(root_, "", "dispatch_us");
     read_routes(out);
-    const Json& groups = list("groups", kMaxNodes);
+    const Array& groups = list("groups", kMaxNodes);
     for (std::size_t i = 0; i < groups.size(); ++i) {
       out.groups.push_back(node_list(groups[i], "/groups/" + std::to_string(i)));
     }
-    if (root_.contains("multicast")) {
-      if (!root_["multicast"].is_boolean()) fail("/multicast", "must be true or false");
-      out.multicast = root_["multicast"].get<bool>();
-    }
+    if (const Json* const multicast = root_.find("multicast")) out.multicast = truth(*multicast, "/multicast");
     return out;
   }
 
  private:
   void read_nodes(Topology& out) {
-    const Json& nodes = list("nodes", kMaxNodes);
+    const Array& nodes = list("nodes", kMaxNodes);
     if (nodes.empty()) fail("/nodes", "must name at least one node");
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const std::string path = "/nodes/" + std::to_string(i);
       out.nodes.push_back(text(nodes[i], path));
       if (!ids_.emplace(out.nodes.back(), static_cast<std::int32_t>(i)).second) fail(path, "is there twice");
     }
-    if (!root_.contains("ranks")) fail("/ranks", "is missing");
-    out.ranks = node_list(root_["ranks"], "/ranks");
+    out.ranks = node_list(member(root_, "ranks", ""), "/ranks");
   }
 
   void read_links(Topology& out) {
-    const Json& links = list("links", kMaxLinks);
+    const Array& links = list("links", kMaxLinks);
     for (std::size_t i = 0; i < links.size(); ++i) {
       const std::string path = "/links/" + std::to_string(i);
       const Json& entry = links[i];
@@ -78,11 +75,8 @@ class Reader {
       const double gbs = number(member(entry, "bandwidth_gbs", path), path + "/bandwidth_gbs");
       if (gbs < kLeastGbs) fail(path + "/bandwidth_gbs", "must be above 0");
       link.bandwidth = gbs * kBytesPerPicosecond;
-      bool both = true;
-      if (entry.contains("both")) {
-        if (!entry["both"].is_boolean()) fail(path + "/both", "must be true or false");
-        both = entry["both"].get<bool>();
-      }
+      const Json* const given = entry.find("both");
+      const bool both = given == nullptr || truth(*given, path + "/both");
       add(out, link);
       if (!both) continue;
       std::swap(link.from, link.to);
@@ -97,18 +91,19 @@ class Reader {
   }
 
   void read_local(Topology& out) const {
-    if (!root_.contains("local")) return;
-    const Json& local = root_["local"];
-    out.local_latency = latency(local, "/local");
-    out.local_efficiency = efficiency(local, "/local");
-    if (!local.contains("bandwidth_gbs")) return;
-    const double gbs = number(local["bandwidth_gbs"], "/local/bandwidth_gbs");
+    const Json* const local = root_.find("local");
+    if (local == nullptr) return;
+    out.local_latency = latency(*local, "/local");
+    out.local_efficiency = efficiency(*local, "/local");
+    const Json* const bandwidth = local->find("bandwidth_gbs");
+    if (bandwidth == nullptr) return;
+    const double gbs = number(*bandwidth, "/local/bandwidth_gbs");
     if (gbs < kLeastGbs) fail("/local/bandwidth_gbs", "must be above 0; leave it out for no limit");
     out.local_bandwidth = gbs * kBytesPerPicosecond;
   }
 
   void read_routes(Topology& out) const {
-    const Json& routes = list("routes", kMaxLinks);
+    const Array& routes = list("routes", kMaxLinks);
     for (std::size_t i = 0; i < routes.size(); ++i) {
       const std::string path = "/routes/" + std::to_string(i);
       const std::vector<std::int32_t> along = node_list(member(routes[i], "nodes", path), path + "/nodes");
@@ -129,29 +124,51 @@ class Reader {
     return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
   }
 
-  const Json& list(const char* name, std::size_t most) const {
-    static const Json kNone = Json::array();
-    if (!root_.contains(name)) return kNone;
-    const Json& value = root_[name];
-    if (!value.is_array()) fail(std::string("/") + name, "must be a list");
-    if (value.size() > most) fail(std::string("/") + name, "is longer than " + std::to_string(most));
-    return value;
+  const Array& list(const char* name, std::size_t most) const {
+    static const Array kNone;
+    const Json* const value = root_.find(name);
+    if (value == nullptr) return kNone;
+    const Array& elements = array(*value, std::string("/") + name);
+    if (elements.size() > most) fail(std::string("/") + name, "is longer than " + std::to_string(most));
+    return elements;
   }
 
   static const Json& member(const Json& entry, const char* name, const std::string& path) {
-    if (!entry.is_object()) fail(path, "must be an object");
-    if (!entry.contains(name)) fail(path + "/" + name, "is missing");
-    return entry[name];
+    if (entry.as<Json::Object>() == nullptr) fail(path, "must be an object");
+    const Json* const found = entry.find(name);
+    if (found == nullptr) fail(path + "/" + name, "is missing");
+    return *found;
   }
 
-  static std::string text(const Json& value, const std::string& path) {
-    if (!value.is_string()) fail(path, "must be a text");
-    return value.get<std::string>();
+  static const Array& array(const Json& value, const std::string& path) {
+    const auto* const elements = value.as<Array>();
+    if (elements == nullptr) fail(path, "must be a list");
+    return *elements;
+  }
+
+  static bool truth(const Json& value, const std::string& path) {
+    const auto* const given = value.as<bool>();
+    if (given == nullptr) fail(path, "must be true or false");
+    return *given;
+  }
+
+  static const std::string& text(const Json& value, const std::string& path) {
+    const auto* const given = value.as<std::string>();
+    if (given == nullptr) fail(path, "must be a text");
+    return *given;
   }
 
   static double number(const Json& value, const std::string& path) {
-    if (!value.is_number()) fail(path, "must be a number");
-    const double out = value.get<double>();
+    double out = 0;
+    if (const auto* const real = value.as<double>()) {
+      out = *real;
+    } else if (const auto* const natural = value.as<std::uint64_t>()) {
+      out = static_cast<double>(*natural);
+    } else if (const auto* const negative = value.as<std::int64_t>()) {
+      out = static_cast<double>(*negative);
+    } else {
+      fail(path, "must be a number");
+    }
     if (!std::isfinite(out) || out < 0) fail(path, "must be finite and not negative");
     return out;
   }
@@ -165,15 +182,17 @@ class Reader {
 
   static Efficiency efficiency(const Json& entry, const std::string& path) {
     Efficiency out;
-    if (!entry.contains("efficiency")) return out;
-    const Json& points = entry["efficiency"];
+    const Json* const given = entry.find("efficiency");
+    if (given == nullptr) return out;
     const std::string at = path + "/efficiency";
-    if (!points.is_array() || points.size() > kMaxPoints) fail(at, "must be a list of at most 1024 points");
+    const Array& points = array(*given, at);
+    if (points.size() > kMaxPoints) fail(at, "must be a list of at most 1024 points");
     for (std::size_t i = 0; i < points.size(); ++i) {
       const std::string here = at + "/" + std::to_string(i);
-      if (!points[i].is_array() || points[i].size() != 2) fail(here, "must be [bytes, part]");
-      const double bytes = number(points[i][0], here + "/0");
-      const double part = number(points[i][1], here + "/1");
+      const auto* const point = points[i].as<Array>();
+      if (point == nullptr || point->size() != 2) fail(here, "must be [bytes, part]");
+      const double bytes = number(point->at(0), here + "/0");
+      const double part = number(point->at(1), here + "/1");
       if (bytes < 1 || (i > 0 && bytes <= out.points.back().first)) fail(here + "/0", "must be 1 or more, and rise");
       if (part <= 0 || part > 1) fail(here + "/1", "must be above 0 and at most 1");
       out.points.emplace_back(bytes, part);
@@ -183,14 +202,14 @@ class Reader {
 
   std::int32_t node(const Json& value, const std::string& path) const {
     const auto found = ids_.find(text(value, path));
-    if (found == ids_.end()) fail(path, "there is no node \"" + value.get<std::string>() + "\"");
+    if (found == ids_.end()) fail(path, "there is no node \"" + text(value, path) + "\"");
     return found->second;
   }
 
   std::vector<std::int32_t> node_list(const Json& value, const std::string& path) const {
-    if (!value.is_array()) fail(path, "must be a list");
+    const Array& nodes = array(value, path);
     std::vector<std::int32_t> out;
-    for (std::size_t i = 0; i < value.size(); ++i) out.push_back(node(value[i], path + "/" + std::to_string(i)));
+    for (std::size_t i = 0; i < nodes.size(); ++i) out.push_back(node(nodes[i], path + "/" + std::to_string(i)));
     return out;
   }
 
@@ -218,12 +237,7 @@ double Efficiency::of(double bytes) const {
 }
 
 Topology read_topology(std::string_view text) {
-  Json root;
-  try {
-    root = Json::parse(text);
-  } catch (const Json::exception& error) {
-    fail("/", std::string("is no JSON: ") + error.what());
-  }
+  const Json root = naming("topology: ", [&] { return read_document(text, {}, kMaxValues); });
   return Reader(root).read();
 }
 

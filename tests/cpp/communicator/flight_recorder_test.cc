@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "support/sanitized.h"
+#include "tutti/error.h"
 #include "tutti/types.h"
 
 namespace tutti::test {
@@ -117,6 +118,42 @@ TEST(FlightRecorder, NamesBothEndsOfAMessage) {
   EXPECT_EQ(entries[0]["p2p_seq_id"], 1);
   EXPECT_EQ(entries[1]["p2p_seq_id"], 2);
   for (const json& entry : entries) EXPECT_TRUE(entry["is_p2p"]);
+}
+
+TEST(FlightRecorder, MergesInOrderOfTimeUnderOtherNames) {
+  FlightRecorder host(4), device(4, FlightRecorder::Of::kCuda);
+  device.add(record(Collective::kAllReduce, 1), -1, State::kScheduled, 0, {0x7f00, true});
+  host.add(record(Collective::kBarrier, 1), -1, State::kCompleted, 0);
+  const std::string name = "a \"group\", [one} \\";
+  const std::string inner = merge_records({device.dump(name, 0, 2)}, "/cuda");
+  const json merged = json::parse(merge_records({host.dump(name, 0, 2), inner}));
+  EXPECT_EQ(merged["version"], "2.10");
+  for (const std::string& group : {name, name + "/cuda"}) {
+    EXPECT_EQ(merged["pg_config"][group], json({{"name", group}, {"desc", group}, {"ranks", "[0, 1]"}})) << group;
+    EXPECT_EQ(merged["pg_status"][group]["last_enqueued_collective"], 1) << group;
+  }
+  const json& entries = merged["entries"];
+  ASSERT_EQ(entries.size(), 2U);
+  EXPECT_LE(entries[0]["time_created_ns"], entries[1]["time_created_ns"]);
+  for (const json& entry : entries) {
+    const bool cuda = entry["device"] == "cuda";
+    const std::string group = cuda ? name + "/cuda" : name;
+    EXPECT_EQ(entry["process_group"], json({group, group}));
+    EXPECT_EQ(entry.contains("stream"), cuda);
+    EXPECT_EQ(entry["call"], json::parse((cuda ? device : host).dump("x", 0, 2))["entries"][0]["call"]);
+  }
+}
+
+TEST(FlightRecorder, MergesWhatAPlugInHasSpacedOut) {
+  const std::string text = R"( { "version" : "2.10", "pg_config" : { "g" : { "name" : "g", "ranks" : "[0]" } } ,
+    "pg_status" : { } , "entries" : [ { "time_created_ns" : 7 , "process_group" : [ "g" , "g" ] , "x" : [ ] } ] } )";
+  const json merged = json::parse(merge_records({text, text}, "/d"));
+  EXPECT_EQ(merged["pg_config"]["g/d"], json({{"name", "g/d"}, {"ranks", "[0]"}}));
+  ASSERT_EQ(merged["entries"].size(), 2U);
+  EXPECT_EQ(merged["entries"][1], json::parse(R"({"time_created_ns": 7, "process_group": ["g/d", "g/d"], "x": []})"));
+  for (const char* bad : {"", "{", "{\"entries\":[}", "{\"entries\":[1]}", "[]", "{\"a\" 1}", "{\"a\":\"b}", "{} x"}) {
+    EXPECT_THROW(merge_records({bad}), Error) << bad;
+  }
 }
 
 // The ring is small, so that entries are overwritten while they are read. Sequence and count change together: an entry

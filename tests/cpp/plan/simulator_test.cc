@@ -322,7 +322,7 @@ TEST(Topology, IsReadFromJson) {
 
 TEST(Topology, ErrorsNameTheirPlace) {
   const std::vector<std::pair<std::string, std::string>> wrong{
-      {"{", "topology: /: is no JSON"},
+      {"{", "topology: /: not JSON at byte"},
       {R"({"nodes": []})", "topology: /nodes: "},
       {R"({"nodes": ["a", "a"]})", "topology: /nodes/1: is there twice"},
       {R"({"nodes": ["a"], "ranks": ["b"]})", "topology: /ranks/0: there is no node \"b\""},
