@@ -1,5 +1,6 @@
 #include "algorithm/compiled/nvrtc.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <link.h>
 
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "algorithm/compiled/embedded.h"
+#include "algorithm/compiled/lasting_statics.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -60,6 +62,22 @@ std::vector<std::string> candidates(const std::string& path) {
   return list;
 }
 
+// NVRTC asks the loader for a second library by its name alone: it finds the one that is loaded, also where that lies
+// in a folder that the loader does not search.
+void load_builtins(void* library) {
+  link_map* map = nullptr;
+  if (::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return;
+  const std::string folder = folder_of(map->l_name);
+  const auto close = [](DIR* open) { ::closedir(open); };
+  const std::unique_ptr<DIR, decltype(close)> entries(::opendir(folder.c_str()), close);
+  while (const dirent* const entry = entries != nullptr ? ::readdir(entries.get()) : nullptr) {
+    const std::string name = entry->d_name;
+    if (name.starts_with("libnvrtc-builtins.so")) {
+      static_cast<void>(::dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL));
+    }
+  }
+}
+
 }  // namespace
 
 // As of nvrtc.h, which is not needed to build.
@@ -97,6 +115,8 @@ Nvrtc Nvrtc::load(const std::string& path) {
         !find(functions->error, "nvrtcGetErrorString") || functions->version(&major, &minor) != 0) {
       throw_error(ErrorKind::kUnsupported, file + " is no NVRTC of CUDA 12 or later");
     }
+    keep_statics_of(library);  // a compilation may be under way while the process exits
+    load_builtins(library);
     Nvrtc nvrtc;
     nvrtc.functions_ = std::move(functions);
     nvrtc.path_ = file;

@@ -1,7 +1,6 @@
 #include "algorithm/compiled/plan_compiler.h"
 
 #include <cstdlib>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,8 +14,8 @@ namespace tutti {
 struct PlanCompiler::Live {
   std::mutex mutex;  // guards `all`; held while they stop, so it comes before theirs
   std::vector<PlanCompiler*> all;
-  std::mutex preparing;            // guards `prepared`; comes after theirs
-  std::set<std::string> prepared;  // the NVRTCs that have compiled
+  std::mutex preparing;  // guards `prepared`; comes after theirs
+  bool prepared = false;  // exit() stops all
 };
 
 PlanCompiler::Live& PlanCompiler::live() {
@@ -86,16 +85,13 @@ std::shared_ptr<const CompiledPlanCode> PlanCompiler::request(std::function<Kern
   return code;
 }
 
-// exit() runs last what was registered first, and what the thread uses registers its own ends: NVRTC and what it loads,
-// during the first compilation. Only when all of them have can ours come before them, so that exit() waits for the
-// thread. Once a process this takes the caller some tenths of a second.
+// exit() waits for the thread before statics that were made by now go; NVRTC's later ones stay (lasting_statics.h).
 void PlanCompiler::prepare() {
   nvrtc_ = Nvrtc::load(nvrtc_path_);
   const std::lock_guard lock(live().preparing);
-  if (live().prepared.contains(nvrtc_->path())) return;
-  static_cast<void>(nvrtc_->compile("__global__ void first() {}", architecture_));
+  if (live().prepared) return;
   if (std::atexit(stop_all) != 0) throw_error(ErrorKind::kExhausted, "atexit: no room for another handler");
-  live().prepared.insert(nvrtc_->path());
+  live().prepared = true;
 }
 
 void PlanCompiler::wait(const CompiledPlanCode& code) noexcept {
