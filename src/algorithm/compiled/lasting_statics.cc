@@ -20,12 +20,12 @@ int registers_nothing(void (*)(void*), void*, void*) { return 0; }
 
 // What the loader's tables say of one library. Addresses in them are absolute (glibc has added the base).
 struct Tables {
-  const ElfW(Sym)* symbols = nullptr;
+  const ElfW(Sym) * symbols = nullptr;
   const char* names = nullptr;
-  const ElfW(Rela)* entries[2] = {};  // of data, of functions
+  const ElfW(Rela) * entries[2] = {};  // of data, of functions
   std::size_t bytes[2] = {};
 
-  explicit Tables(const ElfW(Dyn)* entry) {
+  explicit Tables(const ElfW(Dyn) * entry) {
     for (; entry->d_tag != DT_NULL; ++entry) {
       const auto address = entry->d_un.d_ptr;
       if (entry->d_tag == DT_SYMTAB) symbols = reinterpret_cast<const ElfW(Sym)*>(address);

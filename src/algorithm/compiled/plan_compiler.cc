@@ -14,7 +14,7 @@ namespace tutti {
 struct PlanCompiler::Live {
   std::mutex mutex;  // guards `all`; held while they stop, so it comes before theirs
   std::vector<PlanCompiler*> all;
-  std::mutex preparing;  // guards `prepared`; comes after theirs
+  std::mutex preparing;   // guards `prepared`; comes after theirs
   bool prepared = false;  // exit() stops all
 };
 

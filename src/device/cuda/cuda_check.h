@@ -10,7 +10,8 @@ namespace tutti::cuda {
 void check_cuda(cudaError_t error, const char* call);
 void check_driver(CUresult result, const char* call);
 
-// Makes `device` current on this thread as long as it lives.
+// Makes `device` current on this thread as long as it lives. Which one was current comes back without a context of its
+// own (half a gigabyte of that GPU), if it had none: cudaSetDevice() would make one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -19,7 +20,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int previous_ = -1;
+  bool pushed_ = false;
 };
 
 }  // namespace tutti::cuda

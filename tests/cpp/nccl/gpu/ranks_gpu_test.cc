@@ -106,19 +106,29 @@ TEST(NcclRanksOnGpu, OneThreadForAllRanks) {
 
 TEST(NcclRanksOnGpu, AllAtOnceOnGpusOfTheirOwn) {
   if (gpus_here() < 2) GTEST_SKIP() << "there are no two GPUs";
-  run_gpu_processes(1, [](Rank&) {
+  const std::string text = report_of(1, [](Rank&) {
     std::array<ncclComm_t, 2> comms{};
     expect_success(ncclCommInitAll(comms.data(), 2, nullptr), "all ranks");
+    std::barrier<> barrier(2);
     std::vector<std::thread> threads;
     for (int r = 0; r < 2; ++r) {
-      threads.emplace_back([&comms, r] {
+      threads.emplace_back([&, r] {
         GpuRank rank(r, 2);
         rank.nccl = comms[static_cast<std::size_t>(r)];
-        a_few_calls(rank);
+        for (const std::size_t count : {1000, 70'000}) {
+          const CollectiveCase c(sum_of(count), 2, count);
+          rank.used = 0;
+          const Buffers b = prepare(rank, c, rank.stream);
+          EXPECT_EQ(issue(rank.nccl, c.shape(), b, ncclSum, rank.stream), ncclSuccess);
+          EXPECT_EQ(cudaStreamSynchronize(rank.stream), cudaSuccess);
+          if (by_nccl().empty()) verify(rank, c, b, "all at once");
+        }
+        barrier.arrive_and_wait();
       });
     }
     for (std::thread& thread : threads) thread.join();
   });
+  EXPECT_NE(text.find("all_reduce: 4 by Tutti ("), std::string::npos) << text;
 }
 
 TEST(NcclRanksOnGpu, TwoCommunicatorsInTwoThreads) {
