@@ -10,8 +10,7 @@ namespace tutti::cuda {
 void check_cuda(cudaError_t error, const char* call);
 void check_driver(CUresult result, const char* call);
 
-// Makes `device` current on this thread as long as it lives. Which one was current comes back without a context of its
-// own (half a gigabyte of that GPU), if it had none: cudaSetDevice() would make one.
+// Makes `device` current on this thread as long as it lives.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -20,7 +19,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  bool pushed_ = false;
+  int previous_ = -1;
 };
 
 }  // namespace tutti::cuda

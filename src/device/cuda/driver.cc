@@ -30,9 +30,6 @@ Driver load() {
   find(d.get_error_string, "cuGetErrorString");
   find(d.device_get, "cuDeviceGet");
   find(d.device_get_attribute, "cuDeviceGetAttribute");
-  find(d.primary_context_retain, "cuDevicePrimaryCtxRetain");
-  find(d.context_push, "cuCtxPushCurrent");
-  find(d.context_pop, "cuCtxPopCurrent");
   find(d.mem_granularity, "cuMemGetAllocationGranularity");
   find(d.mem_create, "cuMemCreate");
   find(d.mem_release, "cuMemRelease");

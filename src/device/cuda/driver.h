@@ -10,9 +10,6 @@ struct Driver {
   decltype(&cuGetErrorString) get_error_string;
   decltype(&cuDeviceGet) device_get;
   decltype(&cuDeviceGetAttribute) device_get_attribute;
-  decltype(&cuDevicePrimaryCtxRetain) primary_context_retain;
-  decltype(&cuCtxPushCurrent) context_push;
-  decltype(&cuCtxPopCurrent) context_pop;
   decltype(&cuMemGetAllocationGranularity) mem_granularity;
   decltype(&cuMemCreate) mem_create;
   decltype(&cuMemRelease) mem_release;

@@ -107,12 +107,11 @@ std::shared_ptr<std::byte> open_ipc(int device, const ForeignAllocation& a) {
                     " (CUDA IPC needs processes in one IPC and PID name space: docker run --ipc=host --pid=host)");
   }
   return {static_cast<std::byte*>(opened), [device](std::byte* p) {
-            try {
-              const DeviceGuard guard(device);
-              static_cast<void>(cudaIpcCloseMemHandle(p));
-            } catch (const Error&) {
-              // CUDA is gone, and the mapping with it.
-            }
+            int before = -1;
+            static_cast<void>(cudaGetDevice(&before));
+            static_cast<void>(cudaSetDevice(device));
+            static_cast<void>(cudaIpcCloseMemHandle(p));
+            if (before >= 0) static_cast<void>(cudaSetDevice(before));
           }};
 }
 
