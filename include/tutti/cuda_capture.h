@@ -11,7 +11,8 @@ namespace tutti {
 bool cuda_is_capturing(int device, CudaStream stream);
 
 // For threads of one's own: until this thread ends, it may allocate and ask for events while another thread captures in
-// the global mode, as torch does; else such a call would break that capture.
-void cuda_relax_capture_in_thread();
+// the global mode, as torch does; else such a call would break that capture. The thread works for `device` alone, which
+// becomes its current one; -1: for any.
+void cuda_begin_thread(int device);
 
 }  // namespace tutti

@@ -353,9 +353,9 @@ class DeviceGroup final : public DeviceCommunicator {
     const std::string direction = ", messages " + std::to_string(from) + ">" + std::to_string(to);
     DeviceOptions options = options_for(device, direction);
     options.messages_only = true;
-    const auto make_pair = [this, from, to, id = kind_ + direction, options]() -> StreamCommunicatorPtr {
+    const auto make_pair = [this, device, from, to, id = kind_ + direction, options]() -> StreamCommunicatorPtr {
       try {
-        device_of_kind(kind_).relax_capture_in_thread();
+        device_of_kind(kind_).begin_thread(device);
         return make(options, {from, to}, id);
       } catch (const Error& error) {
         throw Error(error.kind(), "the first message from rank " + std::to_string(from) + " to rank " +

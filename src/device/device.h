@@ -43,8 +43,9 @@ class Device {
 
   // For devices with graphs: whether work on `stream` becomes part of one now; of `device`, -1 for the current one.
   virtual bool is_capturing(int /*device*/, DeviceStream /*stream*/) { return false; }
-  // Until this thread ends, it may allocate while another thread captures.
-  virtual void relax_capture_in_thread() {}
+  // A thread that is not the program's begins: until it ends it may allocate while another thread captures. It works
+  // for `device` alone, which becomes the current one there (-1: for any), so that none is made ready for nothing.
+  virtual void begin_thread(int /*device*/) {}
 
   // Waits on the host for a stream of `device` (-1: the current one). Throws Error(kInternal) of what has failed.
   virtual void synchronize_stream(int /*device*/, DeviceStream /*stream*/) {}

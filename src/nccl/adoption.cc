@@ -37,21 +37,25 @@ void adopt_one(const Making& making, const Given& given, const char* against) no
   }));
 }
 
+// The GPU of each that forms now; -1: unknown.
+std::vector<int> devices_of(const std::vector<Making>& making) {
+  std::vector<int> devices(making.size(), -1);
+  for (std::size_t i = 0; i < making.size(); ++i) {
+    const ncclComm_t comm = forms(making[i]) ? comm_of(making[i]) : nullptr;
+    if (comm != nullptr && TUTTI_NCCL_PASS(ncclCommCuDevice, (comm, &devices[i])) != ncclSuccess) devices[i] = -1;
+  }
+  return devices;
+}
+
 // Which of them cannot be formed beside each other: those of one GPU, and splits that ask the same connection.
-std::vector<bool> in_company(const std::vector<Making>& making) {
+std::vector<bool> in_company(const std::vector<Making>& making, const std::vector<int>& devices) {
   std::map<int, int> on_device;
   std::map<const void*, int> by_family;
-  std::vector<int> devices(making.size(), -1);
   std::vector<const void*> families(making.size(), nullptr);
   for (std::size_t i = 0; i < making.size(); ++i) {
     const Making& each = making[i];
     if (!forms(each)) continue;
-    const ncclComm_t comm = comm_of(each);
-    int device = -1;
-    if (comm != nullptr && TUTTI_NCCL_PASS(ncclCommCuDevice, (comm, &device)) == ncclSuccess) {
-      devices[i] = device;
-      ++on_device[device];
-    }
+    if (devices[i] >= 0) ++on_device[devices[i]];
     const auto parent = each.parent != nullptr ? find(each.parent) : nullptr;
     if (parent != nullptr && parent->circle != nullptr) {
       families[i] = parent->circle->family();
@@ -73,7 +77,8 @@ void adopt_all(const std::vector<Making>& making) noexcept {
     std::vector<Given> given;  // on this thread, before others wait for what it may hold
     for (const Making& each : making) given.push_back(forms(each) ? given_to(comm_of(each)) : Given{});
     if (making.size() == 1) return adopt_one(making.front(), given.front(), nullptr);
-    const std::vector<bool> company = in_company(making);
+    const std::vector<int> devices = devices_of(making);
+    const std::vector<bool> company = in_company(making, devices);
     const auto alone = [&](std::size_t i) { return company[i] || !forms(making[i]); };
     // Those that refuse come first: they wait for nobody, and others may wait for them.
     for (std::size_t i = 0; i < making.size(); ++i) {
@@ -83,10 +88,11 @@ void adopt_all(const std::vector<Making>& making) noexcept {
     for (std::size_t i = 0; i < making.size(); ++i) {
       if (alone(i)) continue;
       try {
-        threads.push_back(start_joined_thread("that forms a group", [&each = making[i], &its = given[i]] {
-          relax_captures();
-          adopt_one(each, its, nullptr);
-        }));
+        threads.push_back(
+            start_joined_thread("that forms a group", [&each = making[i], &its = given[i], device = devices[i]] {
+              begin_thread(device);
+              adopt_one(each, its, nullptr);
+            }));
       } catch (const std::exception&) {
         adopt_one(making[i], given[i], "there was no thread to form its group");
       }

@@ -124,9 +124,9 @@ std::string refusal_of(ncclComm_t comm, int rank, int size, int& device) noexcep
   return e.what();
 }
 
-void relax_captures() noexcept {
+void begin_thread(int device) noexcept {
   try {
-    cuda_relax_capture_in_thread();
+    cuda_begin_thread(device);
   } catch (const std::exception&) {
     // Without the plug-in nothing is formed.
   }

@@ -25,8 +25,9 @@ Given given_to(ncclComm_t comm) noexcept;
 // nothing is made yet. `comm` is one that NCCL has made.
 std::string refusal_of(ncclComm_t comm, int rank, int size, int& device) noexcept;
 
-// First in a thread that form() is called on and that is not the program's: others of the program may be capturing.
-void relax_captures() noexcept;
+// First in a thread that form() is called on for this device and that is not the program's: others of the program may
+// be capturing.
+void begin_thread(int device) noexcept;
 
 // Over the circle of `served`, with all its ranks: gives it a group, or the reason why there is none. A rank with a
 // refusal says so to the others; one that finds `given_up` set, before the second agreement, too.

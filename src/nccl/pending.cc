@@ -21,7 +21,7 @@ std::shared_ptr<Served> left(const std::string& reason) {
 // With the other ranks, who hear the refusal if there is one.
 void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::string& refusal, int device,
             const AlgorithmSet& algorithms) {
-  if (refusal.empty()) relax_captures();
+  if (refusal.empty()) begin_thread(device);
   const Pending& pending = *before->pending;
   std::shared_ptr<Served> after = left({});
   try {

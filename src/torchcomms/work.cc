@@ -50,7 +50,7 @@ void CallWork::watch_device() {
   const auto look = [self = std::move(self)] {
     if (self->status() != WorkStatus::INPROGRESS) return true;
     try {
-      thread_local const bool relaxed = (cuda_relax_capture_in_thread(), true);  // a program captures when it likes
+      thread_local const bool relaxed = (cuda_begin_thread(-1), true);  // a program captures when it likes
       static_cast<void>(relaxed);
       const c10::DeviceGuard on_device(*self->about_.device);
       if (!self->call_->isCompleted()) return false;

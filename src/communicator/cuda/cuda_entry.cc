@@ -35,7 +35,7 @@ void copy_cuda_memory(void* to, const void* from, std::size_t bytes) { device_of
 
 bool cuda_is_capturing(int device, CudaStream stream) { return device_of_kind("cuda").is_capturing(device, stream); }
 
-void cuda_relax_capture_in_thread() { device_of_kind("cuda").relax_capture_in_thread(); }
+void cuda_begin_thread(int device) { device_of_kind("cuda").begin_thread(device); }
 
 CudaReport cuda_report() {
   CudaReport report;

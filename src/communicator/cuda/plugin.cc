@@ -70,7 +70,8 @@ class CudaDevice final : public CudaMemoryDevice {
     check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
   }
 
-  void relax_capture_in_thread() override {
+  void begin_thread(int device) override {
+    if (device >= 0) check_cuda(cudaSetDevice(device), "cudaSetDevice");
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   }

@@ -133,6 +133,24 @@ TEST_F(DeviceCommunicators, AGroupThatIsDroppedEndsWhatFormsInIt) {
   });
 }
 
+// On a thread of its own, where a device is current from the start that may not be the messages'.
+TEST_F(DeviceCommunicators, WhatConnectsToARankBeginsOnTheDeviceOfTheMessages) {
+  with_peer([&](const std::shared_ptr<Communicator>& host) {
+    const auto devices = DeviceCommunicator::create("told", *host);
+    std::vector<std::pair<std::thread::id, int>> begun, met;  // one thread's, which is joined below
+    std::promise<void> meeting;
+    told_->beginning = [&](int device) { begun.emplace_back(std::this_thread::get_id(), device); };
+    told_->meeting = [&] {
+      met.emplace_back(std::this_thread::get_id(), 3);
+      meeting.set_value();
+    };
+    EXPECT_EQ(devices->pair(3, 1, /*send=*/true, {}), nullptr);
+    meeting.get_future().wait();
+    EXPECT_EQ(begun, met);
+    EXPECT_NE(begun.at(0).first, std::this_thread::get_id());
+  });
+}
+
 // Each allocation is refused in turn. What is refused is the caller's still; nobody waits for it, or calls it.
 TEST_F(DeviceCommunicators, WithoutMemoryAMessageIsRefusedBeforeItIsTaken) {
   with_peer([&](const std::shared_ptr<Communicator>& host) {

@@ -41,6 +41,9 @@ class ToldCommunicator final : public test::Bare<StreamCommunicator> {
 class ToldDevice final : public test::BareDevice {
  public:
   std::string_view name() const noexcept override { return "told"; }
+  void begin_thread(int device) override {
+    if (told().beginning) told().beginning(device);
+  }
   StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     tell(told().meeting);
     bootstrap->all_gather("here", "", options.timeout);
