@@ -267,7 +267,9 @@ def given_up(ctx: Context, how: str) -> tuple[str, str]:
     return str(early.value), str(late.value)
 
 
-@pytest.mark.parametrize(("how", "why"), [("abort", "ProcessGroup.abort()"), ("destroy", "has been shut down on this rank")])
+@pytest.mark.parametrize(
+    ("how", "why"), [("abort", "ProcessGroup.abort()"), ("destroy", "has been shut down on this rank")]
+)
 def test_a_first_message_ends_with_its_group(fresh_world: World, how: str, why: str) -> None:
     early, late = fresh_world(2, env=DEVICE).call(given_up, how, timeout_s=120)[0]
     assert "50 ms" in early
