@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -24,8 +25,14 @@ RANK = Path(__file__).with_name("communicator_rank.py")
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """One that the system does not give to somebody else before it is used: it gives those from 32768 on."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_768)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
 
 
 def own_store() -> dict[str, str]:

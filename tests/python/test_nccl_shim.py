@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from test_communicator import free_port
 from typer.testing import CliRunner
 
 from tutti.cli import nccl
@@ -26,9 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(case: str, *, preload: bool = True, size: int = 2, **settings: str) -> tuple[list[object], str]:
     """What the ranks print, and what they report."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {**os.environ, "TUTTI_NCCL": "1", "TUTTI_NCCL_REPORT": "1", "NCCL_NVLS_ENABLE": "0", **settings}
     if preload:
         environment["LD_PRELOAD"] = str(nccl.library())
