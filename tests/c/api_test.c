@@ -19,16 +19,18 @@ enum { RANKS = 3, COUNT = 5 };
   } while (0)
 #define OK(call) CHECK((call) == TUTTI_SUCCESS)
 
-static int pipe_ends[2];
+static int pipe_ends[RANKS][2]; /* one for each reader: none takes what is for another */
 
 /* Rank 0's new id on all ranks. */
 static tutti_id shared_id(int rank) {
   tutti_id id;
   if (rank == 0) {
     OK(tutti_make_id("localhost", &id));
-    for (int other = 1; other < RANKS; ++other) CHECK(write(pipe_ends[1], &id, sizeof(id)) == (ssize_t)sizeof(id));
+    for (int other = 1; other < RANKS; ++other) {
+      CHECK(write(pipe_ends[other][1], &id, sizeof(id)) == (ssize_t)sizeof(id));
+    }
   } else {
-    CHECK(read(pipe_ends[0], &id, sizeof(id)) == (ssize_t)sizeof(id));
+    CHECK(read(pipe_ends[rank][0], &id, sizeof(id)) == (ssize_t)sizeof(id));
   }
   return id;
 }
@@ -154,9 +156,9 @@ static void shrinks(tutti_group* group, int rank) {
   CHECK(tutti_group_shrink(group, &id, -1, members, &smaller) == TUTTI_INVALID_ARGUMENT);
   if (rank == 0) {
     OK(tutti_make_id("localhost", &id));
-    CHECK(write(pipe_ends[1], &id, sizeof(id)) == (ssize_t)sizeof(id));
+    CHECK(write(pipe_ends[1][1], &id, sizeof(id)) == (ssize_t)sizeof(id));
   } else {
-    CHECK(read(pipe_ends[0], &id, sizeof(id)) == (ssize_t)sizeof(id));
+    CHECK(read(pipe_ends[rank][0], &id, sizeof(id)) == (ssize_t)sizeof(id));
   }
   OK(tutti_group_shrink(group, &id, 0, members, &smaller));
   tutti_group_destroy(group);
@@ -222,7 +224,9 @@ static void run_rank(int rank) {
 }
 
 int main(void) {
-  if (pipe(pipe_ends) != 0) return 1;
+  for (int rank = 0; rank < RANKS; ++rank) {
+    if (pipe(pipe_ends[rank]) != 0) return 1;
+  }
   pid_t ranks[RANKS];
   for (int rank = 0; rank < RANKS; ++rank) {
     ranks[rank] = fork();

@@ -118,13 +118,13 @@ TUTTI_DEVICE bool give_up(const Control& control, const Awaited& awaited, std::u
     fail_as_told(control, awaited);
     return true;
   }
-  const std::uint64_t now = clock_ns();
-  if (started == 0) started = now;
   FailureCode code = FailureCode::kNone;
-  if (load_relaxed(&control.host->abort) != 0) {
-    code = FailureCode::kAborted;  // also behind the deadline: whoever aborted has a reason of its own
-  } else if (now - started > timeout_ns(*control.host, awaited.ticket)) {
-    code = FailureCode::kTimeout;
+  const std::uint64_t now = clock_ns();
+  if (load_relaxed(&control.host->abort) != 0) code = FailureCode::kAborted;
+  if (started == 0) {
+    started = now;
+  } else if (code == FailureCode::kNone && now - started > timeout_ns(*control.host, awaited.ticket)) {
+    code = FailureCode::kTimeout;  // not for what has been aborted: whoever did that has a reason of its own
   }
   if (code == FailureCode::kNone) return false;
   const int blamed = code == FailureCode::kAborted ? control.rank : awaited.peer;
