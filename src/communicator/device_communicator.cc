@@ -13,7 +13,9 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,26 +37,32 @@ class Ending {
  public:
   explicit Ending(std::string group) : group_(std::move(group)) {}
 
-  // The first reason counts.
-  void end(const std::string& why, bool aborted) noexcept {
+  // The first reason counts. It ends also where there is no memory to keep the reason.
+  void end(std::string_view why, bool aborted) noexcept {
     const std::lock_guard lock(mutex_);
-    if (aborted && !aborted_) aborted_ = why;
-    if (!why_) why_ = "group '" + group_ + "' " + (aborted ? "was aborted: " + why : why);
+    try {
+      if (aborted && !aborted_) reason_ = why;
+      if (!ended_) why_ = "group '" + group_ + "' " + (aborted ? "was aborted: " : "") + std::string(why);
+    } catch (const std::bad_alloc&) {
+    }
+    ended_ = true;
+    aborted_ = aborted_ || aborted;
   }
   void throw_if_ended() const {
     const std::lock_guard lock(mutex_);
-    if (why_) throw_error(ErrorKind::kAborted, *why_);
+    if (ended_) throw_error(ErrorKind::kAborted, why_.empty() ? "group '" + group_ + "' has ended" : why_);
   }
   // What is made although it was aborted meanwhile is aborted at once.
   void apply_to(StreamCommunicator& made) const noexcept {
     const std::lock_guard lock(mutex_);
-    if (aborted_) made.abort(*aborted_);
+    if (aborted_) made.abort(reason_);
   }
 
  private:
   const std::string group_;
   mutable std::mutex mutex_;  // guards the members below; a leaf but for a communicator's own, which are leaves
-  std::optional<std::string> why_, aborted_;
+  bool ended_ = false, aborted_ = false;
+  std::string why_, reason_;  // of the end, and of the abort; empty: no memory was left for it
 };
 
 // A message of nothing: its turn has come, or will never come.
@@ -213,14 +221,15 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
   std::optional<Error> failure() const override {
-    for (const StreamCommunicatorPtr& one : all()) {
-      if (auto failure = one->failure()) return failure;
-    }
-    return std::nullopt;
+    std::optional<Error> failure;
+    for_each([&](const StreamCommunicator& one) {
+      if (!failure) failure = one.failure();
+    });
+    return failure;
   }
   void abort(const std::string& reason) noexcept override {
     ending_->end(reason, true);
-    for (const StreamCommunicatorPtr& one : all()) one->abort(reason);
+    for_each([&](StreamCommunicator& one) { one.abort(reason); });
   }
   void shutdown() noexcept override {
     ending_->end("has been shut down on this rank", false);
@@ -234,7 +243,10 @@ class DeviceGroup final : public DeviceCommunicator {
     check_group_timeout(options_.name, timeout);
     // Throughout under the lock: what is made meanwhile, and other threads' calls, get the same order.
     const std::lock_guard lock(mutex_);
-    for (const StreamCommunicatorPtr& one : all_locked()) one->set_timeout(timeout);
+    if (group_ != nullptr) group_->set_timeout(timeout);
+    for (const auto& [key, pair] : pairs_) {
+      if (const StreamCommunicatorPtr one = pair.made()) one->set_timeout(timeout);
+    }
     options_.timeout = timeout;
   }
   std::uint64_t sequence() const noexcept override {
@@ -243,15 +255,15 @@ class DeviceGroup final : public DeviceCommunicator {
   }
   Metrics metrics() const override {
     Metrics metrics;
-    for (const StreamCommunicatorPtr& one : all()) add_counts(metrics, one->metrics());
+    for_each([&](const StreamCommunicator& one) { add_counts(metrics, one.metrics()); });
     return metrics;
   }
   void reset_metrics() noexcept override {
-    for (const StreamCommunicatorPtr& one : all()) one->reset_metrics();
+    for_each([](StreamCommunicator& one) { one.reset_metrics(); });
   }
   std::string flight_record() const override {
     std::vector<std::string> records;
-    for (const StreamCommunicatorPtr& one : all()) records.push_back(one->flight_record());
+    for_each([&](const StreamCommunicator& one) { records.push_back(one.flight_record()); });
     return merge_records(records, "/" + kind_);
   }
 
@@ -391,19 +403,25 @@ class DeviceGroup final : public DeviceCommunicator {
     if (reached.error != nullptr) std::rethrow_exception(reached.error);
   }
 
-  // The group's first.
-  std::vector<StreamCommunicatorPtr> all() const {
-    const std::lock_guard lock(mutex_);
-    return all_locked();
-  }
-  // mutex_ is held.
-  std::vector<StreamCommunicatorPtr> all_locked() const {
-    std::vector<StreamCommunicatorPtr> made;
-    if (group_ != nullptr) made.push_back(group_);
-    for (const auto& [key, pair] : pairs_) {
-      if (auto one = pair.made()) made.push_back(std::move(one));
+  // Each that is there, the group's first: act(communicator), without the lock and, of itself, without memory.
+  template <class Act>
+  void for_each(const Act& act) const {
+    if (const StreamCommunicatorPtr group = made_group()) act(*group);
+    Pairs::const_iterator next;
+    {
+      const std::lock_guard lock(mutex_);
+      next = pairs_.begin();
     }
-    return made;
+    for (;;) {
+      StreamCommunicatorPtr one;
+      {
+        const std::lock_guard lock(mutex_);
+        if (next == pairs_.end()) return;
+        one = next->second.made();
+        ++next;  // pairs are never removed
+      }
+      if (one != nullptr) act(*one);
+    }
   }
 
   const std::string kind_;
