@@ -24,7 +24,7 @@ import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tutti import _core, _formed, _pretence
+from tutti import _core, _formed, _pretence, _want
 from tutti._groups import get_communicator
 from tutti._needs_torch import load
 
@@ -84,25 +84,28 @@ def _honour_shared_allocator_wish(module: Any) -> None:
 def create_backend(dist_opts: Any, options: Any) -> Any:
     """Creates the backend of one process group; ``torch.distributed`` calls it on every rank of the group."""
     module = load()
-    if options is None:
-        options = module.Options()
-    elif not isinstance(options, module.Options):
-        if _pretence.in_force():  # options for another backend, which gloo would pass over too
-            return create_backend(dist_opts, None)
+    # In gloo's place those for another backend are passed over, as gloo does.
+    if not (options is None or isinstance(options, module.Options) or _pretence.in_force()):
         raise TypeError(f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}")
-    else:
-        options = options.__copy__()
+    rank, size = dist_opts.group_rank, dist_opts.group_size
+    name = str(dist_opts.group_id)
+    place = f"{name}/{_generation(dist_opts.store, name, rank)}"
+    with _want.told(dist_opts.store, place, rank):
+        backend = module.ProcessGroupTutti(dist_opts.store, rank, size, place, _options(dist_opts, options))
+    _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
+    _formed.give(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
+    return backend
+
+
+def _options(dist_opts: Any, options: Any) -> Any:
+    """Those of one group: what its maker gives, and what torch does."""
+    module = load()
+    options = options.__copy__() if isinstance(options, module.Options) else module.Options()
     timeout = dist_opts.timeout
     options._timeout = timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
     options.group_name = str(dist_opts.group_id)
     options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
-    rank, size = dist_opts.group_rank, dist_opts.group_size
-    name = options.group_name
-    generation = _generation(dist_opts.store, name, rank)
-    backend = module.ProcessGroupTutti(dist_opts.store, rank, size, f"{name}/{generation}", options)
-    _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
-    _formed.give(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
-    return backend
+    return options
 
 
 def _size(sizes: tuple[Any, ...]) -> list[int]:

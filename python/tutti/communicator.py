@@ -14,7 +14,7 @@ import json
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tutti import _core, _devices, _formed
+from tutti import _core, _devices, _formed, _want
 from tutti._arrays import operation
 from tutti._torchrun import agents_store
 
@@ -75,7 +75,9 @@ class Communicator:
             store = _core.memory_store()
         if store is None:
             store = agents_store(timeout) or _core.environment_store(rank, size, timeout)
-        self._take(_core.create_communicator(store, rank, size, name, timeout), store, name)
+        with _want.told(store, name, rank):
+            core = _core.create_communicator(store, rank, size, name, timeout)
+        self._take(core, store, name)
 
     def _take(self, core: _core.Communicator, store: Any, place: str) -> None:
         self.store: Any = store

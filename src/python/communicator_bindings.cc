@@ -213,6 +213,14 @@ std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int
   return member_of(std::move(store), std::move(communicator));
 }
 
+// Tells the others of the group `name` that this rank had not even the memory to begin to join it.
+void tell_no_memory(nb::object store, const char* name, int rank) {
+  std::shared_ptr<Store> place;
+  if (!nb::try_cast(store, place)) place = python_store(std::move(store));
+  const nb::gil_scoped_release released;
+  give_reason(*place, name, rank, "it has no memory to form the group");
+}
+
 nb::bytes make_id(const std::string& address) {
   const GroupId id = waiting([&] { return make_group_id(config_from_environment(), address); });
   return nb::bytes(id.data(), id.size());
@@ -300,6 +308,7 @@ void bind_communicator(nb::module_& m) {
         return create(python_store(std::move(store)), rank, size, name, timeout);
       },
       "store"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);
+  m.def("tell_no_memory", &tell_no_memory, "store"_a, "name"_a, "rank"_a);
   m.def("memory_store", [] { return std::shared_ptr<Store>(std::make_shared<MemoryStore>()); });
   m.def("make_id", &make_id, "address"_a = "");
   m.def("join_group", &join, "id"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);

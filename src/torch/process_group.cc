@@ -137,7 +137,27 @@ void ProcessGroupTutti::shutdown() {
 std::string ProcessGroupTutti::next_id(const std::string& kind) {
   if (forked_child()) throw_as_torch(*communicator_->failure());  // before a lock that the parent may have held
   const std::lock_guard<std::mutex> lock(mutex_);
-  return id_ + "/" + kind + "/" + std::to_string(generations_[kind]++);
+  int& generation = generations_[kind];
+  std::string id = id_ + "/" + kind + "/" + std::to_string(generation);
+  ++generation;  // last: whoever has no memory for an id gets the same one when it asks again
+  return id;
+}
+
+c10::intrusive_ptr<ProcessGroupTutti> ProcessGroupTutti::make_of(
+    const char* kind, const std::vector<int>& ranks, const c10::intrusive_ptr<c10d::Store>& store, int rank,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  std::string id;
+  const auto name = [&] { id = next_id(kind + join(ranks)); };
+  try {
+    name();
+    return c10::make_intrusive<ProcessGroupTutti>(store, rank, static_cast<int>(ranks.size()), id,
+                                                  options_for(options));
+  } catch (const std::bad_alloc&) {
+    if (id.empty()) name();
+    StoreAdapter adapter(store);
+    give_reason(adapter, id, rank, "it has no memory to form the group");
+    throw;
+  }
 }
 
 c10::intrusive_ptr<GroupOptions> ProcessGroupTutti::options_for(
@@ -166,9 +186,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::split(const c10::intrusive_
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
   // Counted by members: ranks that are in no part of a split do not take part in it.
-  const std::string id = next_id("split:" + join(ranks));
-  return c10::make_intrusive<ProcessGroupTutti>(store, static_cast<int>(own - ranks.begin()),
-                                                static_cast<int>(ranks.size()), id, options_for(options));
+  return make_of("split:", ranks, store, static_cast<int>(own - ranks.begin()), options);
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::merge(const c10::intrusive_ptr<c10d::Store>& store,
@@ -189,9 +207,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<in
   const auto own = std::find(members.begin(), members.end(), rank_);
   if (own == members.end()) refuse("shrink: rank " + std::to_string(rank_) + " excludes itself");
   if (flags & kShrinkAbort) abort_because("shrink with SHRINK_ABORT");
-  const std::string id = next_id("shrink:" + join(members));
-  return c10::make_intrusive<ProcessGroupTutti>(store_, static_cast<int>(own - members.begin()),
-                                                static_cast<int>(members.size()), id, options_for(options));
+  return make_of("shrink:", members, store_, static_cast<int>(own - members.begin()), options);
 }
 
 std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> ProcessGroupTutti::shrink_to_survivors(

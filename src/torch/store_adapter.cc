@@ -17,6 +17,7 @@ std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(by
 // c10d stores tell a timeout from a lost connection by their text only.
 [[noreturn]] void throw_store_error(const std::string& what, std::chrono::milliseconds timeout,
                                     const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) throw;  // not the store's
   const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
   const std::string text = c10_error != nullptr ? c10_error->what_without_backtrace() : error.what();
   const bool late = text.find("imeout") != std::string::npos || text.find("imed out") != std::string::npos;

@@ -1,8 +1,11 @@
 #include "algorithm/plan/plan_files.h"
 
+#include <dirent.h>
+
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
+#include <cerrno>
+#include <memory>
+#include <string_view>
 #include <utility>
 
 #include "algorithm/plan/plan_cache.h"
@@ -11,16 +14,22 @@
 namespace tutti {
 namespace {
 
-namespace fs = std::filesystem;
-
+// Not by std::filesystem: the C++ library's own way through a folder ends the process where memory is wanting (GCC 12).
 std::vector<std::string> files_at(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return {path};
+  struct Close {
+    void operator()(DIR* folder) const noexcept { ::closedir(folder); }
+  };
+  const std::unique_ptr<DIR, Close> folder(::opendir(path.c_str()));
+  if (folder == nullptr) return {path};  // a file, or whoever reads it says what is wrong
+  constexpr std::string_view kJson = ".json";
   std::vector<std::string> names;
-  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
-    if (entry->path().extension() == ".json") names.push_back(entry->path().string());
+  errno = 0;
+  while (const dirent* const entry = ::readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    if (name.size() > kJson.size() && name.ends_with(kJson)) names.push_back(path + '/' + std::string(name));
+    errno = 0;
   }
-  if (error) throw_error(ErrorKind::kInvalidArgument, path + ": cannot be read: " + error.message());
+  if (errno != 0) throw_error(ErrorKind::kInvalidArgument, path + ": cannot be read: " + describe_errno(errno));
   if (names.empty()) throw_error(ErrorKind::kInvalidArgument, path + ": no *.json in this folder (TUTTI_PLAN_PATH)");
   std::sort(names.begin(), names.end());
   return names;

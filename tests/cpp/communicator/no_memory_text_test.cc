@@ -1,12 +1,14 @@
-// Want of memory while text is read and written: flight records, plans, topologies. Each allocation is refused in turn,
-// once and from there on: the caller gets std::bad_alloc, or what it asked for, and what had been made is taken apart
-// without memory.
+// Want of memory while text is read and written: flight records, plans, their folders, topologies. Each allocation is
+// refused in turn, once and from there on: the caller gets std::bad_alloc, or what it asked for, and what had been made
+// is taken apart without memory.
 #include <gtest/gtest.h>
 
 #include <new>
 #include <string>
 
+#include "algorithm/plan/plan_files.h"
 #include "communicator/flight_recorder.h"
+#include "communicator/plan_calls.h"
 #include "communicator/refused_memory.h"
 #include "executor/host_plans.h"
 #include "plan/reader.h"
@@ -71,6 +73,13 @@ TEST(NoMemoryText, OfAPlan) {
   const std::string text = plan::write_plan(made);
   sweep([&] { return plan::write_plan(made); });
   sweep([&] { return plan::read_plan(text); });
+}
+
+// The plan itself is in the process's cache by then: what is left is the way to its folder.
+TEST(NoMemoryText, OfAFolderOfPlans) {
+  PlanFolder folder;
+  const std::string path = folder.add("ring", plan::hosts_ring_all_reduce({2, 1}));
+  sweep([&] { return load_plans(path, 3, "").identity; });
 }
 
 TEST(NoMemoryText, OfATopology) {

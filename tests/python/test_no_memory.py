@@ -1,0 +1,78 @@
+"""A rank without memory: each so-manyth allocation of the library's is refused, and all ranks hear of it.
+
+By hand, each of them: NO_MEMORY_STEP=1 (some minutes a case).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from wanting_ranks import Ranks, write_plans
+
+SOURCE = Path(__file__).with_name("refuse_memory.cc")
+LAYOUTS = ("aa", "ab")
+POOR = 0
+STEP = int(os.environ.get("NO_MEMORY_STEP", "0"))
+MOST = 6  # rounds of a case, without NO_MEMORY_STEP
+# The ranks' own limit. Who has memory again tells the others soon; who has none cannot, and they wait for their
+# deadline.
+ONCE_S, ON_S = 20.0, 1.5
+SOON_S = 8.0
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    folder = tmp_path_factory.mktemp("no_memory")
+    preload = folder / "librefuse_memory.so"
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", str(SOURCE), "-o", str(preload)]
+    subprocess.run(command, check=True)
+    plans = folder / "plans"
+    plans.mkdir()
+    write_plans(plans, LAYOUTS)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    made = Ranks(2, store.port, plans, preload)
+    yield made
+    made.kill()
+
+
+def fault_of(ends: list[dict[str, Any]], of_any: bool) -> str:
+    """Why a round is not what it should be, or nothing."""
+    if any(end["ended"] not in ("right", "raised") for end in ends):
+        return "a rank " + ", a rank ".join(end["ended"] for end in ends)
+    if any(end["seconds"] > SOON_S for end in ends):
+        return "a rank waited for its deadline"
+    for rank, end in enumerate(ends):
+        wanted = "memory" if rank == POOR else f"rank {POOR}"
+        if rank == POOR and of_any:
+            continue  # a thread that serves others may lack it, and only they hear of that
+        if end["ended"] == "raised" and not any(wanted in e or "memory" in e.lower() for e in end["errors"]):
+            return f"rank {rank} does not say why"
+    return ""
+
+
+@pytest.mark.tutti_only
+@pytest.mark.parametrize("any_thread", [False, True], ids=["own", "any"])
+@pytest.mark.parametrize("all_from_there", [False, True], ids=["once", "on"])
+@pytest.mark.parametrize("where", ["forming", "formed"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("face", ["arrays", "torch"])
+def test_all_ranks_hear_of_it(
+    ranks: Ranks, face: str, layout: str, where: str, all_from_there: bool, any_thread: bool
+) -> None:
+    counted = ranks.play(face, layout, POOR, ["memory", 1 << 40, False, any_thread, where])[POOR]["counted"]
+    assert counted > 0
+    step = STEP or max(1, counted // MOST)
+    faults = []
+    for n in range(1, counted + 1, step):
+        ends = ranks.play(
+            face, layout, POOR, ["memory", n, all_from_there, any_thread, where], ON_S if all_from_there else ONCE_S
+        )
+        if fault := fault_of(ends, any_thread):
+            faults.append(f"allocation {n} of {counted}: {fault}: {ends}")
+    assert not faults, f"{len(faults)}:\n" + "\n".join(faults[:8])
