@@ -107,7 +107,10 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     UniqueFd socket = new_socket(a->ai_family);
     if (!socket) {
-      failure = {std::strerror(errno)};
+      const bool exhausted = errno == EMFILE || errno == ENFILE;
+      failure = {"no descriptor is left here for a connection: raise ulimit -n, or destroy groups that are not used"};
+      if (!exhausted) failure.why = std::strerror(errno);
+      failure.exhausted = exhausted;
       all_refuse = false;
       continue;
     }

@@ -21,7 +21,8 @@ std::uint16_t port_of(int socket);
 // One attempt at every address of `host`, bounded by the deadline. Empty on failure, of the last address.
 struct ConnectFailure {
   std::string why;
-  bool refused = false;  // its machine answers, but nobody listens
+  bool refused = false;    // its machine answers, but nobody listens
+  bool exhausted = false;  // there is no descriptor for it, here or there
 };
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure);
 

@@ -20,6 +20,7 @@ namespace {
 // What a server may take longer to answer than was asked for, before it counts as gone.
 constexpr std::chrono::milliseconds kGrace{10'000};
 constexpr int kMostRetryMs = 100;
+constexpr std::int64_t kExhaustedNs = 2'000'000'000;  // descriptors may come back, but not often
 
 }  // namespace
 
@@ -45,12 +46,17 @@ void TcpStore::lost(const std::string& why) {
 void TcpStore::connect() {
   Deadline deadline = Deadline::after(options_.timeout);
   ConnectFailure failure;
+  std::int64_t exhausted_since_ns = now_ns();
   for (int pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kMostRetryMs)) {
     socket_ = connect_tcp(options_.host, options_.port, deadline, failure);
     if (socket_) {
-      if (greet(deadline, failure.why)) return;
+      if (greet(deadline, failure)) return;
     } else if (options_.up && failure.refused) {
       lost("nobody listens there any more");
+    }
+    if (!failure.exhausted) exhausted_since_ns = now_ns();
+    if (now_ns() - exhausted_since_ns > kExhaustedNs) {
+      throw_error(ErrorKind::kExhausted, "the job's store (" + place() + ") could not be reached: " + failure.why);
     }
     if (deadline.expired()) {
       throw_error(ErrorKind::kTimeout, "the job's store (" + place() + ") could not be reached within " +
@@ -62,7 +68,8 @@ void TcpStore::connect() {
 }
 
 // False, with the reason, if the other side is no store, or closed before it gave its answer.
-bool TcpStore::greet(Deadline& deadline, std::string& why) {
+bool TcpStore::greet(Deadline& deadline, ConnectFailure& failure) {
+  std::string& why = failure.why;
   why =
       "what listens there does not answer like a Tutti store; if it is another one (torchrun keeps its own on "
       "MASTER_PORT), choose a free port with TUTTI_MASTER_PORT";
@@ -70,7 +77,14 @@ bool TcpStore::greet(Deadline& deadline, std::string& why) {
   Nonce server{};
   const Nonce client = random_nonce();
   try {
-    const std::optional<Nonce> challenge = decode_challenge(receive(deadline));
+    const std::string first = receive(deadline);
+    if (first == kStoreFull) {
+      failure.exhausted = true;
+      why =
+          "its process has no descriptor left for a connection: raise ulimit -n there, or destroy groups that are not "
+          "used";
+    }
+    const std::optional<Nonce> challenge = decode_challenge(first);
     if (!challenge) return false;
     server = *challenge;
     send(encode(StoreResponse{client, store_proof(options_.secret, "client", server, client)}), deadline);

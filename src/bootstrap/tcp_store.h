@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
+#include "bootstrap/tcp_socket.h"
 #include "bootstrap/tcp_store_server.h"
 #include "tutti/store.h"
 
@@ -52,7 +53,7 @@ class TcpStore final : public Store {
 
  private:
   void connect();
-  bool greet(Deadline& deadline, std::string& why);
+  bool greet(Deadline& deadline, ConnectFailure& failure);
   void send(std::string_view payload, Deadline& deadline);
   std::string receive(Deadline& deadline);
   std::string ask(std::string_view payload, Deadline& deadline);

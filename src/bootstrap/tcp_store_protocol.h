@@ -96,6 +96,9 @@ std::optional<StoreResponse> decode_response(std::string_view payload);
 // stranger's for another reason (a crowd, a bound of time), and may be tried again.
 inline constexpr std::string_view kStoreRefusal = "another secret";
 
+// What the server says in place of a challenge where its process has no descriptor to keep the connection.
+inline constexpr std::string_view kStoreFull = "no descriptors";
+
 // What each side proves: that it knows the secret, now, in this role.
 Digest store_proof(std::string_view secret, std::string_view role, const Nonce& server, const Nonce& client);
 

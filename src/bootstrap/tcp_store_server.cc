@@ -1,5 +1,6 @@
 #include "bootstrap/tcp_store_server.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -18,6 +19,7 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kStrangerNs = 5'000'000'000;
+constexpr std::int64_t kPatienceNs = 300'000'000;  // where others need its descriptor
 constexpr std::size_t kMostStrangers = 1024;
 constexpr int kAcceptsATurn = 256;
 constexpr std::size_t kReadBytes = 65536;
@@ -30,9 +32,13 @@ TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std:
     : secret_(std::move(secret)),
       listener_(listen_tcp(host, port)),
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      full_(framed(kStoreFull)),
       port_(port_of(listener_.get())),
       process_(::getpid()) {
   if (!stop_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
+  take_spare();
+  // Without it a client that connects would wait until its deadline.
+  if (!spare_) throw_system_error(ErrorKind::kExhausted, "fcntl", errno);
   thread_ = start_thread("of the job's store", [this] { serve(); });
 }
 
@@ -51,9 +57,16 @@ void TcpStoreServer::serve() {
     try {
       serving = turn();
     } catch (const std::exception&) {
-      drop_oldest_stranger();  // no memory, or no random bytes: the job's own clients come first
+      drop_oldest_stranger(0);  // no memory, or no random bytes: the job's own clients come first
+      serving = !told_to_stop(kExhaustedPollMs);
     }
   }
+}
+
+// For whoever has no memory for a turn: it is asked for again after a while, and meanwhile the server may be ended.
+bool TcpStoreServer::told_to_stop(int within_ms) const noexcept {
+  pollfd stop = {stop_.get(), POLLIN, 0};
+  return ::poll(&stop, 1, within_ms) == 1;
 }
 
 bool TcpStoreServer::turn() {
@@ -92,10 +105,15 @@ void TcpStoreServer::accept_all() {
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
     UniqueFd socket = accept_tcp(listener_.get(), accept_exhausted_);
     if (!socket) {
-      if (accept_exhausted_) drop_oldest_stranger();
+      if (accept_exhausted_) {
+        drop_oldest_stranger(kPatienceNs);
+        turn_away();
+      } else if (!spare_) {
+        take_spare();
+      }
       return;
     }
-    if (strangers_ >= kMostStrangers) drop_oldest_stranger();
+    if (strangers_ >= kMostStrangers) drop_oldest_stranger(0);
     Client& client = clients_[next_id_++];
     ++strangers_;
     client.socket = std::move(socket);
@@ -105,9 +123,25 @@ void TcpStoreServer::accept_all() {
   }
 }
 
-void TcpStoreServer::drop_oldest_stranger() {
+// A client that is not accepted waits for nothing, and cannot know why.
+void TcpStoreServer::turn_away() noexcept {
+  pollfd newcomers = {listener_.get(), POLLIN, 0};
+  if (::poll(&newcomers, 1, 0) != 1) return;  // else others would take the spare one meanwhile
+  spare_.reset();
+  bool exhausted = false;
+  UniqueFd socket = accept_tcp(listener_.get(), exhausted);
+  if (!socket) return take_spare();
+  static_cast<void>(::send(socket.get(), full_.data(), full_.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  // Closes it and takes its place at once: no other thread gets this descriptor in between.
+  if (::dup3(stop_.get(), socket.get(), O_CLOEXEC) >= 0) spare_ = std::move(socket);
+}
+
+void TcpStoreServer::take_spare() noexcept { spare_ = UniqueFd(::fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0)); }
+
+// If it has been here for so long.
+void TcpStoreServer::drop_oldest_stranger(std::int64_t age_ns) {
   const auto oldest = std::find_if(clients_.begin(), clients_.end(), [](const auto& c) { return !c.second.proven; });
-  if (oldest == clients_.end()) return;
+  if (oldest == clients_.end() || now_ns() < oldest->second.until_ns - kStrangerNs + age_ns) return;
   clients_.erase(oldest);
   --strangers_;
 }

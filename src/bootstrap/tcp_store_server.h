@@ -57,9 +57,12 @@ class TcpStoreServer {
 
   void serve();
   bool turn();
+  bool told_to_stop(int within_ms) const noexcept;
   int poll_timeout_ms() const;
   void accept_all();
-  void drop_oldest_stranger();
+  void turn_away() noexcept;
+  void take_spare() noexcept;
+  void drop_oldest_stranger(std::int64_t age_ns);
   void expire();
   void read_from(ClientId id, Client& client);
   void work_on(ClientId id, Client& client);
@@ -90,7 +93,9 @@ class TcpStoreServer {
 
   const std::string secret_;
   UniqueFd listener_;
-  UniqueFd stop_;  // an eventfd: readable once the server shall end
+  UniqueFd stop_;           // an eventfd: readable once the server shall end
+  UniqueFd spare_;          // given up, when there is no other, to tell a client so
+  const std::string full_;  // what it is told
   std::uint16_t port_ = 0;
   pid_t process_ = 0;
   std::thread thread_;

@@ -10,12 +10,12 @@
 
 enum { RANKS = 3, COUNT = 5 };
 
-#define CHECK(condition)                                                                                    \
-  do {                                                                                                      \
-    if (!(condition)) {                                                                                     \
+#define CHECK(condition)                                                                                   \
+  do {                                                                                                     \
+    if (!(condition)) {                                                                                    \
       fprintf(stderr, "%s:%d: %s (last error: %s)\n", __FILE__, __LINE__, #condition, tutti_last_error()); \
-      exit(1);                                                                                              \
-    }                                                                                                       \
+      exit(1);                                                                                             \
+    }                                                                                                      \
   } while (0)
 #define OK(call) CHECK((call) == TUTTI_SUCCESS)
 
@@ -240,8 +240,8 @@ int main(void) {
   for (int rank = 0; rank < RANKS; ++rank) {
     int status = 0;
     if (waitpid(ranks[rank], &status, 0) != ranks[rank]) return 1;
-    const int as_it_should = rank == 2 ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL
-                                       : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    const int as_it_should =
+        rank == 2 ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL : WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (!as_it_should) failed = 1;
   }
   return failed;

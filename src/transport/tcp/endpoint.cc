@@ -415,7 +415,10 @@ void Endpoint::admit(Member& member, Stranger& stranger) {
   Verdict verdict = judge(member, peer);
   std::shared_ptr<Stream> shared = stream_named(handshake.offer().stream);
   if (verdict == Verdict::kAccept && shared != nullptr) verdict = Verdict::kShare;
-  if (verdict == Verdict::kAccept && stranger.on_spare) verdict = Verdict::kFull;
+  if (verdict == Verdict::kAccept && stranger.on_spare) {
+    verdict = Verdict::kFull;
+    p.refused = true;
+  }
   if (verdict != Verdict::kAccept && verdict != Verdict::kShare) {
     handshake.answer(verdict, 0);
     return;

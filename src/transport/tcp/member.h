@@ -59,6 +59,7 @@ struct Member {
     int failures = 0;  // dials in a row that broke
     bool left_at_our_proof = false;
     bool was_full = false;  // has said so
+    bool refused = false;   // its dial, here, for want of a descriptor
     bool starved = false;   // there was no memory here for a connection to it
     std::string why;        // there is no connection; the member's mutex
     TcpLink link;
