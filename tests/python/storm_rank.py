@@ -1,7 +1,7 @@
 """One rank in a storm: signals, forks and want of descriptors at random moments of calls, messages and plans.
 
-Its arguments are the seed and the number of rounds. All ranks draw the same calls; each its own disturbances.
-Every result is checked, every child must end well, and rank 0 prints how much there was.
+Its arguments are the face (arrays or torch), the seed and the number of rounds. All ranks draw the same calls; each its
+own disturbances. Every result is checked, every child must end well, and each rank prints how much there was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,82 @@ from forked_calls import refused
 
 import tutti
 
-SEED, ROUNDS = int(sys.argv[1]), int(sys.argv[2])
+FACE, SEED, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LIMIT_S = 50.0
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
 
+if FACE == "torch":
+    import torch
+    import torch.distributed as dist
 
-class Rank:
+
+class Torch:
+    """A default group of ``torch.distributed``; calls may be waited for later."""
+
+    def __init__(self) -> None:
+        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
+        self.chooser = random.Random(SEED + 1)
+        self.pending: list[tuple[Any, Callable[[], None]]] = []
+
+    def all_reduce(self, count: int) -> None:
+        x = torch.full((count,), RANK + 1.0)
+        self.finish(dist.all_reduce(x, async_op=True), lambda: same(x, SIZE * (SIZE + 1) / 2))
+
+    def broadcast(self, count: int) -> None:
+        x = torch.full((count,), RANK + 1.0)
+        self.finish(dist.broadcast(x, count % SIZE, async_op=True), lambda: same(x, count % SIZE + 1))
+
+    def all_gather(self, count: int) -> None:
+        out = [torch.empty(count) for _ in range(SIZE)]
+        self.finish(
+            dist.all_gather(out, torch.full((count,), RANK + 1.0), async_op=True),
+            lambda: same(torch.cat(out), *(r + 1 for r in range(SIZE))),
+        )
+
+    def all_to_all(self, count: int) -> None:
+        x, out = torch.arange(SIZE).repeat_interleave(count) + 10.0 * RANK, torch.empty(SIZE * count)
+        work = dist.all_to_all_single(out, x, async_op=True)
+        self.finish(work, lambda: same(out, *(10 * r + RANK for r in range(SIZE))))
+
+    def messages(self, count: int) -> None:
+        x, out = torch.full((count,), float(RANK)), torch.empty(count)
+        receive, send = dist.irecv(out, (RANK - 1) % SIZE), dist.isend(x, (RANK + 1) % SIZE)
+        self.finish(send, lambda: same(x, RANK))
+        self.finish(receive, lambda: same(out, (RANK - 1) % SIZE))
+
+    def barrier(self, count: int) -> None:
+        self.finish(dist.barrier(async_op=True), lambda: None)
+
+    def finish(self, work: Any, check: Callable[[], None]) -> None:
+        self.pending.append((work, check))
+        if self.chooser.random() < 0.5:
+            self.await_all()
+
+    def await_all(self) -> None:
+        while self.pending:
+            work, check = self.pending.pop()
+            work.wait()
+            check()
+
+    def in_child(self, what: int) -> None:
+        if what == 0:
+            refused(lambda: dist.all_reduce(torch.ones(3)))
+            refused(lambda: dist.isend(torch.ones(3), (RANK + 1) % SIZE))
+        elif what == 1:
+            tutti.abort()
+            dist.destroy_process_group()
+
+    def metrics(self) -> Any:
+        return tutti.get_metrics()
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+class Arrays:
+    """``tutti.Communicator`` on arrays."""
+
     def __init__(self) -> None:
         self.comm = tutti.Communicator(timeout=LIMIT_S)
 
@@ -64,10 +135,11 @@ class Rank:
             self.comm.abort("the child's")
             self.comm.close()
 
-    def report(self) -> str:
-        metrics = self.comm.metrics()
-        assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
-        return str(sorted({row["algorithm"] for row in metrics["rows"]}))
+    def await_all(self) -> None:
+        pass
+
+    def metrics(self) -> Any:
+        return self.comm.metrics()
 
     def close(self) -> None:
         self.comm.close()
@@ -80,10 +152,18 @@ def same(got: Any, *wanted: float) -> None:
 
 class Storm:
     """What disturbs the rank until it is over: signals from a thread and a timer, forks in handlers and from another
-    thread, and a limit on descriptors that is for moments at what is open."""
+    thread, and a limit on descriptors that is for moments at what is open.
 
-    def __init__(self, rank: Rank) -> None:
+    With torch a rank forks in handlers or from a thread, not both. Modules that it imports hold locks of Python's
+    (logging's, concurrent.futures') around a fork: a fork in a handler of a thread that has one of them would wait for
+    the other thread's fork, which waits for the first. Nor does a handler fork within a fork.
+    """
+
+    def __init__(self, rank: Any) -> None:
         self.rank = rank
+        self.forking = False
+        self.forks_in_handlers = FACE == "arrays" or RANK % 2 == 0
+        forks_aside = FACE == "arrays" or not self.forks_in_handlers
         self.over = threading.Event()
         self.counts = {"signals": 0, "forks": 0, "dry spells": 0}
         self.failed: list[str] = []
@@ -97,7 +177,7 @@ class Storm:
         signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
         self.threads = [
             threading.Thread(target=body, args=(random.Random(f"{SEED} {RANK} {body.__name__}"),))
-            for body in (self.send_signals, self.fork_aside, self.take_descriptors)
+            for body in (self.send_signals, *([self.fork_aside] if forks_aside else []), self.take_descriptors)
         ]
         for thread in self.threads:
             thread.start()
@@ -107,8 +187,10 @@ class Storm:
 
     def fork_in_handler(self, *_: Any) -> None:
         self.counts["signals"] += 1
-        if self.chooser.random() < 0.1:
+        if self.forks_in_handlers and not self.forking and self.chooser.random() < 0.1:
+            self.forking = True
             self.await_child(self.fork(self.chooser.randrange(3)))
+            self.forking = False
 
     def send_signals(self, chooser: random.Random) -> None:
         while not self.over.wait(chooser.uniform(0, 0.01)):
@@ -160,7 +242,7 @@ class Storm:
 
 
 def main() -> None:
-    rank = Rank()
+    rank = Torch() if FACE == "torch" else Arrays()
     storm = Storm(rank)
     calls = random.Random(SEED)
     begun = time.monotonic()
@@ -171,10 +253,13 @@ def main() -> None:
                     ("all_reduce", "all_reduce", "broadcast", "all_gather", "all_to_all", "messages", "barrier")
                 )
                 getattr(rank, kind)(calls.choice(COUNTS))
+            rank.await_all()
     finally:
         with contextlib.suppress(BaseException) if sys.exc_info()[0] else contextlib.nullcontext():
             storm.end()
-    algorithms = rank.report()
+    metrics = rank.metrics()
+    assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
+    algorithms = sorted({row["algorithm"] for row in metrics["rows"]})
     rank.close()
     print(f"{storm.counts} in {time.monotonic() - begun:.1f} s; {algorithms}")
     print("done")

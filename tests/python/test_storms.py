@@ -22,7 +22,8 @@ ROUNDS = os.environ.get("TUTTI_TEST_STORM_ROUNDS", "30")
 
 @pytest.mark.tutti_only
 @pytest.mark.parametrize("groups", [(2,), (3,), (1, 1), (2, 1)], ids=str)
-def test_data_stay_right_and_nothing_hangs(groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("face", ["arrays", "torch"])
+def test_data_stay_right_and_nothing_hangs(face: str, groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
     """By a plan where one takes the call: a ring on one host, one of two levels on two."""
     size = sum(groups)
     if len(groups) == 1:
@@ -32,7 +33,7 @@ def test_data_stay_right_and_nothing_hangs(groups: tuple[int, ...], seed: int, t
         two_level(tmp_path, "allreduce", groups, True)
     outputs = launch(
         size,
-        *(str(seed), ROUNDS),
+        *(face, str(seed), ROUNDS),
         script=RANK,
         meet={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
         env_of=lambda rank: {
