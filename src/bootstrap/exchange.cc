@@ -211,6 +211,7 @@ void give(Store& store, std::string_view id, std::string_view topic, int rank, i
 }
 
 void give_reason(Store& store, std::string_view id, int rank, std::string_view reason) noexcept {
+  if (waits_in_fork()) return;  // by a handler of a signal: the rank is the parent's, and goes on
   try {
     const std::string value = std::string(kFailed) + std::string(reason);
     put_failure(store, id, rank, Error(ErrorKind::kPeerLost, std::string(reason)), false);
@@ -221,7 +222,7 @@ void give_reason(Store& store, std::string_view id, int rank, std::string_view r
 }
 
 void tell_failure(Store& store, std::string_view id, int rank, const std::exception& error) noexcept {
-  if (waits_in_fork()) return;  // by a handler of a signal: the rank is the parent's, and goes on
+  if (waits_in_fork()) return;  // as in give_reason()
   if (dynamic_cast<const Told*>(&error) != nullptr) return;
   const auto* const known = dynamic_cast<const KnownToAll*>(&error);
   if (known == nullptr) return give_reason(store, id, rank, error.what());

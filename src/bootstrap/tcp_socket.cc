@@ -34,6 +34,15 @@ UniqueFd new_socket(int family) noexcept {
   return socket;
 }
 
+// Why there is none, by errno.
+ConnectFailure no_socket(int error) {
+  const bool exhausted = error == EMFILE || error == ENFILE;
+  const char* const why =
+      exhausted ? "no descriptor is left here for a connection: raise ulimit -n, or destroy groups that are not used"
+                : std::strerror(error);
+  return {why, false, exhausted};
+}
+
 void set_flag(int socket, int level, int option, int value) noexcept {
   ::setsockopt(socket, level, option, &value, sizeof(value));
 }
@@ -103,14 +112,13 @@ bool wait_ready(int socket, short events, Deadline& deadline) noexcept {
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
   failure = {};
   const AddressList list = resolve(host.c_str(), port, 0, failure.why);
+  // It calls a name unknown where there is no descriptor to ask for it.
+  if (list == nullptr && !new_socket(AF_INET)) failure = no_socket(errno);
   bool all_refuse = true;  // one address of several may be the wrong one
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
     UniqueFd socket = new_socket(a->ai_family);
     if (!socket) {
-      const bool exhausted = errno == EMFILE || errno == ENFILE;
-      failure = {"no descriptor is left here for a connection: raise ulimit -n, or destroy groups that are not used"};
-      if (!exhausted) failure.why = std::strerror(errno);
-      failure.exhausted = exhausted;
+      failure = no_socket(errno);
       all_refuse = false;
       continue;
     }
@@ -126,6 +134,7 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
     if (error == 0) {
       set_flag(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
       set_flag(socket.get(), SOL_SOCKET, SO_KEEPALIVE, 1);
+      failure = {};
       return socket;
     }
     all_refuse = all_refuse && error == ECONNREFUSED;

@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/interruption.h"
@@ -46,16 +47,17 @@ void TcpStore::lost(const std::string& why) {
 void TcpStore::connect() {
   Deadline deadline = Deadline::after(options_.timeout);
   ConnectFailure failure;
-  std::int64_t exhausted_since_ns = now_ns();
+  std::int64_t exhausted_since_ns = 0;  // 0: it is not
   for (int pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kMostRetryMs)) {
     socket_ = connect_tcp(options_.host, options_.port, deadline, failure);
     if (socket_) {
       if (greet(deadline, failure)) return;
+      socket_.reset();  // its descriptor may be the one that the server needs, if that is of this process
     } else if (options_.up && failure.refused) {
       lost("nobody listens there any more");
     }
-    if (!failure.exhausted) exhausted_since_ns = now_ns();
-    if (now_ns() - exhausted_since_ns > kExhaustedNs) {
+    if (!failure.exhausted || exhausted_since_ns == 0) exhausted_since_ns = failure.exhausted ? now_ns() : 0;
+    if (failure.exhausted && now_ns() - exhausted_since_ns > kExhaustedNs) {
       throw_error(ErrorKind::kExhausted, "the job's store (" + place() + ") could not be reached: " + failure.why);
     }
     if (deadline.expired()) {
@@ -112,6 +114,7 @@ void TcpStore::send(std::string_view payload, Deadline& deadline) {
         ErrorKind::kUnsupported,
         "the job's store of this process belongs to the parent, from which it was forked: make one in this process");
   }
+  if (!socket_ && std::exchange(starved_, false)) connect();  // memory may be there again: others are to hear of it
   if (!socket_) lost("an earlier operation failed");
   if (payload.size() > kMaxStoreFrame) {
     throw_error(ErrorKind::kInvalidArgument, "the store takes at most " + std::to_string(kMaxStoreFrame) +
@@ -159,6 +162,7 @@ std::string TcpStore::ask(std::string_view payload, Deadline& deadline) {
     return receive(deadline);
   } catch (const std::bad_alloc&) {
     socket_.reset();  // as in lost()
+    starved_ = true;
     throw;
   }
 }

@@ -61,7 +61,8 @@ class TcpStore final : public Store {
   std::string place() const;
 
   TcpStoreOptions options_;
-  const pid_t owner_;  // the connection is its
+  const pid_t owner_;     // the connection is its
+  bool starved_ = false;  // it was given up for want of memory to read an answer
   std::unique_ptr<TcpStoreServer> server_;
   UniqueFd socket_;
   FrameBuffer in_;

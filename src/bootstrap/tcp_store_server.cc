@@ -102,14 +102,13 @@ int TcpStoreServer::poll_timeout_ms() const {
 }
 
 void TcpStoreServer::accept_all() {
+  if (!spare_) take_spare();  // before a client gets what has come free
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
     UniqueFd socket = accept_tcp(listener_.get(), accept_exhausted_);
     if (!socket) {
       if (accept_exhausted_) {
         drop_oldest_stranger(kPatienceNs);
         turn_away();
-      } else if (!spare_) {
-        take_spare();
       }
       return;
     }

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/registry.h"
@@ -46,6 +47,22 @@ std::shared_ptr<DeviceCommunicator> make_devices(Communicator& communicator, con
   result.config = communicator.options().config;
   if (options.max_blocks > 0) result.config->cuda_max_blocks = options.max_blocks;
   return DeviceCommunicator::create("cuda", communicator, result);
+}
+
+// `make(id)` with what `name()` gives: a group that forms, of which this rank is `rank`. Want of memory is told to the
+// others.
+template <class Name, class Make>
+auto telling_want(const c10::intrusive_ptr<c10d::Store>& store, int rank, const Name& name, const Make& make) {
+  std::string id;
+  try {
+    id = name();
+    return make(id);
+  } catch (const std::bad_alloc&) {
+    if (id.empty()) id = name();
+    StoreAdapter adapter(store);
+    give_reason(adapter, id, rank, "it has no memory to form the group");
+    throw;
+  }
 }
 
 std::string join(const std::vector<int>& ranks) {
@@ -143,23 +160,6 @@ std::string ProcessGroupTutti::next_id(const std::string& kind) {
   return id;
 }
 
-c10::intrusive_ptr<ProcessGroupTutti> ProcessGroupTutti::make_of(
-    const char* kind, const std::vector<int>& ranks, const c10::intrusive_ptr<c10d::Store>& store, int rank,
-    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
-  std::string id;
-  const auto name = [&] { id = next_id(kind + join(ranks)); };
-  try {
-    name();
-    return c10::make_intrusive<ProcessGroupTutti>(store, rank, static_cast<int>(ranks.size()), id,
-                                                  options_for(options));
-  } catch (const std::bad_alloc&) {
-    if (id.empty()) name();
-    StoreAdapter adapter(store);
-    give_reason(adapter, id, rank, "it has no memory to form the group");
-    throw;
-  }
-}
-
 c10::intrusive_ptr<GroupOptions> ProcessGroupTutti::options_for(
     const c10::intrusive_ptr<c10d::Backend::Options>& options) const {
   auto copy = c10::make_intrusive<GroupOptions>(*options_);
@@ -186,14 +186,24 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::split(const c10::intrusive_
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
   // Counted by members: ranks that are in no part of a split do not take part in it.
-  return make_of("split:", ranks, store, static_cast<int>(own - ranks.begin()), options);
+  const auto rank = static_cast<int>(own - ranks.begin());
+  const auto size = static_cast<int>(ranks.size());
+  return telling_want(
+      store, rank, [&] { return next_id("split:" + join(ranks)); },
+      [&](const std::string& id) {
+        return c10::make_intrusive<ProcessGroupTutti>(store, rank, size, id, options_for(options));
+      });
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::merge(const c10::intrusive_ptr<c10d::Store>& store,
                                                            const c10::intrusive_ptr<c10d::Backend::Options>& options,
                                                            const int& rank, const int& size) {
   // The groups that merge share nothing but the store, which is the merged group's own.
-  return c10::make_intrusive<ProcessGroupTutti>(store, rank, size, "merge", options_for(options));
+  return telling_want(
+      store, rank, [] { return std::string("merge"); },
+      [&](const std::string& id) {
+        return c10::make_intrusive<ProcessGroupTutti>(store, rank, size, id, options_for(options));
+      });
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
@@ -207,7 +217,13 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<in
   const auto own = std::find(members.begin(), members.end(), rank_);
   if (own == members.end()) refuse("shrink: rank " + std::to_string(rank_) + " excludes itself");
   if (flags & kShrinkAbort) abort_because("shrink with SHRINK_ABORT");
-  return make_of("shrink:", members, store_, static_cast<int>(own - members.begin()), options);
+  const auto rank = static_cast<int>(own - members.begin());
+  const auto size = static_cast<int>(members.size());
+  return telling_want(
+      store_, rank, [&] { return next_id("shrink:" + join(members)); },
+      [&](const std::string& id) {
+        return c10::make_intrusive<ProcessGroupTutti>(store_, rank, size, id, options_for(options));
+      });
 }
 
 std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> ProcessGroupTutti::shrink_to_survivors(

@@ -202,10 +202,6 @@ class ProcessGroupTutti final : public c10d::Backend {
   void captured(const C10dWorkPtr& work);
   int checked_root(int64_t root, const char* call) const;
   std::string next_id(const std::string& kind);
-  // The group of `ranks` of this one, in which this rank is `rank`. Want of memory is told to the others.
-  c10::intrusive_ptr<ProcessGroupTutti> make_of(const char* kind, const std::vector<int>& ranks,
-                                                const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                                const c10::intrusive_ptr<c10d::Backend::Options>& options);
   c10::intrusive_ptr<GroupOptions> options_for(const c10::intrusive_ptr<c10d::Backend::Options>& options) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;

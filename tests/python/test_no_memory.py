@@ -69,10 +69,13 @@ def test_all_ranks_hear_of_it(
     assert counted > 0
     step = STEP or max(1, counted // MOST)
     faults = []
+    refused = 0
     for n in range(1, counted + 1, step):
         ends = ranks.play(
             face, layout, POOR, ["memory", n, all_from_there, any_thread, where], ON_S if all_from_there else ONCE_S
         )
+        refused += ends[POOR].get("refused", 0) > 0
         if fault := fault_of(ends, any_thread):
             faults.append(f"allocation {n} of {counted}: {fault}: {ends}")
+    assert refused > 0
     assert not faults, f"{len(faults)}:\n" + "\n".join(faults[:8])

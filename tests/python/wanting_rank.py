@@ -160,6 +160,7 @@ class WantOfMemory(NoWant):
         self.all_from_there = all_from_there
         self.where = where
         self.preloaded = ctypes.PyDLL(None)
+        self.preloaded.refuse_memory.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_int]
 
     def begin(self, where: str) -> None:
         if where == self.where:

@@ -20,13 +20,17 @@ std::vector<std::string> files_at(const std::string& path) {
     void operator()(DIR* folder) const noexcept { ::closedir(folder); }
   };
   const std::unique_ptr<DIR, Close> folder(::opendir(path.c_str()));
-  if (folder == nullptr) return {path};  // a file, or whoever reads it says what is wrong
+  if (folder == nullptr) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOMEM) return {path};  // a file; its reader says what is wrong
+    throw_error(ErrorKind::kExhausted, path + ": cannot be read: " + describe_errno(errno));
+  }
   constexpr std::string_view kJson = ".json";
+  const std::string before = path.ends_with('/') ? path : path + '/';
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* const entry = ::readdir(folder.get())) {
     const std::string_view name = entry->d_name;
-    if (name.size() > kJson.size() && name.ends_with(kJson)) names.push_back(path + '/' + std::string(name));
+    if (name.size() > kJson.size() && name.ends_with(kJson)) names.push_back(before + std::string(name));
     errno = 0;
   }
   if (errno != 0) throw_error(ErrorKind::kInvalidArgument, path + ": cannot be read: " + describe_errno(errno));

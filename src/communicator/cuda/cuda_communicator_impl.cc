@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
@@ -156,7 +157,12 @@ void CudaCommunicatorImpl::abort(const std::string& reason) noexcept {
   // The word first, by nobody's leave: it ends the kernels that others may be waiting for.
   device::store_relaxed(&group_->control().abort, 1);
   const std::lock_guard lock(reason_mutex_);
-  if (abort_reason_.empty()) abort_reason_ = reason.empty() ? "aborted" : reason;
+  if (!abort_reason_.empty()) return;
+  abort_reason_ = "aborted";  // kept within the string
+  try {
+    if (!reason.empty()) abort_reason_ = reason;
+  } catch (const std::bad_alloc&) {  // then it has no reason
+  }
 }
 
 std::optional<Error> CudaCommunicatorImpl::failure() const { return current_failure(); }

@@ -17,8 +17,8 @@ constexpr const char* kNoDescriptorThere =
     "not used)";
 
 constexpr const char* kNoDescriptorHere =
-    "has ended, since this rank had no descriptor left for its connection (raise ulimit -n here, or destroy groups "
-    "that are not used)";
+    "; this rank had no descriptor left for its connection before (raise ulimit -n here, or destroy groups that are "
+    "not used)";
 
 const std::string& where(const Member& member, int peer) {
   return member.known_addresses[static_cast<std::size_t>(peer)].there;
@@ -147,12 +147,12 @@ void Endpoint::give_up_silent(Member& member, int peer) {
 void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   Member::Peer& p = member.at(peer);
   const auto lost = [&](std::string why) {
-    if (p.refused) why = kNoDescriptorHere;
-    if (p.was_full) why = kNoDescriptorThere;  // and has ended by now
+    if (p.refused) why += kNoDescriptorHere;
     give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : why);
   };
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
+      if (p.was_full) return give_up(member, peer, kNoDescriptorThere);  // and has ended by now
       return lost(no_way(member, peer, p.dial->error()));
     case Handshake::State::kAbsent:
       return lost(has_left(member, peer));
