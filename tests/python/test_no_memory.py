@@ -19,10 +19,10 @@ SOURCE = Path(__file__).with_name("refuse_memory.cc")
 LAYOUTS = ("aa", "ab")
 POOR = 0
 STEP = int(os.environ.get("NO_MEMORY_STEP", "0"))
-MOST = 6  # rounds of a case, without NO_MEMORY_STEP
+MOST = 5  # rounds of a case, without NO_MEMORY_STEP
 # The ranks' own limit. Who has memory again tells the others soon; who has none cannot, and they wait for their
 # deadline.
-ONCE_S, ON_S = 20.0, 1.5
+ONCE_S, ON_S = 20.0, 2.5
 SOON_S = 8.0
 SILENT_S = 15.0  # a store's server that has none is waited for 10 s longer than an answer may take
 
@@ -49,10 +49,10 @@ def fault_of(ends: list[dict[str, Any]], all_from_there: bool, of_any: bool) -> 
     if any(end["seconds"] > (SILENT_S if all_from_there and of_any else SOON_S) for end in ends):
         return "a rank waited for its deadline"
     for rank, end in enumerate(ends):
-        wanted = "memory" if rank == POOR else f"rank {POOR}"
         if rank == POOR and of_any:
             continue  # a thread that serves others may lack it, and only they hear of that
-        if end["ended"] == "raised" and not any(wanted in e or "memory" in e.lower() for e in end["errors"]):
+        blamed = () if rank == POOR else (f"rank {POOR}", f"ranks {POOR}")
+        if end["ended"] == "raised" and not any(w in e.lower() for w in ("memory", *blamed) for e in end["errors"]):
             return f"rank {rank} does not say why"
     return ""
 
