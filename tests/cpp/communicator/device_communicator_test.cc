@@ -188,5 +188,23 @@ TEST_F(DeviceCommunicators, WithoutMemoryAMessageIsRefusedBeforeItIsTaken) {
   });
 }
 
+TEST_F(DeviceCommunicators, AnAbortAndAnEndTakeNoMemory) {
+  with_peer([&](const std::shared_ptr<Communicator>& host) {
+    const auto devices = DeviceCommunicator::create("told", *host);
+    EXPECT_EQ(devices->pair(0, 1, /*send=*/true, {}), nullptr);
+    const std::string reason = "a reason that a string keeps in memory of its own";
+    count_me();
+    {
+      const Refusal refusal(Of::kThisThread, Which::kAllFromThere, 1);
+      devices->abort(reason);
+      devices->reset_metrics();
+      devices->shutdown();
+    }
+    const Error error = error_of([&] { devices->pair(0, 1, /*send=*/true, {}); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+    EXPECT_NE(std::string(error.what()).find("has ended"), std::string::npos) << error.what();
+  });
+}
+
 }  // namespace
 }  // namespace tutti::test
