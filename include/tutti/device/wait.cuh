@@ -123,10 +123,13 @@ TUTTI_DEVICE bool give_up(const Control& control, const Awaited& awaited, std::u
   if (load_relaxed(&control.host->abort) != 0) code = FailureCode::kAborted;
   if (started == 0) {
     started = now;
-  } else if (code == FailureCode::kNone && now - started > timeout_ns(*control.host, awaited.ticket)) {
-    code = FailureCode::kTimeout;  // not for what has been aborted: whoever did that has a reason of its own
+  } else if (now - started > timeout_ns(*control.host, awaited.ticket)) {
+    code = FailureCode::kTimeout;
   }
   if (code == FailureCode::kNone) return false;
+  // Also behind the deadline: whoever aborted has a reason of its own. Read anew, which costs the kernels that wait no
+  // register.
+  if (load_relaxed(&control.host->abort) != 0) code = FailureCode::kAborted;
   const int blamed = code == FailureCode::kAborted ? control.rank : awaited.peer;
   fail(control, pack_poison(code, blamed, control.rank), awaited, 0);
   return true;
