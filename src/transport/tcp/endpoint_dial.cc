@@ -210,7 +210,7 @@ void Endpoint::rest_after_failure(Member& member, int peer, std::int64_t now_ms,
 
 void Endpoint::drop_dial(Member::Peer& peer) {
   peer.dial.reset();
-  peer.link.expect(nullptr, 0);
+  if (peer.state != State::kDown) peer.link.expect(nullptr, 0);  // its user reads the words of one that is down
 }
 
 void Endpoint::give_up(Member& member, int peer, const std::string& why, LastWords words) {

@@ -38,7 +38,7 @@ Status TcpLink::status() const noexcept { return status_.load(std::memory_order_
 
 LastWords TcpLink::last_words() const noexcept {
   if (stands_.load(std::memory_order_acquire)) return stream_->last_words(part_);
-  // acquire: pairs with the release in fail()
+  // acquire: pairs with the release in either fail()
   return status_.load(std::memory_order_acquire) != Status::kOk ? part_.words : LastWords{};
 }
 
@@ -67,7 +67,8 @@ void TcpLink::attach(std::uint32_t far) noexcept {
   stands_.store(true, std::memory_order_release);
 }
 
-void TcpLink::fail(Status status) noexcept { status_.store(status, std::memory_order_relaxed); }
+// release: publishes that there are no words (expect() has cleared them); pairs with last_words().
+void TcpLink::fail(Status status) noexcept { status_.store(status, std::memory_order_release); }
 
 void TcpLink::fail(const LastWords& words) noexcept {
   part_.words = words;

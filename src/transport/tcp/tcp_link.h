@@ -31,6 +31,7 @@ class TcpLink final : public Link {
   bool polls_for_room() const noexcept override { return !part_.awaits_credit; }
 
   // What comes for `inlet` in this stream is the link's, from here on. Null: what was expected will not come.
+  // Not of a link that stands or has failed: its user may be reading what this changes.
   void expect(std::shared_ptr<Stream> stream, std::uint32_t inlet);
   // The peer expects likewise: the link stands.
   void attach(std::uint32_t far) noexcept;
@@ -52,7 +53,7 @@ class TcpLink final : public Link {
   Part part_;
   std::shared_ptr<Stream> stream_;   // does not change any more once the link stands
   std::atomic<bool> stands_{false};  // release in attach(); pairs with the acquire loads of the link calls
-  // Publishes nothing but itself, so relaxed, but for a release where it ends with words.
+  // Relaxed where the link stands: nothing but itself. Release where there will be no stream: publishes the words.
   std::atomic<Status> status_{Status::kOk};
 };
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "transport/tcp/tcp_link.h"
 #include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 
@@ -62,10 +63,14 @@ INSTANTIATE_TEST_SUITE_P(TheGroup, TcpLastWords, testing::Bool(),
 
 TEST_P(TcpLastWords, AreFoundByWhoComesLater) {
   for (const Status why : {Status::kAborted, Status::kPeerLeft, Status::kExhausted}) {
-    Ranks ranks(2);
+    Ranks ranks(3);
     ranks.transports[0]->close(why, words_);
     if (GetParam()) ranks.transports[0].reset();
     EXPECT_EQ(wait_for_end(ranks[1], 0), Status::kPeerLost);
+    EXPECT_EQ(ranks[1].link(0)->last_words(), words_);
+    // The rank ends likewise; another thread of it may be about to read them.
+    ranks[1].close(Status::kAborted, words_of(2));
+    EXPECT_EQ(wait_for_end(ranks[2], 1), Status::kPeerLost);
     EXPECT_EQ(ranks[1].link(0)->last_words(), words_);
   }
 }
@@ -172,6 +177,19 @@ TEST_P(TcpLastWordsOfADialer, AreInTheStreamThatThePeerShares) {
   EXPECT_EQ(receive(first.fd(), 8 + words_.size()), end_of_part(10, words_));
   EXPECT_TRUE(wait_until([&] { return listener.advance() >= Handshake::State::kDone; }));
   EXPECT_EQ(listener.state(), Handshake::State::kDone) << "it has not been sealed";
+}
+
+// For the thread sanitizer: what the I/O thread has cleared, the group's thread may read once it sees the end.
+TEST(TcpLastWordsOfNobody, AreReadWhenALinkFailsForWantOfMemory) {
+  Wake wake;
+  TcpLink link(wake, 1 << 20);
+  std::thread io([&] {
+    link.expect(nullptr, 0);
+    link.fail(Status::kExhausted);
+  });
+  while (link.status() == Status::kOk) std::this_thread::yield();
+  EXPECT_EQ(link.last_words(), LastWords{});
+  io.join();
 }
 
 // A process whose last group ends hears its peers out, and no longer than a moment.
