@@ -21,6 +21,8 @@ namespace {
 // What a server may take longer to answer than was asked for, before it counts as gone.
 constexpr std::chrono::milliseconds kGrace{10'000};
 constexpr int kMostRetryMs = 100;
+// For a server to begin to speak, at first: one in this process may wait for the descriptor of this very connection.
+constexpr std::chrono::milliseconds kFirstPatience{2'000};
 constexpr std::int64_t kExhaustedNs = 2'000'000'000;  // descriptors may come back, but not often
 
 }  // namespace
@@ -48,10 +50,12 @@ void TcpStore::connect() {
   Deadline deadline = Deadline::after(options_.timeout);
   ConnectFailure failure;
   std::int64_t exhausted_since_ns = 0;  // 0: it is not
+  std::chrono::milliseconds patience = kFirstPatience;
   for (int pause_ms = 1;; pause_ms = std::min(2 * pause_ms, kMostRetryMs)) {
     socket_ = connect_tcp(options_.host, options_.port, deadline, failure);
     if (socket_) {
-      if (greet(deadline, failure)) return;
+      if (greet(deadline, patience, failure)) return;
+      patience = std::min(2 * patience, options_.timeout);
       socket_.reset();  // its descriptor may be the one that the server needs, if that is of this process
     } else if (options_.up && failure.refused) {
       lost("nobody listens there any more");
@@ -70,7 +74,7 @@ void TcpStore::connect() {
 }
 
 // False, with the reason, if the other side is no store, or closed before it gave its answer.
-bool TcpStore::greet(Deadline& deadline, ConnectFailure& failure) {
+bool TcpStore::greet(Deadline& deadline, std::chrono::milliseconds patience, ConnectFailure& failure) {
   std::string& why = failure.why;
   why =
       "what listens there does not answer like a Tutti store; if it is another one (torchrun keeps its own on "
@@ -79,7 +83,9 @@ bool TcpStore::greet(Deadline& deadline, ConnectFailure& failure) {
   Nonce server{};
   const Nonce client = random_nonce();
   try {
-    const std::string first = receive(deadline);
+    const std::chrono::milliseconds left(deadline.remaining_ns() / 1'000'000);
+    Deadline beginning = Deadline::after(std::min(left, patience));
+    const std::string first = receive(beginning);
     if (first == kStoreFull) {
       failure.exhausted = true;
       why =

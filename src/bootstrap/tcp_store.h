@@ -53,7 +53,7 @@ class TcpStore final : public Store {
 
  private:
   void connect();
-  bool greet(Deadline& deadline, ConnectFailure& failure);
+  bool greet(Deadline& deadline, std::chrono::milliseconds patience, ConnectFailure& failure);
   void send(std::string_view payload, Deadline& deadline);
   std::string receive(Deadline& deadline);
   std::string ask(std::string_view payload, Deadline& deadline);
