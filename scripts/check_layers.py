@@ -21,12 +21,13 @@ LOWEST = {"base"}
 ALLOWED: dict[str, set[str]] = {
     "base": set(),
     # Siblings: what one needs of another crosses as opaque bytes.
-    "bootstrap": LOWEST,
-    "transport": LOWEST,
+    "net": LOWEST,
+    "bootstrap": LOWEST | {"net"},
+    "transport": LOWEST | {"net"},
     "plan": LOWEST,
     # Communicators of a device are made by ranks that can talk to each other.
     "device": LOWEST | {"bootstrap"},
-    "channel": LOWEST | {"device", "bootstrap", "transport"},
+    "channel": LOWEST | {"device", "net", "bootstrap", "transport"},
     "executor": LOWEST | {"device", "channel", "plan"},
     # Algorithms never see a transport.
     "algorithm": LOWEST | {"device", "channel", "plan", "executor"},

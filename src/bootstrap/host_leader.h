@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "bootstrap/host_protocol.h"
-#include "bootstrap/local_socket.h"
+#include "net/local_socket.h"
 
 namespace tutti {
 

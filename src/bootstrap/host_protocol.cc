@@ -7,7 +7,7 @@
 #include "base/bytes.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/local_socket.h"
+#include "net/local_socket.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -12,7 +12,8 @@
 
 #include "base/bytes.h"
 #include "base/interruption.h"
-#include "bootstrap/tcp_socket.h"
+#include "net/named_host.h"
+#include "net/tcp_socket.h"
 #include "tutti/error.h"
 
 namespace tutti {

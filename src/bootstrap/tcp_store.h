@@ -15,8 +15,8 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "bootstrap/tcp_socket.h"
 #include "bootstrap/tcp_store_server.h"
+#include "net/named_host.h"
 #include "tutti/store.h"
 
 namespace tutti {

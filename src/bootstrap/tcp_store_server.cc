@@ -12,7 +12,8 @@
 
 #include "base/clock.h"
 #include "base/thread.h"
-#include "bootstrap/tcp_socket.h"
+#include "net/named_host.h"
+#include "net/tcp_socket.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -33,7 +34,7 @@ TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std:
       listener_(listen_tcp(host, port)),
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       full_(framed(kStoreFull)),
-      port_(port_of(listener_.get())),
+      port_(local_address(listener_.get()).port()),
       process_(::getpid()) {
   if (!stop_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
   take_spare();
@@ -104,7 +105,8 @@ int TcpStoreServer::poll_timeout_ms() const {
 void TcpStoreServer::accept_all() {
   if (!spare_) take_spare();  // before a client gets what has come free
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
-    UniqueFd socket = accept_tcp(listener_.get(), accept_exhausted_);
+    UniqueFd socket = accept_from(listener_.get(), kSystemsSilence);
+    accept_exhausted_ = !socket && out_of_resources(errno);
     if (!socket) {
       if (accept_exhausted_) {
         drop_oldest_stranger(kPatienceNs);
@@ -127,8 +129,7 @@ void TcpStoreServer::turn_away() noexcept {
   pollfd newcomers = {listener_.get(), POLLIN, 0};
   if (::poll(&newcomers, 1, 0) != 1) return;  // else others would take the spare one meanwhile
   spare_.reset();
-  bool exhausted = false;
-  UniqueFd socket = accept_tcp(listener_.get(), exhausted);
+  UniqueFd socket = accept_from(listener_.get(), kSystemsSilence);
   if (!socket) return take_spare();
   static_cast<void>(::send(socket.get(), full_.data(), full_.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   // Closes it and takes its place at once: no other thread gets this descriptor in between.

@@ -20,7 +20,7 @@
 #include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
 #include "communicator/gather_all.h"
-#include "transport/tcp/address.h"
+#include "net/address.h"
 
 namespace tutti {
 namespace {
@@ -42,8 +42,8 @@ MeetingPlace place_of(const GroupId& id, const std::string& group, int rank) {
 }
 
 std::string own_address(const Config& config) {
-  const auto route = config.interface.empty() ? tcp::route_to(config.master_address) : std::nullopt;
-  return tcp::choose_address(tcp::interface_addresses(), config.interface, route).host();
+  const auto route = config.interface.empty() ? route_to(config.master_address) : std::nullopt;
+  return choose_address(interface_addresses(), config.interface, route).host();
 }
 
 // While it lives, the end of this process is told to those that await something of this rank. What it throws itself is

@@ -283,5 +283,5 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t
 
 // The second name of each.
 #define TUTTI_NCCL_ALIAS(result, name, parameters, arguments) \
-  TUTTI_NCCL_EXPORT result p##name parameters __attribute__((alias(#name)));
+  TUTTI_NCCL_EXPORT result p##name parameters __attribute__((nothrow, alias(#name)));
 TUTTI_NCCL_INTERCEPTED(TUTTI_NCCL_ALIAS)

@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/futex.h"
 #include "base/process.h"
-#include "bootstrap/local_socket.h"
+#include "net/local_socket.h"
 #include "tools/probe_child.h"
 #include "tools/probes.h"
 #include "tutti/error.h"

@@ -6,7 +6,7 @@
 #include "base/cgroup.h"
 #include "bootstrap/launch.h"
 #include "fuzz_main.h"
-#include "transport/tcp/address.h"
+#include "net/address.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 
@@ -57,10 +57,10 @@ void read_environment(const Variables& variables) {
 }
 
 void read_address(std::string_view text) {
-  const auto address = tcp::SocketAddress::parse(text);
+  const auto address = SocketAddress::parse(text);
   if (!address) return;
   const std::string shown = address->text();
-  const auto again = tcp::SocketAddress::parse(shown);
+  const auto again = SocketAddress::parse(shown);
   require(again && again->text() == shown && again->port() == address->port(), "an address is what it shows");
 }
 

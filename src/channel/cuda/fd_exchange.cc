@@ -17,7 +17,7 @@
 #include "base/secret.h"
 #include "base/thread.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/local_socket.h"
+#include "net/local_socket.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {

@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "transport/tcp/address.h"
+#include "net/address.h"
+#include "net/tcp_socket.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/member.h"
-#include "transport/tcp/socket.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp_transport.h"
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/tcp/address.h"
+#include "net/address.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp/tcp_transport.h"

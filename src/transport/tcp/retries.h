@@ -1,7 +1,6 @@
 // How long and how often the endpoint tries. Thread rule: constants and free functions.
 #pragma once
 
-#include <cerrno>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -20,9 +19,5 @@ inline constexpr const char* kConnectionGone =
     "died or cannot be reached any more: it has had a connection to this rank, and that is gone";
 
 inline std::int64_t now_in_ms() noexcept { return now_ns() / 1'000'000; }
-
-inline bool out_of_resources(int error) noexcept {
-  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-}
 
 }  // namespace tutti::tcp

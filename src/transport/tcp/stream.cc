@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "transport/tcp/socket.h"
+#include "net/tcp_socket.h"
 
 namespace tutti::tcp {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/tcp/address.h"
+#include "net/address.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/member.h"
 #include "tutti/error.h"

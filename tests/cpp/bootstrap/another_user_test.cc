@@ -10,10 +10,10 @@
 #include "bootstrap/gate_store.h"
 #include "bootstrap/host_group_requests.h"
 #include "bootstrap/host_protocol.h"
-#include "bootstrap/local_socket.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
+#include "net/local_socket.h"
 #include "support/other_user.h"
 #include "tutti/error.h"
 

@@ -15,9 +15,9 @@
 #include "bootstrap/host_group_requests.h"
 #include "bootstrap/host_leader.h"
 #include "bootstrap/limits.h"
-#include "bootstrap/local_socket.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
+#include "net/local_socket.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -6,7 +6,8 @@
 
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
-#include "bootstrap/tcp_socket.h"
+#include "net/named_host.h"
+#include "net/tcp_socket.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -76,7 +77,7 @@ TEST(Launch, SaysWhichAddressIsMissing) {
   }
 }
 
-int free_port() { return port_of(listen_tcp("127.0.0.1", 0).get()); }
+int free_port() { return local_address(listen_tcp("127.0.0.1", 0).get()).port(); }
 
 void expect_ranks_meet(const Variables& variables) {
   const auto errors = test::run_threads(3, [&](int rank) {
@@ -105,7 +106,7 @@ TEST(Launch, UnderTorchrunItsOwnPortIsLeftAlone) {
   int port = 65535;
   for (bool next_is_free = false; !next_is_free;) {
     agent = listen_tcp("127.0.0.1", 0);
-    port = port_of(agent.get());
+    port = local_address(agent.get()).port();
     try {
       listen_tcp("127.0.0.1", static_cast<std::uint16_t>(port + 1));
       next_is_free = port < 65535;

@@ -13,7 +13,8 @@
 #include "bootstrap/limits.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
-#include "bootstrap/tcp_socket.h"
+#include "net/named_host.h"
+#include "net/tcp_socket.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -164,9 +165,8 @@ TEST(TcpStore, ARankThatIsTakenForAStrangerComesAgain) {
   std::thread crowded([&] {
     Deadline deadline = Deadline::after(kLong);
     for (const bool answers : {false, true}) {
-      bool exhausted = false;
       if (!wait_ready(listener.get(), POLLIN, deadline)) return;
-      const UniqueFd client = accept_tcp(listener.get(), exhausted);
+      const UniqueFd client = accept_from(listener.get(), kSystemsSilence);
       const auto say = [&](const std::string& text) {
         const std::string bytes = framed(text);
         ::send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -187,7 +187,7 @@ TEST(TcpStore, ARankThatIsTakenForAStrangerComesAgain) {
       }
     }
   });
-  EXPECT_NO_THROW(TcpStore(options_for(port_of(listener.get()), "secret")));
+  EXPECT_NO_THROW(TcpStore(options_for(local_address(listener.get()).port(), "secret")));
   crowded.join();
 }
 
@@ -195,7 +195,7 @@ TEST(TcpStore, NoServerIsATimeoutThatSaysWhere) {
   std::uint16_t port = 0;
   {
     const UniqueFd listener = listen_tcp("127.0.0.1", 0);
-    port = port_of(listener.get());
+    port = local_address(listener.get()).port();
   }
   TcpStoreOptions options = options_for(port, "");
   options.timeout = milliseconds(50);
@@ -210,7 +210,7 @@ TEST(TcpStore, NoServerIsATimeoutThatSaysWhere) {
 
 TEST(TcpStore, AForeignServerIsATimeoutWithARemedy) {
   const UniqueFd listener = listen_tcp("127.0.0.1", 0);  // never says a word
-  TcpStoreOptions options = options_for(port_of(listener.get()), "");
+  TcpStoreOptions options = options_for(local_address(listener.get()).port(), "");
   options.timeout = milliseconds(50);
   try {
     TcpStore store(options);

@@ -10,7 +10,7 @@
 #include "base/mapping.h"
 #include "base/secret.h"
 #include "bootstrap/exchange.h"
-#include "bootstrap/local_socket.h"
+#include "net/local_socket.h"
 #include "support/no_threads.h"
 #include "support/other_user.h"
 #include "tutti/error.h"

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "base/secret.h"
+#include "net/tcp_socket.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/handshake.h"
-#include "transport/tcp/socket.h"
 #include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 

@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "base/unique_fd.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/socket.h"
+#include "net/address.h"
+#include "net/tcp_socket.h"
 #include "transport/tcp_ranks.h"
 
 namespace tutti::tcp::test {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "transport/tcp/address.h"
+#include "net/address.h"
+#include "net/tcp_socket.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/member.h"
-#include "transport/tcp/socket.h"
 #include "transport/tcp_ranks.h"
 
 namespace tutti::tcp::test {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/secret.h"
-#include "transport/tcp/address.h"
-#include "transport/tcp/socket.h"
+#include "net/address.h"
+#include "net/tcp_socket.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp_ranks.h"

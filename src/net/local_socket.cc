@@ -1,4 +1,4 @@
-#include "bootstrap/local_socket.h"
+#include "net/local_socket.h"
 
 #include <poll.h>
 #include <sys/socket.h>

@@ -1,10 +1,11 @@
+#include "net/address.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include "transport/tcp/address.h"
 #include "tutti/error.h"
 
-namespace tutti::tcp {
+namespace tutti {
 namespace {
 
 SocketAddress at(const char* text) { return *SocketAddress::parse(text); }
@@ -17,7 +18,7 @@ std::vector<InterfaceAddress> host() {
           {"ib0", at("[2001:db8:1::7]:0")}};
 }
 
-TEST(TcpAddress, TextSurvivesParsing) {
+TEST(Address, TextSurvivesParsing) {
   for (const char* text : {"127.0.0.1:0", "192.0.2.7:65535", "[::1]:4711", "[2001:db8::7]:1"}) {
     const auto address = SocketAddress::parse(text);
     ASSERT_TRUE(address) << text;
@@ -26,20 +27,20 @@ TEST(TcpAddress, TextSurvivesParsing) {
   }
 }
 
-TEST(TcpAddress, RefusesWhatIsNoAddress) {
+TEST(Address, RefusesWhatIsNoAddress) {
   for (const char* text : {"", ":", "1.2.3.4", "1.2.3.4:", "1.2.3.4:65536", "1.2.3.4:-1", "1.2.3:1", "host:1",
                            "::1:80x", "[::1:80", "[]:80", "1.2.3.4:80 "}) {
     EXPECT_FALSE(SocketAddress::parse(text)) << text;
   }
 }
 
-TEST(TcpAddress, NamedInterfaceWinsAndPrefersIpv4) {
+TEST(Address, NamedInterfaceWinsAndPrefersIpv4) {
   EXPECT_EQ(choose_address(host(), "eth0", at("127.0.0.1:0")).text(), "192.0.2.7:0");
   EXPECT_EQ(choose_address(host(), "ib0", std::nullopt).text(), "[2001:db8:1::7]:0");
   EXPECT_EQ(choose_address(host(), "none,lo", std::nullopt).text(), "127.0.0.1:0");
 }
 
-TEST(TcpAddress, UnknownInterfaceIsNamedWithThoseThatExist) {
+TEST(Address, UnknownInterfaceIsNamedWithThoseThatExist) {
   try {
     choose_address(host(), "eth9", std::nullopt);
     FAIL();
@@ -50,14 +51,14 @@ TEST(TcpAddress, UnknownInterfaceIsNamedWithThoseThatExist) {
   }
 }
 
-TEST(TcpAddress, RouteThenOutsideThenLoopback) {
+TEST(Address, RouteThenOutsideThenLoopback) {
   EXPECT_EQ(choose_address(host(), "", at("[2001:db8:1::7]:0")).text(), "[2001:db8:1::7]:0");
   EXPECT_EQ(choose_address(host(), "", std::nullopt).text(), "192.0.2.7:0");
   EXPECT_EQ(choose_address({{"lo", at("[::1]:0")}}, "", std::nullopt).text(), "[::1]:0");
   EXPECT_EQ(choose_address({}, "", std::nullopt).text(), "127.0.0.1:0");
 }
 
-TEST(TcpAddress, RouteToLoopbackOnlyIfTheNameSaysSo) {
+TEST(Address, RouteToLoopbackOnlyIfTheNameSaysSo) {
   const auto local = route_to("127.0.0.1");
   ASSERT_TRUE(local);
   EXPECT_TRUE(local->loopback());
@@ -75,4 +76,4 @@ TEST(TcpAddress, RouteToLoopbackOnlyIfTheNameSaysSo) {
 }
 
 }  // namespace
-}  // namespace tutti::tcp
+}  // namespace tutti

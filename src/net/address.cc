@@ -1,4 +1,4 @@
-#include "transport/tcp/address.h"
+#include "net/address.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -13,7 +13,7 @@
 #include "base/unique_fd.h"
 #include "tutti/error.h"
 
-namespace tutti::tcp {
+namespace tutti {
 namespace {
 
 constexpr std::uint16_t kAnyPort = 9;  // of a datagram socket that never sends; the kernel only looks up the route
@@ -21,20 +21,12 @@ constexpr std::uint16_t kAnyPort = 9;  // of a datagram socket that never sends;
 const sockaddr_in& v4(const sockaddr_storage& s) noexcept { return reinterpret_cast<const sockaddr_in&>(s); }
 const sockaddr_in6& v6(const sockaddr_storage& s) noexcept { return reinterpret_cast<const sockaddr_in6&>(s); }
 
-bool says_loopback(const std::string& host) {
-  if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return true;
-  return host == "ip6-localhost" || host == "localhost.localdomain";
-}
-
 // Which local address the kernel would send from; empty if there is no route.
 SocketAddress source_towards(SocketAddress target) noexcept {
   target.set_port(kAnyPort);
   const UniqueFd fd(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!fd || ::connect(fd.get(), target.raw(), target.length()) != 0) return {};
-  sockaddr_storage local{};
-  socklen_t length = sizeof(local);
-  if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return {};
-  SocketAddress source = SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
+  SocketAddress source = local_address(fd.get());
   source.set_port(0);
   return source;
 }
@@ -119,6 +111,18 @@ std::string SocketAddress::text() const {
   return "";
 }
 
+SocketAddress local_address(int socket) noexcept {
+  sockaddr_storage local{};
+  socklen_t length = sizeof(local);
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&local), &length) != 0) return {};
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
+}
+
+bool names_loopback(const std::string& host) {
+  if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return true;
+  return host == "ip6-localhost" || host == "localhost.localdomain";
+}
+
 std::vector<InterfaceAddress> interface_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) return {};
@@ -142,7 +146,7 @@ std::optional<SocketAddress> route_to(const std::string& host) {
   for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
     const SocketAddress source = source_towards(SocketAddress::from(entry->ai_addr));
     if (source.empty() || source.link_local()) continue;
-    if (source.loopback() && !says_loopback(host)) continue;
+    if (source.loopback() && !names_loopback(host)) continue;
     return source;
   }
   return std::nullopt;
@@ -177,4 +181,4 @@ SocketAddress choose_address(const std::vector<InterfaceAddress>& candidates, co
   return inside.empty() ? *SocketAddress::parse("127.0.0.1:0") : inside;
 }
 
-}  // namespace tutti::tcp
+}  // namespace tutti

@@ -1,6 +1,6 @@
-// TCP sockets of the store: nonblocking, closed on exec, no Nagle delay.
+// TCP at a host that a user names: where a job's store listens, and is found.
 //
-// Ownership: UniqueFd. Thread rule: free functions over descriptors that one thread uses at a time.
+// Ownership: UniqueFd. Thread rule: free functions.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,6 @@ namespace tutti {
 // Error(kExhausted) naming the port and, if it is taken, what to do.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 
-std::uint16_t port_of(int socket);
-
 // One attempt at every address of `host`, bounded by the deadline. Empty on failure, of the last address.
 struct ConnectFailure {
   std::string why;
@@ -25,10 +23,5 @@ struct ConnectFailure {
   bool exhausted = false;  // there is no descriptor for it, here or there
 };
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure);
-
-UniqueFd accept_tcp(int listener, bool& exhausted) noexcept;
-
-// Waits until `socket` is ready for `events` of poll(); false when the deadline came first.
-bool wait_ready(int socket, short events, Deadline& deadline) noexcept;
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Internet addresses of ranks: their text form, and which of this host's addresses its peers should dial.
+// Internet addresses: their text form, and which of this host's addresses its peers should dial.
 //
 // Ownership: plain values. Thread rule: free functions without state.
 #pragma once
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::tcp {
+namespace tutti {
 
 // An IPv4 or IPv6 address with a port.
 class SocketAddress {
@@ -38,6 +38,12 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
+// Of the socket's own end; empty if it has none.
+SocketAddress local_address(int socket) noexcept;
+
+// Whether it is a name or an address that means the own machine on every machine.
+bool names_loopback(const std::string& host);
+
 struct InterfaceAddress {
   std::string name;
   SocketAddress address;  // port 0
@@ -57,4 +63,4 @@ std::optional<SocketAddress> route_to(const std::string& host);
 SocketAddress choose_address(const std::vector<InterfaceAddress>& candidates, const std::string& interface,
                              const std::optional<SocketAddress>& route);
 
-}  // namespace tutti::tcp
+}  // namespace tutti

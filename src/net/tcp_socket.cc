@@ -1,9 +1,10 @@
-#include "transport/tcp/socket.h"
+#include "net/tcp_socket.h"
 
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
@@ -11,10 +12,12 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <utility>
 
+#include "base/interruption.h"
 #include "tutti/error.h"
 
-namespace tutti::tcp {
+namespace tutti {
 namespace {
 
 // Bounds the pauses between retransmissions and window probes, which otherwise grow to two minutes, and with them the
@@ -41,8 +44,9 @@ void set_option(int fd, int level, int name, int value) noexcept {
 // No delay for small frames, and the kernel's limits on silence.
 void tune(int fd, std::chrono::milliseconds silence) noexcept {
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  const int pause_s = std::max(1, whole_seconds(silence / (kProbes + 1)));
   set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  if (silence == kSystemsSilence) return;
+  const int pause_s = std::max(1, whole_seconds(silence / (kProbes + 1)));
   set_option(fd, IPPROTO_TCP, TCP_KEEPIDLE, pause_s);
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, pause_s);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, kProbes);
@@ -51,41 +55,60 @@ void tune(int fd, std::chrono::milliseconds silence) noexcept {
                                                        kMostLongestPauseMs)));
 }
 
-}  // namespace
-
-UniqueFd listen_at(const SocketAddress& address) {
-  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) throw_system_error(ErrorKind::kExhausted, "socket", errno);
-  if (::bind(fd.get(), address.raw(), address.length()) != 0) {
-    throw_system_error(ErrorKind::kExhausted, "bind to " + address.text(), errno);
-  }
-  if (::listen(fd.get(), SOMAXCONN) != 0) throw_system_error(ErrorKind::kExhausted, "listen", errno);
+// For want of which there is none: `fd` is closed, and errno as it was.
+UniqueFd closed(UniqueFd fd) noexcept {
+  const int error = errno;
+  fd.reset();
+  errno = error;
   return fd;
 }
 
-SocketAddress local_address(int fd) noexcept {
-  sockaddr_storage local{};
-  socklen_t length = sizeof(local);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) != 0) return {};
-  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
+}  // namespace
+
+UniqueFd try_listen_at(const SocketAddress& address) noexcept {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) return fd;
+  // Not where the kernel chooses: it would give one port to two sockets that do not listen yet.
+  if (address.port() != 0) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), address.raw(), address.length()) == 0 && ::listen(fd.get(), SOMAXCONN) == 0) return fd;
+  return closed(std::move(fd));
+}
+
+UniqueFd listen_at(const SocketAddress& address) {
+  UniqueFd fd = try_listen_at(address);
+  if (!fd) throw_system_error(ErrorKind::kExhausted, "listening at " + address.text(), errno);
+  return fd;
 }
 
 UniqueFd begin_connect(const SocketAddress& address, std::chrono::milliseconds silence) noexcept {
   UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return fd;
   tune(fd.get(), silence);
-  if (::connect(fd.get(), address.raw(), address.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
-    const int error = errno;
-    fd.reset();
-    errno = error;
-  }
-  return fd;
+  const bool began =
+      ::connect(fd.get(), address.raw(), address.length()) == 0 || errno == EINPROGRESS || errno == EINTR;
+  return began ? std::move(fd) : closed(std::move(fd));
 }
 
 UniqueFd accept_from(int listener, std::chrono::milliseconds silence) noexcept {
   UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (fd) tune(fd.get(), silence);
   return fd;
+}
+
+bool out_of_descriptors(int error) noexcept { return error == EMFILE || error == ENFILE; }
+
+bool out_of_resources(int error) noexcept { return out_of_descriptors(error) || error == ENOMEM || error == ENOBUFS; }
+
+bool wait_ready(int socket, short events, Deadline& deadline) noexcept {
+  pollfd fd{socket, events, 0};
+  for (;;) {
+    const std::int64_t left_ns = deadline.remaining_ns();
+    if (left_ns <= 0) return false;
+    const std::int64_t slice_ms = must_ask() ? kAskEveryMs : 60'000;
+    if (::poll(&fd, 1, static_cast<int>(std::min(left_ns / 1'000'000 + 1, slice_ms))) > 0) return true;
+    if (!go_on_waiting()) return false;
+  }
 }
 
 namespace {
@@ -128,4 +151,4 @@ bool PeerWatch::silent(int fd, std::chrono::milliseconds silence, std::uint32_t 
   return unanswered_data || unanswered_probes;
 }
 
-}  // namespace tutti::tcp
+}  // namespace tutti

@@ -1,0 +1,101 @@
+#include "net/named_host.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "net/tcp_socket.h"
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
+
+AddressList resolve(const char* host, std::uint16_t port, int flags, std::string& why) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host, std::to_string(port).c_str(), &hints, &list);
+  if (error != 0) why = ::gai_strerror(error);
+  return {error == 0 ? list : nullptr, &::freeaddrinfo};
+}
+
+ConnectFailure failure_of(int error) {
+  const bool exhausted = out_of_descriptors(error);
+  const char* const why =
+      exhausted ? "no descriptor is left here for a connection: raise ulimit -n, or destroy groups that are not used"
+                : std::strerror(error);
+  return {why, false, exhausted};
+}
+
+// What becomes of a connection that has begun: 0, or an errno. -1: the deadline came first.
+int end_of_connect(int socket, Deadline& deadline) noexcept {
+  if (!wait_ready(socket, POLLOUT, deadline)) return -1;
+  int error = 0;
+  socklen_t length = sizeof(error);
+  ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+}  // namespace
+
+UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
+  std::string why;
+  const AddressList list = resolve(names_loopback(host) ? host.c_str() : nullptr, port, AI_PASSIVE, why);
+  int error = 0;
+  // IPv6 first: its wildcard address serves IPv4 too.
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+      if (a->ai_family != family) continue;
+      if (family == AF_INET6 && host == "localhost") continue;  // clients try 127.0.0.1 as well
+      if (UniqueFd socket = try_listen_at(SocketAddress::from(a->ai_addr))) return socket;
+      error = errno;
+      if (error == EADDRINUSE) break;
+    }
+    if (error == EADDRINUSE) break;
+  }
+  const std::string place = "port " + std::to_string(port);
+  if (error == EADDRINUSE) {
+    throw_error(ErrorKind::kExhausted,
+                place +
+                    " of this machine is taken, so that rank 0 cannot open its store there: choose a free one with "
+                    "TUTTI_MASTER_PORT (or MASTER_PORT), equal on all ranks");
+  }
+  throw_error(ErrorKind::kExhausted,
+              "rank 0 cannot listen on " + place + ": " + (error != 0 ? std::strerror(error) : why.c_str()));
+}
+
+UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
+  failure = {};
+  const AddressList list = resolve(host.c_str(), port, 0, failure.why);
+  if (list == nullptr) {
+    // It calls a name unknown where there is no descriptor to ask for it.
+    const UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!one) failure = failure_of(errno);
+  }
+  bool all_refuse = true;  // one address of several may be the wrong one
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+    UniqueFd socket = begin_connect(SocketAddress::from(a->ai_addr), kSystemsSilence);
+    const int error = socket ? end_of_connect(socket.get(), deadline) : errno;
+    if (error == 0) {
+      failure = {};
+      return socket;
+    }
+    if (error < 0) {
+      failure = {"no answer"};
+      return {};
+    }
+    all_refuse = all_refuse && error == ECONNREFUSED;
+    failure = failure_of(error);
+    failure.refused = all_refuse;
+  }
+  return {};
+}
+
+}  // namespace tutti
