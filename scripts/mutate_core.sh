@@ -58,7 +58,7 @@ mutant communicator_test "$all_host" $life 'an abort does not end waits' 's/  if
 mutant communicator_test "$all_host:*Corrupt*" $host 'an arena offset is not bounded' 's/bytes > arena->bytes() - offset) return nullptr;/false) return nullptr;/'
 mutant communicator_test "$all_host" $host 'records are not copied' '/^Outcome HostChannel::await_records/,/^}/s/rank == index_ ? mine_\[sequence_ % kWindow\] : .*/mine_[sequence_ % kWindow];/'
 
-pipe=src/algorithm/host/exchange.h
+pipe=src/algorithm/shm/exchange.h
 mutant communicator_test '*Collectives*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'
 mutant communicator_test '*Collectives*' $pipe 'a place is filled one round early' 's/base + before + 1); !outcome/base + before); !outcome/'
 mutant communicator_test '*Collectives*' $pipe 'a round is drained before it is filled' 's/StepLane::kFilled, base + u + 1); !outcome/StepLane::kFilled, base + u); !outcome/'

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "algorithm/group_place.h"
-#include "algorithm/host/shared_writer.h"
+#include "algorithm/shm/shared_writer.h"
 #include "base/clock.h"
 #include "base/outcome.h"
 #include "channel/call_record.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "algorithm/host/host_algorithms.h"
-#include "algorithm/hosts/hosts_algorithms.h"
 #include "algorithm/net/net_algorithms.h"
+#include "algorithm/shm/shm_algorithms.h"
+#include "algorithm/two_level/two_level_algorithms.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "algorithm/hosts/scopes.h"
+#include "algorithm/two_level/scopes.h"
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
 #include "communicator/call_check.h"

@@ -1,7 +1,7 @@
 // The families of algorithms over messages, a file each.
 #pragma once
 
-#include "algorithm/host/host_algorithms.h"
+#include "algorithm/shm/shm_algorithms.h"
 
 namespace tutti {
 

@@ -1,5 +1,5 @@
 // Whatever way a writer stores, every byte arrives and none beside them.
-#include "algorithm/host/shared_writer.h"
+#include "algorithm/shm/shared_writer.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "algorithm/host/exchange.h"
+#include "algorithm/shm/exchange.h"
 #include "arena/random_seed.h"
 #include "base/mapping.h"
 #include "channel/host_channel.h"
@@ -189,7 +189,7 @@ class Rank {
     add([this] { host_.advance_steps(1); });
   }
 
-  // As exchange() in algorithm/host/exchange.h, of all ranks, or of a root that fills and others that drain.
+  // As exchange() in algorithm/shm/exchange.h, of all ranks, or of a root that fills and others that drain.
   void exchange_rounds(const Planned& call) {
     const bool one_fills = call.slot;
     const bool fills = !one_fills || index_ == call.root;

@@ -9,7 +9,7 @@
 // On entry all ranks' announcements have been verified, so nobody still reads the areas of an earlier call.
 #pragma once
 
-#include "algorithm/host/host_algorithm.h"
+#include "algorithm/shm/shm_algorithm.h"
 
 namespace tutti {
 

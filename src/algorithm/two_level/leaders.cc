@@ -1,6 +1,6 @@
 // Algorithms in which one rank of each host speaks for all of them: for messages where the number of messages counts.
 //
-// Every rank announces the call with its payload beside the announcement, as in host/slots.cc. The leader of a host,
+// Every rank announces the call with its payload beside the announcement, as in shm/slots.cc. The leader of a host,
 // its first rank, takes part in the call among the hosts, puts the result where its payload was, and publishes it; the
 // others take it from there. With h hosts, k ranks a host, a message of B bytes, latency a a message:
 //
@@ -18,9 +18,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "algorithm/host/host_algorithm.h"
-#include "algorithm/hosts/hosts_algorithm.h"
-#include "algorithm/hosts/hosts_algorithms.h"
+#include "algorithm/shm/shm_algorithm.h"
+#include "algorithm/two_level/two_level_algorithm.h"
+#include "algorithm/two_level/two_level_algorithms.h"
 
 namespace tutti {
 namespace {
@@ -28,13 +28,13 @@ namespace {
 constexpr std::size_t kMostBytes = 32 * 1024;     // of a slot
 constexpr std::size_t kMostGathered = 64 * 1024;  // inputs of all ranks that a leader brings together
 
-class LeadersAlgorithm : public HostsAlgorithm {
+class LeadersAlgorithm : public TwoLevelAlgorithm {
  public:
   explicit LeadersAlgorithm(Collective collective)
-      : HostsAlgorithm(collective, "leaders",
-                       "one rank a host makes the call with those of the other hosts, through slots on its own") {}
+      : TwoLevelAlgorithm(collective, "leaders",
+                          "one rank a host makes the call with those of the other hosts, through slots on its own") {}
   const char* refusal(const CallShape& shape) const noexcept override {
-    if (const char* reason = HostsAlgorithm::refusal(shape)) return reason;
+    if (const char* reason = TwoLevelAlgorithm::refusal(shape)) return reason;
     return shape.bytes > kMostBytes ? "a rank's payload is larger than a slot of 32 KB" : nullptr;
   }
   bool announces() const noexcept final { return true; }
@@ -94,7 +94,7 @@ class Inputs {
     }
   }
 
-  Outcome bring(const Call& call, CallContext& c, const HostsExchange& all_gather) {
+  Outcome bring(const Call& call, CallContext& c, const TwoLevelExchange& all_gather) {
     const auto mine = static_cast<std::size_t>(c.hosts->ranks.host_of(c.hosts->rank));
     for (std::size_t i = 0; i < c.hosts->here().size(); ++i) {
       cpu::copy(static_cast<std::byte*>(blocks_[mine]) + i * bytes_, input_of(call, c, static_cast<int>(i)), bytes_);
@@ -133,7 +133,7 @@ class LeadersBarrier final : public LeadersAlgorithm {
     return kOkOutcome;
   }
 
-  HostsExchange exchange_;
+  TwoLevelExchange exchange_;
 };
 
 class LeadersAllReduce final : public LeadersAlgorithm {
@@ -185,7 +185,7 @@ class LeadersAllReduce final : public LeadersAlgorithm {
     return kOkOutcome;
   }
 
-  HostsExchange reduce_, gather_;
+  TwoLevelExchange reduce_, gather_;
 };
 
 class LeadersBroadcast final : public LeadersAlgorithm {
@@ -227,14 +227,14 @@ class LeadersBroadcast final : public LeadersAlgorithm {
     return kOkOutcome;
   }
 
-  HostsExchange exchange_;
+  TwoLevelExchange exchange_;
 };
 
 class LeadersAllGather final : public LeadersAlgorithm {
  public:
   LeadersAllGather() : LeadersAlgorithm(Collective::kAllGather), exchange_(Collective::kAllGather) {}
   const char* refusal(const CallShape& shape) const noexcept override {
-    if (const char* reason = HostsAlgorithm::refusal(shape)) return reason;
+    if (const char* reason = TwoLevelAlgorithm::refusal(shape)) return reason;
     return shape.bytes > kMostBytes / static_cast<std::size_t>(std::max(1, shape.ranks))
                ? "all ranks' blocks together are larger than a slot of 32 KB"
                : nullptr;
@@ -262,7 +262,7 @@ class LeadersAllGather final : public LeadersAlgorithm {
     return kOkOutcome;
   }
 
-  HostsExchange exchange_;
+  TwoLevelExchange exchange_;
 };
 
 }  // namespace

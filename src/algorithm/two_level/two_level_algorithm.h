@@ -13,21 +13,21 @@
 #include <memory>
 #include <vector>
 
-#include "algorithm/hosts/scopes.h"
 #include "algorithm/net/net_algorithm.h"
+#include "algorithm/two_level/scopes.h"
 
 namespace tutti {
 
-class HostsAlgorithm : public NetAlgorithm {
+class TwoLevelAlgorithm : public NetAlgorithm {
  public:
   using NetAlgorithm::NetAlgorithm;
   const char* refusal(const CallShape& shape) const noexcept override;
 };
 
 // The part among the hosts: the first of the library's algorithms over messages that fits.
-class HostsExchange {
+class TwoLevelExchange {
  public:
-  explicit HostsExchange(Collective collective);
+  explicit TwoLevelExchange(Collective collective);
   // `part` is the call of these ranks; `largest`: bytes of the largest block. The context is that of AmongHosts.
   Outcome run(const Call& part, std::size_t largest, CallContext& context) const noexcept;
 

@@ -4,8 +4,8 @@
 // transfer from each sender, overlapped. A flat exchange, known as the one-shot or direct algorithm for shared memory
 // (as in MPI implementations' shared-memory collectives); the announcement doubles as flag, so a payload of up to
 // kInlineBytes costs a single cache line.
-#include "algorithm/host/host_algorithm.h"
-#include "algorithm/host/host_algorithms.h"
+#include "algorithm/shm/shm_algorithm.h"
+#include "algorithm/shm/shm_algorithms.h"
 #include "base/collective_traits.h"
 
 namespace tutti {
@@ -19,11 +19,11 @@ constexpr std::size_t kCrowdedSlotLimit = 32768;
 // 16 cores, 32 KB took 205 us so and 64 KB 80 us through staging.
 constexpr std::size_t kCrowdedAddends = 256 << 10;
 
-class SlotAlgorithm : public HostAlgorithm {
+class SlotAlgorithm : public ShmAlgorithm {
  public:
   explicit SlotAlgorithm(Collective collective)
-      : HostAlgorithm(collective, "slots",
-                      "one round: payloads lie beside the announcements, every reader takes them") {}
+      : ShmAlgorithm(collective, "slots", "one round: payloads lie beside the announcements, every reader takes them") {
+  }
 
   const char* refusal(const CallShape& shape) const noexcept override {
     if (const char* reason = refuse_hosts(shape)) return reason;

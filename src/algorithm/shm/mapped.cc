@@ -4,16 +4,16 @@
 // leaves while another still reads or writes its memory. Bytes a rank for all-reduce of B: reads B of n tensors, writes
 // B in n tensors, each rank its n-th part. Latency: two line transfers. The zero-copy form of the direct reduce-scatter
 // and all-gather; it needs no order between the parts because each is read and written by one rank only.
-#include "algorithm/host/host_algorithm.h"
-#include "algorithm/host/host_algorithms.h"
+#include "algorithm/shm/shm_algorithm.h"
+#include "algorithm/shm/shm_algorithms.h"
 
 namespace tutti {
 namespace {
 
-class MappedAlgorithm : public HostAlgorithm {
+class MappedAlgorithm : public ShmAlgorithm {
  public:
   explicit MappedAlgorithm(Collective collective)
-      : HostAlgorithm(collective, "mapped", "reads and writes the tensors in place: all ranks of the host map them") {}
+      : ShmAlgorithm(collective, "mapped", "reads and writes the tensors in place: all ranks of the host map them") {}
 
   const char* refusal(const CallShape& shape) const noexcept override {
     if (const char* reason = refuse_hosts(shape)) return reason;

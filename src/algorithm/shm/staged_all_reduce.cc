@@ -11,16 +11,16 @@
 // Why four places are enough, with two counters and no third for "copied out": a rank refills round t-4's place after
 // it has copied out t-3, for which it awaited that all peers have reduced t-3. It overwrites the result of u-4 after it
 // has awaited that all peers have filled u, which they do after having copied out u-3.
-#include "algorithm/host/exchange.h"
-#include "algorithm/host/host_algorithms.h"
+#include "algorithm/shm/exchange.h"
+#include "algorithm/shm/shm_algorithms.h"
 
 namespace tutti {
 
-class StagedAllReduce final : public HostAlgorithm {
+class StagedAllReduce final : public ShmAlgorithm {
  public:
   StagedAllReduce()
-      : HostAlgorithm(Collective::kAllReduce, "staged",
-                      "reduce-scatter and all-gather in cache-sized chunks through shared staging, pipelined") {}
+      : ShmAlgorithm(Collective::kAllReduce, "staged",
+                     "reduce-scatter and all-gather in cache-sized chunks through shared staging, pipelined") {}
 
   const char* refusal(const CallShape& shape) const noexcept override { return refuse_hosts(shape); }
 

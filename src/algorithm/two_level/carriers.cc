@@ -14,21 +14,21 @@
 // each share is reduced once and copied. Sums of bf16 are accumulated in fp32 and rounded twice, on the host and among
 // the hosts, so that what crosses the network is half of what fp32 takes; averages are divided on the host, which saves
 // a third rounding. Other narrow types have not fp32's range: what fits in all may not fit on a host.
-#include "algorithm/host/exchange.h"
-#include "algorithm/hosts/hosts_algorithm.h"
-#include "algorithm/hosts/hosts_algorithms.h"
+#include "algorithm/shm/exchange.h"
+#include "algorithm/two_level/two_level_algorithm.h"
+#include "algorithm/two_level/two_level_algorithms.h"
 
 namespace tutti {
 namespace {
 
-class CarriersAllReduce final : public HostsAlgorithm {
+class CarriersAllReduce final : public TwoLevelAlgorithm {
  public:
   CarriersAllReduce()
-      : HostsAlgorithm(Collective::kAllReduce, "carriers",
-                       "a host's ranks reduce a share each, reduce it with the other hosts', and gather the shares"),
+      : TwoLevelAlgorithm(Collective::kAllReduce, "carriers",
+                          "a host's ranks reduce a share each, reduce it with the other hosts', and gather the shares"),
         exchange_(Collective::kAllReduce) {}
   const char* refusal(const CallShape& shape) const noexcept override {
-    if (const char* reason = HostsAlgorithm::refusal(shape)) return reason;
+    if (const char* reason = TwoLevelAlgorithm::refusal(shape)) return reason;
     return rounds_partials(shape.dtype, shape.op) && !rounds_twice(shape.dtype, shape.op)
                ? "partial sums of a narrow type would be rounded on every host"
                : nullptr;
@@ -156,7 +156,7 @@ class CarriersAllReduce final : public HostsAlgorithm {
     }
   };
 
-  HostsExchange exchange_;
+  TwoLevelExchange exchange_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "algorithm/hosts/scopes.h"
+#include "algorithm/two_level/scopes.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-class HostAlgorithm : public NativeAlgorithm {
+class ShmAlgorithm : public NativeAlgorithm {
  public:
   using NativeAlgorithm::NativeAlgorithm;
 

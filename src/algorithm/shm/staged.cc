@@ -2,8 +2,8 @@
 //
 // Bytes a rank: a filler copies what it sends once, a drainer copies or reduces what it needs once. Latency: one line
 // transfer a round, hidden from the second round on.
-#include "algorithm/host/exchange.h"
-#include "algorithm/host/host_algorithms.h"
+#include "algorithm/shm/exchange.h"
+#include "algorithm/shm/shm_algorithms.h"
 
 namespace tutti {
 
@@ -11,10 +11,10 @@ std::shared_ptr<const Algorithm> staged_all_reduce();
 
 namespace {
 
-class StagedAlgorithm : public HostAlgorithm {
+class StagedAlgorithm : public ShmAlgorithm {
  public:
   explicit StagedAlgorithm(Collective collective)
-      : HostAlgorithm(collective, "staged", "chunks cross through shared staging that stays in cache, pipelined") {}
+      : ShmAlgorithm(collective, "staged", "chunks cross through shared staging that stays in cache, pipelined") {}
   const char* refusal(const CallShape& shape) const noexcept override { return refuse_hosts(shape); }
 
  protected:

@@ -1,7 +1,7 @@
 // The native algorithms in two levels, for groups on several hosts of several ranks.
 #pragma once
 
-#include "algorithm/host/host_algorithms.h"
+#include "algorithm/shm/shm_algorithms.h"
 
 namespace tutti {
 

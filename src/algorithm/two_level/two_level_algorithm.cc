@@ -1,4 +1,4 @@
-#include "algorithm/hosts/hosts_algorithm.h"
+#include "algorithm/two_level/two_level_algorithm.h"
 
 #include "algorithm/net/net_algorithms.h"
 
@@ -35,19 +35,19 @@ class WatchedStep final : public HostChannel::Condition {
 
 }  // namespace
 
-const char* HostsAlgorithm::refusal(const CallShape& shape) const noexcept {
+const char* TwoLevelAlgorithm::refusal(const CallShape& shape) const noexcept {
   if (shape.hosts == 1) return "needs ranks on several hosts";
   if (shape.hosts == shape.ranks) return "needs a host with several ranks";
   return shape.uneven ? "needs blocks of equal size" : nullptr;
 }
 
-HostsExchange::HostsExchange(Collective collective) {
+TwoLevelExchange::TwoLevelExchange(Collective collective) {
   for (const auto& algorithm : net_algorithms()) {
     if (algorithm->collective() == collective) candidates_.push_back(algorithm);
   }
 }
 
-Outcome HostsExchange::run(const Call& part, std::size_t largest, CallContext& context) const noexcept {
+Outcome TwoLevelExchange::run(const Call& part, std::size_t largest, CallContext& context) const noexcept {
   CallShape shape;
   shape.collective = part.collective;
   shape.dtype = part.dtype;
