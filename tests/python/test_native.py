@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -170,6 +171,21 @@ def test_what_is_no_plugin_is_refused(cache: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="no C\\+\\+ compiler"):
         tutti.compile_native("mine", source(tmp_path))
+
+
+def compile_and_end(file: str) -> None:
+    folder = Path(str(tutti.compile_native("mine", file).__file__)).parent
+    assert folder.parent == Path(os.environ["TMPDIR"])
+
+
+def test_without_a_cache_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUTTI_CACHE_DIR", "none")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = multiprocessing.get_context("forkserver").Process(target=compile_and_end, args=(str(source(tmp_path)),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert not list(tmp_path.glob("tutti-native-*"))
 
 
 def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

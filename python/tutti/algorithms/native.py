@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import hashlib
@@ -14,6 +13,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
 
@@ -171,16 +171,18 @@ def _own_headers(command: list[str], source: Path) -> list[Path]:
 
 
 @cache
-def _passing_folder() -> Path:
+def _passing_folder(process: int) -> Path:
+    """Of this process: a forked child has one of its own."""
     folder = tempfile.mkdtemp(prefix="tutti-native-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Not atexit: processes of multiprocessing run none of it.
+    util.Finalize(None, shutil.rmtree, args=(folder,), kwargs={"ignore_errors": True}, exitpriority=0)
     return Path(folder)
 
 
 def _folder() -> Path:
     wanted = os.environ.get("TUTTI_CACHE_DIR", "")
     if wanted == "none":
-        return _passing_folder()
+        return _passing_folder(os.getpid())
     if wanted:
         folder = Path(wanted) / "native"
     else:
