@@ -34,12 +34,15 @@ ConnectFailure failure_of(int error) {
   return {why, false, exhausted};
 }
 
-// What becomes of a connection that has begun: 0, or an errno. -1: the deadline came first.
-int end_of_connect(int socket, Deadline& deadline) noexcept {
+// What becomes of a connection to `address` that has begun: 0, or an errno. -1: the deadline came first.
+int end_of_connect(int socket, const SocketAddress& address, Deadline& deadline) {
   if (!wait_ready(socket, POLLOUT, deadline)) return -1;
   int error = 0;
   socklen_t length = sizeof(error);
   ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length);
+  // The kernel may choose the very port as the socket's own while nobody listens there, and connects it to itself: so
+  // it would keep the port from who is to listen.
+  if (error == 0 && local_address(socket).text() == address.text()) return ECONNREFUSED;
   return error;
 }
 
@@ -81,8 +84,9 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
   }
   bool all_refuse = true;  // one address of several may be the wrong one
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
-    UniqueFd socket = begin_connect(SocketAddress::from(a->ai_addr), kSystemsSilence);
-    const int error = socket ? end_of_connect(socket.get(), deadline) : errno;
+    const SocketAddress address = SocketAddress::from(a->ai_addr);
+    UniqueFd socket = begin_connect(address, kSystemsSilence);
+    const int error = socket ? end_of_connect(socket.get(), address, deadline) : errno;
     if (error == 0) {
       failure = {};
       return socket;

@@ -47,18 +47,47 @@ const char* strange(Handshake::State state) noexcept {
   }
 }
 
-// The endpoints of this process.
+// The endpoints of this process. In a forked child they are the parent's, and no copies of their sockets stay open: a
+// process is seen to have ended by their end.
 struct Endpoints : ForkHandler {
   static Endpoints& instance() {
     constexpr auto make = [] { return static_cast<void*>(new Endpoints); };
     return *static_cast<Endpoints*>(ProcessRegistry::instance().member(RegistryMember::kEndpoints, make));
   }
-  void before_fork() noexcept override { mutex.lock(); }
-  void after_fork_in_parent() noexcept override { mutex.unlock(); }
-  void after_fork_in_child() noexcept override { mutex.unlock(); }
+  void before_fork() noexcept override {
+    mutex.lock();
+    held.clear();
+    for (Endpoint* const endpoint : living) {
+      if (endpoint->hold_for_fork()) held.push_back(endpoint);  // there is room: see add()
+    }
+  }
+  void after_fork_in_parent() noexcept override {
+    for (Endpoint* const endpoint : held) endpoint->let_go();
+    mutex.unlock();
+  }
+  void after_fork_in_child() noexcept override {
+    for (Endpoint* const endpoint : held) {
+      endpoint->close_copies();
+      endpoint->let_go();
+    }
+    mutex.unlock();
+  }
+  // Under the mutex.
+  void add(const std::shared_ptr<Endpoint>& endpoint) {
+    all.reserve(all.size() + 1);
+    held.reserve(living.size() + 1);
+    living.push_back(endpoint.get());
+    all.push_back(endpoint);
+  }
+  void remove(Endpoint* endpoint) noexcept {
+    const std::lock_guard lock(mutex);
+    std::erase(living, endpoint);
+  }
 
-  std::mutex mutex;  // guards `all`; held while an endpoint is made
+  std::mutex mutex;  // guards what follows; held while an endpoint is made, and around a fork
   std::vector<std::weak_ptr<Endpoint>> all;
+  std::vector<Endpoint*> living;  // their destructors have not begun
+  std::vector<Endpoint*> held;    // during a fork
   ForkHook hook{*this};
 };
 
@@ -76,14 +105,17 @@ std::string Endpoint::settings_of(const TcpOptions& o) {
 std::shared_ptr<Endpoint> Endpoint::of(const TcpOptions& options) {
   Endpoints& endpoints = Endpoints::instance();
   const std::string settings = settings_of(options);
+  std::vector<std::shared_ptr<Endpoint>> others;  // this may be the last to hold one: it ends without the lock
   const std::lock_guard lock(endpoints.mutex);
   std::erase_if(endpoints.all, [](const auto& endpoint) { return endpoint.expired(); });
+  others.reserve(endpoints.all.size());
   for (const auto& known : endpoints.all) {
     auto endpoint = known.lock();
     if (endpoint != nullptr && endpoint->settings_ == settings && !endpoint->inherited()) return endpoint;
+    others.push_back(std::move(endpoint));
   }
-  std::shared_ptr<Endpoint> made(new Endpoint(options));
-  endpoints.all.push_back(made);
+  std::shared_ptr<Endpoint>& made = others.emplace_back(new Endpoint(options));
+  endpoints.add(made);
   return made;
 }
 
@@ -108,10 +140,12 @@ Endpoint::Endpoint(const TcpOptions& options)
 }
 
 Endpoint::~Endpoint() {
+  Endpoints::instance().remove(this);
   see_partings_off();
   stop_.store(true, std::memory_order_relaxed);
   look();
   thread_.join();
+  partings_.clear();  // they may be the last to hold a stream: its socket lingers as others do
   // A process may end now, and with it its sockets.
   for (const std::int64_t until_ms = now_in_ms() + longest_end_.count();
        anything_lingers() && now_in_ms() < until_ms;) {
@@ -182,7 +216,11 @@ void Endpoint::starve(Member& member, int peer) noexcept {
 
 // The listener may have a stream already.
 void Endpoint::drop_starved(Member::Peer& peer) noexcept {
-  if (peer.dial && peer.dial->may_be_accepted()) Stream::say_want(peer.dial->fd());
+  if (peer.dial && peer.dial->may_be_accepted()) {
+    Stream::say_want(peer.dial->fd());
+  } else if (peer.dial) {
+    peer.dial->withdraw();
+  }
   drop_dial(peer);
 }
 
@@ -232,11 +270,14 @@ void Endpoint::collect_pollfds(std::int64_t now_ms) {
   pollfds_.push_back({wake_fd_.get(), POLLIN, 0});
   pollfds_.push_back({accepting(now_ms) ? listener_.get() : -1, POLLIN, 0});
   for (const Stranger& stranger : strangers_) pollfds_.push_back({stranger.handshake.fd(), POLLIN, 0});
-  for (const Pending& p : pending_) {
+  for (Pending& p : pending_) {  // not who rests: poll() takes no more entries than there may be descriptors
     const auto& dial = p.member->at(p.peer).dial;
-    const bool connecting = dial && dial->state() == Handshake::State::kConnecting;
-    pollfds_.push_back({dial ? dial->fd() : -1, static_cast<short>(connecting ? POLLOUT : POLLIN), 0});
+    if (!dial) continue;
+    p.polled = pollfds_.size();
+    const bool connecting = dial->state() == Handshake::State::kConnecting;
+    pollfds_.push_back({dial->fd(), static_cast<short>(connecting ? POLLOUT : POLLIN), 0});
   }
+  partings_polled_ = pollfds_.size();
   for (const Parting& p : partings_) pollfds_.push_back({p.dial.fd(), POLLIN, 0});
   for (const Known& known : streams_) {
     const auto stream = known.stream.lock();
@@ -252,9 +293,10 @@ int Endpoint::timeout_ms(std::int64_t now_ms) const {
     if (on_probation(s)) next = std::min(next, s.since_ms + handshake_timeout_.count());
   }
   const EndpointSet under_way = dialed_now();
+  const bool room = room_for_dials() > 0;
   for (const Pending& pending : pending_) {
     const Member::Peer& p = pending.member->at(pending.peer);
-    if (p.state == Member::Peer::State::kResting && !pending.member->known_addresses.empty() &&
+    if (room && p.state == Member::Peer::State::kResting && !pending.member->known_addresses.empty() &&
         !must_queue(pending, under_way)) {
       next = std::min(next, p.rest_until_ms);
     }
@@ -400,7 +442,7 @@ void Endpoint::on_stranger_broke(Member& member, const Handshake& handshake) {
   if (peer < 0) return;
   if (handshake.verdict() == Verdict::kShare) {
     if (member.at(peer).state != Member::Peer::State::kUp) return;  // the answer has found no way
-    member.set_why(peer, kConnectionGone);
+    member.set_why(peer, handshake.withdrawn() ? kStarvedThere : kConnectionGone);
     member.at(peer).link.fail();
     member.tell(peer);
   } else {

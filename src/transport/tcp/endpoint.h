@@ -57,11 +57,18 @@ class Endpoint {
   void look() noexcept;
   // In a forked child there is no thread, and the connections are the parent's.
   bool inherited() const noexcept;
+  // Around a fork (endpoint_fork.cc). False: it is busy, for a while or because a handler of a signal forks in the
+  // midst of it; then it is left alone.
+  bool hold_for_fork() noexcept;
+  void let_go() noexcept;
+  // In the child, while it is held. What a dead parent had would else seem to live as long as the child.
+  void close_copies() noexcept;
 
  private:
   struct Pending {  // a peer that is dialing or resting
     Member* member = nullptr;
     int peer = -1;
+    std::size_t polled = 0;  // its place in pollfds_, if it has a dial
   };
   // A connection that has not proved itself, or not been sealed.
   struct Stranger {
@@ -115,6 +122,7 @@ class Endpoint {
   using EndpointSet = std::set<std::string_view>;
   static const std::string& there_of(const Member& member, int peer);
   EndpointSet dialed_now() const;
+  std::size_t room_for_dials() const noexcept;  // how many more may be under way at once
   bool must_queue(const Pending& pending, const EndpointSet& under_way) const;
   void start_dials(std::int64_t now_ms);
   void start_dial(Member& member, int peer, std::int64_t now_ms);
@@ -170,7 +178,8 @@ class Endpoint {
   // The eventfd, the listener, one a stranger, one a pending peer, one a parting, streams with a rest. The thread's
   // alone, which polls them without the lock.
   std::vector<pollfd> pollfds_;
-  bool reshaped_ = false;  // something that was polled is gone
+  std::size_t partings_polled_ = 0;  // the place of the first
+  bool reshaped_ = false;            // something that was polled is gone
   std::int64_t accept_again_ms_ = 0;
   std::int64_t watched_ms_ = 0;
   bool warned_of_strangers_ = false;

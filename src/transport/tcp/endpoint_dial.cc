@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/process.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/retries.h"
 #include "tutti/error.h"
@@ -77,6 +78,13 @@ Endpoint::EndpointSet Endpoint::dialed_now() const {
   return under_way;
 }
 
+std::size_t Endpoint::room_for_dials() const noexcept {
+  const auto dialing =
+      std::ranges::count_if(pending_, [](const Pending& p) { return p.member->at(p.peer).state == State::kDialing; });
+  const std::size_t most = std::max(kLeastDials, descriptor_limit() / 4);
+  return most - std::min(most, static_cast<std::size_t>(dialing));
+}
+
 // Two dials to one endpoint at once would make two streams: the second waits for what becomes of the first.
 bool Endpoint::must_queue(const Pending& pending, const EndpointSet& under_way) const {
   const std::string& there = where(*pending.member, pending.peer);
@@ -85,13 +93,16 @@ bool Endpoint::must_queue(const Pending& pending, const EndpointSet& under_way) 
 
 void Endpoint::start_dials(std::int64_t now_ms) {
   EndpointSet under_way = dialed_now();
-  for (const Pending& pending : pending_) {
-    const auto [member, peer] = pending;
+  std::size_t room = room_for_dials();
+  for (const auto& [member, peer, polled] : pending_) {
+    if (room == 0) return;
     const Member::Peer& p = member->at(peer);
     if (member->known_addresses.empty() || p.state != State::kResting || p.rest_until_ms > now_ms) continue;
-    if (must_queue(pending, under_way)) continue;
+    if (must_queue({member, peer}, under_way)) continue;
     start_dial(*member, peer, now_ms);
-    if (p.state == State::kDialing) under_way.insert(where(*member, peer));
+    if (p.state != State::kDialing) continue;
+    under_way.insert(where(*member, peer));
+    --room;
   }
 }
 
@@ -119,12 +130,11 @@ void Endpoint::start_dial(Member& member, int peer, std::int64_t now_ms) {
 }
 
 void Endpoint::advance_dials(std::int64_t now_ms) {
-  const std::size_t first = 2 + strangers_.size();
   for (std::size_t i = 0; i < pending_.size(); ++i) {
-    const auto [member, peer] = pending_[i];
+    const auto [member, peer, polled] = pending_[i];
     Member::Peer& p = member->at(peer);
     if (p.state != State::kDialing) continue;
-    if (pollfds_[first + i].revents != 0) p.dial->advance();
+    if (pollfds_[polled].revents != 0) p.dial->advance();
     const bool late =
         p.dial->state() == Handshake::State::kConnecting && p.dial_began_ms + connect_timeout_.count() <= now_ms;
     if (late) give_up_silent(*member, peer);
@@ -135,7 +145,7 @@ void Endpoint::advance_dials(std::int64_t now_ms) {
 // And those that have queued behind this dial: the time that it took was theirs too.
 void Endpoint::give_up_silent(Member& member, int peer) {
   const std::string there = where(member, peer);
-  for (const auto [other, its_peer] : pending_) {
+  for (const auto& [other, its_peer, polled] : pending_) {
     const State state = other->at(its_peer).state;
     const bool queued = state == State::kResting && !other->known_addresses.empty();
     if ((other == &member && its_peer == peer) || (queued && where(*other, its_peer) == there)) {
@@ -192,7 +202,7 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
       p.was_full = true;
       return rest_after_failure(member, peer, now_ms, kNoDescriptorThere, kMostExhausted);
     case Verdict::kStarved:
-      return give_up(member, peer, "cannot be reached: it has no memory left for a connection");
+      return give_up(member, peer, kStarvedThere);
     case Verdict::kRefuse:
       return give_up(member, peer, kConnectionGone);
     case Verdict::kGone:

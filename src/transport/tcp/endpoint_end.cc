@@ -63,10 +63,9 @@ void Endpoint::part(Member::Peer& peer, const LastWords& words) noexcept {
 }
 
 void Endpoint::advance_partings(std::int64_t now_ms) {
-  const std::size_t first = 2 + strangers_.size() + pending_.size();
   for (std::size_t i = 0; i < partings_.size(); ++i) {
     auto& [dial, offered, words, since_ms] = partings_[i];
-    if (pollfds_[first + i].revents != 0) dial.advance();
+    if (pollfds_[partings_polled_ + i].revents != 0) dial.advance();
     if (dial.state() != Handshake::State::kDone) continue;
     if (dial.verdict() == Verdict::kAccept) {
       const std::uint32_t far = dial.listeners_inlet();

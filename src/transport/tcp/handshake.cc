@@ -94,7 +94,8 @@ void Handshake::on_message() {
   ++messages_;
   if (!dialer_) {
     if (state_ == State::kSealing) {
-      state_ = State::kDone;
+      withdrawn_ = message()[0] == kWithdrawn;
+      state_ = withdrawn_ ? State::kBroken : State::kDone;
     } else {
       messages_ == 1 ? on_hello() : on_proof();
     }
@@ -177,6 +178,12 @@ void Handshake::take_leave(const LastWords& words) noexcept {
 void Handshake::seal() noexcept {
   const std::array<std::byte, kSealBytes> bytes{};
   send(bytes);
+}
+
+void Handshake::withdraw() noexcept {
+  if (!dialer_ || messages_ < 1 || state_ > State::kDone || offer_.stream == StreamName{})
+    return;  // it has not offered
+  send(std::array<std::byte, kSealBytes>{kWithdrawn});
 }
 
 void Handshake::expect(std::size_t bytes) noexcept {

@@ -19,7 +19,7 @@
 // Each pair of ranks of each group proves itself by a handshake of its own. Where the two processes have a stream
 // already (stream.h), the dialer offers to share it, by the name that the listener has given to its end: whoever is not
 // that end knows no such name. After kShare the connection has one more byte to carry: a listener that sees it end
-// without one knows that nobody is at the other end of what it has agreed to.
+// without one knows that nobody is at the other end of what it has agreed to; a one says that the dialer had no memory.
 //
 // Ownership: owns its socket until take_socket(). Thread rule: one thread.
 #pragma once
@@ -78,16 +78,20 @@ class Handshake {
   void take_leave(const LastWords& words) noexcept;
   // Dialer, after kShare.
   void seal() noexcept;
+  // Dialer that has offered to share, at any time: it has no memory for that. A listener that has agreed hears so.
+  void withdraw() noexcept;
 
   State state() const noexcept { return state_; }
   bool over() const noexcept { return state_ >= State::kDone; }
-  // Dialer: has proved itself, to make a new stream. The listener may have agreed already.
+  // Dialer: has proved itself, to make a new stream, or has been told to. The listener may have agreed already.
   bool may_be_accepted() const noexcept {
-    return dialer_ && messages_ >= 1 && state_ <= State::kDone && offer_.stream == StreamName{};
+    if (!dialer_ || messages_ < 1 || state_ > State::kDone) return false;
+    return offer_.stream == StreamName{} || (state_ == State::kDone && verdict_ == Verdict::kAccept);
   }
   // Dialer, after kGone.
   const LastWords& last_words() const noexcept { return words_; }
   Verdict verdict() const noexcept { return verdict_; }
+  bool withdrawn() const noexcept { return withdrawn_; }                          // listener, in kBroken after kSealing
   const std::shared_ptr<const Identity>& self() const noexcept { return self_; }  // listener: null before the hello
   int peer() const noexcept { return peer_; }
   const Offer& offer() const noexcept { return offer_; }             // the dialer's
@@ -126,6 +130,7 @@ class Handshake {
   Offer offer_;
   LastWords words_{};
   int messages_ = 0;  // received so far
+  bool withdrawn_ = false;
   int error_ = 0;
   std::size_t expected_ = 0;
   std::size_t received_ = 0;

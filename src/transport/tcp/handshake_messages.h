@@ -29,6 +29,7 @@ inline constexpr std::size_t kReplyBytes = kMagic.size() + sizeof(Nonce) + sizeo
 inline constexpr std::size_t kProofBytes = sizeof(Digest) + 4 + sizeof(StreamName);
 inline constexpr std::size_t kVerdictBytes = 1 + 4;
 inline constexpr std::size_t kSealBytes = 1;
+inline constexpr std::byte kWithdrawn{1};  // in place of the seal
 inline constexpr std::size_t kLongestMessage = kReplyBytes;
 static_assert(kHelloBytes <= kLongestMessage && kProofBytes <= kLongestMessage && sizeof(LastWords) <= kLongestMessage);
 

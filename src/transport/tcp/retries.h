@@ -1,6 +1,7 @@
 // How long and how often the endpoint tries. Thread rule: constants and free functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/clock.h"
@@ -15,8 +16,13 @@ inline constexpr int kMostExhausted = 5;         // dials for which the peer had
 // For which this rank had none: later than its peers hear so, for their sake.
 inline constexpr int kMostExhaustedHere = 6;
 
+// Under way at once, if that is more than a quarter of what descriptors there may be: the others wait their turn.
+inline constexpr std::size_t kLeastDials = 8;
+
 inline constexpr const char* kConnectionGone =
     "died or cannot be reached any more: it has had a connection to this rank, and that is gone";
+
+inline constexpr const char* kStarvedThere = "cannot be reached: it has no memory left for a connection";
 
 inline std::int64_t now_in_ms() noexcept { return now_ns() / 1'000'000; }
 

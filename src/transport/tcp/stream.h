@@ -91,6 +91,8 @@ class Lingering {
   Lingering(UniqueFd socket, std::vector<std::byte> rest);
   // Goes on, without waiting. True when nothing can be lost any more: it may be closed.
   bool over() noexcept;
+  // In a forked child: closes the copy of the socket, and no more.
+  void abandon() noexcept { socket_.reset(); }
 
  private:
   UniqueFd socket_;

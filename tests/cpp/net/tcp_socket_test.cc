@@ -89,6 +89,17 @@ TEST(TcpSocket, NobodyListensIsTold) {
   EXPECT_FALSE(failure.why.empty());
 }
 
+// Nobody listens at one of the ports that the kernel gives to those who connect.
+TEST(TcpSocket, NobodyIsConnectedToItself) {
+  for (int i = 0; i < 40'000; ++i) {
+    ConnectFailure failure;
+    Deadline deadline = Deadline::after(kBound);
+    const UniqueFd socket = connect_tcp("127.0.0.1", 41'418, deadline, failure);
+    ASSERT_FALSE(socket) << "attempt " << i << ", from " << local_address(socket.get()).text();
+    ASSERT_TRUE(failure.refused);
+  }
+}
+
 // What keepalive is set to: by this library where it judges silence, else by the system.
 TEST(TcpSocket, SilenceIsJudgedAsAsked) {
   const UniqueFd listener = listen_at(at("127.0.0.1", 0));

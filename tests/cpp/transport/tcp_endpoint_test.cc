@@ -241,5 +241,20 @@ TEST(TcpEndpoint, WhoLeavesWithoutASealIsLost) {
   EXPECT_EQ(rank.link->status(), Status::kOk);
 }
 
+// It has found no memory for what it was told to share.
+TEST(TcpEndpoint, WhoWithdrawsSaysWhy) {
+  TcpOptions options = options_of(0, 2);
+  options.logger = Logger();
+  RankZero rank(options);
+  options.communicator = "group 2";
+  const auto second = TcpTransport::create(options);
+  Handshake sharing = dial(*second, options, {2, rank.handshake->stream_name(false)});
+  ASSERT_EQ(sharing.verdict(), Verdict::kShare);
+  sharing.withdraw();
+  EXPECT_EQ(wait_for_end(*second, 1), Status::kPeerLost);
+  EXPECT_NE(second->why_lost(1).find("no memory left"), std::string::npos) << second->why_lost(1);
+  EXPECT_EQ(rank.link->status(), Status::kOk);
+}
+
 }  // namespace
 }  // namespace tutti::tcp::test

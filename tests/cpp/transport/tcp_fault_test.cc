@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -300,6 +301,67 @@ TEST(TcpFault, PeerKilledWhileWeWrite) {
   while (write_all(*self, 1, pattern(1 << 20, 1))) {
   }
   EXPECT_EQ(self->link(1)->status(), Status::kPeerLost);
+}
+
+// Its child has no part in its connections.
+TEST(TcpFault, PeerKilledWhileAChildOfItsLives) {
+  int alive[2];  // the child ends with this process
+  ASSERT_EQ(::pipe(alive), 0);
+  RankProcess peer(1, 2, [&](TcpTransport& transport) {
+    ::close(alive[1]);
+    std::vector<std::byte> got(1000);
+    read_all(transport, 0, got);
+    if (::fork() == 0) {
+      std::byte end{};
+      static_cast<void>(::read(alive[0], &end, 1));
+      ::_exit(0);
+    }
+    write_all(transport, 0, got);
+    for (;;) ::pause();
+  });
+  ::close(alive[0]);
+  auto self = TcpTransport::create(options_of(0, 2));
+  self->set_peer_addresses({self->address(), peer.address()});
+  peer.give_peer(self->address());
+  ASSERT_TRUE(write_all(*self, 1, pattern(1000, 1)));
+  std::vector<std::byte> got(1000);
+  ASSERT_TRUE(read_all(*self, 1, got));
+  peer.signal(SIGKILL);
+  EXPECT_EQ(wait_for_end(*self, 1), Status::kPeerLost);
+  ::close(alive[1]);
+}
+
+// More peers are waited for than this process may have descriptors. Two processes: one connection is all that they
+// need.
+TEST(TcpFault, MoreDialsThanDescriptors) {
+  std::vector<std::unique_ptr<TcpTransport>> zeros, ones;
+  for (int group = 0; group < 400; ++group) {
+    for (int rank = 0; rank < 2; ++rank) {
+      TcpOptions options = options_of(rank, 2);
+      options.communicator = "group " + std::to_string(group);
+      options.heartbeat = std::chrono::milliseconds(rank == 0 ? 500 : 501);  // endpoints of their own, as of processes
+      (rank == 0 ? zeros : ones).push_back(TcpTransport::create(options));
+    }
+    const std::vector<std::string> addresses{zeros.back()->address(), ones.back()->address()};
+    zeros.back()->set_peer_addresses(addresses);
+    ones.back()->set_peer_addresses(addresses);
+  }
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{300, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  for (auto& zero : zeros) zero->link(1);
+  const auto stands = [](TcpTransport& transport) {
+    Link* const link = transport.link(1);
+    return wait_until([&] { return link->poll_fd() >= 0 || link->status() != Status::kOk; }) && link->poll_fd() >= 0;
+  };
+  for (auto& zero : zeros) {
+    if (!stands(*zero)) {
+      ADD_FAILURE() << zero->why_lost(1);
+      break;
+    }
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 // A stopped peer whose window is full keeps answering: it is not dead, and after it resumes nothing is missing.

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/ranks.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
@@ -217,6 +218,56 @@ TEST(TcpEnd, IsToldByAProcessThatEnds) {
       EXPECT_TRUE(ended(theirs.fd()));
     }
     end.join();
+  }
+}
+
+// A group's dial has offered the stream of another; both groups end, the process's last, and the peer does not answer:
+// then nobody but that dial holds the stream, which still has something to send.
+TEST(TcpEnd, OfAStreamThatOnlyADialHolds) {
+  TcpOptions options = options_of(0, 2);
+  options.longest_end = std::chrono::milliseconds(50);
+  options.window = kNoWindow;
+  const UniqueFd listener = listen_at(*SocketAddress::parse("127.0.0.1:0"));
+  for (int round = 0; round < 2; ++round) {
+    const int before = tutti::test::open_descriptors();
+    {
+      std::vector<std::unique_ptr<TcpTransport>> groups;
+      std::vector<Handshake> theirs;
+      const auto take_dial = [&] {
+        options.communicator = "group " + std::to_string(groups.size());
+        groups.push_back(TcpTransport::create(options));
+        groups.back()->set_peer_addresses({groups.back()->address(), local_address(listener.get()).text() + "/5"});
+        ASSERT_NE(groups.back()->link(1), nullptr);
+        UniqueFd fd;
+        ASSERT_TRUE(wait_until([&] {
+          fd = accept_from(listener.get(), options.silence());
+          return static_cast<bool>(fd);
+        }));
+        const auto self = std::make_shared<Identity>(Identity{options.secret, options.communicator, 1, 2});
+        theirs.push_back(Handshake::listen(std::move(fd), [self](const Hello&) { return self; }));
+        ASSERT_TRUE(wait_until([&] { return theirs.back().advance() == Handshake::State::kProven; }));
+      };
+      options.communicator = "keeper";
+      auto keeper = TcpTransport::create(options);
+      {  // where sockets have lingered before, there is memory for another
+        options.communicator = "earlier";
+        RankZero earlier(options);
+        earlier.fill();
+        earlier.transport.reset();
+      }
+      take_dial();
+      theirs[0].answer(Verdict::kAccept, 9);
+      Link* const link = groups[0]->link(1);
+      ASSERT_TRUE(wait_until([&] { return link->poll_fd() >= 0; }));
+      const std::vector<std::byte> bytes(100'000);
+      while (link->write_some(bytes, {}) != 0) {
+      }
+      take_dial();
+      EXPECT_EQ(theirs[1].offer().stream, theirs[0].stream_name(false));
+      groups.clear();
+      keeper.reset();
+    }
+    EXPECT_EQ(tutti::test::open_descriptors(), before);
   }
 }
 
