@@ -80,6 +80,10 @@ class Communicator : public Group {
   // peers that it left. Later calls raise. The destructor does the same without waiting.
   virtual void shutdown() noexcept = 0;
 
+  // For an interpreter that is about to end, when nothing may be released any more that its calls hold: waits at most
+  // `patience` for the queued calls of all groups of this process, then ends those groups that have some left.
+  static void finish_all(std::chrono::milliseconds patience) noexcept;
+
   // A new communicator of the ranks that answer within `timeout`, after failures too; collective among survivors.
   // Ranks keep their order. `members` receives the old ranks of the new group.
   virtual std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,

@@ -101,8 +101,15 @@ def _options(dist_opts: Any, options: Any) -> Any:
     """Those of one group: what its maker gives, and what torch does."""
     module = load()
     options = options.__copy__() if isinstance(options, module.Options) else module.Options()
-    timeout = dist_opts.timeout
-    options._timeout = timeout if isinstance(timeout, timedelta) else timedelta(seconds=float(timeout))
+    timeout = dist_opts.timeout if isinstance(dist_opts.timeout, timedelta) else _timedelta(dist_opts.timeout)
+    if options._timeout not in (timeout, module.Options()._timeout):
+        warnings.warn(
+            f"the timeout of pg_options ({options._timeout}) has no effect, as in torch's own backends: the group's is "
+            f"that of init_process_group or new_group ({timeout})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    options._timeout = timeout
     options.group_name = str(dist_opts.group_id)
     options.global_ranks_in_group = list(dist_opts.global_ranks_in_group)
     return options
@@ -296,9 +303,12 @@ def _adopt(group: ProcessGroup, parent: ProcessGroup, store: dist.Store, global_
 
 
 def split_group(
-    ranks: list[list[int]], group: ProcessGroup | None = None, timeout: timedelta | None = None
+    ranks: list[list[int]], group: ProcessGroup | None = None, timeout: timedelta | float | None = None
 ) -> ProcessGroup | None:
     """Splits a group into one group for each list of (group) ranks; ``None`` on ranks that are in none of them.
+
+    ``timeout`` is a ``timedelta`` or seconds (default: the group's). ``ValueError`` for a list that is empty, a rank that
+    the group does not have, or one that is in two lists.
 
     ``torch.distributed.split_group`` refuses groups without an accelerator.
     """
@@ -307,14 +317,16 @@ def split_group(
     parent = dist.distributed_c10d._get_default_group() if group is None else group
     backend = get_communicator(parent)
     seen = [rank for part in ranks for rank in part]
-    if not ranks or len(set(seen)) != len(seen):
-        raise ValueError("split_group takes at least one list of ranks, each rank in at most one list")
+    if not ranks or not all(ranks) or len(set(seen)) != len(seen):
+        raise ValueError("split_group takes at least one list of ranks, none empty, each rank in at most one list")
+    if strangers := [rank for rank in seen if not 0 <= rank < backend.size()]:
+        raise ValueError(f"split_group: {strangers[0]} is not a rank of this group of {backend.size()}")
     own = next((sorted(part) for part in ranks if backend.rank() in part), None)
     if own is None:
         return None
     options = backend.options
     if timeout is not None:
-        options._timeout = timeout
+        options._timeout = _timedelta(timeout)
     parts = "-".join(map(str, own))
     name = f"{parent.group_name}:split:{parts}"
     parent_store = dist.distributed_c10d._world.pg_map[parent][1]

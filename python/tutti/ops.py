@@ -213,7 +213,9 @@ for _name, _function, _shape in (
 
 
 def _name_of(group: Any) -> str:
-    """The name of a process group; of the default one for ``None``."""
+    """The name of a process group, which may be given instead; of the default one for ``None``."""
+    if isinstance(group, str):
+        return str(group)
     from torch.distributed.distributed_c10d import _get_default_group
 
     return str((_get_default_group() if group is None else group).group_name)

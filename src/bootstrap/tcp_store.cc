@@ -46,6 +46,15 @@ void TcpStore::lost(const std::string& why) {
   throw_error(ErrorKind::kPeerLost, "the job's store (" + place() + ") is gone: " + why);
 }
 
+// An answer that comes later would be taken for another's: so the connection ends, and another can be made, by which
+// this rank tells the others.
+void TcpStore::throw_if_stopped() {
+  if (go_on_waiting()) return;
+  socket_.reset();
+  gave_up_ = true;
+  throw_error(ErrorKind::kAborted, "waiting for the job's store (" + place() + ") was interrupted");
+}
+
 // Until rank 0 is up: it may start last.
 void TcpStore::connect() {
   Deadline deadline = Deadline::after(options_.timeout);
@@ -121,7 +130,7 @@ void TcpStore::send(std::string_view payload, Deadline& deadline) {
         ErrorKind::kUnsupported,
         "the job's store of this process belongs to the parent, from which it was forked: make one in this process");
   }
-  if (!socket_ && std::exchange(starved_, false)) connect();  // memory may be there again: others are to hear of it
+  if (!socket_ && std::exchange(gave_up_, false)) connect();  // others are to hear of it
   if (!socket_) lost("an earlier operation failed");
   if (payload.size() > kMaxStoreFrame) {
     throw_error(ErrorKind::kInvalidArgument, "the store takes at most " + std::to_string(kMaxStoreFrame) +
@@ -136,6 +145,7 @@ void TcpStore::send(std::string_view payload, Deadline& deadline) {
     } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
       lost(std::strerror(errno));
     } else if (!wait_ready(socket_.get(), POLLOUT, deadline)) {
+      throw_if_stopped();
       lost("it takes no more bytes");
     }
   }
@@ -158,6 +168,7 @@ std::string TcpStore::receive(Deadline& deadline) {
     } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
       lost(std::strerror(errno));
     } else if (!wait_ready(socket_.get(), POLLIN, deadline)) {
+      throw_if_stopped();
       lost("it does not answer");
     }
   }
@@ -169,7 +180,7 @@ std::string TcpStore::ask(std::string_view payload, Deadline& deadline) {
     return receive(deadline);
   } catch (const std::bad_alloc&) {
     socket_.reset();  // as in lost()
-    starved_ = true;
+    gave_up_ = true;
     throw;
   }
 }

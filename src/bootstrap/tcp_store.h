@@ -53,6 +53,7 @@ class TcpStore final : public Store {
 
  private:
   void connect();
+  void throw_if_stopped();
   bool greet(Deadline& deadline, std::chrono::milliseconds patience, ConnectFailure& failure);
   void send(std::string_view payload, Deadline& deadline);
   std::string receive(Deadline& deadline);
@@ -62,7 +63,7 @@ class TcpStore final : public Store {
 
   TcpStoreOptions options_;
   const pid_t owner_;     // the connection is its
-  bool starved_ = false;  // it was given up for want of memory to read an answer
+  bool gave_up_ = false;  // the connection, for want of memory to read an answer, or by a handler of a signal
   std::unique_ptr<TcpStoreServer> server_;
   UniqueFd socket_;
   FrameBuffer in_;

@@ -8,6 +8,7 @@
 #include "base/registry.h"
 #include "base/thread.h"
 #include "communicator/call_check.h"
+#include "communicator/running_here.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -15,7 +16,6 @@ namespace {
 
 // What a queue's thread is at, for callbacks on it.
 thread_local const void* queue_here = nullptr;
-thread_local bool call_runs_here = false;
 
 // Sleeps until `holds`, the deadline, or the time to look for signals; whether it holds.
 template <class Holds>
@@ -97,17 +97,17 @@ void WorkState::run_callbacks() noexcept {
 class CallQueue::QueuedCall final : public WorkState {
  public:
   QueuedCall(State* queue, const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive)
-      : queue_(queue), call_(call), timeout_(timeout), keep_alive_(std::move(keep_alive)) {}
+      : queue_(queue), runner_(&queue->runner), call_(call), timeout_(timeout), keep_alive_(std::move(keep_alive)) {}
 
-  // On the queue's own thread, whose loop keeps the queue alive, nobody else would run it.
+  // On the queue's own thread, whose loop keeps the queue alive, nobody else would run it. In the midst of a collective
+  // nobody can, on whatever thread: it would wait for the one that waits here.
   void wait(std::chrono::milliseconds timeout) override {
+    if (!done() && RunningHere::is_in(RunningHere::innermost(), runner_)) {
+      throw_error(ErrorKind::kUnsupported,
+                  "wait: called by a callback of a message, or a handler of a signal, in the course of a collective of "
+                  "this group, behind which the call waited for stands: wait for it elsewhere");
+    }
     if (!done() && queue_here == queue_) {
-      if (call_runs_here) {
-        throw_error(
-            ErrorKind::kUnsupported,
-            "wait: called by a callback of a message in the course of a collective, on the thread that would run "
-            "the call waited for: wait for it elsewhere");
-      }
       while (!done() && run_next(*queue_)) {
       }
     }
@@ -117,12 +117,10 @@ class CallQueue::QueuedCall final : public WorkState {
   void run(CallRunner& runner, std::atomic<std::int64_t>& unfinished) noexcept {
     std::exception_ptr error;
     try {
-      call_runs_here = true;
       runner.run_queued(call_, timeout_);
     } catch (...) {
       error = std::current_exception();
     }
-    call_runs_here = false;
     keep_alive_.reset();
     // release: pairs with the acquire in empty(). Before settle(), so that who has waited finds the queue empty.
     unfinished.fetch_sub(1, std::memory_order_release);
@@ -132,6 +130,7 @@ class CallQueue::QueuedCall final : public WorkState {
 
  private:
   State* const queue_;
+  const CallRunner* const runner_;  // an address: the work may outlive it
   Call call_;
   std::chrono::milliseconds timeout_;
   std::shared_ptr<void> keep_alive_;
@@ -180,6 +179,12 @@ bool CallQueue::run_next(State& state) noexcept {
 bool CallQueue::on_own_thread() const noexcept { return queue_here == state_.get(); }
 
 bool CallQueue::drain(std::chrono::milliseconds timeout) {
+  if (RunningHere::is_in(RunningHere::innermost(), &state_->runner)) return empty();  // nothing else can run meanwhile
+  if (on_own_thread()) {
+    while (run_next(*state_)) {
+    }
+    return empty();
+  }
   Deadline deadline = Deadline::after(timeout);
   std::unique_lock lock(state_->mutex);
   while (!wait_slice(state_->changed, lock, deadline, [this] { return empty(); })) {

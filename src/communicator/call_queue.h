@@ -66,7 +66,8 @@ class CallQueue {
   // No call is pushed and unfinished. acquire: whoever sees it sees everything that the queue's calls have written.
   bool empty() const noexcept { return state_->unfinished.load(std::memory_order_acquire) == 0; }
 
-  // Waits until all calls have finished, at most `timeout`, and no longer than the handlers of signals let it.
+  // Waits until all calls have finished, at most `timeout`, and no longer than the handlers of signals let it. On the
+  // queue's own thread it runs them, and in the midst of a collective it does not wait.
   bool drain(std::chrono::milliseconds timeout);
 
   // Whether the caller is a callback on the queue's own thread. It must not wait for what this thread is to run; so its

@@ -12,36 +12,12 @@
 #include "communicator/call_check.h"
 #include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/running_here.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/kernels.h"
 
 namespace tutti {
 namespace {
-
-// The collectives that this thread is in, innermost first: one may drive messages, whose callback may make another.
-struct RunningHere {
-  // `innermost`: this thread's; a call looks it up once, which costs a call in a shared library.
-  RunningHere(const RunningHere*& innermost, const CommunicatorImpl* c) noexcept
-      : communicator(c), outer(innermost), place(&innermost) {
-    innermost = this;
-  }
-  ~RunningHere() { *place = outer; }
-  RunningHere(const RunningHere&) = delete;
-  RunningHere& operator=(const RunningHere&) = delete;
-
-  static const RunningHere*& innermost() noexcept {
-    static thread_local const RunningHere* at = nullptr;
-    return at;
-  }
-  static bool is_in(const RunningHere* at, const CommunicatorImpl* communicator) noexcept {
-    while (at != nullptr && at->communicator != communicator) at = at->outer;
-    return at != nullptr;
-  }
-
-  const CommunicatorImpl* const communicator;
-  const RunningHere* const outer;
-  const RunningHere** const place;
-};
 
 // How many of the blocks in tutti/call.h a rank has on either side.
 int input_blocks(Collective c, int ranks) noexcept { return traits_of(c).input_blocks ? ranks : 1; }
@@ -105,17 +81,26 @@ void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) 
 // One that is refused before it has a number would leave that to the call queued behind it, while the peers make this
 // one: so the group ends.
 void CommunicatorImpl::run_queued(const Call& call, std::chrono::milliseconds timeout) {
-  const auto end = [&](const std::exception& why) {
+  const auto refused = [this, before = sequence()] {
+    // relaxed: this thread has set it, if this call did; if another did, the error is either's.
+    return sequence() == before && !failed_.load(std::memory_order_relaxed);
+  };
+  const auto starve = [&](const std::exception& why) {
     const std::lock_guard lock(run_mutex_);
     throw Error(starved_by(make_record(call, nullptr), rank_, why));
   };
   try {
     run_locked(call, timeout);
   } catch (const std::bad_alloc& why) {
-    end(why);
+    if (!refused()) throw;
+    starve(why);
   } catch (const Error& why) {
-    // relaxed: this thread has set it, if this call did; if another did, the error is either's.
-    if (why.kind() == ErrorKind::kExhausted && !failed_.load(std::memory_order_relaxed)) end(why);
+    if (!refused()) throw;
+    if (why.kind() == ErrorKind::kExhausted) starve(why);
+    abort_because("a call in its queue was refused, with others behind it or to come: " + std::string(why.what()));
+    throw;
+  } catch (const std::exception& why) {  // of a function that chooses algorithms
+    if (refused()) abort_because("a call in its queue was refused: " + std::string(why.what()));
     throw;
   }
 }
@@ -278,8 +263,8 @@ Outcome CommunicatorImpl::dispatch(const Call& call, Dispatch& how) noexcept {
   }
   how.ran = algorithm;
   const Outcome outcome = algorithm->run(call, context_);
-  HostChannel* host = topology_.host.get();
-  if (!outcome.ok() || host == nullptr || algorithm->announces()) return outcome;
+  const HostChannel* host = topology_.host.get();
+  if (!outcome.ok() || host == nullptr) return outcome;
   const Outcome life = host->check_given_up();
   return context_.hosts != nullptr ? of_group(context_, life) : life;
 }

@@ -75,6 +75,7 @@ class CommunicatorImpl final : public Communicator,
   void abort(const std::string& reason) noexcept override { abort_because(reason); }
   void abort_because(std::string_view reason) noexcept;
   void shutdown() noexcept override;
+  void finish(Deadline& patience) noexcept;
   std::optional<Error> failure() const override;
   std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
                                        std::vector<int>* members) override;
@@ -94,6 +95,7 @@ class CommunicatorImpl final : public Communicator,
 
   // For what else goes between the ranks (group_bootstrap.h).
   MessagePort& port() const noexcept override { return *port_; }
+  std::weak_ptr<void> alive() noexcept override { return weak_from_this(); }
   void throw_if_unusable() const;
 
  private:
@@ -150,6 +152,7 @@ class CommunicatorImpl final : public Communicator,
   // Fails the group for want of what a call needs.
   Error starved_by(const CallRecord& record, int peer, const std::exception& why) noexcept;
   void message_loop() noexcept;
+  void throw_if_gone(int peer, const CallRecord& record, std::chrono::milliseconds timeout);
   // MessageOwner
   std::exception_ptr message_failed(Outcome outcome, const MessageOp& op,
                                     std::chrono::milliseconds timeout) noexcept override;

@@ -17,9 +17,12 @@ std::string timeout_text(int peer, const FailureContext& c) {
     text += ": " + name_ranks(c.missing) + (c.missing.size() == 1 ? " has" : " have") + " not arrived in this call";
   } else if (peer >= 0) {
     text += " waiting for " + who(peer, c.peer_pid);
+  } else if (c.mine.call == kCallRecv) {
+    text += " waiting for a message of any rank";
   }
   if (!c.detail.empty()) text += " (" + c.detail + ")";
-  return text + ". It may be stuck, stopped, slow or past this call; a longer timeout is set when the group is made";
+  return text + (c.missing.empty() && peer < 0 ? ". A rank" : ". It") +
+         " may be stuck, stopped, slow or past this call; a longer timeout is set when the group is made";
 }
 
 // What a peer said of its own failure: no pids, the call is its own.

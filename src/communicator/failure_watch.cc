@@ -49,7 +49,12 @@ void FailureWatch::remove(std::uint64_t number) noexcept {
 
 void FailureWatch::run() noexcept {
   std::unique_lock lock(mutex_);
-  while (!stop_.wait_for(lock, kPeriod, [this] { return stopping_; })) look_at_all();
+  while (!stop_.wait_for(lock, kPeriod, [this] { return stopping_; })) {
+    try {
+      look_at_all();
+    } catch (const std::bad_alloc&) {  // for what is to be said: the next look finds it again
+    }
+  }
 }
 
 // Under mutex_.

@@ -62,6 +62,34 @@ struct End {
   }
 };
 
+// The groups of this process, for finish_all().
+class Living {
+ public:
+  static Living& instance() {
+    static Living& living = *new Living;  // never destroyed: groups may outlive what is static
+    return living;
+  }
+  void add(const std::shared_ptr<CommunicatorImpl>& group) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const auto& known) { return known.expired(); });
+    groups_.push_back(group);
+  }
+  std::vector<std::shared_ptr<CommunicatorImpl>> all() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<CommunicatorImpl>> all;
+    for (const auto& known : groups_) {
+      if (auto group = known.lock()) all.push_back(std::move(group));
+    }
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;  // a leaf
+  std::vector<std::weak_ptr<CommunicatorImpl>> groups_;
+};
+
+constexpr std::chrono::milliseconds kEndsSoon{2'000};
+
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
@@ -74,12 +102,26 @@ std::shared_ptr<Communicator> Communicator::create(Store& store, const std::stri
     const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
     Topology topology = form_topology(store, id, rank, size, options, plans, tuning);
     agree_on_tuning(tuning, topology, rank, options);
-    return {new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{}};
+    std::shared_ptr<CommunicatorImpl> made(
+        new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{});
+    Living::instance().add(made);
+    return made;
   };
   const auto want = [&] {
     return "rank " + std::to_string(rank) + " has no memory to form group '" + options.name + "'";
   };
   return telling(store, id, rank, [&] { return naming_want(form, want); });
+}
+
+void Communicator::finish_all(std::chrono::milliseconds patience) noexcept {
+  if (forked_child()) return;
+  Deadline deadline = Deadline::after(patience);
+  std::vector<std::shared_ptr<CommunicatorImpl>> groups;
+  try {
+    groups = Living::instance().all();
+  } catch (const std::bad_alloc&) {  // then they end with the process
+  }
+  for (const auto& group : groups) group->finish(deadline);
 }
 
 CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
@@ -152,6 +194,16 @@ void CommunicatorImpl::shutdown() noexcept {
     failed_.store(true, std::memory_order_release);
   }
   if (topology_.host) topology_.host->leave();
+}
+
+void CommunicatorImpl::finish(Deadline& patience) noexcept {
+  if (queue_.empty()) return;
+  const auto left = [&] {
+    return std::chrono::milliseconds(std::max<std::int64_t>(0, patience.remaining_ns() / 1'000'000));
+  };
+  if (queue_.drain(left())) return;
+  abort_because("the program ended with calls under way");
+  queue_.drain(kEndsSoon);  // they find the abort at once
 }
 
 void CommunicatorImpl::abort_because(std::string_view reason) noexcept {

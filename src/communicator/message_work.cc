@@ -8,10 +8,16 @@
 #include "tutti/error.h"
 
 namespace tutti {
+namespace {
+
+constexpr std::int64_t kSliceNs = 500'000'000;
+
+}  // namespace
 
 MessageWork::MessageWork(MessageOwner& owner, std::uint64_t entry, std::chrono::milliseconds timeout,
                          std::shared_ptr<void> keep_alive)
     : owner_(owner),
+      group_(owner.alive()),
       deadline_(Deadline::after(timeout)),
       start_ns_(now_ns()),
       entry_(entry),
@@ -41,20 +47,25 @@ void MessageWork::run_afterwards() noexcept {
 void MessageWork::wait(std::chrono::milliseconds timeout) {
   check_call_timeout("wait", timeout);
   const auto self = shared_from_this();
-  while (!op_.done()) {
+  Deadline limit = Deadline::after(timeout);
+  for (bool goes_on = false; !op_.done(); goes_on = true) {
     throw_if_forked();
-    std::chrono::milliseconds left;
+    // For a slice: a group whose last reference is dropped meanwhile ends then, perhaps on this thread, and with it the
+    // operation.
+    const std::shared_ptr<void> group = group_.lock();
+    if (group == nullptr) break;
+    std::int64_t left_ns = std::min(limit.remaining_ns(), kSliceNs);
     {
       const std::lock_guard lock(deadline_mutex_);
-      left = std::chrono::milliseconds(std::max<std::int64_t>(1, deadline_.remaining_ns() / 1'000'000));
+      left_ns = std::min(left_ns, deadline_.remaining_ns());
     }
     // Waiting drives the port, which is faster than being told by the message thread.
-    Deadline deadline = Deadline::after(std::min(timeout, left));
-    owner_.port().wait(op_, deadline);
+    Deadline slice = Deadline::after(std::chrono::milliseconds(std::max<std::int64_t>(1, left_ns / 1'000'000)));
+    owner_.port().wait(op_, slice, goes_on);
     if (op_.done()) break;
     throw_if_forked();  // by a handler of a signal
     expire_if_late();
-    if (timeout < left && !op_.done()) throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
+    if (!op_.done() && limit.expired()) throw_error(ErrorKind::kTimeout, describe_wait_timeout(timeout));
   }
   Afterwards::run_here();  // a callback on this thread that waits may wait for what a callback of this message does
   // The port marks the operation done just before complete() runs, perhaps on another thread.

@@ -20,6 +20,8 @@ class MessageOwner {
  public:
   virtual ~MessageOwner() = default;
   virtual MessagePort& port() const noexcept = 0;
+  // To be locked by whoever waits at the port; null once the owner's end has begun.
+  virtual std::weak_ptr<void> alive() noexcept = 0;
   // Poisons the communicator and gives the Error that says why.
   virtual std::exception_ptr message_failed(Outcome outcome, const MessageOp& op,
                                             std::chrono::milliseconds timeout) noexcept = 0;
@@ -48,6 +50,7 @@ class MessageWork final : public WorkState, public std::enable_shared_from_this<
   void run_afterwards() noexcept override;
 
   MessageOwner& owner_;
+  const std::weak_ptr<void> group_;  // the owner's
   MessageOp op_;
   std::mutex deadline_mutex_;  // guards deadline_: several threads may wait; a leaf
   Deadline deadline_;

@@ -42,6 +42,11 @@ void CommunicatorImpl::monitored_barrier(std::chrono::milliseconds timeout, bool
     const Outcome outcome = port_->wait(op, deadline);
     throw_if_forked();  // by a handler of a signal, in the course of the wait: the barrier is the parent's
     if (!outcome.ok()) port_->cancel(op);
+    throw_if_unusable();
+    // Not who is late: who has died, left or failed, whoever is waited for.
+    if (!outcome.ok() && outcome.status != Status::kTimeout) {
+      std::rethrow_exception(message_failed(outcome, op, limit));
+    }
     return outcome;
   };
   Deadline deadline = Deadline::after(limit);

@@ -32,6 +32,7 @@ int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, Data
   });
   const std::size_t bytes = count * size_of(dtype);
   const CallRecord record = record_of_message(is_send, count, dtype, tag);
+  if (is_send) throw_if_gone(peer, record, effective(timeout));
   Deadline deadline = Deadline::after(effective(timeout));
   const std::uint64_t entry = recorder_.add(record, peer, FlightRecorder::State::kStarted, deadline.timeout().count());
   // relaxed: any count will do for sampling.
@@ -51,6 +52,17 @@ int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, Data
   }
   message_done(op, entry, timed ? now_ns() - start : -1);
   return op.source;
+}
+
+// Of a send, before it begins: what is small is done once the ring or the link has taken it, though nobody will ever
+// read it. A receive may still find what has been sent.
+void CommunicatorImpl::throw_if_gone(int peer, const CallRecord& record, std::chrono::milliseconds timeout) {
+  const Outcome hopeless = topology_.waker != nullptr ? topology_.waker->check(peer) : kOkOutcome;
+  if (hopeless.ok()) return;
+  MessageOp op;
+  op.peer = peer;
+  op.record = record;
+  std::rethrow_exception(message_failed(hopeless, op, timeout));
 }
 
 std::exception_ptr CommunicatorImpl::message_failed(Outcome outcome, const MessageOp& op,
@@ -99,6 +111,7 @@ WorkPtr CommunicatorImpl::start(bool is_send, void* data, std::size_t count, Dat
     check_message(data, count, peer, tag, !is_send);
     check_call_timeout(is_send ? "send" : "recv", timeout);
     throw_if_unusable();
+    if (is_send) throw_if_gone(peer, record, limit);
     entry = recorder_.add(record, peer, FlightRecorder::State::kStarted, limit.count());
     try {
       auto made = std::make_shared<MessageWork>(static_cast<MessageOwner&>(*this), entry, limit, std::move(keep_alive));

@@ -30,6 +30,7 @@
 #include "python/tuning_bindings.h"
 #include "tools/explain.h"
 #include "tools/probes.h"
+#include "tutti/communicator.h"
 #include "tutti/config.h"
 #include "tutti/cuda_report.h"
 #include "tutti/error.h"
@@ -162,6 +163,12 @@ void bind_probes(nb::module_& m) {
 NB_MODULE(_core, m) {
   // A forked child ends without what the parent's other threads held: that is no leak to tell the user of.
   ::pthread_atfork(nullptr, nullptr, [] { nb::set_leak_warnings(false); });
+  // While its threads may still run Python: a call that ends later would have the end of a tensor or an array wait for
+  // an interpreter that is gone, which ends the process.
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] {
+    const nb::gil_scoped_release released;
+    Communicator::finish_all(std::chrono::seconds(2));
+  }));
   m.doc() = "The core of Tutti without torch: settings, checks of the machine, explanations.";
   nb::register_exception_translator(&translate);
   bind_values(m);

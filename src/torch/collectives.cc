@@ -23,8 +23,27 @@ void build_all_reduce(Prepared& prepared, const at::Tensor& tensor, const Reduct
 // Which of the coalesced tensors are reduced together: the small ones of one dtype, in order of appearance.
 using Plan = std::vector<std::vector<at::Tensor>>;
 
+// Whether some share memory, a tensor that is given twice among them.
+bool any_overlap(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::pair<const std::byte*, const std::byte*>> extents;
+  extents.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage() || tensor.numel() == 0) continue;
+    const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * tensor.itemsize(); };
+    const auto* const begin = static_cast<const std::byte*>(tensor.storage().data()) + bytes(tensor.storage_offset());
+    extents.emplace_back(begin, begin + bytes(extent_of(tensor)));
+  }
+  std::ranges::sort(extents);
+  return std::ranges::adjacent_find(extents, [](const auto& a, const auto& b) { return b.first < a.second; }) !=
+         extents.end();
+}
+
 Plan plan_coalesced(const std::vector<at::Tensor>& tensors) {
   Plan plan;
+  if (any_overlap(tensors)) {  // then one after the other, as they were given
+    for (const at::Tensor& tensor : tensors) plan.push_back({tensor});
+    return plan;
+  }
   std::vector<std::pair<at::ScalarType, std::size_t>> flat;  // dtype -> index in the plan
   for (const auto& tensor : tensors) {
     require_dense(tensor, "all_reduce_coalesced");

@@ -98,7 +98,6 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupTutti::getBackendOptions(
 }
 
 void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
-  if (timeout.count() <= 0) refuse("the timeout must be positive");
   communicator_->set_timeout(timeout);
   devices().set_timeout(timeout);
 }

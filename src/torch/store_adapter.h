@@ -29,6 +29,7 @@ class StoreAdapter final : public Store {
   template <typename Operation>
   auto waiting(const std::string& what, const std::vector<std::string>& keys, std::chrono::milliseconds timeout,
                Operation operation);
+  bool is_there(const std::vector<std::string>& keys);
   void await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Store> store_;

@@ -28,12 +28,20 @@ bool usable_in_place(const at::Tensor& tensor) {
 // data_ptr() of a tensor with no elements may be null or refuse; nobody reads it.
 void* memory_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.data_ptr(); }
 
+}  // namespace
+
+std::int64_t extent_of(const at::Tensor& tensor) {
+  std::int64_t elements = tensor.numel() == 0 ? 0 : 1;
+  for (std::int64_t i = 0; elements != 0 && i < tensor.dim(); ++i) elements += (tensor.size(i) - 1) * tensor.stride(i);
+  return elements;
+}
+
+namespace {
+
 // A storage that was made smaller leaves its tensors as they were, over memory that is no longer theirs.
 void require_memory(const at::Tensor& tensor, const char* call) {
   if (!tensor.has_storage() || tensor.numel() == 0) return;
-  std::int64_t elements = tensor.storage_offset() + 1;
-  for (std::int64_t i = 0; i < tensor.dim(); ++i) elements += (tensor.size(i) - 1) * tensor.stride(i);
-  const std::size_t needed = static_cast<std::size_t>(elements) * tensor.itemsize();
+  const std::size_t needed = static_cast<std::size_t>(tensor.storage_offset() + extent_of(tensor)) * tensor.itemsize();
   const std::size_t held = tensor.storage().nbytes();
   if (needed <= held) return;
   refuse(std::string(call) + ": the tensor needs " + std::to_string(needed) + " bytes, its storage has " +

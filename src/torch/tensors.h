@@ -17,6 +17,9 @@
 
 namespace tutti::face {
 
+// Elements from the first to behind the last in memory, whatever the strides leave out.
+std::int64_t extent_of(const at::Tensor& tensor);
+
 // kByte for what Tutti only moves (quantised, sub-byte and shell types).
 DataType to_dtype(at::ScalarType type) noexcept;
 

@@ -171,6 +171,21 @@ def test_receive_from_any_source(world: World) -> None:
     assert world(4).call(any_source)[0] == [1, 2, 3]
 
 
+def coalesce_one_thrice(ctx: Context, elements: int) -> float:
+    """One after the other, as they were given, whatever the size."""
+    tensor = torch.ones(elements)
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for _ in range(3):
+            dist.all_reduce(tensor)
+    manager.wait()
+    return float(tensor[-1])
+
+
+@pytest.mark.parametrize("elements", [2, 100_000])
+def test_a_tensor_is_coalesced_with_itself(world: World, elements: int) -> None:
+    assert world(2).call(coalesce_one_thrice, elements) == [8.0, 8.0]
+
+
 def coalesce(ctx: Context) -> list[bool]:
     """The coalescing manager and batches of messages."""
     reduced = [torch.full((n,), float(n)) for n in (1, 10, 20_000, 0, 300_000)]

@@ -95,7 +95,10 @@ def test_groups_of_several_threads(world: World) -> None:
 def split_world(ctx: Context) -> list[Any]:
     import tutti
 
-    part = tutti.split_group([[0, 2], [1]])
+    for wrong in ([[0], [7]], [[]], [[0], [0]]):
+        with pytest.raises(ValueError, match="split_group"):
+            tutti.split_group(wrong)
+    part = tutti.split_group([[0, 2], [1]], timeout=20)
     answer: list[Any] = []
     if part is not None:
         tensor = torch.full((5,), float(ctx.rank))

@@ -12,33 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "communicator/callback_parts.h"
 #include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 #include "support/no_threads.h"
 
 namespace tutti::test {
 namespace {
-
-constexpr auto kBound = std::chrono::seconds(60);
-
-// A call that holds it does not complete before it is opened: callbacks can be attached in time.
-class Gate {
- public:
-  std::shared_ptr<void> hold() {
-    return {this, [opened = opened_](void*) { opened.wait(); }};
-  }
-  void open() { open_.set_value(); }
-
- private:
-  std::promise<void> open_;
-  std::shared_future<void> opened_ = open_.get_future().share();
-};
-
-template <typename T>
-T within_bound(std::future<T> future) {
-  if (future.wait_for(kBound) != std::future_status::ready) throw std::runtime_error("it hangs");
-  return future.get();
-}
 
 TEST(Callbacks, MayMakeCollectivesWhileOthersAreQueued) {
   run_ranks({}, [](Communicator& c) {
@@ -168,138 +148,114 @@ TEST(Callbacks, OfAMessageMayWaitForOneThatEndsWithIt) {
   }
 }
 
-// Two messages of rank 1, on another host. The thread of messages is held in the callback of the first until release();
-// so the second ends on rank 0 on the thread that is in a collective there, where `in_callback` runs.
-class HeldMessages {
- public:
-  struct Signals {
-    std::promise<void> awaited, held, sent;
-  };
-
-  HeldMessages(Communicator& c, Signals& signals, std::function<void()> in_callback)
-      : first_(c.irecv(&got_[0], 1, DataType::kInt32, 1, 1)) {
-    // What a callback uses it holds: a work is done before its callback has returned.
-    first_->on_done([released = released_, &signals](Work&) {
-      signals.held.set_value();
-      released.wait();
+// What waits for the queue to be empty, on the thread that would empty it.
+TEST(Callbacks, MayChangeTheAlgorithmsWhileOthersAreQueued) {
+  run_ranks({}, [](Communicator& c) {
+    std::vector<float> x(4, 1), y(4, 2);
+    Gate gate;
+    const WorkPtr one = c.submit(all_reduce(x), {}, gate.hold());
+    std::promise<std::pair<Error, bool>> over;
+    std::promise<WorkPtr> behind;
+    one->on_done([&, two = behind.get_future().share()](Work&) {
+      const Error error = error_of([&] { c.set_algorithms({}); });
+      over.set_value({error, two.get()->done()});
     });
-    second_ = c.irecv(&got_[1], 1, DataType::kInt32, 1, 2);
-    second_->on_done([called = called_, act = std::move(in_callback)](Work&) {
-      act();
-      called->set_value(std::this_thread::get_id());
-    });
-    signals.awaited.set_value();
-    within_bound(signals.sent.get_future());
-  }
-  ~HeldMessages() { release(); }
-
-  // What rank 1 does.
-  static void send(Communicator& c, Signals& signals) {
-    const int x = 1;
-    within_bound(signals.awaited.get_future());
-    c.send(&x, 1, DataType::kInt32, 0, 1);
-    within_bound(signals.held.get_future());
-    c.send(&x, 1, DataType::kInt32, 0, 2);
-    signals.sent.set_value();
-  }
-  std::thread::id thread_of_callback() { return within_bound(called_->get_future()); }
-  void release() {
-    if (std::exchange(holds_, false)) release_.set_value();
-    first_->wait();
-    second_->wait();
-  }
-
- private:
-  std::array<int, 2> got_{};
-  bool holds_ = true;
-  std::promise<void> release_;
-  std::shared_future<void> released_ = release_.get_future().share();
-  const std::shared_ptr<std::promise<std::thread::id>> called_ = std::make_shared<std::promise<std::thread::id>>();
-  WorkPtr first_, second_;
-};
-
-World two_hosts() {
-  World world;
-  world.host_of = [](int rank) { return "host " + std::to_string(rank); };
-  return world;
-}
-
-// On the thread of the program, in a collective that has met the message on its way: another one would wait for it.
-TEST(Callbacks, OfAMessageMayNotMakeACollectiveWithinOne) {
-  HeldMessages::Signals signals;
-  run_ranks(two_hosts(), [&](Communicator& c) {
-    std::vector<float> outer(4, 1), inner(4, 2), later(4, 3);
-    std::optional<HeldMessages> messages;
-    std::vector<Error> errors;
-    WorkPtr queued;
-    if (c.rank() == 0) {
-      messages.emplace(c, signals, [&] {
-        errors.push_back(error_of([&] { c.run(all_reduce(inner)); }));
-        errors.push_back(error_of([&] { c.set_algorithms({}); }));
-        queued = c.submit(all_reduce(inner));  // as the text says
-      });
-    } else {
-      HeldMessages::send(c, signals);
-    }
-    c.run(all_reduce(outer));
-    if (c.rank() == 0) {
-      EXPECT_EQ(messages->thread_of_callback(), std::this_thread::get_id());
-      ASSERT_EQ(errors.size(), 2U);
-      for (const Error& error : errors) {
-        EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
-        EXPECT_NE(std::string(error.what()).find("in the course of another collective of this group"),
-                  std::string::npos)
-            << error.what();
-      }
-      messages->release();
-    } else {
-      queued = c.submit(all_reduce(inner));
-    }
-    queued->wait();
-    c.run(all_reduce(later));
-    EXPECT_EQ(outer.front(), 2);
-    EXPECT_EQ(inner.front(), 4);
-    EXPECT_EQ(later.front(), 6);
+    behind.set_value(c.submit(all_reduce(y)));
+    gate.open();
+    const auto [error, done] = within_bound(over.get_future());
+    EXPECT_STREQ(error.what(), "");
+    EXPECT_TRUE(done);
+    EXPECT_EQ(y.front(), 4);
   });
 }
 
-// On the queue's own thread, which would run the call that is waited for.
-TEST(Callbacks, OfAMessageMayNotAwaitAQueuedCallOnTheQueuesThread) {
-  HeldMessages::Signals signals;
-  run_ranks(two_hosts(), [&](Communicator& c) {
-    std::vector<float> outer(4, 1), next(4, 2), later(4, 3);
-    std::optional<HeldMessages> messages;
-    std::optional<Error> waited, made;
-    WorkPtr second;
-    if (c.rank() == 0) {
-      messages.emplace(c, signals, [&] {
-        second = c.submit(all_reduce(next));
-        waited = error_of([&] { second->wait(); });
-        made = error_of([&] { c.run(all_reduce(later)); });
-      });
-    } else {
-      HeldMessages::send(c, signals);
-    }
-    const WorkPtr first = c.submit(all_reduce(outer));
-    if (c.rank() == 0) {
-      EXPECT_NE(messages->thread_of_callback(), std::this_thread::get_id());
-      for (const auto& error : {waited, made}) {
-        ASSERT_TRUE(error);
-        EXPECT_EQ(error->kind(), ErrorKind::kUnsupported) << error->what();
-      }
-      EXPECT_NE(std::string(waited->what()).find("on the thread that would run the call waited for"), std::string::npos)
-          << waited->what();
-      messages->release();
-    } else {
-      second = c.submit(all_reduce(next));
-    }
-    first->wait();
-    second->wait();
-    c.run(all_reduce(later));
-    EXPECT_EQ(outer.front(), 2);
-    EXPECT_EQ(next.front(), 4);
-    EXPECT_EQ(later.front(), 6);
+TEST(Callbacks, MayShutTheGroupDownWhileOthersAreQueued) {
+  run_ranks({}, [](Communicator& c) {
+    std::vector<float> x(4, 1), y(4, 2);
+    Gate gate;
+    const WorkPtr one = c.submit(all_reduce(x), {}, gate.hold());
+    std::promise<void> over;
+    one->on_done([&](Work&) {
+      c.shutdown();
+      over.set_value();
+    });
+    const WorkPtr two = c.submit(all_reduce(y));
+    gate.open();
+    within_bound(over.get_future());
+    EXPECT_STREQ(error_of([&] { two->wait(); }).what(), "");
+    EXPECT_EQ(y.front(), 4);
   });
+}
+
+// Another thread drops it while one waits for a message, in whichever place.
+TEST(Groups, EndWhileAThreadWaitsForAMessage) {
+  for (int i = 0; i < 30; ++i) {
+    MemoryStore store;
+    CommunicatorOptions options;
+    options.timeout = kBound;
+    options.config.log_level = "error";
+    std::promise<void> over;
+    std::thread other([&] {
+      const auto c = Communicator::create(store, "end", 1, 2, options);
+      over.get_future().wait();
+    });
+    auto c = Communicator::create(store, "end", 0, 2, options);
+    int got = 0;
+    const WorkPtr work = c->irecv(&got, 1, DataType::kInt32, 1, 1);
+    std::thread ender([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(i % 6));
+      c.reset();
+    });
+    const Error error = error_of([&] { work->wait(); });
+    EXPECT_EQ(error.kind(), ErrorKind::kAborted) << error.what();
+    ender.join();
+    over.set_value();
+    other.join();
+  }
+}
+
+// A callback drops it on a thread that waits for another message, because the one that runs callbacks is busy.
+TEST(Groups, EndByACallbackOnAThreadThatWaitsForAMessage) {
+  MemoryStore store;
+  CommunicatorOptions options;
+  options.timeout = kBound;
+  options.config.log_level = "error";
+  std::promise<void> awaited, held, leave, over;
+  const auto ended = over.get_future().share();
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < 3; ++rank) {
+    others.emplace_back([&, rank] {
+      const auto c = Communicator::create(store, "end", rank, 3, options);
+      if (rank == 2) return ended.wait();
+      const int x = 1;
+      awaited.get_future().wait();
+      c->send(&x, 1, DataType::kInt32, 0, 1);
+      leave.get_future().wait();
+    });
+  }
+  auto c = Communicator::create(store, "end", 0, 3, options);
+  std::array<int, 3> got{};
+  std::promise<void> release;
+  const WorkPtr first = c->irecv(&got[0], 1, DataType::kInt32, 1, 1);
+  first->on_done([&held, released = release.get_future().share()](Work&) {
+    held.set_value();
+    released.wait();
+  });
+  awaited.set_value();
+  within_bound(held.get_future());
+  const WorkPtr one = c->irecv(&got[1], 1, DataType::kInt32, 1, 2);
+  const WorkPtr two = c->irecv(&got[2], 1, DataType::kInt32, 2, 3);
+  std::thread::id dropper;
+  one->on_done([&, last = std::make_shared<std::shared_ptr<Communicator>>(std::move(c))](Work&) {
+    dropper = std::this_thread::get_id();
+    release.set_value();
+    last->reset();
+  });
+  leave.set_value();
+  EXPECT_STRNE(error_of([&] { two->wait(); }).what(), "");
+  EXPECT_EQ(dropper, std::this_thread::get_id());
+  over.set_value();
+  for (std::thread& other : others) other.join();
 }
 
 TEST(Callbacks, CallsWithoutAThreadFailAndLeaveTheGroupUsable) {

@@ -258,6 +258,73 @@ TEST(Failure, MonitoredBarrierNamesWhoIsMissingAndLeavesTheGroupUsable) {
   });
 }
 
+// However small: its part was there before it gave up.
+TEST(Failure, ACallThatAPeerHasGivenUpIsNotCompleted) {
+  for (const bool barrier : {true, false}) {
+    World world;
+    world.timeout = milliseconds(300);
+    std::promise<void> given_up, ended;
+    run_ranks(world, [&](Communicator& c) {
+      std::vector<float> x(4, 1);
+      const Call call = barrier ? Call{} : all_reduce(x);
+      if (c.rank() == 0) given_up.get_future().wait();
+      const Error error = error_of([&] { c.run(call); });
+      EXPECT_EQ(error.kind(), c.rank() == 0 ? ErrorKind::kPeerLost : ErrorKind::kTimeout) << error.what();
+      if (c.rank() == 1) {
+        given_up.set_value();
+        ended.get_future().wait();
+        return;
+      }
+      const Error send = error_of([&] { c.send(x.data(), 1, DataType::kFloat32, 1, 1); });
+      EXPECT_EQ(send.kind(), ErrorKind::kPeerLost) << send.what();
+      ended.set_value();
+    });
+  }
+}
+
+// What is small would be taken by the ring.
+TEST(Failure, ASendToARankThatHasFailedOrLeftRaises) {
+  for (const bool leaves : {true, false}) {
+    World world;
+    std::promise<void> gone, ended;
+    run_ranks(world, [&](Communicator& c) {
+      if (c.rank() == 1) {
+        leaves ? c.shutdown() : c.abort("on purpose");
+        gone.set_value();
+        ended.get_future().wait();
+        return;
+      }
+      gone.get_future().wait();
+      const int x = 1;
+      const Error error = error_of([&] { c.send(&x, 1, DataType::kInt32, 1, 1); });
+      EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+      EXPECT_STRNE(error_of([&] { c.isend(&x, 1, DataType::kInt32, 1, 1); }).what(), "");
+      ended.set_value();
+    });
+  }
+}
+
+// Not who is well, and waits likewise.
+TEST(Failure, AMonitoredBarrierNamesWhoHasFailed) {
+  for (const bool here : {false, true}) {
+    World world;
+    world.size = 3;
+    std::promise<void> over;
+    const auto ended = over.get_future().share();
+    run_ranks(world, [&](Communicator& c) {
+      std::vector<float> x(4, 1);
+      c.run(all_reduce(x));
+      if (c.rank() == (here ? 0 : 2)) c.abort("on purpose");
+      if (c.rank() != 0) return ended.wait();
+      const Error error = error_of([&] { c.monitored_barrier(milliseconds(20'000), true); });
+      EXPECT_EQ(error.kind(), here ? ErrorKind::kAborted : ErrorKind::kPeerLost) << error.what();
+      EXPECT_TRUE(contains(error, "on purpose")) << error.what();
+      EXPECT_FALSE(contains(error, "failed to pass")) << error.what();
+      over.set_value();
+    });
+  }
+}
+
 // Rank 1 hears of rank 2's abort from rank 0 first, whose own failure is that it has heard of it.
 TEST(Failure, WhoFailedIsNamedAndNotWhoHeardOfIt) {
   World world;

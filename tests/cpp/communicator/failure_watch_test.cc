@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <future>
+#include <new>
 
 namespace tutti {
 namespace {
@@ -32,6 +33,18 @@ TEST(FailureWatch, LooksUntilItHasFoundAFailure) {
   EXPECT_EQ(looks.load(), 2);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(said, "tutti[rank 2] error: rank 1 did not come; what its calls have computed is undefined\n");
+}
+
+TEST(FailureWatch, SurvivesWantOfMemory) {
+  FailureWatch watch;
+  std::atomic<int> looks{0};
+  std::promise<void> later;
+  const std::uint64_t number = watch.add(Logger(LogLevel::kError, 0), /*end=*/true, [&]() -> std::optional<Error> {
+    if (++looks == 3) later.set_value();
+    throw std::bad_alloc();
+  });
+  EXPECT_EQ(later.get_future().wait_for(kPatience), std::future_status::ready);
+  watch.remove(number);
 }
 
 // When remove() has returned, nothing looks any more: what was looked at may go.

@@ -4,11 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <future>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/interruption.h"
 #include "bootstrap/forwarding_store.h"
+#include "bootstrap/tcp_store.h"
 #include "communicator/forming_deaths.h"
+#include "communicator/thread_ranks.h"
 #include "support/sanitized.h"
 
 namespace tutti::test {
@@ -148,6 +154,36 @@ TEST(FormingFailures, WhileTheLeaderIsSlow) {
     return int{right ? kNamed : kOther};
   });
   expect_named(ranks, -1, "rank 2 fails, and rank 0 is slow");
+}
+
+// In the midst of an operation of the store, as by Ctrl-C. Ranks are threads here.
+TEST(FormingFailures, OfOneThatIsInterrupted) {
+  TcpStoreOptions serve;
+  serve.serve = true;
+  TcpStore first(serve);
+  TcpStoreOptions ask;
+  ask.port = first.port();
+  TcpStore second(ask);
+  const auto form = [](Store& store, int rank) {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::seconds(60);
+    options.config.log_level = "error";
+    options.config.host_id = std::to_string(rank);
+    Communicator::create(store, "interrupted", rank, 3, options);  // rank 2 does not come
+  };
+  std::promise<Error> told;
+  std::thread other([&] { told.set_value(error_of([&] { form(first, 0); })); });
+  const auto raise = [](std::string& name) noexcept -> std::exception_ptr {
+    static int asked = 0;
+    if (++asked < 10) return nullptr;
+    name = "KeyboardInterrupt";
+    return std::make_exception_ptr(std::runtime_error(name));
+  };
+  EXPECT_THROW(interruptible(raise, {}, [&] { form(second, 1); }), std::runtime_error);
+  other.join();
+  const Error error = told.get_future().get();
+  EXPECT_NE(error.kind(), ErrorKind::kTimeout) << error.what();
+  EXPECT_NE(std::string(error.what()).find("interrupted"), std::string::npos) << error.what();
 }
 
 }  // namespace

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <vector>
 
+#include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 #include "executor/executor_plans.h"
 #include "plan/writer.h"
@@ -155,6 +158,29 @@ TEST(UserAlgorithms, AFunctionChoosesAmongThem) {
     const Error error = error_of([&] { reduce(c, nullptr); });
     EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
     EXPECT_NE(std::string(error.what()).find("by staged ("), std::string::npos) << error.what();
+  });
+}
+
+// One of several queued calls is refused on one rank, before anything is sent: the next must not take its place.
+TEST(UserAlgorithms, ThatCannotBeChosenForAQueuedCallEndTheGroup) {
+  run_ranks({}, [](Communicator& c) {
+    int asked = 0;
+    AlgorithmSet set;
+    set.choose = [&](const AlgorithmRequest&) -> UserAlgorithmPtr {
+      if (c.rank() == 0 && ++asked == 2) throw Error(ErrorKind::kInvalidArgument, "none for this one");
+      return nullptr;
+    };
+    c.set_algorithms(std::move(set));
+    std::vector<float> one(4, 1), two(4, 10), three(4, 100);
+    const std::array<WorkPtr, 3> works{c.submit(all_reduce(one)), c.submit(all_reduce(two)),
+                                       c.submit(all_reduce(three))};
+    EXPECT_STREQ(error_of([&] { works[0]->wait(); }).what(), "");
+    EXPECT_EQ(one.front(), 2);
+    const Error second = error_of([&] { works[1]->wait(); }), third = error_of([&] { works[2]->wait(); });
+    if (c.rank() == 0) {
+      EXPECT_STREQ(second.what(), "none for this one");
+    }
+    EXPECT_NE(std::string(third.what()).find("none for this one"), std::string::npos) << third.what();
   });
 }
 
