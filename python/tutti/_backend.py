@@ -307,8 +307,8 @@ def split_group(
 ) -> ProcessGroup | None:
     """Splits a group into one group for each list of (group) ranks; ``None`` on ranks that are in none of them.
 
-    ``timeout`` is a ``timedelta`` or seconds (default: the group's). ``ValueError`` for a list that is empty, a rank that
-    the group does not have, or one that is in two lists.
+    ``timeout`` is a ``timedelta`` or seconds (default: the group's). ``ValueError`` for a list that is empty, a rank
+    that the group does not have, or one that is in two lists.
 
     ``torch.distributed.split_group`` refuses groups without an accelerator.
     """

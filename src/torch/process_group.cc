@@ -98,8 +98,10 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupTutti::getBackendOptions(
 }
 
 void ProcessGroupTutti::setTimeout(Milliseconds timeout) {
-  communicator_->set_timeout(timeout);
-  devices().set_timeout(timeout);
+  translated([&] {
+    communicator_->set_timeout(timeout);
+    devices().set_timeout(timeout);
+  });
 }
 
 void ProcessGroupTutti::set_algorithms(const AlgorithmSet& set) {

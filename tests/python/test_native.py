@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -173,15 +174,17 @@ def test_what_is_no_plugin_is_refused(cache: Path, tmp_path: Path, monkeypatch: 
         tutti.compile_native("mine", source(tmp_path))
 
 
-def compile_and_end(file: str) -> None:
+def compile_and_end(file: str, temporary: str) -> None:
+    os.environ.update(TUTTI_CACHE_DIR="none", TMPDIR=temporary)  # its server may be older than the test
+    tempfile.tempdir = None
     folder = Path(str(tutti.compile_native("mine", file).__file__)).parent
     assert folder.parent == Path(os.environ["TMPDIR"])
 
 
-def test_without_a_cache_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUTTI_CACHE_DIR", "none")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    process = multiprocessing.get_context("forkserver").Process(target=compile_and_end, args=(str(source(tmp_path)),))
+def test_without_a_cache_nothing_is_left(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("forkserver").Process(
+        target=compile_and_end, args=(str(source(tmp_path)), str(tmp_path))
+    )
     process.start()
     process.join()
     assert process.exitcode == 0

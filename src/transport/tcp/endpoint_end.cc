@@ -14,6 +14,56 @@ constexpr std::size_t kMostDeparted = 256;
 
 }  // namespace
 
+// For want of memory: what is half done is given up.
+void Endpoint::starve() noexcept {
+  logger_.error("tcp transport: no memory for connections that are being made");
+  const std::lock_guard lock(mutex_);
+  for (Member* const member : members_) {
+    if (member->closed) continue;
+    for (;;) {  // what they have asked for, which the turn may not have come to
+      int peer = -1;
+      {
+        const std::lock_guard members_lock(member->mutex);
+        if (member->wanted.empty()) break;
+        peer = member->wanted.back();
+        member->wanted.pop_back();
+      }
+      if (member->at(peer).state == Member::Peer::State::kIdle) starve(*member, peer);
+    }
+    for (int peer = 0; peer < member->options.size; ++peer) {
+      const Member::Peer::State state = member->at(peer).state;
+      if (state == Member::Peer::State::kDialing || state == Member::Peer::State::kResting) starve(*member, peer);
+    }
+  }
+  if (admitting_.member != nullptr && admitting_.member->at(admitting_.peer).state != Member::Peer::State::kUp) {
+    starve(*admitting_.member, admitting_.peer);
+  }
+  admitting_ = {};
+  pending_.clear();
+  // Their ranks try again a few times. Not those that have agreed to share: their groups have the stream already.
+  std::erase_if(strangers_, on_probation);
+  reshaped_ = true;
+}
+
+void Endpoint::starve(Member& member, int peer) noexcept {
+  Member::Peer& p = member.at(peer);
+  drop_starved(p);
+  p.state = Member::Peer::State::kDown;
+  p.starved = true;
+  p.link.fail(Status::kExhausted);
+  member.tell(peer);
+}
+
+// The listener may have a stream already.
+void Endpoint::drop_starved(Member::Peer& peer) noexcept {
+  if (peer.dial && peer.dial->may_be_accepted()) {
+    Stream::say_want(peer.dial->fd());
+  } else if (peer.dial) {
+    peer.dial->withdraw();
+  }
+  drop_dial(peer);
+}
+
 void Endpoint::leave(Member& member) noexcept {
   const std::lock_guard lock(mutex_);
   if (!member.closed) close(member);

@@ -6,7 +6,6 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -188,22 +187,6 @@ TEST(TcpFault, AWrongSecretIsNamedByTheSecondRankToo) {
   EXPECT_NE(ranks[1].why_lost(0).find("TUTTI_SECRET"), std::string::npos) << ranks[1].why_lost(0);
 }
 
-TEST(TcpFault, NoRouteNamesTheAddressAndTheSetting) {
-  Ranks ranks(1, [](TcpOptions& o) { o.size = 2; });
-  ranks[0].set_peer_addresses({"", "224.0.0.1:9/1"});  // no connection can be made to a group of hosts
-  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
-  const std::string why = ranks[0].why_lost(1);
-  for (const char* part : {"cannot be reached: no way from here to 224.0.0.1:9 (", "TUTTI_SOCKET_IFNAME"}) {
-    EXPECT_NE(why.find(part), std::string::npos) << why;
-  }
-}
-
-TEST(TcpFault, NobodyListens) {
-  Ranks ranks(2);
-  ranks.transports[1].reset();
-  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
-}
-
 // Both name what became of a pair whose connection is gone: no second one is made.
 TEST(TcpFault, ALostConnectionStaysLost) {
   Ranks ranks(2);
@@ -329,39 +312,6 @@ TEST(TcpFault, PeerKilledWhileAChildOfItsLives) {
   peer.signal(SIGKILL);
   EXPECT_EQ(wait_for_end(*self, 1), Status::kPeerLost);
   ::close(alive[1]);
-}
-
-// More peers are waited for than this process may have descriptors. Two processes: one connection is all that they
-// need.
-TEST(TcpFault, MoreDialsThanDescriptors) {
-  std::vector<std::unique_ptr<TcpTransport>> zeros, ones;
-  for (int group = 0; group < 400; ++group) {
-    for (int rank = 0; rank < 2; ++rank) {
-      TcpOptions options = options_of(rank, 2);
-      options.communicator = "group " + std::to_string(group);
-      options.heartbeat = std::chrono::milliseconds(rank == 0 ? 500 : 501);  // endpoints of their own, as of processes
-      (rank == 0 ? zeros : ones).push_back(TcpTransport::create(options));
-    }
-    const std::vector<std::string> addresses{zeros.back()->address(), ones.back()->address()};
-    zeros.back()->set_peer_addresses(addresses);
-    ones.back()->set_peer_addresses(addresses);
-  }
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit few{300, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
-  for (auto& zero : zeros) zero->link(1);
-  const auto stands = [](TcpTransport& transport) {
-    Link* const link = transport.link(1);
-    return wait_until([&] { return link->poll_fd() >= 0 || link->status() != Status::kOk; }) && link->poll_fd() >= 0;
-  };
-  for (auto& zero : zeros) {
-    if (!stands(*zero)) {
-      ADD_FAILURE() << zero->why_lost(1);
-      break;
-    }
-  }
-  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 // A stopped peer whose window is full keeps answering: it is not dead, and after it resumes nothing is missing.
