@@ -175,18 +175,6 @@ TEST(TcpFault, WhoEndsEveryConnectionIsSaid) {
   }
 }
 
-// The first that finds out gives up, and listens no more. The other must not take that for a death.
-TEST(TcpFault, AWrongSecretIsNamedByTheSecondRankToo) {
-  Ranks ranks(2, [&](TcpOptions& o) {
-    if (o.rank == 1) o.secret = "something else";
-    o.logger = Logger();
-  });
-  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
-  ranks.transports[0].reset();
-  EXPECT_EQ(wait_for_end(ranks[1], 0), Status::kPeerLost);
-  EXPECT_NE(ranks[1].why_lost(0).find("TUTTI_SECRET"), std::string::npos) << ranks[1].why_lost(0);
-}
-
 // Both name what became of a pair whose connection is gone: no second one is made.
 TEST(TcpFault, ALostConnectionStaysLost) {
   Ranks ranks(2);
