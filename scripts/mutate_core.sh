@@ -117,8 +117,8 @@ queue=src/communicator/call_queue.cc
 mutant communicator_test "$all_host" $queue 'the newest call runs first' 's/next = std::move(state.calls.front());/next = std::move(state.calls.back());/; s/state.calls.pop_front();/state.calls.pop_back();/'
 mutant communicator_test "$all_host" $queue 'a finished call tells nobody' '/^void WorkState::settle/,/^}/s/changed_.notify_all();/;/'
 mutant communicator_test "$all_host:CallQueue*" $queue 'calls after the end are taken' 's/if (state_->stopping) throw_error.*/;/'
-mutant communicator_test 'Callbacks*' $queue 'a callback waits for what its thread is to run' 's/      if (call_runs_here) {/      if (false) {/'
-mutant communicator_test 'Callbacks*' src/communicator/collective.cc 'a callback makes a collective within one' 's/while (at != nullptr \&\& at->communicator != communicator)/while (at != nullptr)/'
+mutant communicator_test 'Callbacks*:Handlers*' $queue 'a callback waits for what its thread is to run' 's/if (!done() \&\& RunningHere::is_in(RunningHere::innermost(), runner_)) {/if (false) {/'
+mutant communicator_test 'Callbacks*' src/communicator/running_here.h 'a callback makes a collective within one' 's/while (at != nullptr \&\& at->group_ != group)/while (at != nullptr)/'
 mutant communicator_test "$all_host" $queue 'callbacks are not run' 's/for (const auto& callback : callbacks) callback(\*this);/;/'
 
 shake=src/transport/tcp/handshake.cc dialer=src/transport/tcp/endpoint.cc stream=src/transport/tcp/stream.cc

@@ -52,7 +52,7 @@ void TcpStore::throw_if_stopped() {
   if (go_on_waiting()) return;
   socket_.reset();
   gave_up_ = true;
-  throw_error(ErrorKind::kAborted, "waiting for the job's store (" + place() + ") was interrupted");
+  throw_if_interrupted("waiting for the job's store (" + place() + ")");
 }
 
 // Until rank 0 is up: it may start last.

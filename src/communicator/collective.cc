@@ -85,22 +85,17 @@ void CommunicatorImpl::run_queued(const Call& call, std::chrono::milliseconds ti
     // relaxed: this thread has set it, if this call did; if another did, the error is either's.
     return sequence() == before && !failed_.load(std::memory_order_relaxed);
   };
-  const auto starve = [&](const std::exception& why) {
-    const std::lock_guard lock(run_mutex_);
-    throw Error(starved_by(make_record(call, nullptr), rank_, why));
-  };
   try {
     run_locked(call, timeout);
-  } catch (const std::bad_alloc& why) {
+  } catch (const std::exception& why) {
     if (!refused()) throw;
-    starve(why);
-  } catch (const Error& why) {
-    if (!refused()) throw;
-    if (why.kind() == ErrorKind::kExhausted) starve(why);
-    abort_because("a call in its queue was refused, with others behind it or to come: " + std::string(why.what()));
-    throw;
-  } catch (const std::exception& why) {  // of a function that chooses algorithms
-    if (refused()) abort_because("a call in its queue was refused: " + std::string(why.what()));
+    const auto* const error = dynamic_cast<const Error*>(&why);
+    if (error != nullptr ? error->kind() == ErrorKind::kExhausted
+                         : dynamic_cast<const std::bad_alloc*>(&why) != nullptr) {
+      const std::lock_guard lock(run_mutex_);
+      throw Error(starved_by(make_record(call, nullptr), rank_, why));
+    }
+    abort_because("a call in its queue was refused: " + std::string(why.what()));
     throw;
   }
 }
