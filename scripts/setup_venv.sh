@@ -54,4 +54,4 @@ if ! has_torch .venv/bin/python; then
 fi
 echo "Installing what building and testing need."
 pip install -q "scikit-build-core>=0.10" "nanobind>=2.2" "numpy>=1.26" "typer>=0.12" "rich>=13" \
-  "matplotlib>=3.8" "scikit-learn>=1.4" "pytest>=8" "pytest-xdist>=3.5" "hypothesis>=6.100" "mypy>=1.11" "ruff>=0.6"
+  "matplotlib>=3.8" "scikit-learn>=1.4" "pytest>=8" "pytest-xdist>=3.5" "pytest-timeout>=2.3" "hypothesis>=6.100" "mypy>=1.11" "ruff>=0.6"

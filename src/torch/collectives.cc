@@ -39,6 +39,8 @@ bool any_overlap(const std::vector<at::Tensor>& tensors) {
 }
 
 Plan plan_coalesced(const std::vector<at::Tensor>& tensors) {
+  // Of all before any is looked into: the memory of one whose storage was cut off may be another's by now.
+  for (const at::Tensor& tensor : tensors) require_dense(tensor, "all_reduce_coalesced");
   Plan plan;
   if (any_overlap(tensors)) {  // then one after the other, as they were given
     for (const at::Tensor& tensor : tensors) plan.push_back({tensor});
@@ -46,7 +48,6 @@ Plan plan_coalesced(const std::vector<at::Tensor>& tensors) {
   }
   std::vector<std::pair<at::ScalarType, std::size_t>> flat;  // dtype -> index in the plan
   for (const auto& tensor : tensors) {
-    require_dense(tensor, "all_reduce_coalesced");
     if (Prepared::bytes_of(tensor) >= kFlattenBelowBytes) {
       plan.push_back({tensor});
       continue;

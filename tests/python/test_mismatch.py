@@ -202,6 +202,7 @@ def unusable_memory(ctx: Context) -> list[tuple[str, Callable[[], Any]]]:
     rows, shifted = list(many.view(n, -1)), many[1:2001]
     repeated, cut = torch.ones(1).expand(2000), torch.ones(2000)
     cut.untyped_storage().resize_(8)
+    twice = torch.ones(3)  # shares memory with itself: such tensors take a road of their own
     return [
         ("all-to-all in place", lambda: dist.all_to_all_single(many, many)),
         ("all-to-all in place, uneven", lambda: dist.all_to_all_single(many, many, [2000] * n, [2000] * n)),
@@ -219,6 +220,7 @@ def unusable_memory(ctx: Context) -> list[tuple[str, Callable[[], Any]]]:
         ("a storage cut off", lambda: dist.all_reduce(cut)),
         ("a message of a storage cut off", lambda: dist.isend(cut, 1).wait()),
         ("coalesced storages cut off", lambda: dist.all_reduce_coalesced([torch.ones(3), cut])),
+        ("storages cut off among those that overlap", lambda: dist.all_reduce_coalesced([twice, twice, cut])),
     ]
 
 
