@@ -223,8 +223,12 @@ mutant "a flag that is zero" $interpreter 's/invocation_ % 0xffffffffu) + 1/invo
 mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*GiveTheBits*:*Invocations*'
 mutant "lanes that do not join" $interpreter 's/if (op.joins != 0 \&\& join_failed()) return false;/;/' "$joins"
 mutant "a failure that is not recorded" $interpreter 's/if (failed_) record_failure(control_, awaited_);/;/' '*AMissingRank*'
-mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p, count, flag_) \&\& !await(peer/false \&\& !await(peer/' '*GiveTheBits*'
+mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p, item, flag_) \&\& !await(peer/false \&\& !await(peer/' '*GiveTheBits*'
 mutant "packets added before they have come" $interpreter 's/if (!poll() \&\& !await(awaited_.peer, poll)) return;/poll();/' '*GiveTheBits*'
+words=src/executor/cuda/packet_words.cuh
+mutant "the first piece of an item twice" $words 's/worker % warp \* 8, warp \* 8};/worker % warp * 8, 0};/' "$joins:*GiveTheBits*"
+mutant "the end of a piece left out" $words 's/static_cast<int>((bytes - at + 3) \/ 4)/static_cast<int>((bytes - at) \/ 4)/' '*EveryTypeAndOperation*'
+mutant "halves of elements" $words 's/warp = wide ? 1 : Team/warp = Team/' '*StayWhole*'
 mutant "words that do not rise" $interpreter 's/device::store_relaxed(args_.slots + o.extra, wanted);/;/' '*GiveTheBits*'
 
 # What stands in the source of a compiled plan.

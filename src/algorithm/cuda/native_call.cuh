@@ -110,49 +110,56 @@ class KernelTeam {
 
   TUTTI_DEVICE void put_packets(int peer, std::uint64_t at, const std::byte* from, std::uint64_t bytes) const {
     std::uint64_t* const to = packets(peer, at);
-    for (std::uint64_t i = first(); i < bytes; i += stride()) {
-      executor::store_packets(to + i / 4, executor::load_any(from + i, bytes - i), executor::packets_in(bytes - i),
-                              flag_);
+    const bool aligned = device::aligned(from, 8), pairs = device::aligned(to, 16);
+    const executor::PacketShare mine = share();
+    for (std::uint64_t i = mine.first; i < bytes; i += stride()) {
+      const executor::PacketItem item = executor::packet_item<false>(i, mine, bytes);
+      executor::store_words(to, item,
+                            executor::words_of(executor::load_pieces<false>(from, item, bytes, aligned), flag_), pairs);
     }
   }
   TUTTI_DEVICE bool take_packets(int peer, std::uint64_t at, std::byte* to, std::uint64_t bytes) {
     const std::uint64_t* const from = packets(rank(), at);
-    for (std::uint64_t i = first(); !failed_ && i < bytes; i += stride()) {
-      const int count = executor::packets_in(bytes - i);
+    const bool aligned = device::aligned(to, 8), pairs = device::aligned(from, 16);
+    const executor::PacketShare mine = share();
+    for (std::uint64_t i = mine.first; !failed_ && i < bytes; i += stride()) {
+      const executor::PacketItem item = executor::packet_item<false>(i, mine, bytes);
       executor::PacketWords p{};
       failed_ = !device::wait_until(world_.control, call_.awaited(peer), [&] {
-        p = executor::load_packets(from + i / 4, count);
-        return executor::packets_arrived(p, count, flag_);
+        p = executor::load_packets(from, item, pairs);
+        return executor::packets_arrived(p, item, flag_);
       });
-      if (!failed_) executor::store_any(to + i, executor::payload_of(p), bytes - i);
+      if (!failed_) executor::store_pieces<false>(to, item, executor::payload_of(p), bytes, aligned);
     }
     return !team_.any_worker(failed_);
   }
   // All ranks' packets of an item are polled together: their latencies overlap.
   TUTTI_DEVICE bool reduce_packets(std::byte* to, const std::byte* own, std::uint64_t at, std::uint64_t stride_of_rank,
                                    std::uint64_t bytes) {
-    for (std::uint64_t i = first(); !failed_ && i < bytes; i += stride()) {
-      const int count = executor::packets_in(bytes - i);
+    const bool aligned = device::aligned(own, 8) && device::aligned(to, 8);
+    const executor::PacketShare mine = share();
+    for (std::uint64_t i = mine.first; !failed_ && i < bytes; i += stride()) {
+      const executor::PacketItem item = executor::packet_item<false>(i, mine, bytes);
       Vec16 v[kMost];
-      const Vec16 mine = executor::load_any(own + i, bytes - i);
+      const Vec16 plain = executor::load_pieces<false>(own, item, bytes, aligned);
       device::Awaited awaited = call_.awaited(rank());  // for whom, the look says
       failed_ = !device::wait_until(world_.control, awaited, [&] {
         bool all = true;
         TUTTI_UNROLL
         for (int r = 0; r < kMost; ++r) {
           if (r >= size() || r == rank()) continue;
-          const executor::PacketWords p =
-              executor::load_packets(packets(rank(), at + r * stride_of_rank) + i / 4, count);
+          const std::uint64_t* const from = packets(rank(), at + r * stride_of_rank);
+          const executor::PacketWords p = executor::load_packets(from, item, device::aligned(from, 16));
           v[r] = executor::payload_of(p);
-          if (executor::packets_arrived(p, count, flag_)) continue;
+          if (executor::packets_arrived(p, item, flag_)) continue;
           all = false;
           awaited.peer = r;
         }
         return all;
       });
       if (failed_) break;
-      put_own<kMost>(v, rank(), mine);
-      executor::store_any(to + i, R::reduce(v, size(), args_.spec), bytes - i);
+      put_own<kMost>(v, rank(), plain);
+      executor::store_pieces<false>(to, item, R::reduce(v, size(), args_.spec), bytes, aligned);
     }
     return !team_.any_worker(failed_);
   }
@@ -181,6 +188,9 @@ class KernelTeam {
 
   TUTTI_DEVICE std::uint64_t first() const { return static_cast<std::uint64_t>(team_.worker()) * 16; }
   TUTTI_DEVICE std::uint64_t stride() const { return static_cast<std::uint64_t>(team_.workers()) * 16; }
+  TUTTI_DEVICE executor::PacketShare share() const {
+    return executor::packet_share(team_, args_.spec.dtype == DataType::kComplex128);
+  }
   TUTTI_DEVICE std::uint64_t* packets(int of_rank, std::uint64_t at) const {
     return reinterpret_cast<std::uint64_t*>(scratch(of_rank) + at);
   }

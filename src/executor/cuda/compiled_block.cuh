@@ -12,60 +12,12 @@
 // Thread rule: one block's.
 #pragma once
 
-#include "device/cuda/reducers.cuh"
 #include "executor/cuda/compiled_args.h"
+#include "executor/cuda/compiled_operands.cuh"
 #include "executor/cuda/packet_words.cuh"
 #include "executor/cuda/plan_wait.cuh"
 
 namespace tutti::executor {
-
-// A number of bytes that is part of the code: copy(bytes<4096>, ...).
-template <std::uint64_t kValue>
-struct Bytes {};
-template <std::uint64_t kValue>
-inline constexpr Bytes<kValue> bytes{};
-
-struct Place {
-  std::byte* at;
-  bool aligned;  // to 16 bytes
-};
-struct Packets {
-  Place place;
-  int writer;  // whom to blame if they do not come
-};
-struct Word {
-  std::byte* at;
-  int count;          // index of who counts it
-  std::uint64_t add;  // how often it has been raised, or awaited, in this call then
-  int peer;           // as above
-};
-
-template <class T, int kCount>
-struct List {
-  T items[kCount > 0 ? kCount : 1];
-};
-template <class... T>
-TUTTI_DEVICE List<Place, static_cast<int>(sizeof...(T))> to(const T&... places) {
-  return {{places...}};
-}
-template <class T, class... More>
-TUTTI_DEVICE List<T, 1 + static_cast<int>(sizeof...(More))> from(const T& first, const More&... more) {
-  return {{first, more...}};
-}
-
-// Reductions that have no kernels of their own: of one dtype and operation.
-template <DataType kDtype, ReduceOp kOp>
-struct ReduceOne {
-  TUTTI_DEVICE static device::Vec16 reduce(const device::Vec16* v, int n, const cuda::ReduceSpec& given) {
-    cuda::ReduceSpec spec;
-    spec.dtype = kDtype;
-    spec.op = given.op == ReduceOp::kAvg ? ReduceOp::kAvg : kOp;
-    spec.divisor = given.divisor;
-    device::Vec16 out{{0, 0, 0, 0}};
-    cuda::with_codec(kDtype, cuda::ReduceBody{v, n, spec, out});
-    return out;
-  }
-};
 
 // R: as of PlanBlock. kWorkers: lanes of a launch. kCounts: words that a block raises or awaits, at most. kDivisor: of
 // an average.
@@ -100,6 +52,12 @@ class CompiledBlock {
   TUTTI_DEVICE void load_early(Bytes<kBytes> /*bytes*/, Place source) {
     const std::uint64_t at = first_item();
     if (team_.is_worker() && at < kBytes) early_ = load(source, at, left<kBytes>(at));
+  }
+  // For what becomes packets.
+  template <std::uint64_t kBytes>
+  TUTTI_DEVICE void load_pieces_early(Bytes<kBytes> /*bytes*/, Place source) {
+    const PacketShare mine = share();
+    if (team_.is_worker() && mine.first < kBytes) early_ = plain<kBytes>(source, item<kBytes>(mine.first, mine));
   }
 
   // The call. Workers only.
@@ -214,63 +172,63 @@ class CompiledBlock {
   template <std::uint64_t kBytes, int kTargets>
   TUTTI_DEVICE void pack(Bytes<kBytes> /*bytes*/, Place source, List<Place, kTargets> targets) const {
     if (failed_) return;
-    move<kBytes, 4>(
-        source.aligned,
-        [&](auto item, std::uint64_t at, std::uint64_t rest) { return item.load(source.at + at, rest); },
-        [&](auto, std::uint64_t at, std::uint64_t rest, const device::Vec16& v) {
-          put_packets(targets, at, words_of(v, flag_), rest);
-        });
+    if (source.aligned) {
+      pack_items<kBytes, at_once<kBytes>(4)>(source, targets);
+    } else {
+      pack_items<kBytes, 1>(source, targets);
+    }
   }
   template <std::uint64_t kBytes, int kTargets>
   TUTTI_DEVICE void pack_early(Bytes<kBytes> /*bytes*/, Place source, List<Place, kTargets> targets) const {
-    for (std::uint64_t at = first_item(); !failed_ && at < kBytes; at += stride()) {
-      const device::Vec16 v = at == first_item() ? early_ : load(source, at, left<kBytes>(at));
-      put_packets(targets, at, words_of(v, flag_), left<kBytes>(at));
+    const PacketShare mine = share();
+    for (std::uint64_t at = mine.first; !failed_ && at < kBytes; at += stride()) {
+      const PacketItem one = item<kBytes>(at, mine);
+      put_packets(targets, one, words_of(at == mine.first ? early_ : plain<kBytes>(source, one), flag_));
     }
   }
   template <std::uint64_t kBytes, int kTargets>
   TUTTI_DEVICE void pad(Bytes<kBytes> /*bytes*/, List<Place, kTargets> targets) const {
-    for (std::uint64_t at = first_item(); !failed_ && at < kBytes; at += stride()) {
-      put_packets(targets, at, words_of(device::Vec16{{0, 0, 0, 0}}, flag_), left<kBytes>(at));
+    const PacketShare mine = share();
+    for (std::uint64_t at = mine.first; !failed_ && at < kBytes; at += stride()) {
+      put_packets(targets, item<kBytes>(at, mine), words_of(device::Vec16{{0, 0, 0, 0}}, flag_));
     }
   }
 
   // Packets to packets, when they are there, or (copy_packets) as they are.
   template <std::uint64_t kBytes, int kTargets>
   TUTTI_DEVICE void forward(Bytes<kBytes> /*bytes*/, Packets source, List<Place, kTargets> targets) {
-    take<kBytes, true>(from(source), [&](std::uint64_t at, std::uint64_t rest, const List<PacketWords, 1>& p) {
-      put_packets(targets, at, p.items[0], rest);
+    take<kBytes, true>(from(source), [&](const PacketItem& one, const List<PacketWords, 1>& p) {
+      put_packets(targets, one, p.items[0]);
     });
   }
   template <std::uint64_t kBytes, int kTargets>
   TUTTI_DEVICE void copy_packets(Bytes<kBytes> /*bytes*/, Place source, List<Place, kTargets> targets) {
-    take<kBytes, false>(from(Packets{source, 0}),
-                        [&](std::uint64_t at, std::uint64_t rest, const List<PacketWords, 1>& p) {
-                          put_packets(targets, at, p.items[0], rest);
-                        });
+    take<kBytes, false>(from(Packets{source, 0}), [&](const PacketItem& one, const List<PacketWords, 1>& p) {
+      put_packets(targets, one, p.items[0]);
+    });
   }
   template <std::uint64_t kBytes>
   TUTTI_DEVICE void await_packets(Bytes<kBytes> /*bytes*/, Packets source) {
-    take<kBytes, true>(from(source), [](std::uint64_t, std::uint64_t, const List<PacketWords, 1>&) {});
+    take<kBytes, true>(from(source), [](const PacketItem&, const List<PacketWords, 1>&) {});
   }
   template <std::uint64_t kBytes>
   TUTTI_DEVICE void unpack(Bytes<kBytes> /*bytes*/, Packets source, Place target) {
-    take<kBytes, true>(from(source), [&](std::uint64_t at, std::uint64_t rest, const List<PacketWords, 1>& p) {
-      store(target, at, payload_of(p.items[0]), rest);
+    take<kBytes, true>(from(source), [&](const PacketItem& one, const List<PacketWords, 1>& p) {
+      put_plain<kBytes>(target, one, payload_of(p.items[0]));
     });
   }
-  // All sources in order, then `plain`; to `target`, and in packets to all of `targets`.
+  // All sources in order, then `own`; to `target`, and in packets to all of `targets`.
   template <std::uint64_t kBytes, int kSources, int kTargets>
-  TUTTI_DEVICE void fold(Bytes<kBytes> /*bytes*/, List<Packets, kSources> sources, Place plain, Place target,
+  TUTTI_DEVICE void fold(Bytes<kBytes> /*bytes*/, List<Packets, kSources> sources, Place own, Place target,
                          List<Place, kTargets> targets) {
-    take<kBytes, true>(sources, [&](std::uint64_t at, std::uint64_t rest, const List<PacketWords, kSources>& p) {
+    take<kBytes, true>(sources, [&](const PacketItem& one, const List<PacketWords, kSources>& p) {
       device::Vec16 v[kMost];
       TUTTI_UNROLL
       for (int s = 0; s < kSources; ++s) v[s] = payload_of(p.items[s]);
-      v[kSources] = load(plain, at, rest);
+      v[kSources] = plain<kBytes>(own, one);
       const device::Vec16 result = R::reduce(v, kSources + 1, spec(ReduceOp::kSum));
-      store(target, at, result, rest);
-      put_packets(targets, at, words_of(result, flag_), rest);
+      put_plain<kBytes>(target, one, result);
+      put_packets(targets, one, words_of(result, flag_));
     });
   }
 
@@ -385,13 +343,61 @@ class CompiledBlock {
         });
   }
 
-  // then(offset, rest, packets of all sources) for each of this lane's items, when they are there. Several items and
-  // all sources are polled together: their latencies overlap.
+  // Of operations on packets: this lane's share, its items, and their plain bytes.
+  TUTTI_DEVICE PacketShare share() const {
+    if constexpr (requires { R::kWide; }) return packet_share(team_, R::kWide);
+    return packet_share(team_, false);
+  }
+  // Whether every piece of every item is whole: also those that warps have beside each other.
+  template <std::uint64_t kBytes>
+  static constexpr bool kWhole = kBytes % (32 * kItemBytes) == 0;
+  template <std::uint64_t kBytes>
+  TUTTI_DEVICE static PacketItem item(std::uint64_t at, const PacketShare& share) {
+    return packet_item<kWhole<kBytes>>(at, share, kBytes);
+  }
+  template <std::uint64_t kBytes>
+  TUTTI_DEVICE static device::Vec16 plain(const Place& place, const PacketItem& item) {
+    return load_pieces<kWhole<kBytes>>(place.at, item, kBytes, place.aligned);
+  }
+  template <std::uint64_t kBytes>
+  TUTTI_DEVICE static void put_plain(const Place& place, const PacketItem& item, const device::Vec16& v) {
+    store_pieces<kWhole<kBytes>>(place.at, item, v, kBytes, place.aligned);
+  }
+  template <int kTargets>
+  TUTTI_DEVICE static void put_packets(const List<Place, kTargets>& targets, const PacketItem& item,
+                                       const PacketWords& p) {
+    TUTTI_UNROLL
+    for (int t = 0; t < kTargets; ++t) {
+      store_words(reinterpret_cast<std::uint64_t*>(targets.items[t].at), item, p, targets.items[t].aligned);
+    }
+  }
+  template <std::uint64_t kBytes, int kAtOnce, int kTargets>
+  TUTTI_DEVICE void pack_items(const Place& source, const List<Place, kTargets>& targets) const {
+    const PacketShare mine = share();
+    TUTTI_ROLLED
+    for (std::uint64_t first = mine.first; first < kBytes; first += kAtOnce * stride()) {
+      device::Vec16 v[kAtOnce];
+      TUTTI_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride();
+        if (at < kBytes) v[u] = plain<kBytes>(source, item<kBytes>(at, mine));
+      }
+      TUTTI_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride();
+        if (at < kBytes) put_packets(targets, item<kBytes>(at, mine), words_of(v[u], flag_));
+      }
+    }
+  }
+
+  // then(item, packets of all sources) for each of this lane's items, when they are there. Several items and all
+  // sources are polled together: their latencies overlap.
   template <std::uint64_t kBytes, bool kAwait, int kSources, class Then>
   TUTTI_DEVICE void take(const List<Packets, kSources>& sources, Then then) {
     constexpr int kAtOnce = at_once<kBytes>(kSources == 1 ? 4 : kSources <= 3 ? 2 : 1);
+    const PacketShare mine = share();
     TUTTI_ROLLED
-    for (std::uint64_t first = first_item(); !failed_ && first < kBytes; first += kAtOnce * stride()) {
+    for (std::uint64_t first = mine.first; !failed_ && first < kBytes; first += kAtOnce * stride()) {
       List<PacketWords, kSources> p[kAtOnce];
       const auto poll = [&] {
         bool all = true;
@@ -401,8 +407,9 @@ class CompiledBlock {
           if (at >= kBytes) continue;
           TUTTI_UNROLL
           for (int s = 0; s < kSources; ++s) {
-            p[u].items[s] = load_packets(packets_at(sources.items[s].place, at), packets_in(left<kBytes>(at)),
-                                         sources.items[s].place.aligned);
+            const Place& place = sources.items[s].place;
+            p[u].items[s] =
+                load_packets(reinterpret_cast<const std::uint64_t*>(place.at), item<kBytes>(at, mine), place.aligned);
           }
         }
         TUTTI_UNROLL
@@ -411,7 +418,7 @@ class CompiledBlock {
           if (at >= kBytes || !kAwait) continue;
           TUTTI_UNROLL
           for (int s = 0; s < kSources; ++s) {
-            if (packets_arrived(p[u].items[s], packets_in(left<kBytes>(at)), flag_)) continue;
+            if (packets_arrived(p[u].items[s], item<kBytes>(at, mine), flag_)) continue;
             all = false;
             awaited_.peer = sources.items[s].writer;
           }
@@ -422,21 +429,9 @@ class CompiledBlock {
       TUTTI_UNROLL
       for (int u = 0; u < kAtOnce; ++u) {
         const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride();
-        if (at < kBytes) then(at, left<kBytes>(at), p[u]);
+        if (at < kBytes) then(item<kBytes>(at, mine), p[u]);
       }
     }
-  }
-
-  template <int kTargets>
-  TUTTI_DEVICE void put_packets(const List<Place, kTargets>& targets, std::uint64_t at, const PacketWords& p,
-                                std::uint64_t rest) const {
-    TUTTI_UNROLL
-    for (int t = 0; t < kTargets; ++t) {
-      store_words(packets_at(targets.items[t], at), p, packets_in(rest), targets.items[t].aligned);
-    }
-  }
-  TUTTI_DEVICE static std::uint64_t* packets_at(const Place& place, std::uint64_t at) {
-    return reinterpret_cast<std::uint64_t*>(place.at) + at / 4;
   }
 
   template <class Ready>

@@ -116,8 +116,10 @@ class Emitter {
     source.kernel =
         "\n#if defined(__CUDACC__)\n"
         "extern \"C\" __global__ void __launch_bounds__(" +
-        workers +
-        " + tutti::cuda::kControlThreads)\n"
+        workers + " + tutti::cuda::kControlThreads" +
+        // So large a block has its multiprocessor for itself, as the interpreter's has.
+        (workers_ == kMostWorkers ? ", 1" : "") +
+        ")\n"
         "    tutti_plan(const __grid_constant__ tutti::cuda::DeviceWorld world,\n"
         "               const __grid_constant__ tutti::executor::CompiledArgs args) {\n"
         "  tutti::cuda::run_plan_blocks<tutti::executor::" +
@@ -163,7 +165,8 @@ class Emitter {
       });
       if (loads_early(b)) {
         const DeviceOp& op = ops_of(b)[0];
-        body += "        load_early(bytes<" + std::to_string(op.bytes) + ">, " +
+        const char* const load = op.code == DeviceCode::kPack ? "load_pieces_early" : "load_early";
+        body += "        " + std::string(load) + "(bytes<" + std::to_string(op.bytes) + ">, " +
                 place(records_.operands[op.first], std::nullopt) + ");\n";
       }
       if (!body.empty()) cases += "      case " + std::to_string(b) + ":\n" + body + "        break;\n";

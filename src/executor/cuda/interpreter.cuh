@@ -207,14 +207,25 @@ class PlanBlock {
     reduce(op, spec);
   }
 
+  // f(item) for this lane's share of the packets.
+  template <class F>
+  TUTTI_DEVICE void for_items(const DeviceOp& op, F f) const {
+    const PacketShare share = packet_share(team_, args_.spec.dtype == DataType::kComplex128);
+    const auto stride = static_cast<std::uint64_t>(team_.workers()) * kItemBytes;
+    for (std::uint64_t at = share.first; at < op.bytes; at += stride) f(packet_item<false>(at, share, op.bytes));
+  }
+  TUTTI_DEVICE void put_packets(const DeviceOp& op, std::uint32_t target, const PacketItem& item,
+                                const PacketWords& p) const {
+    std::uint64_t* to = packets(op, op.sources + target);
+    store_words(to, item, p, device::aligned(to, 16));
+  }
+
   TUTTI_DEVICE void pack(const DeviceOp& op) const {
     const std::byte* from = op.sources == 0 ? nullptr : address(op, 0);
-    for_share(op, [&](std::uint64_t at, std::uint64_t left) {
+    for_items(op, [&](const PacketItem& item) {
       device::Vec16 v{{0, 0, 0, 0}};
-      if (from != nullptr) v = load_any(from + at, left);
-      for (std::uint32_t t = 0; t < op.targets; ++t) {
-        store_packets(packets(op, op.sources + t) + at / 4, v, packets_in(left), flag_);
-      }
+      if (from != nullptr) v = load_pieces<false>(from, item, op.bytes, device::aligned(from, 8));
+      for (std::uint32_t t = 0; t < op.targets; ++t) put_packets(op, t, item, words_of(v, flag_));
     });
   }
 
@@ -222,18 +233,21 @@ class PlanBlock {
   TUTTI_DEVICE void pass_on(const DeviceOp& op) {
     const std::uint64_t* from = packets(op, 0);
     const int peer = operand(op, 0).peer;
-    for_share(op, [&](std::uint64_t at, std::uint64_t left) {
+    const bool pairs = device::aligned(from, 16);
+    for_items(op, [&](const PacketItem& item) {
       if (failed_) return;
-      const int count = packets_in(left);
-      PacketWords p = load_packets(from + at / 4, count);
-      if (op.code != DeviceCode::kCopyPackets && !packets_arrived(p, count, flag_) && !await(peer, [&] {
-            p = load_packets(from + at / 4, count);
-            return packets_arrived(p, count, flag_);
+      PacketWords p = load_packets(from, item, pairs);
+      if (op.code != DeviceCode::kCopyPackets && !packets_arrived(p, item, flag_) && !await(peer, [&] {
+            p = load_packets(from, item, pairs);
+            return packets_arrived(p, item, flag_);
           })) {
         return;
       }
-      if (op.code == DeviceCode::kUnpack) return store_any(address(op, 1) + at, payload_of(p), left);
-      for (std::uint32_t t = 0; t < op.targets; ++t) store_words(packets(op, 1 + t) + at / 4, p, count);
+      if (op.code == DeviceCode::kUnpack) {
+        std::byte* to = address(op, 1);
+        return store_pieces<false>(to, item, payload_of(p), op.bytes, device::aligned(to, 8));
+      }
+      for (std::uint32_t t = 0; t < op.targets; ++t) put_packets(op, t, item, p);
     });
   }
 
@@ -242,11 +256,11 @@ class PlanBlock {
   TUTTI_DEVICE void fold(const DeviceOp& op) {
     constexpr std::uint32_t kTogether = 4;
     const std::uint32_t waited = op.sources - 1;
-    for_share(op, [&](std::uint64_t at, std::uint64_t left) {
+    for_items(op, [&](const PacketItem& item) {
       if (failed_) return;
-      const int count = packets_in(left);
       device::Vec16 v[kMost];
-      const device::Vec16 plain = load_any(address(op, waited) + at, left);
+      const std::byte* own = address(op, waited);
+      const device::Vec16 plain = load_pieces<false>(own, item, op.bytes, device::aligned(own, 8));
       const auto poll = [&] {
         std::uint32_t missing = 0;
         TUTTI_UNROLL
@@ -254,13 +268,15 @@ class PlanBlock {
           PacketWords p[kTogether];
           TUTTI_UNROLL
           for (std::uint32_t s = 0; s < kTogether; ++s) {
-            if (first + s < waited) p[s] = load_packets(packets(op, first + s) + at / 4, count);
+            if (first + s >= waited) continue;
+            const std::uint64_t* from = packets(op, first + s);
+            p[s] = load_packets(from, item, device::aligned(from, 16));
           }
           TUTTI_UNROLL
           for (std::uint32_t s = 0; s < kTogether; ++s) {
             if (first + s >= waited) continue;
             v[first + s] = payload_of(p[s]);
-            if (!packets_arrived(p[s], count, flag_)) missing |= 1u << (first + s);
+            if (!packets_arrived(p[s], item, flag_)) missing |= 1u << (first + s);
           }
         }
         // For the record of a failure: any that is missing.
@@ -271,14 +287,13 @@ class PlanBlock {
       };
       if (!poll() && !await(awaited_.peer, poll)) return;
       TUTTI_UNROLL
-      for (std::uint32_t s = 0; s < kMost; ++s) {
-        if (s == waited) v[s] = plain;
+      for (int s = 0; s < kMost; ++s) {
+        if (static_cast<std::uint32_t>(s) == waited) v[s] = plain;
       }
       const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), args_.spec);
-      store_any(address(op, op.sources) + at, result, left);
-      for (std::uint32_t t = 1; t < op.targets; ++t) {
-        store_packets(packets(op, op.sources + t) + at / 4, result, count, flag_);
-      }
+      std::byte* to = address(op, op.sources);
+      store_pieces<false>(to, item, result, op.bytes, device::aligned(to, 8));
+      for (std::uint32_t t = 1; t < op.targets; ++t) put_packets(op, t, item, words_of(result, flag_));
     });
   }
 

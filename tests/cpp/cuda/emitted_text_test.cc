@@ -241,7 +241,7 @@ Early read_prepare(const std::string& text, std::size_t block) {
   const std::string at = "case " + std::to_string(block) + ":\n";
   if (all.find(at) == std::string::npos) return early;
   for (const std::string& line : lines_between(all, at, "break;\n")) {
-    if (line.starts_with("load_early(")) early.load = read_statement(line, 0);
+    if (line.starts_with("load_early(") || line.starts_with("load_pieces_early(")) early.load = read_statement(line, 0);
     if (!line.starts_with("read_counts(")) continue;
     const auto list = arguments(line.substr(12, line.size() - 14));
     for (std::uint64_t i = 0; i < value_of(list[1], 0); ++i) {
@@ -279,6 +279,8 @@ void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimit
     const std::string place = early.load.substr(early.load.find(' '));
     ASSERT_EQ(first.substr(first.find(' '), place.size()), place) << named.name;
     ASSERT_NE(early.load.find("|input "), std::string::npos) << named.name << early.load;
+    // As the lanes of the operation share it.
+    ASSERT_EQ(early.load.starts_with("load_pieces"), first.starts_with("pack")) << named.name << first;
     ASSERT_LE(records.ops[records.blocks[block].first].bytes, 16u * static_cast<unsigned>(source.workers));
   }
 }
