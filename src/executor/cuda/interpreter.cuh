@@ -287,8 +287,8 @@ class PlanBlock {
       };
       if (!poll() && !await(awaited_.peer, poll)) return;
       TUTTI_UNROLL
-      for (int s = 0; s < kMost; ++s) {
-        if (static_cast<std::uint32_t>(s) == waited) v[s] = plain;
+      for (std::uint32_t s = 0; s < kMost; ++s) {
+        if (s == waited) v[s] = plain;
       }
       const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), args_.spec);
       std::byte* to = address(op, op.sources);

@@ -67,6 +67,7 @@ TUTTI_DEVICE PacketShare packet_share(const Team& team, bool wide) {
   const std::uint32_t warp = wide ? 1 : Team::kOnDevice ? 32 : team.workers() % 2 == 0 ? 2 : 1;
   return {worker / warp * warp * kItemBytes + worker % warp * 8, warp * 8};
 }
+// Packets of the piece at `at`.
 TUTTI_DEVICE int packets_in(std::uint64_t at, std::uint64_t bytes) {
   return at >= bytes ? 0 : bytes - at >= 8 ? 2 : static_cast<int>((bytes - at + 3) / 4);
 }
