@@ -227,7 +227,7 @@ mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p,
 mutant "packets added before they have come" $interpreter 's/if (!poll() \&\& !await(awaited_.peer, poll)) return;/poll();/' '*GiveTheBits*'
 words=src/executor/cuda/packet_words.cuh
 mutant "the first piece of an item twice" $words 's/worker % warp \* 8, warp \* 8};/worker % warp * 8, 0};/' "$joins:*GiveTheBits*"
-mutant "the end of a piece left out" $words 's/static_cast<int>((bytes - at + 3) \/ 4)/static_cast<int>((bytes - at) \/ 4)/' '*EveryTypeAndOperation*'
+mutant "the end of a piece left out" $words 's/static_cast<int>((bytes - at + 3) \/ 4)/static_cast<int>((bytes - at) \/ 4)/' '*EndAnywhere*'
 mutant "halves of elements" $words 's/warp = wide ? 1 : Team/warp = Team/' '*StayWhole*'
 mutant "words that do not rise" $interpreter 's/device::store_relaxed(args_.slots + o.extra, wanted);/;/' '*GiveTheBits*'
 

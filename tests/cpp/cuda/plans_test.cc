@@ -65,6 +65,18 @@ TEST(PlansOnGpus, LongMessagesRunInSegments) {
   }
 }
 
+// Within a packet, a piece, and behind whole ones.
+TEST(PlansOnGpus, MessagesEndAnywhere) {
+  Twin twin(any_reduction(plan::packet_all_reduce(2)), 1 << 12);
+  for (const std::size_t bytes : {1, 2, 3, 5, 6, 7, 511, 1005}) {
+    for (const int workers : {1, 4}) {
+      PlanRequest request{bytes, DataType::kUint8, ReduceOp::kSum, false};
+      request.workers = workers;
+      EXPECT_EQ(twin.fault(request, bytes), "") << bytes << " bytes, " << workers << " lanes";
+    }
+  }
+}
+
 TEST(PlansOnGpus, EveryTypeAndOperation) {
   for (const auto& made : {plan::packet_all_reduce(2), plan::ring_all_reduce(2)}) {
     const auto shared = any_reduction(made);
