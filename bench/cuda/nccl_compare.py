@@ -30,6 +30,7 @@ PROGRAMS = [
         "broadcast",
         "reduce",
         "alltoall",
+        "alltoallv",
         "gather",
         "scatter",
         "sendrecv",
@@ -203,6 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--nccl-tests", default=os.environ.get("NCCL_TESTS"), help="folder of nccl-tests")
     parser.add_argument("--largest", default="64M", help="largest message of nccl-tests")
     parser.add_argument("--minutes", type=float, default=20, help="for all of it")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for a program")
     parser.add_argument("--only", nargs="*", default=[*PROGRAMS, *WORKLOADS], help="some of the programs and workloads")
     parser.add_argument("--out", type=Path, default=Path("nccl-compare"), help="folder for logs and the table")
     options = parser.parse_args(arguments)
@@ -218,10 +220,10 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         shape = ["-t", str(options.gpus), "-g", "1", "-b", "8", "-e", options.largest, "-f", "8", "-n", "20", "-w", "5"]
         command = [program, *shape, "-c", "1", "-d", "all", "-o", "all"]
-        comparison.rows += compared(name, *comparison.twice(name, command, 240))
+        comparison.rows += compared(name, *comparison.twice(name, command, options.limit))
     for name in (name for name in WORKLOADS if name in options.only):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.gpus}"]
-        runs = comparison.twice(name, [*launcher, str(HERE / "nccl_workloads.py"), name], 180)
+        runs = comparison.twice(name, [*launcher, str(HERE / "nccl_workloads.py"), name], options.limit)
         comparison.rows.append(compared_workload(name, *runs))
     text = table(comparison.rows)
     (options.out / "table.md").write_text(text + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -20,7 +21,9 @@ from tutti.cli.app import app
 pytestmark = pytest.mark.tutti_only
 GPUS = torch.cuda.device_count()
 on_gpus = pytest.mark.skipif(GPUS < 2, reason="there are no two GPUs")
+sizes = pytest.mark.parametrize("size", sorted({2, max(2, min(GPUS, 4))}))
 PROGRAM = Path(__file__).with_name("nccl_rank.py")
+ARRAYS = Path(__file__).with_name("nccl_arrays.py")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -102,9 +105,10 @@ def test_the_page_lists_every_variable_of_mscclpp() -> None:
 
 
 @on_gpus
-def test_collectives_have_the_values() -> None:
-    results, report = run("collectives")
-    assert results == ["done", "done"]
+@sizes
+def test_collectives_have_the_values(size: int) -> None:
+    results, report = run("collectives", size=size)
+    assert results == ["done"] * size
     for collective in ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"):
         assert calls(report, collective)[0] > 0, report
     assert "an operation that is not known" not in report
@@ -112,25 +116,28 @@ def test_collectives_have_the_values() -> None:
 
 
 @on_gpus
-def test_groups_of_calls_and_of_ranks() -> None:
-    results, report = run("groups")
-    assert results == ["done", "done"]
-    assert calls(report, "all_reduce")[0] >= 2 * 30, report
-    assert calls(report, "send") == (0, 2), report
+@sizes
+def test_groups_of_calls_and_of_ranks(size: int) -> None:
+    results, report = run("groups", size=size)
+    assert results == ["done"] * size
+    assert calls(report, "all_reduce")[0] >= size * 30, report
+    assert calls(report, "send") == (0, size), report
 
 
 @on_gpus
-def test_calls_in_graphs() -> None:
-    results, report = run("graphs")
-    assert results == ["done", "done"]
-    assert calls(report, "all_reduce")[0] >= 2 * 52, report
-    assert calls(report, "all_reduce")[1] >= 2 * 2, report
+@sizes
+def test_calls_in_graphs(size: int) -> None:
+    results, report = run("graphs", size=size)
+    assert results == ["done"] * size
+    assert calls(report, "all_reduce")[0] >= size * 52, report
+    assert calls(report, "all_reduce")[1] >= size * 2, report
 
 
 @on_gpus
-def test_ddp_has_the_losses_of_nccl() -> None:
-    ours, report = run("ddp")
-    theirs, _ = run("ddp", preload=False)
+@sizes
+def test_ddp_has_the_losses_of_nccl(size: int) -> None:
+    ours, report = run("ddp", size=size)
+    theirs, _ = run("ddp", preload=False, size=size)
     assert calls(report, "all_reduce")[0] > 0, report
     for mine, its in zip(ours, theirs, strict=True):
         assert mine == pytest.approx(its, rel=1e-4)
@@ -148,3 +155,42 @@ def test_groups_of_tuttis_may_stand_idle() -> None:
     results, report = run("groups", TUTTI_NCCL_MAX_BYTES="0")
     assert results == ["done", "done"]
     assert calls(report, "all_reduce")[0] == 0, report
+
+
+def run_arrays(library: str, **settings: str) -> str:
+    """One process with all GPUs, of a library of arrays that is not PyTorch; what it reports."""
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    environment = {
+        **os.environ,
+        "TUTTI_NCCL": "1",
+        "TUTTI_NCCL_REPORT": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "LD_PRELOAD": str(nccl.library()),
+        **settings,
+    }
+    command = [sys.executable, str(ARRAYS), library]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=200)
+    assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stdout + done.stderr[-6000:]
+    return done.stderr
+
+
+@on_gpus
+def test_cupy_runs_on_it() -> None:
+    report = run_arrays("cupy")
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "broadcast"):
+        assert calls(report, collective)[0] > 0, report
+
+
+@on_gpus
+def test_jax_opens_it_by_name(tmp_path: Path) -> None:
+    """JAX asks the linker for libnccl.so.2 as it runs, past what is preloaded: a folder in front has this one."""
+    spec = importlib.util.find_spec("nvidia.nccl")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("there is no package of NCCL, which JAX would take")
+    real = Path(next(iter(spec.submodule_search_locations))) / "lib/libnccl.so.2"
+    (tmp_path / "libnccl.so.2").symlink_to(nccl.library())
+    path = f"{tmp_path}:{os.environ.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+    report = run_arrays("jax", LD_LIBRARY_PATH=path, LD_PRELOAD="", TUTTI_NCCL_LIB_PATH=str(real))
+    assert calls(report, "all_reduce")[0] > 0, report
