@@ -39,7 +39,7 @@ struct Blocks {
 //   reduce_scatter  input n blocks        -> output single (may be the own block of the input)
 //   all_to_all      input n blocks        -> output n blocks (not the same memory)
 //   barrier         nothing
-// Any other overlap of an input with an output is refused.
+// Any other overlap of an input with an output is refused, but where the call `may_overlap`.
 struct Call {
   Collective collective = Collective::kBarrier;
   DataType dtype = DataType::kByte;
@@ -52,6 +52,8 @@ struct Call {
   // one's parts) in memory that the device reads, in stream order, so also by each replay of a graph; not in the
   // output.
   const void* device_factor = nullptr;
+  // On a GPU (CudaCommunicator): an input that overlaps the output otherwise is no error; what arrives is undefined then.
+  bool may_overlap = false;
   Blocks input;
   Blocks output;
   const AlgorithmChoice* choice = nullptr;  // run by this algorithm or raise; null: the library chooses

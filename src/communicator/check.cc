@@ -80,7 +80,7 @@ Extent extent_of_all(const Blocks& blocks, int count) noexcept {
 // What is read lies apart from what is written, which happens in any order; or it is this rank's own block on both
 // sides, at one place (tutti/call.h). An all-to-all has no such block.
 void check_apart(const Call& call, int in_blocks, int out_blocks, int rank, int size) {
-  if (apart(extent_of_all(call.input, in_blocks), extent_of_all(call.output, out_blocks))) return;
+  if (call.may_overlap || apart(extent_of_all(call.input, in_blocks), extent_of_all(call.output, out_blocks))) return;
   const bool exchanges = call.collective == Collective::kAllToAll && size > 1;
   for (int i = 0; i < in_blocks; ++i) {
     const Extent in = extent_of(call.input, i);
@@ -111,6 +111,7 @@ void CommunicatorImpl::check(const Call& call) const {
   throw_if_forked();
   if (call.choice != nullptr) check_choice(call);
   if (call.device_factor != nullptr) refuse(call, "a factor in device memory is read by GPUs only: give its value");
+  if (call.may_overlap) refuse(call, "only calls on GPUs may overlap");
   check_call(call, rank_, size_);
 }
 

@@ -162,6 +162,7 @@ Call to_call(const Arguments& from, int rank, int size) noexcept {
   }
   call.root = from.root;
   call.count = from.count;
+  call.may_overlap = true;  // NCCL does not look; nor may a rank whose buffers do leave others waiting
   const std::size_t bytes = message_bytes(from, size) / blocks_of(from.function, size);
   // One block or one of every rank: Blocks says it by what reads it.
   call.input = Blocks::single(from.send, bytes);

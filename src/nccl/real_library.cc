@@ -1,10 +1,12 @@
 #include "nccl/real_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "nccl/settings.h"
 
@@ -51,6 +53,19 @@ std::string in_site_packages() {
   return (slash == std::string::npos ? std::string(".") : here.substr(0, slash)) + "/../nvidia/nccl/lib/" + kFile;
 }
 
+// The files of that name that the process has loaded. One of another place may stand in front of NCCL's, as the one does
+// by which programs find this library under the name, and then the linker gives no other by the name alone.
+std::vector<std::string> loaded_files() {
+  std::vector<std::string> files;
+  const auto look = [](dl_phdr_info* info, std::size_t, void* into) {
+    const std::string path = info->dlpi_name;
+    if (path.ends_with("/" + std::string(kFile))) static_cast<std::vector<std::string>*>(into)->push_back(path);
+    return 0;
+  };
+  ::dl_iterate_phdr(look, &files);
+  return files;
+}
+
 void* find_library(std::string& problem) {
   // RTLD_LOCAL: what else of the process is named like its symbols must not be bound to them. Not RTLD_DEEPBIND, which
   // would part it from an allocator that the program has preloaded; what it calls by its public names comes here and
@@ -83,6 +98,9 @@ void* find_library(std::string& problem) {
     return nullptr;
   };
   if (void* const loaded = attempt(kFile, kHow | RTLD_NOLOAD)) return loaded;
+  for (const std::string& file : loaded_files()) {
+    if (void* const loaded = attempt(file, kHow | RTLD_NOLOAD)) return loaded;
+  }
   if (void* const found = attempt(kFile, kHow)) return found;
   return attempt(in_site_packages(), kHow);
 }

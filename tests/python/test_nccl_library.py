@@ -76,6 +76,24 @@ def test_the_one_of_the_package_beside(places: dict[str, str]) -> None:
     assert asked(places) == "package"
 
 
+def test_a_program_that_opens_it_by_name(stand_in: str) -> None:
+    """As JAX does: first the file of NCCL's package, by its path, then libnccl.so.2."""
+    program = """
+import ctypes, sys
+ctypes.CDLL(sys.argv[1])
+library = ctypes.CDLL("libnccl.so.2")
+version = ctypes.c_int()
+assert library.ncclGetVersion(ctypes.byref(version)) == 0
+assert version.value == 22703, version.value
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "MSCCLPP_"))}
+    environment |= {"LD_PRELOAD": str(nccl.library(by_name=True)), "TUTTI_NCCL": "1", "TUTTI_NCCL_REPORT": "1"}
+    command = [sys.executable, "-c", program, stand_in]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"above NCCL 2.27.3 ({stand_in})" in done.stderr, done.stderr
+
+
 def test_it_links_neither_nccl_nor_cuda() -> None:
     if shutil.which("readelf") is None:
         pytest.skip("there is no readelf")

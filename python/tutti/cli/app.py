@@ -97,11 +97,14 @@ def run(
 @app.command()
 def nccl(
     path: Annotated[bool, typer.Option("--path", help="Print nothing but the path, for LD_PRELOAD.")] = False,
+    by_name: Annotated[
+        bool, typer.Option("--by-name", help="The one for programs that open libnccl.so.2 as they run, as JAX does.")
+    ] = False,
 ) -> None:
     """Where the library is that runs NCCL's calls on Tutti."""
     from tutti.cli import nccl as command
 
-    raise typer.Exit(command.run(path_only=path))
+    raise typer.Exit(command.run(path_only=path, by_name=by_name))
 
 
 @app.command()

@@ -58,9 +58,9 @@ inline const char* stand_in() {
 inline std::string by_nccl() { return taken(stand_in(), "stand_in_take"); }
 // The device of communicators that this thread makes from now on.
 inline void on_device(int number) {
-  void* const handle = ::dlopen(stand_in(), RTLD_NOW | RTLD_LOCAL);
+  // Stays: the number is a variable of the library, which would go with it where nothing else has loaded it yet.
+  static void* const handle = ::dlopen(stand_in(), RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(::dlsym(handle, "stand_in_device"))(number);
-  ::dlclose(handle);
 }
 #ifdef FAKE_PLUGIN
 inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
