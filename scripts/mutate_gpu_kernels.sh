@@ -215,14 +215,14 @@ mutant "loops without a limit" $device 's/if (instructions > kMostInstructions) 
 interpreter=src/executor/cuda/interpreter.cuh around=src/algorithm/cuda/plan_call.cuh
 once plans $plan_sources
 group plans "tests/cpp/cuda/plans_test.cc $plan_files"
-mutant unchanged $interpreter '' "$mapped:$joins:*Invocations*:*AMissingRank*:*AnotherCall*"
+mutant unchanged $interpreter '' "$mapped:$joins:*Invocations*:*AMissingRank*:*AnotherCall*:*DoesNothing*:*FollowEachOther*"
 mutant "mapped tensors touched before all have come" $around 's/const bool first = args.peers.any();/const bool first = false;/' "$mapped"
 mutant "headers not awaited" $around 's/if (!first) call.check_headers();/;/' '*AnotherCall*'
 mutant "one flag for all invocations" $interpreter 's/flag_ = static_cast.*/flag_ = 1;/' '*GiveTheBits*:*Invocations*'
 mutant "a flag that is zero" $interpreter 's/invocation_ % 0xffffffffu) + 1/invocation_ + 1)/' '*Invocations*'
-mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*GiveTheBits*:*Invocations*'
+mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*FollowEachOther*'
 mutant "lanes that do not join" $interpreter 's/if (op.joins != 0 \&\& join_failed()) return false;/;/' "$joins"
-mutant "a failure that is not recorded" $interpreter 's/if (failed_) record_failure(control_, awaited_);/;/' '*AMissingRank*'
+mutant "a failure that is not recorded" $interpreter 's/if (failed_) record_failure(control_, awaited_);/;/' '*DoesNothing*'
 mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p, item, flag_) \&\& !await(peer/false \&\& !await(peer/' '*GiveTheBits*'
 mutant "packets added before they have come" $interpreter 's/if (!poll() \&\& !await(awaited_.peer, poll)) return;/poll();/' '*GiveTheBits*'
 words=src/executor/cuda/packet_words.cuh

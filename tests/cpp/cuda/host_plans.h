@@ -35,6 +35,8 @@ struct PlanHow {
   std::uint32_t ticket = 0;  // of an eager call
   bool mapped = false;       // all ranks' tensors are
   int other = -1;            // a rank that makes another call
+  int idle = -1;             // a rank that comes, and runs nothing of the plan
+  int rounds = 1;            // so often; a rank begins the next one as soon as its own blocks have ended
 };
 
 // What the records of rank `r` of a call depend on.
@@ -85,7 +87,7 @@ class HostPlan {
   // One call, with segments as a communicator cuts it.
   void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op,
            const PlanHow& how = {}, const Compiled& compiled = {}) {
-    const auto [workers, silent, fingerprint, ticket, wanted, other] = how;
+    const auto [workers, silent, fingerprint, ticket, wanted, other, idle, rounds] = how;
     const bool mapped = wanted && can_be_mapped(calls, block_bytes);
     const auto variant = [&](int r, std::size_t bytes) {
       executor::DeviceVariant made =
@@ -108,6 +110,36 @@ class HostPlan {
         args.back().ticket = ticket;
         chosen.push_back(compiled ? compiled(r, made, dtype, op) : nullptr);
       }
+      const auto run_one = [&](int r, int b) {
+        const executor::PlanArgs& a = args[static_cast<std::size_t>(r)];
+        const int blocks = plan(r).blocks();
+        if (const CompiledPlan compiled_plan = chosen[static_cast<std::size_t>(r)]; compiled_plan != nullptr) {
+          const executor::CompiledArgs given = compiled_args(r, a);
+          run_block(
+              std::max(workers, 1), [&](const ThreadTeam& team) { compiled_plan(team, worlds.world(r), given); }, b,
+              blocks);
+          return;
+        }
+        if (workers == 0) {
+          return with_reducer(dtype, op, [&]<class R>() {
+            run_plan<R>(SerialTeam{b, blocks}, worlds.world(r), a);
+          });
+        }
+        run_block(
+            workers,
+            [&](const ThreadTeam& team) {
+              with_reducer(dtype, op, [&]<class R>() { run_plan<R>(team, worlds.world(r), a); });
+            },
+            b, blocks);
+      };
+      // As a stream runs the kernels of a rank: one after another, the blocks of each at once.
+      const auto run_rank = [&](int r) {
+        for (int round = 0; round < rounds; ++round) {
+          std::vector<std::thread> threads;
+          for (int b = 0; b < plan(r).blocks(); ++b) threads.emplace_back(run_one, r, b);
+          for (std::thread& thread : threads) thread.join();
+        }
+      };
       std::vector<std::thread> threads;
       for (int r = 0; r < ranks_; ++r) {
         executor::PlanArgs& a = args[static_cast<std::size_t>(r)];
@@ -115,28 +147,12 @@ class HostPlan {
         a.ops = made.ops.data();
         a.operands = made.operands.data();
         a.blocks = made.blocks.data();
-        for (int b = 0; r != silent && b < plan(r).blocks(); ++b) {
-          threads.emplace_back([&, r, b] {
-            const int blocks = plan(r).blocks();
-            if (const CompiledPlan compiled_plan = chosen[static_cast<std::size_t>(r)]; compiled_plan != nullptr) {
-              const executor::CompiledArgs given = compiled_args(r, a);
-              run_block(
-                  std::max(workers, 1), [&](const ThreadTeam& team) { compiled_plan(team, worlds.world(r), given); }, b,
-                  blocks);
-              return;
-            }
-            if (workers == 0) {
-              return with_reducer(dtype, op, [&]<class R>() {
-                run_plan<R>(SerialTeam{b, blocks}, worlds.world(r), a);
-              });
-            }
-            run_block(
-                workers,
-                [&](const ThreadTeam& team) {
-                  with_reducer(dtype, op, [&]<class R>() { run_plan<R>(team, worlds.world(r), a); });
-                },
-                b, blocks);
-          });
+      }
+      for (int r = 0; r < ranks_; ++r) {
+        if (r == idle) {
+          threads.emplace_back([&, r] { announce(r, args[static_cast<std::size_t>(r)]); });
+        } else if (r != silent) {
+          threads.emplace_back(run_rank, r);
         }
       }
       for (std::thread& thread : threads) thread.join();
@@ -144,6 +160,16 @@ class HostPlan {
   }
 
  private:
+  // What a call of rank `r` does around its plan's blocks.
+  void announce(int r, const executor::PlanArgs& args) {
+    const SerialTeam team{0, plan(r).blocks()};
+    const DeviceWorld world = worlds.world(r);
+    BlockCall<SerialTeam> call(team, world, args.fingerprint, args.ticket);
+    if (!call.enter()) return;
+    call.check_headers();
+    call.leave();
+  }
+
   struct Free {
     void operator()(std::byte* memory) const noexcept { std::free(memory); }
   };

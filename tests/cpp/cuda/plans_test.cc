@@ -340,6 +340,31 @@ TEST(PlansOnGpus, AMissingRankIsATimeout) {
   }
 }
 
+// A wait within the plan itself, of a peer that has come: its failure is recorded there, not by what is around.
+TEST(PlansOnGpus, APeerThatDoesNothingIsATimeout) {
+  int workers = 0;
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
+    HostPlan device(plan);
+    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 100'000'000;
+    Calls calls(2);
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, {.workers = workers, .idle = 1});
+    EXPECT_EQ(device.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << name;
+    EXPECT_EQ(device.worlds.host(0).peer, 1u) << name;
+    workers = 2 - workers;
+  }
+}
+
+// A rank may write packets of its next call while a peer still reads those of this one: they lie in the other half.
+TEST(PlansOnGpus, CallsFollowEachOtherWithoutAMeeting) {
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
+    HostPlan device(plan);
+    for (int r = 0; r < 2; ++r) device.worlds.host(r).timeout_ns = 5'000'000'000;
+    Calls calls(2);
+    device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum, {.rounds = 30});
+    for (int r = 0; r < 2; ++r) EXPECT_EQ(device.worlds.host(r).code, 0u) << name << ", rank " << r;
+  }
+}
+
 // However long it has waited: the record says who aborted, not who did not come.
 TEST(PlansOnGpus, AnAbortIsNoTimeout) {
   int workers = 0;
