@@ -171,6 +171,13 @@ mutant message_test '*' $links 'last words are not read' 's/lose(peer, farewell 
 told=src/bootstrap/exchange.cc
 mutant bootstrap_test 'Exchange*' $told 'who awaits another is told nothing' 's/const bool looks = .*/const bool looks = false;/'
 mutant bootstrap_test 'Exchange*' $told 'what is known to all is one rank'"'"'s reason' 's/put_failure(store, id, rank, \*known, true);/put_failure(store, id, rank, *known, false);/'
+server=src/bootstrap/tcp_store_server.cc
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server ends before all have come' 's/if (!values_.contains(key) \&\& !lost_.contains(key)) return false;/;/'
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server awaits the dead' 's/ \&\& !lost_.contains(key)//'
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server ends while a client is there' '/^bool TcpStoreServer::all_left/,/^}/s/if (std::ranges::any_of.*/;/'
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server has no time to end at' 's/if (now_ns() >= leaving_->until_ns) return true;/;/'
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server forgets that it has more time' 's/std::max(until_ns, told_leaving_ ? told_leaving_->until_ns : 0)/until_ns/'
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server that has ended keeps its descriptors' 's/^    bell_.reset();/    ;/'
 mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller == rank) return;.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/^void fetch_verdicts/,/^}/s/throw_if_told(.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is told nothing' 's/^  throw_if_told(.*/  ;/'
@@ -179,7 +186,13 @@ mutant forming_failures_test '*' src/communicator/topology.cc 'who awaits its ho
 mutant forming_failures_test '*' src/communicator/topology.cc 'a rank leaves its host without a word' 's/if (topology.host != nullptr) topology.host->report(.*/;/'
 mutant communicator_test 'Networks.*' src/communicator/topology.cc 'the last network that both have is taken' 's/ || of_peer != nullptr / /'
 mutant group_id_test 'SplitGroup*' src/communicator/group_id.cc 'a split loses its own failure' 's/^      raise_own();$/      ;/'
-mutant group_id_test 'ShrinkGroup.*' src/communicator/group_id.cc 'the place that survivors met at stays' '/^std::shared_ptr<Communicator> shrink_group/,/^}/s/take_offer(place);/;/'
+mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'the place that survivors met at stays' '/^std::shared_ptr<Communicator> shrink_group/,/^}/s/offer.end();/;/'
+mutant left_places_test '*SplitWhose*' src/communicator/group_id.cc 'a split whose ranks will not meet keeps its place' 's/if (offer \&\& failed >= 0) offer->end();/;/'
+mutant left_places_test '*' src/communicator/group_id.cc 'the place of a group that has failed stays' 's/~Offer() {.*/~Offer() = default;/'
+mutant left_places_test '*Late*' src/communicator/group_id.cc 'a place ends with the first rank that fails' 's/~Offer() {.*/~Offer() { take_offer(place_); }/'
+mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'survivors that have agreed await others' 's/if (!survivors.empty()) offer.all_are_there();/;/'
+mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who cannot join has not been there' '/^void tell_at/,/^}/s/store->set(arrival_key(rank), "");/;/'
+mutant left_places_test '*SplitThat*' src/communicator/group_id.cc 'who joins has not been there' '/^class Arrived/,/^};/s/store_->set(arrival_key(rank), "");/;/'
 mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(id, rank, kMaker, error);/;/'
 mutant split_failures_test '*' src/communicator/group_id.cc 'a failure of the parent is not told where its part meets' 's/if (here) here->tell(error);/;/'
 

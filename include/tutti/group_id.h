@@ -3,7 +3,9 @@
 //
 // The id holds an address and a random secret. Who knows it can join the group, and nobody else: keep it as you would a
 // key. Its maker answers from a thread until the group has formed, so it must live so long; it need not be a rank (then
-// the thread stays until it ends). At most 64 ids of a process may be unused: a further one ends the oldest.
+// the thread stays until it ends). Where the group does not form, a maker that is a rank answers until all ranks have
+// come and heard why, at most for the group's timeout, or 20 s if that is more. At most 64 ids of a process may be
+// unused: a further one ends the oldest.
 //
 // Thread rule: every function may be called from any thread.
 #pragma once

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <list>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -47,6 +49,21 @@ Offers& offers() {
   return *mine;
 }
 
+// Those that have ended by themselves, out of `all` that there are: for who holds the lock, to drop behind it.
+std::list<Offer> ended(std::list<Offer>& all) noexcept {
+  std::list<Offer> out;
+  for (auto offer = all.begin(); offer != all.end();) {
+    const auto next = std::next(offer);
+    if (offer->server->ended()) out.splice(out.end(), all, offer);
+    offer = next;
+  }
+  return out;
+}
+
+std::list<Offer>::iterator find(std::list<Offer>& all, const MeetingPlace& place) noexcept {
+  return std::ranges::find_if(all, [&](const Offer& offer) { return equal(offer.secret, place.secret); });
+}
+
 }  // namespace
 
 MeetingPlaceBytes encode(const MeetingPlace& place) {
@@ -82,11 +99,11 @@ MeetingPlace offer_meeting_place(const std::string& address) {
   auto server = std::make_shared<TcpStoreServer>(address, 0, hexadecimal(place.secret));
   place.port = server->port();
   Offers& all = offers();
-  std::shared_ptr<TcpStoreServer> dropped;  // ends behind the lock
+  std::list<Offer> dropped;  // behind the lock
   const std::lock_guard lock(all.mutex);
+  dropped = ended(all.oldest_first);
   if (all.oldest_first.size() >= kMostOffers) {
-    dropped = std::move(all.oldest_first.front().server);
-    all.oldest_first.pop_front();
+    dropped.splice(dropped.end(), all.oldest_first, all.oldest_first.begin());
   }
   all.oldest_first.push_back({place.secret, std::move(server)});
   return place;
@@ -94,13 +111,28 @@ MeetingPlace offer_meeting_place(const std::string& address) {
 
 std::shared_ptr<TcpStoreServer> take_offer(const MeetingPlace& place) {
   Offers& all = offers();
+  std::list<Offer> dropped;  // behind the lock
   const std::lock_guard lock(all.mutex);
-  const auto own = std::find_if(all.oldest_first.begin(), all.oldest_first.end(),
-                                [&](const Offer& offer) { return equal(offer.secret, place.secret); });
+  dropped = ended(all.oldest_first);
+  const auto own = find(all.oldest_first, place);
   if (own == all.oldest_first.end()) return nullptr;
   std::shared_ptr<TcpStoreServer> server = std::move(own->server);
   all.oldest_first.erase(own);
   return server;
+}
+
+void leave_offer(const MeetingPlace& place, int ranks, TcpStoreServer::CameKey came,
+                 std::chrono::milliseconds within) noexcept {
+  std::shared_ptr<TcpStoreServer> server;
+  try {
+    Offers& all = offers();
+    const std::lock_guard lock(all.mutex);
+    const auto own = find(all.oldest_first, place);
+    if (own != all.oldest_first.end()) server = own->server;
+  } catch (const std::bad_alloc&) {
+    // A forked child's first: it offers nothing.
+  }
+  if (server != nullptr) server->end_when_left(ranks, came, within);
 }
 
 std::unique_ptr<TcpStore> reach(const MeetingPlace& place, std::chrono::milliseconds timeout,

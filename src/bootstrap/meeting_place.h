@@ -3,9 +3,9 @@
 // One process offers the place: it serves a store there, from a thread. Whoever knows the secret meets the others in
 // it.
 //
-// Ownership: an offer belongs to the process that made it, until it is taken: then to the taker. There are at most
-// kMostOffers; a further one ends the oldest. In a forked child they are still the parent's. Thread rule: every
-// function may be called from any thread.
+// Ownership: an offer belongs to the process that made it, until it is taken: then to the taker. One that is left ends
+// by itself. There are at most kMostOffers; a further one ends the oldest. In a forked child they are still the
+// parent's. Thread rule: every function may be called from any thread.
 #pragma once
 
 #include <array>
@@ -44,6 +44,11 @@ MeetingPlace offer_meeting_place(const std::string& address);
 
 // The server of a place, if this process has offered it and nobody has taken it.
 std::shared_ptr<TcpStoreServer> take_offer(const MeetingPlace& place);
+
+// For a group that has not formed: its place, if this process offers it, ends once its ranks have come and gone, as
+// TcpStoreServer::end_when_left() says it.
+void leave_offer(const MeetingPlace& place, int ranks, TcpStoreServer::CameKey came,
+                 std::chrono::milliseconds within) noexcept;
 
 // The store of a place, which is up: a refused connection is final. Throws Error as TcpStore does; `maker`: who has
 // offered it, for messages.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <limits>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -32,11 +33,11 @@ constexpr int kExhaustedPollMs = 10;
 TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret)
     : secret_(std::move(secret)),
       listener_(listen_tcp(host, port)),
-      stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       full_(framed(kStoreFull)),
       port_(local_address(listener_.get()).port()),
       process_(::getpid()) {
-  if (!stop_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
+  if (!bell_) throw_system_error(ErrorKind::kExhausted, "eventfd", errno);
   take_spare();
   // Without it a client that connects would wait until its deadline.
   if (!spare_) throw_system_error(ErrorKind::kExhausted, "fcntl", errno);
@@ -48,8 +49,21 @@ TcpStoreServer::~TcpStoreServer() {
     thread_.detach();  // a forked child has no such thread to join
     return;
   }
-  ::eventfd_write(stop_.get(), 1);
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    if (bell_) ::eventfd_write(bell_.get(), 1);
+  }
   thread_.join();
+}
+
+void TcpStoreServer::end_when_left(int ranks, CameKey came, std::chrono::milliseconds within) noexcept {
+  const std::int64_t left_ns = Deadline::after(within).remaining_ns();
+  const std::int64_t now = now_ns();
+  const std::int64_t until_ns = now + std::min(left_ns, std::numeric_limits<std::int64_t>::max() - now);
+  const std::lock_guard lock(mutex_);
+  told_leaving_ = Leaving{ranks, came, std::max(until_ns, told_leaving_ ? told_leaving_->until_ns : 0)};
+  if (bell_) ::eventfd_write(bell_.get(), 1);
 }
 
 void TcpStoreServer::serve() {
@@ -62,16 +76,50 @@ void TcpStoreServer::serve() {
       serving = !told_to_stop(kExhaustedPollMs);
     }
   }
+  close_all();
 }
 
 // For whoever has no memory for a turn: it is asked for again after a while, and meanwhile the server may be ended.
-bool TcpStoreServer::told_to_stop(int within_ms) const noexcept {
-  pollfd stop = {stop_.get(), POLLIN, 0};
-  return ::poll(&stop, 1, within_ms) == 1;
+bool TcpStoreServer::told_to_stop(int within_ms) noexcept {
+  pollfd bell = {bell_.get(), POLLIN, 0};
+  return ::poll(&bell, 1, within_ms) == 1 && !hear();
+}
+
+// What the server has been told. False if it is to stop.
+bool TcpStoreServer::hear() noexcept {
+  const std::lock_guard lock(mutex_);
+  eventfd_t times = 0;
+  ::eventfd_read(bell_.get(), &times);
+  leaving_ = told_leaving_;
+  return !stop_;
+}
+
+// Whether it is to end by itself now.
+bool TcpStoreServer::all_left() const {
+  if (!leaving_) return false;
+  if (now_ns() >= leaving_->until_ns) return true;
+  if (std::ranges::any_of(clients_, [](const auto& c) { return c.second.proven; })) return false;
+  for (int r = 0; r < leaving_->ranks; ++r) {
+    const std::string key = leaving_->came(r);
+    if (!values_.contains(key) && !lost_.contains(key)) return false;
+  }
+  return true;
+}
+
+// What is left then takes no descriptor, and its thread has ended.
+void TcpStoreServer::close_all() noexcept {
+  clients_.clear();
+  listener_.reset();
+  spare_.reset();
+  {
+    const std::lock_guard lock(mutex_);
+    bell_.reset();
+  }
+  ended_.store(true, std::memory_order_release);  // release: closed for who sees it, in ended()
 }
 
 bool TcpStoreServer::turn() {
-  std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}, {accept_exhausted_ ? -1 : listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{bell_.get(), POLLIN, 0}, {accept_exhausted_ ? -1 : listener_.get(), POLLIN, 0}};
   fds.reserve(clients_.size() + fds.size());
   for (const auto& [id, client] : clients_) {
     short events = client.out.empty() ? 0 : POLLOUT;
@@ -79,7 +127,7 @@ bool TcpStoreServer::turn() {
     fds.push_back({client.socket.get(), events, 0});
   }
   const int ready = ::poll(fds.data(), fds.size(), poll_timeout_ms());
-  if (fds[0].revents != 0) return false;
+  if (fds[0].revents != 0 && !hear()) return false;
   auto fd = fds.begin() + 2;
   for (auto it = clients_.begin(); ready > 0 && it != clients_.end(); ++it, ++fd) {
     if ((fd->revents & POLLOUT) != 0) flush(it->second);
@@ -89,12 +137,13 @@ bool TcpStoreServer::turn() {
   expire();
   sweep();
   if (accept_exhausted_ || fds[1].revents != 0) accept_all();
-  return true;
+  return !all_left();
 }
 
 int TcpStoreServer::poll_timeout_ms() const {
   if (accept_exhausted_) return kExhaustedPollMs;
   std::int64_t until = now_ns() + 60'000'000'000;
+  if (leaving_) until = std::min(until, leaving_->until_ns);
   for (const auto& [id, client] : clients_) {
     if (!client.proven) until = std::min(until, client.until_ns);
     if (client.waiting) until = std::min(until, client.waiting->until_ns);
@@ -133,10 +182,10 @@ void TcpStoreServer::turn_away() noexcept {
   if (!socket) return take_spare();
   static_cast<void>(::send(socket.get(), full_.data(), full_.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   // Closes it and takes its place at once: no other thread gets this descriptor in between.
-  if (::dup3(stop_.get(), socket.get(), O_CLOEXEC) >= 0) spare_ = std::move(socket);
+  if (::dup3(bell_.get(), socket.get(), O_CLOEXEC) >= 0) spare_ = std::move(socket);
 }
 
-void TcpStoreServer::take_spare() noexcept { spare_ = UniqueFd(::fcntl(stop_.get(), F_DUPFD_CLOEXEC, 0)); }
+void TcpStoreServer::take_spare() noexcept { spare_ = UniqueFd(::fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0)); }
 
 // If it has been here for so long.
 void TcpStoreServer::drop_oldest_stranger(std::int64_t age_ns) {

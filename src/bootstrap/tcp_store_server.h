@@ -4,14 +4,17 @@
 // connection and nothing else. With an empty secret anyone who speaks the protocol may read and write, as with
 // PyTorch's TCPStore: set TUTTI_SECRET where the network is not trusted.
 //
-// Ownership: its sockets and its thread; the destructor ends both. Thread rule: made and destroyed by one thread; the
-// serving thread alone touches what lies below `thread_`.
+// Ownership: its sockets and its thread; the destructor ends both. Thread rule: made and destroyed by one thread;
+// end_when_left() and ended() by any; the serving thread alone touches what lies below `thread_`.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -31,6 +34,13 @@ class TcpStoreServer {
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
 
   std::uint16_t port() const noexcept { return port_; }
+
+  // Ends by itself, with all its descriptors, once each of `ranks` has come, which is to say that the key `came` of it
+  // is there or lost by a will, and no client is here any more; after `within` in any case. Called again, it counts
+  // anew who is to come, and ends by itself no earlier than it was to.
+  using CameKey = std::string (*)(int rank);
+  void end_when_left(int ranks, CameKey came, std::chrono::milliseconds within) noexcept;
+  bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }  // acquire: with that of close_all()
 
  private:
   struct Waiting {
@@ -53,11 +63,19 @@ class TcpStoreServer {
     std::optional<Waiting> waiting;
     Will will;
   };
+  struct Leaving {
+    int ranks = 0;
+    CameKey came = nullptr;
+    std::int64_t until_ns = 0;
+  };
   using ClientId = std::uint64_t;  // ascending: the first unproven one is the oldest
 
   void serve();
   bool turn();
-  bool told_to_stop(int within_ms) const noexcept;
+  bool told_to_stop(int within_ms) noexcept;
+  bool hear() noexcept;
+  bool all_left() const;
+  void close_all() noexcept;
   int poll_timeout_ms() const;
   void accept_all();
   void turn_away() noexcept;
@@ -93,13 +111,18 @@ class TcpStoreServer {
 
   const std::string secret_;
   UniqueFd listener_;
-  UniqueFd stop_;           // an eventfd: readable once the server shall end
+  UniqueFd bell_;           // an eventfd: readable once the server is told something; closed under `mutex_`
   UniqueFd spare_;          // given up, when there is no other, to tell a client so
   const std::string full_;  // what it is told
   std::uint16_t port_ = 0;
   pid_t process_ = 0;
+  std::atomic<bool> ended_{false};
+  std::mutex mutex_;  // guards what the server is told: these two; a leaf
+  bool stop_ = false;
+  std::optional<Leaving> told_leaving_;
   std::thread thread_;
 
+  std::optional<Leaving> leaving_;  // as it has been told
   bool accept_exhausted_ = false;
   std::size_t strangers_ = 0;
   ClientId next_id_ = 0;

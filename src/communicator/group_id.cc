@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,9 @@ static_assert(kGroupIdBytes == kMeetingPlaceBytes);
 // A meeting place has one group.
 constexpr const char* kJoinedId = "group";
 
+// Given where a group meets by each of its ranks that has been there, if only to say why it cannot join.
+std::string arrival_key(int rank) { return store_key(kJoinedId, "arrived", std::to_string(rank)); }
+
 constexpr const char* kMaker = "the process that made the group's id";
 
 MeetingPlace place_of(const GroupId& id, const std::string& group, int rank) {
@@ -45,6 +49,34 @@ std::string own_address(const Config& config) {
   const auto route = config.interface.empty() ? route_to(config.master_address) : std::nullopt;
   return choose_address(interface_addresses(), config.interface, route).host();
 }
+
+MeetingPlace offer_place(const Config& config, const std::string& address = {}) {
+  return offer_meeting_place(address.empty() ? own_address(config) : address);
+}
+
+// What this process may have offered for a group of `ranks`. If the group does not form the place stays for those who
+// are still to hear why: until all have been there and are gone, or for as long as the group might have taken to form.
+class Offer {
+ public:
+  Offer(MeetingPlace place, int ranks, std::chrono::milliseconds timeout) noexcept
+      : place_(std::move(place)), to_come_(ranks > 0 ? ranks : std::numeric_limits<int>::max()), timeout_(timeout) {}
+  ~Offer() { leave_offer(place_, to_come_, arrival_key, std::max(timeout_, kShortest)); }
+  Offer(const Offer&) = delete;
+  Offer& operator=(const Offer&) = delete;
+
+  const MeetingPlace& place() const noexcept { return place_; }
+  void may_take(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
+  void all_are_there() noexcept { to_come_ = 0; }
+  // Nobody looks there any more.
+  void end() noexcept { take_offer(place_); }
+
+ private:
+  static constexpr std::chrono::milliseconds kShortest{20'000};  // who is there looks twice a second
+
+  const MeetingPlace place_;
+  int to_come_;
+  std::chrono::milliseconds timeout_;
+};
 
 // While it lives, the end of this process is told to those that await something of this rank. What it throws itself is
 // told, or found, by other means.
@@ -74,8 +106,11 @@ class LastWill {
 void tell_at(const GroupId& id, int rank, const std::string& maker, const std::exception& why) noexcept {
   constexpr std::chrono::milliseconds kAMoment(2'000);
   try {
-    if (const auto place = decode_meeting_place(id))
-      tell_failure(*reach(*place, kAMoment, maker), kJoinedId, rank, why);
+    const auto place = decode_meeting_place(id);
+    if (!place) return;
+    const auto store = reach(*place, kAMoment, maker);
+    tell_failure(*store, kJoinedId, rank, why);
+    store->set(arrival_key(rank), "");
   } catch (const std::exception&) {
     // Then the others learn of it at their deadline, or find it gone.
   }
@@ -98,6 +133,7 @@ class Arrived {
     std::string& set = options_.config.secret;
     set = set.empty() ? own : hexadecimal(std::as_bytes(std::span(text_of(hmac_sha256(set, own)))));
     options_.config.master_address = place.address;  // what all ranks reach
+    store_->set(arrival_key(rank), "");
   }
 
   std::shared_ptr<Communicator> join(int size) {
@@ -215,7 +251,13 @@ std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, co
   const auto rank = static_cast<int>(std::ranges::find(members, parent.rank()) - members.begin());
   // The first of a new group offers its place. One that cannot says so by an empty one: nobody is to wait for it.
   GroupId offered{};
-  if (size > 1 && rank == 0) agreement.attempt([&] { offered = make_group_id(options.config); });
+  std::optional<Offer> offer;
+  if (size > 1 && rank == 0) {
+    agreement.attempt([&] {
+      offer.emplace(offer_place(options.config), size, options.timeout);
+      offered = encode(offer->place());
+    });
+  }
   const GroupId& first = agreement.first_place(offered);
   // All reach their places before anyone goes on: who dies earlier is missed in the parent, who dies later where they
   // meet.
@@ -233,6 +275,7 @@ std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, co
     if (here) here->tell(error);
     throw;
   }
+  if (offer && failed >= 0) offer->end();  // all know it by the parent
   agreement.raise_own();
   if (members.empty()) return nullptr;
   if (failed >= 0) {
@@ -249,17 +292,28 @@ std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, co
 }  // namespace
 
 GroupId make_group_id(const Config& config, const std::string& address) {
-  return naming_want([&] { return encode(offer_meeting_place(address.empty() ? own_address(config) : address)); },
-                     [] { return std::string("no memory to make the id of a group"); });
+  const auto make = [&] {
+    const MeetingPlace place = offer_place(config, address);
+    try {
+      return encode(place);
+    } catch (...) {
+      take_offer(place);
+      throw;
+    }
+  };
+  return naming_want(make, [] { return std::string("no memory to make the id of a group"); });
 }
 
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
                                          const std::function<CommunicatorOptions()>& settings) {
   CommunicatorOptions options;
+  std::optional<Offer> offer;
   const auto arrive = [&] {
+    if (auto place = decode_meeting_place(id)) offer.emplace(*std::move(place), size, options.timeout);
     check_group(rank, size);
     options = settings();
     const MeetingPlace place = place_of(id, options.name, rank);
+    offer->may_take(options.timeout);
     check_group_timeout(options.name, options.timeout);
     return std::make_unique<Arrived>(id, place, rank, options, kMaker);
   };
@@ -292,12 +346,22 @@ std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& i
                                            std::vector<int>* members) {
   check_call_timeout("shrink", timeout);
   const auto shrink = [&] {
-    const MeetingPlace place = place_of(id, group.name(), group.rank());
-    const auto store = reach(place, timeout.count() > 0 ? timeout : group.timeout(), kMaker);
-    auto smaller = group.shrink(*store, kJoinedId, timeout, members);
-    smaller->run(Call{});  // as those that join
-    take_offer(place);
-    return smaller;
+    const auto patience = timeout.count() > 0 ? timeout : group.timeout();
+    Offer offer(place_of(id, group.name(), group.rank()), group.size(), patience);
+    const auto store = reach(offer.place(), patience, kMaker);
+    store->set(arrival_key(group.rank()), "");
+    std::vector<int> own;
+    std::vector<int>& survivors = members != nullptr ? *members : own;
+    survivors.clear();
+    try {
+      auto smaller = group.shrink(*store, kJoinedId, timeout, &survivors);
+      smaller->run(Call{});  // as those that join
+      offer.end();
+      return smaller;
+    } catch (...) {
+      if (!survivors.empty()) offer.all_are_there();  // who has not been is not waited for
+      throw;
+    }
   };
   return naming_want(shrink, [&] {
     return "rank " + std::to_string(group.rank()) + " has no memory to shrink group '" + group.name() + "'";

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <dirent.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -70,6 +73,32 @@ inline int open_descriptors() {
   while (::readdir(directory) != nullptr) ++count;
   ::closedir(directory);
   return count;
+}
+
+// The TCP sockets at which this process listens.
+inline int listening_sockets() {
+  int count = 0;
+  DIR* directory = ::opendir("/proc/self/fd");
+  if (directory == nullptr) return -1;
+  while (const dirent* entry = ::readdir(directory)) {
+    const int fd = std::atoi(entry->d_name);
+    int domain = AF_UNIX, listens = 0;
+    socklen_t bytes = sizeof(int);
+    if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain == AF_UNIX) continue;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0) count += listens;
+  }
+  ::closedir(directory);
+  return count;
+}
+
+// Whether it comes to be so, in far more time than it takes.
+inline bool soon(const std::function<bool()>& so) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+  while (!so()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    ::poll(nullptr, 0, 1);
+  }
+  return true;
 }
 
 }  // namespace tutti::test

@@ -49,6 +49,7 @@ TEST(SplitFailures, OfACallThatTheOthersHaveMade) {
   for (const std::string& error : errors) EXPECT_NE(error.find(reason), std::string::npos) << error;
   for (const std::size_t r : {1, 2})
     EXPECT_EQ(errors[r].rfind("rank 0 cannot join the group of rank", 0), 0) << errors[r];
+  EXPECT_TRUE(soon([] { return listening_sockets() == 0; })) << "the place where they met stays";
 }
 
 }  // namespace
