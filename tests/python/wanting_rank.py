@@ -205,9 +205,8 @@ class WantOfDescriptors(NoWant):
 
 
 WANTS: dict[str, Any] = {"nothing": NoWant, "memory": WantOfMemory, "descriptors": WantOfDescriptors}
-# Soft and hard limit: Tutti raises the one to the other. Of groups that could not form a process keeps up to 64 places
-# to meet, three descriptors each: these must never be what a rank lacks.
-MOST_DESCRIPTORS = 64 * 3 + 160
+# Soft and hard limit: Tutti raises the one to the other.
+MOST_DESCRIPTORS = 160
 
 
 def once_more(call: Callable[[], None], want: NoWant, errors: list[BaseException]) -> None:
