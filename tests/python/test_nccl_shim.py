@@ -189,4 +189,4 @@ def test_cupy_runs_on_it() -> None:
 @on_gpus
 def test_jax_opens_it_by_name() -> None:
     report = run_arrays("jax", LD_PRELOAD=str(nccl.library(by_name=True)))
-    assert calls(report, "all_reduce")[0] > 0, report
+    assert calls(report, "all_gather")[0] > 0, report  # XLA has kernels of its own for sums over so few GPUs
