@@ -52,7 +52,8 @@ struct Call {
   // one's parts) in memory that the device reads, in stream order, so also by each replay of a graph; not in the
   // output.
   const void* device_factor = nullptr;
-  // On a GPU (CudaCommunicator): an input that overlaps the output otherwise is no error; what arrives is undefined then.
+  // On a GPU (CudaCommunicator): an input that overlaps the output otherwise is no error; what arrives is undefined
+  // then.
   bool may_overlap = false;
   Blocks input;
   Blocks output;

@@ -57,7 +57,8 @@ void Selector::force(std::string_view item) {
     }
   }
   if (!found) {
-    throw_error(ErrorKind::kInvalidArgument, "TUTTI_ALGORITHM: there is no '" + std::string(item) +
+    throw_error(ErrorKind::kInvalidArgument, "TUTTI_ALGORITHM (or Options(algorithm=...)): there is no '" +
+                                                 std::string(item) +
                                                  "'; known are:" + (known.empty() ? " (no such collective)" : known));
   }
 }

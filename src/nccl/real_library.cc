@@ -53,8 +53,8 @@ std::string in_site_packages() {
   return (slash == std::string::npos ? std::string(".") : here.substr(0, slash)) + "/../nvidia/nccl/lib/" + kFile;
 }
 
-// The files of that name that the process has loaded. One of another place may stand in front of NCCL's, as the one does
-// by which programs find this library under the name, and then the linker gives no other by the name alone.
+// The files of that name that the process has loaded. One of another place may stand in front of NCCL's, as the one
+// does by which programs find this library under the name, and then the linker gives no other by the name alone.
 std::vector<std::string> loaded_files() {
   std::vector<std::string> files;
   const auto look = [](dl_phdr_info* info, std::size_t, void* into) {

@@ -34,7 +34,7 @@ std::vector<std::string> files_at(const std::string& path) {
     errno = 0;
   }
   if (errno != 0) throw_error(ErrorKind::kInvalidArgument, path + ": cannot be read: " + describe_errno(errno));
-  if (names.empty()) throw_error(ErrorKind::kInvalidArgument, path + ": no *.json in this folder (TUTTI_PLAN_PATH)");
+  if (names.empty()) throw_error(ErrorKind::kInvalidArgument, path + ": no *.json in this folder");
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -54,7 +54,7 @@ std::uint32_t folded(std::uint64_t state) {
 
 }  // namespace
 
-PlanFiles load_plans(const std::string& path, int ranks, const std::string& cache_folder) {
+PlanFiles load_plans(const std::string& path, int ranks, const std::string& cache_folder) try {
   PlanFiles plans;
   if (path.empty()) return plans;
   std::uint64_t state = kBasis;
@@ -67,6 +67,9 @@ PlanFiles load_plans(const std::string& path, int ranks, const std::string& cach
   if (plans.files.empty()) return plans;
   plans.identity = folded(state);
   return plans;
+} catch (const Error& error) {
+  // Who meets it may not know that the file is read, nor why.
+  throw_error(error.kind(), std::string("TUTTI_PLAN_PATH: ") + error.what());
 }
 
 }  // namespace tutti

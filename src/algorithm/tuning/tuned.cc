@@ -44,14 +44,6 @@ std::string table_path(const Config& config) {
   return FileStamp::of(file) == FileStamp() ? std::string() : file;
 }
 
-std::string text_of(const std::string& path) {
-  try {
-    return whole_file(path);
-  } catch (const Error& error) {
-    throw_error(error.kind(), std::string(error.what()) + " (TUTTI_TUNING_PATH)");
-  }
-}
-
 std::string foreign(const TuningOrigin& origin) {
   if (origin.version != kTuningVersion) return "has version " + std::to_string(origin.version) + " of the format";
   if (origin.tutti != TUTTI_VERSION) return "was measured by Tutti " + origin.tutti;
@@ -61,7 +53,7 @@ std::string foreign(const TuningOrigin& origin) {
 
 TableFile read_table_file(const std::string& path) {
   TableFile file;
-  const std::string text = text_of(path);
+  const std::string text = whole_file(path);
   if (const std::string difference = foreign(read_tuning_origin(text)); !difference.empty()) {
     file.complaint = "the tuning table " + path + " " + difference + " and is not used: run `tutti tune`";
     return file;
@@ -168,7 +160,9 @@ Tuning load_tuning(const Config& config, int ranks, TunedDevice device) {
     tuning.identity = file.identity;
     tuning.plans = load_tuned_plans(tuning.path, *tuning.table, ranks, device, cache_folder(config));
   } catch (const Error& error) {
-    throw_error(error.kind(), tuning.path + ": " + error.what());
+    // The user's folder is read without being named.
+    const std::string why = config.tuning_path.empty() ? "" : "TUTTI_TUNING_PATH: ";
+    throw_error(error.kind(), why + tuning.path + ": " + error.what());
   }
   return tuning;
 }

@@ -130,9 +130,14 @@ TEST(Tuning, OneThatWasAskedForMustBeThereAndWhole) {
   const TemporaryFolder here;
   const std::string missing = here.file("missing.json");
   const std::string absent = "cannot be read: " + describe_errno(ENOENT);
-  EXPECT_EQ(refusal_of(at(missing)), missing + ": " + absent + " (TUTTI_TUNING_PATH)");
+  EXPECT_EQ(refusal_of(at(missing)), "TUTTI_TUNING_PATH: " + missing + ": " + absent);
   const std::string broken = here.write("broken.json", table(cell("1024", "nothing")));
-  EXPECT_EQ(refusal_of(at(broken)), broken + ": /cells/0/choice: it is not among those measured");
+  const std::string why = broken + ": /cells/0/choice: it is not among those measured";
+  EXPECT_EQ(refusal_of(at(broken)), "TUTTI_TUNING_PATH: " + why);
+  Config found;  // in the user's folder, which no variable names
+  found.user_config = here.path();
+  const std::string there = here.write("tuning-" + short_id(this_machine()) + ".json", table(cell("1024", "nothing")));
+  EXPECT_EQ(refusal_of(found).find(there + ": /cells/0/choice"), 0u);
 }
 
 TEST(Tuning, ATableOfElsewhereDoesNotCountAndSaysWhy) {
@@ -186,11 +191,14 @@ TEST(Tuning, APlanMustBeTheOneThatWasMeasured) {
   EXPECT_EQ(load_tuning(at(gpu_file), 2, TunedDevice::kGpu).plans.size(), 1u);
   for (const std::string& bad : {entry("plan:fine", std::string(64, '0')), entry("plan:other", digest)}) {
     const std::string path = here.write("bad.json", table(cell("1024", "ring"), bad));
-    EXPECT_EQ(refusal_of(at(path)).find(path + ": /plans/0: " + file + " is not the plan that was measured"), 0u)
-        << refusal_of(at(path));
+    const std::string said = refusal_of(at(path));
+    EXPECT_EQ(said.find("TUTTI_TUNING_PATH: " + path + ": /plans/0: " + file + " is not the plan that was measured"),
+              0u)
+        << said;
   }
   std::filesystem::remove(file);
-  EXPECT_EQ(refusal_of(at(good)), good + ": /plans/0: " + file + ": cannot be read: " + describe_errno(ENOENT));
+  EXPECT_EQ(refusal_of(at(good)),
+            "TUTTI_TUNING_PATH: " + good + ": /plans/0: " + file + ": cannot be read: " + describe_errno(ENOENT));
 }
 
 }  // namespace

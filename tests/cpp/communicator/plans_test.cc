@@ -195,11 +195,13 @@ TEST(Plans, ABadFileIsNamed) {
   options.config.plan_path = folder.path();
   const Error error = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
   EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-  EXPECT_EQ(std::string(error.what()).rfind(file + ": plan: /gpus/1/threadblocks/0/ops/3/src_buff/0", 0), 0U)
+  EXPECT_EQ(std::string(error.what())
+                .rfind("TUTTI_PLAN_PATH: " + file + ": plan: /gpus/1/threadblocks/0/ops/3/src_buff/0", 0),
+            0U)
       << error.what();
   options.config.plan_path = "/nowhere/at/all.json";
   const Error missing = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
-  EXPECT_EQ(std::string(missing.what()).rfind("/nowhere/at/all.json: ", 0), 0U) << missing.what();
+  EXPECT_EQ(std::string(missing.what()).rfind("TUTTI_PLAN_PATH: /nowhere/at/all.json: ", 0), 0U) << missing.what();
 }
 
 TEST(Plans, ARacyFileIsRefused) {
@@ -215,7 +217,7 @@ TEST(Plans, ARacyFileIsRefused) {
   options.config.plan_path = file;
   const Error error = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
   EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-  EXPECT_EQ(std::string(error.what()).rfind(file + ": race: ", 0), 0U) << error.what();
+  EXPECT_EQ(std::string(error.what()).rfind("TUTTI_PLAN_PATH: " + file + ": race: ", 0), 0U) << error.what();
 }
 
 // One rank's all-reduce of four floats without a communicator, for which load_plans() and the lock would be in the way.

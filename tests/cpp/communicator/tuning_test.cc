@@ -139,7 +139,7 @@ TEST(TunedGroup, ABrokenTableIsNamedWhenTheGroupIsMade) {
   options.config.tuning_path = file;
   const Error error = error_of([&] { Communicator::create(store, "test", 0, 2, options); });
   EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-  EXPECT_EQ(error.what(), file + ": /cells/1/bytes: an integer is expected");
+  EXPECT_EQ(error.what(), "TUTTI_TUNING_PATH: " + file + ": /cells/1/bytes: an integer is expected");
 }
 
 }  // namespace

@@ -121,9 +121,7 @@ class HostPlan {
           return;
         }
         if (workers == 0) {
-          return with_reducer(dtype, op, [&]<class R>() {
-            run_plan<R>(SerialTeam{b, blocks}, worlds.world(r), a);
-          });
+          return with_reducer(dtype, op, [&]<class R>() { run_plan<R>(SerialTeam{b, blocks}, worlds.world(r), a); });
         }
         run_block(
             workers,
