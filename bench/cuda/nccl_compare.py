@@ -39,10 +39,10 @@ PROGRAMS = [
 ]
 WORKLOADS = ("ddp", "fsdp2", "tensor-parallel", "graph")
 # Of one type and operation only: what is shown of each program.
-SHOWN_TYPE, SHOWN_OP, SHOWN_BYTES = "float", ("sum", "none"), (1 << 10, 1 << 16, 1 << 20, 1 << 24)
+SHOWN_TYPE, SHOWN_OP, SHOWN_BYTES = "float", ("sum", "none", ""), (1 << 10, 1 << 16, 1 << 20, 1 << 24)
 ROUNDING = 1e-3
 ROW = re.compile(
-    r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\w+)\s+(-?\d+)"
+    r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(?:([a-z]\w*)\s+)?(-?\d+)"
     r"\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s+(\S+)\s+([\d.]+|N/A)\s+(?:[\d.]+|N/A)\s+(?:[\d.]+|N/A)\s+(\S+)\s*$"
 )
 
@@ -90,7 +90,7 @@ def parse(text: str) -> list[Measured]:
     for match in filter(None, map(ROW.match, text.splitlines())):
         size, _, kind, op, _, us, wrong, _, wrong_in_place = match.groups()
         bad = sum(int(float(count)) for count in (wrong, wrong_in_place) if count != "N/A")
-        lines.append(Measured(int(size), kind, op, float(us), bad))
+        lines.append(Measured(int(size), kind, op or "", float(us), bad))  # hypercube names none
     return lines
 
 
@@ -218,8 +218,9 @@ def main(arguments: list[str] | None = None) -> int:
         if program is None:
             comparison.rows.append(Row(name, None, None, "not installed: --nccl-tests names its folder"))
             continue
-        shape = ["-t", str(options.gpus), "-g", "1", "-b", "8", "-e", options.largest, "-f", "8", "-n", "20", "-w", "5"]
-        command = [program, *shape, "-c", "1", "-d", "all", "-o", "all"]
+        sizes = ["-b", "16", "-e", options.largest, "-f", "4"]
+        calls = ["-n", "20", "-w", "5", "-c", "1", "-d", "all", "-o", "all"]
+        command = [program, "-t", str(options.gpus), "-g", "1", *sizes, *calls]
         comparison.rows += compared(name, *comparison.twice(name, command, options.limit))
     for name in (name for name in WORKLOADS if name in options.only):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={options.gpus}"]

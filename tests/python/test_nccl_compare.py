@@ -22,6 +22,7 @@ LINES = """# nThread 2 nGpus 1 minBytes 8 maxBytes 1048576 step: 8(factor) warmu
      1048576        262144     float     sum      -1    25.11   41.75   41.75      0    24.98   41.98   41.98  {wrong}
         1024           256     float    prod      -1     7.30    0.14    0.14    N/A     7.21    0.14    0.14    N/A
         1024           256     float    none       0     7.30    0.14    0.14      0      N/A     N/A     N/A    N/A
+        1024           256     float              -1     7.30    0.14    0.14      0     7.21    0.14    0.14      0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 20.9
 """
@@ -50,6 +51,7 @@ def test_lines_of_nccl_tests(compare: ModuleType) -> None:
         (1 << 20, "float", "sum", 25.11, 3),
         (1024, "float", "prod", 7.3, 0),
         (1024, "float", "none", 7.3, 0),
+        (1024, "float", "", 7.3, 0),  # hypercube_perf has no operation
     ]
 
 
@@ -58,7 +60,7 @@ def test_a_program_beside_itself(compare: ModuleType) -> None:
     nccl, tutti = (compare.Run(0, 1, text, compare.parse(text)) for text in texts)
     rows = compare.compared("all_reduce_perf", nccl, tutti)
     assert (rows[0].what, rows[0].nccl, rows[0].tutti) == ("all_reduce_perf 1024 B, us", 9.0, 4.5)
-    assert rows[-1].note == "4 lines, 0 wrong; 120 calls by Tutti, 16 by NCCL"
+    assert rows[-1].note == "5 lines, 0 wrong; 120 calls by Tutti, 16 by NCCL"
     assert not any(row.bad for row in rows)
     assert "| all_reduce_perf 1048576 B, us | 25.1 | 25.1 | 1.00 |" in compare.table(rows)
     # Wrong results, and a program that has died, are.
@@ -104,7 +106,7 @@ def test_what_is_not_installed_is_said(compare: ModuleType, tmp_path: Path, caps
     code = compare.main(["--gpus", "2", *where, "--only", "all_reduce_perf", "gather_perf"])
     text = capsys.readouterr().out
     assert code == 0
-    assert "4 lines, 0 wrong" in text
+    assert "5 lines, 0 wrong" in text
     assert "gather_perf |  |  |  | not installed" in text
     assert (tmp_path / "table.md").read_text() == text
     assert (tmp_path / "all_reduce_perf.tutti.log").is_file()
