@@ -137,6 +137,8 @@ static void refused_ids(void) {
   CHECK(tutti_group_create(&id, 3, 3, NULL, &group) == TUTTI_INVALID_ARGUMENT);
   const tutti_options old = {1, 0, NULL};
   CHECK(tutti_group_create(&id, 0, 1, &old, &group) == TUTTI_INVALID_ARGUMENT);
+  /* That id is of no more use. */
+  OK(tutti_make_id("localhost", &id));
   OK(tutti_group_create(&id, 0, 1, NULL, &group));
   tutti_group_destroy(group);
   CHECK(tutti_group_rank(NULL) == -1 && tutti_group_size(NULL) == -1);
