@@ -200,4 +200,4 @@ def test_a_bad_plan_is_named_when_the_group_is_made(tmp_path: Path) -> None:
     file.write_text(json.dumps(plan))
     done = torchrun(script, 2, file)
     assert done.returncode != 0
-    assert f"ValueError: {file}: plan: /gpus/1/threadblocks/0/ops/3/src_buff/1" in done.stderr
+    assert f"ValueError: TUTTI_PLAN_PATH: {file}: plan: /gpus/1/threadblocks/0/ops/3/src_buff/1" in done.stderr

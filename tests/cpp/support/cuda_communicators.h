@@ -123,7 +123,11 @@ class OnHost : public Base {
  public:
   OnHost(Bootstrap& bootstrap, const DeviceOptions& options)
       : Base(bootstrap.rank(), bootstrap.size(), options), host_(made_at(bootstrap, options)) {}
-  void run(const Call& call, DeviceStream, std::chrono::milliseconds timeout) override { host_->run(call, timeout); }
+  void run(const Call& call, DeviceStream, std::chrono::milliseconds timeout) override {
+    Call here = call;
+    here.may_overlap = false;  // the host looks
+    host_->run(here, timeout);
+  }
   void set_algorithms(AlgorithmSet set) override { host_->set_algorithms(std::move(set)); }
   void prepare(const UserAlgorithmPtr&) override {}
   void exchange(const std::vector<DeviceMessage>& messages, DeviceStream, std::chrono::milliseconds timeout) override {
