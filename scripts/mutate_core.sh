@@ -177,7 +177,7 @@ mutant bootstrap_test 'TcpStoreEnd*' $server 'a server awaits the dead' 's/ \&\&
 mutant bootstrap_test 'TcpStoreEnd*' $server 'a server ends while a client is there' '/^bool TcpStoreServer::all_left/,/^}/s/if (std::ranges::any_of.*/;/'
 mutant bootstrap_test 'TcpStoreEnd*' $server 'a server has no time to end at' 's/if (now_ns() >= leaving_->until_ns) return true;/;/'
 mutant bootstrap_test 'TcpStoreEnd*' $server 'a server forgets that it has more time' 's/std::max(until_ns, told_leaving_ ? told_leaving_->until_ns : 0)/until_ns/'
-mutant bootstrap_test 'TcpStoreEnd*' $server 'a server that has ended keeps its descriptors' 's/^    bell_.reset();/    ;/'
+mutant bootstrap_test 'TcpStoreEnd*' $server 'a server that has ended keeps its descriptors' 's/^  bell_.reset();/  ;/'
 mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller == rank) return;.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/^void fetch_verdicts/,/^}/s/throw_if_told(.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is told nothing' 's/^  throw_if_told(.*/  ;/'

@@ -46,15 +46,17 @@ TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std:
 
 TcpStoreServer::~TcpStoreServer() {
   if (::getpid() != process_) {
-    thread_.detach();  // a forked child has no such thread to join
+    if (thread_.joinable()) thread_.detach();  // a forked child has no such thread to join
     return;
   }
+  bool serves = false;
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
+    serves = thread_.joinable();
     if (bell_) ::eventfd_write(bell_.get(), 1);
   }
-  thread_.join();
+  if (serves) thread_.join();
 }
 
 void TcpStoreServer::end_when_left(int ranks, CameKey came, std::chrono::milliseconds within) noexcept {
@@ -111,10 +113,11 @@ void TcpStoreServer::close_all() noexcept {
   clients_.clear();
   listener_.reset();
   spare_.reset();
-  {
-    const std::lock_guard lock(mutex_);
-    bell_.reset();
-  }
+  const std::lock_guard lock(mutex_);
+  bell_.reset();
+  // By itself: nobody may ever come to join it, and its stack would stay. Whoever drops the server takes the lock
+  // first, whose release is the last that this thread does with it.
+  if (!stop_) thread_.detach();
   ended_.store(true, std::memory_order_release);  // release: closed for who sees it, in ended()
 }
 
