@@ -117,7 +117,7 @@ class TcpStoreServer {
   std::uint16_t port_ = 0;
   pid_t process_ = 0;
   std::atomic<bool> ended_{false};
-  std::mutex mutex_;  // guards what the server is told: these two; a leaf
+  std::mutex mutex_;  // guards what the server is told, the next two, and who ends `thread_`; a leaf
   bool stop_ = false;
   std::optional<Leaving> told_leaving_;
   std::thread thread_;

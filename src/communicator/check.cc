@@ -111,7 +111,7 @@ void CommunicatorImpl::check(const Call& call) const {
   throw_if_forked();
   if (call.choice != nullptr) check_choice(call);
   if (call.device_factor != nullptr) refuse(call, "a factor in device memory is read by GPUs only: give its value");
-  if (call.may_overlap) refuse(call, "only calls on GPUs may overlap");
+  if (call.may_overlap) refuse(call, "only calls on GPUs may overlap: leave Call::may_overlap unset");
   check_call(call, rank_, size_);
 }
 

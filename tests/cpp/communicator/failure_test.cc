@@ -206,6 +206,9 @@ TEST(Failure, RefusedCallsLeaveTheGroupUsable) {
     Call premultiplied = all_reduce(x, ReduceOp::kPremulSum);
     premultiplied.device_factor = x.data();  // no GPU reads it here
     EXPECT_EQ(error_of([&] { c.run(premultiplied); }).kind(), ErrorKind::kInvalidArgument);
+    Call overlapping = all_reduce(x);
+    overlapping.may_overlap = true;
+    EXPECT_EQ(error_of([&] { c.run(overlapping); }).kind(), ErrorKind::kInvalidArgument);
     EXPECT_EQ(error_of([&] { c.send(x.data(), 1, DataType::kFloat32, 9, 0); }).kind(), ErrorKind::kInvalidArgument);
     EXPECT_EQ(c.sequence(), before);
     c.run(all_reduce(x));
