@@ -6,6 +6,9 @@
 
 #include <Python.h>
 
+#include <memory>
+#include <utility>
+
 namespace tutti {
 
 class WithoutPython {
@@ -27,6 +30,15 @@ template <class Action>
 decltype(auto) without_python(const Action& action) {
   const WithoutPython released;
   return action();
+}
+
+// Another owner of `*object`: when the last of its copies goes, `object` does, without the lock. For what joins threads
+// when it ends. Raises std::bad_alloc.
+template <class T>
+std::shared_ptr<T> ending_without_python(std::shared_ptr<T> object) {
+  T* const address = object.get();
+  return std::shared_ptr<T>(address,
+                            [object = std::move(object)](T*) mutable { without_python([&] { object.reset(); }); });
 }
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 
 #include "base/registry.h"
 #include "bootstrap/exchange.h"
+#include "interpreter/without_python.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
 #include "torch/signals.h"
@@ -46,7 +47,7 @@ std::shared_ptr<DeviceCommunicator> make_devices(Communicator& communicator, con
   result.lasting_streams = true;  // cuda_streams.h
   result.config = communicator.options().config;
   if (options.max_blocks > 0) result.config->cuda_max_blocks = options.max_blocks;
-  return DeviceCommunicator::create("cuda", communicator, result);
+  return ending_without_python(DeviceCommunicator::create("cuda", communicator, result));
 }
 
 // `make(id)` with what `name()` gives: a group that forms, of which this rank is `rank`. Want of memory is told to the
@@ -84,7 +85,8 @@ ProcessGroupTutti::ProcessGroupTutti(const c10::intrusive_ptr<c10d::Store>& stor
       store_(store),
       id_(id),
       options_(options),
-      communicator_(std::move(communicator)),
+      // Owners in C++, a DDP's reducer for one, let go of a group under Python's lock.
+      communicator_(ending_without_python(std::move(communicator))),
       cuda_(make_devices(*communicator_, *options)),
       buffers_(*communicator_, cuda_) {}
 

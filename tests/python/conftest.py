@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import subprocess
@@ -25,6 +26,10 @@ from rank_pool import RankPool
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_POOLS = 3  # idle ranks cost memory
+HANGS_S = 330.0  # more than pyproject.toml's timeout, which ends what hangs in Python
+
+
+ERRORS = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,11 +38,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[ERRORS] = os.dup(2)  # a test's own are captured
     config.addinivalue_line("markers", "tutti_only: a promise that other backends do not make")
     hypothesis.settings.register_profile(
         "ranks", deadline=None, derandomize=True, print_blob=True, suppress_health_check=list(hypothesis.HealthCheck)
     )
     hypothesis.settings.load_profile("ranks")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    # By a thread that needs no lock of Python's.
+    faulthandler.dump_traceback_later(HANGS_S, exit=True, file=item.config.stash[ERRORS])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

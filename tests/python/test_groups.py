@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -335,3 +338,26 @@ def say_error(ctx: Context) -> Any:
 def test_get_error(fresh_world: World) -> None:
     for before, after, said in fresh_world(1).call(say_error):
         assert before == ("success", None) and after != "success" and said
+
+
+def end_in_cpp(ctx: Context) -> bool:
+    """The last owner of a group is C++ code that holds Python's lock; a call that nobody else joins is under way."""
+    group = dist.new_group()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1), process_group=group)
+    reducer = model.reducer
+    if ctx.rank == 0:
+        dist.all_reduce(torch.ones(10), group=group, async_op=True)
+    with mock.patch.object(dist.ProcessGroup, "shutdown", lambda _: None):
+        dist.destroy_process_group(group)
+    backend = weakref.ref(group)
+    del model, group
+    gc.collect()
+    assert backend() is None
+    del reducer
+    return True
+
+
+@pytest.mark.tutti_only
+def test_groups_whose_last_owner_holds_pythons_lock(world: World) -> None:
+    """Their threads take it to let go of a call's tensors: gloo's groups hang here."""
+    assert world(2).call(end_in_cpp) == [True, True]

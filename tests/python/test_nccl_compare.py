@@ -116,8 +116,8 @@ def test_what_is_not_installed_is_said(compare: ModuleType, tmp_path: Path, caps
 def test_workloads_run_on_cpus(workload: str) -> None:
     size = ["--steps", "3", "--width", "64", "--layers", "2"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [*launcher, str(BENCH / "nccl_workloads.py"), workload, "--backend", "gloo", "--device", "cpu", *size]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    words = [*launcher, str(BENCH / "nccl_workloads.py"), workload, "--backend", "tutti", "--device", "cpu", *size]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
     answer = json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"values"')))
     assert len(answer["values"]) == 3
