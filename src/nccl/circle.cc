@@ -29,13 +29,30 @@ milliseconds agree_time() { return 2 * arrive() + decide(); }
 
 constexpr std::size_t kNameBytes = 16;
 
+// A place that rank 0 offers for the ranks to move to. It ends with this unless it is kept.
+class NextPlace {
+ public:
+  // All ranks are on this host, and in one network namespace.
+  NextPlace() : place_(offer_meeting_place("127.0.0.1")) {}
+  ~NextPlace() {
+    if (!kept_) take_offer(place_);
+  }
+  NextPlace(const NextPlace&) = delete;
+  NextPlace& operator=(const NextPlace&) = delete;
+  const MeetingPlace& place() const noexcept { return place_; }
+  void keep() noexcept { kept_ = true; }
+
+ private:
+  const MeetingPlace place_;
+  bool kept_ = false;
+};
+
 // What rank 0 says: '+', a name, and the place to move to if there is one; '!' and what a rank has against it; '?' and
 // who did not answer.
-std::string yes(bool moving) {
+std::string yes(const std::optional<NextPlace>& next) {
   std::string word = "+" + random_secret().substr(0, kNameBytes);
-  if (!moving) return word;
-  // All of them are on this host, and in one network namespace.
-  const MeetingPlaceBytes bytes = encode(offer_meeting_place("127.0.0.1"));
+  if (!next) return word;
+  const MeetingPlaceBytes bytes = encode(next->place());
   return word.append(bytes.data(), bytes.size());
 }
 
@@ -140,6 +157,7 @@ Verdict Circle::agree(const std::string& topic, const std::string& card, millise
       return verdict_of(word);
     }
     std::string word;
+    std::optional<NextPlace> next;
     if (refusing) {
       // At once: the others may be this thread's, too.
       complete_ = false;
@@ -157,7 +175,10 @@ Verdict Circle::agree(const std::string& topic, const std::string& card, millise
         const std::string against = judge(cards);
         if (!against.empty()) word = "!" + against;
       }
-      if (word.empty()) word = yes(moving);
+      if (word.empty()) {
+        if (moving) next.emplace();
+        word = yes(next);
+      }
     } catch (const Error& e) {
       complete_ = false;
       word = std::string(e.kind() == ErrorKind::kTimeout ? "?a rank did not answer: " : "?") + e.what();
@@ -168,7 +189,9 @@ Verdict Circle::agree(const std::string& topic, const std::string& card, millise
     } else {
       part(topic);
     }
-    return verdict_of(word);
+    Verdict verdict = verdict_of(word);
+    if (next && verdict.place == next->place()) next->keep();
+    return verdict;
   } catch (const Error& e) {
     complete_ = false;
     return refused(std::string("the ranks did not agree: ") + e.what());

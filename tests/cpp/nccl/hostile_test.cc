@@ -1,5 +1,8 @@
 // What may go wrong between the ranks, and in a process: late ranks, settings of one rank, forks, many ranks. NCCL's
 // own calls must go on as if Tutti were not there.
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "nccl_ranks.h"
@@ -27,6 +30,16 @@ void goes_to_nccl(ncclComm_t comm) {
   EXPECT_EQ(by_tutti(), "");
 }
 
+int listening_sockets() {
+  int found = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0) ++found;
+  }
+  return found;
+}
+
 // Far beyond the test's own bound: who waits for it fails.
 void wait_for_ever() { ::setenv("TUTTI_NCCL_PATIENCE_MS", "600000", 1); }
 
@@ -38,6 +51,22 @@ TEST(NcclHostile, ARankThatComesTooLateDoesNotDecideAlone) {
     const ncclComm_t comm = rank.communicator();
     if (rank.rank() == 1) rank.wake();
     goes_to_nccl(comm);
+  });
+}
+
+TEST(NcclHostile, WhatALateRankOffersInVainEnds) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "100", 1);
+    const ncclUniqueId id = rank.id();
+    char woken = 0;
+    if (rank.rank() == 0) ASSERT_EQ(::read(rank.wake_fd(), &woken, 1), 1);
+    ncclComm_t comm = nullptr;
+    ASSERT_EQ(ncclCommInitRank(&comm, 2, id, rank.rank()), ncclSuccess);
+    if (rank.rank() == 1) rank.wake();
+    by_nccl();
+    goes_to_nccl(comm);
+    ASSERT_EQ(ncclCommDestroy(comm), ncclSuccess);
+    EXPECT_EQ(listening_sockets(), 0);  // neither where the ranks met nor where rank 0 wanted to go on
   });
 }
 
