@@ -233,14 +233,14 @@ mutant "words that do not rise" $interpreter 's/device::store_relaxed(args_.slot
 
 # What stands in the source of a compiled plan.
 once emission $plan_sources tests/cpp/cuda/emitted_text_test.cc
-emit=src/executor/cuda/emit.cc rolled=src/executor/cuda/rolled.cc
-group emission "-O0 $work/emitted_text_test.o $plan_files $emit $rolled"
+emit=src/executor/cuda/emit.cc rolled=src/executor/cuda/rolled.cc alike=src/executor/cuda/alike.cc
+group emission "-O0 $work/emitted_text_test.o $plan_files $emit $rolled $alike"
 mutant unchanged $emit '' '*'
 mutant "a missing join" $emit 's/if (op.joins != 0) text += .*/;/' '*'
 mutant "no join at the end" $emit 's/text += "    if (join_failed()) return false;\\n";/;/' '*'
 mutant "no fence" $emit '0,/if (op.fences != 0) text += .*/s//;/' '*'
 mutant "a fence on one side only" $emit '/statement(i) + ";\\n";/,/}/s/if (op.fences != 0) text += .*/;/' '*'
-mutant "counts from naught" $emit 's/by_turn(++done_\[slot\], uses)/by_turn(done_[slot]++, uses)/' '*'
+mutant "counts from naught" $emit 's/std::to_string(++done_\[slot\])/std::to_string(done_[slot]++)/' '*'
 mutant "uses of a loop counted once" $emit 's/done_\[slot\] += uses \* (stretch.turns - 1);/;/' '*'
 mutant "counts that stand still in a loop" $emit 's/turn_.uses.at(slot);/0;/' '*'
 mutant "one use too few written back" $emit 's/std::to_string(used) + ");\\n";/std::to_string(used - 1) + ");\\n";/' '*'
@@ -249,15 +249,15 @@ mutant "counts of different uses written as one" $emit 's/(!alike || end->second
 mutant "a stride in the other direction" $emit 's/signed_step < 0 ? " - " : " + "/signed_step > 0 ? " - " : " + "/' '*'
 mutant "the stride of the record before" $emit 's/records_.ops\[index + turn_.length\].first + i/records_.ops[index + turn_.length - 1].first + i/' '*'
 mutant "no stride of places" $emit 's/return place(records_.operands\[records_.ops\[index\].first + i\], step(index, i));/return place(records_.operands[records_.ops[index].first + i], 0);/' '*'
-mutant "a word of another rank" $emit 's/word_of_rank(" + std::to_string(space - 1)/word_of_rank(" + std::to_string(space)/' '*'
-mutant "another rank to blame" $emit 's/std::to_string(operand.peer) + ")"/std::to_string(plan_.rank()) + ")"/' '*'
-mutant "another writer of packets to blame" $emit 's/std::to_string(records_.operands\[op.first + i\].peer)/std::to_string(plan_.rank())/' '*'
+mutant "a word of another rank" $emit 's/word_of_rank(" + varying(space - 1)/word_of_rank(" + varying(space)/' '*'
+mutant "another rank to blame" $emit 's/varying(operand.peer) + ")"/varying(plan_.rank()) + ")"/' '*'
+mutant "another writer of packets to blame" $emit 's/varying(records_.operands\[op.first + i\].peer)/varying(plan_.rank())/' '*'
 mutant "one half of scratch" $emit 's/operand.extra == 0 ? ""/true ? ""/' '*'
 mutant "the half of another size" $emit 's/std::uint64_t{operand.extra} \* 16/std::uint64_t{operand.extra} * 8/' '*'
 mutant "the input for the output" $emit 's/index < kUserBlocks ? "input(" : "output("/"input("/' '*'
-mutant "the block of another rank" $emit 's/std::to_string(index % kUserBlocks)/std::to_string((index + 1) % kUserBlocks)/' '*'
+mutant "the block of another rank" $emit 's/varying(index % kUserBlocks)/varying((index + 1) % kUserBlocks)/' '*'
 mutant "the input of a peer for its output" $emit 's/rank < device::kMaxRanks ? "peer_input(" : "peer_output("/"peer_input("/' '*'
-mutant "the tensor of another rank" $emit 's/std::to_string(rank % device::kMaxRanks)/std::to_string((rank + 1) % device::kMaxRanks)/' '*'
+mutant "the tensor of another rank" $emit 's/varying(rank % device::kMaxRanks)/varying((rank + 1) % device::kMaxRanks)/' '*'
 mutant "a target less" $emit 's/"to" + places(op.sources, op.targets) + ")"/"to" + places(op.sources, op.targets - 1) + ")"/' '*'
 mutant "loads early behind a join" $emit 's/ops\[0\].joins != 0 || ops\[0\].fences != 0 || //' '*'
 mutant "loads early what is not of the input" $emit 's/from <= kUserBlocks && //' '*'
@@ -269,4 +269,13 @@ for what in joins fences sources targets bytes; do
 done
 mutant "turns of different words or halves" $rolled 's/p.extra != q.extra/false/' '*'
 mutant "turns of different ranks to blame" $rolled 's/ || p.peer != q.peer//' '*'
+mutant "other text taken for the same" $alike '0,/parts.shape += text\[i\];/s//if (i % 2 == 0) parts.shape += text[i];/' '*'
+mutant "the place of the block before" $emit 's/behind(" + std::to_string(alike.blocks\[0\])/behind(" + std::to_string(alike.blocks[0] + 1)/' '*'
+mutant "the function of another kind of blocks" $emit 's/ok = block_" + std::to_string(alike.blocks\[0\])/ok = block_" + std::to_string(alike_[0].blocks[0])/' '*'
+mutant "a block that no case names" $emit 's/for (const std::size_t block : alike.blocks) text/for (const std::size_t block : {alike.blocks[0]}) text/' '*'
+mutant "a step of the second block alone" $alike 's/if (grown(i) != step \* behind(i)) return std::nullopt;/;/' '*'
+mutant "rows without their holes" $alike 's/rows\[blocks_\[i\] - blocks_.front()\]/rows[i]/' '*'
+mutant "entries of another unit" $alike 's/column\[i\] \/ unit(column)/column[i]/' '*'
+mutant "columns shared by what differs" $alike 's/columns_.try_emplace(column, columns_.size())/columns_.try_emplace(Column(), columns_.size())/' '*'
+mutant "tables of any size" $alike 's/merged.entries() <= most_entries/true/' '*'
 [ ${#survivors[@]} -eq 0 ] && echo "every mutant was found" || { echo "survivors: ${survivors[*]}"; exit 1; }

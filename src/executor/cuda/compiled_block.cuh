@@ -31,6 +31,7 @@ class CompiledBlock {
   // Before the call: all threads, before a barrier of the block that the rest comes after.
 
   TUTTI_DEVICE int number() const { return team_.block(); }
+  TUTTI_DEVICE std::uint64_t behind(int first) const { return static_cast<std::uint64_t>(number() - first); }
   TUTTI_DEVICE void begin() {
     invocation_ = device::load_relaxed(invocations() + number());
     flag_ = static_cast<std::uint32_t>(invocation_ % 0xffffffffu) + 1;

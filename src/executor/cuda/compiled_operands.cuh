@@ -5,6 +5,13 @@
 
 #include "device/cuda/reducers.cuh"
 
+// A table that is part of the code.
+#if defined(__CUDACC__)
+#define TUTTI_TABLE static __constant__ const
+#else
+#define TUTTI_TABLE static constexpr
+#endif
+
 namespace tutti::executor {
 
 // A number of bytes that is part of the code: copy(bytes<4096>, ...).

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "executor/cuda/alike.h"
 #include "executor/cuda/rolled.h"
 #include "plan/operations.h"
 #include "tutti/error.h"
@@ -15,6 +16,8 @@ namespace {
 
 constexpr int kMostWorkers = 512;
 constexpr std::size_t kMostStatements = 1024;  // of a kernel: what the compiler takes many seconds for
+constexpr std::size_t kMostEntries = 4096;     // of its tables: half of what a GPU has of constant memory
+constexpr char kBehindEarly = '\f';            // in a block's text: between what comes before the call and the function
 
 // Memory that records are made for. Only these numbers are looked at.
 constexpr std::uint64_t kOwnSpace = device::kMaxRanks + 1;
@@ -93,10 +96,23 @@ class Emitter {
   }
 
   PlanSource make(const std::string& space) {
-    std::string functions;
-    for (block_ = 0; block_ < records_.blocks.size(); ++block_) functions += function();
+    std::vector<std::string> texts;
+    std::vector<std::size_t> statements;
     int most_counts = 0;
-    for (const Counts& counts : counts_) most_counts = std::max(most_counts, counts.size());
+    for (block_ = 0; block_ < records_.blocks.size(); ++block_) {
+      statements_ = 0;
+      texts.push_back(early() + kBehindEarly + function());
+      statements.push_back(statements_);
+      most_counts = std::max(most_counts, counts_[block_].size());
+    }
+    alike_ = merge_alike(texts, kMostEntries);
+    std::size_t all = 0;
+    for (const Alike& blocks : alike_) all += statements[blocks.blocks[0]];
+    if (all > kMostStatements) {
+      throw_error(ErrorKind::kUnsupported, "plan \"" + plan_.plan().name + "\": more than " +
+                                               std::to_string(kMostStatements) +
+                                               " different operations are too many for one kernel");
+    }
     const std::string workers = std::to_string(workers_);
 
     PlanSource source;
@@ -104,15 +120,13 @@ class Emitter {
     source.headers = heading() +
                      "#include \"algorithm/cuda/plan_call.cuh\"\n"
                      "#include \"executor/cuda/compiled_block.cuh\"\n";
-    source.block = "\nnamespace tutti::executor::" + space +
-                   " {\n\n"
-                   "struct Block : CompiledBlock<" +
+    source.block = "\nnamespace tutti::executor::" + space + " {\n\n" + tables() + "struct Block : CompiledBlock<" +
                    reducer(request_.dtype, request_.op) + ", cuda::PlanTeam, /*kWorkers=*/" + workers +
                    ", /*kCounts=*/" + std::to_string(most_counts) + ", /*kDivisor=*/" +
                    std::to_string(plan_.plan().ranks.size()) +
                    "> {\n"
                    "  using CompiledBlock::CompiledBlock;\n\n" +
-                   prepare() + run() + functions + "};\n\n}  // namespace tutti::executor::" + space + "\n";
+                   prepare() + run() + functions() + "};\n\n}  // namespace tutti::executor::" + space + "\n";
     source.kernel =
         "\n#if defined(__CUDACC__)\n"
         "extern \"C\" __global__ void __launch_bounds__(" +
@@ -155,39 +169,90 @@ class Emitter {
     return text + ".\n// Before each operation: its number in its thread block, its name, and the line that made it.\n";
   }
 
-  std::string prepare() const {
-    std::string cases;
-    for (std::size_t b = 0; b < records_.blocks.size(); ++b) {
-      std::string body;
-      counts_[b].for_runs(false, [&](int index, int many, std::uint32_t slot, std::uint64_t) {
-        body += "        read_counts(" + std::to_string(index) + ", " + std::to_string(many) + ", " +
-                std::to_string(slot_offset(slot)) + ");\n";
-      });
-      if (loads_early(b)) {
-        const DeviceOp& op = ops_of(b)[0];
-        const char* const load = op.code == DeviceCode::kPack ? "load_pieces_early" : "load_early";
-        body += "        " + std::string(load) + "(bytes<" + std::to_string(op.bytes) + ">, " +
-                place(records_.operands[op.first], std::nullopt) + ");\n";
+  // Of blocks that are alike but for them.
+  static std::string table_name(const Alike& alike) { return "kApart" + std::to_string(alike.blocks[0]); }
+  std::string tables() const {
+    std::string text;
+    for (const Alike& alike : alike_) {
+      if (alike.rows.empty()) continue;
+      text += "TUTTI_TABLE std::uint64_t " + table_name(alike) + "[" + std::to_string(alike.rows.size()) + "][" +
+              std::to_string(alike.rows[0].size()) + "] = {";
+      for (const std::vector<std::uint64_t>& row : alike.rows) {
+        text += "\n    {";
+        for (std::size_t i = 0; i < row.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(row[i]);
+        text += "},";
       }
-      if (!body.empty()) cases += "      case " + std::to_string(b) + ":\n" + body + "        break;\n";
+      text += "\n};\n\n";
     }
-    return "  TUTTI_DEVICE void prepare() {\n    begin();\n    switch (number()) {\n" + cases +
+    return text;
+  }
+
+  static std::string early_of(const Alike& alike) { return alike.text.substr(0, alike.text.find(kBehindEarly)); }
+  static std::string function_of(const Alike& alike) { return alike.text.substr(alike.text.find(kBehindEarly) + 1); }
+  // What `text` names of its block's place among those that are alike.
+  static std::string names(const Alike& alike, const std::string& text, const std::string& indent) {
+    const bool row = text.find("apart[") != std::string::npos;
+    if (!row && text.find(" * n") == std::string::npos) return "";
+    std::string made = indent + "const std::uint64_t n = behind(" + std::to_string(alike.blocks[0]) + ");\n";
+    if (row) made += indent + "const auto& apart = " + table_name(alike) + "[n];\n";
+    return made;
+  }
+  static std::string cases(const Alike& alike) {
+    std::string text;
+    for (const std::size_t block : alike.blocks) text += "      case " + std::to_string(block) + ":\n";
+    text.pop_back();
+    return text;
+  }
+
+  std::string prepare() const {
+    std::string all;
+    for (const Alike& alike : alike_) {
+      const std::string body = early_of(alike);
+      if (body.empty()) continue;
+      all += cases(alike) + " {\n" + names(alike, body, "        ") + body + "        break;\n      }\n";
+    }
+    return "  TUTTI_DEVICE void prepare() {\n    begin();\n    switch (number()) {\n" + all +
            "      default:\n        break;\n    }\n  }\n\n";
   }
 
   std::string run() const {
-    std::string cases;
-    for (std::size_t b = 0; b < records_.blocks.size(); ++b) {
-      const std::string number = std::to_string(b);
-      cases += "      case " + number + ":\n        ok = block_" + number + "();\n        break;\n";
+    std::string all;
+    for (const Alike& alike : alike_) {
+      all += cases(alike) + "\n        ok = block_" + std::to_string(alike.blocks[0]) + "();\n        break;\n";
     }
     return "  TUTTI_DEVICE bool run(const device::Awaited& awaited) {\n    start(awaited);\n    bool ok = true;\n"
            "    switch (number()) {\n" +
-           cases + "      default:\n        break;\n    }\n    return ok ? finish() : give_up();\n  }\n";
+           all + "      default:\n        break;\n    }\n    return ok ? finish() : give_up();\n  }\n";
+  }
+
+  std::string functions() const {
+    std::string all;
+    for (const Alike& alike : alike_) {
+      const std::string body = function_of(alike);
+      all += "\n  TUTTI_DEVICE bool block_" + std::to_string(alike.blocks[0]) + "() {\n" + names(alike, body, "    ") +
+             body + "    return true;\n  }\n";
+    }
+    return all;
+  }
+
+  // Of the thread block `block_`.
+  std::string early() const {
+    std::string body;
+    counts_[block_].for_runs(false, [&](int index, int many, std::uint32_t slot, std::uint64_t) {
+      body += "        read_counts(" + std::to_string(index) + ", " + std::to_string(many) + ", " +
+              varying(slot_offset(slot)) + ");\n";
+    });
+    if (loads_early(block_)) {
+      const DeviceOp& op = ops_of(block_)[0];
+      const char* const load = op.code == DeviceCode::kPack ? "load_pieces_early" : "load_early";
+      body += "        " + std::string(load) + "(bytes<" + std::to_string(op.bytes) + ">, " +
+              place(records_.operands[op.first], std::nullopt) + ");\n";
+    }
+    return body;
   }
 
   std::string function() {
-    std::string text = "\n  TUTTI_DEVICE bool block_" + std::to_string(block_) + "() {\n";
+    std::string text;
     done_.clear();
     said_.reset();
     const std::span<const DeviceOp> ops = ops_of(block_);
@@ -195,9 +260,9 @@ class Emitter {
     text += "    if (join_failed()) return false;\n";
     counts_[block_].for_runs(true, [&](int index, int many, std::uint32_t slot, std::uint64_t used) {
       text += "    write_counts(" + std::to_string(index) + ", " + std::to_string(many) + ", " +
-              std::to_string(slot_offset(slot)) + ", " + std::to_string(used) + ");\n";
+              varying(slot_offset(slot)) + ", " + std::to_string(used) + ");\n";
     });
-    return text + "    return true;\n  }\n";
+    return text;
   }
 
   std::string statements(const Stretch& stretch) {
@@ -214,11 +279,7 @@ class Emitter {
     const std::string indent(loop ? 6 : 4, ' ');
     std::string text;
     for (std::size_t i = first; i < first + stretch.length; ++i) {
-      if (++statements_ > kMostStatements) {
-        throw_error(ErrorKind::kUnsupported, "plan \"" + plan_.plan().name + "\": more than " +
-                                                 std::to_string(kMostStatements) +
-                                                 " different operations are too many for one kernel");
-      }
+      ++statements_;
       const DeviceOp& op = records_.ops[i];
       text += comment(i, indent);
       if (op.joins != 0) text += indent + "if (join_failed()) return false;\n";
@@ -282,7 +343,7 @@ class Emitter {
       return "(" + list + ")";
     };
     const auto packets = [&](std::uint32_t i) {
-      return "packets_of_rank(" + std::to_string(records_.operands[op.first + i].peer) + ", " + operand(i) + ")";
+      return "packets_of_rank(" + varying(records_.operands[op.first + i].peer) + ", " + operand(i) + ")";
     };
     const std::string bytes = "(bytes<" + std::to_string(op.bytes) + ">, ";
     const std::string targets = "to" + places(op.sources, op.targets) + ")";
@@ -326,15 +387,16 @@ class Emitter {
       const DeviceOperand& operand = records_.operands[op.first + i];
       const std::uint32_t slot = operand.extra;
       const std::uint64_t uses = turn_.length == 0 ? 0 : turn_.uses.at(slot);
-      const std::string counted = std::to_string(counts_[block_].index(slot)) + ", " + by_turn(++done_[slot], uses);
+      const std::string counted =
+          std::to_string(counts_[block_].index(slot)) + ", " + std::to_string(++done_[slot]) + turns(uses);
       const std::uint64_t space = operand.value >> kSpaceBits;
-      const std::string offset = by_turn(operand.value - (space << kSpaceBits), step(index, i));
+      const std::string offset = varying(operand.value - (space << kSpaceBits)) + turns(step(index, i));
       if (i > 0) list += ",\n" + std::string(turn_.length > 0 ? 8 : 6, ' ');
       if (space == kOwnSpace) {
         list += "own_word(" + offset + ", " + counted + ")";
       } else {
-        list += "word_of_rank(" + std::to_string(space - 1) + ", " + offset + ", " + counted + ", " +
-                std::to_string(operand.peer) + ")";
+        list +=
+            "word_of_rank(" + varying(space - 1) + ", " + offset + ", " + counted + ", " + varying(operand.peer) + ")";
       }
     }
     return (op.code == DeviceCode::kSignal ? "signal(" : "wait(") + list + ")";
@@ -350,33 +412,31 @@ class Emitter {
     return records_.operands[records_.ops[index + turn_.length].first + i].value -
            records_.operands[records_.ops[index].first + i].value;
   }
-  static std::string by_turn(std::uint64_t value, std::uint64_t step) {
+  // What a turn of the loop adds.
+  static std::string turns(std::uint64_t step) {
     const auto signed_step = static_cast<std::int64_t>(step);
-    if (step == 0) return std::to_string(value);
-    return std::to_string(value) + (signed_step < 0 ? " - " : " + ") +
-           std::to_string(signed_step < 0 ? -signed_step : signed_step) + " * turn";
+    if (step == 0) return "";
+    return (signed_step < 0 ? " - " : " + ") + std::to_string(signed_step < 0 ? -signed_step : signed_step) + " * turn";
   }
 
   std::string place_at(std::size_t index, std::uint32_t i) const {
     return place(records_.operands[records_.ops[index].first + i], step(index, i));
   }
   static std::string place(const DeviceOperand& operand, std::optional<std::uint64_t> step) {
+    const std::string each = turns(step.value_or(0));
+    const std::string offset = each.empty() ? varying_offset(operand.value) : ", " + varying(operand.value) + each;
     if (operand.place >= kPeers) {
       const int index = operand.place - kPeers, rank = index / kUserBlocks;
-      const std::string offset = by_turn(operand.value, step.value_or(0));
-      return (rank < device::kMaxRanks ? "peer_input(" : "peer_output(") + std::to_string(rank % device::kMaxRanks) +
-             ", " + std::to_string(index % kUserBlocks) + (offset == "0" ? "" : ", " + offset) + ")";
+      return (rank < device::kMaxRanks ? "peer_input(" : "peer_output(") + varying(rank % device::kMaxRanks) + ", " +
+             varying(index % kUserBlocks) + offset + ")";
     }
     if (operand.place != kFixed) {
       const int index = operand.place - 1;
-      const std::string offset = by_turn(operand.value, step.value_or(0));
-      return (index < kUserBlocks ? "input(" : "output(") + std::to_string(index % kUserBlocks) +
-             (offset == "0" ? "" : ", " + offset) + ")";
+      return (index < kUserBlocks ? "input(" : "output(") + varying(index % kUserBlocks) + offset + ")";
     }
     const std::uint64_t space = operand.value >> kSpaceBits;
     const std::string half = operand.extra == 0 ? "" : ", " + std::to_string(std::uint64_t{operand.extra} * 16);
-    return "memory(" + std::to_string(space - 1) + ", " +
-           by_turn(operand.value - (space << kSpaceBits), step.value_or(0)) + half + ")";
+    return "memory(" + varying(space - 1) + ", " + varying(operand.value - (space << kSpaceBits)) + each + half + ")";
   }
 
   const DevicePlan& plan_;
@@ -384,6 +444,7 @@ class Emitter {
   const DeviceRecords records_;
   int workers_ = 32;
   std::vector<Counts> counts_;  // by thread block
+  std::vector<Alike> alike_;
   // Of the thread block, and the stretch, that is being written.
   std::size_t block_ = 0;
   Turn turn_;

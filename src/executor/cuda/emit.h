@@ -1,8 +1,9 @@
 // A plan as CUDA C++: one kernel for one rank, size of message, element type and operation.
 //
 // The source is made of the records that the interpreter would run (device_plan.h), so both do the same on the wire and
-// in memory; compiled_block.cuh says what its functions do. Each thread block is a function of its own, chosen by
-// blockIdx.x; everything but the addresses of buffers is a constant. Repetitions are loops again.
+// in memory; compiled_block.cuh says what its functions do. Each kind of thread block (alike.h) is a function, chosen
+// by blockIdx.x; everything but the addresses of buffers is a constant, or made of the block's number. Repetitions are
+// loops again.
 //
 // The same request gives the same text, in any process and on any machine.
 //

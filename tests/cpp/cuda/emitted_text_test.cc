@@ -1,6 +1,6 @@
 // What stands in the source of a compiled plan, against its records: each of them once, in order, with its joins,
-// fences, places, words and counts. Loops are read turn by turn. Nothing is compiled: what a missing join or fence does
-// shows in few runs, and that it is missing in all.
+// fences, places, words and counts. Loops are read turn by turn, and what several thread blocks share block by block.
+// Nothing is compiled: what a missing join or fence does shows in few runs, and that it is missing in all.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/plan_cases.h"
+#include "executor/cuda/alike.h"
 #include "executor/cuda/emit.h"
 #include "executor/cuda/rolled.h"
 
@@ -132,14 +133,38 @@ class Expected {
   std::map<std::uint32_t, std::uint64_t> done_;
 };
 
-// "18432 + 64 * turn"
-std::uint64_t value_of(const std::string& text, std::uint64_t turn) {
+// What the names of an expression stand for.
+struct Names {
+  std::uint64_t turn = 0;
+  std::uint64_t n = 0;
+  std::vector<std::uint64_t> apart;
+};
+
+// "18432 + 16 * apart[2] - 64 * turn"
+std::uint64_t value_of(const std::string& text, const Names& names) {
   std::istringstream in(text);
-  std::uint64_t value = 0, step = 0;
-  std::string sign;
-  in >> value;
-  if (in >> sign >> step) value += sign == "-" ? -step * turn : step * turn;
-  return value;
+  std::uint64_t sum = 0, product = 1;
+  bool minus = false;
+  const auto end_term = [&] {
+    sum += minus ? -product : product;
+    product = 1;
+  };
+  for (std::string word; in >> word;) {
+    if (word == "+" || word == "-") {
+      end_term();
+      minus = word == "-";
+    } else if (word == "turn") {
+      product *= names.turn;
+    } else if (word == "n") {
+      product *= names.n;
+    } else if (word.starts_with("apart[")) {
+      product *= names.apart.at(std::stoull(word.substr(6)));
+    } else if (word != "*") {
+      product *= std::stoull(word);
+    }
+  }
+  end_term();
+  return sum;
 }
 
 std::vector<std::string> arguments(const std::string& text) {
@@ -153,42 +178,43 @@ std::vector<std::string> arguments(const std::string& text) {
 }
 
 // A place or a word with all that it leaves out.
-std::string read_operand(const std::string& name, const std::string& text, std::uint64_t turn) {
+std::string read_operand(const std::string& name, const std::string& text, const Names& names) {
   std::string line = joined(name);
   std::vector<std::string> list = arguments(text);
   if (name == "memory" || name.starts_with("peer_")) list.resize(3, "0");
   if (name == "input" || name == "output") list.resize(2, "0");
-  for (const std::string& one : list) line += joined(value_of(one, turn));
+  for (const std::string& one : list) line += joined(value_of(one, names));
   return line;
 }
 
-std::string read_statement(const std::string& text, std::uint64_t turn) {
+std::string read_statement(const std::string& text, const Names& names) {
   static const std::regex kHead(R"(^(\w+)\((?:bytes<(\d+)>)?)");
   static const std::regex kOperand(
-      R"((?:packets_of_rank\((\d+), )?(memory|peer_input|peer_output|input|output|word_of_rank|own_word)\(([^()]*)\))");
+      R"((?:packets_of_rank\(([^(),]+), )?(memory|peer_input|peer_output|input|output|word_of_rank|own_word)\(([^()]*)\))");
   std::smatch head;
   if (!std::regex_search(text, head, kHead)) return "unreadable: " + text;
   std::string name = head[1];
   if (name.ends_with("_early")) name.resize(name.size() - 6);
   std::string line = name + (head[2].matched ? joined("", head[2].str()) : "");
   for (auto at = std::sregex_iterator(text.begin(), text.end(), kOperand); at != std::sregex_iterator(); ++at) {
-    line += "|" + ((*at)[1].matched ? joined("packets", (*at)[1].str()) : "") + read_operand((*at)[2], (*at)[3], turn);
+    line += "|" + ((*at)[1].matched ? joined("packets", value_of((*at)[1], names)) : "") +
+            read_operand((*at)[2], (*at)[3], names);
   }
   return line;
 }
 
 // One line of a function, turn by turn as it stands in a loop.
-void read_line(const std::string& text, std::uint64_t turn, Lines& lines) {
+void read_line(const std::string& text, const Names& names, Lines& lines) {
   if (text == "if (join_failed()) return false;") return lines.push_back("join");
   if (text == "fence();") return lines.push_back("fence");
   if (text.starts_with("write_counts(")) {
     const auto list = arguments(text.substr(13, text.size() - 15));
-    for (std::uint64_t i = 0; i < value_of(list[1], 0); ++i) {
-      lines.push_back(joined("used", value_of(list[0], 0) + i, value_of(list[2], 0) + 8 * i, list[3]));
+    for (std::uint64_t i = 0; i < value_of(list[1], names); ++i) {
+      lines.push_back(joined("used", value_of(list[0], names) + i, value_of(list[2], names) + 8 * i, list[3]));
     }
     return;
   }
-  lines.push_back(read_statement(text, turn));
+  lines.push_back(read_statement(text, names));
 }
 
 // The lines between two places, whole statements, without comments and indentation.
@@ -199,6 +225,7 @@ Lines lines_between(const std::string& text, const std::string& from, const std:
   for (std::string line, whole; std::getline(in, line);) {
     line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
     if (line.empty() || line.starts_with("//") || line == "TUTTI_ROLLED") continue;
+    if (line.starts_with("case ") || line.starts_with("const ")) continue;
     whole += whole.empty() ? line : " " + line;
     if (line.ends_with(",")) continue;
     lines.push_back(std::move(whole));
@@ -207,14 +234,41 @@ Lines lines_between(const std::string& text, const std::string& from, const std:
   return lines;
 }
 
+// The function of a block, by the first of those that share it.
+std::size_t function_of(const std::string& text, std::size_t block) {
+  const std::size_t run = text.find("bool run(");
+  const std::size_t at = text.find("ok = block_", text.find("case " + std::to_string(block) + ":", run));
+  return std::stoull(text.substr(at + 11));
+}
+
+// As what stands from `at` on, up to the end of the function or case, names them for this block.
+Names names_of(const std::string& text, std::size_t block, std::size_t at) {
+  const std::size_t end = std::min(text.find("return true;", at), text.find("break;", at));
+  Names names;
+  const std::size_t behind = text.find("n = behind(", at);
+  if (behind < end) names.n = block - std::stoull(text.substr(behind + 11));
+  const std::size_t apart = text.find("apart = kApart", at);
+  if (apart > end) return names;
+  const std::string table = text.substr(apart + 8, text.find('[', apart) - apart - 8);
+  std::size_t row = text.find("{\n", text.find("std::uint64_t " + table + "[")) + 2;
+  for (std::uint64_t i = 0; i < names.n; ++i) row = text.find('\n', row) + 1;
+  row = text.find('{', row) + 1;
+  for (const std::string& one : arguments(text.substr(row, text.find('}', row) - row))) {
+    names.apart.push_back(std::stoull(one));
+  }
+  return names;
+}
+
 Lines read_block(const std::string& text, std::size_t block) {
-  const Lines in = lines_between(text, "bool block_" + std::to_string(block) + "() {\n", "    return true;\n");
+  const std::string number = std::to_string(function_of(text, block));
+  Names names = names_of(text, block, text.find("bool block_" + number + "() {"));
+  const Lines in = lines_between(text, "bool block_" + number + "() {\n", "    return true;\n");
   static const std::regex kLoop(R"(^for \(std::uint64_t turn = 0; turn < (\d+); \+\+turn\) \{$)");
   Lines out;
   for (std::size_t i = 0; i < in.size(); ++i) {
     std::smatch loop;
     if (!std::regex_match(in[i], loop, kLoop)) {
-      read_line(in[i], 0, out);
+      read_line(in[i], names, out);
       continue;
     }
     const auto end =
@@ -222,7 +276,8 @@ Lines read_block(const std::string& text, std::size_t block) {
     for (std::uint64_t turn = 0; turn < std::stoull(loop[1]); ++turn) {
       for (std::size_t k = i + 1; k < end; ++k) {
         if (in[k].find("_early(") != std::string::npos) out.push_back("loaded early, at every turn");
-        read_line(in[k], turn, out);
+        names.turn = turn;
+        read_line(in[k], names, out);
       }
     }
     i = end;
@@ -238,18 +293,28 @@ struct Early {
 Early read_prepare(const std::string& text, std::size_t block) {
   Early early;
   const std::string all = text.substr(0, text.find("bool run("));
-  const std::string at = "case " + std::to_string(block) + ":\n";
+  const std::string at = "case " + std::to_string(block) + ":";
   if (all.find(at) == std::string::npos) return early;
+  const Names names = names_of(text, block, text.find(at));
   for (const std::string& line : lines_between(all, at, "break;\n")) {
-    if (line.starts_with("load_early(") || line.starts_with("load_pieces_early(")) early.load = read_statement(line, 0);
+    if (line.starts_with("load_early(") || line.starts_with("load_pieces_early(")) {
+      early.load = read_statement(line, names);
+    }
     if (!line.starts_with("read_counts(")) continue;
     const auto list = arguments(line.substr(12, line.size() - 14));
-    for (std::uint64_t i = 0; i < value_of(list[1], 0); ++i) {
-      early.counts.push_back(joined("count", value_of(list[0], 0) + i, value_of(list[2], 0) + 8 * i));
+    for (std::uint64_t i = 0; i < value_of(list[1], names); ++i) {
+      early.counts.push_back(joined("count", value_of(list[0], names) + i, value_of(list[2], names) + 8 * i));
     }
   }
   return early;
 }
+
+// What has been compared.
+struct Seen {
+  std::size_t blocks = 0;
+  std::size_t shared = 0;       // that run another's function
+  std::size_t with_tables = 0;  // with numbers from a table
+} seen;
 
 void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimits& limits, std::size_t wanted,
              bool mapped = false) {
@@ -270,7 +335,12 @@ void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimit
     ASSERT_EQ(lines, expected.lines) << named.name << ", rank " << rank << ", block " << block;
     const Early early = read_prepare(source.block, block);
     ASSERT_EQ(early.counts, expected.counts) << named.name << ", rank " << rank << ", block " << block;
-    const std::string function = source.block.substr(source.block.find("bool block_" + std::to_string(block) + "()"));
+    ++seen.blocks;
+    if (function_of(source.block, block) != block) ++seen.shared;
+    const std::string number = std::to_string(function_of(source.block, block));
+    const std::size_t begin = source.block.find("bool block_" + number + "()");
+    if (!names_of(source.block, block, begin).apart.empty()) ++seen.with_tables;
+    const std::string function = source.block.substr(begin);
     const bool loads = function.substr(0, function.find("return true;")).find("_early(") != std::string::npos;
     ASSERT_EQ(loads, !early.load.empty()) << named.name;
     if (!loads) continue;
@@ -307,6 +377,7 @@ TEST(EmittedText, LoadsEarlyWhatIsOfTheInputAlone) {
 }
 
 TEST(EmittedText, HasEachRecordAsItStands) {
+  seen = {};
   for (const std::int32_t ranks : {2, 4}) {
     for (const auto& named : plan::plans_of_every_operation(ranks)) {
       for (int rank = 0; rank < ranks; ++rank) {
@@ -320,6 +391,57 @@ TEST(EmittedText, HasEachRecordAsItStands) {
     for (const std::size_t bytes : {1004, 40'000}) compare(named, 1, {64, 1UL << 20}, bytes);
   }
   for (const CompiledRequest& one : compiled_requests()) compare(one.plan, 0, one.limits, one.request.bytes);
+  EXPECT_GT(seen.shared, 0u);
+  EXPECT_GT(seen.with_tables, 0u);
+}
+
+std::vector<std::string> texts_with(const std::vector<std::uint64_t>& numbers, const std::string& more = "") {
+  std::vector<std::string> texts;
+  for (const std::uint64_t number : numbers) texts.push_back("f(" + executor::varying(number) + ")" + more);
+  return texts;
+}
+
+TEST(EmittedText, NumbersOfBlocksThatAreAlike) {
+  const auto merged = [](const std::vector<std::uint64_t>& numbers) {
+    const auto all = executor::merge_alike(texts_with(numbers), 100);
+    EXPECT_EQ(all.size(), 1u);
+    EXPECT_EQ(all[0].blocks.size(), numbers.size());
+    return all[0];
+  };
+  EXPECT_EQ(merged({7, 7, 7}).text, "f(7)");
+  EXPECT_EQ(merged({0, 48, 96}).text, "f(48 * n)");
+  EXPECT_EQ(merged({7, 55, 103}).text, "f(7 + 48 * n)");
+  EXPECT_EQ(merged({96, 48, 0}).text, "f(96 - 48 * n)");
+  const auto odd = merged({5, 2, 9});
+  EXPECT_EQ(odd.text, "f(2 + apart[0])");
+  EXPECT_EQ(odd.rows, (std::vector<std::vector<std::uint64_t>>{{3}, {0}, {7}}));
+  const auto aligned = merged({32, 0, 128});
+  EXPECT_EQ(aligned.text, "f(16 * apart[0])");
+  EXPECT_EQ(aligned.rows, (std::vector<std::vector<std::uint64_t>>{{2}, {0}, {8}}));
+}
+
+TEST(EmittedText, BlocksThatAreAlikeAreWrittenOnce) {
+  // The first and the last of four: rows of the table count from the first on, and one more is no multiple of theirs.
+  std::vector<std::string> texts = texts_with({100, 1, 2, 400, 600});
+  texts[1] = texts[2] = "g()";
+  const auto all = executor::merge_alike(texts, 100);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].blocks, (std::vector<std::size_t>{0, 3, 4}));
+  EXPECT_EQ(all[0].text, "f(100 + apart[0])");
+  EXPECT_EQ(all[0].rows, (std::vector<std::vector<std::uint64_t>>{{0}, {0}, {0}, {300}, {500}}));
+  EXPECT_EQ(all[1].blocks, (std::vector<std::size_t>{1, 2}));
+  EXPECT_EQ(all[1].text, "g()");
+  // Numbers that differ in the same way share a column; a table that is too large is none.
+  std::vector<std::string> twice;
+  for (const std::uint64_t number : {3, 1, 8}) {
+    twice.push_back(executor::varying(number) + ", " + executor::varying(number + 20) + executor::varying_offset(0));
+  }
+  EXPECT_EQ(executor::merge_alike(twice, 3)[0].text, "1 + apart[0], 21 + apart[0]");
+  const auto apart = executor::merge_alike(twice, 2);
+  ASSERT_EQ(apart.size(), 3u);
+  EXPECT_EQ(apart[2].text, "8, 28");
+  EXPECT_TRUE(apart[2].rows.empty());
+  EXPECT_EQ(executor::merge_alike(texts_with({1}, ", step" + executor::varying_offset(2)), 0)[0].text, "f(1), step, 2");
 }
 
 // Three records that differ in nothing are a loop; where the last differs in anything, they are not.

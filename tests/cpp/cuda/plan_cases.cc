@@ -59,6 +59,8 @@ std::vector<CompiledRequest> compiled_requests() {
   for (const auto& plan : {plan::packet_all_reduce(4), plan::packet_two_step_all_reduce(4)}) {
     list.push_back({{plan.name, std::make_shared<const Plan>(plan)}, {512, DataType::kFloat32}, ample});
   }
+  // Thread blocks that are alike: one function for several.
+  for (const NamedPlan& named : replicated_programs()) list.push_back({named, {4096, DataType::kFloat32}, ample});
   // Messages of several segments with many turns of loops, averaged.
   for (const NamedPlan& named : small) {
     const executor::DeviceLimits least{64, executor::DevicePlan(named.plan, 0, ample).memory_bytes() / 16};
