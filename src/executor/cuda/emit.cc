@@ -191,7 +191,7 @@ class Emitter {
   static std::string function_of(const Alike& alike) { return alike.text.substr(alike.text.find(kBehindEarly) + 1); }
   // What `text` names of its block's place among those that are alike.
   static std::string names(const Alike& alike, const std::string& text, const std::string& indent) {
-    const bool row = text.find("apart[") != std::string::npos;
+    const bool row = !alike.rows.empty() && text.find("apart[") != std::string::npos;
     if (!row && text.find(" * n") == std::string::npos) return "";
     std::string made = indent + "const std::uint64_t n = behind(" + std::to_string(alike.blocks[0]) + ");\n";
     if (row) made += indent + "const auto& apart = " + table_name(alike) + "[n];\n";

@@ -444,6 +444,18 @@ TEST(EmittedText, BlocksThatAreAlikeAreWrittenOnce) {
   EXPECT_EQ(executor::merge_alike(texts_with({1}, ", step" + executor::varying_offset(2)), 0)[0].text, "f(1), step, 2");
 }
 
+// What a plan's file says of itself stands in comments.
+TEST(EmittedText, WordsOfAPlanNameNoTable) {
+  plan::Plan plan = plan::packet_all_reduce(2);
+  plan.ranks[0].blocks[0].operations[0].origin = "apart[0] * n";
+  const executor::DevicePlan device(std::make_shared<const plan::Plan>(plan), 0, {64, 1UL << 20});
+  executor::EmitRequest request;
+  request.variant.bytes = 256;
+  const std::string text = executor::emit(device, request).block;
+  EXPECT_NE(text.find("apart[0] * n"), std::string::npos);
+  EXPECT_EQ(text.find("kApart"), std::string::npos);
+}
+
 // Three records that differ in nothing are a loop; where the last differs in anything, they are not.
 TEST(EmittedText, LoopsAreOfRecordsThatDifferInValuesAlone) {
   DeviceOp alike;
