@@ -47,7 +47,7 @@ std::shared_ptr<DeviceCommunicator> make_devices(Communicator& communicator, con
   result.lasting_streams = true;  // cuda_streams.h
   result.config = communicator.options().config;
   if (options.max_blocks > 0) result.config->cuda_max_blocks = options.max_blocks;
-  return DeviceCommunicator::create("cuda", communicator, result);  // CudaSide ends it
+  return DeviceCommunicator::create("cuda", communicator, result);
 }
 
 // `make(id)` with what `name()` gives: a group that forms, of which this rank is `rank`. Want of memory is told to the

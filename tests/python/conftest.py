@@ -27,8 +27,6 @@ from rank_pool import RankPool
 ROOT = Path(__file__).resolve().parents[2]
 MAX_POOLS = 3  # idle ranks cost memory
 HANGS_S = 330.0  # more than pyproject.toml's timeout, which ends what hangs in Python
-
-
 ERRORS = pytest.StashKey[int]()
 
 

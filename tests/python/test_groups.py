@@ -349,10 +349,10 @@ def end_in_cpp(ctx: Context) -> bool:
         dist.all_reduce(torch.ones(10), group=group, async_op=True)
     with mock.patch.object(dist.ProcessGroup, "shutdown", lambda _: None):
         dist.destroy_process_group(group)
-    backend = weakref.ref(group)
+    wrapper = weakref.ref(group)
     del model, group
     gc.collect()
-    assert backend() is None
+    assert wrapper() is None  # Python's owner has gone
     del reducer
     return True
 

@@ -29,21 +29,19 @@ Parts apart(const std::string& text) {
   return parts;
 }
 
-// What a number is in each block, less the least of them.
+// What a number is in each block.
 using Column = std::vector<std::uint64_t>;
 
 class Merged {
  public:
   Merged(std::vector<std::size_t> blocks, const std::vector<Parts>& parts) : blocks_(std::move(blocks)), parts_(parts) {
-    const std::string& shape = first().shape;
-    for (std::size_t number = 0; number < first().numbers.size(); ++number) expressions_.push_back(expression(number));
-    std::size_t at = 0;
-    for (const char c : shape) {
+    std::size_t number = 0;
+    for (const char c : parts_[blocks_.front()].shape) {
       if (c != kNumber && c != kOffset) {
         text_ += c;
         continue;
       }
-      const std::string& written = expressions_[at++];
+      const std::string written = expression(number++);
       if (c == kNumber) text_ += written;
       if (c == kOffset && written != "0") text_ += ", " + written;
     }
@@ -62,19 +60,17 @@ class Merged {
   }
 
  private:
-  const Parts& first() const { return parts_[blocks_.front()]; }
   std::size_t span() const { return blocks_.back() - blocks_.front() + 1; }
   static std::uint64_t unit(const Column& column) {
     const bool aligned = std::all_of(column.begin(), column.end(), [](std::uint64_t v) { return v % kAlignment == 0; });
     return aligned ? kAlignment : 1;
   }
-  std::uint64_t value(std::size_t number, std::size_t i) const { return parts_[blocks_[i]].numbers[number]; }
 
   std::string expression(std::size_t number) {
     Column column;
-    for (std::size_t i = 0; i < blocks_.size(); ++i) column.push_back(value(number, i));
-    const std::uint64_t least = *std::min_element(column.begin(), column.end());
+    for (const std::size_t block : blocks_) column.push_back(parts_[block].numbers[number]);
     if (const auto text = multiple(column)) return *text;
+    const std::uint64_t least = *std::min_element(column.begin(), column.end());
     for (std::uint64_t& v : column) v -= least;
     const std::size_t index = columns_.try_emplace(column, columns_.size()).first->second;
     const std::string entry = "apart[" + std::to_string(index) + "]";
@@ -98,8 +94,7 @@ class Merged {
 
   std::vector<std::size_t> blocks_;
   const std::vector<Parts>& parts_;
-  std::vector<std::string> expressions_;
-  std::map<Column, std::size_t> columns_;
+  std::map<Column, std::size_t> columns_;  // of the table, each less its least
   std::string text_;
 };
 

@@ -107,12 +107,8 @@ class Emitter {
     }
     alike_ = merge_alike(texts, kMostEntries);
     std::size_t all = 0;
-    for (const Alike& blocks : alike_) all += statements[blocks.blocks[0]];
-    if (all > kMostStatements) {
-      throw_error(ErrorKind::kUnsupported, "plan \"" + plan_.plan().name + "\": more than " +
-                                               std::to_string(kMostStatements) +
-                                               " different operations are too many for one kernel");
-    }
+    for (const Alike& alike : alike_) all += statements[alike.blocks[0]];
+    check_statements(all);
     const std::string workers = std::to_string(workers_);
 
     PlanSource source;
@@ -152,6 +148,13 @@ class Emitter {
 
   std::span<const DeviceOp> ops_of(std::size_t block) const {
     return std::span(records_.ops).subspan(records_.blocks[block].first, records_.blocks[block].count);
+  }
+
+  void check_statements(std::size_t number) const {
+    if (number <= kMostStatements) return;
+    throw_error(ErrorKind::kUnsupported, "plan \"" + plan_.plan().name + "\": more than " +
+                                             std::to_string(kMostStatements) +
+                                             " different operations are too many for one kernel");
   }
 
   // The parts of the struct.
@@ -246,7 +249,7 @@ class Emitter {
       const DeviceOp& op = ops_of(block_)[0];
       const char* const load = op.code == DeviceCode::kPack ? "load_pieces_early" : "load_early";
       body += "        " + std::string(load) + "(bytes<" + std::to_string(op.bytes) + ">, " +
-              place(records_.operands[op.first], std::nullopt) + ");\n";
+              place(records_.operands[op.first], 0) + ");\n";
     }
     return body;
   }
@@ -279,7 +282,7 @@ class Emitter {
     const std::string indent(loop ? 6 : 4, ' ');
     std::string text;
     for (std::size_t i = first; i < first + stretch.length; ++i) {
-      ++statements_;
+      check_statements(++statements_);  // also of a block alone: its text would be long
       const DeviceOp& op = records_.ops[i];
       text += comment(i, indent);
       if (op.joins != 0) text += indent + "if (join_failed()) return false;\n";
@@ -422,8 +425,8 @@ class Emitter {
   std::string place_at(std::size_t index, std::uint32_t i) const {
     return place(records_.operands[records_.ops[index].first + i], step(index, i));
   }
-  static std::string place(const DeviceOperand& operand, std::optional<std::uint64_t> step) {
-    const std::string each = turns(step.value_or(0));
+  static std::string place(const DeviceOperand& operand, std::uint64_t step) {
+    const std::string each = turns(step);
     const std::string offset = each.empty() ? varying_offset(operand.value) : ", " + varying(operand.value) + each;
     if (operand.place >= kPeers) {
       const int index = operand.place - kPeers, rank = index / kUserBlocks;
@@ -450,7 +453,7 @@ class Emitter {
   Turn turn_;
   std::map<std::uint32_t, std::uint64_t> done_;  // uses of a slot so far
   std::optional<Position> said_;
-  std::size_t statements_ = 0;
+  std::size_t statements_ = 0;  // of the thread block so far
 };
 
 }  // namespace

@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <map>
 #include <memory>
-#include <regex>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cuda/emitted_reader.h"
 #include "cuda/plan_cases.h"
 #include "executor/cuda/alike.h"
 #include "executor/cuda/emit.h"
 #include "executor/cuda/rolled.h"
+#include "tutti/error.h"
 
 namespace tutti::cuda::test {
 namespace {
@@ -25,14 +25,6 @@ using executor::DeviceOp;
 using executor::DeviceOperand;
 
 constexpr std::uint64_t kOwn = device::kMaxRanks + 1;
-using Lines = std::vector<std::string>;
-
-template <class... Parts>
-std::string joined(const Parts&... parts) {
-  std::ostringstream out;
-  ((out << parts << ' '), ...);
-  return out.str();
-}
 
 // The records of one thread block, in the words of read_block().
 class Expected {
@@ -133,186 +125,9 @@ class Expected {
   std::map<std::uint32_t, std::uint64_t> done_;
 };
 
-// What the names of an expression stand for.
-struct Names {
-  std::uint64_t turn = 0;
-  std::uint64_t n = 0;
-  std::vector<std::uint64_t> apart;
-};
-
-// "18432 + 16 * apart[2] - 64 * turn"
-std::uint64_t value_of(const std::string& text, const Names& names) {
-  std::istringstream in(text);
-  std::uint64_t sum = 0, product = 1;
-  bool minus = false;
-  const auto end_term = [&] {
-    sum += minus ? -product : product;
-    product = 1;
-  };
-  for (std::string word; in >> word;) {
-    if (word == "+" || word == "-") {
-      end_term();
-      minus = word == "-";
-    } else if (word == "turn") {
-      product *= names.turn;
-    } else if (word == "n") {
-      product *= names.n;
-    } else if (word.starts_with("apart[")) {
-      product *= names.apart.at(std::stoull(word.substr(6)));
-    } else if (word != "*") {
-      product *= std::stoull(word);
-    }
-  }
-  end_term();
-  return sum;
-}
-
-std::vector<std::string> arguments(const std::string& text) {
-  std::vector<std::string> list;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(", ", at), text.size());
-    list.push_back(text.substr(at, end - at));
-    at = end + 2;
-  }
-  return list;
-}
-
-// A place or a word with all that it leaves out.
-std::string read_operand(const std::string& name, const std::string& text, const Names& names) {
-  std::string line = joined(name);
-  std::vector<std::string> list = arguments(text);
-  if (name == "memory" || name.starts_with("peer_")) list.resize(3, "0");
-  if (name == "input" || name == "output") list.resize(2, "0");
-  for (const std::string& one : list) line += joined(value_of(one, names));
-  return line;
-}
-
-std::string read_statement(const std::string& text, const Names& names) {
-  static const std::regex kHead(R"(^(\w+)\((?:bytes<(\d+)>)?)");
-  static const std::regex kOperand(
-      R"((?:packets_of_rank\(([^(),]+), )?(memory|peer_input|peer_output|input|output|word_of_rank|own_word)\(([^()]*)\))");
-  std::smatch head;
-  if (!std::regex_search(text, head, kHead)) return "unreadable: " + text;
-  std::string name = head[1];
-  if (name.ends_with("_early")) name.resize(name.size() - 6);
-  std::string line = name + (head[2].matched ? joined("", head[2].str()) : "");
-  for (auto at = std::sregex_iterator(text.begin(), text.end(), kOperand); at != std::sregex_iterator(); ++at) {
-    line += "|" + ((*at)[1].matched ? joined("packets", value_of((*at)[1], names)) : "") +
-            read_operand((*at)[2], (*at)[3], names);
-  }
-  return line;
-}
-
-// One line of a function, turn by turn as it stands in a loop.
-void read_line(const std::string& text, const Names& names, Lines& lines) {
-  if (text == "if (join_failed()) return false;") return lines.push_back("join");
-  if (text == "fence();") return lines.push_back("fence");
-  if (text.starts_with("write_counts(")) {
-    const auto list = arguments(text.substr(13, text.size() - 15));
-    for (std::uint64_t i = 0; i < value_of(list[1], names); ++i) {
-      lines.push_back(joined("used", value_of(list[0], names) + i, value_of(list[2], names) + 8 * i, list[3]));
-    }
-    return;
-  }
-  lines.push_back(read_statement(text, names));
-}
-
-// The lines between two places, whole statements, without comments and indentation.
-Lines lines_between(const std::string& text, const std::string& from, const std::string& to) {
-  Lines lines;
-  const std::size_t begin = text.find(from) + from.size();
-  std::istringstream in(text.substr(begin, text.find(to, begin) - begin));
-  for (std::string line, whole; std::getline(in, line);) {
-    line.erase(0, std::min(line.find_first_not_of(' '), line.size()));
-    if (line.empty() || line.starts_with("//") || line == "TUTTI_ROLLED") continue;
-    if (line.starts_with("case ") || line.starts_with("const ")) continue;
-    whole += whole.empty() ? line : " " + line;
-    if (line.ends_with(",")) continue;
-    lines.push_back(std::move(whole));
-    whole.clear();
-  }
-  return lines;
-}
-
-// The function of a block, by the first of those that share it.
-std::size_t function_of(const std::string& text, std::size_t block) {
-  const std::size_t run = text.find("bool run(");
-  const std::size_t at = text.find("ok = block_", text.find("case " + std::to_string(block) + ":", run));
-  return std::stoull(text.substr(at + 11));
-}
-
-// As what stands from `at` on, up to the end of the function or case, names them for this block.
-Names names_of(const std::string& text, std::size_t block, std::size_t at) {
-  const std::size_t end = std::min(text.find("return true;", at), text.find("break;", at));
-  Names names;
-  const std::size_t behind = text.find("n = behind(", at);
-  if (behind < end) names.n = block - std::stoull(text.substr(behind + 11));
-  const std::size_t apart = text.find("apart = kApart", at);
-  if (apart > end) return names;
-  const std::string table = text.substr(apart + 8, text.find('[', apart) - apart - 8);
-  std::size_t row = text.find("{\n", text.find("std::uint64_t " + table + "[")) + 2;
-  for (std::uint64_t i = 0; i < names.n; ++i) row = text.find('\n', row) + 1;
-  row = text.find('{', row) + 1;
-  for (const std::string& one : arguments(text.substr(row, text.find('}', row) - row))) {
-    names.apart.push_back(std::stoull(one));
-  }
-  return names;
-}
-
-Lines read_block(const std::string& text, std::size_t block) {
-  const std::string number = std::to_string(function_of(text, block));
-  Names names = names_of(text, block, text.find("bool block_" + number + "() {"));
-  const Lines in = lines_between(text, "bool block_" + number + "() {\n", "    return true;\n");
-  static const std::regex kLoop(R"(^for \(std::uint64_t turn = 0; turn < (\d+); \+\+turn\) \{$)");
-  Lines out;
-  for (std::size_t i = 0; i < in.size(); ++i) {
-    std::smatch loop;
-    if (!std::regex_match(in[i], loop, kLoop)) {
-      read_line(in[i], names, out);
-      continue;
-    }
-    const auto end =
-        static_cast<std::size_t>(std::find(in.begin() + static_cast<std::ptrdiff_t>(i), in.end(), "}") - in.begin());
-    for (std::uint64_t turn = 0; turn < std::stoull(loop[1]); ++turn) {
-      for (std::size_t k = i + 1; k < end; ++k) {
-        if (in[k].find("_early(") != std::string::npos) out.push_back("loaded early, at every turn");
-        names.turn = turn;
-        read_line(in[k], names, out);
-      }
-    }
-    i = end;
-  }
-  return out;
-}
-
-// What the block does before its call: which counts it reads, and what it loads.
-struct Early {
-  Lines counts;
-  std::string load;
-};
-Early read_prepare(const std::string& text, std::size_t block) {
-  Early early;
-  const std::string all = text.substr(0, text.find("bool run("));
-  const std::string at = "case " + std::to_string(block) + ":";
-  if (all.find(at) == std::string::npos) return early;
-  const Names names = names_of(text, block, text.find(at));
-  for (const std::string& line : lines_between(all, at, "break;\n")) {
-    if (line.starts_with("load_early(") || line.starts_with("load_pieces_early(")) {
-      early.load = read_statement(line, names);
-    }
-    if (!line.starts_with("read_counts(")) continue;
-    const auto list = arguments(line.substr(12, line.size() - 14));
-    for (std::uint64_t i = 0; i < value_of(list[1], names); ++i) {
-      early.counts.push_back(joined("count", value_of(list[0], names) + i, value_of(list[2], names) + 8 * i));
-    }
-  }
-  return early;
-}
-
 // What has been compared.
 struct Seen {
-  std::size_t blocks = 0;
-  std::size_t shared = 0;       // that run another's function
+  std::size_t shared = 0;       // blocks that run another's function
   std::size_t with_tables = 0;  // with numbers from a table
 } seen;
 
@@ -335,7 +150,6 @@ void compare(const plan::NamedPlan& named, int rank, const executor::DeviceLimit
     ASSERT_EQ(lines, expected.lines) << named.name << ", rank " << rank << ", block " << block;
     const Early early = read_prepare(source.block, block);
     ASSERT_EQ(early.counts, expected.counts) << named.name << ", rank " << rank << ", block " << block;
-    ++seen.blocks;
     if (function_of(source.block, block) != block) ++seen.shared;
     const std::string number = std::to_string(function_of(source.block, block));
     const std::size_t begin = source.block.find("bool block_" + number + "()");
@@ -421,7 +235,7 @@ TEST(EmittedText, NumbersOfBlocksThatAreAlike) {
 }
 
 TEST(EmittedText, BlocksThatAreAlikeAreWrittenOnce) {
-  // The first and the last of four: rows of the table count from the first on, and one more is no multiple of theirs.
+  // The first, fourth and fifth of five: rows of the table count all from the first on.
   std::vector<std::string> texts = texts_with({100, 1, 2, 400, 600});
   texts[1] = texts[2] = "g()";
   const auto all = executor::merge_alike(texts, 100);
@@ -454,6 +268,36 @@ TEST(EmittedText, WordsOfAPlanNameNoTable) {
   const std::string text = executor::emit(device, request).block;
   EXPECT_NE(text.find("apart[0] * n"), std::string::npos);
   EXPECT_EQ(text.find("kApart"), std::string::npos);
+}
+
+// Of blocks that share a function, the operations of one count.
+TEST(EmittedText, MoreThanAKernelMayHaveIsRefused) {
+  const auto emitted = [](std::size_t operations, std::size_t blocks) {
+    plan::Plan plan = plan::packet_all_reduce(2);
+    plan::ThreadBlock& block = plan.ranks[0].blocks[0];
+    const std::vector<plan::Operation> kinds = block.operations;
+    block.operations.clear();
+    // In no order that repeats.
+    std::uint64_t state = 1;
+    for (std::size_t i = 0; i < operations; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      block.operations.push_back(kinds[(state >> 33) % kinds.size()]);
+    }
+    plan.ranks[0].blocks.assign(blocks, plan::ThreadBlock(block));
+    const executor::DevicePlan device(std::make_shared<const plan::Plan>(std::move(plan)), 0, {64, 1UL << 20});
+    executor::EmitRequest request;
+    request.variant.bytes = 256;
+    return executor::emit(device, request);
+  };
+  EXPECT_NO_THROW(emitted(600, 1));
+  EXPECT_NO_THROW(emitted(600, 8));
+  try {
+    emitted(3000, 1);
+    FAIL() << "3000 operations were taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+    EXPECT_NE(std::string(e.what()).find("more than 1024 different operations"), std::string::npos) << e.what();
+  }
 }
 
 // Three records that differ in nothing are a loop; where the last differs in anything, they are not.
