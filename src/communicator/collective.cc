@@ -310,18 +310,14 @@ Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept 
   if (Outcome outcome = host.await_records(context_.deadline); !outcome.ok()) return outcome;
   shape.announced = true;
   if (call.uneven) return check_block_sizes(call);
-  shape.mapped_input =
-      record.mapped_input != kNotMapped || (call.collective == Collective::kBroadcast && rank_ != call.root);
-  shape.mapped_output =
-      record.mapped_output != kNotMapped || (call.collective == Collective::kReduce && rank_ != call.root);
+  shape.mapped_input = shape.mapped_output = true;
+  const CollectiveTraits& traits = traits_of(call.collective);
   for (int r = 0; r < size_; ++r) {
-    if (r == rank_) continue;
-    if (!lies_in_arena(call, r)) return {Status::kCorrupt, r};
-    const CallRecord& theirs = host.peer_record(r);
-    const bool input_counts = call.collective != Collective::kBroadcast || r == call.root;
-    const bool output_counts = call.collective != Collective::kReduce || r == call.root;
-    if (input_counts && theirs.mapped_input == kNotMapped) shape.mapped_input = false;
-    if (output_counts && theirs.mapped_output == kNotMapped) shape.mapped_output = false;
+    if (r != rank_ && !lies_in_arena(call, r)) return {Status::kCorrupt, r};
+    const CallRecord& said = r == rank_ ? record : host.peer_record(r);
+    const bool root = r == call.root;
+    if ((root || !traits.root_reads) && said.mapped_input == kNotMapped) shape.mapped_input = false;
+    if ((root || !traits.root_writes) && said.mapped_output == kNotMapped) shape.mapped_output = false;
   }
   return kOkOutcome;
 }
@@ -377,13 +373,16 @@ void CommunicatorImpl::run_alone(const Call& call) const noexcept {
 std::string CommunicatorImpl::explain(const Call& call) const {
   check(call);
   CallShape shape = shape_of(call);
-  // What the other ranks' tensors are is not known without the call: taken to be like this rank's.
+  // What the other ranks' tensors are is not known without the call: taken to be like this rank's, and one that the
+  // root alone has to be like the one that this rank has.
   if (const Arena* arena = arena_for(call); arena != nullptr) {
     const auto mapped = [arena](std::span<std::byte> tensor) {
       return arena->offset_of(tensor.data(), tensor.size()) != kNotMapped;
     };
-    shape.mapped_input = mapped(input_of(call, size_));
-    shape.mapped_output = mapped(output_of(call, size_));
+    const CollectiveTraits& traits = traits_of(call.collective);
+    const bool input = mapped(input_of(call, size_)), output = mapped(output_of(call, size_));
+    shape.mapped_input = traits.root_reads && rank_ != call.root ? output : input;
+    shape.mapped_output = traits.root_writes && rank_ != call.root ? input : output;
   }
   return algorithms_.explain(shape);
 }

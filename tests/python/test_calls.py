@@ -346,6 +346,27 @@ def test_mapped_tensors(world: World) -> None:
     assert world(2).call(mapped_tensors) == [[True] * 4] * 2
 
 
+def mapped_lists(ctx: Context) -> list[Any]:
+    """Gather reads the other ranks' mapped tensors and scatter writes into them, whatever the root's lists are."""
+    import tutti
+
+    count, last = 100_000, ctx.size - 1
+    mine = tutti.empty(count).fill_(float(ctx.rank))
+    tutti.reset_metrics()
+    parts = [torch.empty(count) for _ in range(ctx.size)]
+    dist.gather(mine, parts if ctx.rank == last else None, dst=last)
+    right = ctx.rank != last or all(bool((part == r).all()) for r, part in enumerate(parts))
+    given = [torch.full((count,), 10.0 + r) for r in range(ctx.size)]
+    dist.scatter(mine, given if ctx.rank == last else None, src=last)
+    ran = {(row["collective"], row["algorithm"]) for row in tutti.get_metrics()["rows"]}
+    return [right, bool((mine == 10.0 + ctx.rank).all()), ran == {("gather", "mapped"), ("scatter", "mapped")}]
+
+
+@pytest.mark.tutti_only
+def test_mapped_tensors_are_gathered_and_scattered_in_place(world: World) -> None:
+    assert world(3).call(mapped_lists) == [[True] * 3] * 3
+
+
 def allocate(ctx: Context) -> bool:
     """Backend.allocate_tensor gives mapped tensors."""
     import tutti

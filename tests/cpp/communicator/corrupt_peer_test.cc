@@ -10,7 +10,7 @@
 namespace tutti::test {
 namespace {
 
-constexpr std::size_t kCount = std::size_t{1} << 18;
+constexpr std::size_t kLargeCount = std::size_t{1} << 18;
 
 CommunicatorOptions patient_options() {
   CommunicatorOptions options;
@@ -25,7 +25,7 @@ CallRecord all_reduce_record() {
   record.call = static_cast<std::uint8_t>(Collective::kAllReduce);
   record.dtype = static_cast<std::uint8_t>(DataType::kFloat32);
   record.op = static_cast<std::uint8_t>(ReduceOp::kSum);
-  record.count = kCount;
+  record.count = kLargeCount;
   record.mapped_input = record.mapped_output = 0;
   record.hash = fingerprint(record);
   return record;
@@ -45,25 +45,25 @@ void reduce_with(const CallRecord& record) {
     EXPECT_EQ(topology.host->reported(0).status, Status::kCorrupt);
   });
   const auto c = Communicator::create(store, "test", 0, 2, options);
-  Floats x(kCount, true);
-  std::fill_n(x.data(), kCount, 1.0F);
+  Floats x(kLargeCount, true);
+  std::fill_n(x.data(), kLargeCount, 1.0F);
   Call call;
   call.collective = Collective::kAllReduce;
   call.dtype = DataType::kFloat32;
-  call.count = kCount;
-  call.input = call.output = Blocks::single(x.data(), kCount * sizeof(float));
+  call.count = kLargeCount;
+  call.input = call.output = Blocks::single(x.data(), kLargeCount * sizeof(float));
   const Error error = error_of([&] { c->run(call); });
   peer.join();
   const std::string text = error.what();
   EXPECT_EQ(error.kind(), ErrorKind::kInternal) << text;
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
   EXPECT_NE(text.find("lies outside of its arena"), std::string::npos) << text;
-  EXPECT_EQ(std::count(x.data(), x.data() + kCount, 1.0F), static_cast<std::ptrdiff_t>(kCount));
+  EXPECT_EQ(std::count(x.data(), x.data() + kLargeCount, 1.0F), static_cast<std::ptrdiff_t>(kLargeCount));
 }
 
 TEST(CorruptPeer, OffsetsOutsideOfItsArenaAreRefused) {
   const std::uint64_t end = process_arena()->bytes();
-  const std::uint64_t bytes = kCount * sizeof(float);
+  const std::uint64_t bytes = kLargeCount * sizeof(float);
   for (const std::uint64_t offset : {end, end - bytes + 64, end + (std::uint64_t{1} << 40), kNotMapped - bytes}) {
     CallRecord record = all_reduce_record();
     record.mapped_input = offset;
