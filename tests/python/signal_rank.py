@@ -285,6 +285,7 @@ def storm() -> None:
 
 def main() -> None:
     global store
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what it runs behind
     if FACE == "torch":
         dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
     else:
