@@ -37,8 +37,8 @@ std::span<std::byte> output_of(const Call& call, int ranks) noexcept {
 
 }  // namespace
 
-CallRecord CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* chosen) const noexcept {
-  CallRecord record = record_of(call);
+void CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* chosen, CallRecord& record) const noexcept {
+  record_call(call, record);
   // relaxed: written under the lock that the caller holds.
   record.sequence = sequence_.load(std::memory_order_relaxed) + 1;
   record.mapped_input = record.mapped_output = kNotMapped;
@@ -48,7 +48,6 @@ CallRecord CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* 
     name_algorithm(record, chosen->name());
   }
   record.hash = fingerprint(record);
-  return record;
 }
 
 CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
@@ -93,7 +92,9 @@ void CommunicatorImpl::run_queued(const Call& call, std::chrono::milliseconds ti
     if (error != nullptr ? error->kind() == ErrorKind::kExhausted
                          : dynamic_cast<const std::bad_alloc*>(&why) != nullptr) {
       const std::lock_guard lock(run_mutex_);
-      throw Error(starved_by(make_record(call, nullptr), rank_, why));
+      CallRecord record;
+      make_record(call, nullptr, record);
+      throw Error(starved_by(record, rank_, why));
     }
     abort_because("a call in its queue was refused: " + std::string(why.what()));
     throw;
@@ -132,13 +133,12 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   if (chosen != nullptr) how.chosen = algorithms_.made(*chosen);
   // What may find no memory comes before the call has a number: a call that is refused here leaves all ranks as they
   // were.
-  std::optional<Call> scaled;
-  const Call& effective_call = call.op == ReduceOp::kPremulSum ? premultiplied(call, scaled) : call;
+  const Call& effective_call = call.op == ReduceOp::kPremulSum ? premultiplied(call) : call;
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
   const std::int64_t start = timed ? now_ns() : 0;
   context_.deadline = Deadline::after(effective(timeout));
-  context_.record = make_record(call, chosen.get());
+  make_record(call, chosen.get(), context_.record);
   sequence_.store(context_.record.sequence, std::memory_order_relaxed);  // relaxed: see sequence()
   const std::uint64_t entry =
       recorder_.add(context_.record, call.root, FlightRecorder::State::kStarted, context_.deadline.timeout().count());
@@ -183,7 +183,7 @@ Error CommunicatorImpl::call_failed(Outcome outcome) noexcept {
 }
 
 // The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
-const Call& CommunicatorImpl::premultiplied(const Call& call, std::optional<Call>& scaled) {
+const Call& CommunicatorImpl::premultiplied(const Call& call) {
   if (!reduces(call.collective)) return call;
   const int blocks = input_blocks(call.collective, size_);
   std::size_t bytes = 0;
@@ -204,10 +204,10 @@ const Call& CommunicatorImpl::premultiplied(const Call& call, std::optional<Call
     cpu::scale(at, call.input.data(b), call.input.size(b) / size_of(call.dtype), call.dtype, call.factor);
     at += call.input.size(b);
   }
-  Call& scaled_call = scaled.emplace(call);
-  scaled_call.input.base = static_cast<std::byte*>(factor_blocks_[0]);
-  scaled_call.input.pointers = call.input.pointers != nullptr ? factor_blocks_.data() : nullptr;
-  return scaled_call;
+  factor_call_ = call;
+  factor_call_.input.base = static_cast<std::byte*>(factor_blocks_[0]);
+  factor_call_.input.pointers = call.input.pointers != nullptr ? factor_blocks_.data() : nullptr;
+  return factor_call_;
 }
 
 // Completes what the algorithm has said by what the ranks of this host have announced.

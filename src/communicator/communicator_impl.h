@@ -126,7 +126,7 @@ class CommunicatorImpl final : public Communicator,
     const Algorithm* ran = nullptr;
     const char* refused = nullptr;  // why the chosen one cannot run after all, on all ranks alike
   };
-  const Call& premultiplied(const Call& call, std::optional<Call>& scaled);
+  const Call& premultiplied(const Call& call);
   Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   Outcome announce_here() noexcept;
@@ -139,7 +139,7 @@ class CommunicatorImpl final : public Communicator,
   Outcome check_block_sizes(const Call& call) noexcept;
   void publish_block_sizes(const Call& call) noexcept;
   void run_alone(const Call& call) const noexcept;
-  CallRecord make_record(const Call& call, const UserAlgorithm* chosen) const noexcept;
+  void make_record(const Call& call, const UserAlgorithm* chosen, CallRecord& record) const noexcept;
   CallShape shape_of(const Call& call) const noexcept;
 
   // point_to_point.cc
@@ -190,7 +190,8 @@ class CommunicatorImpl final : public Communicator,
   CallContext context_{call_};
   std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output
   Scratch factor_scratch_;                    // kPremulSum: the multiplied input ...
-  std::vector<void*> factor_blocks_;          // ... and where its blocks begin
+  std::vector<void*> factor_blocks_;          // ... where its blocks begin ...
+  Call factor_call_;                          // ... and the call on it
 
   MetricsTable metrics_;
   std::mutex message_metrics_mutex_;  // point-to-point calls of several threads record one at a time; a leaf

@@ -51,9 +51,12 @@ class FlightRecorder {
     entry.words[word].store(value, std::memory_order_release);
   }
 
+  Entry& place_of(std::uint64_t id) const noexcept { return entries_[id & mask_]; }
+
   const Of device_;
-  std::size_t capacity_;
-  std::unique_ptr<Entry[]> entries_;
+  const std::size_t capacity_;
+  const std::size_t mask_;  // of a power of two of places, in which a call's is found without a division
+  const std::unique_ptr<Entry[]> entries_;
   std::atomic<std::uint64_t> next_{0};
 };
 
