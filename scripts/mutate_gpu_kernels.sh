@@ -277,5 +277,8 @@ mutant "a step of the second block alone" $alike 's/if (grown(i) != step \* behi
 mutant "rows without their holes" $alike 's/rows\[blocks_\[i\] - blocks_.front()\]/rows[i]/' '*'
 mutant "entries of another unit" $alike 's/column\[i\] \/ unit(column)/column[i]/' '*'
 mutant "columns shared by what differs" $alike 's/columns_.try_emplace(column, columns_.size())/columns_.try_emplace(Column(), columns_.size())/' '*'
+mutant "comments that tell blocks apart" $alike 's/try_emplace(parts.back().statements,/try_emplace(parts.back().shape,/' '*'
+mutant "operations of every block counted" $emit 's/all += statements\[alike.blocks\[0\]\]/all += statements[alike.blocks[0]] * alike.blocks.size()/' '*'
+mutant "any number of operations in a kernel" $emit 's/^    check_statements(all);/    ;/' '*'
 mutant "tables of any size" $alike 's/merged.entries() <= most_entries/true/' '*'
 [ ${#survivors[@]} -eq 0 ] && echo "every mutant was found" || { echo "survivors: ${survivors[*]}"; exit 1; }

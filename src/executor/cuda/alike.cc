@@ -14,13 +14,22 @@ constexpr std::uint64_t kAlignment = 16;  // of tables, where their numbers have
 // A text as it is without its numbers, and they.
 struct Parts {
   std::string shape;
+  std::string statements;  // the shape without lines of comment
   std::vector<std::uint64_t> numbers;
 };
 
+bool comment_begins(const std::string& text, std::size_t line) {
+  const std::size_t at = text.find_first_not_of(' ', line);
+  return at != std::string::npos && text.compare(at, 2, "//") == 0;
+}
+
 Parts apart(const std::string& text) {
   Parts parts;
+  bool comment = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i == 0 || text[i - 1] == '\n') comment = comment_begins(text, i);
     parts.shape += text[i];
+    if (!comment) parts.statements += text[i];
     if (text[i] != kNumber && text[i] != kOffset) continue;
     const std::size_t end = text.find(kEnd, i);
     parts.numbers.push_back(std::stoull(text.substr(i + 1, end - i - 1)));
@@ -109,7 +118,7 @@ std::vector<Alike> merge_alike(std::span<const std::string> texts, std::size_t m
   std::vector<std::vector<std::size_t>> groups;
   for (std::size_t block = 0; block < texts.size(); ++block) {
     parts.push_back(apart(texts[block]));
-    const auto [at, is_new] = group_of.try_emplace(parts.back().shape, groups.size());
+    const auto [at, is_new] = group_of.try_emplace(parts.back().statements, groups.size());
     if (is_new) groups.emplace_back();
     groups[at->second].push_back(block);
   }

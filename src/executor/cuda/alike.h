@@ -1,9 +1,10 @@
 // Texts of thread blocks that differ in numbers alone, written once: what a compiler takes long for is the number of
 // different statements, and a plan's thread blocks are often copies of a few.
 //
-// A text has its numbers that may differ by varying() and varying_offset(); all else tells texts apart. In the text of
-// several blocks such a number is what it is everywhere, or its least plus what `n`, how many blocks lie behind the
-// first, makes of it: a multiple, or an entry of a table by `n`.
+// A text has its numbers that may differ by varying() and varying_offset(); all else tells texts apart, but for lines
+// of comment: those of the first block stand for all. In the text of several blocks such a number is what it is
+// everywhere, or its least plus what `n`, how many blocks lie behind the first, makes of it: a multiple, or an entry of
+// a table by `n`.
 //
 // Thread rule: pure functions.
 #pragma once

@@ -192,9 +192,7 @@ void DevicePlan::note_uses(const Program& program) {
     for (const std::uint32_t b : blocks) {
       add_word(Use::kArrive, id, b);
       add_slot({b, Use::kArrive, id, 0});
-      for (const std::uint32_t other : blocks) {
-        if (other != b) add_slot({b, Use::kMeet, id, other});
-      }
+      for (const std::uint32_t other : blocks) add_slot({b, Use::kMeet, id, other});
     }
   };
   for (std::uint32_t id = 0; id < meets_.size(); ++id) add_meeting(id, meets_[id]);

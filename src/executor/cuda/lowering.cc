@@ -216,8 +216,8 @@ class Lowering {
   void meet(std::uint32_t id) {
     const auto b = static_cast<std::uint32_t>(block_);
     put_word(DeviceCode::kSignal, word(DevicePlan::Use::kArrive, id, b), slot(DevicePlan::Use::kArrive, id), rank_);
+    // A block awaits itself too: so the words are the same in all blocks, which may share a compiled function.
     const auto wait_for = [&](std::uint32_t other) {
-      if (other == b) return;
       put_word(DeviceCode::kWait, word(DevicePlan::Use::kArrive, id, other), slot(DevicePlan::Use::kMeet, id, other),
                rank_);
     };

@@ -272,7 +272,7 @@ TEST(EmittedText, WordsOfAPlanNameNoTable) {
 
 // Of blocks that share a function, the operations of one count.
 TEST(EmittedText, MoreThanAKernelMayHaveIsRefused) {
-  const auto emitted = [](std::size_t operations, std::size_t blocks) {
+  const auto emitted = [](std::size_t operations, std::size_t blocks, bool different = false) {
     plan::Plan plan = plan::packet_all_reduce(2);
     plan::ThreadBlock& block = plan.ranks[0].blocks[0];
     const std::vector<plan::Operation> kinds = block.operations;
@@ -284,6 +284,7 @@ TEST(EmittedText, MoreThanAKernelMayHaveIsRefused) {
       block.operations.push_back(kinds[(state >> 33) % kinds.size()]);
     }
     plan.ranks[0].blocks.assign(blocks, plan::ThreadBlock(block));
+    if (different) std::ranges::reverse(plan.ranks[0].blocks.back().operations);
     const executor::DevicePlan device(std::make_shared<const plan::Plan>(std::move(plan)), 0, {64, 1UL << 20});
     executor::EmitRequest request;
     request.variant.bytes = 256;
@@ -291,13 +292,47 @@ TEST(EmittedText, MoreThanAKernelMayHaveIsRefused) {
   };
   EXPECT_NO_THROW(emitted(600, 1));
   EXPECT_NO_THROW(emitted(600, 8));
-  try {
-    emitted(3000, 1);
-    FAIL() << "3000 operations were taken";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
-    EXPECT_NE(std::string(e.what()).find("more than 1024 different operations"), std::string::npos) << e.what();
+  const auto refused = [&](std::size_t operations, std::size_t blocks, bool different) {
+    try {
+      emitted(operations, blocks, different);
+      ADD_FAILURE() << operations << " operations were taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
+      EXPECT_NE(std::string(e.what()).find("more than 1024 different operations"), std::string::npos) << e.what();
+    }
+  };
+  refused(3000, 1, false);
+  EXPECT_NO_THROW(emitted(1000, 1));
+  refused(1000, 2, true);
+}
+
+// However many there are: what a block awaits where all meet needs no table.
+TEST(EmittedText, ManyBlocksShareAFunction) {
+  plan::Plan plan = plan::packet_all_reduce(2);
+  const plan::ThreadBlock block = plan.ranks[0].blocks[0];
+  plan.ranks[0].blocks.assign(100, block);
+  const executor::DevicePlan device(std::make_shared<const plan::Plan>(std::move(plan)), 0, {128, 1UL << 20});
+  executor::EmitRequest request;
+  request.variant.bytes = 256;
+  request.variant.mapped_input = request.variant.mapped_output = true;
+  const std::string text = executor::emit(device, request).block;
+  std::size_t functions = 0;
+  for (std::size_t at = text.find("bool block_"); at != std::string::npos; at = text.find("bool block_", at + 1)) {
+    ++functions;
   }
+  EXPECT_EQ(functions, 1U);
+  EXPECT_NE(text.find("wait("), std::string::npos) << "they meet nowhere";
+  EXPECT_EQ(text.find("kApart"), std::string::npos);
+}
+
+// Lines of a program's file are named in comments.
+TEST(EmittedText, BlocksMayDifferInComments) {
+  const std::vector<std::string> texts = {"  // 1\ng(" + executor::varying(1) + ");\n",
+                                          "  // 22\ng(" + executor::varying(2) + ");\n", "  // 1\nh(1);\n"};
+  const auto all = executor::merge_alike(texts, 100);
+  ASSERT_EQ(all.size(), 2U);
+  EXPECT_EQ(all[0].blocks, (std::vector<std::size_t>{0, 1}));
+  EXPECT_NE(all[0].text.find("// 1\ng("), std::string::npos) << all[0].text;
 }
 
 // Three records that differ in nothing are a loop; where the last differs in anything, they are not.
