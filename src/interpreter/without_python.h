@@ -11,10 +11,21 @@
 
 namespace tutti {
 
+// Whether this thread holds the lock. PyGILState_Check() says yes to everybody once there are subinterpreters; threads
+// of those are taken for such as do not hold it.
+inline bool holds_python() noexcept {
+  if (Py_IsInitialized() == 0) return false;
+#if PY_VERSION_HEX >= 0x030D0000
+  const PyThreadState* const holder = PyThreadState_GetUnchecked();
+#else
+  const PyThreadState* const holder = _PyThreadState_UncheckedGet();
+#endif
+  return holder != nullptr && holder == PyGILState_GetThisThreadState();
+}
+
 class WithoutPython {
  public:
-  WithoutPython() noexcept
-      : held_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+  WithoutPython() noexcept : held_(holds_python() ? PyEval_SaveThread() : nullptr) {}
   ~WithoutPython() {
     if (held_ != nullptr) PyEval_RestoreThread(held_);
   }

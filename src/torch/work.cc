@@ -135,7 +135,7 @@ void AsyncWork::complete_staged(std::exception_ptr error) {
 
 void AsyncWork::wait_if_python_asks() {
   // A callback on a thread of ours would wait for a future that this thread is to complete.
-  if ((overlap_future_ && !on_library_thread()) || PyGILState_Check() == 0) return;
+  if ((overlap_future_ && !on_library_thread()) || !holds_python()) return;
   std::exception_ptr raised;
   without_python([&] {
     try {
