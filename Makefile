@@ -36,7 +36,7 @@ demo: build
 
 test: build/.tests
 	ctest --preset release -j $(TEST_JOBS)
-	$(ACTIVATE) $(PY) -m pytest tests/python -n $(PYTEST_JOBS) --dist loadfile --max-worker-restart 0 $(ARGS)
+	$(ACTIVATE) $(PY) -m pytest tests/python -n $(PYTEST_JOBS) --dist loadfile $(ARGS)
 
 bench: build
 	$(ACTIVATE) .venv/bin/tutti bench $(ARGS)

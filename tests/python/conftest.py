@@ -26,7 +26,7 @@ from rank_pool import RankPool
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_POOLS = 3  # idle ranks cost memory
-HANGS_S = 330.0  # more than pyproject.toml's timeout, which ends what hangs in Python
+PATIENCE_S = 30.0  # behind a test's time limit, which ends what hangs in Python
 ERRORS = pytest.StashKey[int]()
 
 
@@ -37,6 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[ERRORS] = os.dup(2)  # a test's own are captured
+    if getattr(config.option, "maxworkerrestart", "0") is None:
+        config.option.maxworkerrestart = "0"  # pytest-xdist waits for ever for what a worker that ended had left
     config.addinivalue_line("markers", "tutti_only: a promise that other backends do not make")
     hypothesis.settings.register_profile(
         "ranks", deadline=None, derandomize=True, print_blob=True, suppress_health_check=list(hypothesis.HealthCheck)
@@ -44,14 +46,37 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("ranks")
 
 
+def time_limit(item: pytest.Item) -> float:
+    """That pytest-timeout gives a test, or would; 0: none."""
+    if not item.config.pluginmanager.hasplugin("timeout"):
+        return 300.0
+    marker = item.get_closest_marker("timeout")
+    if marker is not None:
+        return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
+    given = item.config.getoption("timeout")
+    return float(item.config.getini("timeout") or 0 if given is None else given)
+
+
+def watch(item: pytest.Item) -> None:
+    """Ends the process if the test goes on for too long from here, by a thread that needs no lock of Python's."""
+    limit = time_limit(item)
+    if limit > 0:
+        faulthandler.dump_traceback_later(limit + PATIENCE_S, exit=True, file=item.config.stash[ERRORS])
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    # By a thread that needs no lock of Python's.
-    faulthandler.dump_traceback_later(HANGS_S, exit=True, file=item.config.stash[ERRORS])
+    watch(item)
     try:
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    if isinstance(node, pytest.Item):
+        watch(node)  # pytest has taken it back, and what ends a failed test may hang
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -56,7 +56,7 @@ TEST(NcclHostile, ARankThatComesTooLateDoesNotDecideAlone) {
 
 TEST(NcclHostile, WhatALateRankOffersInVainEnds) {
   run_ranks(2, [](Rank& rank) {
-    ::setenv("TUTTI_NCCL_PATIENCE_MS", "100", 1);
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "1000", 1);  // a quarter is for rank 1 to reach the place
     const ncclUniqueId id = rank.id();
     char woken = 0;
     if (rank.rank() == 0) ASSERT_EQ(::read(rank.wake_fd(), &woken, 1), 1);
