@@ -40,7 +40,7 @@ inline void record_call(const Call& call, CallRecord& record) noexcept {
   const auto kind = static_cast<std::uint32_t>(call.collective) | static_cast<std::uint32_t>(call.dtype) << 8 |
                     (reduces(call.collective) ? static_cast<std::uint32_t>(call.op) << 16 : 0) |
                     (call.uneven ? 1U << 24 : 0);
-  std::memcpy(&record.call, &kind, sizeof kind);
+  std::memcpy(reinterpret_cast<std::byte*>(&record) + offsetof(CallRecord, call), &kind, sizeof kind);
   record.name = {};
   record.root = has_root(call.collective) ? call.root : -1;
   record.count = call.count;
