@@ -200,8 +200,8 @@ mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMax
 mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"
 mutant "a call in place that reads what it has written" $lowering 's/if (variant_.overlaps) shadowed_.*/;/' "$mapped:*GiveTheBits*"
 mutant "an input that is written" $lowering 's/if (device_.plan().writes_input) shadowed_.*/;/' "$mapped:*GiveTheBits*"
-mutant "shadows that are not full yet" $lowering 's/if (!loads.empty() || (\(.*\))) meet(DevicePlan::kEntry);/if (\1) meet(DevicePlan::kEntry);/' '*GiveTheBits*'
-mutant "results taken before all blocks have ended" $lowering 's/if (!stores.empty()) meet(DevicePlan::kEntry);/;/' '*GiveTheBits*'
+mutant "shadows that are not full yet" $lowering 's/if (!loads.empty() || (\(.*\))) meet(device_.around());/if (\1) meet(device_.around());/' '*GiveTheBits*'
+mutant "results taken before all blocks have ended" $lowering 's/if (!stores.empty()) meet(device_.around());/;/' '*GiveTheBits*'
 mutant "averages that are sums" $lowering 's/variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy/DeviceCode::kCopy/' "$mapped"
 mutant "lanes that never join" $lowering 's/op.joins = 1;/op.joins = 0;/' "$joins"
 mutant "no join after a wait" $lowering 's/waited_ = waited_ || code == DeviceCode::kWait;/;/' "$joins"

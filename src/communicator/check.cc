@@ -18,7 +18,7 @@ namespace {
 // Equal blocks one behind the other.
 bool is_piece(const Blocks& blocks) noexcept { return blocks.pointers == nullptr && blocks.sizes == nullptr; }
 
-// Every call is looked at: what most of them are, here, in as few steps as there are; the rest below.
+// The rest of check_blocks(), which most calls pass at one look.
 [[gnu::noinline]] void check_each_block(const Call& call, const Blocks& blocks, int count, const char* what,
                                         std::size_t part_of_element) {
   if (blocks.pointers != nullptr) {

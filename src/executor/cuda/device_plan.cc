@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -188,17 +189,15 @@ void DevicePlan::note_uses(const Program& program) {
       }
     }
   }
-  const auto add_meeting = [this](std::uint32_t id, const std::vector<std::uint32_t>& blocks) {
-    for (const std::uint32_t b : blocks) {
+  std::vector<std::uint32_t>& all = meets_.emplace_back(blocks_);
+  std::iota(all.begin(), all.end(), 0);
+  for (std::uint32_t id = 0; id < meets_.size(); ++id) {
+    for (const std::uint32_t b : meets_[id]) {
       add_word(Use::kArrive, id, b);
       add_slot({b, Use::kArrive, id, 0});
-      for (const std::uint32_t other : blocks) add_slot({b, Use::kMeet, id, other});
+      for (const std::uint32_t other : meets_[id]) add_slot({b, Use::kMeet, id, other});
     }
-  };
-  for (std::uint32_t id = 0; id < meets_.size(); ++id) add_meeting(id, meets_[id]);
-  std::vector<std::uint32_t> all(blocks_);
-  for (std::uint32_t b = 0; b < all.size(); ++b) all[b] = b;
-  add_meeting(kEntry, all);
+  }
 }
 
 std::size_t DevicePlan::slots_offset() const noexcept { return round_up(blocks_ * sizeof(std::uint64_t), kLine); }

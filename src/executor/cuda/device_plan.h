@@ -101,8 +101,7 @@ class DevicePlan {
  private:
   friend class Lowering;
 
-  static constexpr std::size_t kLine = 64;             // of a word or an invocation count: blocks poll them apart
-  static constexpr std::uint32_t kEntry = 0xffffffff;  // the barrier of all blocks around the plan
+  static constexpr std::size_t kLine = 64;  // of a word or an invocation count: blocks poll them apart
 
   // Who counts what: (thread block, use, channel or semaphore or barrier, other thread block).
   enum class Use : std::uint8_t { kSignal, kPostSignal, kWait, kRelease, kAcquire, kArrive, kMeet };
@@ -111,6 +110,7 @@ class DevicePlan {
   bool reached(int side) const noexcept {
     return tables_.reached(side == 0 ? plan::BufferKind::kInput : plan::BufferKind::kOutput, rank_);
   }
+  std::uint32_t around() const noexcept { return static_cast<std::uint32_t>(meets_.size()) - 1; }
   // Of a plan in place: the side that holds both.
   int whole() const noexcept { return rank_blocks(1) >= rank_blocks(0) ? 1 : 0; }
   std::size_t memory_for(std::size_t bytes) const;
@@ -138,7 +138,8 @@ class DevicePlan {
   bool any_size_ = false;            // it has neither scratch nor loops
   std::vector<RankLayout> layouts_;  // by rank
   std::size_t blocks_ = 1;
-  std::vector<std::vector<std::uint32_t>> meets_;  // by barrier of the plan: its thread blocks
+  // By barrier of the plan: its thread blocks. Then that of all blocks around the plan.
+  std::vector<std::vector<std::uint32_t>> meets_;
   std::map<SlotKey, std::uint32_t> slots_;
   std::vector<std::uint64_t> initial_slots_;
   std::map<std::tuple<Use, std::uint32_t, std::uint32_t>, std::uint32_t> words_;  // semaphores, barriers by block

@@ -40,7 +40,7 @@ class Lowering {
       block.first_operand = static_cast<std::uint32_t>(out_.operands.size());
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
-      if (!loads.empty() || (variant_.mapped() && device_.blocks_ > 1)) meet(DevicePlan::kEntry);
+      if (!loads.empty() || (variant_.mapped() && device_.blocks_ > 1)) meet(device_.around());
       if (block_ < program_.blocks().size()) {
         for (const Instruction& one : program_.blocks()[block_]) {
           at_ = program_.positions()[one.position];
@@ -48,7 +48,7 @@ class Lowering {
         }
         at_ = kAround;
       }
-      if (!stores.empty()) meet(DevicePlan::kEntry);
+      if (!stores.empty()) meet(device_.around());
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
       block.count = static_cast<std::uint32_t>(out_.ops.size()) - block.first;
       block.operands = static_cast<std::uint32_t>(out_.operands.size()) - block.first_operand;
@@ -216,16 +216,14 @@ class Lowering {
   void meet(std::uint32_t id) {
     const auto b = static_cast<std::uint32_t>(block_);
     put_word(DeviceCode::kSignal, word(DevicePlan::Use::kArrive, id, b), slot(DevicePlan::Use::kArrive, id), rank_);
-    // A block awaits itself too: so the words are the same in all blocks, which may share a compiled function.
-    const auto wait_for = [&](std::uint32_t other) {
+    // A block awaits itself too, unless it is the only one: so the words are the same in all blocks, which may share a
+    // compiled function.
+    const std::vector<std::uint32_t>& those = device_.meets_[id];
+    for (const std::uint32_t other : those) {
+      if (those.size() == 1) break;
       put_word(DeviceCode::kWait, word(DevicePlan::Use::kArrive, id, other), slot(DevicePlan::Use::kMeet, id, other),
                rank_);
-    };
-    if (id != DevicePlan::kEntry) {
-      for (const std::uint32_t other : device_.meets_[id]) wait_for(other);
-      return;
     }
-    for (std::uint32_t other = 0; other < device_.blocks_; ++other) wait_for(other);
   }
 
   // Data.
