@@ -238,9 +238,10 @@ class RankPool:
         if self.processes[rank].exitcode is not None:
             return "(ended meanwhile)"
         self.send_signal(rank, signal.SIGUSR1)
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 5
         text = ""
-        while time.monotonic() < deadline and not text.endswith("\n"):
+        # Written line by line, the main thread's outermost frame last.
+        while time.monotonic() < deadline and not text.endswith(" in <module>\n"):
             text = self._stacks(rank)
             self.processes[rank].join(0.02)
         native = os.environ.get("TUTTI_TEST_GDB")
