@@ -280,8 +280,9 @@ def forgetting(comm: tutti.Communicator) -> None:
     mine = data(comm.rank, 8)
 
     def call() -> None:
-        stuck.execute(comm, mine, mine, op=tutti.ReduceOp.SUM, timeout=0.3)
+        stuck.execute(comm, mine, mine, op=tutti.ReduceOp.SUM, timeout=2)
 
+    comm.barrier()  # so that both are in the call before its time is over
     if comm.rank == 0:
         refused(TimeoutError, 'plug-in "kernel_forgetful" waits for packets of call 1 of rank 1', call)
     else:
@@ -316,8 +317,9 @@ def waiting(comm: tutti.Communicator) -> None:
     """A signal that never comes is a timeout that names who waits for what."""
     module = tutti.compile_native("algorithms", PLUGIN)
     algorithm = tutti.Algorithm.create_from_native_capsule(module.create_waiting())
+    comm.barrier()  # so that both are in the call before its time is over
     try:
-        algorithm.execute(comm, np.ones(1), np.ones(1), op=tutti.ReduceOp.SUM, timeout=0.3)
+        algorithm.execute(comm, np.ones(1), np.ones(1), op=tutti.ReduceOp.SUM, timeout=2)
     except TimeoutError as error:
         assert "waits for signal 1 of rank" in str(error) and "stuck_all_reduce" in str(error), error
     except RuntimeError as error:  # the other has timed out first
