@@ -2,8 +2,8 @@
 
 Knows nothing of Tutti: nccl_compare.py runs it with the library under NCCL's name before it and without. WORKLOAD is
 ``ddp``, ``fsdp2``, ``tensor-parallel`` (inference) or ``graph`` (the same in a CUDA graph). Rank 0 prints a line of
-JSON: what every step computed, and milliseconds a step. A backend for CPUs needs no
-GPU: ``--backend tutti --device cpu``.
+JSON: what every step computed, and milliseconds a step. A backend for CPUs needs no GPU: ``--backend tutti --device
+cpu``.
 """
 
 from __future__ import annotations

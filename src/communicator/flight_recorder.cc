@@ -222,7 +222,7 @@ std::uint64_t FlightRecorder::add(const CallRecord& record, int peer, State stat
   // relaxed: only makes ids unique between threads.
   const std::uint64_t id = next_.fetch_add(1, std::memory_order_relaxed);
   if (capacity_ == 0) return id;
-  Entry& entry = place_of(id);
+  Entry& entry = entry_of(id);
   const std::uint64_t now = coarse_ns();
   // Odd: being written. A reader that finds it odd, or changed after it has read the words, passes the entry over.
   // relaxed: each word's release orders it.
@@ -245,7 +245,7 @@ std::uint64_t FlightRecorder::add(const CallRecord& record, int peer, State stat
 
 void FlightRecorder::update(std::uint64_t id, State state) noexcept {
   if (capacity_ == 0) return;
-  Entry& entry = place_of(id);
+  Entry& entry = entry_of(id);
   // relaxed: this thread or the one that handed it the call wrote the entry.
   if (entry.words[kId].load(std::memory_order_relaxed) != id) return;  // overwritten by a later call
   const std::uint64_t now = coarse_ns();
@@ -262,7 +262,7 @@ std::string FlightRecorder::dump(const std::string& group, int rank, int size) c
   const std::uint64_t end = next_.load(std::memory_order_relaxed);
   Progress progress;
   for (std::uint64_t id = end > capacity_ ? end - capacity_ : 0; id < end; ++id) {
-    const Entry& entry = place_of(id);
+    const Entry& entry = entry_of(id);
     Words words;
     // acquire: pairs with the release in add(). Written again meanwhile: that call is newer than this dump.
     if (entry.version.load(std::memory_order_acquire) != 2 * id + 2) continue;

@@ -51,7 +51,7 @@ class FlightRecorder {
     entry.words[word].store(value, std::memory_order_release);
   }
 
-  Entry& place_of(std::uint64_t id) const noexcept { return entries_[id & mask_]; }
+  Entry& entry_of(std::uint64_t id) const noexcept { return entries_[id & mask_]; }
 
   const Of device_;
   const std::size_t capacity_;

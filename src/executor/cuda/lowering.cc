@@ -219,8 +219,8 @@ class Lowering {
     // A block awaits itself too, unless it is the only one: so the words are the same in all blocks, which may share a
     // compiled function.
     const std::vector<std::uint32_t>& those = device_.meets_[id];
+    if (those.size() == 1) return;
     for (const std::uint32_t other : those) {
-      if (those.size() == 1) break;
       put_word(DeviceCode::kWait, word(DevicePlan::Use::kArrive, id, other), slot(DevicePlan::Use::kMeet, id, other),
                rank_);
     }
