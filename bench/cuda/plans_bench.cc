@@ -1,11 +1,13 @@
 // Plans on GPUs: interpreted, compiled, and beside them Tutti's own kernels and NCCL. Prints a table in CSV.
 //
-// cuda_plans_bench --plans FOLDER [--ranks N] [--sizes 1K,64K,1M] [--calls 20] [--repeats 20] [--nccl libnccl.so.2]
+// cuda_plans_bench --plans FOLDER [--ranks N] [--sizes 1K,64K,1M] [--calls 20] [--repeats 20] [--buffers mapped]
+//   [--nccl libnccl.so.2]
 //
 // FOLDER has plans (*.json) of all-reduces and all-gathers for N ranks (0: the GPUs there are; more ranks than GPUs
-// share them). Elements are bf16, results are checked. A time is that of one call in a graph of --calls of them: the
-// longest of all ranks, median of --repeats replays. A size is the whole message: of an all-gather, all that a rank has
-// at the end.
+// share them); those that are made for calls in place are called so. --buffers: of allocate(), which peers reach into
+// (mapped), or not (own); NCCL's are never registered. Elements are bf16, results are checked. A time is that of one
+// call in a graph of --calls of them: the longest of all ranks, median of --repeats replays. A size is the whole
+// message: of an all-gather, all that a rank has at the end.
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -32,7 +34,7 @@ using tutti::CudaCommunicator;
 using tutti::bench::ok;
 
 struct Options {
-  std::string plans, nccl;
+  std::string plans, nccl, buffers = "mapped";
   std::vector<std::size_t> sizes{1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
   int ranks = 0, calls = 20, repeats = 20;
 };
@@ -53,13 +55,16 @@ Options parse(int argc, char** argv) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--plans") options.plans = value;
     if (name == "--nccl") options.nccl = value;
+    if (name == "--buffers") options.buffers = value;
     if (name == "--sizes") options.sizes = parse_sizes(value);
     if (name == "--ranks") options.ranks = std::stoi(value);
     if (name == "--calls") options.calls = std::stoi(value);
     if (name == "--repeats") options.repeats = std::stoi(value);
   }
-  if (options.plans.empty()) {
-    std::fprintf(stderr, "usage: %s --plans FOLDER [--ranks N] [--sizes 1K,64K] [--nccl LIBRARY]\n", argv[0]);
+  if (options.plans.empty() || (options.buffers != "mapped" && options.buffers != "own")) {
+    std::fprintf(stderr,
+                 "usage: %s --plans FOLDER [--ranks N] [--sizes 1K,64K] [--buffers mapped|own] [--nccl LIBRARY]\n",
+                 argv[0]);
     std::exit(2);
   }
   return options;
@@ -68,6 +73,7 @@ Options parse(int argc, char** argv) {
 struct PlanFile {
   std::string path, name;
   Collective collective;
+  bool in_place = false;
 };
 
 std::vector<PlanFile> plans_in(const std::string& folder, int ranks) {
@@ -82,7 +88,7 @@ std::vector<PlanFile> plans_in(const std::string& folder, int ranks) {
         (collective != Collective::kAllReduce && collective != Collective::kAllGather)) {
       continue;
     }
-    list.push_back({entry.path(), plan.name, *collective});
+    list.push_back({entry.path(), plan.name, *collective, plan.in_place});
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return list;
@@ -101,7 +107,9 @@ struct Rank {
   int rank = 0, size = 1;
   cudaStream_t stream = nullptr;
   cudaEvent_t start = nullptr, end = nullptr;
-  std::byte *in = nullptr, *out = nullptr;
+  std::byte *in = nullptr, *out = nullptr;  // those that calls use now
+  std::byte *own_in = nullptr, *own_out = nullptr;
+  std::vector<std::uint16_t> data;  // of the input
 };
 
 class Bench {
@@ -132,60 +140,69 @@ class Bench {
     ok(cudaEventCreate(&rank.start), "cudaEventCreate");
     ok(cudaEventCreate(&rank.end), "cudaEventCreate");
     const std::size_t most = *std::max_element(options_.sizes.begin(), options_.sizes.end()) + 4096;
-    ok(cudaMalloc(&rank.in, most), "cudaMalloc");
-    ok(cudaMalloc(&rank.out, most), "cudaMalloc");
-    std::vector<std::uint16_t> data(most / 2);
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = bf16(number(index, i));
-    ok(cudaMemcpy(rank.in, data.data(), most / 2 * 2, cudaMemcpyHostToDevice), "cudaMemcpy");
+    ok(cudaMalloc(&rank.own_in, most), "cudaMalloc");
+    ok(cudaMalloc(&rank.own_out, most), "cudaMalloc");
+    rank.data.resize(most / 2);
+    for (std::size_t i = 0; i < rank.data.size(); ++i) rank.data[i] = bf16(number(index, i));
     for (const Collective c : {Collective::kAllReduce, Collective::kAllGather}) {
       run_nccl(rank, c);
-      run_group(rank, c, "native", "none", "off");
+      run_group(rank, {"none", "", c}, "native", "off");
     }
     for (const PlanFile& plan : plans_) {
       for (const char* compile : {"off", "wait"}) {
-        run_group(rank, plan.collective, std::string(compile) == "off" ? "interpreted" : "compiled", plan.path,
-                  compile);
+        run_group(rank, plan, std::string(compile) == "off" ? "interpreted" : "compiled", compile);
       }
     }
     ranks_.meet();
   }
 
-  Call call_of(const Rank& rank, Collective c, std::size_t bytes) const {
+  static Call call_of(const Rank& rank, const PlanFile& plan, std::size_t bytes) {
     Call call;
-    call.collective = c;
+    call.collective = plan.collective;
     call.dtype = tutti::DataType::kBfloat16;
-    call.count = bytes / 2 / (c == Collective::kAllGather ? static_cast<std::size_t>(rank.size) : 1);
-    call.input = Blocks::single(rank.in, call.count * 2);
+    const bool gathers = plan.collective == Collective::kAllGather;
+    call.count = bytes / 2 / (gathers ? static_cast<std::size_t>(rank.size) : 1);
     call.output = Blocks::single(rank.out, call.count * 2);
+    const std::byte* own = gathers ? call.output.data(rank.rank) : rank.out;
+    call.input = Blocks::single(plan.in_place ? own : rank.in, call.count * 2);
     return call;
   }
 
   // All sizes eagerly first, a rank after another, three times: what is compiled is loaded then, while all is quiet.
-  void run_group(Rank& rank, Collective c, const std::string& implementation, const std::string& plan,
-                 const std::string& compile) {
+  void run_group(Rank& rank, const PlanFile& plan, const std::string& implementation, const std::string& compile) {
     tutti::CudaOptions o;
     o.device = ranks_.device_of(rank.rank);
     o.timeout = std::chrono::seconds(20);
-    o.settings().plan_path = plan == "none" ? "" : plan;
+    o.settings().plan_path = plan.path == "none" ? "" : plan.path;
     o.settings().cuda_compile = compile;
     ranks_.meet();
     if (rank.rank == 0) ++groups_;
     ranks_.meet();
     auto comm = CudaCommunicator::create(store_, "bench " + std::to_string(groups_), rank.rank, rank.size, o);
+    const std::size_t most = *std::max_element(options_.sizes.begin(), options_.sizes.end()) + 4096;
+    std::shared_ptr<tutti::CudaMemory> mapped;
+    if (options_.buffers == "mapped") {
+      mapped = comm->allocate("buffers", 2 * most);
+      rank.in = mapped->data(rank.rank);
+      rank.out = rank.in + most;
+    } else {
+      use_own(rank);
+    }
     for (const std::size_t bytes : options_.sizes) {
       for (int round = 0; round < 3; ++round) {
         for (int r = 0; r < rank.size; ++r) {
           ranks_.meet();
-          if (r == rank.rank) comm->run(call_of(rank, c, bytes), rank.stream);
+          if (r == rank.rank) comm->run(call_of(rank, plan, bytes), rank.stream);
         }
         comm->synchronize(rank.stream);
       }
     }
     for (const std::size_t bytes : options_.sizes) {
-      const Call call = call_of(rank, c, bytes);
+      const Call call = call_of(rank, plan, bytes);
       comm->reset_metrics();
       measure(
-          rank, c, bytes, implementation, [&] { comm->run(call, rank.stream); },
+          rank, plan.collective, bytes, implementation + (plan.in_place ? " in place" : ""), call,
+          [&] { comm->run(call, rank.stream); },
           [&] {
             comm->synchronize(rank.stream);
             return comm->metrics().rows.front().algorithm;
@@ -193,26 +210,38 @@ class Bench {
     }
     // Its memory goes before anybody's next kernel waits for this rank: freeing waits for the kernels of all devices.
     ranks_.meet();
+    mapped.reset();
     comm.reset();
     ranks_.meet();
   }
 
+  static void use_own(Rank& rank) {
+    rank.in = rank.own_in;
+    rank.out = rank.own_out;
+  }
+
   void run_nccl(Rank& rank, Collective c) {
     if (nccl_ == nullptr) return;
+    use_own(rank);
     void* comm = nccl_comms_[static_cast<std::size_t>(rank.rank)];
     for (const std::size_t bytes : options_.sizes) {
-      const Call call = call_of(rank, c, bytes);
+      const Call call = call_of(rank, {"", "", c}, bytes);
       measure(
-          rank, c, bytes, "nccl",
+          rank, c, bytes, "nccl", call,
           [&] { nccl_->run(std::string(tutti::to_string(c)), rank.in, rank.out, call.count, comm, rank.stream); },
           [] { return std::string("default"); });
     }
   }
 
   template <class Issue, class Name>
-  void measure(Rank& rank, Collective c, std::size_t bytes, const std::string& implementation, Issue issue,
-               Name algorithm) {
+  void measure(Rank& rank, Collective c, std::size_t bytes, const std::string& implementation, const Call& call,
+               Issue issue, Name algorithm) {
     ok(cudaMemsetAsync(rank.out, 0xa5, bytes, rank.stream), "cudaMemset");
+    ok(cudaMemcpyAsync(const_cast<std::byte*>(call.input.data(0)), rank.data.data(), call.count * 2,
+                       cudaMemcpyHostToDevice, rank.stream),
+       "cudaMemcpy");
+    ok(cudaStreamSynchronize(rank.stream), "the input");
+    ranks_.meet();
     issue();
     ok(cudaStreamSynchronize(rank.stream), "the first call");
     if (!right(rank, c, bytes)) {

@@ -349,9 +349,16 @@ def plan_on_gpu(text: str, blocks: int) -> dict[str, Any]:
     """
 
 def emit_plan(
-    text: str, rank: int, bytes: int, dtype: str = "f32", op: str = "sum", in_place: bool = False
+    text: str,
+    rank: int,
+    bytes: int,
+    dtype: str = "f32",
+    op: str = "sum",
+    in_place: bool = False,
+    most_cluster: int = 1,
 ) -> dict[str, Any]:
-    """A rank's part of a plan, for a block of so many bytes: ``source``, which is CUDA C++, and ``threads``.
+    """A rank's part of a plan, for a block of so many bytes: ``source``, which is CUDA C++, ``threads``, and
+    ``cluster``: how many blocks of the GPU run each thread block, at most ``most_cluster``.
 
     The plan is proven first. Raises NotImplementedError if GPUs cannot run it. Needs no GPU and no compiler.
     """

@@ -19,13 +19,14 @@ namespace tutti {
 namespace {
 
 KernelText emit(const std::string& text, std::int32_t rank, std::size_t bytes, const std::string& dtype,
-                const std::string& op, bool in_place) {
+                const std::string& op, bool in_place, int most_cluster) {
   PlanSourceRequest request;
   request.rank = rank;
   request.bytes = bytes;
   request.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
   request.op = from_name<ReduceOp>(op, "reduce operation", kReduceOpCount);
   request.in_place = in_place;
+  request.most_cluster = most_cluster;
   const nb::gil_scoped_release released;
   return emit_plan(text, request, cache_folder(config_from_environment()));
 }
@@ -65,14 +66,15 @@ void bind_plan_compiler(nb::module_& m) {
   m.def(
       "emit_plan",
       [](const std::string& text, std::int32_t rank, std::size_t bytes, const std::string& dtype, const std::string& op,
-         bool in_place) {
-        const KernelText made = emit(text, rank, bytes, dtype, op, in_place);
+         bool in_place, int most_cluster) {
+        const KernelText made = emit(text, rank, bytes, dtype, op, in_place, most_cluster);
         nb::dict out;
         out["source"] = made.text;
         out["threads"] = made.workers;
+        out["cluster"] = made.cluster;
         return out;
       },
-      "text"_a, "rank"_a, "bytes"_a, "dtype"_a = "f32", "op"_a = "sum", "in_place"_a = false,
+      "text"_a, "rank"_a, "bytes"_a, "dtype"_a = "f32", "op"_a = "sum", "in_place"_a = false, "most_cluster"_a = 1,
       "A rank's part of a plan as CUDA source. Raises NotImplementedError if GPUs cannot run it.");
   m.def("nvrtc_info", &nvrtc_info, "nvrtc"_a = "",
         "Path and version of the compiler. Raises NotImplementedError if there is none.");

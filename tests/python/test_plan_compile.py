@@ -48,6 +48,17 @@ def test_the_source_needs_no_compiler(plan: str, monkeypatch: pytest.MonkeyPatch
     assert compiled(plan, "--emit-cuda", "--size", "1000", "--rank", "1", "--dtype", "bf16")[1] != source
 
 
+def test_large_plans_are_for_clusters_where_there_are_any(plan: str) -> None:
+    def team(size: str, architecture: str) -> str:
+        status, source = compiled(plan, "--emit-cuda", "--size", size, "--architecture", architecture)
+        assert status == 0
+        return source.split("cuda::PlanTeam<")[1].split(">")[0]
+
+    assert team("1KB", "sm_90") == "1"
+    assert team("4MB", "sm_90") == team("4MB", "sm_100") == "8"
+    assert team("4MB", "sm_80") == "1"
+
+
 def test_without_a_compiler_it_says_what_to_install(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUTTI_NVRTC", "/no/such/file")
     status, text = compiled(plan)

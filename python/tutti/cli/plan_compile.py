@@ -22,6 +22,12 @@ def resources(log: str) -> str:
     return f"{used[1]} registers, spills {spilled[1]} bytes and loads {spilled[2]} back"
 
 
+def most_cluster(architecture: str) -> int:
+    """How many blocks of such a GPU may form a cluster."""
+    number = re.search(r"\d+", architecture)
+    return 8 if number is not None and int(number[0]) >= 90 else 1
+
+
 def compile_(
     file: PlanFile,
     emit_cuda: Annotated[bool, typer.Option("--emit-cuda", help="Print the source; no compiler is needed.")] = False,
@@ -45,7 +51,8 @@ def compile_(
 
     dtype = short_name(dtype)
     try:
-        made = _core.emit_plan(read_plan(file), rank, parse_bytes(size), dtype, op, in_place)
+        clusters = most_cluster(architecture)
+        made = _core.emit_plan(read_plan(file), rank, parse_bytes(size), dtype, op, in_place, clusters)
     except ValueError as error:
         raise fail(file, error) from error
     except NotImplementedError as error:
@@ -64,5 +71,7 @@ def compile_(
         typer.echo(f"wrote {output}")
     what = f"rank {rank}, {size} of {dtype}: {len(compiled['cubin'])} bytes for {architecture}"
     threads = f"{made['threads']} threads a block and 32 for control"
+    if made["cluster"] > 1:
+        threads += f", clusters of {made['cluster']}"
     parts = (what, threads, resources(compiled["log"]), f"NVRTC {compiled['compiler']}")
     typer.echo("; ".join(part for part in parts if part))

@@ -120,6 +120,7 @@ void PlanCompiler::work() {
 void PlanCompiler::compile(const Job& job) {
   const KernelText source = job.source();
   job.code->workers_ = source.workers;
+  job.code->cluster_ = source.cluster;
   const std::string key = KernelStore::key(source.text, architecture_, nvrtc_->version());
   if (std::optional<std::string> kept = store_.find(key)) {
     job.code->cubin_ = std::move(*kept);

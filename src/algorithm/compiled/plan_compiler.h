@@ -24,7 +24,8 @@ namespace tutti {
 // One kernel's source, and the threads that it counts on.
 struct KernelText {
   std::string text;
-  int workers = 0;  // lanes of a thread block, without the control warp
+  int workers = 0;  // lanes of a block of the GPU, without the control warp
+  int cluster = 1;  // such blocks that run a thread block of a plan together
 };
 
 // What becomes of one request. The rest counts once state() is what it says.
@@ -34,7 +35,8 @@ class CompiledPlanCode {
   // acquire: pairs with the release in set().
   State state() const noexcept { return state_.load(std::memory_order_acquire); }
   const std::string& cubin() const noexcept { return cubin_; }  // kReady
-  int workers() const noexcept { return workers_; }             // kReady: lanes of a thread block
+  int workers() const noexcept { return workers_; }             // kReady: as of KernelText
+  int cluster() const noexcept { return cluster_; }             // likewise
   const std::string& why() const noexcept { return why_; }      // kFailed
 
  private:
@@ -52,6 +54,7 @@ class CompiledPlanCode {
   std::atomic<State> state_{State::kPending};
   std::string cubin_, why_;
   int workers_ = 0;
+  int cluster_ = 1;
 };
 
 class PlanCompiler {

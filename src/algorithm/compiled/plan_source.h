@@ -17,6 +17,7 @@ struct PlanSourceRequest {
   std::size_t bytes = 0;  // of a rank block; of more than a segment takes, the first segment
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
+  int most_cluster = 1;   // executor::cluster_of(): of the architecture that it is for
   bool in_place = false;  // input and output are one, or one is a block of the other
 };
 

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kMostThreads)
 template <class R>
 __global__ void __launch_bounds__(kMostThreads, 1)
     plan_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ PlanArgs args) {
-  run_plan<R>(GridTeam{}, world, args);
+  run_plan<R>(ClusterTeam<0>{}, world, args);
 }
 
 template <class Kernel>

@@ -37,10 +37,11 @@ KernelText emit_plan(const std::string& text, const PlanSourceRequest& request, 
   emitted.variant.input_in_place = both && request.in_place && plan->in_place;
   emitted.variant.overlaps = both && request.in_place && !plan->in_place;
   emitted.variant.averages = reducing && request.op == ReduceOp::kAvg && emitted.variant.has_output;
+  emitted.most_cluster = request.most_cluster;
   if (reducing) emitted.dtype = request.dtype;
   if (reducing && request.op != ReduceOp::kAvg) emitted.op = request.op;
   const executor::PlanSource source = executor::emit(device, emitted);
-  return {source.text(), source.workers};
+  return {source.text(), source.workers, source.cluster};
 }
 
 }  // namespace tutti

@@ -39,7 +39,7 @@ const CompiledPlans::Kernel* CompiledPlans::find(const std::shared_ptr<const exe
     try {
       asked.code = compiler_.request([plan, request] {
         const executor::PlanSource source = executor::emit(*plan, request);
-        return KernelText{source.text(), source.workers};
+        return KernelText{source.text(), source.workers, source.cluster};
       });
     } catch (const Error& error) {  // no thread: a call does not fail for that, on this rank alone
       logger_.warning("plan:" + plan->plan().name + " is interpreted: " + error.what());
@@ -85,6 +85,22 @@ void CompiledPlans::load() noexcept {
   }
 }
 
+namespace {
+
+// How many clusters of `size` blocks of `threads` threads the device runs at once.
+int clusters_of(CUfunction function, int size, int threads) {
+  CUlaunchAttribute how{};
+  how.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  how.value.clusterDim = {static_cast<unsigned>(size), 1, 1};
+  const CUlaunchConfig config{
+      static_cast<unsigned>(size), 1, 1, static_cast<unsigned>(threads), 1, 1, 0, nullptr, &how, 1};
+  int most = 0;
+  check_driver(driver().most_clusters(&most, function, &config), "cuOccupancyMaxActiveClusters");
+  return most;
+}
+
+}  // namespace
+
 void CompiledPlans::load(Item& item) const {
   item.module = std::make_unique<LoadedModule>(item.code->cubin());
   const CUfunction function = item.module->function("tutti_plan");
@@ -94,7 +110,14 @@ void CompiledPlans::load(Item& item) const {
   check_driver(driver().blocks_a_processor(&each, function, threads, 0), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
   const PlanRoom room = room_of(processors_, each, threads, sharers_, kMostPlanBlocks);
   if (item.plan->blocks() > room.blocks) throw_error(ErrorKind::kUnsupported, room.why);
-  item.kernel = {function, item.code->workers()};
+  if (item.code->cluster() > 1) {
+    const int clusters = clusters_of(function, item.code->cluster(), threads);
+    if (item.plan->blocks() > clusters) {
+      throw_error(ErrorKind::kUnsupported, "the GPU has room for " + std::to_string(clusters) + " of its clusters of " +
+                                               std::to_string(item.code->cluster()) + " blocks");
+    }
+  }
+  item.kernel = {function, item.code->workers(), item.code->cluster()};
 }
 
 void CompiledPlans::unload() noexcept {

@@ -34,6 +34,7 @@ class CompiledPlans {
   struct Kernel {
     CUfunction function = nullptr;
     int workers = 0;
+    int cluster = 1;
   };
 
   struct Options {

@@ -234,19 +234,33 @@ void CudaCommunicatorImpl::log(const Call& call, const CallRecord& record, std::
 
 void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream) {
   void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
-  const auto grid = static_cast<unsigned>(blocks), threads = static_cast<unsigned>(workers + kControlThreads);
-  if (kernel.function != nullptr && kernel.together) {
-    check_driver(driver().launch_together(kernel.function, grid, 1, 1, threads, 1, 1, 0, stream, parameters),
-                 "cuLaunchCooperativeKernel");
-  } else if (kernel.function != nullptr) {
-    check_driver(driver().launch_kernel(kernel.function, grid, 1, 1, threads, 1, 1, 0, stream, parameters, nullptr),
-                 "cuLaunchKernel");
-  } else if (kernel.together) {
-    check_cuda(cudaLaunchCooperativeKernel(kernel.symbol, dim3(grid), dim3(threads), parameters, 0, stream),
-               "cudaLaunchCooperativeKernel");
-  } else {
-    check_cuda(cudaLaunchKernel(kernel.symbol, dim3(grid), dim3(threads), parameters, 0, stream), "cudaLaunchKernel");
+  const auto cluster = static_cast<unsigned>(kernel.cluster);
+  const auto grid = static_cast<unsigned>(blocks) * cluster, threads = static_cast<unsigned>(workers + kControlThreads);
+  if (kernel.function != nullptr) {
+    CUlaunchAttribute how[2] = {};
+    CUlaunchConfig config{grid, 1, 1, threads, 1, 1, 0, stream, how, 0};
+    if (kernel.together) {
+      how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+      how[config.numAttrs++].value.cooperative = 1;
+    }
+    if (cluster > 1) {
+      how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+      how[config.numAttrs++].value.clusterDim = {cluster, 1, 1};
+    }
+    check_driver(driver().launch_kernel(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
+    return;
   }
+  cudaLaunchAttribute how[2] = {};
+  cudaLaunchConfig_t config{dim3(grid), dim3(threads), 0, stream, how, 0};
+  if (kernel.together) {
+    how[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    how[config.numAttrs++].val.cooperative = 1;
+  }
+  if (cluster > 1) {
+    how[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    how[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+  }
+  check_cuda(cudaLaunchKernelExC(&config, kernel.symbol, parameters), "cudaLaunchKernelExC");
 }
 
 void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) {

@@ -41,6 +41,7 @@ struct Kernel {
   const void* symbol = nullptr;
   CUfunction function = nullptr;
   bool together = false;  // its blocks wait for each other: DevicePlans::together()
+  int cluster = 1;        // blocks of a cluster; the grid has so many times as many blocks as the call
 };
 
 // A number for a choice: part of what ranks compare.

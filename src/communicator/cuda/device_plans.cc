@@ -5,11 +5,13 @@
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/team.cuh"
 #include "algorithm/cuda/twin.cuh"
 #include "base/collective_traits.h"
 #include "base/rounding.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
+#include "executor/cuda/cluster_size.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -47,6 +49,7 @@ DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& co
     // Here, where no kernel waits.
     chunks_.push_back({allocate(kChunkBytes), kChunkBytes});
     together_ = try_together();
+    count_clusters(group);
   } catch (...) {
     release();
     throw;
@@ -83,6 +86,41 @@ bool DevicePlans::try_together() {
   check_cuda(cudaMemcpyAsync(words, memory, sizeof words, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
   check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   return words[2] != 0 && words[3] != 0;
+}
+
+// They come whole or not at all, so they are for kernels that do. Kernels of ranks that share a GPU would have to find
+// room for theirs beside each other.
+void DevicePlans::count_clusters(const GpuGroup& group) {
+  int major = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_), "cudaDeviceGetAttribute");
+  if (!together_ || group.sharers() > 1 || major < 9) return;
+  for (unsigned index = 1; index < std::size(clusters_); ++index) {
+    const unsigned size = 1U << index;
+    clusters_[index] = group.wanted_blocks() / static_cast<int>(size);
+    for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
+      cudaLaunchAttribute how{};
+      how.id = cudaLaunchAttributeClusterDimension;
+      how.val.clusterDim = {size, 1, 1};
+      const cudaLaunchConfig_t config{dim3(size), dim3(DevicePlan::kMostThreads + kControlThreads), 0, stream_, &how,
+                                      1};
+      int held = 0;
+      check_cuda(cudaOccupancyMaxActiveClusters(&held, plan_kernel_of(reducer), &config),
+                 "cudaOccupancyMaxActiveClusters");
+      clusters_[index] = std::min(clusters_[index], held);
+    }
+  }
+}
+
+int DevicePlans::most_cluster(int blocks) const noexcept {
+  int most = 1;
+  for (std::size_t index = 1; index < std::size(clusters_); ++index) {
+    if (clusters_[index] >= blocks) most = 1 << index;
+  }
+  return most;
+}
+
+int DevicePlans::cluster_of(const PlannedCall& planned, std::size_t begin) {
+  return uploaded(planned.plan, segment_of(planned, begin)).cluster;
 }
 
 std::size_t DevicePlans::bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept {
@@ -223,6 +261,7 @@ const DevicePlans::Uploaded& DevicePlans::uploaded(const TablePlan& plan, const 
   made.ops = put(records.ops);
   made.operands = put(records.operands);
   made.blocks = put(records.blocks);
+  made.cluster = executor::cluster_of(records, most_cluster(plan.device->blocks()));
   return uploaded_.emplace(Key{&plan, variant}, made).first->second;
 }
 
@@ -263,6 +302,7 @@ const CompiledPlans::Kernel* DevicePlans::compiled(const PlannedCall& planned, s
   const Call& call = planned.call;
   const bool reducing = reduces(call.collective);
   executor::EmitRequest request{segment_of(planned, begin)};
+  request.most_cluster = most_cluster(planned.plan.device->blocks());
   // Whatever a plan only moves, it moves by the same code.
   if (reducing) request.dtype = call.dtype;
   if (reducing && call.op != ReduceOp::kAvg) request.op = call.op;

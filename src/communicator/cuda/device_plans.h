@@ -59,6 +59,8 @@ class DevicePlans {
   executor::PlanArgs args(const PlannedCall& planned, std::size_t begin);
   // Of a kernel, which takes the whole call.
   NativeArgs native_args(const TablePlan& plan, const Call& call) const;
+  // Blocks of the GPU for each thread block of the plan, interpreted.
+  int cluster_of(const PlannedCall& planned, std::size_t begin);
   CompiledPlans& compiled_plans() noexcept { return compiled_; }
   // Kernels may be launched cooperatively: all their blocks at once, or none yet. (Blocks that come one by one can be
   // kept from each other by other plans' that do, too.) CUDA does not say whether such kernels run beside each other,
@@ -88,6 +90,7 @@ class DevicePlans {
     const executor::DeviceOp* ops = nullptr;
     const executor::DeviceOperand* operands = nullptr;
     const executor::DeviceBlock* blocks = nullptr;
+    int cluster = 1;  // executor::cluster_of()
   };
   using Key = std::pair<const TablePlan*, executor::DeviceVariant>;
 
@@ -98,6 +101,9 @@ class DevicePlans {
                          std::byte* (&user)[2 * executor::kUserBlocks]);
   executor::PeerBuffers peers_of(const PlannedCall& planned, std::size_t begin) const;
   bool try_together();
+  void count_clusters(const GpuGroup& group);
+  // The largest cluster of which the GPU has room for so many.
+  int most_cluster(int blocks) const noexcept;
   const Uploaded& uploaded(const TablePlan& plan, const executor::DeviceVariant& variant);
   std::byte* take(std::size_t bytes);
   std::byte* allocate(std::size_t bytes);
@@ -118,6 +124,7 @@ class DevicePlans {
   std::map<Key, Uploaded> uploaded_;
   bool captured_ = false;
   bool together_ = false;
+  int clusters_[4] = {};  // of 1 << index blocks, how many run at once; none where ranks share a GPU
   CompiledPlans compiled_;
 };
 

@@ -266,16 +266,17 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   Launched last;
   bool all_compiled = true;
   for (std::size_t begin = 0; begin < bytes; begin += std::min(segment, bytes - begin)) {
-    const auto run = [&](Kernel kernel, int workers, auto args) {
+    const auto run = [&](Kernel kernel, int workers, int cluster, auto args) {
       args.fingerprint = record.hash;
       kernel.together = plans_->together();
+      kernel.cluster = cluster;
       last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
     };
     if (const CompiledPlans::Kernel* compiled = plans_->compiled(planned, begin)) {
-      run(compiled->function, compiled->workers, plans_->compiled_args(planned, begin));
+      run(compiled->function, compiled->workers, compiled->cluster, plans_->compiled_args(planned, begin));
     } else {
       all_compiled = false;
-      run(interpreter, plan.device->threads(), plans_->args(planned, begin));
+      run(interpreter, plan.device->threads(), plans_->cluster_of(planned, begin), plans_->args(planned, begin));
     }
   }
   if (last.captured) {

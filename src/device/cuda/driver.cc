@@ -49,9 +49,9 @@ Driver load() {
   find(d.module_unload, "cuModuleUnload");
   find(d.module_get_function, "cuModuleGetFunction");
   find(d.func_get_attribute, "cuFuncGetAttribute");
-  find(d.launch_kernel, "cuLaunchKernel");
-  find(d.launch_together, "cuLaunchCooperativeKernel");
+  find(d.launch_kernel, "cuLaunchKernelEx");
   find(d.blocks_a_processor, "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  find(d.most_clusters, "cuOccupancyMaxActiveClusters");
   find(d.func_load, "cuFuncLoad", 12040, false);
   return d;
 }

@@ -29,9 +29,9 @@ struct Driver {
   decltype(&cuModuleUnload) module_unload;
   decltype(&cuModuleGetFunction) module_get_function;
   decltype(&cuFuncGetAttribute) func_get_attribute;
-  decltype(&cuLaunchKernel) launch_kernel;
-  decltype(&cuLaunchCooperativeKernel) launch_together;
+  decltype(&cuLaunchKernelEx) launch_kernel;
   decltype(&cuOccupancyMaxActiveBlocksPerMultiprocessor) blocks_a_processor;
+  decltype(&cuOccupancyMaxActiveClusters) most_clusters;
   CUresult (*func_load)(CUfunction function);  // null before 12.4: functions load when their attributes are asked for
 };
 

@@ -13,14 +13,6 @@ struct CompiledArgs {
   PeerBuffers peers;                          // likewise
   std::uint32_t fingerprint = 0;
   std::uint32_t ticket = 0;  // device::Awaited
-
-  // Whether all rank blocks of `user` lie on 16 bytes.
-  TUTTI_DEVICE bool tensors_are_aligned() const {
-    std::uintptr_t all = 0;
-    TUTTI_UNROLL
-    for (int i = 0; i < 2 * kUserBlocks; ++i) all |= reinterpret_cast<std::uintptr_t>(user[i]);
-    return all % 16 == 0;
-  }
 };
 
 }  // namespace tutti::executor

@@ -7,7 +7,7 @@
 // - Counts of words are read together at the start and written at the end, so no signal waits for its number.
 // - A lane takes several items at once: all their loads, or all their packets of all sources, are under way together.
 // - A lane's first item of an input that packets are made of, or that is copied, is loaded before the call begins.
-// - Scratch is known to be aligned; of the caller's tensors it is found out once.
+// - Scratch is known to be aligned; of the caller's tensors it is found out where they are used.
 //
 // Thread rule: one block's.
 #pragma once
@@ -36,8 +36,6 @@ class CompiledBlock {
     invocation_ = device::load_relaxed(invocations() + number());
     flag_ = static_cast<std::uint32_t>(invocation_ % 0xffffffffu) + 1;
     half_ = invocation_ & 1;
-    aligned_ = args_.tensors_are_aligned();
-    peers_aligned_ = args_.peers.aligned();
   }
   // Counts [first, first + many) of this block lie at `offset` of the rank's own memory.
   TUTTI_DEVICE void read_counts(int first, int many, std::uint64_t offset) {
@@ -450,11 +448,11 @@ class CompiledBlock {
     return mine;
   }
 
-  TUTTI_DEVICE Place user(int index, std::uint64_t offset) const {
-    return {args_.user[index] + offset, aligned_ && offset % 16 == 0};
-  }
+  // Looked at for each place: all buffers' addresses, at the start, would be many words of parameters to fetch.
+  TUTTI_DEVICE static Place at_any(std::byte* at) { return {at, device::aligned(at, 16)}; }
+  TUTTI_DEVICE Place user(int index, std::uint64_t offset) const { return at_any(args_.user[index] + offset); }
   TUTTI_DEVICE Place peer(int index, int block, std::uint64_t offset) const {
-    return {args_.peers.block(index, block) + offset, peers_aligned_ && offset % 16 == 0};
+    return at_any(args_.peers.block(index, block) + offset);
   }
   TUTTI_DEVICE std::uint64_t* invocations() const { return reinterpret_cast<std::uint64_t*>(args_.state); }
   TUTTI_DEVICE std::uint64_t* slot(std::uint64_t offset) const {
@@ -488,8 +486,6 @@ class CompiledBlock {
   std::uint64_t invocation_ = 0;
   std::uint64_t half_ = 0;
   std::uint32_t flag_ = 0;
-  bool aligned_ = false;
-  bool peers_aligned_ = false;
   bool failed_ = false;
 };
 

@@ -13,7 +13,6 @@
 namespace tutti::executor {
 namespace {
 
-constexpr int kMostThreads = 512;                     // workers that the kernels are compiled for
 constexpr std::size_t kMostInstructions = 1UL << 16;  // of a rank for one segment
 
 [[noreturn]] void refuse(const plan::Plan& plan, const std::string& why) {

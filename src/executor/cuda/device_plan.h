@@ -72,6 +72,8 @@ struct DeviceRecords {
 
 class DevicePlan {
  public:
+  static constexpr int kMostThreads = 512;  // workers that the kernels are compiled for
+
   // Throws Unsupported with reason and number if a GPU cannot run the plan, and what Tables and Program throw.
   DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank, const DeviceLimits& limits);
 

@@ -79,13 +79,6 @@ struct PeerBuffers {
   }
   // No block begins before all ranks are known to make this call.
   TUTTI_DEVICE bool any() const { return stride != 0; }
-  // Whether all rank blocks lie on 16 bytes.
-  TUTTI_DEVICE bool aligned() const {
-    std::uint64_t all = stride;
-    TUTTI_UNROLL
-    for (int i = 0; i < 2 * device::kMaxRanks; ++i) all |= reinterpret_cast<std::uintptr_t>(at[i]);
-    return all % 16 == 0;
-  }
 };
 
 // What a launch is given.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "executor/cuda/alike.h"
+#include "executor/cuda/cluster_size.h"
 #include "executor/cuda/rolled.h"
 #include "plan/operations.h"
 #include "tutti/error.h"
@@ -92,6 +93,7 @@ class Emitter {
     std::uint64_t most = 0;
     for (const DeviceOp& op : records_.ops) most = std::max(most, op.bytes);
     workers_ = static_cast<int>(std::clamp<std::uint64_t>((most + 16 * 32 - 1) / (16 * 32) * 32, 32, kMostWorkers));
+    cluster_ = cluster_of(records_, request.most_cluster);
     for (std::size_t b = 0; b < records_.blocks.size(); ++b) counts_.emplace_back(records_, ops_of(b));
   }
 
@@ -109,17 +111,18 @@ class Emitter {
     std::size_t all = 0;
     for (const Alike& alike : alike_) all += statements[alike.blocks[0]];
     check_statements(all);
-    const std::string workers = std::to_string(workers_);
+    const std::string workers = std::to_string(workers_), cluster = std::to_string(cluster_);
 
     PlanSource source;
     source.workers = workers_;
+    source.cluster = cluster_;
     source.headers = heading() +
                      "#include \"algorithm/cuda/plan_call.cuh\"\n"
                      "#include \"executor/cuda/compiled_block.cuh\"\n";
     source.block = "\nnamespace tutti::executor::" + space + " {\n\n" + tables() + "struct Block : CompiledBlock<" +
-                   reducer(request_.dtype, request_.op) + ", cuda::PlanTeam, /*kWorkers=*/" + workers +
-                   ", /*kCounts=*/" + std::to_string(most_counts) + ", /*kDivisor=*/" +
-                   std::to_string(plan_.plan().ranks.size()) +
+                   reducer(request_.dtype, request_.op) + ", cuda::PlanTeam<" + cluster + ">, /*kWorkers=*/" + workers +
+                   (cluster_ > 1 ? " * " + cluster : "") + ", /*kCounts=*/" + std::to_string(most_counts) +
+                   ", /*kDivisor=*/" + std::to_string(plan_.plan().ranks.size()) +
                    "> {\n"
                    "  using CompiledBlock::CompiledBlock;\n\n" +
                    prepare() + run() + functions() + "};\n\n}  // namespace tutti::executor::" + space + "\n";
@@ -133,8 +136,8 @@ class Emitter {
         "    tutti_plan(const __grid_constant__ tutti::cuda::DeviceWorld world,\n"
         "               const __grid_constant__ tutti::executor::CompiledArgs args) {\n"
         "  tutti::cuda::run_plan_blocks<tutti::executor::" +
-        space +
-        "::Block>(tutti::cuda::GridTeam{}, world, args);\n"
+        space + "::Block>(tutti::cuda::PlanTeam<" + cluster +
+        ">{}, world, args);\n"
         "}\n#endif\n";
     return source;
   }
@@ -332,7 +335,8 @@ class Emitter {
     if (ops[0].code != DeviceCode::kCopy && ops[0].code != DeviceCode::kPack) return false;
     const std::uint16_t from = records_.operands[ops[0].first].place;
     // A loop's first turn is no statement of its own.
-    return from != kFixed && from <= kUserBlocks && ops[0].bytes <= static_cast<std::uint64_t>(workers_) * 16 &&
+    return from != kFixed && from <= kUserBlocks &&
+           ops[0].bytes <= static_cast<std::uint64_t>(workers_) * 16 * static_cast<std::uint64_t>(cluster_) &&
            roll(ops, records_.operands)[0].turns == 1;
   }
 
@@ -446,6 +450,7 @@ class Emitter {
   const EmitRequest& request_;
   const DeviceRecords records_;
   int workers_ = 32;
+  int cluster_ = 1;
   std::vector<Counts> counts_;  // by thread block
   std::vector<Alike> alike_;
   // Of the thread block, and the stretch, that is being written.

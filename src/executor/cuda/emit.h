@@ -21,13 +21,15 @@ struct EmitRequest {
   DeviceVariant variant;
   DataType dtype = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;  // an average is a sum, and variant.averages
+  int most_cluster = 1;          // cluster_of()
 };
 
 struct PlanSource {
   std::string headers;  // the #include lines
   std::string block;    // `struct Block` in a namespace of the given name: what the plan does
   std::string kernel;   // its __global__ function, `tutti_plan`
-  int workers = 0;      // lanes of a thread block, whole warps, without the control warp
+  int workers = 0;      // lanes of a block of the GPU, whole warps, without the control warp
+  int cluster = 1;      // blocks of the GPU that run a thread block together
 
   std::string text() const { return headers + block + kernel; }
 };

@@ -61,6 +61,7 @@ class PlanBlock {
 
  private:
   static constexpr int kMost = device::kMaxRanks;  // sources at a time
+  static constexpr int kInFlight = 4;              // items of a lane whose loads are under way together
 
 #if defined(__CUDA_ARCH__)
   // Records that fit come to shared memory, by all threads at once: one after another they would each take a trip.
@@ -154,15 +155,7 @@ class PlanBlock {
     return !failed_;
   }
 
-  // f(offset, bytes left) for this lane's share of the payload.
-  template <class F>
-  TUTTI_DEVICE void for_share(const DeviceOp& op, F f) const {
-    const auto stride = static_cast<std::uint64_t>(team_.workers()) * 16;
-    for (auto at = static_cast<std::uint64_t>(team_.worker()) * 16; at < op.bytes; at += stride) f(at, op.bytes - at);
-  }
-
   TUTTI_DEVICE void copy(const DeviceOp& op) const {
-    constexpr int kInFlight = 4;
     const std::byte* from = address(op, 0);
     const auto stride = static_cast<std::uint64_t>(team_.workers()) * 16;
     auto at = static_cast<std::uint64_t>(team_.worker()) * 16;
@@ -188,7 +181,11 @@ class PlanBlock {
     const std::byte* from[kMost];
     TUTTI_UNROLL
     for (std::uint32_t s = 0; s < kMost; ++s) from[s] = s < op.sources ? address(op, s) : nullptr;
-    for_share(op, [&](std::uint64_t at, std::uint64_t left) {
+    const auto stride = static_cast<std::uint64_t>(team_.workers()) * 16;
+    auto at = static_cast<std::uint64_t>(team_.worker()) * 16;
+    if (op.sources == 2 && op.targets == 1) at = reduce_pairs(op, spec, at);
+    for (; at < op.bytes; at += stride) {
+      const std::uint64_t left = op.bytes - at;
       device::Vec16 v[kMost];
       TUTTI_UNROLL
       for (std::uint32_t s = 0; s < kMost; ++s) {
@@ -198,7 +195,26 @@ class PlanBlock {
       for (std::uint32_t t = 0; t < op.targets; ++t) {
         store_any(address(op, op.sources + t) + at, result, left);
       }
-    });
+    }
+  }
+  // Of two sources, as many items as come in whole groups of kInFlight; where the others begin.
+  TUTTI_DEVICE std::uint64_t reduce_pairs(const DeviceOp& op, const cuda::ReduceSpec& spec, std::uint64_t at) const {
+    const std::byte *const a = address(op, 0), *const b = address(op, 1);
+    std::byte* const to = address(op, 2);
+    if (!device::aligned(a, 16) || !device::aligned(b, 16) || !device::aligned(to, 16)) return at;
+    const auto stride = static_cast<std::uint64_t>(team_.workers()) * 16;
+    TUTTI_ROLLED
+    for (; at + (kInFlight - 1) * stride + 16 <= op.bytes; at += kInFlight * stride) {
+      device::Vec16 v[kInFlight][2];
+      TUTTI_UNROLL
+      for (int u = 0; u < kInFlight; ++u) {
+        v[u][0] = load_aligned(a + at + u * stride);
+        v[u][1] = load_aligned(b + at + u * stride);
+      }
+      TUTTI_UNROLL
+      for (int u = 0; u < kInFlight; ++u) store_aligned(to + at + u * stride, R::reduce(v[u], 2, spec));
+    }
+    return at;
   }
 
   TUTTI_DEVICE void average(const DeviceOp& op) const {
@@ -210,45 +226,110 @@ class PlanBlock {
   // f(item) for this lane's share of the packets.
   template <class F>
   TUTTI_DEVICE void for_items(const DeviceOp& op, F f) const {
-    const PacketShare share = packet_share(team_, args_.spec.dtype == DataType::kComplex128);
+    const PacketShare mine = share();
     const auto stride = static_cast<std::uint64_t>(team_.workers()) * kItemBytes;
-    for (std::uint64_t at = share.first; at < op.bytes; at += stride) f(packet_item<false>(at, share, op.bytes));
+    for (std::uint64_t at = mine.first; at < op.bytes; at += stride) f(packet_item<false>(at, mine, op.bytes));
   }
   TUTTI_DEVICE void put_packets(const DeviceOp& op, std::uint32_t target, const PacketItem& item,
                                 const PacketWords& p) const {
     std::uint64_t* to = packets(op, op.sources + target);
     store_words(to, item, p, device::aligned(to, 16));
   }
+  TUTTI_DEVICE PacketShare share() const { return packet_share(team_, args_.spec.dtype == DataType::kComplex128); }
+  // some(first) for every kInFlight items that this lane has whole, if that is `wanted`, then one(first) for every
+  // other. Where items are taken together, nothing is looked at but their packets: code for every length and alignment,
+  // so many times, would make all registers spill.
+  template <class Some, class One>
+  TUTTI_DEVICE void for_somes(const DeviceOp& op, const PacketShare& share, bool wanted, Some some, One one) const {
+    const auto stride = static_cast<std::uint64_t>(team_.workers()) * kItemBytes;
+    std::uint64_t at = share.first;
+    TUTTI_ROLLED
+    for (; wanted && at + (kInFlight - 1) * stride + share.apart + 8 <= op.bytes; at += kInFlight * stride) some(at);
+    TUTTI_ROLLED
+    for (; at < op.bytes; at += stride) one(packet_item<false>(at, share, op.bytes));
+  }
+  // then(index, item) for kInFlight whole items, the first at `first`.
+  template <class Then>
+  TUTTI_DEVICE void for_each(const PacketShare& share, std::uint64_t first, Then then) const {
+    const auto stride = static_cast<std::uint64_t>(team_.workers()) * kItemBytes;
+    TUTTI_UNROLL
+    for (int u = 0; u < kInFlight; ++u) then(u, packet_item<true>(first + u * stride, share, 0));
+  }
+  TUTTI_DEVICE bool targets_hold_pairs(const DeviceOp& op) const {
+    bool all = true;
+    for (std::uint32_t t = 0; t < op.targets; ++t) all = all && device::aligned(packets(op, op.sources + t), 16);
+    return all;
+  }
 
   TUTTI_DEVICE void pack(const DeviceOp& op) const {
-    const std::byte* from = op.sources == 0 ? nullptr : address(op, 0);
-    for_items(op, [&](const PacketItem& item) {
-      device::Vec16 v{{0, 0, 0, 0}};
-      if (from != nullptr) v = load_pieces<false>(from, item, op.bytes, device::aligned(from, 8));
-      for (std::uint32_t t = 0; t < op.targets; ++t) put_packets(op, t, item, words_of(v, flag_));
-    });
+    const std::byte* const from = op.sources == 0 ? nullptr : address(op, 0);
+    const bool aligned = device::aligned(from, 8);
+    const PacketShare mine = share();
+    for_somes(
+        op, mine, from != nullptr && aligned && targets_hold_pairs(op),
+        [&](std::uint64_t first) {
+          device::Vec16 v[kInFlight];
+          for_each(mine, first, [&](int u, const PacketItem& item) { v[u] = load_pieces<true>(from, item, 0, true); });
+          for (std::uint32_t t = 0; t < op.targets; ++t) {
+            std::uint64_t* const to = packets(op, op.sources + t);
+            for_each(mine, first,
+                     [&](int u, const PacketItem& item) { store_words(to, item, words_of(v[u], flag_), true); });
+          }
+        },
+        [&](const PacketItem& item) {
+          device::Vec16 v{{0, 0, 0, 0}};
+          if (from != nullptr) v = load_pieces<false>(from, item, op.bytes, aligned);
+          for (std::uint32_t t = 0; t < op.targets; ++t) put_packets(op, t, item, words_of(v, flag_));
+        });
   }
 
   // Packets to where they are wanted, packed or not.
   TUTTI_DEVICE void pass_on(const DeviceOp& op) {
-    const std::uint64_t* from = packets(op, 0);
+    const std::uint64_t* const from = packets(op, 0);
     const int peer = operand(op, 0).peer;
-    const bool pairs = device::aligned(from, 16);
-    for_items(op, [&](const PacketItem& item) {
-      if (failed_) return;
-      PacketWords p = load_packets(from, item, pairs);
-      if (op.code != DeviceCode::kCopyPackets && !packets_arrived(p, item, flag_) && !await(peer, [&] {
-            p = load_packets(from, item, pairs);
-            return packets_arrived(p, item, flag_);
-          })) {
-        return;
-      }
-      if (op.code == DeviceCode::kUnpack) {
-        std::byte* to = address(op, 1);
-        return store_pieces<false>(to, item, payload_of(p), op.bytes, device::aligned(to, 8));
-      }
-      for (std::uint32_t t = 0; t < op.targets; ++t) put_packets(op, t, item, p);
-    });
+    const bool pairs = device::aligned(from, 16), unpacks = op.code == DeviceCode::kUnpack;
+    const bool waits = op.code != DeviceCode::kCopyPackets;
+    const bool fits = unpacks ? device::aligned(address(op, 1), 8) : targets_hold_pairs(op);
+    const PacketShare mine = share();
+    for_somes(
+        op, mine, pairs && fits,
+        [&](std::uint64_t first) {
+          if (failed_) return;
+          PacketWords p[kInFlight];
+          const auto poll = [&] {
+            for_each(mine, first, [&](int u, const PacketItem& item) { p[u] = load_packets(from, item, true); });
+            bool all = true;
+            for_each(mine, first,
+                     [&](int u, const PacketItem& item) { all = all && packets_arrived(p[u], item, flag_); });
+            return all || !waits;
+          };
+          if (!poll() && !await(peer, poll)) return;
+          if (unpacks) {
+            std::byte* const to = address(op, 1);
+            return for_each(mine, first, [&](int u, const PacketItem& item) {
+              store_pieces<true>(to, item, payload_of(p[u]), 0, true);
+            });
+          }
+          for (std::uint32_t t = 0; t < op.targets; ++t) {
+            std::uint64_t* const to = packets(op, op.sources + t);
+            for_each(mine, first, [&](int u, const PacketItem& item) { store_words(to, item, p[u], true); });
+          }
+        },
+        [&](const PacketItem& item) {
+          if (failed_) return;
+          PacketWords p = load_packets(from, item, pairs);
+          if (waits && !packets_arrived(p, item, flag_) && !await(peer, [&] {
+                p = load_packets(from, item, pairs);
+                return packets_arrived(p, item, flag_);
+              })) {
+            return;
+          }
+          if (unpacks) {
+            std::byte* to = address(op, 1);
+            return store_pieces<false>(to, item, payload_of(p), op.bytes, device::aligned(to, 8));
+          }
+          for (std::uint32_t t = 0; t < op.targets; ++t) put_packets(op, t, item, p);
+        });
   }
 
   // The packets of an item are polled four sources at a time: their latencies overlap, and the words fit into

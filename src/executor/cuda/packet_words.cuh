@@ -227,6 +227,22 @@ TUTTI_DEVICE void store_pieces(std::byte* p, const PacketItem& item, const devic
   }
 }
 
+// An item of 16 bytes that is whole and aligned.
+TUTTI_DEVICE device::Vec16 load_aligned(const std::byte* p) {
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const device::Vec16*>(p);
+#else
+  return device::load_user(p, 16);
+#endif
+}
+TUTTI_DEVICE void store_aligned(std::byte* p, const device::Vec16& v) {
+#if defined(__CUDA_ARCH__)
+  *reinterpret_cast<device::Vec16*>(p) = v;
+#else
+  device::store_user(p, v, 16);
+#endif
+}
+
 // An item of 16 bytes, where most are whole and aligned.
 TUTTI_DEVICE device::Vec16 load_any(const std::byte* p, std::uint64_t left) {
 #if defined(__CUDA_ARCH__)

@@ -67,6 +67,7 @@ TEST_F(CompiledPlansOnGpu, EveryOperation) {
     run_gpu_ranks(compiled_world(folder, 2), [&](Rank& rank) {
       warm_up(rank, shape_of(plan, 3001, false), plan);
       warm_up(rank, shape_of(plan, 70'000, true), plan);
+      warm_up(rank, shape_of(plan, kClustered, true), plan);
       for (std::uint64_t seed = 10; seed < 30; ++seed) run_by_plan(rank, shape_of(plan, 70'000, true), seed, plan);
     });
   }
@@ -129,13 +130,15 @@ TEST_F(CompiledPlansOnGpu, Graphs) {
     plan.reduce = plan::common_reduction(plan);
     const PlanFolder folder(plan);
     run_gpu_ranks(compiled_world(folder, 2), [&](Rank& rank) {
-      const CaseShape shape = shape_of(plan, 5000, true);
-      warm_up(rank, shape, plan);
-      rank.used = 0;
-      const std::uint64_t before = compiled_calls(rank);
-      const SumsInAGraph graph(rank, shape);
-      if (compiled_calls(rank) != before + 3) throw std::runtime_error("what was captured is not compiled");
-      for (std::uint64_t round = 1; round <= 10; ++round) graph.replay(round);
+      for (const std::size_t count : {std::size_t{5000}, kClustered}) {
+        const CaseShape shape = shape_of(plan, count, true);
+        warm_up(rank, shape, plan);
+        rank.used = 0;
+        const std::uint64_t before = compiled_calls(rank);
+        const SumsInAGraph graph(rank, shape);
+        if (compiled_calls(rank) != before + 3) throw std::runtime_error("what was captured is not compiled");
+        for (std::uint64_t round = 1; round <= 10; ++round) graph.replay(round);
+      }
     });
   }
 }
@@ -147,7 +150,7 @@ TEST_F(CompiledPlansOnGpu, AMissingRankIsATimeout) {
     SCOPED_TRACE(plan.name);
     const PlanFolder folder(plan);
     run_gpu_ranks(compiled_world(folder, 2), [&](Rank& rank) {
-      const CaseShape shape = shape_of(plan, 3001, false);
+      const CaseShape shape = shape_of(plan, kClustered, false);
       warm_up(rank, shape, plan);
       rank.comm->set_timeout(std::chrono::milliseconds(200));
       if (rank.rank == 0) {

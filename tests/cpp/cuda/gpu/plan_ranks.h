@@ -13,6 +13,9 @@
 namespace tutti::cuda::test {
 
 inline constexpr std::int64_t kUnit = 4096;  // of loops
+// Elements of f32, of which each thread block gets so many that several of a GPU's run it (executor::cluster_of()),
+// where there are clusters and no other rank is on the GPU.
+inline constexpr std::size_t kClustered = 300'001;
 
 // A folder with one plan.
 class PlanFolder : public tutti::test::TemporaryFolder {

@@ -128,7 +128,7 @@ TEST(PlansAtOnce, AbortEndsAPlanThatWaits) {
     world.options.settings().cuda_compile = compile;
     world.options.timeout = std::chrono::seconds(60);
     run_gpu_ranks(world, [&](Rank& rank) {
-      const CaseShape shape = shape_of(plan, 7000, false);
+      const CaseShape shape = shape_of(plan, kClustered, false);
       for (std::uint64_t seed = 1; seed <= 3; ++seed) run_by_plan(rank, shape, seed, plan);
       rank.used = 0;
       const Buffers b = prepare(rank, CollectiveCase(shape, rank.size, 9), rank.stream);
