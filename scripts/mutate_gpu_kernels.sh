@@ -191,8 +191,9 @@ plan_files="$work/plan_cases.o $work/executor_plans.o $work/plan_builder.o"
 
 # The records of a plan.
 lowering=src/executor/cuda/lowering.cc device=src/executor/cuda/device_plan.cc
+records=src/executor/cuda/block_records.cc
 once lowering $plan_sources tests/cpp/cuda/plans_test.cc
-group lowering "-O0 $work/plans_test.o $plan_files $lowering $device"
+group lowering "-O0 $work/plans_test.o $plan_files $lowering $device $records"
 mapped='*Mapped*' joins='*Join*:*ANop*:*GiveTheBits*' fits='*Refused*'
 mutant unchanged $lowering '' "$mapped:$joins:$fits"
 mutant "mapped tensors touched before all have come" $lowering 's/ || (variant_.mapped() && device_.blocks_ > 1)//' "$mapped"
@@ -203,10 +204,10 @@ mutant "an input that is written" $lowering 's/if (device_.plan().writes_input) 
 mutant "shadows that are not full yet" $lowering 's/if (!loads.empty() || (\(.*\))) meet(device_.around());/if (\1) meet(device_.around());/' '*GiveTheBits*'
 mutant "results taken before all blocks have ended" $lowering 's/if (!stores.empty()) meet(device_.around());/;/' '*GiveTheBits*'
 mutant "averages that are sums" $lowering 's/variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy/DeviceCode::kCopy/' "$mapped"
-mutant "lanes that never join" $lowering 's/op.joins = 1;/op.joins = 0;/' "$joins"
-mutant "no join after a wait" $lowering 's/waited_ = waited_ || code == DeviceCode::kWait;/;/' "$joins"
-mutant "no join before a signal" $lowering 's/ || (code == DeviceCode::kSignal && touched_)//' "$joins"
-mutant "no join for a nop" $lowering 's/waited_ = joined_before(one) || waited_;/;/' "$joins"
+mutant "lanes that never join" $records 's/op.joins = 1;/op.joins = 0;/' "$joins"
+mutant "no join after a wait" $records 's/waited_ = waited_ || op.code == DeviceCode::kWait;/;/' "$joins"
+mutant "no join before a signal" $records 's/ || (op.code == DeviceCode::kSignal && touched_)//' "$joins"
+mutant "no join for a nop" $lowering 's/joined_ = joined_before(one) || joined_;/;/' "$joins"
 mutant "mapped messages whole, with scratch" $device 's/return any_size_ && all_mapped/return all_mapped/' "$mapped"
 mutant "reductions without a limit" $device 's/one.sources > device::kMaxRanks/false/' "$fits"
 mutant "loops without a limit" $device 's/if (instructions > kMostInstructions) return false;/;/' "$fits"
@@ -224,6 +225,8 @@ mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;
 mutant "lanes that do not join" $interpreter 's/if (op.joins != 0 \&\& join_failed()) return false;/;/' "$joins"
 mutant "a failure that is not recorded" $interpreter 's/if (failed_) record_failure(control_, awaited_);/;/' '*DoesNothing*'
 mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p, item, flag_) \&\& !await(peer/false \&\& !await(peer/' '*GiveTheBits*'
+mutant "the plain source in another's place" $interpreter 's/if (s == op.plain) v\[s\] = plain;/if (s == 0) v[s] = plain;/' '*GiveTheBits*'
+mutant "a plain source taken for packets" $interpreter 's/ || first + s == op.plain) continue;/) continue;/' '*GiveTheBits*'
 mutant "packets added before they have come" $interpreter 's/if (!poll() \&\& !await(awaited_.peer, poll)) return;/poll();/' '*GiveTheBits*'
 words=src/executor/cuda/packet_words.cuh
 mutant "the first piece of an item twice" $words 's/worker % warp \* 8, warp \* 8};/worker % warp * 8, 0};/' "$joins:*GiveTheBits*"
@@ -259,12 +262,13 @@ mutant "the block of another rank" $emit 's/varying(index % kUserBlocks)/varying
 mutant "the input of a peer for its output" $emit 's/rank < device::kMaxRanks ? "peer_input(" : "peer_output("/"peer_input("/' '*'
 mutant "the tensor of another rank" $emit 's/varying(rank % device::kMaxRanks)/varying((rank + 1) % device::kMaxRanks)/' '*'
 mutant "a target less" $emit 's/"to" + places(op.sources, op.targets) + ")"/"to" + places(op.sources, op.targets - 1) + ")"/' '*'
+mutant "a plain source taken for packets" $emit 's/i == op.plain ? operand(i) : packets(i)/packets(i)/' '*'
 mutant "loads early behind a join" $emit 's/ops\[0\].joins != 0 || ops\[0\].fences != 0 || //' '*'
 mutant "loads early what is not of the input" $emit 's/from <= kUserBlocks && //' '*'
 mutant "loads early more than an item of each lane" $emit 's/ops\[0\].bytes <= static_cast<std::uint64_t>(workers_) \* 16/true/' '*'
 mutant "turns of uneven strides" $rolled 's/!evenly_spaced(i - length, i, i + length)/false/' '*'
 mutant "a turn too many" $rolled 's/const std::uint64_t turns = 1 + repeated/const std::uint64_t turns = 2 + repeated/' '*'
-for what in joins fences sources targets bytes; do
+for what in joins fences sources targets plain bytes; do
   mutant "turns of different $what" $rolled "s/x.$what != y.$what/false/" '*'
 done
 mutant "turns of different words or halves" $rolled 's/p.extra != q.extra/false/' '*'

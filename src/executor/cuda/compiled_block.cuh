@@ -216,16 +216,17 @@ class CompiledBlock {
       put_plain<kBytes>(target, one, payload_of(p.items[0]));
     });
   }
-  // All sources in order, then `own`; to `target`, and in packets to all of `targets`.
-  template <std::uint64_t kBytes, int kSources, int kTargets>
-  TUTTI_DEVICE void fold(Bytes<kBytes> /*bytes*/, List<Packets, kSources> sources, Place own, Place target,
+  // All sources in order; to `target`, and in packets to all of `targets`.
+  template <std::uint64_t kBytes, int kPackets, int kPlain, int kTargets>
+  TUTTI_DEVICE void fold(Bytes<kBytes> /*bytes*/, Folded<kPackets, kPlain> sources, Place target,
                          List<Place, kTargets> targets) {
-    take<kBytes, true>(sources, [&](const PacketItem& one, const List<PacketWords, kSources>& p) {
+    using Sources = Folded<kPackets, kPlain>;
+    take<kBytes, true>(sources.packets, [&](const PacketItem& one, const List<PacketWords, kPackets>& p) {
       device::Vec16 v[kMost];
       TUTTI_UNROLL
-      for (int s = 0; s < kSources; ++s) v[s] = payload_of(p.items[s]);
-      v[kSources] = plain<kBytes>(own, one);
-      const device::Vec16 result = R::reduce(v, kSources + 1, spec(ReduceOp::kSum));
+      for (int s = 0; s < kPackets; ++s) v[Sources::source(s)] = payload_of(p.items[s]);
+      if constexpr (kPlain >= 0) v[kPlain] = plain<kBytes>(sources.plain, one);
+      const device::Vec16 result = R::reduce(v, Sources::kCount, spec(ReduceOp::kSum));
       put_plain<kBytes>(target, one, result);
       put_packets(targets, one, words_of(result, flag_));
     });

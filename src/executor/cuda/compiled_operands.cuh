@@ -48,6 +48,40 @@ TUTTI_DEVICE List<T, 1 + static_cast<int>(sizeof...(More))> from(const T& first,
   return {{first, more...}};
 }
 
+// What a fold takes, in the order in which it is reduced: packets, and at most one place of plain bytes.
+template <int kPackets, int kPlain>
+struct Folded {
+  static constexpr int kCount = kPackets + (kPlain < 0 ? 0 : 1);
+  // Which source the packets at `index` are.
+  TUTTI_DEVICE static constexpr int source(int index) { return kPlain >= 0 && index >= kPlain ? index + 1 : index; }
+  TUTTI_DEVICE void add(const Packets& source) { packets.items[added++] = source; }
+  TUTTI_DEVICE void add(const Place& source) { plain = source; }
+
+  List<Packets, kPackets> packets{};
+  Place plain{};
+  int added = 0;
+};
+template <class T>
+inline constexpr bool kIsPlain = false;
+template <>
+inline constexpr bool kIsPlain<Place> = true;
+// Which of them is plain, or -1.
+template <class... T>
+constexpr int plain_of() {
+  const bool plain[] = {kIsPlain<T>...};
+  for (int i = 0; i < static_cast<int>(sizeof...(T)); ++i) {
+    if (plain[i]) return i;
+  }
+  return -1;
+}
+template <class... T>
+TUTTI_DEVICE auto of(const T&... sources) {
+  constexpr int kPlain = plain_of<T...>();
+  Folded<static_cast<int>(sizeof...(T)) - (kPlain < 0 ? 0 : 1), kPlain> all;
+  (all.add(sources), ...);
+  return all;
+}
+
 // Reductions that have no kernels of their own: of one dtype and operation.
 template <DataType kDtype, ReduceOp kOp>
 struct ReduceOne {

@@ -28,20 +28,22 @@ enum class DeviceCode : std::uint8_t {
   kForward,      // packets -> packets, when they are there
   kCopyPackets,  // packets -> packets, as they are
   kUnpack,       // packets -> plain
-  kFold,         // packets in order, then a plain source -> a plain target, then packets
+  kFold,         // packets in order, one of them maybe plain (DeviceOp::plain) -> a plain target, then packets
   kAwait,        // until all packets of the source are there
 };
 
+inline constexpr std::uint8_t kNoPlain = 0xff;
+
 struct DeviceOp {
   DeviceCode code = DeviceCode::kSignal;
-  std::uint8_t joins = 0;   // not zero: all lanes have ended what came before
-  std::uint8_t fences = 0;  // not zero: its packets also order plain data
-  std::uint8_t unused = 0;
+  std::uint8_t joins = 0;         // not zero: all lanes have ended what came before
+  std::uint8_t fences = 0;        // not zero: its packets also order plain data
+  std::uint8_t plain = kNoPlain;  // of a kFold: which of its sources is plain, or none
   std::uint32_t sources = 0;
   std::uint32_t targets = 0;
   std::uint32_t first = 0;  // of its operands; targets follow sources
   std::uint64_t bytes = 0;  // of payload
-  std::uint64_t unused_too = 0;
+  std::uint64_t unused = 0;
 };
 static_assert(sizeof(DeviceOp) == 32);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "executor/cuda/alike.h"
+#include "executor/cuda/block_records.h"
 #include "executor/cuda/cluster_size.h"
 #include "executor/cuda/rolled.h"
 #include "plan/operations.h"
@@ -47,8 +48,6 @@ std::string reducer(DataType dtype, ReduceOp op) {
   return "ReduceOne<DataType{" + std::to_string(static_cast<int>(dtype)) + "}, ReduceOp{" +
          std::to_string(static_cast<int>(op)) + "}>";
 }
-
-bool is_word(DeviceCode code) { return code == DeviceCode::kSignal || code == DeviceCode::kWait; }
 
 // Which words a thread block counts. Their counts are kept in the order of their slots.
 class Counts {
@@ -376,8 +375,10 @@ class Emitter {
         return "await_packets" + bytes + packets(0) + ")";
       case DeviceCode::kFold: {
         std::string list;
-        for (std::uint32_t i = 0; i + 1 < op.sources; ++i) list += (i > 0 ? ", " : "") + packets(i);
-        return "fold" + bytes + "from(" + list + "), " + operand(op.sources - 1) + ", " + operand(op.sources) + ", to" +
+        for (std::uint32_t i = 0; i < op.sources; ++i) {
+          list += (i > 0 ? ", " : "") + (i == op.plain ? operand(i) : packets(i));
+        }
+        return "fold" + bytes + "of(" + list + "), " + operand(op.sources) + ", to" +
                places(op.sources + 1, op.targets - 1) + ")";
       }
       case DeviceCode::kSignal:

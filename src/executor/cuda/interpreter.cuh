@@ -2,7 +2,7 @@
 //
 // Lanes. All workers of a block take each record together, 16 bytes of payload a lane and turn. They run apart until a
 // record joins them (DeviceOp::joins): where a record touches what an earlier one has touched, before words are raised,
-// and after words were waited for (lowering.cc). A lane that has failed does nothing until the next join, where all
+// and after words were waited for (decide_joins()). A lane that has failed does nothing until the next join, where all
 // leave together.
 //
 // Memory order. A word is raised by a release after a join and awaited by polling, then one acquire before a join: so
@@ -336,12 +336,17 @@ class PlanBlock {
   // registers.
   TUTTI_DEVICE void fold(const DeviceOp& op) {
     constexpr std::uint32_t kTogether = 4;
-    const std::uint32_t waited = op.sources - 1;
     for_items(op, [&](const PacketItem& item) {
       if (failed_) return;
       device::Vec16 v[kMost];
-      const std::byte* own = address(op, waited);
-      const device::Vec16 plain = load_pieces<false>(own, item, op.bytes, device::aligned(own, 8));
+      if (op.plain != kNoPlain) {
+        const std::byte* from = address(op, op.plain);
+        const device::Vec16 plain = load_pieces<false>(from, item, op.bytes, device::aligned(from, 8));
+        TUTTI_UNROLL
+        for (std::uint32_t s = 0; s < kMost; ++s) {
+          if (s == op.plain) v[s] = plain;
+        }
+      }
       const auto poll = [&] {
         std::uint32_t missing = 0;
         TUTTI_UNROLL
@@ -349,28 +354,24 @@ class PlanBlock {
           PacketWords p[kTogether];
           TUTTI_UNROLL
           for (std::uint32_t s = 0; s < kTogether; ++s) {
-            if (first + s >= waited) continue;
+            if (first + s >= op.sources || first + s == op.plain) continue;
             const std::uint64_t* from = packets(op, first + s);
             p[s] = load_packets(from, item, device::aligned(from, 16));
           }
           TUTTI_UNROLL
           for (std::uint32_t s = 0; s < kTogether; ++s) {
-            if (first + s >= waited) continue;
+            if (first + s >= op.sources || first + s == op.plain) continue;
             v[first + s] = payload_of(p[s]);
             if (!packets_arrived(p[s], item, flag_)) missing |= 1u << (first + s);
           }
         }
         // For the record of a failure: any that is missing.
-        for (std::uint32_t s = 0; s < waited; ++s) {
+        for (std::uint32_t s = 0; s < op.sources; ++s) {
           if (missing >> s & 1) awaited_.peer = operand(op, s).peer;
         }
         return missing == 0;
       };
       if (!poll() && !await(awaited_.peer, poll)) return;
-      TUTTI_UNROLL
-      for (std::uint32_t s = 0; s < kMost; ++s) {
-        if (s == waited) v[s] = plain;
-      }
       const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), args_.spec);
       std::byte* to = address(op, op.sources);
       store_pieces<false>(to, item, result, op.bytes, device::aligned(to, 8));

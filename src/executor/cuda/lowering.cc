@@ -1,10 +1,11 @@
-// Programs to records: addresses, words, and where lanes join.
+// Programs to records: addresses and words.
 #include <algorithm>
-#include <iterator>
 #include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "executor/cuda/block_records.h"
 #include "executor/cuda/device_plan.h"
 #include "executor/program/packet_writers.h"
 #include "plan/operations.h"
@@ -14,8 +15,6 @@ namespace tutti::executor {
 namespace {
 
 constexpr int kIn = 0, kOut = 1;
-// Ranges that are compared with those of later records; a join forgets them.
-constexpr std::size_t kMostRanges = 256;
 constexpr Position kAround{-1, -1, -1};
 
 }  // namespace
@@ -35,9 +34,6 @@ class Lowering {
   DeviceRecords make() {
     const std::vector<Copy> loads = loads_before(), stores = stores_after();
     for (block_ = 0; block_ < device_.blocks_; ++block_) {
-      DeviceBlock block;
-      block.first = static_cast<std::uint32_t>(out_.ops.size());
-      block.first_operand = static_cast<std::uint32_t>(out_.operands.size());
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
       if (!loads.empty() || (variant_.mapped() && device_.blocks_ > 1)) meet(device_.around());
@@ -50,9 +46,8 @@ class Lowering {
       }
       if (!stores.empty()) meet(device_.around());
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
-      block.count = static_cast<std::uint32_t>(out_.ops.size()) - block.first;
-      block.operands = static_cast<std::uint32_t>(out_.operands.size()) - block.first_operand;
-      out_.blocks.push_back(block);
+      decide_joins(records_);
+      end_block();
     }
     return std::move(out_);
   }
@@ -61,11 +56,6 @@ class Lowering {
   // A range of the rank's own that is copied before or after the plan.
   struct Copy {
     DeviceOperand from, to;
-  };
-  struct Range {
-    std::uint16_t place;
-    std::uint64_t begin, end;
-    bool writes;
   };
 
   // Buffers.
@@ -151,36 +141,53 @@ class Lowering {
     const std::uint64_t bytes = std::min(share, variant_.bytes - begin);
     for (const Copy& copy : copies) {
       if (bytes == 0) return;
-      DeviceOp op = start(code, bytes);
-      for (DeviceOperand operand : {copy.from, copy.to}) {
-        operand.value += begin;
-        out_.operands.push_back(operand);
-      }
-      op.sources = op.targets = 1;
-      put_data(op, false);
+      BlockRecord record = start(code, bytes);
+      record.sources = {copy.from};
+      record.targets = {copy.to};
+      record.sources[0].value += begin;
+      record.targets[0].value += begin;
+      push(std::move(record));
     }
   }
 
   // Records.
 
-  DeviceOp start(DeviceCode code, std::uint64_t bytes = 0) const {
-    DeviceOp op;
-    op.code = code;
-    op.bytes = bytes;
-    op.first = static_cast<std::uint32_t>(out_.operands.size());
-    return op;
+  static BlockRecord start(DeviceCode code, std::uint64_t bytes = 0) {
+    BlockRecord record;
+    record.op.code = code;
+    record.op.bytes = bytes;
+    return record;
   }
 
   void begin_block() {
-    ranges_.clear();
-    waited_ = touched_ = fenced_ = false;
+    records_.clear();
+    joined_ = false;
     merged_.clear();
     last_ = {-1, -1, -1};
   }
-  void join(DeviceOp& op) {
-    op.joins = 1;
-    ranges_.clear();
-    waited_ = touched_ = fenced_ = false;
+  void push(BlockRecord record) {
+    merged_.clear();
+    record.position = at_;
+    record.nop = std::exchange(joined_, false);
+    records_.push_back(std::move(record));
+  }
+  void end_block() {
+    DeviceBlock block;
+    block.first = static_cast<std::uint32_t>(out_.ops.size());
+    block.first_operand = static_cast<std::uint32_t>(out_.operands.size());
+    for (const BlockRecord& record : records_) {
+      DeviceOp op = record.op;
+      op.first = static_cast<std::uint32_t>(out_.operands.size());
+      op.sources = static_cast<std::uint32_t>(record.sources.size());
+      op.targets = static_cast<std::uint32_t>(record.targets.size());
+      out_.ops.push_back(op);
+      out_.positions.push_back(record.position);
+      out_.operands.insert(out_.operands.end(), record.sources.begin(), record.sources.end());
+      out_.operands.insert(out_.operands.end(), record.targets.begin(), record.targets.end());
+    }
+    block.count = static_cast<std::uint32_t>(out_.ops.size()) - block.first;
+    block.operands = static_cast<std::uint32_t>(out_.operands.size()) - block.first_operand;
+    out_.blocks.push_back(block);
   }
 
   // Words.
@@ -196,21 +203,15 @@ class Lowering {
   }
 
   void put_word(DeviceCode code, const std::byte* at, std::uint32_t slot, std::int32_t peer) {
-    const bool follows = !merged_.empty() && out_.ops.back().code == code && merged_.insert(slot).second;
+    const bool follows = !merged_.empty() && records_.back().op.code == code && merged_.insert(slot).second;
     if (!follows) {
-      DeviceOp op = start(code);
-      // What was done is done on all lanes before others hear of it. A count is one lane's at a time.
-      const bool again = !merged_.empty() && out_.ops.back().code == code;
-      if (waited_ || fenced_ || (code == DeviceCode::kSignal && touched_) || again) join(op);
+      push(start(code));
       merged_ = {slot};
-      push(op);
     }
     DeviceOperand operand = fixed(at);
     operand.extra = slot;
     operand.peer = static_cast<std::uint16_t>(peer);
-    out_.operands.push_back(operand);
-    ++out_.ops.back().sources;
-    waited_ = waited_ || code == DeviceCode::kWait;
+    records_.back().sources.push_back(operand);
   }
 
   void meet(std::uint32_t id) {
@@ -227,71 +228,6 @@ class Lowering {
   }
 
   // Data.
-
-  // The record and its operands are complete. It joins if it touches what others have touched since the last join.
-  void put_data(DeviceOp& op, bool fences) {
-    merged_.clear();
-    op.fences = fences ? 1 : 0;
-    const std::vector<Range> mine = ranges_of(op);
-    const auto conflicts = [&](const Range& range) {
-      return std::any_of(mine.begin(), mine.end(), [&](const Range& own) {
-        return own.place == range.place && (own.writes || range.writes) && own.begin < range.end &&
-               range.begin < own.end;
-      });
-    };
-    if (waited_ || fences || fenced_ || ranges_.size() > kMostRanges ||
-        std::any_of(ranges_.begin(), ranges_.end(), conflicts)) {
-      join(op);
-    }
-    ranges_.insert(ranges_.end(), mine.begin(), mine.end());
-    touched_ = true;
-    fenced_ = fences;
-    waited_ = op.code == DeviceCode::kAwait;
-    push(op);
-  }
-  void push(const DeviceOp& op) {
-    out_.ops.push_back(op);
-    out_.positions.push_back(at_);
-  }
-
-  static bool packed_source(DeviceCode code, std::uint32_t index, std::uint32_t sources) {
-    switch (code) {
-      case DeviceCode::kForward:
-      case DeviceCode::kCopyPackets:
-      case DeviceCode::kUnpack:
-      case DeviceCode::kAwait:
-        return true;
-      case DeviceCode::kFold:
-        return index + 1 < sources;
-      default:
-        return false;
-    }
-  }
-  static bool packed_target(DeviceCode code, std::uint32_t index) {
-    switch (code) {
-      case DeviceCode::kPack:
-      case DeviceCode::kPad:
-      case DeviceCode::kForward:
-      case DeviceCode::kCopyPackets:
-        return true;
-      case DeviceCode::kFold:
-        return index > 0;
-      default:
-        return false;
-    }
-  }
-
-  std::vector<Range> ranges_of(const DeviceOp& op) const {
-    std::vector<Range> ranges;
-    const auto packets = static_cast<std::uint64_t>(packets_of(static_cast<std::int64_t>(op.bytes)) * kPacketBytes);
-    for (std::uint32_t i = 0; i < op.sources + op.targets; ++i) {
-      const bool target = i >= op.sources;
-      const bool packed = target ? packed_target(op.code, i - op.sources) : packed_source(op.code, i, op.sources);
-      const DeviceOperand& operand = out_.operands[op.first + i];
-      ranges.push_back({operand.place, operand.value, operand.value + (packed ? packets : op.bytes), target});
-    }
-    return ranges;
-  }
 
   DeviceOperand operand_of(const Pointer& pointer) const {
     const BaseRef& ref = program_.bases()[pointer.base];
@@ -377,25 +313,25 @@ class Lowering {
 
   void emit_data(const Instruction& one, DeviceCode code) {
     if (one.bytes == 0) return;
-    DeviceOp op = start(code, static_cast<std::uint64_t>(one.bytes));
-    op.sources = one.sources;
-    op.targets = one.targets;
+    BlockRecord record = start(code, static_cast<std::uint64_t>(one.bytes));
     const plan::Operation& operation = operation_of(one);
+    record.op.fences = operation.fence ? 1 : 0;
+    if (code == DeviceCode::kFold) record.op.plain = static_cast<std::uint8_t>(one.sources - 1);
     std::uint32_t packed = 0;
-    for (std::uint32_t i = 0; i < one.sources; ++i) packed += packed_source(code, i, one.sources) ? 1 : 0;
+    for (std::uint32_t i = 0; i < one.sources; ++i) packed += packed_source(record.op, i) ? 1 : 0;
     for (std::uint32_t i = 0; i < one.sources + one.targets; ++i) {
       DeviceOperand operand = operand_of(program_.pointers()[one.pointers + i]);
-      if (i < one.sources && code != DeviceCode::kCopyPackets && packed_source(code, i, one.sources)) {
+      if (i < one.sources && code != DeviceCode::kCopyPackets && packed_source(record.op, i)) {
         operand.peer = static_cast<std::uint16_t>(writer_of(operation, i, packed));
       }
-      out_.operands.push_back(operand);
+      (i < one.sources ? record.sources : record.targets).push_back(operand);
     }
-    put_data(op, operation.fence);
+    push(std::move(record));
   }
 
   void emit(const Instruction& one) {
     using Use = DevicePlan::Use;
-    waited_ = joined_before(one) || waited_;  // so the next record joins
+    joined_ = joined_before(one) || joined_;
     switch (one.code) {
       case Code::kSignal:
         return put_word(DeviceCode::kSignal, counter(one.peer, one.counter), slot(Use::kSignal, one.agent), one.peer);
@@ -429,9 +365,7 @@ class Lowering {
       case Code::kAwaitPackets:
         return emit_data(one, DeviceCode::kAwait);
       case Code::kPost:
-        // A port's transfer is made at once, by the block that asks for it: before all that the port owes it. Its
-        // packets speak for the transfers before them, which all lanes made.
-        waited_ = waited_ || (one.packets && touched_);
+        // A port's transfer is made at once, by the block that asks for it: before all that the port owes it.
         return emit_data(one, one.packets ? DeviceCode::kCopyPackets : DeviceCode::kCopy);
       case Code::kFlush:
         return;
@@ -449,11 +383,9 @@ class Lowering {
   DeviceRecords out_;
   std::size_t block_ = 0;
   Position at_ = kAround;  // of the instruction at hand
-  // Of the block at hand, since the last join.
-  std::vector<Range> ranges_;
-  bool touched_ = false;  // data
-  bool waited_ = false;
-  bool fenced_ = false;
+  // Of the block at hand.
+  BlockRecords records_;
+  bool joined_ = false;             // by the plan, before the next record
   Position last_{-1, -1, -1};       // of the instruction emitted last
   std::set<std::uint32_t> merged_;  // slots of the words that the last record raises or awaits; empty: it is another
   std::map<std::pair<std::int32_t, std::int32_t>, std::int32_t> writers_;

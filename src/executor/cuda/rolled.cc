@@ -34,7 +34,7 @@ class Roller {
   bool alike(std::size_t a, std::size_t b) const {
     const DeviceOp &x = ops_[a], &y = ops_[b];
     if (x.code != y.code || x.joins != y.joins || x.fences != y.fences || x.sources != y.sources ||
-        x.targets != y.targets || x.bytes != y.bytes) {
+        x.targets != y.targets || x.plain != y.plain || x.bytes != y.bytes) {
       return false;
     }
     for (std::uint32_t i = 0; i < x.sources + x.targets; ++i) {

@@ -85,7 +85,7 @@ class Expected {
   static bool awaited(const DeviceOp& op, std::uint32_t i) {
     const bool first =
         op.code == DeviceCode::kForward || op.code == DeviceCode::kUnpack || op.code == DeviceCode::kAwait;
-    return (first && i == 0) || (op.code == DeviceCode::kFold && i + 1 < op.sources);
+    return (first && i == 0) || (op.code == DeviceCode::kFold && i < op.sources && i != op.plain);
   }
   std::string place(const DeviceOperand& at) const {
     if (at.place == executor::kFixed) {
@@ -358,6 +358,7 @@ TEST(EmittedText, LoopsAreOfRecordsThatDifferInValuesAlone) {
   EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.sources = 2; }), 1u);
   EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.targets = 2; }), 1u);
   EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.bytes = 32; }), 1u);
+  EXPECT_EQ(turns_with([](DeviceOp& op, DeviceOperand&) { op.plain = 0; }), 1u);
   EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.place = 1; }), 1u);
   EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.extra = 1; }), 1u);
   EXPECT_EQ(turns_with([](DeviceOp&, DeviceOperand& at) { at.peer = 1; }), 1u);
