@@ -191,11 +191,11 @@ plan_files="$work/plan_cases.o $work/executor_plans.o $work/plan_builder.o"
 
 # The records of a plan.
 lowering=src/executor/cuda/lowering.cc device=src/executor/cuda/device_plan.cc
-records=src/executor/cuda/block_records.cc
-once lowering $plan_sources tests/cpp/cuda/plans_test.cc
-group lowering "-O0 $work/plans_test.o $plan_files $lowering $device $records"
-mapped='*Mapped*' joins='*Join*:*ANop*:*GiveTheBits*' fits='*Refused*'
-mutant unchanged $lowering '' "$mapped:$joins:$fits"
+records=src/executor/cuda/block_records.cc simplify=src/executor/cuda/simplify.cc uses=src/executor/cuda/packet_uses.cc
+once lowering $plan_sources tests/cpp/cuda/plans_test.cc tests/cpp/cuda/simplified_plans_test.cc
+group lowering "-O0 $work/plans_test.o $work/simplified_plans_test.o $plan_files $lowering $device $records $simplify $uses"
+mapped='*Mapped*' joins='*Join*:*ANop*:*GiveTheBits*' fits='*Refused*' simpler='Simplified*'
+mutant unchanged $lowering '' "$mapped:$joins:$fits:$simpler"
 mutant "mapped tensors touched before all have come" $lowering 's/ || (variant_.mapped() && device_.blocks_ > 1)//' "$mapped"
 mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (side * device::kMaxRanks + 0 * rank)/' "$mapped"
 mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"
@@ -211,6 +211,27 @@ mutant "no join for a nop" $lowering 's/joined_ = joined_before(one) || joined_;
 mutant "mapped messages whole, with scratch" $device 's/return any_size_ && all_mapped/return all_mapped/' "$mapped"
 mutant "reductions without a limit" $device 's/one.sources > device::kMaxRanks/false/' "$fits"
 mutant "loops without a limit" $device 's/if (instructions > kMostInstructions) return false;/;/' "$fits"
+mutant "packets gone that others read" $uses 's/if (reads > 1 || writes > 1) return false;/;/; s/return reads == 1 .*/return true;/' "$simpler"
+mutant "packets gone that another writes" $uses 's/ || writes > 1//; s/ \&\& writes == 1//' "$simpler"
+mutant "uses that begin before the packets not seen" $uses 's/(--at)->farthest > begin/(--at)->begin >= begin/' "$simpler"
+mutant "long uses behind short ones not seen" $uses 's/std::max(farthest, use.end)/use.end/' "$simpler"
+mutant "an input read that the output overlaps" $lowering 's/if (at.place != kFixed \&\& variant_.overlaps) continue;/;/' "$simpler"
+mutant "an input read that the plan says it writes" $lowering 's/in_place() || device_.plan().writes_input || /in_place() || /' "$simpler"
+mutant "an input read that a peer writes" $lowering 's/if (uses->input_written()) return around;/;/' "$simpler"
+mutant "an input read of a plan in place" $lowering 's/if (in_place() || device_/if (device_/' "$simpler"
+mutant "anything packed taken for constant" $simplify 's/op.fences != 0 || !is_constant(pack)) continue/op.fences != 0) continue/' "$simpler"
+mutant "two plain sources of a fold" $simplify 's/if (reader.op.plain != kNoPlain) return false;/;/' "$simpler"
+mutant "the plain source elsewhere in the order" $simplify 's/reader.op.plain = static_cast.*/reader.op.plain = static_cast<std::uint8_t>(reader.sources.size() - 1);/' "$simpler"
+mutant "packets of another size" $simplify 's/ \&\& by.op.bytes == record.op.bytes//' "$simpler"
+mutant "packets read before they are packed" $simplify 's/reader->second.record > at/reader->second.record != at/' "$simpler"
+mutant "a sum whose result lies apart" $simplify 's/ || !same(fold.sources\[plain\], fold.targets\[0\])//' "$simpler"
+mutant "an unpack of another range" $simplify 's/unpack.op.bytes != fold.op.bytes || !same(unpack.targets\[0\], fold.targets\[0\])/false/' "$simpler"
+mutant "peers told of what is read later" $simplify 's/ || !ends_joined(at)))/))/' "$simpler"
+mutant "packets sent for what is read later" $simplify 's/(fold.targets.size() > 1 || !ends_joined(at))/!ends_joined(at)/' "$simpler"
+mutant "a nop forgotten" $simplify 's/(fold.nop \&\& !needs_nothing_before(from))/false/' "$simpler"
+mutant "a nop forgotten with its record" $simplify 's/nop = nop || records_\[i\].nop;/nop = records_[i].nop;/' "$simpler"
+mutant "copies whose lanes know too little" $simplify 's/reader.nop = reader.nop || takes_packets.*/;/' "$simpler"
+mutant "fences forgotten" $simplify 's/pack.op.fences != 0 || //; s/by.op.fences == 0 \&\& //; s/ || fold.op.fences != 0//; s/ || unpack.op.fences != 0//' "$simpler"
 
 # How they run.
 interpreter=src/executor/cuda/interpreter.cuh around=src/algorithm/cuda/plan_call.cuh

@@ -45,7 +45,7 @@ void add(Work& work, const DeviceOp& op) {
       loads *= 2;
       break;
     case DeviceCode::kFold:
-      loads = 2 * loads - 1;
+      loads = 2 * loads - (op.plain != kNoPlain ? 1 : 0);
       stores = 2 * stores - 1;
       break;
   }

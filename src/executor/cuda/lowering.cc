@@ -2,12 +2,16 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "executor/cuda/block_records.h"
 #include "executor/cuda/device_plan.h"
+#include "executor/cuda/packet_uses.h"
+#include "executor/cuda/simplify.h"
 #include "executor/program/packet_writers.h"
+#include "executor/program/packets.h"
 #include "plan/operations.h"
 #include "tutti/error.h"
 
@@ -33,6 +37,7 @@ class Lowering {
 
   DeviceRecords make() {
     const std::vector<Copy> loads = loads_before(), stores = stores_after();
+    const Surroundings around = surroundings();
     for (block_ = 0; block_ < device_.blocks_; ++block_) {
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
@@ -46,6 +51,7 @@ class Lowering {
       }
       if (!stores.empty()) meet(device_.around());
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
+      simplify(records_, around);
       decide_joins(records_);
       end_block();
     }
@@ -188,6 +194,39 @@ class Lowering {
     block.count = static_cast<std::uint32_t>(out_.ops.size()) - block.first;
     block.operands = static_cast<std::uint32_t>(out_.operands.size()) - block.first_operand;
     out_.blocks.push_back(block);
+  }
+
+  // What simplify() may count on. Only a rank that packs something for itself has what it looks for.
+  Surroundings surroundings() const {
+    Surroundings around;
+    if (in_place() || device_.plan().writes_input || !has(kIn) || !packs_for_itself()) return around;
+    const auto uses = std::make_shared<const PacketUses>(tables_, rank_, static_cast<std::int64_t>(variant_.bytes));
+    if (uses->input_written()) return around;
+    for (std::size_t b = 0; b < device_.rank_blocks(kIn); ++b) {
+      const DeviceOperand at = buffer(kIn, rank_, static_cast<std::int32_t>(b));
+      // The output that shares bytes with it may be the caller's too.
+      if (at.place != kFixed && variant_.overlaps) continue;
+      around.constant.push_back({at.place, at.value, at.value + variant_.bytes, false});
+    }
+    const auto own = static_cast<std::size_t>(rank_);
+    const auto first = reinterpret_cast<std::uintptr_t>(memory_.ranks[own] + device_.layouts_[own].packets);
+    around.passed_on_once = [uses, first](const DeviceOperand& packets, std::uint64_t bytes) {
+      if (packets.place != kFixed || packets.value < first) return false;
+      const auto begin = static_cast<std::int64_t>(packets.value - first);
+      return uses->passed_on_once(begin, begin + packets_of(static_cast<std::int64_t>(bytes)) * kPacketBytes);
+    };
+    return around;
+  }
+  bool packs_for_itself() const {
+    const auto packs = [this](const Instruction& one) {
+      for (std::uint32_t i = 0; one.code == Code::kPack && i < one.targets; ++i) {
+        const BaseRef& base = program_.bases()[program_.pointers()[one.pointers + one.sources + i].base];
+        if (base.rank == rank_ && base.area == Area::kPackets) return true;
+      }
+      return false;
+    };
+    return std::any_of(program_.blocks().begin(), program_.blocks().end(),
+                       [&](const auto& block) { return std::any_of(block.begin(), block.end(), packs); });
   }
 
   // Words.

@@ -83,7 +83,9 @@ std::vector<CompiledRequest> compiled_requests() {
       {DataType::kFloat8E4M3fn, ReduceOp::kSum}, {DataType::kInt32, ReduceOp::kAvg},
   };
   const auto packets = any_reduction(plan::packet_all_reduce(2)), ring = any_reduction(plan::ring_all_reduce(2));
+  const auto one_shot = any_reduction(plan::one_shot_all_reduce(3));
   for (const auto& [dtype, op] : kinds) {
+    list.push_back({{one_shot->name, one_shot}, {480, dtype, op}, ample});
     const auto& plan = list.size() % 2 == 0 ? packets : ring;
     list.push_back({{plan->name, plan}, {480, dtype, op, list.size() % 3 == 0}, ample});
   }

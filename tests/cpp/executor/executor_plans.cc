@@ -157,6 +157,24 @@ Plan switch_through_scratch(std::int32_t ranks) {
   return finished(builder);
 }
 
+Plan one_shot_all_reduce(std::int32_t ranks) {
+  PlanBuilder builder(PlanCollective::kAllReduce, ranks, 1, 1, ranks);
+  builder.plan.protocol = Protocol::kLL;
+  builder.plan.double_scratch = true;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    const auto block = builder.at(r);
+    for_peers(r, ranks, [&](std::int32_t peer) {
+      block.move_memory(OpKind::kPutPackets, {local(kI, 0)}, {block.remote(kMemory, peer, kS, r)});
+    });
+    block.move(OpKind::kCopyPackets, {local(kI, 0)}, {local(kS, r)});
+    block.move(OpKind::kUnpackPackets, {local(kS, 0)}, {local(kO, 0)}).nop();
+    std::vector<Operand> sources{local(kO, 0)};
+    for (std::int32_t q = 1; q < ranks; ++q) sources.push_back(local(kS, q));
+    block.move(OpKind::kReducePackets, sources, {local(kO, 0)});
+  }
+  return finished(builder);
+}
+
 Plan kept_packets_all_reduce(std::int32_t ranks) {
   PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 2 * ranks);
   builder.plan.protocol = Protocol::kLL;
@@ -435,6 +453,7 @@ std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t
   add("ring", ring_all_reduce(ranks));
   add("all_pairs", all_pairs_all_gather(ranks));
   add("packets", packet_all_reduce(ranks));
+  add("one_shot", one_shot_all_reduce(ranks));
   add("port_packets", port_packets_in_parts(ranks));
   add("tree", tree_all_reduce(ranks));
   add("read_send", read_send_all_reduce(ranks));

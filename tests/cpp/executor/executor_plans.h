@@ -20,7 +20,9 @@ Operation through_switch(OpKind kind, std::vector<Operand> sources, std::vector<
 Plan two_step_all_reduce(std::int32_t ranks);
 // Two steps by packets with double scratch: reduce-scatter, then all-gather.
 Plan packet_two_step_all_reduce(std::int32_t ranks);
-// The same, where a rank keeps the packets of its sums: rank 0 passes them on from there.
+// One step by packets, a rank's own among them: all add in one order.
+Plan one_shot_all_reduce(std::int32_t ranks);
+// Two steps again, where a rank keeps the packets of its sums: rank 0 passes them on from there.
 Plan kept_packets_all_reduce(std::int32_t ranks);
 // Each rank reduces what all have put into its scratch and writes it to all.
 Plan reduce_send_all_reduce(std::int32_t ranks);
