@@ -268,7 +268,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
   for (std::size_t begin = 0; begin < bytes; begin += std::min(segment, bytes - begin)) {
     const auto run = [&](Kernel kernel, int workers, int cluster, auto args) {
       args.fingerprint = record.hash;
-      kernel.together = plans_->together();
+      kernel.together = plans_->together() && plan.device->blocks() > 1;  // a cluster comes whole as it is
       kernel.cluster = cluster;
       last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
     };

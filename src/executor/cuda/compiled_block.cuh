@@ -221,15 +221,24 @@ class CompiledBlock {
   TUTTI_DEVICE void fold(Bytes<kBytes> /*bytes*/, Folded<kPackets, kPlain> sources, Place target,
                          List<Place, kTargets> targets) {
     using Sources = Folded<kPackets, kPlain>;
-    take<kBytes, true>(sources.packets, [&](const PacketItem& one, const List<PacketWords, kPackets>& p) {
-      device::Vec16 v[kMost];
-      TUTTI_UNROLL
-      for (int s = 0; s < kPackets; ++s) v[Sources::source(s)] = payload_of(p.items[s]);
-      if constexpr (kPlain >= 0) v[kPlain] = plain<kBytes>(sources.plain, one);
-      const device::Vec16 result = R::reduce(v, Sources::kCount, spec(ReduceOp::kSum));
-      put_plain<kBytes>(target, one, result);
-      put_packets(targets, one, words_of(result, flag_));
-    });
+    take<kBytes, true>(
+        sources.packets,
+        [&](const PacketItem& one) {
+          if constexpr (kPlain >= 0) {
+            return plain<kBytes>(sources.plain, one);
+          } else {
+            return Nothing{};
+          }
+        },
+        [&](const PacketItem& one, const List<PacketWords, kPackets>& p, const auto& own) {
+          device::Vec16 v[kMost];
+          TUTTI_UNROLL
+          for (int s = 0; s < kPackets; ++s) v[Sources::source(s)] = payload_of(p.items[s]);
+          if constexpr (kPlain >= 0) v[kPlain] = own;
+          const device::Vec16 result = R::reduce(v, Sources::kCount, spec(ReduceOp::kSum));
+          put_plain<kBytes>(target, one, result);
+          put_packets(targets, one, words_of(result, flag_));
+        });
   }
 
  private:
@@ -390,15 +399,28 @@ class CompiledBlock {
     }
   }
 
-  // then(item, packets of all sources) for each of this lane's items, when they are there. Several items and all
-  // sources are polled together: their latencies overlap.
+  struct Nothing {};
   template <std::uint64_t kBytes, bool kAwait, int kSources, class Then>
   TUTTI_DEVICE void take(const List<Packets, kSources>& sources, Then then) {
+    take<kBytes, kAwait>(
+        sources, [](const PacketItem&) { return Nothing{}; },
+        [&](const PacketItem& one, const List<PacketWords, kSources>& p, Nothing) { then(one, p); });
+  }
+  // then(item, packets of all sources, before(item)) for each of this lane's items, when they are there. Several items
+  // and all sources are polled together, and what is loaded before is under way meanwhile: their latencies overlap.
+  template <std::uint64_t kBytes, bool kAwait, int kSources, class Before, class Then>
+  TUTTI_DEVICE void take(const List<Packets, kSources>& sources, Before before, Then then) {
     constexpr int kAtOnce = at_once<kBytes>(kSources == 1 ? 4 : kSources <= 3 ? 2 : 1);
     const PacketShare mine = share();
     TUTTI_ROLLED
     for (std::uint64_t first = mine.first; !failed_ && first < kBytes; first += kAtOnce * stride()) {
       List<PacketWords, kSources> p[kAtOnce];
+      decltype(before(PacketItem{})) own[kAtOnce] = {};
+      TUTTI_UNROLL
+      for (int u = 0; u < kAtOnce; ++u) {
+        const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride();
+        if (at < kBytes) own[u] = before(item<kBytes>(at, mine));
+      }
       const auto poll = [&] {
         bool all = true;
         TUTTI_UNROLL
@@ -429,7 +451,7 @@ class CompiledBlock {
       TUTTI_UNROLL
       for (int u = 0; u < kAtOnce; ++u) {
         const std::uint64_t at = first + static_cast<std::uint64_t>(u) * stride();
-        if (at < kBytes) then(item<kBytes>(at, mine), p[u]);
+        if (at < kBytes) then(item<kBytes>(at, mine), p[u], own[u]);
       }
     }
   }

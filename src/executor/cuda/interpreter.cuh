@@ -141,16 +141,17 @@ class PlanBlock {
       const DeviceOperand o = operand(op, i);
       const auto* word = reinterpret_cast<const std::uint64_t*>(o.value);
       const std::uint64_t wanted = device::load_relaxed(args_.slots + o.extra) + 1;
-      if (!await(o.peer, [&] { return device::load_relaxed(word) >= wanted; })) return;
+      awaited_.peer = o.peer;
+      if (!await([&] { return device::load_relaxed(word) >= wanted; })) return;
       // acquire: pairs with the release in signal(); the join after it passes it on to the other lanes.
       static_cast<void>(device::load_acquire(word));
       device::store_relaxed(args_.slots + o.extra, wanted);
     }
   }
 
+  // `ready` may say whom it waits for in awaited_.peer.
   template <class Ready>
-  TUTTI_DEVICE bool await(int peer, Ready ready) {
-    awaited_.peer = peer;
+  TUTTI_DEVICE bool await(Ready ready) {
     failed_ = !wait_in_plan(control_, awaited_, ready);
     return !failed_;
   }
@@ -178,22 +179,32 @@ class PlanBlock {
   }
 
   TUTTI_DEVICE void reduce(const DeviceOp& op, const cuda::ReduceSpec& spec) const {
-    const std::byte* from[kMost];
+    if (op.sources == 2) {
+      reduce_items<2>(op, spec);
+    } else {
+      reduce_items<kMost>(op, spec);
+    }
+  }
+  // kSources: as of fold_items().
+  template <std::uint32_t kSources>
+  TUTTI_DEVICE void reduce_items(const DeviceOp& op, const cuda::ReduceSpec& spec) const {
+    const std::uint32_t sources = kSources == 2 ? 2 : op.sources;
+    const std::byte* from[kSources];
     TUTTI_UNROLL
-    for (std::uint32_t s = 0; s < kMost; ++s) from[s] = s < op.sources ? address(op, s) : nullptr;
+    for (std::uint32_t s = 0; s < kSources; ++s) from[s] = s < sources ? address(op, s) : nullptr;
     const auto stride = static_cast<std::uint64_t>(team_.workers()) * 16;
     auto at = static_cast<std::uint64_t>(team_.worker()) * 16;
-    if (op.sources == 2 && op.targets == 1) at = reduce_pairs(op, spec, at);
+    if (kSources == 2 && op.targets == 1) at = reduce_pairs(op, spec, at);
     for (; at < op.bytes; at += stride) {
       const std::uint64_t left = op.bytes - at;
-      device::Vec16 v[kMost];
+      device::Vec16 v[kSources];
       TUTTI_UNROLL
-      for (std::uint32_t s = 0; s < kMost; ++s) {
-        if (s < op.sources) v[s] = load_any(from[s] + at, left);
+      for (std::uint32_t s = 0; s < kSources; ++s) {
+        if (s < sources) v[s] = load_any(from[s] + at, left);
       }
-      const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), spec);
+      const device::Vec16 result = R::reduce(v, static_cast<int>(sources), spec);
       for (std::uint32_t t = 0; t < op.targets; ++t) {
-        store_any(address(op, op.sources + t) + at, result, left);
+        store_any(address(op, sources + t) + at, result, left);
       }
     }
   }
@@ -286,7 +297,7 @@ class PlanBlock {
   // Packets to where they are wanted, packed or not.
   TUTTI_DEVICE void pass_on(const DeviceOp& op) {
     const std::uint64_t* const from = packets(op, 0);
-    const int peer = operand(op, 0).peer;
+    awaited_.peer = operand(op, 0).peer;
     const bool pairs = device::aligned(from, 16), unpacks = op.code == DeviceCode::kUnpack;
     const bool waits = op.code != DeviceCode::kCopyPackets;
     const bool fits = unpacks ? device::aligned(address(op, 1), 8) : targets_hold_pairs(op);
@@ -303,7 +314,7 @@ class PlanBlock {
                      [&](int u, const PacketItem& item) { all = all && packets_arrived(p[u], item, flag_); });
             return all || !waits;
           };
-          if (!poll() && !await(peer, poll)) return;
+          if (!await(poll)) return;
           if (unpacks) {
             std::byte* const to = address(op, 1);
             return for_each(mine, first, [&](int u, const PacketItem& item) {
@@ -317,10 +328,10 @@ class PlanBlock {
         },
         [&](const PacketItem& item) {
           if (failed_) return;
-          PacketWords p = load_packets(from, item, pairs);
-          if (waits && !packets_arrived(p, item, flag_) && !await(peer, [&] {
+          PacketWords p;
+          if (!await([&] {
                 p = load_packets(from, item, pairs);
-                return packets_arrived(p, item, flag_);
+                return !waits || packets_arrived(p, item, flag_);
               })) {
             return;
           }
@@ -332,49 +343,61 @@ class PlanBlock {
         });
   }
 
-  // The packets of an item are polled four sources at a time: their latencies overlap, and the words fit into
-  // registers.
+  // For few sources code of their own: what a lane does for an item is a long way for a small call, and most of it
+  // would be for sources that there are not.
   TUTTI_DEVICE void fold(const DeviceOp& op) {
-    constexpr std::uint32_t kTogether = 4;
+    if (op.sources == 2) {
+      fold_items<2>(op);
+    } else if (op.sources <= 4) {
+      fold_items<4>(op);
+    } else {
+      fold_items<kMost>(op);
+    }
+  }
+  // kSources: 2 if there are so many, else the most that there may be. The packets of an item are polled four sources
+  // at a time: their latencies overlap, and the words fit into registers.
+  template <std::uint32_t kSources>
+  TUTTI_DEVICE void fold_items(const DeviceOp& op) {
+    constexpr std::uint32_t kTogether = kSources < 4 ? kSources : 4;
+    const std::uint32_t sources = kSources == 2 ? 2 : op.sources, apart = op.plain;
+    std::byte* const to = address(op, sources);
+    const bool to_pieces = device::aligned(to, 8);
     for_items(op, [&](const PacketItem& item) {
       if (failed_) return;
-      device::Vec16 v[kMost];
-      if (op.plain != kNoPlain) {
-        const std::byte* from = address(op, op.plain);
+      device::Vec16 v[kSources];
+      if (apart != kNoPlain) {
+        const std::byte* from = address(op, apart);
         const device::Vec16 plain = load_pieces<false>(from, item, op.bytes, device::aligned(from, 8));
         TUTTI_UNROLL
-        for (std::uint32_t s = 0; s < kMost; ++s) {
-          if (s == op.plain) v[s] = plain;
+        for (std::uint32_t s = 0; s < kSources; ++s) {
+          if (s == apart) v[s] = plain;
         }
       }
       const auto poll = [&] {
-        std::uint32_t missing = 0;
+        bool all = true;
         TUTTI_UNROLL
-        for (std::uint32_t first = 0; first < kMost; first += kTogether) {
+        for (std::uint32_t first = 0; first < kSources; first += kTogether) {
           PacketWords p[kTogether];
           TUTTI_UNROLL
           for (std::uint32_t s = 0; s < kTogether; ++s) {
-            if (first + s >= op.sources || first + s == op.plain) continue;
+            if (first + s >= sources || first + s == apart) continue;
             const std::uint64_t* from = packets(op, first + s);
             p[s] = load_packets(from, item, device::aligned(from, 16));
           }
           TUTTI_UNROLL
           for (std::uint32_t s = 0; s < kTogether; ++s) {
-            if (first + s >= op.sources || first + s == op.plain) continue;
+            if (first + s >= sources || first + s == apart) continue;
             v[first + s] = payload_of(p[s]);
-            if (!packets_arrived(p[s], item, flag_)) missing |= 1u << (first + s);
+            if (packets_arrived(p[s], item, flag_)) continue;
+            all = false;
+            awaited_.peer = operand(op, first + s).peer;  // for the record of a failure: any that is missing
           }
         }
-        // For the record of a failure: any that is missing.
-        for (std::uint32_t s = 0; s < op.sources; ++s) {
-          if (missing >> s & 1) awaited_.peer = operand(op, s).peer;
-        }
-        return missing == 0;
+        return all;
       };
-      if (!poll() && !await(awaited_.peer, poll)) return;
-      const device::Vec16 result = R::reduce(v, static_cast<int>(op.sources), args_.spec);
-      std::byte* to = address(op, op.sources);
-      store_pieces<false>(to, item, result, op.bytes, device::aligned(to, 8));
+      if (!await(poll)) return;
+      const device::Vec16 result = R::reduce(v, static_cast<int>(sources), args_.spec);
+      store_pieces<false>(to, item, result, op.bytes, to_pieces);
       for (std::uint32_t t = 1; t < op.targets; ++t) put_packets(op, t, item, words_of(result, flag_));
     });
   }

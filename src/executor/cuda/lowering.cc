@@ -365,7 +365,18 @@ class Lowering {
       }
       (i < one.sources ? record.sources : record.targets).push_back(operand);
     }
+    if (code == DeviceCode::kFold && operation.fence) push_awaits(record);
     push(std::move(record));
+  }
+  // Where packets also say that plain data has come, they are waited for before any of it is read.
+  void push_awaits(const BlockRecord& fold) {
+    for (std::uint32_t i = 0; i < fold.sources.size(); ++i) {
+      if (i == fold.op.plain) continue;
+      BlockRecord record = start(DeviceCode::kAwait, fold.op.bytes);
+      record.op.fences = 1;
+      record.sources = {fold.sources[i]};
+      push(std::move(record));
+    }
   }
 
   void emit(const Instruction& one) {

@@ -267,7 +267,7 @@ TEST(SimplifiedPlans, AnInputThatLiesInTheOutputIsNotReadWhileItIsWritten) {
 TEST(SimplifiedPlans, FencesStay) {
   // Of the pack, the unpack, the nop, and the fold.
   const std::string expected[] = {"pack | pack-own | fold", "pack pack-own | unpack | fold1", kSimplest[0],
-                                  "pack copy | fold1"};
+                                  "pack copy | await | fold1"};
   for (std::size_t i = 0; i < 4; ++i) {
     Plan plan = plain_one_shot();
     for (plan::Rank& rank : plan.ranks) rank.blocks[0].operations[1 + i].fence = true;

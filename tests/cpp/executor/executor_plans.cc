@@ -175,6 +175,21 @@ Plan one_shot_all_reduce(std::int32_t ranks) {
   return finished(builder);
 }
 
+Plan fenced_all_reduce() {
+  PlanBuilder builder(PlanCollective::kAllReduce, 2, 1, 1, 3);
+  builder.plan.protocol = Protocol::kLL;
+  builder.plan.double_scratch = true;
+  const auto first = builder.at(0), second = builder.at(1);
+  second.move_memory(OpKind::kPutPackets, {local(kI, 0)}, {second.remote(kMemory, 0, kS, 0)});
+  first.move_memory(OpKind::kPut, {local(kI, 0)}, {first.remote(kMemory, 1, kS, 1)}).nop();
+  first.move_memory(OpKind::kReadPutPackets, {local(kS, 0)}, {first.remote(kMemory, 1, kS, 2)});
+  builder.plan.ranks[0].blocks[0].operations.back().fence = true;
+  first.move(OpKind::kReducePackets, {local(kI, 0), local(kS, 0)}, {local(kO, 0)});
+  second.move(OpKind::kReducePackets, {local(kS, 1), local(kS, 2)}, {local(kO, 0)});
+  builder.plan.ranks[1].blocks[0].operations.back().fence = true;
+  return finished(builder);
+}
+
 Plan kept_packets_all_reduce(std::int32_t ranks) {
   PlanBuilder builder(PlanCollective::kAllReduce, ranks, ranks, ranks, 2 * ranks);
   builder.plan.protocol = Protocol::kLL;
@@ -454,6 +469,7 @@ std::vector<NamedPlan> plans_of_every_operation(std::int32_t ranks, std::int64_t
   add("all_pairs", all_pairs_all_gather(ranks));
   add("packets", packet_all_reduce(ranks));
   add("one_shot", one_shot_all_reduce(ranks));
+  if (ranks == 2) add("fenced", fenced_all_reduce());
   add("port_packets", port_packets_in_parts(ranks));
   add("tree", tree_all_reduce(ranks));
   add("read_send", read_send_all_reduce(ranks));

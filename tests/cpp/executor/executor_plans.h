@@ -22,6 +22,8 @@ Plan two_step_all_reduce(std::int32_t ranks);
 Plan packet_two_step_all_reduce(std::int32_t ranks);
 // One step by packets, a rank's own among them: all add in one order.
 Plan one_shot_all_reduce(std::int32_t ranks);
+// Of two ranks: the packets that the second rank adds to plain data of the first say that these have come.
+Plan fenced_all_reduce();
 // Two steps again, where a rank keeps the packets of its sums: rank 0 passes them on from there.
 Plan kept_packets_all_reduce(std::int32_t ranks);
 // Each rank reduces what all have put into its scratch and writes it to all.
