@@ -199,6 +199,7 @@ mutant unchanged $lowering '' "$mapped:$joins:$fits:$simpler"
 mutant "mapped tensors touched before all have come" $lowering 's/ || (variant_.mapped() && device_.blocks_ > 1)//' "$mapped"
 mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (side * device::kMaxRanks + 0 * rank)/' "$mapped"
 mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"
+mutant "plain data read beside the packets that announce it" $lowering 's/if (code == DeviceCode::kFold \&\& operation.fence) push_awaits(record);/;/' '*GiveTheBits*'
 mutant "a call in place that reads what it has written" $lowering 's/if (variant_.overlaps) shadowed_.*/;/' "$mapped:*GiveTheBits*"
 mutant "an input that is written" $lowering 's/if (device_.plan().writes_input) shadowed_.*/;/' "$mapped:*GiveTheBits*"
 mutant "shadows that are not full yet" $lowering 's/if (!loads.empty() || (\(.*\))) meet(device_.around());/if (\1) meet(device_.around());/' '*GiveTheBits*'
@@ -245,10 +246,13 @@ mutant "a flag that is zero" $interpreter 's/invocation_ % 0xffffffffu) + 1/invo
 mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*FollowEachOther*'
 mutant "lanes that do not join" $interpreter 's/if (op.joins != 0 \&\& join_failed()) return false;/;/' "$joins"
 mutant "a failure that is not recorded" $interpreter 's/if (failed_) record_failure(control_, awaited_);/;/' '*DoesNothing*'
-mutant "packets taken before they have come" $interpreter 's/!packets_arrived(p, item, flag_) \&\& !await(peer/false \&\& !await(peer/' '*GiveTheBits*'
-mutant "the plain source in another's place" $interpreter 's/if (s == op.plain) v\[s\] = plain;/if (s == 0) v[s] = plain;/' '*GiveTheBits*'
-mutant "a plain source taken for packets" $interpreter 's/ || first + s == op.plain) continue;/) continue;/' '*GiveTheBits*'
-mutant "packets added before they have come" $interpreter 's/if (!poll() \&\& !await(awaited_.peer, poll)) return;/poll();/' '*GiveTheBits*'
+mutant "packets taken before they have come" $interpreter 's/return !waits || packets_arrived(p, item, flag_);/return true;/' '*GiveTheBits*'
+mutant "several packets taken before they have come" $interpreter 's/return all || !waits;/return true;/' '*GiveTheBits*'
+mutant "the plain source in another's place" $interpreter 's/if (s == apart) v\[s\] = plain;/if (s == 0) v[s] = plain;/' '*GiveTheBits*'
+mutant "a plain source taken for packets" $interpreter 's/ || first + s == apart) continue;/) continue;/' '*GiveTheBits*'
+mutant "packets added before they have come" $interpreter '/void fold_items/,/R::reduce/s/if (!await(poll)) return;/poll();/' '*GiveTheBits*'
+mutant "an item too many in a group" $interpreter 's/at + (kInFlight - 1) \* stride + share.apart + 8 <= op.bytes/at + (kInFlight - 1) * stride <= op.bytes/' '*EndAnywhere*'
+mutant "a pair too many in a group" $interpreter 's/at + (kInFlight - 1) \* stride + 16 <= op.bytes; at += kInFlight \* stride) {$/at + (kInFlight - 2) * stride <= op.bytes; at += kInFlight * stride) {/' '*EndAnywhere*:*GiveTheBits*'
 words=src/executor/cuda/packet_words.cuh
 mutant "the first piece of an item twice" $words 's/worker % warp \* 8, warp \* 8};/worker % warp * 8, 0};/' "$joins:*GiveTheBits*"
 mutant "the end of a piece left out" $words 's/static_cast<int>((bytes - at + 3) \/ 4)/static_cast<int>((bytes - at) \/ 4)/' '*EndAnywhere*'
@@ -285,7 +289,7 @@ mutant "the tensor of another rank" $emit 's/varying(rank % device::kMaxRanks)/v
 mutant "a target less" $emit 's/"to" + places(op.sources, op.targets) + ")"/"to" + places(op.sources, op.targets - 1) + ")"/' '*'
 mutant "a plain source taken for packets" $emit 's/i == op.plain ? operand(i) : packets(i)/packets(i)/' '*'
 mutant "loads early behind a join" $emit 's/ops\[0\].joins != 0 || ops\[0\].fences != 0 || //' '*'
-mutant "loads early what is not of the input" $emit 's/from <= kUserBlocks && //' '*'
+mutant "loads early what is not of the input" $emit 's/from <= kUserBlocks \&\&//' '*'
 mutant "loads early more than an item of each lane" $emit 's/ops\[0\].bytes <= static_cast<std::uint64_t>(workers_) \* 16/true/' '*'
 mutant "turns of uneven strides" $rolled 's/!evenly_spaced(i - length, i, i + length)/false/' '*'
 mutant "a turn too many" $rolled 's/const std::uint64_t turns = 1 + repeated/const std::uint64_t turns = 2 + repeated/' '*'

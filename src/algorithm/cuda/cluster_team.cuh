@@ -1,6 +1,6 @@
-// A thread block of a plan that several of the GPU's run together, as one of so many more workers: a thread block
-// cluster (sm_90 and later), whose members reach each other's shared memory. One multiprocessor stores 50 GB/s, so a
-// plan of few thread blocks is as slow as they are few.
+// A thread block of a plan that several of the GPU's run together, as one with the workers of all: a thread block
+// cluster (sm_90 and later), whose members reach each other's shared memory. A multiprocessor stores 40 to 50 GB/s, so
+// without that a plan of few thread blocks is slow.
 //
 // Its members join by a word in each member's shared memory (an mbarrier) that every member arrives at. What one has
 // written before a join all have after it: arrivals release, waits acquire, and both are cumulative over the barriers
@@ -16,9 +16,12 @@
 
 namespace tutti::cuda {
 
-// Before all else, all threads. Others of the cluster may not have begun when it returns; whoever is asked next waits.
+// Before all else, all threads. Others of the cluster may not have begun when it returns.
 template <class Team>
 TUTTI_DEVICE void open(const Team& /*team*/) {}
+// Then all threads again: all members have opened.
+template <class Team>
+TUTTI_DEVICE void await_members(const Team& /*team*/) {}
 // The block by itself, as it takes part in a call.
 template <class Team>
 TUTTI_DEVICE const Team& own_block(const Team& team) {
@@ -29,18 +32,16 @@ template <class Team>
 TUTTI_DEVICE bool leads(const Team& /*team*/) {
   return true;
 }
-// All threads of one that will not run.
+// All threads of one that will not run, behind await_members().
 template <class Team>
 TUTTI_DEVICE void leave_out(const Team& /*team*/) {}
-// Workers, before they run: whether all do.
+// Workers, before they run, likewise: whether all do.
 template <class Team>
 TUTTI_DEVICE bool begins(const Team& /*team*/) {
   return true;
 }
 
 #if defined(__CUDACC__)
-inline constexpr int kMostCluster = 8;  // that every GPU with clusters has
-
 // kGiven: its size, or 0 if the launch says it.
 template <int kGiven>
 class ClusterTeam {
@@ -78,7 +79,7 @@ class ClusterTeam {
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
   }
-  // Workers, before their first join: all members have opened.
+  // All threads: what arrives at a barrier of the cluster waits there too.
   __device__ __forceinline__ void await_members() const {
 #if __CUDA_ARCH__ >= 900
     if (size() > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
@@ -151,6 +152,10 @@ __device__ __forceinline__ void open(const ClusterTeam<kGiven>& team) {
   team.open();
 }
 template <int kGiven>
+__device__ __forceinline__ void await_members(const ClusterTeam<kGiven>& team) {
+  team.await_members();
+}
+template <int kGiven>
 __device__ __forceinline__ GridTeam own_block(const ClusterTeam<kGiven>& /*team*/) {
   return {};
 }
@@ -160,13 +165,10 @@ __device__ __forceinline__ bool leads(const ClusterTeam<kGiven>& team) {
 }
 template <int kGiven>
 __device__ __forceinline__ void leave_out(const ClusterTeam<kGiven>& team) {
-  if (!team.is_worker()) return;
-  team.await_members();
-  static_cast<void>(team.any_worker(true));
+  if (team.is_worker()) static_cast<void>(team.any_worker(true));
 }
 template <int kGiven>
 __device__ __forceinline__ bool begins(const ClusterTeam<kGiven>& team) {
-  team.await_members();
   return !team.any_worker(false);
 }
 #endif

@@ -38,7 +38,9 @@ TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& worl
   Block block(team, world.control, args);
   block.prepare();
   BlockCall call(own, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return leave_out(team);
+  const bool entered = call.enter();
+  await_members(team);
+  if (!entered) return leave_out(team);
   const bool first = args.peers.any();
   const bool agreed = !first || call.check_headers();
   if (first && own.any(!agreed)) {  // the others wait in vain, and see that it has failed
@@ -55,7 +57,9 @@ TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, con
   const auto& own = own_block(team);
   Block block(team, world.control, args);
   block.prepare();
-  if (own.any(device::load_relaxed(world.control.poison) != 0)) return leave_out(team);
+  const bool failed = own.any(device::load_relaxed(world.control.poison) != 0);
+  await_members(team);
+  if (failed) return leave_out(team);
   std::uint64_t* const progress = progress_of(*world.state, team.block());
   const auto note = [&](std::uint32_t ended) {
     if (args.ticket != 0 && team.worker() == 0) device::store_relaxed(progress, pack_progress(args.ticket, ended));

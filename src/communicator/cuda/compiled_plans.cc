@@ -113,8 +113,9 @@ void CompiledPlans::load(Item& item) const {
   if (item.code->cluster() > 1) {
     const int clusters = clusters_of(function, item.code->cluster(), threads);
     if (item.plan->blocks() > clusters) {
-      throw_error(ErrorKind::kUnsupported, "the GPU has room for " + std::to_string(clusters) + " of its clusters of " +
-                                               std::to_string(item.code->cluster()) + " blocks");
+      throw_error(ErrorKind::kUnsupported, "the GPU has room for " + std::to_string(clusters) + " clusters of " +
+                                               std::to_string(item.code->cluster()) + " blocks, and the plan has " +
+                                               std::to_string(item.plan->blocks()) + " thread blocks");
     }
   }
   item.kernel = {function, item.code->workers(), item.code->cluster()};

@@ -96,7 +96,8 @@ void DevicePlans::count_clusters(const GpuGroup& group) {
   if (!together_ || group.sharers() > 1 || major < 9) return;
   for (unsigned index = 1; index < std::size(clusters_); ++index) {
     const unsigned size = 1U << index;
-    clusters_[index] = group.wanted_blocks() / static_cast<int>(size);
+    // Plans of other communicators, each with as many, must find room beside these.
+    clusters_[index] = std::min(group.wanted_blocks(), group.processors() / 4) / static_cast<int>(size);
     for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
       cudaLaunchAttribute how{};
       how.id = cudaLaunchAttributeClusterDimension;
@@ -104,8 +105,10 @@ void DevicePlans::count_clusters(const GpuGroup& group) {
       const cudaLaunchConfig_t config{dim3(size), dim3(DevicePlan::kMostThreads + kControlThreads), 0, stream_, &how,
                                       1};
       int held = 0;
-      check_cuda(cudaOccupancyMaxActiveClusters(&held, plan_kernel_of(reducer), &config),
-                 "cudaOccupancyMaxActiveClusters");
+      if (cudaOccupancyMaxActiveClusters(&held, plan_kernel_of(reducer), &config) != cudaSuccess) {
+        static_cast<void>(cudaGetLastError());  // the GPU has no such clusters
+        held = 0;
+      }
       clusters_[index] = std::min(clusters_[index], held);
     }
   }

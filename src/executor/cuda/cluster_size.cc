@@ -12,7 +12,8 @@ namespace {
 constexpr std::uint64_t kBytesPerNs = 45;
 constexpr std::uint64_t kBeginNs = 800;
 constexpr std::uint64_t kJoinNs = 350, kJoinAloneNs = 50;
-constexpr int kMostTogether = 64;                 // blocks of the GPU for a plan, if it asks for no more itself
+// Blocks of the GPU for a plan that asks for no more itself: plans of several communicators run beside each other.
+constexpr int kMostTogether = 32;
 constexpr std::uint64_t kFullBytes = 512UL * 16;  // of an operation: an item for each lane of a block
 
 struct Work {
@@ -75,6 +76,7 @@ int cluster_of(const DeviceRecords& records, int most) {
     return ns;
   };
   const int blocks = static_cast<int>(works.size());
+  most = std::min(most, kMostCluster);
   int best = 1;
   for (int size = 2; size <= most && size * blocks <= kMostTogether; size *= 2) {
     if (static_cast<std::uint64_t>(size) * kFullBytes > longest) break;

@@ -9,6 +9,8 @@
 
 namespace tutti::executor {
 
+inline constexpr int kMostCluster = 8;  // that every GPU with clusters has
+
 // 1, 2, 4 or 8, at most `most`: where the slowest block is expected to end first. One multiprocessor moves so many
 // bytes a second, however many threads it has; several share the bytes, but join slowly.
 int cluster_of(const DeviceRecords& records, int most);

@@ -19,8 +19,8 @@
 
 namespace tutti::executor {
 
-// R: as of PlanBlock. kWorkers: lanes of a launch. kCounts: words that a block raises or awaits, at most. kDivisor: of
-// an average.
+// R: as of PlanBlock. kWorkers: lanes of a thread block, of all members if it is a cluster. kCounts: words that a block
+// raises or awaits, at most. kDivisor: of an average.
 template <class R, class Team, int kWorkers, int kCounts, int kDivisor>
 class CompiledBlock {
  public:

@@ -28,7 +28,7 @@ enum class DeviceCode : std::uint8_t {
   kForward,      // packets -> packets, when they are there
   kCopyPackets,  // packets -> packets, as they are
   kUnpack,       // packets -> plain
-  kFold,         // packets in order, one of them maybe plain (DeviceOp::plain) -> a plain target, then packets
+  kFold,         // sources in order, all packets but at most one (DeviceOp::plain) -> a plain target, packets
   kAwait,        // until all packets of the source are there
 };
 

@@ -16,7 +16,6 @@
 namespace tutti::executor {
 namespace {
 
-constexpr int kMostWorkers = 512;
 constexpr std::size_t kMostStatements = 1024;  // of a kernel: what the compiler takes many seconds for
 constexpr std::size_t kMostEntries = 4096;     // of its tables: half of what a GPU has of constant memory
 constexpr char kBehindEarly = '\f';            // in a block's text: between what comes before the call and the function
@@ -91,7 +90,8 @@ class Emitter {
         records_(plan.records(request.variant, symbolic_memory(plan.plan().ranks.size()))) {
     std::uint64_t most = 0;
     for (const DeviceOp& op : records_.ops) most = std::max(most, op.bytes);
-    workers_ = static_cast<int>(std::clamp<std::uint64_t>((most + 16 * 32 - 1) / (16 * 32) * 32, 32, kMostWorkers));
+    workers_ = static_cast<int>(
+        std::clamp<std::uint64_t>((most + 16 * 32 - 1) / (16 * 32) * 32, 32, DevicePlan::kMostThreads));
     cluster_ = cluster_of(records_, request.most_cluster);
     for (std::size_t b = 0; b < records_.blocks.size(); ++b) counts_.emplace_back(records_, ops_of(b));
   }
@@ -130,7 +130,7 @@ class Emitter {
         "extern \"C\" __global__ void __launch_bounds__(" +
         workers + " + tutti::cuda::kControlThreads" +
         // So large a block has its multiprocessor for itself, as the interpreter's has.
-        (workers_ == kMostWorkers ? ", 1" : "") +
+        (workers_ == DevicePlan::kMostThreads ? ", 1" : "") +
         ")\n"
         "    tutti_plan(const __grid_constant__ tutti::cuda::DeviceWorld world,\n"
         "               const __grid_constant__ tutti::executor::CompiledArgs args) {\n"

@@ -1,9 +1,9 @@
 // Runs the records of one thread block of a plan: the body of a kernel, on a GPU or on the host.
 //
-// Lanes. All workers of a block take each record together, 16 bytes of payload a lane and turn. They run apart until a
-// record joins them (DeviceOp::joins): where a record touches what an earlier one has touched, before words are raised,
-// and after words were waited for (decide_joins()). A lane that has failed does nothing until the next join, where all
-// leave together.
+// Lanes. All workers of a block take each record together, 16 bytes of payload a lane, or several times as many, and
+// turn. They run apart until a record joins them (DeviceOp::joins): where a record touches what an earlier one has
+// touched, before words are raised, and after words were waited for (decide_joins()). A lane that has failed does
+// nothing until the next join, where all leave together.
 //
 // Memory order. A word is raised by a release after a join and awaited by polling, then one acquire before a join: so
 // what a block did before its signal is visible to the block that has waited. A packet is a word of 64 bits, payload

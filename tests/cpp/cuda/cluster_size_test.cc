@@ -37,12 +37,13 @@ TEST(ClusterSize, FewBytesAreForOneBlock) {
 TEST(ClusterSize, ManyBytesAreForAsManyAsThereMayBe) {
   for (const int most : {1, 2, 4, 8}) EXPECT_EQ(cluster_of(copies(1, 1 << 20), most), most);
   EXPECT_EQ(cluster_of(copies(1, 1 << 20), 6), 4);
+  EXPECT_EQ(cluster_of(copies(1, 64 << 20), 64), 8);
 }
 
 TEST(ClusterSize, APlanOfManyBlocksDoesNotTakeTheWholeGpu) {
-  EXPECT_EQ(cluster_of(copies(8, 1 << 20), 8), 8);
-  EXPECT_EQ(cluster_of(copies(16, 1 << 20), 8), 4);
-  EXPECT_EQ(cluster_of(copies(64, 1 << 20), 8), 1);
+  EXPECT_EQ(cluster_of(copies(4, 1 << 20), 8), 8);
+  EXPECT_EQ(cluster_of(copies(8, 1 << 20), 8), 4);
+  EXPECT_EQ(cluster_of(copies(32, 1 << 20), 8), 1);
   EXPECT_EQ(cluster_of(copies(100, 1 << 20), 8), 1);
 }
 

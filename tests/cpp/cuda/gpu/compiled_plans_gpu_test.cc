@@ -1,5 +1,7 @@
 // Compiled plans on GPUs: results, mixed with ranks that interpret, graphs, faults. Skipped where there is no NVRTC.
 #include <atomic>
+#include <set>
+#include <string>
 
 #include "algorithm/compiled/nvrtc.h"
 #include "cuda/gpu/plan_ranks.h"
@@ -66,6 +68,23 @@ TEST_F(CompiledPlansOnGpu, EveryOperation) {
     const PlanFolder folder(plan);
     run_gpu_ranks(compiled_world(folder, 2), [&](Rank& rank) {
       warm_up(rank, shape_of(plan, 3001, false), plan);
+      for (std::uint64_t seed = 10; seed < 20; ++seed) run_by_plan(rank, shape_of(plan, 3001, true), seed, plan);
+    });
+  }
+}
+
+// Every kind of record once: these kernels take seconds to compile.
+TEST_F(CompiledPlansOnGpu, Clusters) {
+  for (const auto& [name, shared] : plan::plans_of_every_operation(2, kUnit)) {
+    if (!std::set<std::string>{"two_step", "packet_two_step", "ring", "port_packets", "one_shot", "fenced",
+                               "kept_packets"}
+             .contains(name)) {
+      continue;
+    }
+    const Plan& plan = *shared;
+    SCOPED_TRACE(plan.name);
+    const PlanFolder folder(plan);
+    run_gpu_ranks(compiled_world(folder, 2), [&](Rank& rank) {
       warm_up(rank, shape_of(plan, kClustered, true), plan);
       for (std::uint64_t seed = 10; seed < 20; ++seed) run_by_plan(rank, shape_of(plan, kClustered, true), seed, plan);
     });
