@@ -251,7 +251,7 @@ mutant "several packets taken before they have come" $interpreter 's/return all 
 mutant "the plain source in another's place" $interpreter 's/if (s == apart) v\[s\] = plain;/if (s == 0) v[s] = plain;/' '*GiveTheBits*'
 mutant "a plain source taken for packets" $interpreter 's/ || first + s == apart) continue;/) continue;/' '*GiveTheBits*'
 mutant "packets added before they have come" $interpreter '/void fold_items/,/R::reduce/s/if (!await(poll)) return;/poll();/' '*GiveTheBits*'
-mutant "an item too many in a group" $interpreter 's/at + (kInFlight - 1) \* stride + share.apart + 8 <= op.bytes/at + (kInFlight - 1) * stride <= op.bytes/' '*EndAnywhere*'
+mutant "an item too many in a group" $interpreter 's/at + (kInFlight - 1) \* stride + share.apart + 8 <= op.bytes/at + (kInFlight - 1) * stride <= op.bytes/' '*GiveTheBits*:*EndAnywhere*:*LongMessages*'
 mutant "a pair too many in a group" $interpreter 's/at + (kInFlight - 1) \* stride + 16 <= op.bytes; at += kInFlight \* stride) {$/at + (kInFlight - 2) * stride <= op.bytes; at += kInFlight * stride) {/' '*EndAnywhere*:*GiveTheBits*'
 words=src/executor/cuda/packet_words.cuh
 mutant "the first piece of an item twice" $words 's/worker % warp \* 8, warp \* 8};/worker % warp * 8, 0};/' "$joins:*GiveTheBits*"
