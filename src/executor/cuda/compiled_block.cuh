@@ -14,7 +14,7 @@
 
 #include "executor/cuda/compiled_args.h"
 #include "executor/cuda/compiled_operands.cuh"
-#include "executor/cuda/packet_words.cuh"
+#include "executor/cuda/plain_items.cuh"
 #include "executor/cuda/plan_wait.cuh"
 
 namespace tutti::executor {
@@ -50,7 +50,7 @@ class CompiledBlock {
   template <std::uint64_t kBytes>
   TUTTI_DEVICE void load_early(Bytes<kBytes> /*bytes*/, Place source) {
     const std::uint64_t at = first_item();
-    if (team_.is_worker() && at < kBytes) early_ = load(source, at, left<kBytes>(at));
+    if (team_.is_worker() && at < kBytes) early_ = load_item(source, at, left<kBytes>(at));
   }
   // For what becomes packets.
   template <std::uint64_t kBytes>
@@ -152,9 +152,9 @@ class CompiledBlock {
   template <std::uint64_t kBytes, int kTargets>
   TUTTI_DEVICE void copy_early(Bytes<kBytes> /*bytes*/, Place source, List<Place, kTargets> targets) const {
     for (std::uint64_t at = first_item(); !failed_ && at < kBytes; at += stride()) {
-      const device::Vec16 v = at == first_item() ? early_ : load(source, at, left<kBytes>(at));
+      const device::Vec16 v = at == first_item() ? early_ : load_item(source, at, left<kBytes>(at));
       TUTTI_UNROLL
-      for (int t = 0; t < kTargets; ++t) store(targets.items[t], at, v, left<kBytes>(at));
+      for (int t = 0; t < kTargets; ++t) store_item(targets.items[t], at, v, left<kBytes>(at));
     }
   }
 
@@ -243,50 +243,6 @@ class CompiledBlock {
 
  private:
   static constexpr int kMost = device::kMaxRanks;  // sources at a time
-
-  // Items of 16 bytes by instructions of 16 bytes, or as their alignment allows.
-  struct Aligned {
-    static constexpr int kAtOnce = 8;
-    TUTTI_DEVICE static device::Vec16 load(const std::byte* p, std::uint64_t rest) {
-#if defined(__CUDA_ARCH__)
-      if (rest >= 16) return *reinterpret_cast<const device::Vec16*>(p);
-#endif
-      return load_shifted(p, rest);
-    }
-    TUTTI_DEVICE static void store(std::byte* p, const device::Vec16& v, std::uint64_t rest) {
-#if defined(__CUDA_ARCH__)
-      if (rest >= 16) {
-        *reinterpret_cast<device::Vec16*>(p) = v;
-        return;
-      }
-#endif
-      store_shifted(p, v, rest);
-    }
-  };
-  struct AnyAlignment {
-    static constexpr int kAtOnce = 1;
-    TUTTI_DEVICE static device::Vec16 load(const std::byte* p, std::uint64_t rest) { return load_shifted(p, rest); }
-    TUTTI_DEVICE static void store(std::byte* p, const device::Vec16& v, std::uint64_t rest) {
-      store_shifted(p, v, rest);
-    }
-  };
-  TUTTI_DEVICE static device::Vec16 load(const Place& place, std::uint64_t at, std::uint64_t rest) {
-    return place.aligned ? Aligned::load(place.at + at, rest) : AnyAlignment::load(place.at + at, rest);
-  }
-  TUTTI_DEVICE static void store(const Place& place, std::uint64_t at, const device::Vec16& v, std::uint64_t rest) {
-    if (place.aligned) {
-      Aligned::store(place.at + at, v, rest);
-    } else {
-      AnyAlignment::store(place.at + at, v, rest);
-    }
-  }
-  template <int kCount>
-  TUTTI_DEVICE static bool all_aligned(const List<Place, kCount>& places) {
-    bool all = true;
-    TUTTI_UNROLL
-    for (int i = 0; i < kCount; ++i) all = all && places.items[i].aligned;
-    return all;
-  }
 
   // This lane's items: first_item(), and every stride() bytes on.
   TUTTI_DEVICE std::uint64_t first_item() const { return static_cast<std::uint64_t>(team_.worker()) * 16; }
