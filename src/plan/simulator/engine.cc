@@ -21,6 +21,16 @@ std::vector<double> bandwidths_of(const Plan& plan, const Topology& topology) {
   return out;
 }
 
+// Before the first operation of any thread block.
+Picoseconds beginning(const Plan& plan, const Topology& topology) {
+  const auto tensor = [](const auto& reached) { return reached.buffer != BufferKind::kScratch; };
+  const bool reaches = std::any_of(plan.ranks.begin(), plan.ranks.end(), [&](const Rank& rank) {
+    return std::any_of(rank.remote_buffers.begin(), rank.remote_buffers.end(), tensor) ||
+           std::any_of(rank.switch_channels.begin(), rank.switch_channels.end(), tensor);
+  });
+  return topology.call + (reaches ? topology.agree : 0);
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -84,7 +94,11 @@ std::int64_t Engine::operations_of(const ThreadBlock& block) const {
 Simulation Engine::run(std::optional<double> budget_s) {
   const auto began = std::chrono::steady_clock::now();
   Simulation out;
-  for (std::size_t i = 0; i < blocks_.size(); ++i) schedule(0, EventKind::kResume, static_cast<std::int32_t>(i));
+  const Picoseconds start = beginning(plan_, topology_);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    blocks_[i].turn = start;
+    schedule(start, EventKind::kResume, static_cast<std::int32_t>(i));
+  }
   std::vector<Network::Drain> drains;
   for (std::uint64_t count = 1; !events_.empty() && out.complete; ++count) {
     const Event event = events_.top();

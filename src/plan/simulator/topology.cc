@@ -41,6 +41,8 @@ class Reader {
     read_local(out);
     out.efficiency = efficiency(root_, "");
     if (root_.find("dispatch_us") != nullptr) out.dispatch = latency(root_, "", "dispatch_us");
+    if (root_.find("call_us") != nullptr) out.call = latency(root_, "", "call_us");
+    if (root_.find("agree_us") != nullptr) out.agree = latency(root_, "", "agree_us");
     read_routes(out);
     const Array& groups = list("groups", kMaxNodes);
     for (std::size_t i = 0; i < groups.size(); ++i) {

@@ -52,6 +52,8 @@ struct Topology {
   Efficiency efficiency;                          // of transfers over links
   Efficiency local_efficiency;                    // of what a rank copies or reduces
   Picoseconds dispatch = 0;                       // before each operation
+  Picoseconds call = 0;                           // of a call, beside its operations
+  Picoseconds agree = 0;                          // of a call that reaches into other ranks' inputs or outputs, too
   bool multicast = false;                         // switches copy and reduce, so a group's data cross a link once
 };
 

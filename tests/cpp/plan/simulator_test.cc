@@ -180,6 +180,24 @@ TEST(Simulator, EveryOperationButNopIsDispatched) {
   EXPECT_NEAR(simulate(builder.plan, topology, 1000).time_us, without + 2 * 0.5, kTolerance);
 }
 
+TEST(Simulator, ACallTakesTimeBesideItsOperations) {
+  const auto put_into = [](BufferKind buffer) {
+    PlanBuilder builder = test_plan(2, 1);
+    builder.at(0, 0).put(1, local(kI, 0), buffer, 0).signal(1);
+    builder.at(1, 0).wait(0);
+    return builder.plan;
+  };
+  Topology topology = ring(2);
+  const double without = simulate(put_into(kO), topology, 1000).time_us;
+  EXPECT_NEAR(simulate(put_into(kS), topology, 1000).time_us, without, kTolerance);
+  topology.call = static_cast<Picoseconds>(2 * kPicosecondsPerUs);
+  topology.agree = static_cast<Picoseconds>(0.5 * kPicosecondsPerUs);
+  EXPECT_NEAR(simulate(put_into(kS), topology, 1000).time_us, without + 2, kTolerance);
+  const Simulation reaching = simulate(put_into(kO), topology, 1000);
+  EXPECT_NEAR(reaching.time_us, without + 2.5, kTolerance);
+  EXPECT_EQ(reaching.steps.front().turn, topology.call + topology.agree);
+}
+
 TEST(Simulator, BarriersAndSemaphoresOrderBlocks) {
   PlanBuilder builder = test_plan(2, 2);
   builder.plan.ranks[0].semaphores = {0};
@@ -305,11 +323,13 @@ TEST(Topology, IsReadFromJson) {
     "links": [{"from": "a", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "b", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 1, "both": false}],
-    "routes": [{"nodes": ["a", "s", "b"]}], "dispatch_us": 0.125, "efficiency": [[10, 0.5], [1000, 1]],
+    "routes": [{"nodes": ["a", "s", "b"]}], "dispatch_us": 0.125, "call_us": 1.5, "agree_us": 0.75, "efficiency": [[10, 0.5], [1000, 1]],
     "local": {"latency_us": 0.25, "bandwidth_gbs": 100, "efficiency": [[1, 0.125]]}})");
   EXPECT_EQ(read.links.size(), 5u);
   EXPECT_EQ(read.local_latency, 250'000);
   EXPECT_EQ(read.dispatch, 125'000);
+  EXPECT_EQ(read.call, 1'500'000);
+  EXPECT_EQ(read.agree, 750'000);
   EXPECT_DOUBLE_EQ(read.efficiency.of(1), 0.5);
   EXPECT_DOUBLE_EQ(read.efficiency.of(100), 0.75);
   EXPECT_DOUBLE_EQ(read.efficiency.of(1e9), 1);
@@ -336,7 +356,9 @@ TEST(Topology, ErrorsNameTheirPlace) {
       {R"({"nodes": ["a"], "ranks": [], "efficiency": [[8, 1.5]]})", "topology: /efficiency/0/1: "},
       {R"({"nodes": ["a"], "ranks": [], "local": {"latency_us": 0, "efficiency": [8]}})",
        "topology: /local/efficiency/0: must be [bytes, part]"},
-      {R"({"nodes": ["a"], "ranks": [], "dispatch_us": "x"})", "topology: /dispatch_us: "}};
+      {R"({"nodes": ["a"], "ranks": [], "dispatch_us": "x"})", "topology: /dispatch_us: "},
+      {R"({"nodes": ["a"], "ranks": [], "call_us": -1})", "topology: /call_us: "},
+      {R"({"nodes": ["a"], "ranks": [], "agree_us": []})", "topology: /agree_us: "}};
   for (const auto& [text, says] : wrong) {
     try {
       read_topology(text);
