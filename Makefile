@@ -5,7 +5,7 @@
 # make wheel   makes a wheel in dist/ that runs on machines without this one's libraries, for the torch of .venv
 # make wheel-cuda  makes the wheel that goes beside it on machines with GPUs: the CUDA part, for all kinds (needs nvcc)
 # make docs    makes a site of the documentation in build/site; a dead link or a page that nothing names is an error
-# make lint    checks types, style, formatting and that the mutants of the core apply
+# make lint    checks types, style, formatting and that the mutants apply
 # make clean   removes what was built, not the virtual environment
 #
 # The first run installs what is missing; later runs start at once. Settings: PYTHON, TORCH_VERSION, TORCH_INDEX,
@@ -78,6 +78,7 @@ lint: build
 	$(PY) scripts/check_layers.py
 	./scripts/check_format.sh
 	./scripts/mutate_core.sh -n
+	./scripts/mutate_gpu_kernels.sh -n
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy

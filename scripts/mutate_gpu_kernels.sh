@@ -5,12 +5,16 @@
 # delays, notices each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
 # Barriers within a block have mutants in `failures`, `own`, `lowering` and `plans`: elsewhere a block is one thread.
 #   scripts/mutate_gpu_kernels.sh [BUILD [GROUP]]
+#   scripts/mutate_gpu_kernels.sh -n     only says which mutants no longer apply, without a build
 # BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes, ports, own,
 # lowering, plans or emission, else all. On a busy machine TUTTI_MUTANT_SECONDS is more than the 60 that a mutant has: one
 # that has not ended by then (exit code 124) counts as found.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-build=$(cd "${1:-build/release}" && pwd)
+dry='' tried=0
+[ "${1:-}" = -n ] && dry=yes && shift
+build=${1:-build/release}
+[ -n "$dry" ] || build=$(cd "$build" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 only=${2:-}
@@ -29,6 +33,12 @@ group() {
 mutant() {
   local name=$1 file=$2 change=$3 filter=$4
   [ "$skipped" = 0 ] || return 0
+  if [ -n "$dry" ]; then
+    [ "$name" = unchanged ] && return
+    tried=$((tried + 1))
+    cmp -s "$file" <(sed "$change" "$file") || return 0
+    echo "$group: $name: the change does not apply to $file"; survivors+=("$group: $name"); return
+  fi
   rm -rf "$work/tree" && mkdir "$work/tree"
   cp -r include src tests "$work/tree/"
   sed -i "$change" "$work/tree/$file"
@@ -170,14 +180,14 @@ mutant "a signal before the block has written" $own '/void signal(int peer) {/,/
 mutant "a barrier before the block has written" $own '/bool barrier() {/,/}/s/sync();/;/' '*'
 mutant "a wait of one lane" $own '/bool wait(int peer) {/,/^  }/s/!team_.any_worker(failed_)/!failed_/' '*'
 mutant "a barrier of one lane" $own '/bool barrier() {/,/^  }/s/!team_.any_worker(failed_)/!failed_/' '*'
-mutant "packets taken before they have come" $own 's/return executor::packets_arrived(p, count, flag_);/return true;/' '*'
-mutant "packets added before they have come" $own 's/if (executor::packets_arrived(p, count, flag_)) continue;/continue;/' '*'
+mutant "packets taken before they have come" $own 's/return executor::packets_arrived(p, item, flag_);/return true;/' '*'
+mutant "packets added before they have come" $own 's/if (executor::packets_arrived(p, item, flag_)) continue;/continue;/' '*'
 mutant "a failure of its own that is not told" $own 's/if (!done) {/if (false) {/' '*'
 mutant "an average not divided" $own 's/if (args_.averages == 0) return;/return;/' '*'
 
 # once GROUP SOURCES: what no mutant of the group changes is compiled once.
 once() {
-  [ "${only:-$1}" = "$1" ] || return 0
+  [ "${only:-$1}" = "$1" ] && [ -z "$dry" ] || return 0
   local file
   for file in "${@:2}"; do
     [ -f "$work/$(basename "$file" .cc).o" ] && continue
@@ -310,4 +320,5 @@ mutant "comments that tell blocks apart" $alike 's/try_emplace(parts.back().stat
 mutant "operations of every block counted" $emit 's/all += statements\[alike.blocks\[0\]\]/all += statements[alike.blocks[0]] * alike.blocks.size()/' '*'
 mutant "any number of operations in a kernel" $emit 's/^    check_statements(all);/    ;/' '*'
 mutant "tables of any size" $alike 's/merged.entries() <= most_entries/true/' '*'
+[ -n "$dry" ] && [ ${#survivors[@]} -eq 0 ] && echo "$tried of $tried mutants apply" && exit
 [ ${#survivors[@]} -eq 0 ] && echo "every mutant was found" || { echo "survivors: ${survivors[*]}"; exit 1; }
