@@ -32,14 +32,14 @@ void check_all(Rank& rank, const std::vector<Another>& all, const CollectiveCase
   rank.barrier->arrive_and_wait();
 }
 
-// Two ranks on one GPU: 384 thread blocks that wait for others, all of which must be there before any goes on.
-TEST(PlansAtOnce, ThreeCommunicatorsOfSixtyFourBlocks) {
-  const Plan plan = named(plan::wide_all_gather(2, 64), "wide", 64);
+// Three communicators of two ranks run the plan at once, eagerly and in graphs; the second rank launches in the other
+// order.
+void run_three_at_once(const Plan& plan, std::size_t count) {
   const PlanFolder folder(plan);
   const auto store = std::make_shared<MemoryStore>();
   const GpuWorld world = world_of(folder, 2);
   run_gpu_ranks(world, [&](Rank& rank) {
-    const CaseShape shape = shape_of(plan, 20'000, false);
+    const CaseShape shape = shape_of(plan, count, false);
     const CollectiveCase c(shape, rank.size, 1);
     std::vector<Another> all(3);
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -49,9 +49,10 @@ TEST(PlansAtOnce, ThreeCommunicatorsOfSixtyFourBlocks) {
       TUTTI_CUDA_OK(cudaStreamCreateWithFlags(&all[i].stream, cudaStreamNonBlocking));
       all[i].buffers = prepare(rank, c, all[i].stream);
       const std::string taken = all[i].comm->explain(all[i].buffers.call);
-      if (taken != "plan:wide") throw std::runtime_error("it takes " + taken);
+      if (taken != "plan:" + plan.name) throw std::runtime_error("it takes " + taken);
       TUTTI_CUDA_OK(cudaStreamSynchronize(all[i].stream));
     }
+    if (rank.rank == 1) std::reverse(all.begin(), all.end());
     rank.barrier->arrive_and_wait();
     for (int round = 0; round < 20; ++round) {
       for (Another& one : all) one.comm->run(one.buffers.call, one.stream);
@@ -75,6 +76,16 @@ TEST(PlansAtOnce, ThreeCommunicatorsOfSixtyFourBlocks) {
       TUTTI_CUDA_OK(cudaStreamDestroy(one.stream));
     }
   });
+}
+
+// Two ranks on one GPU: 384 thread blocks that wait for others, all of which must be there before any goes on.
+TEST(PlansAtOnce, ThreeCommunicatorsOfSixtyFourBlocks) {
+  run_three_at_once(named(plan::wide_all_gather(2, 64), "wide", 64), 20'000);
+}
+
+// With a GPU a rank each plan takes a quarter of it, in clusters.
+TEST(PlansAtOnce, ThreeCommunicatorsOfClusters) {
+  run_three_at_once(named(plan::wide_all_gather(2, 8), "clusters", 512), kClustered);
 }
 
 // More blocks than the GPU holds with those of the other ranks on it: refused when the plan is given, by all ranks.
