@@ -100,6 +100,19 @@ def test_h200_gives_back_the_times_that_it_was_fitted_to() -> None:
     assert max(off) <= 0.5
 
 
+def test_boxes_of_h200_reach_each_other_by_their_cards() -> None:
+    plan = RING.read_text()  # three ranks
+
+    def time_of(per_box: int, **network: float) -> float:
+        return _core.simulate_plan(plan, json.dumps(h200(3, per_box, **network)), 64 << 20)["time_us"]
+
+    one = time_of(8)
+    assert time_of(2) > 3 * one  # two of the ring's three steps cross the network
+    assert time_of(8, network_gbs=1.0) == one
+    assert time_of(2, network_gbs=25.0) > 1.5 * time_of(2)
+    assert _core.simulate_plan(plan, json.dumps(h200(3, 2)), 64 << 20)["bandwidth_bound_us"] > 0
+
+
 def test_presets_are_as_they_are_called() -> None:
     assert [len(preset(2)["ranks"]) for preset in PRESETS.values()] == [2] * len(PRESETS)
     assert len(nvswitch(8)["links"]) == 8
