@@ -146,7 +146,7 @@ class Bench {
     for (std::size_t i = 0; i < rank.data.size(); ++i) rank.data[i] = bf16(number(index, i));
     for (const Collective c : {Collective::kAllReduce, Collective::kAllGather}) {
       run_nccl(rank, c);
-      run_group(rank, {"none", "", c}, "native", "off");
+      run_group(rank, {"", "", c}, "native", "off");
     }
     for (const PlanFile& plan : plans_) {
       for (const char* compile : {"off", "wait"}) {
@@ -173,7 +173,7 @@ class Bench {
     tutti::CudaOptions o;
     o.device = ranks_.device_of(rank.rank);
     o.timeout = std::chrono::seconds(20);
-    o.settings().plan_path = plan.path == "none" ? "" : plan.path;
+    o.settings().plan_path = plan.path;
     o.settings().cuda_compile = compile;
     ranks_.meet();
     if (rank.rank == 0) ++groups_;

@@ -27,7 +27,9 @@ KernelText emit(const std::string& text, std::int32_t rank, std::size_t bytes, c
   request.dtype = from_name<DataType>(dtype, "element type", kDataTypeCount);
   request.op = from_name<ReduceOp>(op, "reduce operation", kReduceOpCount);
   request.in_place = in_place;
-  if (most_cluster < 1) throw_error(ErrorKind::kInvalidArgument, "clusters have at least one block");
+  if (most_cluster < 1)
+    throw_error(ErrorKind::kInvalidArgument,
+                "most_cluster=" + std::to_string(most_cluster) + ": a cluster has at least one block");
   request.most_cluster = most_cluster;
   const nb::gil_scoped_release released;
   return emit_plan(text, request, cache_folder(config_from_environment()));

@@ -76,10 +76,12 @@ class ClusterTeam {
       shared().some[0] = shared().some[1] = 0;
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
+    // release: the words above; pairs with the acquire in await_members().
     asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
   }
-  // All threads: what arrives at a barrier of the cluster waits there too.
+  // All threads: what arrives at a barrier of the cluster waits there too. acquire: after it the words of every member
+  // may be used.
   __device__ __forceinline__ void await_members() const {
 #if __CUDA_ARCH__ >= 900
     if (size() > 1) asm volatile("barrier.cluster.wait.acquire;" ::: "memory");

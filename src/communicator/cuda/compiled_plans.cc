@@ -11,6 +11,22 @@
 #include "tutti/error.h"
 
 namespace tutti::cuda {
+namespace {
+
+// How many clusters of `size` blocks of `threads` threads the device runs at once.
+int clusters_of(CUfunction function, int size, int threads) {
+  CUlaunchAttribute how{};
+  how.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  how.value.clusterDim = {static_cast<unsigned>(size), 1, 1};
+  const CUlaunchConfig config{
+      static_cast<unsigned>(size), 1, 1, static_cast<unsigned>(threads), 1, 1, 0, nullptr, &how, 1};
+  int most = 0;
+  check_driver(driver().most_clusters(&most, function, &config), "cuOccupancyMaxActiveClusters");
+  return most;
+}
+
+}  // namespace
+
 CompileMode parse_compile_mode(const std::string& text) {
   if (text == "off") return CompileMode::kOff;
   if (text == "on") return CompileMode::kOn;
@@ -84,22 +100,6 @@ void CompiledPlans::load() noexcept {
     }
   }
 }
-
-namespace {
-
-// How many clusters of `size` blocks of `threads` threads the device runs at once.
-int clusters_of(CUfunction function, int size, int threads) {
-  CUlaunchAttribute how{};
-  how.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-  how.value.clusterDim = {static_cast<unsigned>(size), 1, 1};
-  const CUlaunchConfig config{
-      static_cast<unsigned>(size), 1, 1, static_cast<unsigned>(threads), 1, 1, 0, nullptr, &how, 1};
-  int most = 0;
-  check_driver(driver().most_clusters(&most, function, &config), "cuOccupancyMaxActiveClusters");
-  return most;
-}
-
-}  // namespace
 
 void CompiledPlans::load(Item& item) const {
   item.module = std::make_unique<LoadedModule>(item.code->cubin());

@@ -122,10 +122,6 @@ int DevicePlans::most_cluster(int blocks) const noexcept {
   return most;
 }
 
-int DevicePlans::cluster_of(const PlannedCall& planned, std::size_t begin) {
-  return uploaded(planned.plan, segment_of(planned, begin)).cluster;
-}
-
 std::size_t DevicePlans::bytes_of(const std::vector<std::unique_ptr<TablePlan>>& plans) noexcept {
   std::size_t total = 0;
   for (const auto& plan : plans) {
@@ -341,7 +337,7 @@ NativeArgs DevicePlans::native_args(const TablePlan& plan, const Call& given) co
   return args;
 }
 
-executor::PlanArgs DevicePlans::args(const PlannedCall& planned, std::size_t begin) {
+InterpretedCall DevicePlans::interpreted(const PlannedCall& planned, std::size_t begin) {
   const auto& [plan, call, place] = planned;
   const DeviceVariant variant = segment_of(planned, begin);
   const Uploaded& records = uploaded(plan, variant);
@@ -358,7 +354,7 @@ executor::PlanArgs DevicePlans::args(const PlannedCall& planned, std::size_t beg
   args.spec.dtype = call.dtype;
   args.spec.op = call.op == ReduceOp::kAvg ? ReduceOp::kSum : call.op;
   args.spec.divisor = size_;
-  return args;
+  return {records.cluster, args};
 }
 
 }  // namespace tutti::cuda

@@ -35,6 +35,12 @@ struct PlannedCall {
   const DirectPlace* place = nullptr;
 };
 
+// What is launched where the plan is interpreted.
+struct InterpretedCall {
+  int cluster = 1;  // blocks of the GPU for each thread block: executor::cluster_of()
+  executor::PlanArgs args;
+};
+
 class DevicePlans {
  public:
   DevicePlans(const GpuGroup& group, const CompiledPlans::Options& compile);
@@ -56,11 +62,9 @@ class DevicePlans {
   // What to launch for the bytes [begin, begin + segment) of each rank block: compiled, if it is, or interpreted.
   const CompiledPlans::Kernel* compiled(const PlannedCall& planned, std::size_t begin);
   executor::CompiledArgs compiled_args(const PlannedCall& planned, std::size_t begin) const;
-  executor::PlanArgs args(const PlannedCall& planned, std::size_t begin);
+  InterpretedCall interpreted(const PlannedCall& planned, std::size_t begin);
   // Of a kernel, which takes the whole call.
   NativeArgs native_args(const TablePlan& plan, const Call& call) const;
-  // Blocks of the GPU for each thread block of the plan, interpreted.
-  int cluster_of(const PlannedCall& planned, std::size_t begin);
   CompiledPlans& compiled_plans() noexcept { return compiled_; }
   // Kernels may be launched cooperatively: all their blocks at once, or none yet. (Blocks that come one by one can be
   // kept from each other by other plans' that do, too.) CUDA does not say whether such kernels run beside each other,

@@ -276,7 +276,8 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
       run(compiled->function, compiled->workers, compiled->cluster, plans_->compiled_args(planned, begin));
     } else {
       all_compiled = false;
-      run(interpreter, plan.device->threads(), plans_->cluster_of(planned, begin), plans_->args(planned, begin));
+      const InterpretedCall interpreted = plans_->interpreted(planned, begin);
+      run(interpreter, plan.device->threads(), interpreted.cluster, interpreted.args);
     }
   }
   if (last.captured) {

@@ -7,14 +7,15 @@
 namespace tutti::executor {
 namespace {
 
-// Of an H200 (docs/performance.md): a multiprocessor stores 45 GB/s, to a peer or to its own memory, and loads two to
-// three times as much; blocks of a cluster begin together, and join, in so many nanoseconds.
+// Of an H200 (docs/performance.md): a multiprocessor copies 45 GB/s, to a peer or to its own memory, and loads two to
+// three times as much. What it costs to begin together and to join is estimated from what clusters cost small plans.
 constexpr std::uint64_t kBytesPerNs = 45;
 constexpr std::uint64_t kBeginNs = 800;
 constexpr std::uint64_t kJoinNs = 350, kJoinAloneNs = 50;
 // Blocks of the GPU for a plan that asks for no more itself: plans of several communicators run beside each other.
 constexpr int kMostTogether = 32;
-constexpr std::uint64_t kFullBytes = 512UL * 16;  // of an operation: an item for each lane of a block
+constexpr std::uint64_t kFullBytes =
+    DevicePlan::kMostThreads * std::uint64_t{16};  // of an operation: an item for each lane of a block
 
 struct Work {
   std::uint64_t bytes = 0;  // loaded ones are counted by what they cost beside stored ones

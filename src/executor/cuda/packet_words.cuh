@@ -246,16 +246,13 @@ TUTTI_DEVICE void store_aligned(std::byte* p, const device::Vec16& v) {
 // An item of 16 bytes, where most are whole and aligned.
 TUTTI_DEVICE device::Vec16 load_any(const std::byte* p, std::uint64_t left) {
 #if defined(__CUDA_ARCH__)
-  if (left >= 16 && device::aligned(p, 16)) return *reinterpret_cast<const device::Vec16*>(p);
+  if (left >= 16 && device::aligned(p, 16)) return load_aligned(p);
 #endif
   return load_shifted(p, left);
 }
 TUTTI_DEVICE void store_any(std::byte* p, const device::Vec16& v, std::uint64_t left) {
 #if defined(__CUDA_ARCH__)
-  if (left >= 16 && device::aligned(p, 16)) {
-    *reinterpret_cast<device::Vec16*>(p) = v;
-    return;
-  }
+  if (left >= 16 && device::aligned(p, 16)) return store_aligned(p, v);
 #endif
   store_shifted(p, v, left);
 }
