@@ -202,17 +202,19 @@ plan_files="$work/plan_cases.o $work/executor_plans.o $work/plan_builder.o"
 # The records of a plan.
 lowering=src/executor/cuda/lowering.cc device=src/executor/cuda/device_plan.cc
 records=src/executor/cuda/block_records.cc simplify=src/executor/cuda/simplify.cc uses=src/executor/cuda/packet_uses.cc
-once lowering $plan_sources tests/cpp/cuda/plans_test.cc tests/cpp/cuda/simplified_plans_test.cc
-group lowering "-O0 $work/plans_test.o $work/simplified_plans_test.o $plan_files $lowering $device $records $simplify $uses"
+once lowering $plan_sources tests/cpp/cuda/plans_test.cc tests/cpp/cuda/mapped_plans_test.cc tests/cpp/cuda/simplified_plans_test.cc
+group lowering "-O0 $work/plans_test.o $work/mapped_plans_test.o $work/simplified_plans_test.o $plan_files $lowering $device $records $simplify $uses"
 mapped='*Mapped*' joins='*Join*:*ANop*:*GiveTheBits*' fits='*Refused*' simpler='Simplified*'
 mutant unchanged $lowering '' "$mapped:$joins:$fits:$simpler"
-mutant "mapped tensors touched before all have come" $lowering 's/ || (variant_.mapped() && device_.blocks_ > 1)//' "$mapped"
+mutant "mapped tensors touched before all have come" $lowering 's/if (variant_.mapped()) await_before_peers.*/;/' "$mapped"
+mutant "the call awaited behind the first touch" $records 's/records.insert(first, /records.insert(first == records.end() ? first : first + 1, /' "$mapped:*AwaitsTheCall*"
+mutant "a block that reaches nowhere does not count" $records 's/  BlockRecord record;/  if (first == records.end()) return;\n&/' "*AwaitsTheCall*"
 mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (side * device::kMaxRanks + 0 * rank)/' "$mapped"
 mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"
 mutant "plain data read beside the packets that announce it" $lowering 's/if (code == DeviceCode::kFold \&\& operation.fence) push_awaits(record);/;/' '*GiveTheBits*'
 mutant "a call in place that reads what it has written" $lowering 's/if (variant_.overlaps) shadowed_.*/;/' "$mapped:*GiveTheBits*"
 mutant "an input that is written" $lowering 's/if (device_.plan().writes_input) shadowed_.*/;/' "$mapped:*GiveTheBits*"
-mutant "shadows that are not full yet" $lowering 's/if (!loads.empty() || (\(.*\))) meet(device_.around());/if (\1) meet(device_.around());/' '*GiveTheBits*'
+mutant "shadows that are not full yet" $lowering 's/if (!loads.empty()) meet(device_.around());/;/' '*GiveTheBits*'
 mutant "results taken before all blocks have ended" $lowering 's/if (!stores.empty()) meet(device_.around());/;/' '*GiveTheBits*'
 mutant "averages that are sums" $lowering 's/variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy/DeviceCode::kCopy/' "$mapped"
 mutant "lanes that never join" $records 's/op.joins = 1;/op.joins = 0;/' "$joins"
@@ -247,10 +249,10 @@ mutant "fences forgotten" $simplify 's/pack.op.fences != 0 || //; s/by.op.fences
 # How they run.
 interpreter=src/executor/cuda/interpreter.cuh around=src/algorithm/cuda/plan_call.cuh
 once plans $plan_sources
-group plans "tests/cpp/cuda/plans_test.cc $plan_files"
+group plans "tests/cpp/cuda/plans_test.cc tests/cpp/cuda/mapped_plans_test.cc $plan_files"
 mutant unchanged $interpreter '' "$mapped:$joins:*Invocations*:*AMissingRank*:*AnotherCall*:*DoesNothing*:*FollowEachOther*"
-mutant "mapped tensors touched before all have come" $around 's/const bool first = args.peers.any();/const bool first = false;/' "$mapped"
-mutant "headers not awaited" $around 's/if (!first) call.check_headers();/;/' '*AnotherCall*'
+mutant "mapped tensors touched before all have come" $around 's/const bool agreed = own.all_of_warp(call.check_headers());/const bool agreed = true;/' "$mapped"
+mutant "headers not awaited" $around 's/own.all_of_warp(call.check_headers())/true/' '*AnotherCall*'
 mutant "one flag for all invocations" $interpreter 's/flag_ = static_cast.*/flag_ = 1;/' '*GiveTheBits*:*Invocations*'
 mutant "a flag that is zero" $interpreter 's/invocation_ % 0xffffffffu) + 1/invocation_ + 1)/' '*Invocations*'
 mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*FollowEachOther*'

@@ -6,8 +6,8 @@
 // find room on the GPU at once.
 //
 // Where peers make another call, what this one has written meanwhile lies in memory of the plan's own. Of a call that
-// reaches into peers' tensors it would not: there the first block waits for all headers before it begins, and all
-// others begin by meeting it.
+// reaches into peers' tensors it would not: there every block, before it touches the first of them, awaits a word
+// (PeerBuffers::agreed) that the control warp raises once all headers have come.
 //
 // Where several blocks of the GPU run a thread block of the plan together (cluster_team.cuh), the first of them
 // announces the call, and the others take part in no headers either.
@@ -30,6 +30,17 @@ template <int /*kCluster*/>
 using PlanTeam = TUTTI_PLAN_TEAM;
 #endif
 
+// All threads: waits for all headers, and says so to those that await it. If they do not come, or are another call's,
+// what awaits the word sees that the communicator has failed.
+template <class Own, class Call, class Peers>
+TUTTI_DEVICE void agree(const Own& own, const Call& call, const Peers& peers) {
+  const bool agreed = own.all_of_warp(call.check_headers());
+  if (!peers.any() || !own.is_first_control() || !agreed) return;
+  // release: the headers that this warp has seen; pairs with the acquire of the record that awaits the word. Nobody
+  // else raises it.
+  device::store_release(peers.agreed, device::load_relaxed(peers.agreed) + 1);
+}
+
 // Block: what runs one thread block of a plan, by records (executor::PlanBlock) or as it was compiled
 // (executor::CompiledBlock).
 template <class Block, class Team, class Args>
@@ -41,14 +52,11 @@ TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& worl
   const bool entered = call.enter();
   await_members(team);
   if (!entered) return leave_out(team);
-  const bool first = args.peers.any();
-  const bool agreed = !first || call.check_headers();
-  if (first && own.any(!agreed)) {  // the others wait in vain, and see that it has failed
-    leave_out(team);
-    return call.leave();
-  }
+  // A thread that is worker and control, as on the host, must not await what it is to raise.
+  const bool alone = own.is_worker() && own.is_first_control() && args.peers.any();
+  if (alone) agree(own, call, args.peers);
   if (own.is_worker() && !(begins(team) && block.run(call.awaited(world.rank)))) call.miss();
-  if (!first) call.check_headers();
+  if (!alone) agree(own, call, args.peers);
   call.leave();
 }
 

@@ -47,6 +47,13 @@ struct GridTeam {
   }
   // On one control lane.
   __device__ __forceinline__ bool is_first_control() const { return worker() == workers(); }
+  // Whether all threads of the caller's warp say true, all of which ask. What they have loaded is ordered before what
+  // any of them does next.
+  __device__ __forceinline__ bool all_of_warp(bool mine) const {
+    const bool all = __all_sync(0xffffffffu, mine ? 1 : 0) != 0;
+    __syncwarp();
+    return all;
+  }
 };
 #endif
 
@@ -71,6 +78,7 @@ struct SerialTeam {
   }
   static void step(std::uint64_t number) { device::protocol_step(number); }
   static bool is_first_control() { return true; }
+  static bool all_of_warp(bool mine) { return mine; }
 };
 
 }  // namespace tutti::cuda

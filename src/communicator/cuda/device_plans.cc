@@ -287,6 +287,8 @@ executor::PeerBuffers DevicePlans::peers_of(const PlannedCall& planned, std::siz
   executor::PeerBuffers peers;
   if (planned.place == nullptr) return peers;
   peers.stride = agreed_bytes(planned.call, size_);
+  const DevicePlan& plan = *planned.plan.device;
+  peers.agreed = reinterpret_cast<std::uint64_t*>(placed_.at(&planned.plan).state + plan.agreed_offset());
   const DirectBuffer* const sides[] = {&planned.place->input, &planned.place->output};
   for (int side = 0; side < 2; ++side) {
     for (int r = 0; sides[side]->memory != nullptr && r < size_; ++r) {

@@ -19,6 +19,7 @@
 #include "executor/cuda/device_plan.h"
 #include "plan/structure.h"
 #include "tutti/cuda_communicator.h"
+#include "tutti/cuda_report.h"
 #include "tutti/error.h"
 
 namespace tutti {

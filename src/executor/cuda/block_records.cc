@@ -1,6 +1,7 @@
 #include "executor/cuda/block_records.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "executor/program/packets.h"
 
@@ -101,6 +102,23 @@ std::vector<RecordRange> ranges_of(const BlockRecord& record) {
     add(record.targets[i], packed_target(record.op, i), true);
   }
   return ranges;
+}
+
+void await_before_peers(BlockRecords& records, const DeviceOperand& word) {
+  const auto reaches = [](const BlockRecord& record) {
+    const auto is_peer = [](const DeviceOperand& operand) { return operand.place >= kPeers; };
+    return std::any_of(record.sources.begin(), record.sources.end(), is_peer) ||
+           std::any_of(record.targets.begin(), record.targets.end(), is_peer);
+  };
+  const auto first = std::find_if(records.begin(), records.end(), reaches);
+  for (auto at = first; at != records.begin();) {
+    if ((--at)->op.code == DeviceCode::kWait) return at->sources.push_back(word);
+  }
+  BlockRecord record;
+  record.op.code = DeviceCode::kWait;
+  record.sources = {word};
+  record.position = first != records.end() ? first->position : Position{-1, -1, -1};
+  records.insert(first, std::move(record));
 }
 
 void decide_joins(BlockRecords& records) {

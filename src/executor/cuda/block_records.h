@@ -39,6 +39,10 @@ bool packed_target(const DeviceOp& op, std::uint32_t index);
 // Of data. Its sources, then its targets.
 std::vector<RecordRange> ranges_of(const BlockRecord& record);
 
+// Makes the block take one of `word`, before it touches another rank's tensor or, if it touches none, at any time: with
+// words that it awaits before that anyway, or by a record of its own.
+void await_before_peers(BlockRecords& records, const DeviceOperand& word);
+
 // Says where lanes join: DeviceOp::joins of all. A record joins if it touches what others have touched since the last
 // join.
 void decide_joins(BlockRecords& records);

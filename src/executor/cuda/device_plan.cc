@@ -188,6 +188,10 @@ void DevicePlan::note_uses(const Program& program) {
       }
     }
   }
+  if (maps_input() || maps_output()) {
+    add_word(Use::kAgree, 0, 0);
+    for (std::uint32_t b = 0; b < blocks_; ++b) add_slot({b, Use::kAgree, 0, 0});
+  }
   std::vector<std::uint32_t>& all = meets_.emplace_back(blocks_);
   std::iota(all.begin(), all.end(), 0);
   for (std::uint32_t id = 0; id < meets_.size(); ++id) {

@@ -9,8 +9,9 @@
 // plan's own thread blocks, before the plan's first operation and after its last, with a barrier of all blocks between.
 // An average is divided there, too.
 //
-// A tensor that peers reach into is touched only by ranks that make the same call: the first block waits for the
-// headers of all ranks before it begins, and a barrier of all blocks is the first thing in a call with mapped tensors.
+// A tensor that peers reach into is touched only by ranks that make the same call: a word is raised once the headers of
+// all ranks have come, and every block awaits it before it touches a peer's tensor. It does so once in each call with
+// mapped tensors, also if it touches none: so its count keeps up with the word.
 //
 // A plan that is in place has one buffer, the larger one, and the other is a block of it (or it).
 //
@@ -96,6 +97,8 @@ class DevicePlan {
   // The rank's own memory: invocations by block (first), slots (at slots_offset()), words.
   std::vector<std::byte> state() const;
   std::size_t slots_offset() const noexcept;
+  // Of PeerBuffers::agreed; only of a plan that maps_input() or maps_output().
+  std::size_t agreed_offset() const { return words_offset() + kLine * words_.at({Use::kAgree, 0, 0}); }
 
   // Throws what Program throws.
   DeviceRecords records(const DeviceVariant& variant, const DeviceMemory& memory) const;
@@ -106,7 +109,7 @@ class DevicePlan {
   static constexpr std::size_t kLine = 64;  // of a word or an invocation count: blocks poll them apart
 
   // Who counts what: (thread block, use, channel or semaphore or barrier, other thread block).
-  enum class Use : std::uint8_t { kSignal, kPostSignal, kWait, kRelease, kAcquire, kArrive, kMeet };
+  enum class Use : std::uint8_t { kSignal, kPostSignal, kWait, kRelease, kAcquire, kArrive, kMeet, kAgree };
   using SlotKey = std::tuple<std::uint32_t, Use, std::uint32_t, std::uint32_t>;
 
   bool reached(int side) const noexcept {

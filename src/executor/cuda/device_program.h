@@ -75,11 +75,12 @@ static_assert(sizeof(DeviceBlock) == 16);
 struct PeerBuffers {
   std::byte* at[2 * device::kMaxRanks] = {};  // by rank, inputs, then outputs: the first rank block, in this segment
   std::uint64_t stride = 0;                   // from there to the next rank block; 0: there are none
+  std::uint64_t* agreed = nullptr;            // the rank's own word, raised once all ranks are known to make this call
 
   TUTTI_DEVICE std::byte* block(int index, int rank_block) const {
     return at[index] + static_cast<std::uint64_t>(rank_block) * stride;
   }
-  // No block begins before all ranks are known to make this call.
+  // No block touches them before all ranks are known to make this call.
   TUTTI_DEVICE bool any() const { return stride != 0; }
 };
 

@@ -41,7 +41,7 @@ class Lowering {
     for (block_ = 0; block_ < device_.blocks_; ++block_) {
       begin_block();
       emit_copies(loads, DeviceCode::kCopy);
-      if (!loads.empty() || (variant_.mapped() && device_.blocks_ > 1)) meet(device_.around());
+      if (!loads.empty()) meet(device_.around());
       if (block_ < program_.blocks().size()) {
         for (const Instruction& one : program_.blocks()[block_]) {
           at_ = program_.positions()[one.position];
@@ -52,6 +52,7 @@ class Lowering {
       if (!stores.empty()) meet(device_.around());
       emit_copies(stores, variant_.averages ? DeviceCode::kAverage : DeviceCode::kCopy);
       simplify(records_, around);
+      if (variant_.mapped()) await_before_peers(records_, agreed());
       decide_joins(records_);
       end_block();
     }
@@ -251,6 +252,13 @@ class Lowering {
     operand.extra = slot;
     operand.peer = static_cast<std::uint16_t>(peer);
     records_.back().sources.push_back(operand);
+  }
+
+  DeviceOperand agreed() const {
+    DeviceOperand operand = fixed(word(DevicePlan::Use::kAgree, 0, 0));
+    operand.extra = slot(DevicePlan::Use::kAgree, 0);
+    operand.peer = static_cast<std::uint16_t>(rank_);
+    return operand;
   }
 
   void meet(std::uint32_t id) {

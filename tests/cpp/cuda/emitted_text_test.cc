@@ -313,8 +313,8 @@ TEST(EmittedText, ManyBlocksShareAFunction) {
   plan.ranks[0].blocks.assign(100, block);
   const executor::DevicePlan device(std::make_shared<const plan::Plan>(std::move(plan)), 0, {128, 1UL << 20});
   executor::EmitRequest request;
-  request.variant.bytes = 256;
-  request.variant.mapped_input = request.variant.mapped_output = true;
+  request.variant.bytes = 16 * 100;  // as much for each block to divide
+  request.variant.averages = true;   // behind a barrier of all of them
   const std::string text = executor::emit(device, request).block;
   std::size_t functions = 0;
   for (std::size_t at = text.find("bool block_"); at != std::string::npos; at = text.find("bool block_", at + 1)) {

@@ -32,11 +32,12 @@ struct PlanHow {
   int workers = 0;  // 0: a block is one thread
   int silent = -1;  // a rank that does not come
   std::uint32_t fingerprint = 77;
-  std::uint32_t ticket = 0;  // of an eager call
-  bool mapped = false;       // all ranks' tensors are
-  int other = -1;            // a rank that makes another call
-  int idle = -1;             // a rank that comes, and runs nothing of the plan
-  int rounds = 1;            // so often; a rank begins the next one as soon as its own blocks have ended
+  std::uint32_t ticket = 0;      // of an eager call
+  bool mapped = false;           // all ranks' tensors are
+  int other = -1;                // a rank that makes another call
+  int idle = -1;                 // a rank that comes, and runs nothing of the plan
+  int rounds = 1;                // so often; a rank begins the next one as soon as its own blocks have ended
+  std::byte* instead = nullptr;  // of all tensors of other ranks, as a rank has mapped them
 };
 
 // What the records of rank `r` of a call depend on.
@@ -77,6 +78,12 @@ class HostPlan {
   }
 
   int ranks() const { return ranks_; }
+  executor::DeviceMemory placement(int r) const {
+    executor::DeviceMemory placed;
+    for (const Bytes& memory : memory_) placed.ranks.push_back(memory.get());
+    placed.state = states_[static_cast<std::size_t>(r)].get();
+    return placed;
+  }
   // Of all ranks' next invocations, as if so many had been.
   void set_invocation(std::uint64_t number) {
     for (int r = 0; r < ranks_; ++r) {
@@ -87,7 +94,7 @@ class HostPlan {
   // One call, with segments as a communicator cuts it.
   void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op,
            const PlanHow& how = {}, const Compiled& compiled = {}) {
-    const auto [workers, silent, fingerprint, ticket, wanted, other, idle, rounds] = how;
+    const auto [workers, silent, fingerprint, ticket, wanted, other, idle, rounds, instead] = how;
     const bool mapped = wanted && can_be_mapped(calls, block_bytes);
     const auto variant = [&](int r, std::size_t bytes) {
       executor::DeviceVariant made =
@@ -106,7 +113,7 @@ class HostPlan {
         records.push_back(plan(r).records(made, placement(r)));
         args.push_back(args_of(r, calls[static_cast<std::size_t>(r)], begin, block_bytes, dtype, op,
                                fingerprint + (r == other ? 1 : 0)));
-        if (made.mapped()) args.back().peers = peers_of(calls, begin, block_bytes);
+        if (made.mapped()) args.back().peers = peers_of(r, calls, begin, block_bytes, instead);
         args.back().ticket = ticket;
         chosen.push_back(compiled ? compiled(r, made, dtype, op) : nullptr);
       }
@@ -194,13 +201,17 @@ class HostPlan {
     return true;
   }
 
-  executor::PeerBuffers peers_of(const std::vector<PlanCall>& calls, std::size_t begin, std::size_t whole) {
+  executor::PeerBuffers peers_of(int own, const std::vector<PlanCall>& calls, std::size_t begin, std::size_t whole,
+                                 std::byte* instead) {
     executor::PeerBuffers peers;
     peers.stride = whole;
+    peers.agreed =
+        reinterpret_cast<std::uint64_t*>(states_[static_cast<std::size_t>(own)].get() + plan(own).agreed_offset());
     for (int r = 0; r < ranks_; ++r) {
       const PlanCall& call = calls[static_cast<std::size_t>(r)];
-      if (plan(r).maps_input()) peers.at[r] = call.input + begin;
-      if (plan(r).maps_output()) peers.at[device::kMaxRanks + r] = call.output + begin;
+      const bool others = instead != nullptr && r != own;
+      if (plan(r).maps_input()) peers.at[r] = (others ? instead : call.input) + begin;
+      if (plan(r).maps_output()) peers.at[device::kMaxRanks + r] = (others ? instead : call.output) + begin;
     }
     return peers;
   }
@@ -208,12 +219,6 @@ class HostPlan {
   executor::DevicePlan& plan(int r) { return *plans[static_cast<std::size_t>(r)]; }
   std::uint64_t* invocations(int r) {
     return reinterpret_cast<std::uint64_t*>(states_[static_cast<std::size_t>(r)].get());
-  }
-  executor::DeviceMemory placement(int r) const {
-    executor::DeviceMemory placed;
-    for (const Bytes& memory : memory_) placed.ranks.push_back(memory.get());
-    placed.state = states_[static_cast<std::size_t>(r)].get();
-    return placed;
   }
 
   executor::CompiledArgs compiled_args(int r, const executor::PlanArgs& interpreted) const {

@@ -242,7 +242,7 @@ TEST(SimplifiedPlans, AnInputThatIsWrittenIsPackedFirst) {
     add_others(unpack_first(pack_own(block, r)).nop());
     if (r == 0) block.nop().put(1, local(plan::kO, 0), plan::kI, 0);
   });
-  ASSERT_EQ(said(silent, 1, {.bytes = 960, .mapped_input = true}), "pack pack-own | fold");
+  ASSERT_EQ(said(silent, 1, {.bytes = 960, .mapped_input = true}), "pack pack-own | fold wait");
 }
 
 // In place, where the plan has two buffers: the input's copy is read in its stead.
@@ -259,7 +259,7 @@ TEST(SimplifiedPlans, AnInputThatLiesInTheOutputIsNotReadWhileItIsWritten) {
     block.nop().move_memory(OpKind::kGet, {block.remote(plan::kMemory, 1 - r, plan::kI, 0)}, {local(plan::kS, 4)});
   });
   executor::DeviceVariant mapped{.bytes = 960, .mapped_input = true};
-  ASSERT_EQ(said(read, 0, mapped), "pack fold1 | copy");
+  ASSERT_EQ(said(read, 0, mapped), "pack fold1 wait | copy");
   mapped.overlaps = true;
   ASSERT_EQ(said(read, 0, mapped).substr(0, 20), "pack pack-own | fold");
 }

@@ -59,6 +59,7 @@ struct ThreadTeam {
   }
   static void step(std::uint64_t number) { device::protocol_step(number); }
   bool is_first_control() const { return thread == worker_count; }
+  static bool all_of_warp(bool mine) { return mine; }
 };
 
 // Runs body(team) on every thread of a block.
