@@ -207,7 +207,7 @@ group lowering "-O0 $work/plans_test.o $work/mapped_plans_test.o $work/simplifie
 mapped='*Mapped*' joins='*Join*:*ANop*:*GiveTheBits*' fits='*Refused*' simpler='Simplified*'
 mutant unchanged $lowering '' "$mapped:$joins:$fits:$simpler"
 mutant "mapped tensors touched before all have come" $lowering 's/if (variant_.mapped()) await_before_peers.*/;/' "$mapped"
-mutant "the call awaited behind the first touch" $records 's/records.insert(first, /records.insert(first == records.end() ? first : first + 1, /' "$mapped:*AwaitsTheCall*"
+mutant "the call awaited behind the first touch" $records 's/records.insert(first, /records.insert(first == records.end() ? first : first + 1, /' "*AwaitsTheCall*"
 mutant "a block that reaches nowhere does not count" $records 's/  BlockRecord record;/  if (first == records.end()) return;\n&/' "*AwaitsTheCall*"
 mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (side * device::kMaxRanks + 0 * rank)/' "$mapped"
 mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"

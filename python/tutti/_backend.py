@@ -269,14 +269,25 @@ def abort(group: ProcessGroup | None = None, reason: str = "tutti.abort()") -> N
     get_communicator(group).abort_because(reason)
 
 
-def _wrap(backend: Any, store: dist.Store, name: Any) -> ProcessGroup:
-    """A process group over a backend that torch.distributed did not make itself."""
-    import torch
+def _devices_of(group: ProcessGroup) -> list[torch.device]:
+    """Whose tensors the group gives to the backend that it has for CPU tensors."""
+    backend = get_communicator(group)
+    found = []
+    for device in group._device_types:
+        other = group._get_backend(device)
+        if getattr(other, "wrapped_pg", other) is backend:
+            found.append(device)
+    return found
+
+
+def _wrap(backend: Any, parent: ProcessGroup, store: dist.Store, name: Any) -> ProcessGroup:
+    """A process group over a backend that torch.distributed did not make itself, for the devices of its parent's."""
     from torch.distributed import ProcessGroup
 
     group = ProcessGroup(store, backend.rank(), backend.size())
     group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
-    group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, backend)
+    for device in _devices_of(parent):
+        group._register_backend(device, ProcessGroup.BackendType.CUSTOM, backend)
     group._set_group_name(name)
     group._set_group_desc("undefined")
     return group
@@ -293,7 +304,7 @@ def _adopt(group: ProcessGroup, parent: ProcessGroup, store: dist.Store, global_
     world.pg_map[group] = (backend, store)
     world.pg_names[group] = name
     world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(global_ranks)}
-    world.pg_backend_config[group] = f"cpu:{backend}"
+    world.pg_backend_config[group] = ",".join(f"{device.type}:{backend}" for device in group._device_types)
     c10d._register_process_group(name, group)
     tag = f"ptd:{name}"
     world.tags_to_pg.setdefault("", []).append(group)
@@ -334,7 +345,7 @@ def split_group(
     options.group_name = dist.distributed_c10d.GroupName(name)
     options.global_ranks_in_group = [dist.get_global_rank(parent, rank) for rank in own]
     store = dist.PrefixStore(f"{name}/", parent_store)
-    child = _wrap(backend.split_ranks(store, own, options), store, name)
+    child = _wrap(backend.split_ranks(store, own, options), parent, store, name)
     return _adopt(child, parent, store, options.global_ranks_in_group)
 
 
@@ -355,4 +366,4 @@ def shrink(
     name += f":{_generation(old_store, name, smaller.rank())}"
     store = dist.PrefixStore(f"{name}/", old_store)
     global_ranks = [dist.get_global_rank(old, rank) for rank in members]
-    return _adopt(_wrap(smaller, store, name), old, store, global_ranks), members
+    return _adopt(_wrap(smaller, old, store, name), old, store, global_ranks), members

@@ -259,6 +259,25 @@ def test_both_devices_of_one_group(fresh_world: World) -> None:
     fresh_world(2, env=DEVICE).call(mixed, timeout_s=120)
 
 
+def of_parts(ctx: Context) -> None:
+    pairs = [[rank, rank + 1] for rank in range(0, ctx.size - 1, 2)]
+    part = tutti.split_group(pairs)
+    whole, members = tutti.shrink()
+    assert members == list(range(ctx.size))
+    for group in (part, whole):
+        if group is None:
+            continue
+        ranks = dist.get_process_group_ranks(group)
+        for device in ("cuda", "cpu"):
+            tensor = torch.full((1000,), ctx.rank + 1.0, device=device)
+            dist.all_reduce(tensor, group=group)
+            assert torch.equal(tensor.cpu(), torch.full((1000,), sum(rank + 1.0 for rank in ranks)))
+
+
+def test_parts_of_a_group_take_its_devices(fresh_world: World) -> None:
+    fresh_world(SIZES[-1], env=DEVICE).call(of_parts, timeout_s=120)
+
+
 def refused(ctx: Context) -> None:
     with pytest.raises(ValueError, match="one device"):
         dist.all_gather([torch.zeros(3) for _ in range(ctx.size)], torch.zeros(3, device="cuda"))

@@ -17,7 +17,7 @@ inline constexpr int kMostThreads = 512 + kControlThreads;
 struct KernelSet {
   const void* reduce[3];  // by Protocol
   const void* two_shot[3];
-  const void* ll_uniform;
+  const void* ll_uniform[device::kMaxRanks + 1];  // by size of the group, from 2
   const void* direct_all_reduce;
   const void* direct_reduce_scatter;
   const void* plan;
@@ -27,11 +27,13 @@ struct KernelSet {
 template <class R>
 __global__ void __launch_bounds__(kMostThreads)
     ll_reduce_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  await_preceding();
   ll_reduce<R>(GridTeam{}, world, args);
 }
 template <class R>
 __global__ void __launch_bounds__(kMostThreads)
     ll128_reduce_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  await_preceding();
   ll128_reduce<R>(GridTeam{}, world, args);
 }
 template <class R>
@@ -42,11 +44,13 @@ __global__ void __launch_bounds__(kMostThreads)
 template <class R>
 __global__ void __launch_bounds__(kMostThreads)
     ll_two_shot_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ TwoShotArgs args) {
+  await_preceding();
   ll_two_shot<R>(GridTeam{}, world, args);
 }
 template <class R>
 __global__ void __launch_bounds__(kMostThreads)
     ll128_two_shot_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ TwoShotArgs args) {
+  await_preceding();
   ll128_two_shot<R>(GridTeam{}, world, args);
 }
 template <class R>
@@ -55,10 +59,11 @@ __global__ void __launch_bounds__(kMostThreads)
   bulk_two_shot<R>(GridTeam{}, world, args);
 }
 
-template <class R>
+template <class R, int N>
 __global__ void __launch_bounds__(kMostThreads)
     ll_uniform_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ UniformArgs args) {
-  ll_uniform_reduce<R>(GridTeam{}, world, args);
+  await_preceding();
+  ll_uniform_reduce<R, N>(GridTeam{}, world, args);
 }
 
 template <class R>
@@ -84,13 +89,18 @@ template <class Kernel>
 const void* address_of(Kernel* kernel) {
   return reinterpret_cast<const void*>(kernel);
 }
+template <class R, int N = 2>
+void add_uniform_kernels(KernelSet& set) {
+  set.ll_uniform[N] = address_of(&ll_uniform_kernel<R, N>);
+  if constexpr (N < device::kMaxRanks) add_uniform_kernels<R, N + 1>(set);
+}
 template <class R>
 void add_packet_kernels(KernelSet& set) {
   set.reduce[static_cast<int>(Protocol::kLL)] = address_of(&ll_reduce_kernel<R>);
   set.reduce[static_cast<int>(Protocol::kLL128)] = address_of(&ll128_reduce_kernel<R>);
   set.two_shot[static_cast<int>(Protocol::kLL)] = address_of(&ll_two_shot_kernel<R>);
   set.two_shot[static_cast<int>(Protocol::kLL128)] = address_of(&ll128_two_shot_kernel<R>);
-  set.ll_uniform = address_of(&ll_uniform_kernel<R>);
+  add_uniform_kernels<R>(set);
 }
 template <class R>
 void add_bulk_kernels(KernelSet& set) {

@@ -14,10 +14,12 @@ namespace tutti::cuda {
 enum class Reducer { kSumF32, kSumBf16, kSumF16, kAny };
 Reducer reducer_of(DataType dtype, ReduceOp op) noexcept;
 
-// For cudaLaunchKernel. `reducer` counts unless the pattern is kCopy.
+// Those over packets and plans, compiled ones too, begin with await_preceding(); no other does.
+
+// `reducer` counts unless the pattern is kCopy.
 const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexcept;
-// LL over UniformArgs; `reduce` tells whether the collective reduces.
-const void* uniform_kernel(bool reduce, Reducer reducer) noexcept;
+// LL over UniformArgs, for groups of `size`, 2 or more; `reduce` tells whether the collective reduces.
+const void* uniform_kernel(bool reduce, Reducer reducer, int size) noexcept;
 // Over DirectArgs; null for a collective that has none.
 const void* direct_kernel(Collective collective, Reducer reducer) noexcept;
 // Over executor::PlanArgs.

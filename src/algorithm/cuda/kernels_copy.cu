@@ -11,19 +11,23 @@ namespace {
 
 __global__ void __launch_bounds__(kMostThreads)
     ll_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  await_preceding();
   ll_copy(GridTeam{}, world, args);
 }
 __global__ void __launch_bounds__(kMostThreads)
     ll128_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
+  await_preceding();
   ll128_copy(GridTeam{}, world, args);
 }
 __global__ void __launch_bounds__(kMostThreads)
     bulk_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ ExchangeArgs args) {
   bulk_copy(GridTeam{}, world, args);
 }
+template <int N>
 __global__ void __launch_bounds__(kMostThreads)
     ll_uniform_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ UniformArgs args) {
-  ll_uniform_copy(GridTeam{}, world, args);
+  await_preceding();
+  ll_uniform_copy<N>(GridTeam{}, world, args);
 }
 __global__ void __launch_bounds__(kMostThreads)
     direct_all_gather_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ DirectArgs args) {
@@ -91,8 +95,13 @@ const void* kernel_of(Protocol protocol, Pattern pattern, Reducer reducer) noexc
   return copies[index];
 }
 
-const void* uniform_kernel(bool reduce, Reducer reducer) noexcept {
-  return reduce ? set_of(reducer).ll_uniform : address(&ll_uniform_copy_kernel);
+const void* uniform_kernel(bool reduce, Reducer reducer, int size) noexcept {
+  static_assert(device::kMaxRanks == 8);
+  const void* const copies[] = {address(&ll_uniform_copy_kernel<2>), address(&ll_uniform_copy_kernel<3>),
+                                address(&ll_uniform_copy_kernel<4>), address(&ll_uniform_copy_kernel<5>),
+                                address(&ll_uniform_copy_kernel<6>), address(&ll_uniform_copy_kernel<7>),
+                                address(&ll_uniform_copy_kernel<8>)};
+  return reduce ? set_of(reducer).ll_uniform[size] : copies[size - 2];
 }
 const void* direct_kernel(Collective collective, Reducer reducer) noexcept {
   switch (collective) {
@@ -121,18 +130,17 @@ const void* probe_kernel() noexcept { return address(&probe_pairs_kernel); }
 const void* twin_kernel() noexcept { return address(&twin_meeting_kernel); }
 
 std::vector<const void*> all_kernels() {
-  std::vector<const void*> kernels{message_kernel(false),
-                                   message_kernel(true),
-                                   probe_kernel(),
-                                   twin_kernel(),
-                                   meet_kernel(),
-                                   uniform_kernel(false, Reducer::kAny),
-                                   direct_kernel(Collective::kAllGather, Reducer::kAny)};
+  std::vector<const void*> kernels{message_kernel(false), message_kernel(true),
+                                   probe_kernel(),        twin_kernel(),
+                                   meet_kernel(),         direct_kernel(Collective::kAllGather, Reducer::kAny)};
   for (const Reducer reducer : {Reducer::kSumF32, Reducer::kSumBf16, Reducer::kSumF16, Reducer::kAny}) {
-    kernels.push_back(uniform_kernel(true, reducer));
+    for (int size = 2; size <= device::kMaxRanks; ++size) kernels.push_back(uniform_kernel(true, reducer, size));
     kernels.push_back(plan_kernel_of(reducer));
     kernels.push_back(direct_kernel(Collective::kAllReduce, reducer));
     kernels.push_back(direct_kernel(Collective::kReduceScatter, reducer));
+  }
+  for (int size = 2; size <= device::kMaxRanks; ++size) {
+    kernels.push_back(uniform_kernel(false, Reducer::kAny, size));
   }
   for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kBulk}) {
     kernels.push_back(kernel_of(protocol, Pattern::kCopy, Reducer::kAny));

@@ -59,70 +59,25 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
   call.leave();
 }
 
-// f.operator()<N>() for the size of the group.
-template <class F>
-TUTTI_DEVICE void with_size(int size, F f) {
-  switch (size) {
-    case 2:
-      return f.template operator()<2>();
-    case 3:
-      return f.template operator()<3>();
-    case 4:
-      return f.template operator()<4>();
-    case 5:
-      return f.template operator()<5>();
-    case 6:
-      return f.template operator()<6>();
-    case 7:
-      return f.template operator()<7>();
-    default:
-      return f.template operator()<8>();
-  }
+// N is the group's size, 2 or more.
+template <class R, int N, class Team>
+TUTTI_DEVICE void ll_uniform_reduce(const Team& team, const DeviceWorld& world, const UniformArgs& a) {
+  ll_uniform<N>(
+      team, world, a, [&](const Vec16& v) { return R::own(v, a.spec); },
+      [&](std::size_t at, const Vec16* v) {
+        device::store_user(a.output + at, R::reduce(v, N, a.spec), a.bytes - at);
+      });
 }
-
-template <class R, class Team>
-struct UniformReduce {
-  const Team& team;
-  const DeviceWorld& world;
-  const UniformArgs& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    const UniformArgs& a = args;
-    ll_uniform<N>(
-        team, world, a, [&](const Vec16& v) { return R::own(v, a.spec); },
-        [&](std::size_t at, const Vec16* v) {
-          device::store_user(a.output + at, R::reduce(v, N, a.spec), a.bytes - at);
-        });
-  }
-};
-
-template <class Team>
-struct UniformCopy {
-  const Team& team;
-  const DeviceWorld& world;
-  const UniformArgs& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    const UniformArgs& a = args;
-    ll_uniform<N>(
-        team, world, a, [](const Vec16& v) { return v; },
-        [&](std::size_t at, const Vec16* v) {
-          TUTTI_UNROLL
-          for (int p = 0; p < N; ++p) {
-            device::store_user(a.output + a.out_stride * static_cast<std::size_t>(p) + at, v[p], a.bytes - at);
-          }
-        });
-  }
-};
-
-// The group has 2 ranks or more.
-template <class R, class Team>
-TUTTI_DEVICE void ll_uniform_reduce(const Team& team, const DeviceWorld& world, const UniformArgs& args) {
-  with_size(world.size, UniformReduce<R, Team>{team, world, args});
-}
-template <class Team>
-TUTTI_DEVICE void ll_uniform_copy(const Team& team, const DeviceWorld& world, const UniformArgs& args) {
-  with_size(world.size, UniformCopy<Team>{team, world, args});
+template <int N, class Team>
+TUTTI_DEVICE void ll_uniform_copy(const Team& team, const DeviceWorld& world, const UniformArgs& a) {
+  ll_uniform<N>(
+      team, world, a, [](const Vec16& v) { return v; },
+      [&](std::size_t at, const Vec16* v) {
+        TUTTI_UNROLL
+        for (int p = 0; p < N; ++p) {
+          device::store_user(a.output + a.out_stride * static_cast<std::size_t>(p) + at, v[p], a.bytes - at);
+        }
+      });
 }
 
 }  // namespace tutti::cuda

@@ -44,9 +44,8 @@ TUTTI_DEVICE void agree(const Own& own, const Call& call, const Peers& peers) {
 // Block: what runs one thread block of a plan, by records (executor::PlanBlock) or as it was compiled
 // (executor::CompiledBlock).
 template <class Block, class Team, class Args>
-TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& world, const Args& args) {
+TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& world, const Args& args, Block& block) {
   const auto& own = own_block(team);
-  Block block(team, world.control, args);
   block.prepare();
   BlockCall call(own, world, args.fingerprint, args.ticket);
   const bool entered = call.enter();
@@ -61,9 +60,8 @@ TUTTI_DEVICE void run_first_plan_block(const Team& team, const DeviceWorld& worl
 }
 
 template <class Block, class Team, class Args>
-TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, const Args& args) {
+TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, const Args& args, Block& block) {
   const auto& own = own_block(team);
-  Block block(team, world.control, args);
   block.prepare();
   const bool failed = own.any(device::load_relaxed(world.control.poison) != 0);
   await_members(team);
@@ -82,10 +80,13 @@ TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, con
 template <class Block, class Team, class Args>
 TUTTI_DEVICE void run_plan_blocks(const Team& team, const DeviceWorld& world, const Args& args) {
   open(team);
+  Block block(team, world.control, args);
+  block.fetch();
+  await_preceding();
   if (team.block() == 0 && leads(team)) {
-    run_first_plan_block<Block>(team, world, args);
+    run_first_plan_block(team, world, args, block);
   } else {
-    run_plan_block<Block>(team, world, args);
+    run_plan_block(team, world, args, block);
   }
 }
 

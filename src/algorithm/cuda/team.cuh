@@ -10,6 +10,17 @@ namespace tutti::cuda {
 
 inline constexpr int kControlThreads = 32;
 
+// First in kernels that may be launched while what precedes them on their stream still ends (programmatic dependent
+// launch, sm_90 and later): all that has ended behind it, and what it wrote is there. Before it nothing may be touched
+// but parameters and what never changes. Then the next such kernel may be launched, so no more than one waits here. In
+// any other launch it does nothing.
+TUTTI_DEVICE void await_preceding() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 #if defined(__CUDACC__)
 struct GridTeam {
   static constexpr bool kOnDevice = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "algorithm/cuda/kernels.h"
 #include "algorithm/plan/verdict_store.h"
@@ -232,12 +233,23 @@ void CudaCommunicatorImpl::log(const Call& call, const CallRecord& record, std::
   log_.issued({record, -1, block_bytes(call, rank_), algorithm, call_timeout_}, how);
 }
 
-void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream) {
+// Whether a kernel may be launched while what precedes it ends. Then two kernels of this communicator hold room on the
+// GPU at a time. Where both are small they take no more than a large one does alone, so as many communicators as before
+// find room beside each other.
+bool CudaCommunicatorImpl::comes_early(const Kernel& kernel, unsigned grid, bool captured) {
+  constexpr unsigned kMostBlocks = 8;
+  const unsigned before = std::exchange(last_grid_[captured ? 1 : 0], grid);
+  return kernel.early && group_->launches_early() && grid <= kMostBlocks && before <= kMostBlocks;
+}
+
+void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream,
+                                         bool captured) {
   void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
   const auto cluster = static_cast<unsigned>(kernel.cluster);
   const auto grid = static_cast<unsigned>(blocks) * cluster, threads = static_cast<unsigned>(workers + kControlThreads);
+  const bool early = comes_early(kernel, grid, captured);
   if (kernel.function != nullptr) {
-    CUlaunchAttribute how[2] = {};
+    CUlaunchAttribute how[3] = {};
     CUlaunchConfig config{grid, 1, 1, threads, 1, 1, 0, stream, how, 0};
     if (kernel.together) {
       how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
@@ -247,10 +259,14 @@ void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers,
       how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
       how[config.numAttrs++].value.clusterDim = {cluster, 1, 1};
     }
+    if (early) {
+      how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+      how[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
+    }
     check_driver(driver().launch_kernel(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
     return;
   }
-  cudaLaunchAttribute how[2] = {};
+  cudaLaunchAttribute how[3] = {};
   cudaLaunchConfig_t config{dim3(grid), dim3(threads), 0, stream, how, 0};
   if (kernel.together) {
     how[config.numAttrs].id = cudaLaunchAttributeCooperative;
@@ -259,6 +275,10 @@ void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers,
   if (cluster > 1) {
     how[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
     how[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+  }
+  if (early) {
+    how[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    how[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
   check_cuda(cudaLaunchKernelExC(&config, kernel.symbol, parameters), "cudaLaunchKernelExC");
 }
@@ -296,7 +316,8 @@ void CudaCommunicatorImpl::run_collective(const Call& call, cudaStream_t stream)
 Launched CudaCommunicatorImpl::launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint,
                                                  cudaStream_t stream) {
   const Reducer reducer = reducer_of(call.dtype, call.op);
-  const auto enqueue = [&](const void* kernel, auto&& args) {
+  const auto enqueue = [&](Kernel kernel, auto&& args) {
+    kernel.early = choice.protocol != Protocol::kBulk;
     return launch(kernel, choice.blocks, choice.threads, args, Lane::kCollectives, stream);
   };
   if (choice.two_shot) {
@@ -305,7 +326,7 @@ Launched CudaCommunicatorImpl::launch_collective(const Call& call, const Choice&
   }
   if (choice.protocol == Protocol::kLL && size_ > 1) {
     if (std::optional<UniformArgs> args = make_uniform(call, size_, choice, fingerprint)) {
-      return enqueue(uniform_kernel(reduces(call.collective), reducer), *args);
+      return enqueue(uniform_kernel(reduces(call.collective), reducer, size_), *args);
     }
   }
   const Pattern pattern = reduces(call.collective) ? Pattern::kReduce : Pattern::kCopy;

@@ -42,6 +42,7 @@ struct Kernel {
   CUfunction function = nullptr;
   bool together = false;  // its blocks wait for each other: DevicePlans::together()
   int cluster = 1;        // blocks of a cluster; the grid has so many times as many blocks as the call
+  bool early = false;     // it begins with await_preceding()
 };
 
 // A number for a choice: part of what ranks compare.
@@ -157,11 +158,12 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
     StreamOrder& order = lane == Lane::kCollectives ? collectives_ : messages_;
     const bool captured = order.before(stream, group_);
     if (!captured) args.ticket = log_.open(call_timeout_);
-    launch_kernel(kernel, blocks, workers, &args, stream);
+    launch_kernel(kernel, blocks, workers, &args, stream, captured);
     if (!captured) order.after(stream);
     return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
   }
-  void launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream);
+  void launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream, bool captured);
+  bool comes_early(const Kernel& kernel, unsigned grid, bool captured);
 
   const int rank_;
   const int size_;
@@ -196,6 +198,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   QuietDevice::Member quiet_;           // what loads compiled plans; const once it is added
   std::shared_ptr<DevicePlans> plans_;  // null without any; shared with the graphs that hold its kernels
   StreamOrder collectives_, messages_;
+  unsigned last_grid_[2] = {};  // of the last launch, eager and captured
   CopyStreams copy_streams_;
   cudaStream_t own_stream_ = nullptr;
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's

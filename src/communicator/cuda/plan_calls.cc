@@ -270,6 +270,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
       args.fingerprint = record.hash;
       kernel.together = plans_->together() && plan.device->blocks() > 1;  // a cluster comes whole as it is
       kernel.cluster = cluster;
+      kernel.early = true;
       last = launch(kernel, plan.device->blocks(), workers, args, Lane::kCollectives, stream);
     };
     if (const CompiledPlans::Kernel* compiled = plans_->compiled(planned, begin)) {

@@ -27,6 +27,8 @@ class CompiledBlock {
   TUTTI_DEVICE CompiledBlock(const Team& team, const device::Control& control, const CompiledArgs& args)
       : team_(team), control_(control), args_(args) {}
 
+  TUTTI_DEVICE static void fetch() {}  // nothing: all that never changes is code
+
  protected:
   // Before the call: all threads, before a barrier of the block that the rest comes after.
 

@@ -31,17 +31,20 @@ class PlanBlock {
   TUTTI_DEVICE PlanBlock(const Team& team, const device::Control& control, const PlanArgs& args)
       : team_(team), control_(control), args_(args) {}
 
-  // Fetches what does not depend on other blocks. All threads, before a barrier of the block that run() comes after.
-  TUTTI_DEVICE void prepare() {
-    invocation_ = device::load_relaxed(args_.invocations + team_.block());
-    flag_ = static_cast<std::uint32_t>(invocation_ % 0xffffffffu) + 1;
-    half_ = invocation_ % args_.halves;
+  // Fetches what never changes. All threads, before prepare().
+  TUTTI_DEVICE void fetch() {
     block_ = args_.blocks[team_.block()];
     ops_ = args_.ops + block_.first;
     operands_ = args_.operands + block_.first_operand;
 #if defined(__CUDA_ARCH__)
     stage();
 #endif
+  }
+  // What does not depend on other blocks. All threads, before a barrier of the block that run() comes after.
+  TUTTI_DEVICE void prepare() {
+    invocation_ = device::load_relaxed(args_.invocations + team_.block());
+    flag_ = static_cast<std::uint32_t>(invocation_ % 0xffffffffu) + 1;
+    half_ = invocation_ % args_.halves;
   }
 
   // Workers only. False on all or none: something did not come. `awaited`: of this call.

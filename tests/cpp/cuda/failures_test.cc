@@ -155,7 +155,7 @@ TEST(Failures, ACallWithoutItsDataIsNotComplete) {
   two_shot.ticket = kTicket;
   MeetArgs meeting;
   meeting.ticket = kTicket;
-  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_uniform_copy(team, world, uniform); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_uniform_copy<2>(team, world, uniform); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_copy(team, world, exchange); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_reduce<SumF32>(team, world, exchange); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_two_shot<SumF32>(team, world, two_shot); }), kBegun);

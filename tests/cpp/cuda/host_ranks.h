@@ -84,8 +84,10 @@ class HostRanks {
     // Every other rank takes the kernel for equal parts: the wire is the same.
     const auto uniform = make_uniform(call, world.size, choice, fingerprint);
     if (choice.protocol == Protocol::kLL && uniform && world.size > 1 && world.rank % 2 == 0) {
-      if (!reduce) return ll_uniform_copy(team, world, *uniform);
-      return with_reducer(call, [&]<class R>() { ll_uniform_reduce<R>(team, world, *uniform); });
+      return with_size<2>(world.size, [&]<int N>() {
+        if (!reduce) return ll_uniform_copy<N>(team, world, *uniform);
+        with_reducer(call, [&]<class R>() { ll_uniform_reduce<R, N>(team, world, *uniform); });
+      });
     }
     const ExchangeArgs args = make_exchange(call, world.rank, world.size, choice, fingerprint);
     switch (choice.protocol) {
@@ -102,6 +104,14 @@ class HostRanks {
   }
 
  private:
+  // f.operator()<N>() for the size of the group.
+  template <int N, class F>
+  static void with_size(int size, F f) {
+    if constexpr (N < device::kMaxRanks) {
+      if (size != N) return with_size<N + 1>(size, f);
+    }
+    f.template operator()<N>();
+  }
   template <class F>
   static void with_reducer(const Call& call, F f) {
     const bool sum = call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg;

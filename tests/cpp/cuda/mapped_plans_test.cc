@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cuda/plan_cases.h"
 #include "cuda/plan_twin.h"
+#include "executor/cuda/block_records.h"
 #include "executor/program/serves.h"
 #include "plan/structure.h"
 
@@ -162,6 +164,42 @@ TEST(MappedPlans, EveryBlockAwaitsTheCallOnceBeforeItReachesOut) {
   EXPECT_GT(reaching, 0);
   EXPECT_GT(others, 0);
   EXPECT_LT(alone, reaching);  // with other words, where there are any
+}
+
+// With a wait that comes before, else by one of its own, right before the first touch, or at the end.
+TEST(MappedPlans, ABlockAwaitsTheCallNoLaterThanItReachesOut) {
+  using executor::BlockRecord;
+  using executor::DeviceCode;
+  const auto data = [](std::uint16_t from, std::uint16_t to) {
+    BlockRecord record;
+    record.op.code = DeviceCode::kCopy;
+    record.op.bytes = 16;
+    record.sources.emplace_back().place = from;
+    record.targets.emplace_back().place = to;
+    return record;
+  };
+  BlockRecord wait;
+  wait.op.code = DeviceCode::kWait;
+  wait.sources.emplace_back().value = 1;
+  executor::DeviceOperand word;
+  word.value = 2;
+  const std::uint16_t own = 1, peer = executor::kPeers;
+  const auto said = [&](executor::BlockRecords records) {
+    executor::await_before_peers(records, word);
+    std::string text;
+    for (const BlockRecord& record : records) {
+      if (record.op.code == DeviceCode::kCopy) text += 'c';
+      for (const auto& operand : record.sources) text += operand.value > 0 ? std::to_string(operand.value) : "";
+    }
+    return text;
+  };
+  EXPECT_EQ(said({data(own, own), data(peer, own)}), "c2c");
+  EXPECT_EQ(said({data(own, peer), wait, data(own, peer)}), "2c1c");
+  EXPECT_EQ(said({wait, data(own, own), data(own, peer)}), "12cc");
+  EXPECT_EQ(said({wait, wait, data(own, peer), wait}), "112c1");
+  EXPECT_EQ(said({data(own, own)}), "c2");
+  EXPECT_EQ(said({wait, data(own, own)}), "12c");
+  EXPECT_EQ(said({}), "2");
 }
 
 }  // namespace
