@@ -12,7 +12,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,12 @@ class StreamCommunicator : public Group {
   virtual bool is_registered(const void* data, std::size_t bytes) const;
   // Calls that have run without copies so far, captured ones included.
   virtual std::uint64_t direct_calls() const noexcept { return 0; }
+
+  // `lost` tells whether a rank of the group has died or given up, without waiting for anything. From then on look(),
+  // which the process's watch calls ten times a second, ends what waits for other ranks once it does: calls under way
+  // and later ones raise what it tells. What does not wait any more is left alone.
+  virtual void follow(std::function<std::optional<Error>()> /*lost*/) {}
+  virtual void look() noexcept {}
 
   // What inference engines need, if the device has it; else null.
   virtual Serving* serving() noexcept { return nullptr; }

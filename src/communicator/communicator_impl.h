@@ -95,6 +95,9 @@ class CommunicatorImpl final : public Communicator,
 
   // For what else goes between the ranks (group_bootstrap.h).
   MessagePort& port() const noexcept override { return *port_; }
+  // What has become of a rank of this host that has died or given up, whether or not a call has met it. Waits for
+  // nothing. None where the group has several hosts.
+  std::optional<Error> lost() const;
   std::weak_ptr<void> alive() noexcept override { return weak_from_this(); }
   void throw_if_unusable() const;
 

@@ -331,7 +331,9 @@ class DeviceGroup final : public DeviceCommunicator {
     ending_->throw_if_ended();
     const BootstrapPtr bootstrap =
         bootstraps_.among(std::move(members), id, [ending = ending_] { ending->throw_if_ended(); });
-    return make_communicator(kind_, bootstrap, options);
+    StreamCommunicatorPtr made = make_communicator(kind_, bootstrap, options);
+    made->follow([bootstraps = bootstraps_] { return bootstraps.lost(); });
+    return made;
   }
   // With what was set while it was made, and nobody found it. It can be found by now: see set_timeout().
   void catch_up(StreamCommunicator& made) const {

@@ -26,7 +26,10 @@ StreamCommunicatorPtr watched(StreamCommunicatorPtr communicator, const Config& 
   holder->communicator = std::move(communicator);
   // A failure's text names group and rank.
   holder->number = FailureWatch::of_process().add(Logger(parse_log_level(config.log_level), -1),
-                                                  config.cuda_watchdog == "end", [here] { return here->failure(); });
+                                                  config.cuda_watchdog == "end", [here] {
+                                                    here->look();
+                                                    return here->failure();
+                                                  });
   return {holder, here};
 }
 

@@ -59,37 +59,44 @@ std::string mismatch_text(int peer, const FailureContext& c) {
   return text + ". All ranks must make the same calls in the same order";
 }
 
+constexpr const char* kRestart = ". Start the job again, or go on without it by shrink()";
+
 }  // namespace
+
+std::string text_of_loss(Outcome outcome, const FailureContext& c) {
+  const std::string peer = outcome.peer >= 0 ? who(outcome.peer, c.peer_pid) : "a peer";
+  if (outcome.status == Status::kPeerLost) {
+    return peer + " " + (c.why_lost.empty() ? "died or cannot be reached any more" : c.why_lost) + kRestart;
+  }
+  if (outcome.status == Status::kPeerLeft) return peer + " has left the group (it exited or destroyed it)" + kRestart;
+  // What this rank itself was waiting for may be the cause of the peer's failure, too.
+  return peer + " gave up: " + reported_text(c.reported, c.reported_reason) +
+         (c.detail.empty() ? "" : " (" + c.detail + ")") + kRestart;
+}
 
 Error make_error(Outcome outcome, const FailureContext& c) {
   const std::string head = describe(c.mine) + " on rank " + std::to_string(c.rank) + " of group '" + c.group + "': ";
-  const std::string restart = ". Start the job again, or go on without it by shrink()";
   const std::string peer = outcome.peer >= 0 ? who(outcome.peer, c.peer_pid) : "a peer";
   switch (outcome.status) {
     case Status::kTimeout:
       return Error(ErrorKind::kTimeout, head + timeout_text(outcome.peer, c));
     case Status::kPeerLost:
-      return Error(
-          ErrorKind::kPeerLost,
-          head + peer + " " + (c.why_lost.empty() ? "died or cannot be reached any more" : c.why_lost) + restart);
     case Status::kPeerLeft:
-      return Error(ErrorKind::kPeerLost, head + peer + " has left the group (it exited or destroyed it)" + restart);
     case Status::kPeerFailed:
-      // What this rank itself was waiting for may be the cause of the peer's failure, too.
-      return Error(ErrorKind::kPeerLost, head + peer + " gave up: " + reported_text(c.reported, c.reported_reason) +
-                                             (c.detail.empty() ? "" : " (" + c.detail + ")") + restart);
+      return Error(ErrorKind::kPeerLost, head + text_of_loss(outcome, c));
     case Status::kMismatch:
       return Error(ErrorKind::kMismatch, head + mismatch_text(outcome.peer, c));
     case Status::kAborted:
       return Error(ErrorKind::kAborted, head + "aborted on this rank" + (c.reason.empty() ? "" : ": " + c.reason));
     case Status::kCorrupt:
-      return Error(ErrorKind::kInternal,
-                   head + peer + " says in shared memory that memory of this call lies outside of its arena" + restart);
+      return Error(
+          ErrorKind::kInternal,
+          head + peer + " says in shared memory that memory of this call lies outside of its arena" + kRestart);
     case Status::kExhausted: {
       const std::string what = outcome.peer >= 0 && outcome.peer != c.rank
                                    ? "messages with rank " + std::to_string(outcome.peer)
                                    : "this call";
-      return Error(ErrorKind::kExhausted, head + (c.detail.empty() ? "no memory for " + what : c.detail) + restart);
+      return Error(ErrorKind::kExhausted, head + (c.detail.empty() ? "no memory for " + what : c.detail) + kRestart);
     }
     default:
       if (!c.detail.empty()) return Error(ErrorKind::kInternal, head + c.detail);

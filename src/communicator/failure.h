@@ -32,5 +32,7 @@ struct FailureContext {
 };
 
 Error make_error(Outcome outcome, const FailureContext& context);
+// What has become of outcome.peer (kPeerLost, kPeerLeft, kPeerFailed): "rank 2 (pid 41) died ...", and what to do.
+std::string text_of_loss(Outcome outcome, const FailureContext& context);
 
 }  // namespace tutti

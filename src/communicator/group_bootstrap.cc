@@ -271,6 +271,11 @@ BootstrapPtr GroupBootstraps::among(std::vector<int> members, const std::string&
   return std::make_shared<GroupBootstrap>(group, std::move(members), id, std::move(look));
 }
 
+std::optional<Error> GroupBootstraps::lost() const {
+  const std::shared_ptr<CommunicatorImpl> group = group_.lock();
+  return group != nullptr ? group->lost() : std::nullopt;
+}
+
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);

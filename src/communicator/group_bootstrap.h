@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,8 @@ class GroupBootstraps {
   // of them, new each time, and said to people. `look`, if there is one, is called twice a second by whoever waits,
   // which ends by what it throws.
   BootstrapPtr among(std::vector<int> members, const std::string& id, std::function<void()> look = {}) const;
+  // What has become of a rank of the group that has died or given up, as far as that is known without waiting.
+  std::optional<Error> lost() const;
 
  private:
   std::weak_ptr<CommunicatorImpl> group_;

@@ -240,6 +240,16 @@ std::optional<Error> CommunicatorImpl::failure() const {
   return failure_;
 }
 
+std::optional<Error> CommunicatorImpl::lost() const {
+  if (forked_child() || topology_.host == nullptr || !topology_.ranks.one_host()) return std::nullopt;
+  Outcome outcome = topology_.host->check(-1);
+  if (outcome.status != Status::kPeerLost && outcome.status != Status::kPeerFailed) return std::nullopt;
+  FailureContext context;
+  trace_to_cause(outcome, context);
+  return Error(ErrorKind::kPeerLost, "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": " +
+                                         text_of_loss(outcome, context));
+}
+
 Metrics CommunicatorImpl::metrics() const {
   throw_if_forked();
   Metrics metrics = metrics_.snapshot();

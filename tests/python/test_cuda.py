@@ -364,12 +364,28 @@ def bereaved(ctx: Context) -> str:
 
 
 def test_a_dead_rank_is_named(fresh_world: World) -> None:
-    ranks = fresh_world(2, env=DEVICE, group_timeout_s=5)
+    ranks = fresh_world(2, env=DEVICE, group_timeout_s=600)
     ranks.call(warm_up, timeout_s=60)
     ranks.send_signal(1, 9)
     outcome = ranks.begin(bereaved, ranks=[0]).wait(60, [0])[0]
     assert outcome.kind == "ok", outcome
     assert "rank 1" in outcome.value
+    assert "died" in outcome.value
+
+
+def aborting(ctx: Context) -> None:
+    tutti.abort(reason="by a test")
+
+
+def test_an_abort_of_another_rank_is_told(fresh_world: World) -> None:
+    ranks = fresh_world(2, env=DEVICE, group_timeout_s=600)
+    ranks.call(warm_up, timeout_s=60)
+    waits = ranks.begin(bereaved, ranks=[0])
+    ranks.begin(aborting, ranks=[1]).results(60)
+    outcome = waits.wait(60, [0])[0]
+    assert outcome.kind == "ok", outcome
+    assert "rank 1" in outcome.value
+    assert "by a test" in outcome.value
 
 
 def observed(ctx: Context) -> None:

@@ -166,6 +166,32 @@ void CudaCommunicatorImpl::abort(const std::string& reason) noexcept {
   }
 }
 
+void CudaCommunicatorImpl::follow(std::function<std::optional<Error>()> lost) {
+  const std::lock_guard lock(reason_mutex_);
+  lost_ = std::move(lost);
+}
+
+// What a kernel that waits finds; whoever waits no more never asks, and has its result.
+void CudaCommunicatorImpl::look() noexcept {
+  try {
+    if (lost_rank()) device::store_relaxed(&group_->control().abort, 1);
+  } catch (const std::bad_alloc&) {  // for what is to be said: the next look finds it again
+  }
+}
+
+std::optional<Error> CudaCommunicatorImpl::lost_rank() const {
+  std::function<std::optional<Error>()> lost;
+  {
+    const std::lock_guard lock(reason_mutex_);
+    if (ended_by_) return ended_by_;
+    lost = lost_;
+  }
+  std::optional<Error> why = lost ? lost() : std::nullopt;
+  const std::lock_guard lock(reason_mutex_);
+  if (why && !ended_by_) ended_by_.emplace(*why);
+  return why;
+}
+
 std::optional<Error> CudaCommunicatorImpl::failure() const { return current_failure(); }
 
 // What the ports' proxy has met comes first: it has aborted the kernels because of it.
@@ -180,6 +206,11 @@ std::optional<Error> CudaCommunicatorImpl::current_failure() const {
     abort_reason = abort_reason_;
   }
   auto error = failure_of(control, rank_, options_.name, abort_reason, board_);
+  // Nobody here has asked for it: a rank is lost. The others end for the same reason, and one of them may be blamed.
+  const bool aborted = device::load_relaxed(&control.code) == static_cast<std::uint64_t>(device::FailureCode::kAborted);
+  if (error && aborted && abort_reason.empty()) {
+    if (auto why = lost_rank()) return why;
+  }
   if (!error || error->kind() != ErrorKind::kMismatch) return error;
   return Error(error->kind(), error->what() + registrations_.explain(static_cast<std::uint32_t>(control.mine)));
 }

@@ -12,7 +12,9 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <functional>
 #include <mutex>
+#include <optional>
 
 #include "algorithm/cuda/choice.h"
 #include "algorithm/cuda/plan_add_rms_norm.h"
@@ -80,6 +82,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   void finish() noexcept override;
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
+  void follow(std::function<std::optional<Error>()> lost) override;
+  void look() noexcept override;
   std::chrono::milliseconds timeout() const noexcept override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   std::string explain(const Call& call) const override;
@@ -107,6 +111,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   std::uint32_t post(CallRecord record, std::uint32_t choice);
   void log(const Call& call, const CallRecord& record, std::string_view algorithm, const Launched& how);
   std::optional<Error> current_failure() const;
+  std::optional<Error> lost_rank() const;
   void throw_if_failed() const;
   // Under mutex_: the call as its kind is run, by `plan` if there is one.
   void issue(const Call& call, const TablePlan* plan, cudaStream_t stream, std::chrono::milliseconds timeout);
@@ -177,8 +182,10 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   // Shared with the graphs that hold its kernels.
   const std::shared_ptr<GpuGroup> group_;
 
-  mutable std::mutex reason_mutex_;  // guards abort_reason_
+  mutable std::mutex reason_mutex_;  // guards the next three
   std::string abort_reason_;
+  std::function<std::optional<Error>()> lost_;  // follow()
+  mutable std::optional<Error> ended_by_;       // what it has told first
   // Counts under mutex_. relaxed: a reader on another thread wants any recent value.
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<std::uint64_t> direct_calls_{0};     // relaxed, both: they order nothing

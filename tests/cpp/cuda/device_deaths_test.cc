@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "communicator/forming_deaths.h"
 #include "tutti/device_communicator.h"
 
@@ -66,6 +70,58 @@ TEST_F(DeviceDeaths, AtEveryStepOfAPair) {
       }
     }
   }
+}
+
+// What a rank of three hears of another one, on whose account nobody makes a call: its device's communicators, made
+// before, are looked after.
+int hears_of(Store& store, int rank, int victim, const std::function<void(Communicator&)>& end, const char* what) {
+  CommunicatorOptions options = options_of("aaa", rank);
+  options.config.plugin_path = HOST_PLUGIN;
+  const auto host = Communicator::create(store, kName, rank, 3, options);
+  const auto devices = DeviceCommunicator::create("cuda", *host);
+  devices->own_stream(0);
+  host->run(Call{});
+  int code = kFormed;
+  if (rank == victim) {
+    end(*host);
+  } else {
+    Deadline deadline = Deadline::after(std::chrono::seconds(*what != 0 ? 60 : 1));
+    std::optional<Error> failure;
+    while (!(failure = devices->failure()) && !deadline.expired())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const std::string text = failure ? failure->what() : "";
+    const bool named = text.find("rank " + std::to_string(victim)) != std::string::npos &&
+                       text.find(what) != std::string::npos && failure->kind() == ErrorKind::kPeerLost;
+    code = *what != 0 ? (named ? kNamed : kOther) : (failure ? kOther : kNamed);
+    if (code == kOther) std::fprintf(stderr, "rank %d heard: %s\n", rank, text.c_str());
+  }
+  store.set("finished " + std::to_string(rank), "");
+  for (int r = 0; r < 3; ++r) {
+    if (r != victim) store.get("finished " + std::to_string(r), std::chrono::seconds(60));
+  }
+  return code;
+}
+void expect_heard(const std::function<void(Communicator&)>& end, const char* what, int ends_with) {
+  for (const int victim : {0, 2}) {
+    StoreProcess stores;
+    Ranks ranks =
+        start_ranks("aaa", stores, [&](Store& store, int r) { return hears_of(store, r, victim, end, what); });
+    expect_named(ranks, victim, what);
+    EXPECT_EQ(ranks[static_cast<std::size_t>(victim)]->join(), ends_with);
+  }
+}
+
+TEST_F(DeviceDeaths, EndWhatWaitsOnADevice) {
+  expect_heard([](Communicator&) { ::raise(SIGKILL); }, "died", 1000 + SIGKILL);
+}
+
+TEST_F(DeviceDeaths, AnAbortEndsWhatWaitsOnOtherDevices) {
+  expect_heard([](Communicator& host) { host.abort("by a test"); }, "aborted the group: by a test", kFormed);
+}
+
+// It may have been in its last call, whose results others have yet to take.
+TEST_F(DeviceDeaths, ARankThatLeavesIsNotLost) {
+  expect_heard([](Communicator& host) { host.shutdown(); }, "", kFormed);
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -102,6 +104,19 @@ class PluginCommunicator final : public test::OnHost<test::BareCommunicator> {
     return std::make_shared<HostMemory>(bytes);
   }
   bool is_capturing(CudaStream stream) const override { return captures(stream); }
+  // As if a kernel waited all the time.
+  void follow(std::function<std::optional<Error>()> lost) override {
+    const std::lock_guard lock(lost_mutex_);
+    lost_ = std::move(lost);
+  }
+  void look() noexcept override {
+    const std::lock_guard lock(lost_mutex_);
+    if (!ended_by_ && lost_) ended_by_ = lost_();
+  }
+  std::optional<Error> failure() const override {
+    const std::lock_guard lock(lost_mutex_);
+    return ended_by_ ? ended_by_ : OnHost::failure();
+  }
 
  private:
   static CudaOptions without_tuning(CudaOptions options) {
@@ -146,6 +161,9 @@ class PluginCommunicator final : public test::OnHost<test::BareCommunicator> {
   cuda::TunedCalls tuned_;
   std::map<const cuda::TablePlan*, UserAlgorithmPtr> plans_;
   std::string last_kernel_;
+  mutable std::mutex lost_mutex_;  // guards the next two
+  std::function<std::optional<Error>()> lost_;
+  std::optional<Error> ended_by_;
 };
 
 // HOST_PLUGIN_DIES says at which step of what forms this process dies: "agreed".
