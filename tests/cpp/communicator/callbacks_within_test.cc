@@ -25,7 +25,7 @@ namespace {
 class HeldMessages {
  public:
   struct Signals {
-    std::promise<void> awaited, held, sent;
+    std::promise<void> awaited, held, sent, called;
   };
 
   HeldMessages(Communicator& c, Signals& signals, std::function<void()> in_callback)
@@ -36,16 +36,17 @@ class HeldMessages {
       released.wait();
     });
     second_ = c.irecv(&got_[1], 1, DataType::kInt32, 1, 2);
-    second_->on_done([called = called_, act = std::move(in_callback)](Work&) {
+    second_->on_done([called = called_, &signals, act = std::move(in_callback)](Work&) {
       act();
       called->set_value(std::this_thread::get_id());
+      signals.called.set_value();
     });
     signals.awaited.set_value();
     within_bound(signals.sent.get_future());
   }
   ~HeldMessages() { release(); }
 
-  // What rank 1 does.
+  // What rank 1 does: it comes to no collective before the callback has run in it.
   static void send(Communicator& c, Signals& signals) {
     const int x = 1;
     within_bound(signals.awaited.get_future());
@@ -53,6 +54,7 @@ class HeldMessages {
     within_bound(signals.held.get_future());
     c.send(&x, 1, DataType::kInt32, 0, 2);
     signals.sent.set_value();
+    within_bound(signals.called.get_future());
   }
   std::thread::id thread_of_callback() { return within_bound(called_->get_future()); }
   void release() {
