@@ -1,6 +1,7 @@
 // Looks for failures that nobody asks for. What fails on a GPU is written to pinned memory and raised by the next call;
 // a program that makes none, but reads a result and saves it, would never hear of it. One thread a process looks at all
 // communicators on GPUs, says what it finds on standard error, once each, and ends the process if it is told to.
+// A look may end something itself: what waits for a rank that is lost (StreamCommunicator::look()).
 //
 // Ownership: whoever adds a look removes it before what it looks at goes. Thread rule: any thread. Lock: mutex_ guards
 // the members below it and is held while looks run: they take leaves only, and wait for nothing. A forked child has
