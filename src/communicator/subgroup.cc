@@ -32,18 +32,21 @@ void check_members(const Communicator& group, const std::vector<int>& members) {
 bool can_form_in(Communicator& group, const std::vector<int>& members) {
   check_members(group, members);
   if (forked_child()) return false;
-  const auto& own = dynamic_cast<const CommunicatorImpl&>(group);
-  bool well = !group.failure();
+  auto& own = dynamic_cast<CommunicatorImpl&>(group);
+  Outcome gone, failed;
   for (const int member : members) {
     const Outcome outcome = member != group.rank() ? own.look_at(member) : kOkOutcome;
-    if (outcome.ok()) continue;
-    well = false;
-    const bool gone = outcome.status == Status::kPeerLost || outcome.status == Status::kPeerLeft;
-    if (!gone || std::ranges::find(members, outcome.peer) == members.end()) continue;
-    throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(outcome.peer) + " of group '" + group.name() +
-                                          "' has ended: no group can form with it");
+    const bool ended = outcome.status == Status::kPeerLost || outcome.status == Status::kPeerLeft;
+    Outcome& found = ended && std::ranges::find(members, outcome.peer) != members.end() ? gone : failed;
+    if (found.ok()) found = outcome;
   }
-  return well;
+  if (!group.failure()) {
+    if (!gone.ok() || failed.ok()) return true;  // one that is gone is found in the course of it, by all
+    own.fail_by(own.cause_of(failed), "a group in it");
+  }
+  if (gone.ok()) return false;
+  throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(gone.peer) + " of group '" + group.name() +
+                                        "' has ended: no group can form with it");
 }
 
 std::shared_ptr<Communicator> form_in(Communicator& group, const std::vector<int>& members, const std::string& id,

@@ -13,8 +13,9 @@
 
 namespace tutti {
 
-// Whether that can be tried: false once the group has failed, here or on a rank that this one knows of. Throws
-// Error(kPeerLost) naming a member that has died or left.
+// Whether that can be tried: false once the group has failed. Throws Error(kPeerLost) if it has and a member has died
+// or left, whom it names. Where a rank of this host has failed, this one's part of the group does here, as it would by
+// the next call: so members that have not heard of it hear that this one does not come.
 bool can_form_in(Communicator& group, const std::vector<int>& members);
 
 // Collective over `members`, ranks of `group`, in the order of their new ranks. `id`: equal on all of them. No two of

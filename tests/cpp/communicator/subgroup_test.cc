@@ -238,6 +238,25 @@ TEST_P(Subgroup, TheFailureOfAStrangerEndsItOnAllHosts) {
   });
 }
 
+// A rank that knows of it goes elsewhere, and one of another host does not wait for it.
+TEST_P(Subgroup, OneThatKnowsOfAFailureIsNotAwaited) {
+  if (GetParam() == 4) GTEST_SKIP() << "rank 0 has nobody on its host";
+  std::barrier<> told(4);
+  run_ranks(world, [&](Communicator& c) {
+    if (c.rank() == 2) c.abort("of a whim");
+    told.arrive_and_wait();
+    if (c.rank() == 0) {
+      EXPECT_FALSE(can_form_in(c, {0, 1}));
+    }
+    if (c.rank() == 1) {
+      const Error error = error_of([&] { form(c, {0, 1}, "part"); });
+      EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+      EXPECT_FALSE(can_form_in(c, {0, 1}));
+    }
+    told.arrive_and_wait();
+  });
+}
+
 TEST_P(Subgroup, AnAbortByAnotherThreadEndsIt) {
   std::barrier<> told(4);
   run_ranks(world, [&](Communicator& c) {
@@ -257,7 +276,7 @@ TEST_P(Subgroup, OneThatHasLeftIsNamed) {
     if (c.rank() == 3) c.shutdown();
     left.arrive_and_wait();
     if (c.rank() != 3 && GetParam() == 1) {
-      const Error error = error_of([&] { can_form_in(c, all_ranks(4)); });
+      const Error error = error_of([&] { form(c, all_ranks(4), "part"); });
       EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
       EXPECT_NE(std::string(error.what()).find("rank 3"), std::string::npos) << error.what();
       EXPECT_TRUE(can_form_in(c, {0, 1, 2}));
