@@ -19,6 +19,9 @@ class Store {
   // Makes `value` visible to all ranks under `key`.
   virtual void set(std::string_view key, std::string_view value) = 0;
 
+  // Makes it visible to rank `reader` at least, where no other asks for it; whether others see it, too.
+  virtual bool set_for(int reader, std::string_view key, std::string_view value);
+
   // The value of `key`; waits for it. Throws Error(kTimeout) naming the key.
   virtual std::string get(std::string_view key, std::chrono::milliseconds timeout) = 0;
 

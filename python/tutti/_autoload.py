@@ -42,7 +42,9 @@ def _create(options: Any, backend_options: Any) -> Any:
     """Creates the backend of one group; called by ``torch.distributed`` on every rank of it."""
     from tutti import _backend
 
-    return _backend.create_backend(options, backend_options)
+    # The ranks of a group are those of the default group; none: it is the one that is being made.
+    parent = _backend.default_backend() if options.global_ranks_in_group else None
+    return _backend.create_backend(options, backend_options, parent)
 
 
 def register() -> None:

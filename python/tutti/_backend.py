@@ -2,7 +2,8 @@
 
 What the package may take from here (all load ``tutti._torch`` on first use, none at import):
 
-- ``create_backend(dist_opts, options)``: what ``torch.distributed`` calls on each rank of a new group.
+- ``create_backend(dist_opts, options, parent)``: what ``torch.distributed`` calls on each rank of a new group.
+  ``default_backend()``: the parent of groups that it makes of ranks of the default group.
 - ``empty(*size, dtype, device, group, ...)``, ``zeros(...)``: tensors that all ranks of the host map. What CUDA
   tensors need beside: ``_cuda_memory``.
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
@@ -20,7 +21,9 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -81,17 +84,38 @@ def _honour_shared_allocator_wish(module: Any) -> None:
         warnings.warn(f"TUTTI_SHARED_ALLOCATOR has no effect: {error}", RuntimeWarning, stacklevel=2)
 
 
-def create_backend(dist_opts: Any, options: Any) -> Any:
-    """Creates the backend of one process group; ``torch.distributed`` calls it on every rank of the group."""
+def default_backend() -> Any:
+    """The Tutti backend of the default group, if there is one: all ranks of a job find the same."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        for device in ("cpu", "cuda"):
+            with contextlib.suppress(ValueError):
+                return get_communicator(device=device)
+    return None
+
+
+def create_backend(dist_opts: Any, options: Any, parent: Any = None) -> Any:
+    """Creates the backend of one process group; ``torch.distributed`` calls it on every rank of the group.
+
+    ``parent``: the backend whose ranks ``dist_opts.global_ranks_in_group`` are. The group is made in it then, and the
+    store is not asked.
+    """
     module = load()
     # In gloo's place those for another backend are passed over, as gloo does.
     if not (options is None or isinstance(options, module.Options) or _pretence.in_force()):
         raise TypeError(f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}")
     rank, size = dist_opts.group_rank, dist_opts.group_size
     name = str(dist_opts.group_id)
-    place = f"{name}/{_generation(dist_opts.store, name, rank)}"
-    with _want.told(dist_opts.store, place, rank):
-        backend = module.ProcessGroupTutti(dist_opts.store, rank, size, place, _options(dist_opts, options))
+    if parent is None:
+        place = f"{name}/{_generation(dist_opts.store, name, rank)}"
+        with _want.told(dist_opts.store, place, rank):
+            backend = module.ProcessGroupTutti(dist_opts.store, rank, size, place, _options(dist_opts, options))
+    else:
+        ranks = list(dist_opts.global_ranks_in_group)
+        with _want.told_by(lambda: parent.tell_want_of_part(ranks, name), name, rank):
+            own_options = _options(dist_opts, options)
+        backend = parent.make_part(dist_opts.store, ranks, name, own_options)
     _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
     _formed.give(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
     return backend
@@ -313,6 +337,16 @@ def _adopt(group: ProcessGroup, parent: ProcessGroup, store: dist.Store, global_
     return group
 
 
+_splits: weakref.WeakKeyDictionary[ProcessGroup, dict[str, int]] = weakref.WeakKeyDictionary()
+
+
+def _next_split(parent: ProcessGroup, parts: str) -> int:
+    """The how manieth split of the group into these ranks it is: equal on all of them, who alone take part in it."""
+    counts = _splits.setdefault(parent, {})
+    counts[parts] = counts.get(parts, 0) + 1
+    return counts[parts]
+
+
 def split_group(
     ranks: list[list[int]], group: ProcessGroup | None = None, timeout: timedelta | float | None = None
 ) -> ProcessGroup | None:
@@ -339,9 +373,8 @@ def split_group(
     if timeout is not None:
         options._timeout = _timedelta(timeout)
     parts = "-".join(map(str, own))
-    name = f"{parent.group_name}:split:{parts}"
+    name = f"{parent.group_name}:split:{parts}:{_next_split(parent, parts)}"
     parent_store = dist.distributed_c10d._world.pg_map[parent][1]
-    name += f":{_generation(parent_store, name, own.index(backend.rank()))}"
     options.group_name = dist.distributed_c10d.GroupName(name)
     options.global_ranks_in_group = [dist.get_global_rank(parent, rank) for rank in own]
     store = dist.PrefixStore(f"{name}/", parent_store)

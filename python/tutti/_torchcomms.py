@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import threading
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,10 +108,13 @@ def make_group(
     timeout: timedelta,
     hints: dict[str, str],
     anew: bool,
+    parent: Any = None,
+    ranks: Sequence[int] = (),
 ) -> tuple[Any, dist.Store]:
     """The group behind a communicator and its store: ``store`` or the job's; ``key`` names it there. Collective.
 
     ``anew``: the ranks may be others than those that have met before, so they meet again for a store of their own.
+    ``parent``: the group whose ``ranks`` they are, over which they meet; the store is not asked then.
     """
     from tutti import _backend
 
@@ -128,9 +132,9 @@ def make_group(
         group_size=size,
         timeout=timeout,
         group_id="torchcomms:" + quote(key, safe=":"),
-        global_ranks_in_group=list(range(size)),
+        global_ranks_in_group=list(range(size)) if parent is None else list(ranks),
     )
-    return _backend.create_backend(group, options), chosen
+    return _backend.create_backend(group, options, parent), chosen
 
 
 def __getattr__(name: str) -> Any:

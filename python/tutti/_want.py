@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tutti import _core
 
-__all__ = ["told"]
+__all__ = ["told", "told_by"]
 
 
 @contextmanager
 def told(store: Any, name: str, rank: int) -> Iterator[None]:
-    """While ``rank`` joins the group ``name``: a ``MemoryError`` is told to the ranks that wait for it."""
+    """While ``rank`` joins the group ``name`` over a store: a ``MemoryError`` is told to the ranks that wait for it."""
+    with told_by(lambda: _core.tell_no_memory(store, name, rank), name, rank):
+        yield
+
+
+@contextmanager
+def told_by(tell: Callable[[], None], name: str, rank: int) -> Iterator[None]:
+    """The same, where ``tell`` does it."""
     try:
         yield
     except MemoryError:
-        _core.tell_no_memory(store, name, rank)
+        tell()
         raise MemoryError(f"rank {rank} has no memory to form group {name!r}") from None

@@ -6,6 +6,11 @@
 
 namespace tutti {
 
+bool Store::set_for(int /*reader*/, std::string_view key, std::string_view value) {
+  set(key, value);
+  return true;
+}
+
 std::vector<std::string> Store::multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
   Deadline deadline = Deadline::after(timeout);
   std::vector<std::string> values;

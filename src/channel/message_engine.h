@@ -61,6 +61,8 @@ class MessageEngine {
   void fail(Outcome outcome, std::string_view reason = {}) noexcept;
   const MessagePort::Said& said_by(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->said; }
 
+  Outcome dead(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->dead; }
+
   // Peers that unfinished ops wait for, kAnySource among them.
   void awaited(std::vector<int>& peers) const;
   // Waiting for `peer` has become hopeless: takes what has arrived, then ends the ops.

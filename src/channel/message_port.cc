@@ -312,6 +312,15 @@ MessagePort::Said MessagePort::said_by(int peer) const {
   return state_->engine.said_by(peer);
 }
 
+Outcome MessagePort::look(int peer) noexcept {
+  Outcome dead;
+  state_->locked([&](MessageEngine& e) {
+    e.check_links();
+    dead = e.dead(peer);
+  });
+  return dead.ok() ? state_->waker->check(peer) : dead;
+}
+
 std::uint64_t MessagePort::rescued_waits() const noexcept {
   return state_->rescued_waits.load(std::memory_order_relaxed);  // relaxed: a count
 }

@@ -166,6 +166,9 @@ class MessagePort {
   };
   Said said_by(int peer) const;
 
+  // Why messages to and from a peer are hopeless, as far as that is known without waiting; kOk when they are not.
+  Outcome look(int peer) noexcept;
+
   // Posted and unfinished ops.
   int pending() const noexcept;
 

@@ -98,6 +98,13 @@ class CommunicatorImpl final : public Communicator,
   // What has become of a rank of this host that has died or given up, whether or not a call has met it. Waits for
   // nothing. None where the group has several hosts.
   std::optional<Error> lost() const;
+  // Why messages to and from a peer are hopeless, as far as that is known without waiting: kPeerLost of one of this
+  // host that has died, whatever else has failed.
+  Outcome look_at(int peer) const noexcept;
+  // Of what has become of a peer the cause, where that has told: whom it has lost in turn.
+  Outcome cause_of(Outcome outcome) const;
+  // The group fails by what has become of a peer while something formed in it, as it would by its next call.
+  void fail_by(Outcome outcome, const std::string& what) noexcept;
   std::weak_ptr<void> alive() noexcept override { return weak_from_this(); }
   void throw_if_unusable() const;
 

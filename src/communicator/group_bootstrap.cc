@@ -4,33 +4,21 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <deque>
 #include <numeric>
 #include <span>
 
-#include "base/bytes.h"
 #include "base/clock.h"
 #include "base/interruption.h"
 #include "base/registry.h"
 #include "bootstrap/exchange.h"
-#include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/group_messages.h"
 
 namespace tutti {
 namespace {
 
-// Of monitored_barrier()'s a part that it does not use: 2^62 and 2^61.
-constexpr std::uint64_t kBootstrapTag = std::uint64_t{3} << 61;
 constexpr std::chrono::milliseconds kLookEvery(500);
-
-// A blob begins in a message of one size, for the receiver knows no other. What is longer comes behind it.
-constexpr std::size_t kHead = 1024, kFirst = kHead - sizeof(std::uint64_t);
-struct Head {
-  std::uint64_t bytes = 0;
-  std::array<char, kFirst> first{};
-};
-static_assert(sizeof(Head) == kHead);
 
 // Why a rank has failed.
 struct Reason {
@@ -81,12 +69,7 @@ class GroupBootstrap final : public Bootstrap {
     MessageOp& post(bool send, int peer, std::uint64_t tag, void* data, std::size_t bytes) {
       const std::shared_ptr<CommunicatorImpl> group = bootstrap_.group();
       MessageOp& op = ops_.emplace_back();
-      const CallRecord record = record_of_message(send, bytes, DataType::kByte, tag);
-      if (send) {
-        group->port().post_send(op, peer, tag, data, bytes, record);
-      } else {
-        group->port().post_recv(op, peer, tag, data, bytes, record);
-      }
+      post_forming(group->port(), op, send, peer, tag, data, bytes);
       return op;
     }
     std::deque<MessageOp>& ops() noexcept { return ops_; }
@@ -104,12 +87,7 @@ class GroupBootstrap final : public Bootstrap {
     throw_destroyed(id(), name_);
   }
   std::string what() const { return "'" + id() + "' of group '" + name_ + "'"; }
-  std::uint64_t tag_of(std::string_view topic, std::string_view part) const {
-    const Digest digest = sha256(store_key(id(), topic, part));
-    std::uint64_t hash = 0;
-    std::memcpy(&hash, digest.data(), sizeof hash);
-    return kBootstrapTag | hash >> 3;
-  }
+  std::uint64_t tag_of(std::string_view topic, std::string_view part) const { return forming_tag(id(), topic, part); }
   template <class Act>
   void each_peer(const Act& act) const {
     for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -118,7 +96,9 @@ class GroupBootstrap final : public Bootstrap {
   }
   void look_at_peers(const CommunicatorImpl& group) const;
   void wait(Messages& messages, std::string_view topic, Deadline& deadline) const;
-  [[noreturn]] void throw_failed(const CommunicatorImpl& group, Outcome outcome) const;
+  [[noreturn]] void throw_failed(const CommunicatorImpl& group, Outcome outcome) const {
+    throw_forming_failed(group, outcome, what());
+  }
   [[noreturn]] void throw_late(Messages& messages, std::string_view topic, const Deadline& deadline) const;
 
   const std::weak_ptr<CommunicatorImpl> group_;
@@ -132,9 +112,8 @@ std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std:
   group()->throw_if_unusable();
   Deadline deadline = Deadline::after(timeout);
   deadline.expired();  // the clock starts here
-  Head own{blob.size(), {}};
-  std::ranges::copy(blob.substr(0, kFirst), own.first.begin());
-  std::vector<Head> heads(members_.size());
+  MessageHead own(blob);
+  std::vector<MessageHead> heads(members_.size());
   {
     Messages messages(*this);
     const std::uint64_t tag = tag_of(topic, "head");
@@ -143,24 +122,16 @@ std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std:
     wait(messages, topic, deadline);
   }
   std::vector<std::string> blobs(members_.size());
-  each_peer([&](std::size_t i, int peer) {
-    constexpr std::uint64_t kMost = std::uint64_t{1} << 32;  // bounds what a rank believes of another
-    if (heads[i].bytes > kMost) {
-      throw_error(ErrorKind::kInternal, "rank " + std::to_string(peer) + " says that it gives " +
-                                            std::to_string(heads[i].bytes) + " bytes for " + what() +
-                                            ": use one version on all ranks");
-    }
-    blobs[i].assign(heads[i].first.data(), std::min<std::size_t>(heads[i].bytes, kFirst));
-    blobs[i].resize(heads[i].bytes);
-  });
+  each_peer([&](std::size_t i, int peer) { blobs[i] = text_of(heads[i], peer, what()); });
   std::string& mine = blobs[static_cast<std::size_t>(rank())] = blob;
   Messages messages(*this);
   const std::uint64_t tag = tag_of(topic, "rest");
   each_peer([&](std::size_t, int peer) {
-    if (mine.size() > kFirst) messages.post(true, peer, tag, mine.data() + kFirst, mine.size() - kFirst);
+    if (mine.size() > kFirstBytes) messages.post(true, peer, tag, mine.data() + kFirstBytes, mine.size() - kFirstBytes);
   });
   each_peer([&](std::size_t i, int peer) {
-    if (blobs[i].size() > kFirst) messages.post(false, peer, tag, blobs[i].data() + kFirst, blobs[i].size() - kFirst);
+    if (blobs[i].size() > kFirstBytes)
+      messages.post(false, peer, tag, blobs[i].data() + kFirstBytes, blobs[i].size() - kFirstBytes);
   });
   wait(messages, topic, deadline);
   return blobs;
@@ -228,23 +199,6 @@ void GroupBootstrap::tell(const std::exception& error) noexcept {
     for (MessageOp& op : messages.ops()) group->port().wait(op, soon);
   } catch (const std::exception&) {
     // Then the others learn of it at their deadline.
-  }
-}
-
-void GroupBootstrap::throw_failed(const CommunicatorImpl& group, Outcome outcome) const {
-  throw_if_interrupted("the forming of " + what());  // the first: then the outcome is of no peer
-  group.throw_if_unusable();
-  const std::string who = "rank " + std::to_string(outcome.peer) + " ";
-  const std::string when = " while " + what() + " was forming";
-  switch (outcome.status) {
-    case Status::kPeerLost:
-      throw_error(ErrorKind::kPeerLost, who + "died or cannot be reached any more" + when);
-    case Status::kPeerLeft:
-      throw_error(ErrorKind::kPeerLost, who + "has left it (it exited or destroyed it)" + when);
-    case Status::kExhausted:
-      throw_error(ErrorKind::kExhausted, "no memory for the messages" + when);
-    default:
-      throw_error(ErrorKind::kPeerLost, who + "gave up" + when);
   }
 }
 

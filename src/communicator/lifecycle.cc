@@ -267,6 +267,39 @@ std::string CommunicatorImpl::flight_record() const {
   return recorder_.dump(options_.name, rank_, size_);
 }
 
+Outcome CommunicatorImpl::look_at(int peer) const noexcept {
+  const int here = topology_.host != nullptr && peer != rank_ ? place_.place_here(peer) : -1;
+  if (here >= 0 && topology_.host->died(here)) return {Status::kPeerLost, peer};
+  return port_->look(peer);
+}
+
+Outcome CommunicatorImpl::cause_of(Outcome outcome) const {
+  FailureContext context;
+  trace_to_cause(outcome, context);
+  return outcome;
+}
+
+void CommunicatorImpl::fail_by(Outcome outcome, const std::string& what) noexcept {
+  if (forked_child()) return;
+  {
+    const std::lock_guard lock(failure_mutex_);
+    if (failure_) return;
+    try {
+      failure_.emplace(ErrorKind::kPeerLost, "group '" + options_.name + "' on rank " + std::to_string(rank_) +
+                                                 ": rank " + std::to_string(outcome.peer) +
+                                                 " was lost, or gave up, while " + what +
+                                                 " was forming. Start the job again, or go on without it by shrink()");
+    } catch (const std::bad_alloc&) {
+      failure_.emplace(starved_);
+    }
+    // release: publishes failure_; pairs with the acquire in throw_if_unusable().
+    failed_.store(true, std::memory_order_release);
+  }
+  metrics_.count_error();
+  if (topology_.host) topology_.host->report(outcome, 0, {});
+  port_->fail(outcome);
+}
+
 // Before any lock: a thread of the parent may have held it at the fork.
 void CommunicatorImpl::throw_if_forked() const {
   if (forked_child()) [[unlikely]]

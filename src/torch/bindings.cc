@@ -122,6 +122,9 @@ void bind_life(GroupClass& group) {
              const c10::intrusive_ptr<c10d::Backend::Options>& options) { return self.split(store, ranks, options); },
           py::arg("store"), py::arg("ranks"), py::arg("options") = c10::intrusive_ptr<c10d::Backend::Options>(),
           Release())
+      .def("make_part", &ProcessGroupTutti::make_part, py::arg("store"), py::arg("ranks"), py::arg("name"),
+           py::arg("options"), Release())
+      .def("tell_want_of_part", &ProcessGroupTutti::tell_want_of_part, py::arg("ranks"), py::arg("name"), Release())
       .def(
           "merge_ranks",
           [](ProcessGroupTutti& self, const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -6,8 +6,10 @@
 #include <new>
 #include <utility>
 
+#include "base/interruption.h"
 #include "base/registry.h"
 #include "bootstrap/exchange.h"
+#include "communicator/subgroup.h"
 #include "interpreter/without_python.h"
 #include "torch/allocator.h"
 #include "torch/errors.h"
@@ -50,26 +52,69 @@ std::shared_ptr<DeviceCommunicator> make_devices(Communicator& communicator, con
   return DeviceCommunicator::create("cuda", communicator, result);
 }
 
-// `make(id)` with what `name()` gives: a group that forms, of which this rank is `rank`. Want of memory is told to the
-// others.
-template <class Name, class Make>
-auto telling_want(const c10::intrusive_ptr<c10d::Store>& store, int rank, const Name& name, const Make& make) {
+std::string join(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text;
+}
+
+constexpr const char* kWant = "it has no memory to form the group";
+
+// `make(id)` with what `name()` gives: a group that forms. Want of memory is told to the others by `tell(id)`.
+template <class Name, class Make, class Tell>
+auto telling_want(const Name& name, const Make& make, const Tell& tell) {
   std::string id;
   try {
     id = name();
     return make(id);
   } catch (const std::bad_alloc&) {
     if (id.empty()) id = name();
-    StoreAdapter adapter(store);
-    give_reason(adapter, id, rank, "it has no memory to form the group");
+    tell(id);
     throw;
   }
 }
 
-std::string join(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text;
+// The same of a group that forms over the store, of which this rank is `rank`.
+template <class Name, class Make>
+auto telling_want(const c10::intrusive_ptr<c10d::Store>& store, int rank, const Name& name, const Make& make) {
+  return telling_want(name, make, [&](const std::string& id) {
+    StoreAdapter adapter(store);
+    give_reason(adapter, id, rank, kWant);
+  });
+}
+
+// False as well where a member is gone.
+bool can_still_form_in(Communicator& parent, const std::vector<int>& ranks) noexcept {
+  try {
+    return can_form_in(parent, ranks);
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// A group of some ranks of another: in its messages, or over the store where it has failed. A rank may learn of that in
+// the course of it, and others, before they began, may have gone to the store: they are told there.
+std::shared_ptr<Communicator> make_part(Communicator& parent, const std::vector<int>& ranks,
+                                        const c10::intrusive_ptr<c10d::Store>& store, const std::string& id,
+                                        const GroupOptions& options) {
+  const auto rank = static_cast<int>(std::ranges::find(ranks, parent.rank()) - ranks.begin());
+  const std::string in_store = id + ":" + join(ranks);  // which keeps what others have said under the same name
+  if (!translated([&] { return can_form_in(parent, ranks); })) {
+    return make_communicator(store, in_store, rank, static_cast<int>(ranks.size()), options);
+  }
+  return translated([&] {
+    return interruptible([&] {
+      try {
+        return form_in(parent, ranks, id, [&] { return communicator_options(options, id); });
+      } catch (const std::exception& error) {
+        if (!waits_in_fork() && !can_still_form_in(parent, ranks)) {
+          StoreAdapter adapter(store);
+          tell_failure(adapter, in_store, rank, error);
+        }
+        throw;
+      }
+    });
+  });
 }
 
 }  // namespace
@@ -154,13 +199,18 @@ void ProcessGroupTutti::shutdown() {
   interruptible(*communicator_, [&] { communicator_->shutdown(); });
 }
 
-std::string ProcessGroupTutti::next_id(const std::string& kind) {
+std::string ProcessGroupTutti::next_id(const std::string& kind, const std::string& shown) {
   if (forked_child()) throw_as_torch(*communicator_->failure());  // before a lock that the parent may have held
   const std::lock_guard<std::mutex> lock(mutex_);
   int& generation = generations_[kind];
-  std::string id = id_ + "/" + kind + "/" + std::to_string(generation);
+  std::string id = id_ + "/" + shown + "/" + std::to_string(generation);
   ++generation;  // last: whoever has no memory for an id gets the same one when it asks again
   return id;
+}
+
+std::string ProcessGroupTutti::next_part(const std::string& name, const std::vector<int>& ranks) {
+  const std::string counted = name + ":" + join(ranks);
+  return next_id(counted, name);
 }
 
 c10::intrusive_ptr<GroupOptions> ProcessGroupTutti::options_for(
@@ -186,16 +236,25 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::split(const c10::intrusive_
   for (const int rank : ranks) {
     if (rank < 0 || rank >= size_) refuse("split: rank " + std::to_string(rank) + " is not in the group");
   }
-  const auto own = std::find(ranks.begin(), ranks.end(), rank_);
-  if (own == ranks.end()) return nullptr;
-  // Counted by members: ranks that are in no part of a split do not take part in it.
-  const auto rank = static_cast<int>(own - ranks.begin());
-  const auto size = static_cast<int>(ranks.size());
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
+  return make_part(store, ranks, "split:" + join(ranks), options_for(options));
+}
+
+c10::intrusive_ptr<ProcessGroupTutti> ProcessGroupTutti::make_part(const c10::intrusive_ptr<c10d::Store>& store,
+                                                                   const std::vector<int>& ranks,
+                                                                   const std::string& name,
+                                                                   const c10::intrusive_ptr<GroupOptions>& options) {
   return telling_want(
-      store, rank, [&] { return next_id("split:" + join(ranks)); },
+      [&] { return next_part(name, ranks); },
       [&](const std::string& id) {
-        return c10::make_intrusive<ProcessGroupTutti>(store, rank, size, id, options_for(options));
-      });
+        return c10::make_intrusive<ProcessGroupTutti>(
+            store, face::make_part(*communicator_, ranks, store, id, *options), id, options);
+      },
+      [&](const std::string& id) { tell_in(*communicator_, ranks, id, Error(ErrorKind::kExhausted, kWant)); });
+}
+
+void ProcessGroupTutti::tell_want_of_part(const std::vector<int>& ranks, const std::string& name) {
+  tell_in(*communicator_, ranks, next_part(name, ranks), Error(ErrorKind::kExhausted, kWant));
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::merge(const c10::intrusive_ptr<c10d::Store>& store,

@@ -126,6 +126,13 @@ class ProcessGroupTutti final : public c10d::Backend {
   void shutdown() override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  // A group of ranks of this one, which are all that call it: in messages of this one, and over the store only where
+  // this one has failed. `name` need not be of one group alone.
+  c10::intrusive_ptr<ProcessGroupTutti> make_part(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  const std::vector<int>& ranks, const std::string& name,
+                                                  const c10::intrusive_ptr<GroupOptions>& options);
+  // In place of it: tells the others that this rank had not even the memory to begin.
+  void tell_want_of_part(const std::vector<int>& ranks, const std::string& name);
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank,
                                           const int& size) override;
@@ -201,7 +208,11 @@ class ProcessGroupTutti final : public c10d::Backend {
   bool in_childs_batch() const;
   void captured(const C10dWorkPtr& work);
   int checked_root(int64_t root, const char* call) const;
-  std::string next_id(const std::string& kind);
+  // Of a child, and in it how many of its kind there have been.
+  std::string next_id(const std::string& kind, const std::string& shown);
+  std::string next_id(const std::string& kind) { return next_id(kind, kind); }
+  // Counted by members: other ranks do not take part. Ranks whose lists differ come to the same id.
+  std::string next_part(const std::string& name, const std::vector<int>& ranks);
   c10::intrusive_ptr<GroupOptions> options_for(const c10::intrusive_ptr<c10d::Backend::Options>& options) const;
 
   const c10::intrusive_ptr<c10d::Store> store_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <comms/torchcomms/TorchCommFactory.hpp>
 #include <comms/torchcomms/utils/Utils.hpp>
+#include <numeric>
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -86,7 +87,8 @@ Group TorchCommTutti::current_group() const {
 
 void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew) {
   end_windows();
-  MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew});
+  MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew,
+                               std::exchange(split_from_, nullptr), std::exchange(among_, {})});
   Group previous;
   // Together: an abort() comes to the group before, or to this one and stays; so do hooks.
   without_python([&] {
@@ -189,7 +191,11 @@ std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector
   // Only its members count it: parts of one split, and ranks without a part, need not keep step.
   part->key_ = key_ + "/split:" + join(ranks) + ":" + name;
   comms::CommOptions child = options;
-  if (child.store == nullptr) child.store = store_;
+  if (child.store == nullptr) {
+    child.store = store_;
+    part->split_from_ = group_;
+    part->among_ = ranks;
+  }
   child.enable_reconfigure = false;
   const int lowest = *std::min_element(ranks.begin(), ranks.end());
   part->init(device_, name + "_" + std::to_string(lowest), child);
@@ -247,7 +253,11 @@ std::shared_ptr<comms::TorchCommWindow> TorchCommTutti::new_window(const std::op
 
 std::pair<std::shared_ptr<WindowGroup>, std::int64_t> TorchCommTutti::next_window() {
   if (window_group_ == nullptr) {
-    Group made = make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}, false}).group;
+    std::vector<int> all(static_cast<std::size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
+    Group made =
+        make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}, false, group_, std::move(all)})
+            .group;
     made->setTimeout(kForEver);  // a receive of it ends when a peer has something to say
     {
       const std::lock_guard<std::mutex> lock(mutex_);

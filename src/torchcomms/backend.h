@@ -175,9 +175,11 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::string name_;
   std::string key_;  // names the group in the store
   comms::CommOptions options_;
-  StorePtr given_;      // by the user, or by the communicator that was split; null: the job's
-  StorePtr store_;      // of the group at hand: its parts meet there
-  std::string handle_;  // of this process, for reconfigure()
+  StorePtr given_;          // by the user, or by the communicator that was split; null: the job's
+  Group split_from_;        // until the group has formed in it; or null
+  std::vector<int> among_;  // the ranks of that
+  StorePtr store_;          // of the group at hand: its parts meet there
+  std::string handle_;      // of this process, for reconfigure()
   Life life_ = Life::kNew;
   int rank_ = -1;
   int size_ = -1;

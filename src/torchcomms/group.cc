@@ -32,7 +32,8 @@ MadeGroup make_group(const GroupPlan& plan) {
     const py::object store = plan.store == nullptr ? py::object(py::none()) : py::cast(connection(plan.store));
     const py::object made =
         py::module_::import("tutti._torchcomms")
-            .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints, plan.anew);
+            .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints, plan.anew,
+                                plan.parent == nullptr ? py::object(py::none()) : py::cast(plan.parent), plan.ranks);
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   } catch (const py::error_already_set& error) {

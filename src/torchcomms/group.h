@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace tutti::torchcomms {
 
@@ -32,6 +33,10 @@ struct GroupPlan {
   std::unordered_map<std::string, std::string> hints;
   // The ranks need not be the processes of the job's start: they meet again for a store, where none is given.
   bool anew = false;
+  // The group whose ranks `ranks` are, in the order of the new one: it forms in that, and the store is not asked. Or
+  // null.
+  Group parent{};
+  std::vector<int> ranks{};
 };
 
 struct MadeGroup {

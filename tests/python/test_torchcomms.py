@@ -16,6 +16,7 @@ import torch.distributed as dist
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
 from test_communicator import free_port
+from test_subgroups import CountingStore
 from torchcomms_interface import CPU, NEEDS_TORCHCOMMS, STAND_IN, batch_limit, interface, new_comm, refused, same
 from torchcomms_sweep import sweep as sweep_of_collectives
 
@@ -206,8 +207,11 @@ def errors(ctx: Context, name: str) -> None:
 
 
 def splits(ctx: Context, name: str) -> None:
-    """Parts, parts of parts, ranks without one; mistakes disturb no later split."""
-    comm = new_comm(ctx, name)
+    """Parts, parts of parts, ranks without one; mistakes disturb no later split. They and windows ask no store."""
+    store = CountingStore(ctx.store("torchcomms"))
+    comm = new_comm(ctx, name, store=store)
+    assert store.asked
+    store.asked.clear()
     op, rank, size = interface().ReduceOp, ctx.rank, ctx.size
 
     def sum_of_ranks(part: Any) -> float:
@@ -230,6 +234,8 @@ def splits(ctx: Context, name: str) -> None:
     assert (alone is None) == (rank != 0)
     deeper = backwards.split([backwards.get_rank()], "self")
     assert sum_of_ranks(deeper) == rank and sum_of_ranks(comm) == sum(range(size))
+    comm.new_window(torch.zeros(3)).tensor_deregister()
+    assert not store.asked
     for one in (part, again, backwards, alone, deeper, comm):
         if one is not None:
             one.finalize()

@@ -23,6 +23,8 @@
 #include "bootstrap/counting_store.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
+#include "communicator/group_bootstrap.h"
+#include "communicator/subgroup.h"
 #include "communicator/thread_ranks.h"
 #include "support/sanitized.h"
 #include "tutti/group_id.h"
@@ -168,6 +170,25 @@ TEST(FormingCosts, OfPartsAreNoneToTheStore) {
       split_group(*part, part->rank() % 2, 0, "quarter")->run(Call{});
     });
     EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(layout.ranks)));
+  }
+}
+
+// Over the group that its ranks are in: up to 16 ranks say all to each other, and of more each speaks with the first.
+TEST(FormingCosts, OfASubgroup) {
+  for (const Layout& layout : {Layout{16, 1}, Layout{17, 1}, Layout{64, 1}, Layout{64, 8}, Layout{128, 128}}) {
+    MemoryStore memory;
+    std::optional<Counted> costs;
+    std::barrier formed(layout.ranks, [&]() noexcept { costs.emplace(); });
+    const auto errors = run_threads(layout.ranks, [&](int rank) {
+      const CommunicatorOptions options = options_of(rank, layout.per_host);
+      const auto group = Communicator::create(memory, "group", rank, layout.ranks, options);
+      group->run(Call{});
+      formed.arrive_and_wait();
+      form_in(*group, all_ranks(layout.ranks), "part", [&] { return options; })->run(Call{});
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(layout.ranks)));
+    const auto n = static_cast<std::size_t>(layout.ranks);
+    expect_small(**costs, layout, n <= 16 ? n * (n - 1) : 2 * n);
   }
 }
 

@@ -19,6 +19,8 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/meeting_place.h"
+#include "communicator/group_bootstrap.h"
+#include "communicator/subgroup.h"
 #include "support/sanitized.h"
 #include "tutti/group_id.h"
 
@@ -215,6 +217,27 @@ TEST(FormingDeaths, AtAnyMomentOfASplit) {
         const auto parent = Communicator::create(store, kName, r, size, options_of(layout, r));
         if (r == victim) store.set("begun", "");
         return split_group(*parent, 0, r, "part");
+      });
+    });
+    stores.connect_here()->get("begun", std::chrono::seconds(30));
+    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
+    expect_told(ranks, victim, layout + ", " + killer.seed());
+    if (HasFailure()) return;
+  }
+}
+
+TEST(FormingDeaths, AtAnyMomentOfASubgroup) {
+  Killer killer;
+  for (int round = 0; round < 2 * kRounds; ++round) {
+    std::string layout = round % 2 == 0 ? "aaa" : "aab";
+    if (round % 4 == 3) layout = std::string(9, 'a') + std::string(9, 'b');  // all hear of the first alone
+    const int size = static_cast<int>(layout.size()), victim = killer.choose(size - 1);
+    StoreProcess stores;
+    Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+      return lost({store, layout, r, victim}, [&] {
+        const auto parent = Communicator::create(store, kName, r, size, options_of(layout, r));
+        if (r == victim) store.set("begun", "");
+        return form_in(*parent, all_ranks(size), "part", [&] { return options_of(layout, r); });
       });
     });
     stores.connect_here()->get("begun", std::chrono::seconds(30));

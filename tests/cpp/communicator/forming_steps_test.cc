@@ -13,6 +13,8 @@
 #include <cerrno>
 
 #include "communicator/forming_deaths.h"
+#include "communicator/group_bootstrap.h"
+#include "communicator/subgroup.h"
 #include "support/sanitized.h"
 #include "tutti/group_id.h"
 
@@ -139,6 +141,19 @@ TEST(FormingSteps, OfASplit) {
       kill_at_every_step(
           layout, victim, [](const Rank& rank) { return rank.create(); },
           [](const Rank& rank, const Group& parent) { return split_group(*parent, 0, rank.rank, "part"); });
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(FormingSteps, OfASubgroup) {
+  for (const std::string layout : {"aa", "aab"}) {
+    for (int victim = 0; victim < static_cast<int>(layout.size()); ++victim) {
+      kill_at_every_step(
+          layout, victim, [](const Rank& rank) { return rank.create(); },
+          [](const Rank& rank, const Group& parent) {
+            return form_in(*parent, all_ranks(rank.size()), "part", [&] { return parent->options(); });
+          });
       if (HasFailure()) return;
     }
   }
