@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 #include "tutti/error.h"
 
@@ -280,6 +281,22 @@ TEST(TcpFault, NobodyListens) {
   Ranks ranks(2);
   ranks.transports[1].reset();
   EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
+}
+
+// While the first lives, when it is gone, and where there has been none: a pair that has ended stays so.
+TEST(TcpFault, ASecondConnectionIsRefused) {
+  const TcpOptions options = options_of(0, 2);
+  RankZero zero(options);
+  EXPECT_EQ(dial(*zero.transport, options, {2, {}}).verdict(), Verdict::kRefuse);
+  EXPECT_EQ(zero.link->status(), Status::kOk);
+  zero.peer.reset();
+  EXPECT_EQ(wait_for_end(*zero.transport, 1), Status::kPeerLost);
+  EXPECT_EQ(dial(*zero.transport, options, {3, {}}).verdict(), Verdict::kRefuse);
+
+  const auto alone = TcpTransport::create(options);
+  alone->set_peer_addresses({"", "224.0.0.1:9/1"});
+  EXPECT_EQ(wait_for_end(*alone, 1), Status::kPeerLost);
+  EXPECT_EQ(dial(*alone, options, {4, {}}).verdict(), Verdict::kRefuse);
 }
 
 // The first that finds out gives up, and listens no more. The other must not take that for a death.
