@@ -104,6 +104,34 @@ TEST_F(GroupWakerTest, TellsOfALostWakeUp) {
   }
 }
 
+// Who has brought it wakes when the sleep is over: at the latest just before the sleeper looks.
+TEST_F(GroupWakerTest, AWakeUpBehindTheSleepIsNotLost) {
+  class Late final : public PortWaker::Sleeper {
+   public:
+    explicit Late(std::function<void()> wake) : wake_(std::move(wake)) {}
+    bool may_sleep() noexcept override { return true; }
+    bool has_missed() noexcept override {
+      looked_ = true;
+      wake_();
+      return true;
+    }
+    bool looked() const { return looked_; }
+
+   private:
+    const std::function<void()> wake_;
+    bool looked_ = false;
+  };
+  for (const auto& map : {RankMap({0, 0}), RankMap({0, 0, 2})}) {
+    SCOPED_TRACE(map.ranks());
+    GroupWaker sleeper(channels_[0].get(), map, 0), other(channels_[1].get(), map, 1);
+    Late ring([&] { other.ring(0); }), nudge([&] { sleeper.nudge(); });
+    for (Late* late : {&ring, &nudge}) {
+      EXPECT_FALSE(sleeper.sleep({}, 20'000'000, *late));
+      EXPECT_TRUE(late->looked()) << "it did not sleep for the whole time";
+    }
+  }
+}
+
 TEST_F(GroupWakerTest, AnAbortWakes) {
   EXPECT_LT(sleep_through(kLongNs, [&] { channels_[0]->abort(); }), kLongNs);
 }

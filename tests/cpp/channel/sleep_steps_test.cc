@@ -451,6 +451,16 @@ TEST_F(RescuedWaitForMessages, IsCountedWhereAReaderHasNotRung) {
   EXPECT_EQ(in.data, out.data);
 }
 
+// The writer has filled the ring, and the rest of its message fits once that is read.
+TEST_F(RescuedWaitForMessages, IsNoneAfterARingForRoom) {
+  test::Parcel out(test::pattern(1, kLinkSlack + 1000)), in(kLinkSlack + 1000);
+  in.recv(*one_, 0, 1);
+  out.send(*zero_, 1, 1);
+  EXPECT_EQ(rescued(out.op, [this] { one_.drive(); }), 0U);
+  one_.drive();
+  EXPECT_EQ(in.data, out.data);
+}
+
 // What lies beside an announcement is there for whoever has seen the announcement. On processors that keep the order of
 // stores a missing release shows under the thread sanitizer only; the ranks poll, since a doorbell would order them
 // too.

@@ -3,11 +3,13 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
+#include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 #include "tutti/error.h"
 
@@ -282,6 +284,22 @@ TEST(TcpFault, NobodyListens) {
   EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
 }
 
+// While the first lives, when it is gone, and where there has been none: a pair that has ended stays so.
+TEST(TcpFault, ASecondConnectionIsRefused) {
+  const TcpOptions options = options_of(0, 2);
+  RankZero zero(options);
+  EXPECT_EQ(dial(*zero.transport, options, {2, {}}).verdict(), Verdict::kRefuse);
+  EXPECT_EQ(zero.link->status(), Status::kOk);
+  zero.peer.reset();
+  EXPECT_EQ(wait_for_end(*zero.transport, 1), Status::kPeerLost);
+  EXPECT_EQ(dial(*zero.transport, options, {3, {}}).verdict(), Verdict::kRefuse);
+
+  const auto alone = TcpTransport::create(options);
+  alone->set_peer_addresses({"", "224.0.0.1:9/1"});
+  EXPECT_EQ(wait_for_end(*alone, 1), Status::kPeerLost);
+  EXPECT_EQ(dial(*alone, options, {4, {}}).verdict(), Verdict::kRefuse);
+}
+
 // The first that finds out gives up, and listens no more. The other must not take that for a death.
 TEST(TcpFault, AWrongSecretIsNamedByTheSecondRankToo) {
   Ranks ranks(2, [&](TcpOptions& o) {
@@ -292,6 +310,31 @@ TEST(TcpFault, AWrongSecretIsNamedByTheSecondRankToo) {
   ranks.transports[0].reset();
   EXPECT_EQ(wait_for_end(ranks[1], 0), Status::kPeerLost);
   EXPECT_NE(ranks[1].why_lost(0).find("TUTTI_SECRET"), std::string::npos) << ranks[1].why_lost(0);
+}
+
+// It hangs up at our proof long before the own dial fails: nothing is left of its connection by then.
+TEST(TcpFault, AWrongSecretIsRememberedUntilTheOwnDialFails) {
+  const TcpOptions options = options_of(0, 2);
+  const auto zero = TcpTransport::create(options);
+  const PeerAddress address = *PeerAddress::parse(zero->address());
+  const auto other = std::make_shared<Identity>(Identity{"something else", options.communicator, 1, 2});
+  Handshake handshake =
+      Handshake::dial(begin_connect(address.endpoint, options.silence()), other, 0, address.group, {1, {}});
+  ASSERT_TRUE(wait_until([&] {
+    handshake.advance();
+    return handshake.over();
+  }));
+  ASSERT_EQ(handshake.state(), Handshake::State::kForged);
+  ::shutdown(handshake.fd(), SHUT_WR);
+  std::byte none{};
+  ASSERT_TRUE(wait_until([&] { return ::recv(handshake.fd(), &none, 1, MSG_DONTWAIT) == 0; })) << "it is not dropped";
+
+  const auto local = *SocketAddress::parse("127.0.0.1:0");
+  const UniqueFd nobody(::socket(local.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));  // has the port, and does not listen
+  ASSERT_EQ(::bind(nobody.get(), local.raw(), local.length()), 0);
+  zero->set_peer_addresses({"", local_address(nobody.get()).text() + "/1"});
+  EXPECT_EQ(wait_for_end(*zero, 1), Status::kPeerLost);
+  EXPECT_NE(zero->why_lost(1).find("TUTTI_SECRET"), std::string::npos) << zero->why_lost(1);
 }
 
 }  // namespace
