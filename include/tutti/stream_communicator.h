@@ -90,8 +90,8 @@ class StreamCommunicator : public Group {
   virtual std::uint64_t direct_calls() const noexcept { return 0; }
 
   // `lost` tells whether a rank of the group has died or given up, without waiting for anything. From then on look(),
-  // which the process's watch calls ten times a second, ends what waits for other ranks once it does: calls under way
-  // and later ones raise what it tells. What does not wait any more is left alone.
+  // which the process's watch calls ten times a second, ends what waits for other ranks once it does, also what is
+  // issued later, and that raises what it tells. What does not wait any more is left alone.
   virtual void follow(std::function<std::optional<Error>()> /*lost*/) {}
   virtual void look() noexcept {}
 

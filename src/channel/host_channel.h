@@ -182,6 +182,8 @@ class HostChannel {
 
   // Why waiting for `peer` (-1: for whoever may come) is hopeless.
   Outcome check(int peer) noexcept;
+  // A rank that has failed or died, by a look at all; not one that has left in good order.
+  Outcome find_lost() const noexcept;
   void abort() noexcept;  // every wait here ends with kAborted
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   void leave() noexcept;  // tells the peers: a clean end

@@ -40,6 +40,21 @@ std::string HostChannel::reason_of(int peer) const {
   return {reason, ::strnlen(reason, kReasonBytes)};
 }
 
+Outcome HostChannel::find_lost() const noexcept {
+  for (int r = 0; r < ranks(); ++r) {
+    if (r == index_) continue;
+    // acquire: pairs with the release in report() and leave().
+    const auto state = static_cast<RankState>(control(r).state.load(std::memory_order_acquire));
+    if (state == RankState::kFailed) return {Status::kPeerFailed, r};
+    if (state != RankState::kJoined || !died(r)) continue;
+    // It may have said why, or left in good order, since.
+    const auto last = static_cast<RankState>(control(r).state.load(std::memory_order_acquire));
+    if (last == RankState::kFailed) return {Status::kPeerFailed, r};
+    if (last == RankState::kJoined) return {Status::kPeerLost, r};
+  }
+  return kOkOutcome;
+}
+
 Outcome HostChannel::check(int peer) noexcept {
   if (aborted()) return {Status::kAborted, index_};
   bool anyone_here = false;

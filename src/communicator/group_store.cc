@@ -13,6 +13,7 @@ namespace tutti {
 namespace {
 
 constexpr std::chrono::milliseconds kSoon(500);
+constexpr std::size_t kAnnounced = 32U << 10;   // about what a message is sent in pieces from
 constexpr std::int64_t kShortNs = 100'000'000;  // less than it a port that drives for all does not wait
 
 }  // namespace
@@ -84,6 +85,10 @@ void GroupStore::say(Kind kind, bool to_all, std::string_view key, std::string_v
 void GroupStore::set(std::string_view key, std::string_view value) {
   values_.insert_or_assign(std::string(key), std::string(value));
   say(Kind::kValue, true, key, value);
+  if (!passes_on() || value.size() < kAnnounced) return;
+  // It goes in steps, and all wait for it, while this rank may go on to wait for them elsewhere.
+  Deadline deadline = Deadline::after(kSoon);
+  flush(deadline);
 }
 
 bool GroupStore::set_for(int reader, std::string_view key, std::string_view value) {
@@ -238,6 +243,7 @@ void GroupStore::note_lost(Outcome outcome) noexcept {
 // The port has given all up then, those too by which others could be told.
 void GroupStore::tell_lost() noexcept {
   if (lost_.status != Status::kPeerLost && lost_.status != Status::kPeerFailed) return;
+  if (group_->look_at(lost_.peer).ok()) return;  // it has only taken back a message of this forming
   const std::vector<int>& here = group_->host_ranks();
   const auto is_here = [&](int rank) { return std::ranges::binary_search(here, rank); };
   if (!is_here(lost_.peer) || std::ranges::all_of(members_, is_here)) return;

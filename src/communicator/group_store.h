@@ -3,7 +3,7 @@
 //
 // What is set is sent to the others, who keep it; so nobody serves, and a get() waits for what is on its way. Up to
 // kMostDirect members send to each other. Of more, all send to the first and get from it, which passes on what they
-// set, whenever it waits here itself: O(n) messages, and no connections that the group had no use for.
+// set, whenever it waits here itself: no connections that the group had no use for.
 //
 // It watches the ranks that it hears: every wait, and every look into it, ends by Error(kPeerLost) once one of them has
 // died or left, or by the failure of the group. Its messages fail by themselves, and count in no metrics. But where a

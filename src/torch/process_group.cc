@@ -99,7 +99,16 @@ std::shared_ptr<Communicator> make_part(Communicator& parent, const std::vector<
                                         const GroupOptions& options) {
   const auto rank = static_cast<int>(std::ranges::find(ranks, parent.rank()) - ranks.begin());
   const std::string in_store = id + ":" + join(ranks);  // which keeps what others have said under the same name
-  if (!translated([&] { return can_form_in(parent, ranks); })) {
+  const auto can = [&] {
+    try {
+      return can_form_in(parent, ranks);
+    } catch (const std::exception& error) {  // others may know less, and have gone to the store
+      StoreAdapter adapter(store);
+      tell_failure(adapter, in_store, rank, error);
+      throw;
+    }
+  };
+  if (!translated(can)) {
     return make_communicator(store, in_store, rank, static_cast<int>(ranks.size()), options);
   }
   return translated([&] {
@@ -237,18 +246,27 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::split(const c10::intrusive_
     if (rank < 0 || rank >= size_) refuse("split: rank " + std::to_string(rank) + " is not in the group");
   }
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
-  return make_part(store, ranks, "split:" + join(ranks), options_for(options));
+  return make_named_part(
+      store, ranks, [&] { return "split:" + join(ranks); }, [&] { return options_for(options); });
 }
 
 c10::intrusive_ptr<ProcessGroupTutti> ProcessGroupTutti::make_part(const c10::intrusive_ptr<c10d::Store>& store,
                                                                    const std::vector<int>& ranks,
                                                                    const std::string& name,
                                                                    const c10::intrusive_ptr<GroupOptions>& options) {
+  return make_named_part(
+      store, ranks, [&] { return name; }, [&] { return options; });
+}
+
+c10::intrusive_ptr<ProcessGroupTutti> ProcessGroupTutti::make_named_part(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const std::function<std::string()>& name, const std::function<c10::intrusive_ptr<GroupOptions>()>& options) {
   return telling_want(
-      [&] { return next_part(name, ranks); },
+      [&] { return next_part(name(), ranks); },
       [&](const std::string& id) {
-        return c10::make_intrusive<ProcessGroupTutti>(
-            store, face::make_part(*communicator_, ranks, store, id, *options), id, options);
+        const c10::intrusive_ptr<GroupOptions> own = options();
+        return c10::make_intrusive<ProcessGroupTutti>(store, face::make_part(*communicator_, ranks, store, id, *own),
+                                                      id, own);
       },
       [&](const std::string& id) { tell_in(*communicator_, ranks, id, Error(ErrorKind::kExhausted, kWant)); });
 }

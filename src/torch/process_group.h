@@ -11,6 +11,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -208,6 +209,10 @@ class ProcessGroupTutti final : public c10d::Backend {
   bool in_childs_batch() const;
   void captured(const C10dWorkPtr& work);
   int checked_root(int64_t root, const char* call) const;
+  // As make_part(), with what may find no memory made where its want is told.
+  c10::intrusive_ptr<ProcessGroupTutti> make_named_part(
+      const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+      const std::function<std::string()>& name, const std::function<c10::intrusive_ptr<GroupOptions>()>& options);
   // Of a child, and in it how many of its kind there have been.
   std::string next_id(const std::string& kind, const std::string& shown);
   std::string next_id(const std::string& kind) { return next_id(kind, kind); }

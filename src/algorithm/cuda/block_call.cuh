@@ -100,6 +100,14 @@ class BlockCall {
     return agreed;
   }
 
+  // The same, of kernels that begin with await_preceding(): then what follows may come. All threads of a warp; what all
+  // of them have found.
+  TUTTI_DEVICE bool check_headers_and_go() const {
+    const bool agreed = team_.all_of_warp(check_headers());
+    if (agreed && team_.is_first_control()) let_next_come();
+    return agreed;
+  }
+
   // What this thread waits for does not come: the call is never seen as completed. The failure's record alone cannot
   // tell that: it may bear the ticket of another call, which ran beside this one.
   TUTTI_DEVICE void miss() const {

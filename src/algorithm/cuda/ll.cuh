@@ -136,7 +136,7 @@ TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const Exch
       }
     }
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 
@@ -160,7 +160,7 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
       i += static_cast<std::size_t>(team.workers());
     }
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 
@@ -225,7 +225,7 @@ TUTTI_DEVICE void ll_two_shot_of(const Team& team, const DeviceWorld& world, con
       device::store_user(args.output + at, v, left);
     });
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 

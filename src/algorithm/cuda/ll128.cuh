@@ -140,7 +140,7 @@ TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, cons
       return true;
     });
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 
@@ -167,7 +167,7 @@ TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, co
       return true;
     });
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 
@@ -239,7 +239,7 @@ TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, 
     };
     if (!ll128_two_shot_data<N, R>(team, world, call, args, store)) call.miss();
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 

@@ -55,7 +55,7 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
       sink(at, v);
     }
   }
-  call.check_headers();
+  call.check_headers_and_go();
   call.leave();
 }
 

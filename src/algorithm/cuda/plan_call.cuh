@@ -34,7 +34,7 @@ using PlanTeam = TUTTI_PLAN_TEAM;
 // what awaits the word sees that the communicator has failed.
 template <class Own, class Call, class Peers>
 TUTTI_DEVICE void agree(const Own& own, const Call& call, const Peers& peers) {
-  const bool agreed = own.all_of_warp(call.check_headers());
+  const bool agreed = call.check_headers_and_go();
   if (!peers.any() || !own.is_first_control() || !agreed) return;
   // release: the headers that this warp has seen; pairs with the acquire of the record that awaits the word. Nobody
   // else raises it.

@@ -10,13 +10,19 @@ namespace tutti::cuda {
 
 inline constexpr int kControlThreads = 32;
 
-// First in kernels that may be launched while what precedes them on their stream still ends (programmatic dependent
-// launch, sm_90 and later): all that has ended behind it, and what it wrote is there. Before it nothing may be touched
-// but parameters and what never changes. Then the next such kernel may be launched, so no more than one waits here. In
-// any other launch it does nothing.
+// In kernels that may be launched while what precedes them on their stream still ends (programmatic dependent launch,
+// sm_90 and later): all that has ended behind it, and what it wrote is there. Before it nothing may be touched but
+// parameters and what never changes. In any other launch it does nothing.
 TUTTI_DEVICE void await_preceding() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// By one thread of a block: what follows on the stream may come, if it is launched so, once all blocks have said this
+// or have ended. Not before all peers are known to run this call: what comes takes room on the GPU, which then none of
+// them needs any more, so this kernel ends whatever comes. Who launches what follows may be the program.
+TUTTI_DEVICE void let_next_come() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }

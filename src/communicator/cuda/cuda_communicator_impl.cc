@@ -104,6 +104,7 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const 
       collectives_(options.lasting_streams),
       messages_(options.lasting_streams) {
   set_timeout(options.timeout);
+  early_launches_ = may_launch_early();
   if (!plan_files_.files.empty()) {
     std::vector<UserAlgorithmPtr> plans;
     for (const PlanFile& file : plan_files_.files) plans.push_back(plan_algorithm(file));
@@ -174,16 +175,16 @@ void CudaCommunicatorImpl::follow(std::function<std::optional<Error>()> lost) {
 // What a kernel that waits finds; whoever waits no more never asks, and has its result.
 void CudaCommunicatorImpl::look() noexcept {
   try {
-    if (lost_rank()) device::store_relaxed(&group_->control().abort, 1);
+    if (lost_rank(false)) device::store_relaxed(&group_->control().abort, 1);
   } catch (const std::bad_alloc&) {  // for what is to be said: the next look finds it again
   }
 }
 
-std::optional<Error> CudaCommunicatorImpl::lost_rank() const {
+std::optional<Error> CudaCommunicatorImpl::lost_rank(bool known_only) const {
   std::function<std::optional<Error>()> lost;
   {
     const std::lock_guard lock(reason_mutex_);
-    if (ended_by_) return ended_by_;
+    if (ended_by_ || known_only) return ended_by_;
     lost = lost_;
   }
   std::optional<Error> why = lost ? lost() : std::nullopt;
@@ -206,10 +207,11 @@ std::optional<Error> CudaCommunicatorImpl::current_failure() const {
     abort_reason = abort_reason_;
   }
   auto error = failure_of(control, rank_, options_.name, abort_reason, board_);
-  // Nobody here has asked for it: a rank is lost. The others end for the same reason, and one of them may be blamed.
+  // Of a rank that is lost the others end for the same reason, one by one, and one of them may be blamed. A later abort
+  // here does not hide it.
   const bool aborted = device::load_relaxed(&control.code) == static_cast<std::uint64_t>(device::FailureCode::kAborted);
-  if (error && aborted && abort_reason.empty()) {
-    if (auto why = lost_rank()) return why;
+  if (error && aborted) {
+    if (auto why = lost_rank(!abort_reason.empty())) return why;
   }
   if (!error || error->kind() != ErrorKind::kMismatch) return error;
   return Error(error->kind(), error->what() + registrations_.explain(static_cast<std::uint32_t>(control.mine)));
@@ -262,56 +264,6 @@ std::uint32_t CudaCommunicatorImpl::post(CallRecord record, std::uint32_t choice
 void CudaCommunicatorImpl::log(const Call& call, const CallRecord& record, std::string_view algorithm,
                                const Launched& how) {
   log_.issued({record, -1, block_bytes(call, rank_), algorithm, call_timeout_}, how);
-}
-
-// Whether a kernel may be launched while what precedes it ends. Then two kernels of this communicator hold room on the
-// GPU at a time. Where both are small they take no more than a large one does alone, so as many communicators as before
-// find room beside each other.
-bool CudaCommunicatorImpl::comes_early(const Kernel& kernel, unsigned grid, bool captured) {
-  constexpr unsigned kMostBlocks = 8;
-  const unsigned before = std::exchange(last_grid_[captured ? 1 : 0], grid);
-  return kernel.early && group_->launches_early() && grid <= kMostBlocks && before <= kMostBlocks;
-}
-
-void CudaCommunicatorImpl::launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream,
-                                         bool captured) {
-  void* parameters[] = {const_cast<DeviceWorld*>(&group_->world()), args};
-  const auto cluster = static_cast<unsigned>(kernel.cluster);
-  const auto grid = static_cast<unsigned>(blocks) * cluster, threads = static_cast<unsigned>(workers + kControlThreads);
-  const bool early = comes_early(kernel, grid, captured);
-  if (kernel.function != nullptr) {
-    CUlaunchAttribute how[3] = {};
-    CUlaunchConfig config{grid, 1, 1, threads, 1, 1, 0, stream, how, 0};
-    if (kernel.together) {
-      how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
-      how[config.numAttrs++].value.cooperative = 1;
-    }
-    if (cluster > 1) {
-      how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-      how[config.numAttrs++].value.clusterDim = {cluster, 1, 1};
-    }
-    if (early) {
-      how[config.numAttrs].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-      how[config.numAttrs++].value.programmaticStreamSerializationAllowed = 1;
-    }
-    check_driver(driver().launch_kernel(&config, kernel.function, parameters, nullptr), "cuLaunchKernelEx");
-    return;
-  }
-  cudaLaunchAttribute how[3] = {};
-  cudaLaunchConfig_t config{dim3(grid), dim3(threads), 0, stream, how, 0};
-  if (kernel.together) {
-    how[config.numAttrs].id = cudaLaunchAttributeCooperative;
-    how[config.numAttrs++].val.cooperative = 1;
-  }
-  if (cluster > 1) {
-    how[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    how[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
-  }
-  if (early) {
-    how[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    how[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
-  check_cuda(cudaLaunchKernelExC(&config, kernel.symbol, parameters), "cudaLaunchKernelExC");
 }
 
 void CudaCommunicatorImpl::run(const Call& call, CudaStream stream, std::chrono::milliseconds timeout) {

@@ -111,7 +111,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   std::uint32_t post(CallRecord record, std::uint32_t choice);
   void log(const Call& call, const CallRecord& record, std::string_view algorithm, const Launched& how);
   std::optional<Error> current_failure() const;
-  std::optional<Error> lost_rank() const;
+  std::optional<Error> lost_rank(bool known_only) const;
   void throw_if_failed() const;
   // Under mutex_: the call as its kind is run, by `plan` if there is one.
   void issue(const Call& call, const TablePlan* plan, cudaStream_t stream, std::chrono::milliseconds timeout);
@@ -168,6 +168,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
     return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
   }
   void launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream, bool captured);
+  // launches.cc
+  bool may_launch_early() const;
   bool comes_early(const Kernel& kernel, unsigned grid, bool captured);
 
   const int rank_;
@@ -205,7 +207,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   QuietDevice::Member quiet_;           // what loads compiled plans; const once it is added
   std::shared_ptr<DevicePlans> plans_;  // null without any; shared with the graphs that hold its kernels
   StreamOrder collectives_, messages_;
-  unsigned last_grid_[2] = {};  // of the last launch, eager and captured
+  unsigned last_grid_[2] = {};   // of the last launch, eager and captured
+  bool early_launches_ = false;  // const after the constructor
   CopyStreams copy_streams_;
   cudaStream_t own_stream_ = nullptr;
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
