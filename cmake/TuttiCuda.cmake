@@ -86,6 +86,7 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/cuda_serving.cc
     src/communicator/cuda/device_failure.cc
     src/communicator/cuda/device_plans.cc
+    src/communicator/cuda/launches.cc
     src/communicator/cuda/native_kernels.cc
     src/communicator/cuda/plan_calls.cc
     src/communicator/cuda/plugin.cc
