@@ -100,9 +100,9 @@ TEST_P(Subgroup, FormsWhileCallsOfTheGroupAreUnderWay) {
     if (c.rank() == 0) c.send(&token, 1, DataType::kInt32, 3, 7);
     work->wait();
     EXPECT_EQ(data.back(), 4.0F);
-    c.run(Call{});
     if (c.rank() == 2) c.send(&token, 1, DataType::kInt32, 2, 9);
-    if (awaited) awaited->wait();
+    if (awaited) awaited->wait();  // of any rank: before they leave
+    c.run(Call{});
   });
 }
 
