@@ -257,6 +257,36 @@ TEST_P(Subgroup, OneThatKnowsOfAFailureIsNotAwaited) {
   });
 }
 
+// What a rank that gives up a forming could not send yet, behind messages that nobody takes, it takes back.
+TEST_P(Subgroup, WhatARankTakesBackEndsNoGroup) {
+  std::barrier<> over(4);
+  run_ranks(world, [&](Communicator& c) {
+    constexpr int kMessages = 400;
+    std::vector<std::int8_t> block(16384, 1);
+    std::vector<WorkPtr> sent;
+    const auto fails = [&](std::chrono::milliseconds timeout) {
+      return std::string(error_of([&] { form(c, all_ranks(4), "part", timeout); }).what()) != "";
+    };
+    if (c.rank() == 0) {
+      for (int i = 0; i < kMessages; ++i) {
+        sent.push_back(c.isend(block.data(), block.size(), DataType::kInt8, 2, static_cast<std::uint64_t>(i)));
+      }
+      EXPECT_TRUE(fails(std::chrono::milliseconds(100)));
+    }
+    over.arrive_and_wait();
+    if (c.rank() != 0) {
+      EXPECT_TRUE(fails(std::chrono::minutes(1)));
+    }
+    over.arrive_and_wait();
+    for (int i = 0; c.rank() == 2 && i < kMessages; ++i) {
+      c.recv(block.data(), block.size(), DataType::kInt8, 0, static_cast<std::uint64_t>(i));
+    }
+    for (const WorkPtr& work : sent) work->wait();
+    c.run(Call{});
+    EXPECT_FALSE(c.failure());
+  });
+}
+
 TEST_P(Subgroup, AnAbortByAnotherThreadEndsIt) {
   std::barrier<> told(4);
   run_ranks(world, [&](Communicator& c) {
