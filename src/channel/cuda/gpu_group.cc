@@ -108,9 +108,6 @@ void GpuGroup::connect(bool on_device) {
   scratch_ = std::make_unique<SymmetricMemory>(
       *bootstrap_, symmetric_request(on_device ? "peer scratch" : "host scratch", layout().total_bytes()));
   most_blocks_ = std::clamp(scratch_->processors() / scratch_->sharers(), 1, std::min(wanted_blocks_, kMaxBlocks));
-  int major = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device()), "cudaDeviceGetAttribute");
-  launches_early_ = major >= 9 && scratch_->sharers() == 1;
   make_world();
 }
 

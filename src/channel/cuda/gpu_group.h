@@ -67,8 +67,6 @@ class GpuGroup {
   int processors() const noexcept { return scratch_->processors(); }
   // Most ranks on one GPU.
   int sharers() const noexcept { return scratch_->sharers(); }
-  // Kernels may be launched while what precedes them ends: this rank has its GPU, of sm_90 or later, to itself.
-  bool launches_early() const noexcept { return launches_early_; }
   // Each rank has a GPU of its own, and peer memory lies on it: copy engines move bytes from GPU to GPU.
   bool between_gpus() const noexcept { return on_device_ && sharers() == 1; }
   // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group.
@@ -113,7 +111,6 @@ class GpuGroup {
   bool on_device_ = true;
   int wanted_blocks_ = kMostPlanBlocks;  // least of all ranks' wishes
   int most_blocks_ = kMaxBlocks;
-  bool launches_early_ = false;
   cudaStream_t stream_ = nullptr;  // make_stream()
   std::string transport_;
   GpuAgreement agreement_;

@@ -15,7 +15,6 @@
 #include "communicator/cuda/device_failure.h"
 #include "communicator/cuda/gpu_settings.h"
 #include "device/cuda/cuda_check.h"
-#include "device/cuda/driver.h"
 #include "device/cuda/relaxed_capture.h"
 #include "tutti/config.h"
 
@@ -175,6 +174,7 @@ void CudaCommunicatorImpl::follow(std::function<std::optional<Error>()> lost) {
 // What a kernel that waits finds; whoever waits no more never asks, and has its result.
 void CudaCommunicatorImpl::look() noexcept {
   try {
+    // relaxed: a word by itself, as in abort(); why is read by those who ask, under reason_mutex_.
     if (lost_rank(false)) device::store_relaxed(&group_->control().abort, 1);
   } catch (const std::bad_alloc&) {  // for what is to be said: the next look finds it again
   }
@@ -208,9 +208,9 @@ std::optional<Error> CudaCommunicatorImpl::current_failure() const {
   }
   auto error = failure_of(control, rank_, options_.name, abort_reason, board_);
   // Of a rank that is lost the others end for the same reason, one by one, and one of them may be blamed. A later abort
-  // here does not hide it.
-  const bool aborted = device::load_relaxed(&control.code) == static_cast<std::uint64_t>(device::FailureCode::kAborted);
-  if (error && aborted) {
+  // here does not hide it. relaxed: failure_of() has acquired the record.
+  constexpr auto kAborted = static_cast<std::uint64_t>(device::FailureCode::kAborted);
+  if (error && device::load_relaxed(&control.code) == kAborted) {
     if (auto why = lost_rank(!abort_reason.empty())) return why;
   }
   if (!error || error->kind() != ErrorKind::kMismatch) return error;

@@ -10,8 +10,8 @@
 namespace tutti::cuda {
 namespace {
 
-// Whether they have code for it: kernels that were compiled for sm_80 and run on later GPUs have not. And captures with
-// such launches came with CUDA 12.3.
+// Whether they have code for it: those that were compiled for sm_90 and later have, which run on no GPU before. And
+// captures with such launches came with CUDA 12.3.
 bool kernels_can_wait() {
   cudaFuncAttributes attributes{};
   check_cuda(cudaFuncGetAttributes(&attributes, plan_kernel_of(Reducer::kAny)), "cudaFuncGetAttributes");
@@ -24,7 +24,7 @@ bool kernels_can_wait() {
 
 bool CudaCommunicatorImpl::may_launch_early() const {
   const DeviceGuard guard(group_->device());
-  return group_->launches_early() && kernels_can_wait();
+  return group_->sharers() == 1 && kernels_can_wait();
 }
 
 // Whether a kernel may be launched while what precedes it ends: then two kernels of this communicator hold room on the

@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -151,6 +152,14 @@ class Killer {
   std::mt19937 random_;
 };
 
+// Soon after the victim has set `key`; the others hear of it.
+void kill_behind(std::string_view key, Killer& killer, StoreProcess& stores, Ranks& ranks, int victim,
+                 const std::string& layout) {
+  stores.connect_here()->get(key, std::chrono::seconds(30));
+  killer.kill(*ranks[static_cast<std::size_t>(victim)]);
+  expect_told(ranks, victim, layout + ", " + killer.seed());
+}
+
 constexpr int kRounds = 8;
 
 TEST(FormingDeaths, AtAnyMomentFromAStore) {
@@ -164,9 +173,7 @@ TEST(FormingDeaths, AtAnyMomentFromAStore) {
                   [&] { return Communicator::create(store, kName, r, size, options_of(layout, r)); });
     });
     // Before it has given its card it is one that never comes.
-    stores.connect_here()->get(exchange_key(kName, kHostTopic, victim), std::chrono::seconds(30));
-    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
-    expect_told(ranks, victim, layout + ", " + killer.seed());
+    kill_behind(exchange_key(kName, kHostTopic, victim), killer, stores, ranks, victim, layout);
     if (HasFailure()) return;
   }
 }
@@ -197,9 +204,7 @@ TEST(FormingDeaths, AtAnyMomentFromAnId) {
       store->set("begun", "");
       return gate.wait() ? 0 : 1;
     });
-    stores.connect_here()->get("begun", std::chrono::seconds(30));
-    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
-    expect_told(ranks, victim, layout + ", " + killer.seed());
+    kill_behind("begun", killer, stores, ranks, victim, layout);
     gate.open();
     EXPECT_EQ(maker.join(), 0);
     if (HasFailure()) return;
@@ -219,9 +224,7 @@ TEST(FormingDeaths, AtAnyMomentOfASplit) {
         return split_group(*parent, 0, r, "part");
       });
     });
-    stores.connect_here()->get("begun", std::chrono::seconds(30));
-    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
-    expect_told(ranks, victim, layout + ", " + killer.seed());
+    kill_behind("begun", killer, stores, ranks, victim, layout);
     if (HasFailure()) return;
   }
 }
@@ -240,9 +243,7 @@ TEST(FormingDeaths, AtAnyMomentOfASubgroup) {
         return form_in(*parent, all_ranks(size), "part", [&] { return options_of(layout, r); });
       });
     });
-    stores.connect_here()->get("begun", std::chrono::seconds(30));
-    killer.kill(*ranks[static_cast<std::size_t>(victim)]);
-    expect_told(ranks, victim, layout + ", " + killer.seed());
+    kill_behind("begun", killer, stores, ranks, victim, layout);
     if (HasFailure()) return;
   }
 }
