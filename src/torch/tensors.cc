@@ -18,17 +18,16 @@ void require_apart(const at::Tensor& output) {
   refuse("an output has elements that share memory (it was made by expand()): pass its clone()");
 }
 
-// In-place use needs the bytes in order and no pending conjugation, negation or implied zero.
+// data_ptr() of a tensor with no elements may be null or refuse; nobody reads it.
+void* memory_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.data_ptr(); }
+
+}  // namespace
+
 bool usable_in_place(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kLazy{c10::DispatchKey::Conjugate, c10::DispatchKey::Negative,
                                       c10::DispatchKey::ZeroTensor};
   return tensor.is_contiguous() && !tensor.key_set().has_any(kLazy);
 }
-
-// data_ptr() of a tensor with no elements may be null or refuse; nobody reads it.
-void* memory_of(const at::Tensor& tensor) { return tensor.numel() == 0 ? nullptr : tensor.data_ptr(); }
-
-}  // namespace
 
 std::int64_t extent_of(const at::Tensor& tensor) {
   std::int64_t elements = tensor.numel() == 0 ? 0 : 1;

@@ -17,6 +17,10 @@
 
 namespace tutti::face {
 
+// Whether a call takes the tensor's own memory: its bytes are in order, and no conjugation, negation or implied zero is
+// pending. Of any other a Prepared makes a temporary.
+bool usable_in_place(const at::Tensor& tensor);
+
 // Elements from the first to behind the last in memory, whatever the strides leave out.
 std::int64_t extent_of(const at::Tensor& tensor);
 

@@ -62,6 +62,42 @@ def test_batches_among_all(world: World) -> None:
     run(world, batched, 200, size=max(2, GPUS))
 
 
+def gathered(ctx: Context) -> None:
+    """Rank 0 sends what lies in strides; the batch is long under way when one stream has waited for it and the stream
+    that issued it takes memory again."""
+    peer, elements = 1 - ctx.rank, 1 << 16
+    issuing, waiting = torch.cuda.Stream(), torch.cuda.Stream()
+    first, strided = torch.zeros(10, device="cuda"), torch.zeros(2 * elements, device="cuda")
+    received = torch.zeros(elements, device="cuda")
+    strided[::2] = torch.arange(elements, device="cuda")
+    dist.all_reduce(torch.ones(3, device="cuda"))
+    torch.cuda.synchronize()
+    dist.barrier()
+    for attempt in range(3):
+        if ctx.rank == 1:
+            time.sleep(0.3)  # the batch of rank 0 is held up behind this one's message
+        kind = (dist.irecv, dist.isend)[ctx.rank]
+        with torch.cuda.stream(issuing):
+            works = dist.batch_isend_irecv([dist.P2POp(kind, first, peer)])
+            tensor, other = (strided[::2], dist.isend) if ctx.rank == 0 else (received, dist.irecv)
+            works += dist.batch_isend_irecv([dist.P2POp(other, tensor, peer)])
+        with torch.cuda.stream(waiting):
+            for work in works:
+                work.wait()
+        del works
+        with torch.cuda.stream(issuing):
+            taken = [torch.full((elements,), -1.0, device="cuda") for _ in range(4)]
+        torch.cuda.synchronize()
+        del taken
+        if ctx.rank == 1:
+            assert received.eq(torch.arange(elements, device="cuda")).all(), attempt
+            received.zero_()
+
+
+def test_batches_own_what_they_gather(world: World) -> None:
+    run(world, gathered, size=2)
+
+
 def deserted(ctx: Context) -> str:
     """Rank 1 fails alone. What rank 0 issues on the pair afterwards would wait for nobody, and says so all the same."""
     group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
