@@ -171,12 +171,10 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
   const c10::DeviceGuard on_device(tensor.device());
   CudaTransfer transfer{peer, static_cast<std::uint32_t>(tag), receive};
   if (CudaBatch* open = open_cuda_batch(tensor.device())) {
-    // A temporary belongs to the stream that is current when it is made, and the allocator gives it to that stream's
-    // next once the work has let go of it, at a wait that may be another stream's: so it is the messages' own stream.
+    // What is gathered is so on the stream that will send it. Its memory would else be the caller's stream's, which may
+    // have it again as soon as any other stream waits for the work.
     std::optional<OnSideStream> side;
-    if (!usable_in_place(tensor)) {
-      side.emplace(translated([&]() -> const CudaLane& { return cuda_.group(tensor.device()); }).stream);
-    }
+    if (!usable_in_place(tensor)) side.emplace(translated([&] { return cuda_.group(tensor.device()).stream; }));
     describe(*open, transfer, tensor, tensor);  // endCoalescing sends it
     return c10::make_intrusive<CompletedWork>(rank_, event.op, tensor);
   }
