@@ -43,6 +43,7 @@ inline pid_t fork_rank(const std::function<bool()>& rank_main) {
   std::fflush(nullptr);
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
+  ::alarm(300);  // the watchdog: a stuck rank ends by a signal, which wait_for() tells
   bool good = false;
   try {
     good = rank_main();

@@ -46,8 +46,11 @@ std::int64_t sum_over(Communicator& group, std::int64_t value) {
 
 // As a program does that forks its ranks. The first tests: their process has used nothing of the library yet.
 TEST(GroupId, MadeBeforeAForkItServesTheChildren) {
-  if (test::kThreadSanitizer)
-    GTEST_SKIP() << "the thread sanitizer starts no thread in a child of a process with threads";
+  if (test::kSanitized) {
+    GTEST_SKIP()
+        << "in a child of a process with threads the thread sanitizer starts none, and the address sanitizer's "
+           "allocator is locked for good if one of them was in it";
+  }
   const int code = test::run_in_child([] {
     const GroupId id = make_group_id(Config{}, "localhost");
     const auto rank_main = [&](int rank) {
