@@ -40,13 +40,18 @@ function(tutti_layer name)
   set(TUTTI_LINKS "${TUTTI_LINKS};${LAYER_LINK}" CACHE INTERNAL "")
 endfunction()
 
-# libtutti.so from all layers. Beside the Python modules it is found through their $ORIGIN, so a package that holds
+# tutti_of_layers(name): a shared library of all layers.
+function(tutti_of_layers name)
+  add_library(${name} SHARED)
+  target_link_libraries(${name} PRIVATE ${TUTTI_LAYERS} ${TUTTI_LINKS} Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(${name} PUBLIC tutti_options)
+  target_link_options(${name} PRIVATE "LINKER:-Bsymbolic-functions")
+endfunction()
+
+# libtutti.so. Beside the Python modules it is found through their $ORIGIN, so a package that holds
 # all of them needs no library path.
 function(tutti_library)
-  add_library(tutti SHARED)
-  target_link_libraries(tutti PRIVATE ${TUTTI_LAYERS} ${TUTTI_LINKS} Threads::Threads ${CMAKE_DL_LIBS})
-  target_link_libraries(tutti PUBLIC tutti_options)
-  target_link_options(tutti PRIVATE "LINKER:-Bsymbolic-functions")
+  tutti_of_layers(tutti)
   set_target_properties(tutti PROPERTIES SOVERSION 0 INSTALL_RPATH "$ORIGIN")
   install(TARGETS tutti LIBRARY DESTINATION tutti COMPONENT python NAMELINK_SKIP)
   if(TUTTI_BUNDLE)
@@ -87,8 +92,9 @@ endfunction()
 
 # tutti_test(name SOURCES a_test.cc LINK ...): a GoogleTest program, each test known to ctest, with a watchdog. Where
 # neither the tests nor what they call have a second thread (ONE_THREAD), the thread sanitizer has nothing to see.
+# LIBRARY: what to link in place of tutti; the tests' names then begin with the program's.
 function(tutti_test name)
-  cmake_parse_arguments(TEST "ONE_THREAD" "TIMEOUT" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(TEST "ONE_THREAD" "TIMEOUT;LIBRARY" "SOURCES;LINK" ${ARGN})
   if(TEST_ONE_THREAD AND TUTTI_SANITIZE STREQUAL "thread")
     return()
   endif()
@@ -98,10 +104,16 @@ function(tutti_test name)
   if(TUTTI_SANITIZE)
     math(EXPR TEST_TIMEOUT "3 * ${TEST_TIMEOUT}")
   endif()
+  set(prefix "")
+  if(TEST_LIBRARY)
+    set(prefix ${name}.)
+  else()
+    set(TEST_LIBRARY tutti)
+  endif()
   add_executable(${name} ${TEST_SOURCES})
-  target_link_libraries(${name} PRIVATE tutti GTest::gtest GTest::gtest_main Threads::Threads ${TEST_LINK})
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARY} GTest::gtest GTest::gtest_main Threads::Threads ${TEST_LINK})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/cpp)
   tutti_unity(${name} 5)
   tutti_test_code(${name})
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${TEST_TIMEOUT})
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_PREFIX "${prefix}" PROPERTIES TIMEOUT ${TEST_TIMEOUT})
 endfunction()

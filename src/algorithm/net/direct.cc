@@ -146,10 +146,10 @@ class DirectRootReduce final : public NetAlgorithm {
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
     NetCall net(context, direct_ops(context.size));
-    net.greet();
     const auto size_of_chunk = [&](int c) { return c == call.root ? call.input.size(0) : 0; };
     const auto own = [&](int) -> const std::byte* { return call.input.data(0); };
     DirectReduce reduce(net, call, size_of_chunk, own, call.root);
+    net.greet();
     return reduce.run(net.rank() == call.root ? call.output.data(0) : nullptr);
   }
 };

@@ -58,6 +58,7 @@ class DisseminationAllReduce final : public NetAlgorithm {
     const std::size_t bytes = call.input.size(0);
     const std::size_t stride = (bytes + 63) / 64 * 64;
     std::byte* blocks = net.scratch(stride * static_cast<std::size_t>(net.size()));
+    std::vector<const void*> sources(static_cast<std::size_t>(net.size()));
     copy_unless_same(blocks, call.input.data(0), bytes);
     std::size_t op = 0;
     for (int distance = 1; distance < net.size(); distance *= 2, op += 2) {
@@ -66,7 +67,6 @@ class DisseminationAllReduce final : public NetAlgorithm {
       net.send(op + 1, net.right(distance), blocks, part);
       if (Outcome outcome = net.wait(op); !outcome.ok()) return outcome;
     }
-    std::vector<const void*> sources(static_cast<std::size_t>(net.size()));
     for (int i = 0; i < net.size(); ++i) {
       sources[static_cast<std::size_t>(net.left(i))] = blocks + stride * static_cast<std::size_t>(i);
     }

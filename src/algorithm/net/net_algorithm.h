@@ -25,7 +25,8 @@ class NetAlgorithm : public NativeAlgorithm {
   }
 
  protected:
-  // Returns with no op of the call posted. May throw std::bad_alloc.
+  // Returns with no op of the call posted. May throw std::bad_alloc before its first message: see the head of
+  // net_call.h.
   virtual Outcome execute(const Call& call, CallContext& context) const = 0;
 };
 

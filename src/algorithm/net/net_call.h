@@ -8,6 +8,9 @@
 // begin so calls greet() first. Plans do so too; their own messages have a step each in the tag, so that those of
 // several channels between two ranks do not depend on each other's order (executor/program/inflow.h).
 //
+// Memory is taken before the first message. A call that found none later would take its messages back one by one, and
+// what comes for the first of them would meet the next, which its sender hears of as a mismatch.
+//
 // A call may run among some of the group's ranks (CallContext::members): neighbours are then those among the members,
 // and peers are named by their places. Where a member's left neighbour in the group is on another host and no member,
 // it is watched: a receive is posted that the same call never serves. If that rank makes another call, its first
@@ -41,6 +44,7 @@ class NetCall {
   int left(int steps = 1) const noexcept {
     return (context_.rank + context_.size - steps % context_.size) % context_.size;
   }
+  // Before the first message. Throws std::bad_alloc.
   std::byte* scratch(std::size_t bytes) { return context_.scratch.get(bytes); }
 
   // Op number `op` must be unused, or awaited since its last use. `peer`: as right() and left() count.
@@ -68,7 +72,6 @@ class NetCall {
   CallContext& context_;
   const std::uint64_t tag_;
   const std::size_t count_;
-  const int exceptions_;              // under way when the call began
   std::unique_ptr<MessageOp[]> ops_;  // three more than `count_`: two for greet(), one for the watched rank
 };
 

@@ -98,6 +98,7 @@ Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, 
     }
   };
   std::vector<const void*> sources(children + 1);
+  net.greet();
   for (std::size_t k = 0; k < window; ++k) receive(k);
   for (std::size_t k = 0; k < segments.count(); ++k) {
     if (Outcome outcome = net.wait(parent_op(first_op, k)); !outcome.ok()) return outcome;
@@ -163,7 +164,6 @@ class TreeReduce final : public NetAlgorithm {
     const TreePlace place = chain_ ? reduce_chain_place(context.rank, call.root, context.size)
                                    : binomial_place(context.rank, call.root, context.size);
     NetCall net(context, tree_ops(place));
-    net.greet();
     const Outcome outcome = tree_reduce(net, 0, place, call, net.rank() == call.root ? call.output.data(0) : nullptr);
     return outcome.ok() ? net.finish() : outcome;
   }
@@ -185,7 +185,6 @@ class TreeAllReduce final : public NetAlgorithm {
     const TreePlace place = binomial_place(context.rank, 0, context.size);
     const std::size_t ops = tree_ops(place);
     NetCall net(context, 2 * ops);
-    net.greet();
     std::byte* output = call.output.data(0);
     const Outcome outcome = tree_reduce(net, 0, place, call, output);
     return outcome.ok() ? tree_broadcast(net, ops, place, output, call.output.size(0)) : outcome;

@@ -30,7 +30,8 @@ std::size_t tree_ops(const TreePlace& place) noexcept;
 Outcome tree_broadcast(NetCall& net, std::size_t first_op, const TreePlace& place, std::byte* data,
                        std::size_t bytes) noexcept;
 
-// Up: everybody's `call.input` is reduced into the root's `result`. Does not await its last sends: finish() does.
+// Up: everybody's `call.input` is reduced into the root's `result`. Greets, once it has its memory. Does not await its
+// last sends: finish() does.
 Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, const Call& call, std::byte* result);
 
 }  // namespace tutti

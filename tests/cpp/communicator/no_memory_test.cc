@@ -54,13 +54,15 @@ struct Scene {
   std::function<void(Communicator&)> before = [](Communicator&) {};
   std::function<bool(Communicator&, const Caller&)> during;
   bool while_forming = false;
+  std::string algorithm;  // forced
 };
 
-CommunicatorOptions options_of(int rank) {
+CommunicatorOptions options_of(int rank, const std::string& algorithm) {
   CommunicatorOptions options;
   options.timeout = std::chrono::seconds(20);
   options.config.log_level = "error";
   options.config.host_id = "host" + std::to_string(rank);
+  options.config.algorithm = algorithm;
   return options;
 }
 
@@ -82,7 +84,7 @@ void run_rank(const Scene& scene, MemoryStore& store, int rank, Of of, Which whi
   counted ? count_me() : spare_me();
   End& end = ends.of[rank];
   std::optional<Refusal> refusal;
-  const CommunicatorOptions options = options_of(rank);
+  const CommunicatorOptions options = options_of(rank, scene.algorithm);
   std::shared_ptr<Communicator> comm;
   int met = 0;
   try {
@@ -241,6 +243,36 @@ TEST_P(NoMemory, ForAnAllReduce) {
     Scene scene;
     scene.before = greet;
     scene.during = std::ref(call);
+    sweep_all(scene);
+  }
+}
+
+// Each of those over messages that take memory.
+TEST_P(NoMemory, ForAReductionByAnyAlgorithm) {
+  for (const char* name : {"ring", "direct", "dissemination", "tree"}) {
+    SCOPED_TRACE(name);
+    AllReduce call(50'000);
+    Scene scene;
+    scene.algorithm = std::string("all_reduce=") + name;
+    scene.before = greet;
+    scene.during = std::ref(call);
+    sweep_all(scene);
+  }
+  for (const char* name : {"direct", "tree", "chain"}) {
+    SCOPED_TRACE(name);
+    std::vector<float> x[2] = {std::vector<float>(50'000), std::vector<float>(50'000)};
+    Scene scene;
+    scene.algorithm = std::string("reduce=") + name;
+    scene.before = greet;
+    scene.during = [&](Communicator& comm, const Caller& make) {
+      std::vector<float>& mine = x[comm.rank()];
+      std::fill(mine.begin(), mine.end(), static_cast<float>(comm.rank() + 1));
+      Call call = all_reduce(mine);
+      call.collective = Collective::kReduce;
+      call.root = 0;
+      make([&] { comm.run(call); });
+      return comm.rank() != 0 || std::all_of(mine.begin(), mine.end(), [](float value) { return value == 3; });
+    };
     sweep_all(scene);
   }
 }
