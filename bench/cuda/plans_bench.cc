@@ -9,6 +9,7 @@
 // call in a graph of --calls of them: the longest of all ranks, median of --repeats replays. A size is the whole
 // message: of an all-gather, all that a rank has at the end.
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -24,6 +25,7 @@
 #include "plan/operations.h"
 #include "plan/reader.h"
 #include "tutti/cuda_communicator.h"
+#include "tutti/error.h"
 
 namespace {
 
@@ -82,13 +84,17 @@ std::vector<PlanFile> plans_in(const std::string& folder, int ranks) {
     if (entry.path().extension() != ".json") continue;
     std::ifstream file(entry.path());
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    const tutti::plan::Plan plan = tutti::plan::read_plan(text);
-    const auto collective = tutti::plan::rules_of(plan.collective).call;
-    if (static_cast<int>(plan.ranks.size()) != ranks ||
-        (collective != Collective::kAllReduce && collective != Collective::kAllGather)) {
-      continue;
+    try {
+      const tutti::plan::Plan plan = tutti::plan::read_plan(text);
+      const auto collective = tutti::plan::rules_of(plan.collective).call;
+      if (static_cast<int>(plan.ranks.size()) != ranks ||
+          (collective != Collective::kAllReduce && collective != Collective::kAllGather)) {
+        continue;
+      }
+      list.push_back({entry.path(), plan.name, *collective, plan.in_place});
+    } catch (const tutti::Error& error) {
+      std::fprintf(stderr, "# skipped %s: %s\n", entry.path().c_str(), error.what());
     }
-    list.push_back({entry.path(), plan.name, *collective, plan.in_place});
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return list;
