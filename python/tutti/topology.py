@@ -38,28 +38,29 @@ def nvswitch(ranks: int, latency_us: float = 1.0, bandwidth_gbs: float = 400.0, 
 def h200(ranks: int, ranks_per_box: int = 8, network_latency_us: float = 5.0, network_gbs: float = 50.0) -> Topology:
     """Boxes of H200 joined by NVLink, such that compiled plans take in the simulator what they took there.
 
-    Fitted to 114 measured times in one box: 13 plans on two GPUs, 8 on four, 1 KB to 16 MB (``docs/simulator.md``).
+    Fitted to 163 measured times in one box: 35 plans on two GPUs, 18 on four, 1 KB to 16 MB (``docs/simulator.md``).
     What a transfer gets of the bandwidth has to do with how many multiprocessors run its thread block, so it does not
     rise steadily with its size. Between boxes each GPU has a card of its own; those figures are not measured.
     """
     names = _ranks(ranks)
     boxes = [names[i : i + ranks_per_box] for i in range(0, ranks, ranks_per_box)]
     switches = [f"switch{i}" for i in range(len(boxes))]
-    links = [_link(name, switch, 0.65, 360.0) for box, switch in zip(boxes, switches, strict=True) for name in box]
+    links = [_link(name, switch, 0.42, 360.0) for box, switch in zip(boxes, switches, strict=True) for name in box]
     network = ["network"] if len(boxes) > 1 else []
     links += [_link(name, node, network_latency_us / 2, network_gbs) for node in network for name in names]
-    parts = [[8 << 10, 1.0], [64 << 10, 0.41], [256 << 10, 0.8], [1 << 20, 0.63], [8 << 20, 0.55]]
+    parts = [[8 << 10, 1.0], [64 << 10, 0.4], [256 << 10, 0.64], [1 << 20, 0.6], [8 << 20, 0.54]]
     return _make(
         f"h200 {ranks}",
         names,
         switches + network,
         links,
         groups=[[switch, *box] for box, switch in zip(boxes, switches, strict=True)] if network else [],
-        local={"latency_us": 0.0, "bandwidth_gbs": 1500.0},
+        local={"latency_us": 0.0, "bandwidth_gbs": 4000.0, "block_gbs": 320.0},
         efficiency=parts,
-        dispatch_us=0.65,
-        call_us=1.7,
-        agree_us=1.5,
+        dispatch_us=0.68,
+        packet_dispatch_us=0.3,
+        call_us=2.25,
+        agree_us=1.1,
     )
 
 

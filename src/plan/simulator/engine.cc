@@ -185,9 +185,11 @@ void Engine::advance(std::int32_t id) {
       ++block.op;  // a loop over no bytes
       continue;
     }
-    if (topology_.dispatch > 0 && !block.dispatched && operation(block).kind != OpKind::kNop) {
+    const Picoseconds dispatch =
+        topology_.packet_dispatch && uses_packets(operation(block)) ? *topology_.packet_dispatch : topology_.dispatch;
+    if (dispatch > 0 && !block.dispatched && operation(block).kind != OpKind::kNop) {
       block.dispatched = true;
-      return schedule(now_ + topology_.dispatch, EventKind::kResume, id);
+      return schedule(now_ + dispatch, EventKind::kResume, id);
     }
     if (!perform(id)) return;
     next(block);

@@ -93,7 +93,8 @@ class Engine {
   struct Transfer {
     std::vector<std::int32_t> links;
     double bytes = 0;
-    Picoseconds tail = 0;  // from drained to done
+    double most = kUnlimited;  // bytes a picosecond
+    Picoseconds tail = 0;      // from drained to done
     std::int32_t block = kNobody;
     std::int32_t port = kNobody;
   };

@@ -124,6 +124,8 @@ void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) 
   Transfer own;
   own.bytes = local;
   own.tail = topology_.local_latency;
+  // Packets are unpacked while others still come.
+  if (topology_.block_bandwidth > 0 && !uses_packets(op)) own.most = topology_.block_bandwidth;
   own.block = id;
   if (topology_.local_bandwidth > 0 && local > 0) {
     own.links = {static_cast<std::int32_t>(topology_.links.size()) + block.rank};
@@ -178,7 +180,8 @@ void Engine::start(std::int32_t id) {
   } else {
     const bool local = transfer.links.back() >= static_cast<std::int32_t>(topology_.links.size());
     const Efficiency& efficiency = local ? topology_.local_efficiency : topology_.efficiency;
-    network_.start(transfer.links, transfer.bytes, efficiency.of(transfer.bytes), static_cast<std::uint64_t>(id), now_);
+    network_.start(transfer.links, transfer.bytes, efficiency.of(transfer.bytes), transfer.most,
+                   static_cast<std::uint64_t>(id), now_);
   }
 }
 

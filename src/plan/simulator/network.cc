@@ -16,8 +16,8 @@ void Network::touch(std::int32_t link) {
   touched_.push_back(link);
 }
 
-void Network::start(const std::vector<std::int32_t>& links, double bytes, double efficiency, std::uint64_t tag,
-                    Picoseconds now) {
+void Network::start(const std::vector<std::int32_t>& links, double bytes, double efficiency, double most,
+                    std::uint64_t tag, Picoseconds now) {
   if (free_.empty()) {
     free_.push_back(static_cast<std::int32_t>(flows_.size()));
     flows_.emplace_back();
@@ -27,6 +27,7 @@ void Network::start(const std::vector<std::int32_t>& links, double bytes, double
   Flow& flow = flows_[id];
   flow.links = links;
   flow.left = bytes / efficiency;
+  flow.most = most / efficiency;
   flow.rate = 0;
   flow.since = now;
   flow.tag = tag;
@@ -51,7 +52,7 @@ void Network::share(Picoseconds now, std::vector<Drain>& drains) {
   for (const std::int32_t id : changed) {
     Flow& flow = flows_[id];
     flow.marked = false;
-    double rate = std::numeric_limits<double>::max();
+    double rate = flow.most;
     for (const std::int32_t link : flow.links) {
       rate = std::min(rate, bandwidths_[link] / static_cast<double>(on_[link].size()));
     }

@@ -8,19 +8,22 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "plan/simulator/topology.h"
 
 namespace tutti::plan {
 
+inline constexpr double kUnlimited = std::numeric_limits<double>::max();
+
 class Network {
  public:
   explicit Network(const std::vector<double>& bandwidths);  // of each link, bytes a picosecond
 
   // A flow that begins now; `tag` comes back when it has drained. Links must differ from each other. It takes
-  // `efficiency` of what it gets of them.
-  void start(const std::vector<std::int32_t>& links, double bytes, double efficiency, std::uint64_t tag,
+  // `efficiency` of what it gets of them, and no more than `most` bytes a picosecond.
+  void start(const std::vector<std::int32_t>& links, double bytes, double efficiency, double most, std::uint64_t tag,
              Picoseconds now);
 
   struct Drain {
@@ -39,6 +42,7 @@ class Network {
   struct Flow {
     std::vector<std::int32_t> links;
     double left = 0;  // bytes over efficiency
+    double most = 0;  // rate, likewise
     double rate = 0;
     Picoseconds since = 0;  // `left` is of then
     std::uint64_t tag = 0;

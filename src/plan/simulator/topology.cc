@@ -41,6 +41,7 @@ class Reader {
     read_local(out);
     out.efficiency = efficiency(root_, "");
     if (root_.find("dispatch_us") != nullptr) out.dispatch = latency(root_, "", "dispatch_us");
+    if (root_.find("packet_dispatch_us") != nullptr) out.packet_dispatch = latency(root_, "", "packet_dispatch_us");
     if (root_.find("call_us") != nullptr) out.call = latency(root_, "", "call_us");
     if (root_.find("agree_us") != nullptr) out.agree = latency(root_, "", "agree_us");
     read_routes(out);
@@ -97,11 +98,19 @@ class Reader {
     if (local == nullptr) return;
     out.local_latency = latency(*local, "/local");
     out.local_efficiency = efficiency(*local, "/local");
-    const Json* const bandwidth = local->find("bandwidth_gbs");
-    if (bandwidth == nullptr) return;
-    const double gbs = number(*bandwidth, "/local/bandwidth_gbs");
-    if (gbs < kLeastGbs) fail("/local/bandwidth_gbs", "must be above 0; leave it out for no limit");
-    out.local_bandwidth = gbs * kBytesPerPicosecond;
+    out.local_bandwidth = limit(*local, "bandwidth_gbs");
+    out.block_bandwidth = limit(*local, "block_gbs");
+    if (out.block_bandwidth > 0 && out.local_bandwidth == 0) fail("/local/block_gbs", "needs a bandwidth_gbs of all");
+  }
+
+  // Of `local`, bytes a picosecond; 0: there is none.
+  static double limit(const Json& local, const std::string& name) {
+    const Json* const value = local.find(name.c_str());
+    if (value == nullptr) return 0;
+    const std::string path = "/local/" + name;
+    const double gbs = number(*value, path);
+    if (gbs < kLeastGbs) fail(path, "must be above 0; leave it out for no limit");
+    return gbs * kBytesPerPicosecond;
   }
 
   void read_routes(Topology& out) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,9 +50,11 @@ struct Topology {
   std::vector<std::vector<std::int32_t>> groups;  // sets of nodes whose boundary may bound the bandwidth
   Picoseconds local_latency = 0;                  // of an operation within a rank
   double local_bandwidth = 0;                     // bytes a picosecond that a rank copies or reduces; 0: no limit
+  double block_bandwidth = 0;                     // likewise, of what one thread block of it does but with packets
   Efficiency efficiency;                          // of transfers over links
   Efficiency local_efficiency;                    // of what a rank copies or reduces
   Picoseconds dispatch = 0;                       // before each operation
+  std::optional<Picoseconds> packet_dispatch;     // before one that moves packets, if that differs
   Picoseconds call = 0;                           // of a call, beside its operations
   Picoseconds agree = 0;                          // of a call that reaches into other ranks' inputs or outputs, too
   bool multicast = false;                         // switches copy and reduce, so a group's data cross a link once

@@ -180,6 +180,37 @@ TEST(Simulator, EveryOperationButNopIsDispatched) {
   EXPECT_NEAR(simulate(builder.plan, topology, 1000).time_us, without + 2 * 0.5, kTolerance);
 }
 
+TEST(Simulator, PacketsMayBeDispatchedFaster) {
+  const Plan plan = packet_all_reduce(2);
+  Topology topology = ring(2);
+  const double without = simulate(plan, topology, 1000).time_us;
+  // The reduction is dispatched while the other's packets are on their way.
+  topology.dispatch = static_cast<Picoseconds>(0.5 * kPicosecondsPerUs);
+  EXPECT_NEAR(simulate(plan, topology, 1000).time_us, without + 0.5, kTolerance);
+  topology.packet_dispatch = static_cast<Picoseconds>(0.25 * kPicosecondsPerUs);
+  EXPECT_NEAR(simulate(plan, topology, 1000).time_us, without + 0.25, kTolerance);
+}
+
+// A rank copies 20 GB/s, a thread block of it 5; packets are unpacked while others still come.
+TEST(Simulator, AThreadBlockMayBeSlowerThanItsRank) {
+  const std::int64_t bytes = 1 << 20;
+  for (const std::int32_t blocks : {1, 2, 8}) {
+    PlanBuilder builder = test_plan(1, 8);
+    for (std::int32_t b = 0; b < blocks; ++b) builder.at(0, b).copy(local(kI, b), local(kS, b));
+    Topology topology = nodes(1);
+    topology.local_bandwidth = 20e-3;
+    topology.block_bandwidth = 5e-3;
+    EXPECT_NEAR(simulate(builder.plan, topology, 8 * bytes).time_us, us_of(bytes, std::min(5.0, 20.0 / blocks)),
+                kTolerance)
+        << blocks;
+  }
+  Topology topology = ring(2);
+  topology.local_bandwidth = 20e-3;
+  const double without = simulate(packet_all_reduce(2), topology, bytes).time_us;
+  topology.block_bandwidth = 1e-3;
+  EXPECT_EQ(simulate(packet_all_reduce(2), topology, bytes).time_us, without);
+}
+
 TEST(Simulator, ACallTakesTimeBesideItsOperations) {
   const auto put_into = [](BufferKind buffer) {
     PlanBuilder builder = test_plan(2, 1);
@@ -323,11 +354,13 @@ TEST(Topology, IsReadFromJson) {
     "links": [{"from": "a", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "b", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 1, "both": false}],
-    "routes": [{"nodes": ["a", "s", "b"]}], "dispatch_us": 0.125, "call_us": 1.5, "agree_us": 0.75, "efficiency": [[10, 0.5], [1000, 1]],
-    "local": {"latency_us": 0.25, "bandwidth_gbs": 100, "efficiency": [[1, 0.125]]}})");
+    "routes": [{"nodes": ["a", "s", "b"]}], "dispatch_us": 0.125, "packet_dispatch_us": 0.0625, "call_us": 1.5, "agree_us": 0.75, "efficiency": [[10, 0.5], [1000, 1]],
+    "local": {"latency_us": 0.25, "bandwidth_gbs": 100, "block_gbs": 25, "efficiency": [[1, 0.125]]}})");
   EXPECT_EQ(read.links.size(), 5u);
   EXPECT_EQ(read.local_latency, 250'000);
   EXPECT_EQ(read.dispatch, 125'000);
+  EXPECT_EQ(read.packet_dispatch, 62'500);
+  EXPECT_DOUBLE_EQ(read.block_bandwidth * 4, read.local_bandwidth);
   EXPECT_EQ(read.call, 1'500'000);
   EXPECT_EQ(read.agree, 750'000);
   EXPECT_DOUBLE_EQ(read.efficiency.of(1), 0.5);
@@ -356,7 +389,12 @@ TEST(Topology, ErrorsNameTheirPlace) {
       {R"({"nodes": ["a"], "ranks": [], "efficiency": [[8, 1.5]]})", "topology: /efficiency/0/1: "},
       {R"({"nodes": ["a"], "ranks": [], "local": {"latency_us": 0, "efficiency": [8]}})",
        "topology: /local/efficiency/0: must be [bytes, part]"},
+      {R"({"nodes": ["a"], "ranks": [], "local": {"latency_us": 0, "block_gbs": 0}})",
+       "topology: /local/block_gbs: must be above 0"},
+      {R"({"nodes": ["a"], "ranks": [], "local": {"latency_us": 0, "block_gbs": 1}})",
+       "topology: /local/block_gbs: needs a bandwidth_gbs"},
       {R"({"nodes": ["a"], "ranks": [], "dispatch_us": "x"})", "topology: /dispatch_us: "},
+      {R"({"nodes": ["a"], "ranks": [], "packet_dispatch_us": -1})", "topology: /packet_dispatch_us: "},
       {R"({"nodes": ["a"], "ranks": [], "call_us": -1})", "topology: /call_us: "},
       {R"({"nodes": ["a"], "ranks": [], "agree_us": []})", "topology: /agree_us: "}};
   for (const auto& [text, says] : wrong) {
