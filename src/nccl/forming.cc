@@ -1,14 +1,12 @@
 #include "nccl/forming.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <vector>
 
 #include "algorithm/user/given_algorithms.h"
 #include "algorithm/user/identity.h"
+#include "base/process.h"
 #include "base/registry.h"
 #include "nccl/driver.h"
 #include "nccl/real_library.h"
@@ -27,26 +25,13 @@ std::chrono::milliseconds form_time() { return settings().patience * 3; }
 // NCCL waits without end, and so do calls under its name. (A year: what is added to a clock must not overflow.)
 constexpr std::chrono::hours kForever{24 * 365};
 
-std::string line_of(const char* file) {
-  std::string line;
-  std::getline(std::ifstream(file) >> std::ws, line);
-  return line;
-}
-
-std::string link(const char* file) {
-  char text[64] = {};
-  static_cast<void>(::readlink(file, text, sizeof(text) - 1));
-  return text;
-}
-
 // What ranks compare.
 struct Card {
   std::string host, settings;
   static Card own(const AlgorithmSet& algorithms) {
     const Config config = config_from_environment();
     Card card;
-    // With the network namespace: what they say to each other goes by its loopback interface.
-    card.host = line_of("/proc/sys/kernel/random/boot_id") + " " + config.host_id + " " + link("/proc/self/ns/net");
+    card.host = host_hint() + " " + config.host_id;
     card.settings = "Tutti " TUTTI_VERSION ", ";
     card.settings += driver() != nullptr ? "copies" : "no copies";
     if (!config.cuda_algorithm.empty()) card.settings += " TUTTI_CUDA_ALGORITHM=" + config.cuda_algorithm;

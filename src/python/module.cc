@@ -193,8 +193,6 @@ NB_MODULE(_core, m) {
   m.def(
       "dtypes", [] { return names_of<DataType>(kDataTypeCount); }, "Short names of the element types.");
   m.def(
-      "reduce_ops", [] { return names_of<ReduceOp>(kReduceOpCount); }, "Names of the reduce operations.");
-  m.def(
       "config", [] { return describe(config_from_environment()); }, "The settings in force.");
   m.def("launch_info", &launch_info_of, "environment"_a = nb::none(),
         "How this process was launched, from the environment or from a given one.");

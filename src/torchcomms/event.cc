@@ -18,7 +18,8 @@ constexpr auto kSlice = std::chrono::milliseconds(100);
 void run_python_handlers() {
   if (Py_IsInitialized() == 0) return;
   const pybind11::gil_scoped_acquire locked;
-  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+  // Who waits with an error set, such as a destructor, must not lose it.
+  if (PyErr_Occurred() == nullptr && PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 
 }  // namespace

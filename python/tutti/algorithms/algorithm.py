@@ -92,11 +92,6 @@ class Algorithm:
         self._range: tuple[int, int] | None = None
 
     @classmethod
-    def create_from_native_handle(cls, handle: _core.UserAlgorithm) -> Algorithm:
-        """Around what the library itself knows."""
-        return cls(native_handle=handle)
-
-    @classmethod
     def create_from_native_capsule(cls, obj: Any) -> Algorithm:
         """Of what a function of a compiled module returned (:func:`tutti.compile_native`). ``TypeError`` else."""
         handle = getattr(obj, "handle", None)

@@ -20,11 +20,6 @@ class Local:
     index: int
     size: int
 
-    def overlaps(self, other: Local) -> bool:
-        """Whether the two have a chunk in common."""
-        ends = self.index + self.size, other.index + other.size
-        return self.buffer == other.buffer and self.index < ends[1] and other.index < ends[0]
-
 
 @dataclass(frozen=True, slots=True)
 class Remote:
