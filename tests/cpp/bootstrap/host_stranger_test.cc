@@ -71,6 +71,17 @@ TEST(HostStrangers, SilentOnesDoNotStall) {
   }));
 }
 
+// More than there are places for.
+TEST(HostStrangers, OfSilentOnesTheOldestGo) {
+  std::vector<UniqueFd> silent;
+  expect_one_host(form_among([&](const auto& cards) {
+    for (int i = 0; i < 100; ++i) silent.push_back(connection_to(cards[0]));
+    EXPECT_TRUE(dropped(silent.front()));
+    LocalMessage message;
+    EXPECT_EQ(receive_message(silent.back().get(), message), SocketStatus::kAgain) << "the newest has gone, too";
+  }));
+}
+
 TEST(HostStrangers, JunkIsDropped) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
