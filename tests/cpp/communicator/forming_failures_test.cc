@@ -12,6 +12,7 @@
 
 #include "base/interruption.h"
 #include "bootstrap/forwarding_store.h"
+#include "bootstrap/limits.h"
 #include "bootstrap/tcp_store.h"
 #include "communicator/forming_deaths.h"
 #include "communicator/thread_ranks.h"
@@ -122,39 +123,44 @@ TEST(FormingFailures, OfOneWhoseTimeIsOver) {
   expect_named(ranks, -1, "the time of rank 0 is over");
 }
 
-// Rank 2 fails when rank 1 has what it awaits of all, and has turned to its leader; the leader gets it when rank 1 has
+// Rank 2 fails when `quick` has what it awaits of all, and has turned to its host; `slow` gets it when `quick` has
 // finished.
-class SlowLeadersStore final : public ForwardingStore {
+class SlowRankStore final : public ForwardingStore {
  public:
-  SlowLeadersStore(Store& below, int rank) : ForwardingStore(below), rank_(rank) {}
+  SlowRankStore(Store& below, int rank, int quick, int slow)
+      : ForwardingStore(below), rank_(rank), quick_(quick), slow_(slow) {}
 
   std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
-    if (rank_ == 0) below_.get("finished 1", std::chrono::seconds(60));
-    if (rank_ == 2) below_.get("rank 1 has read", std::chrono::seconds(60));
+    if (rank_ == slow_) below_.get("finished " + std::to_string(quick_), kLong);
+    if (rank_ == 2) below_.get("the quick one has read", kLong);
     if (rank_ == 2) throw_error(ErrorKind::kExhausted, kFailure);
     auto values = below_.multi_get(keys, timeout);
-    if (rank_ == 1) below_.set("rank 1 has read", "");
+    if (rank_ == quick_) below_.set("the quick one has read", "");
     return values;
   }
 
  private:
-  const int rank_;
+  const int rank_, quick_, slow_;
 };
 
-TEST(FormingFailures, WhileTheLeaderIsSlow) {
-  const std::string layout = "aaa";
+void expect_told_though_slow(const std::string& layout, int quick, int slow) {
   StoreProcess stores;
   Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
-    SlowLeadersStore slow(store, r);
-    const Error error = error_of([&] { Communicator::create(slow, kName, r, 3, options_of(layout, r)); });
+    SlowRankStore held(store, r, quick, slow);
+    const Error error = error_of([&] { Communicator::create(held, kName, r, 3, options_of(layout, r)); });
     store.set("finished " + std::to_string(r), "");
     const std::string text = error.what();
     const bool right = text.find(r == 2 ? kFailure : "rank 2 cannot join") != std::string::npos;
     if (!right) std::fprintf(stderr, "rank %d: another error: %s\n", r, text.c_str());
     return int{right ? kNamed : kOther};
   });
-  expect_named(ranks, -1, "rank 2 fails, and rank 0 is slow");
+  expect_named(ranks, -1, "rank 2 fails, and rank " + std::to_string(slow) + " is slow");
 }
+
+TEST(FormingFailures, WhileTheLeaderIsSlow) { expect_told_though_slow("aaa", 1, 0); }
+
+// The leader awaits nothing of rank 2, which is of another host.
+TEST(FormingFailures, WhileAMemberIsSlow) { expect_told_though_slow("aab", 0, 1); }
 
 // In the midst of an operation of the store, as by Ctrl-C. Ranks are threads here.
 TEST(FormingFailures, OfOneThatIsInterrupted) {
