@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/interruption.h"
+#include "bootstrap/exchange.h"
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/limits.h"
 #include "bootstrap/tcp_store.h"
@@ -161,6 +162,43 @@ TEST(FormingFailures, WhileTheLeaderIsSlow) { expect_told_though_slow("aaa", 1, 
 
 // The leader awaits nothing of rank 2, which is of another host.
 TEST(FormingFailures, WhileAMemberIsSlow) { expect_told_though_slow("aab", 0, 1); }
+
+// Rank 1 has what the last exchange gives it, and fails when rank 0 has formed the group.
+class LastExchangeStore final : public ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
+    auto values = below_.multi_get(keys, timeout);
+    if (keys.front() != exchange_key(kName, kNetworkTopic, 0)) return values;
+    below_.get("rank 0 has formed", kLong);
+    throw_error(ErrorKind::kExhausted, kFailure);
+  }
+};
+
+// Rank 0 looks into no store any more: it is told in the memory of its host.
+TEST(FormingFailures, OnceAnotherOfItsHostHasFormed) {
+  const std::string layout = "aab";
+  StoreProcess stores;
+  Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+    LastExchangeStore failing(store);
+    const Error error = error_of([&] {
+      const auto group = Communicator::create(r == 1 ? failing : store, kName, r, 3, options_of(layout, r));
+      if (r == 2) store.get("finished 0", kLong);
+      if (r != 0) return;
+      store.set("rank 0 has formed", "");
+      char byte = 0;
+      group->recv(&byte, 1, DataType::kUint8, 1, 0, kLong);
+    });
+    const std::string text = error.what();
+    if (r == 0) store.set("finished 0", "");
+    if (r == 1) store.get("finished 0", kLong);  // its end would be a reason, too
+    const bool right = r == 2 ? text.empty() : text.find(kFailure) != std::string::npos;
+    if (!right) std::fprintf(stderr, "rank %d: another error: %s\n", r, text.c_str());
+    return int{right ? kNamed : kOther};
+  });
+  expect_named(ranks, -1, "rank 1 fails, and rank 0 has formed");
+}
 
 // In the midst of an operation of the store, as by Ctrl-C. Ranks are threads here.
 TEST(FormingFailures, OfOneThatIsInterrupted) {
