@@ -42,8 +42,10 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
                                          const std::function<CommunicatorOptions()>& settings);
 
 // Collective over the ranks of `parent`, as a call of it: those with the same `color` make a group, in the order of
-// `key` and then of rank, with the parent's options. Null for a rank whose color is negative. What they need to find
-// each other goes through `parent`: no store is asked.
+// `key` and then of rank, with the parent's options. Null for a rank whose color is negative. Each part forms in
+// messages of `parent`: no store is asked, and nothing is opened for it. Throws Error: what the call does, as
+// Communicator::create, and kPeerLost within a second for a member that dies. What keeps a rank from joining its part
+// is told to the part's others; the other parts form.
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name);
 
 // Communicator::shrink without a store: the survivors of `group` give one new id, made by one of them or by anybody who

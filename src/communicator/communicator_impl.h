@@ -87,6 +87,8 @@ class CommunicatorImpl final : public Communicator,
   void set_timeout(std::chrono::milliseconds timeout) override;
   // relaxed: a reader on another thread wants any recent value.
   std::uint64_t sequence() const noexcept override { return sequence_.load(std::memory_order_relaxed); }
+  // How often the group has been split before, the same on all ranks: a split is a call. relaxed: calls have an order.
+  std::uint64_t next_split() noexcept { return splits_.fetch_add(1, std::memory_order_relaxed); }
 
   Metrics metrics() const override;
   void reset_metrics() noexcept override;
@@ -102,7 +104,8 @@ class CommunicatorImpl final : public Communicator,
   // host that has died, whatever else has failed.
   Outcome look_at(int peer) const noexcept;
   // Of what has become of a peer the cause, where that has told: whom it has lost in turn.
-  Outcome cause_of(Outcome outcome) const;
+  // `said`: what a peer that gave up has told of itself, if it has, as the rest of a sentence.
+  Outcome cause_of(Outcome outcome, std::string* said = nullptr) const;
   // The group fails by what has become of a peer while something formed in it, as it would by its next call.
   void fail_by(Outcome outcome, const std::string& what) noexcept;
   std::weak_ptr<void> alive() noexcept override { return weak_from_this(); }
@@ -220,6 +223,7 @@ class CommunicatorImpl final : public Communicator,
   std::atomic<bool> stopping_{false};
   OutstandingMessages outstanding_;
   std::atomic<std::uint64_t> monitored_barriers_{0};
+  std::atomic<std::uint64_t> splits_{0};
   std::unique_ptr<ExitHook> exit_hook_;
 };
 

@@ -25,7 +25,19 @@ std::string timeout_text(int peer, const FailureContext& c) {
          " may be stuck, stopped, slow or past this call; a longer timeout is set when the group is made";
 }
 
-// What a peer said of its own failure: no pids, the call is its own.
+std::string mismatch_text(int peer, const FailureContext& c) {
+  std::string text =
+      "the ranks make different calls: rank " + std::to_string(c.rank) + " calls " + describe(c.ours, c.our_algorithm);
+  if (peer < 0) return text + ", a peer calls something else";
+  text += ", rank " + std::to_string(peer) + " calls " + describe(c.theirs, c.their_algorithm);
+  if (describe(c.ours) == describe(c.theirs)) text += ", with blocks of other sizes";
+  return text + ". All ranks must make the same calls in the same order";
+}
+
+constexpr const char* kRestart = ". Start the job again, or go on without it by shrink()";
+
+}  // namespace
+
 std::string reported_text(Outcome reported, const std::string& reason) {
   const std::string other = reported.peer >= 0 ? " rank " + std::to_string(reported.peer) : " a peer";
   switch (reported.status) {
@@ -49,19 +61,6 @@ std::string reported_text(Outcome reported, const std::string& reason) {
       return "it failed";
   }
 }
-
-std::string mismatch_text(int peer, const FailureContext& c) {
-  std::string text =
-      "the ranks make different calls: rank " + std::to_string(c.rank) + " calls " + describe(c.ours, c.our_algorithm);
-  if (peer < 0) return text + ", a peer calls something else";
-  text += ", rank " + std::to_string(peer) + " calls " + describe(c.theirs, c.their_algorithm);
-  if (describe(c.ours) == describe(c.theirs)) text += ", with blocks of other sizes";
-  return text + ". All ranks must make the same calls in the same order";
-}
-
-constexpr const char* kRestart = ". Start the job again, or go on without it by shrink()";
-
-}  // namespace
 
 std::string text_of_loss(Outcome outcome, const FailureContext& c) {
   const std::string peer = outcome.peer >= 0 ? who(outcome.peer, c.peer_pid) : "a peer";

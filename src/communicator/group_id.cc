@@ -1,4 +1,4 @@
-// Groups from an id, from a parent, and from what is left of a group: all meet at a place that one rank offers.
+// Groups from an id, and from what is left of a group: all meet at a place that one process offers.
 #include "tutti/group_id.h"
 
 #include <algorithm>
@@ -18,9 +18,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_protocol.h"
 #include "bootstrap/meeting_place.h"
-#include "bootstrap/memory_store.h"
 #include "communicator/call_check.h"
-#include "communicator/gather_all.h"
 #include "net/address.h"
 
 namespace tutti {
@@ -150,12 +148,6 @@ class Arrived {
     return group;
   }
 
-  // Why this rank does not join() at all.
-  void tell(const std::exception& why) noexcept {
-    tell_failure(*store_, kJoinedId, rank_, why);
-    if (store_->is_lost()) tell_at(id_, rank_, maker_, why);
-  }
-
  private:
   const GroupId id_;
   const MeetingPlace place_;
@@ -165,129 +157,6 @@ class Arrived {
   const std::unique_ptr<TcpStore> store_;
   const LastWill will_;
 };
-
-struct Wish {
-  std::int32_t color = -1;
-  std::int32_t key = 0;
-};
-
-// What the ranks of the parent tell each other in the course of a split. Its memory is taken before the first of its
-// calls: a rank that finds none has sent nothing.
-class Agreement {
- public:
-  Agreement(Communicator& parent, std::string part)
-      : parent_(parent), part_(std::move(part)), wishes_(ranks()), places_(ranks()), ready_(ranks()) {
-    members_.reserve(ranks());
-  }
-
-  // The ranks with this one's color, in the order of their keys; none if it has none.
-  const std::vector<int>& members(const Wish& own) {
-    gather(own, wishes_);
-    for (int r = 0; r < parent_.size(); ++r) {
-      if (own.color >= 0 && wish(r).color == own.color) members_.push_back(r);
-    }
-    std::ranges::sort(members_, {}, [&](int r) { return std::pair(wish(r).key, r); });
-    return members_;
-  }
-  const GroupId& first_place(const GroupId& own) {
-    gather(own, places_);
-    return places_[static_cast<std::size_t>(members_.empty() ? 0 : members_.front())];
-  }
-  // The lowest rank of this one's part that has failed; -1 if none has.
-  int first_failed() {
-    gather(std::int32_t{failed_ == nullptr}, ready_);
-    const auto found = std::ranges::find_if(members_, [&](int r) { return ready_[static_cast<std::size_t>(r)] == 0; });
-    return found != members_.end() ? *found : -1;
-  }
-
-  // `step()`. What it throws is raised when the others have been told.
-  template <class Step>
-  void attempt(const Step& step) noexcept {
-    try {
-      if (failed_ == nullptr) step();
-    } catch (...) {
-      failed_ = std::current_exception();
-    }
-  }
-  void raise_own() const {
-    if (failed_ != nullptr) std::rethrow_exception(failed_);
-  }
-
- private:
-  std::size_t ranks() const { return static_cast<std::size_t>(parent_.size()); }
-  const Wish& wish(int rank) const { return wishes_[static_cast<std::size_t>(rank)]; }
-
-  // A rank that has failed raises that, whatever the parent does. One whose call is refused, though others make it,
-  // ends the parent: they would wait for it.
-  template <class Block>
-  void gather(const Block& own, std::vector<Block>& all) {
-    try {
-      gather_all(parent_, own, std::span(all));
-    } catch (const std::exception& error) {
-      if (begun_ && !parent_.failure()) parent_.abort("its split into '" + part_ + "' failed: " + error.what());
-      raise_own();
-      throw;
-    }
-    begun_ = true;
-  }
-
-  Communicator& parent_;
-  const std::string part_;
-  std::vector<Wish> wishes_;
-  std::vector<GroupId> places_;
-  std::vector<std::int32_t> ready_;
-  std::vector<int> members_;
-  std::exception_ptr failed_;
-  bool begun_ = false;
-};
-
-std::shared_ptr<Communicator> split(Communicator& parent, int color, int key, const std::string& name) {
-  CommunicatorOptions options = parent.options();
-  options.timeout = parent.timeout();
-  options.name = name;
-  Agreement agreement(parent, name);
-  const std::vector<int>& members = agreement.members({color, key});
-  const auto size = static_cast<int>(members.size());
-  const auto rank = static_cast<int>(std::ranges::find(members, parent.rank()) - members.begin());
-  // The first of a new group offers its place. One that cannot says so by an empty one: nobody is to wait for it.
-  GroupId offered{};
-  std::optional<Offer> offer;
-  if (size > 1 && rank == 0) {
-    agreement.attempt([&] {
-      offer.emplace(offer_place(options.config), size, options.timeout);
-      offered = encode(offer->place());
-    });
-  }
-  const GroupId& first = agreement.first_place(offered);
-  // All reach their places before anyone goes on: who dies earlier is missed in the parent, who dies later where they
-  // meet.
-  std::optional<MeetingPlace> place;
-  std::optional<Arrived> here;
-  agreement.attempt([&] {
-    if (size > 1) place = decode_meeting_place(first);
-    if (place) here.emplace(first, *place, rank, options, "rank 0 of group '" + name + "'");
-  });
-  int failed = -1;
-  try {
-    failed = agreement.first_failed();
-  } catch (const std::exception& error) {
-    // The others may have heard all of it, and await this rank where they meet: nobody there looks at the parent.
-    if (here) here->tell(error);
-    throw;
-  }
-  if (offer && failed >= 0) offer->end();  // all know it by the parent
-  agreement.raise_own();
-  if (members.empty()) return nullptr;
-  if (failed >= 0) {
-    throw_error(ErrorKind::kPeerLost,
-                "the split of group '" + parent.name() + "' into '" + name + "': rank " + std::to_string(failed) +
-                    (place ? " cannot reach the place to meet" : " cannot offer a place to meet") +
-                    "; its own error says why");
-  }
-  if (here) return here->join(size);
-  MemoryStore nobody;
-  return Communicator::create(nobody, kJoinedId, 0, 1, options);
-}
 
 }  // namespace
 
@@ -332,14 +201,6 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
 
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options) {
   return join_group(id, rank, size, [&] { return options; });
-}
-
-std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {
-  const auto want = [&] {
-    return "rank " + std::to_string(parent.rank()) + " of group '" + parent.name() +
-           "' has no memory to split it into '" + name + "'";
-  };
-  return naming_want([&] { return split(parent, color, key, name); }, want);
 }
 
 std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& id, std::chrono::milliseconds timeout,

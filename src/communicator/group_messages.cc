@@ -54,10 +54,12 @@ void post_forming(MessagePort& port, MessageOp& op, bool send, int peer, std::ui
 void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what) {
   throw_if_interrupted("the forming of " + what);  // the first: then the outcome is of no peer
   group.throw_if_unusable();
-  throw_lost_rank(group.cause_of(outcome), group.rank(), what);
+  std::string said;
+  const Outcome cause = group.cause_of(outcome, &said);
+  throw_lost_rank(cause, said, group.rank(), what);
 }
 
-void throw_lost_rank(Outcome outcome, int rank, const std::string& what) {
+void throw_lost_rank(Outcome outcome, const std::string& said, int rank, const std::string& what) {
   const std::string who = "rank " + std::to_string(outcome.peer) + " ";
   const std::string when = " while " + what + " was forming";
   switch (outcome.status) {
@@ -68,7 +70,7 @@ void throw_lost_rank(Outcome outcome, int rank, const std::string& what) {
     case Status::kExhausted:
       throw_error(ErrorKind::kExhausted, "rank " + std::to_string(rank) + " has no memory for the messages" + when);
     default:
-      throw_error(ErrorKind::kPeerLost, who + "gave up" + when);
+      throw_error(ErrorKind::kPeerLost, who + "gave up" + when + (said.empty() ? "" : ": " + said));
   }
 }
 

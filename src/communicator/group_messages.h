@@ -41,7 +41,8 @@ void post_forming(MessagePort& port, MessageOp& op, bool send, int peer, std::ui
 
 // What the end of a message to or from a peer means for `what`: "'id' of group 'name'".
 [[noreturn]] void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what);
-// The same where the group itself has not failed; `rank` is this one.
-[[noreturn]] void throw_lost_rank(Outcome outcome, int rank, const std::string& what);
+// The same where the group itself has not failed; `said`: what outcome.peer told of it, if anything; `rank` is this
+// one.
+[[noreturn]] void throw_lost_rank(Outcome outcome, const std::string& said, int rank, const std::string& what);
 
 }  // namespace tutti

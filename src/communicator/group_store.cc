@@ -269,9 +269,10 @@ void GroupStore::throw_lost() {
   if (values_.contains(failure_key(id_))) throw_if_told(*this, id_, rank_);
   throw_if_interrupted("the forming of " + what());
   group_->throw_if_unusable();  // first: what follows makes it so
-  lost_ = group_->cause_of(lost_);
+  std::string said;
+  lost_ = group_->cause_of(lost_, &said);
   tell_lost();
-  throw_lost_rank(lost_, group_->rank(), what());
+  throw_lost_rank(lost_, said, group_->rank(), what());
 }
 
 }  // namespace tutti

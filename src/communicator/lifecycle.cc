@@ -275,9 +275,12 @@ Outcome CommunicatorImpl::look_at(int peer) const noexcept {
   return port_->look(peer);
 }
 
-Outcome CommunicatorImpl::cause_of(Outcome outcome) const {
+Outcome CommunicatorImpl::cause_of(Outcome outcome, std::string* said) const {
   FailureContext context;
   trace_to_cause(outcome, context);
+  if (said != nullptr && outcome.status == Status::kPeerFailed && !context.reported.ok()) {
+    *said = reported_text(context.reported, context.reported_reason);
+  }
   return outcome;
 }
 

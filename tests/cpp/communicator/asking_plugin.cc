@@ -37,6 +37,6 @@ bool give_and_fail(tutti::plugin::Context& c) {
   return c.fail("rank 0 has had enough");
 }
 TUTTI_NATIVE_ALGORITHM(create_failing, .name = "failing", .collective = "allgather", .scratch_bytes = 128,
-                       .min_bytes = 4, .max_bytes = 4, .run = give_and_fail)
+                       .min_bytes = 8, .max_bytes = 8, .run = give_and_fail)
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <new>
@@ -19,7 +20,9 @@
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/ranks.h"
 #include "communicator/gather_all.h"
+#include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
+#include "executor/executor_plans.h"
 #include "support/child_process.h"
 #include "support/sanitized.h"
 
@@ -261,36 +264,44 @@ TEST(ShrinkGroup, SurvivorsMeetByANewId) {
   }
 }
 
-// A rank that cannot offer the place at which its part would meet.
-TEST(SplitGroup, OneThatCannotOfferAPlaceIsAnErrorOnAllOfItsPart) {
-  const GroupId id = make_group_id(Config{}, "localhost");
-  const auto errors = test::run_threads(3, [&](int rank) {
-    CommunicatorOptions options = options_of(rank);
-    if (rank == 0) options.config.interface = "no such interface";
-    const auto parent = join_group(id, rank, 3, options);
-    split_group(*parent, rank == 2 ? 1 : 0, 0, "part");
+// Where a rank cannot join its part, the others of it hear why, and what it raises is its own error though the parent
+// ends; other parts form.
+TEST(SplitGroup, ARankThatCannotJoinIsAnErrorOfItsPart) {
+  test::World world;
+  world.size = 4;
+  test::PlanFolder of_all, of_one;
+  const std::string others = of_all.add("plan", plan::two_step_all_reduce(4));
+  const std::string file = of_one.add("plan", plan::two_step_all_reduce(4));
+  world.plan_path_of = [&](int rank) { return rank == 1 ? file : others; };
+  test::run_ranks(world, [&](Communicator& parent) {
+    const int rank = parent.rank();
+    if (rank == 1) std::filesystem::remove(file);
+    if (rank >= 2) {
+      EXPECT_EQ(sum_over(*split_group(parent, 1, 0, "part"), 1), 2);
+      return;
+    }
+    const std::string error = test::error_of([&] { split_group(parent, 0, 0, "part"); }).what();
+    EXPECT_NE(error.find(file), std::string::npos) << error;
+    EXPECT_EQ(error.starts_with("rank 1 cannot join"), rank == 0) << error;
   });
-  EXPECT_NE(errors[0].find("no such interface is up"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("rank 0 cannot offer a place to meet"), std::string::npos) << errors[1];
-  EXPECT_EQ(errors[2], "");
 }
 
-// What has happened to a rank itself is what it raises, though the parent ends before it can say so.
-TEST(SplitGroup, ARankThatFailsRaisesItsOwnErrorThoughTheParentEnds) {
-  const GroupId id = make_group_id(Config{}, "localhost");
-  const auto errors = test::run_threads(2, [&](int rank) {
-    CommunicatorOptions options = options_of(rank);
-    if (rank == 0) options.config.interface = "no such interface";
-    const auto parent = join_group(id, rank, 2, options);
-    if (rank == 0) {
-      split_group(*parent, 0, 0, "part");
-    } else {
-      gather_all(*parent, std::array<std::int32_t, 2>{0, 0});  // its color and key; then it gives up
-      parent->abort("enough");
-    }
-  });
-  EXPECT_NE(errors[0].find("no such interface is up"), std::string::npos) << errors[0];
-  EXPECT_EQ(errors[1], "");
+TEST(SplitGroup, APartHearsWhyARankOfItGaveUp) {
+  for (const int hosts : {1, 2}) {
+    const GroupId id = make_group_id(Config{}, "localhost");
+    const auto errors = test::run_threads(2, [&](int rank) {
+      const auto parent = join_group(id, rank, 2, options_of(rank, hosts));
+      if (rank == 0) {
+        split_group(*parent, 0, 0, "part");
+      } else {
+        gather_all(*parent, std::array<std::int32_t, 2>{0, 0});  // its color and key; then it gives up
+        parent->abort("enough");
+      }
+    });
+    EXPECT_NE(errors[0].find("rank 1"), std::string::npos) << errors[0];
+    EXPECT_NE(errors[0].find("it aborted the group: enough"), std::string::npos) << errors[0];
+    EXPECT_EQ(errors[1], "");
+  }
 }
 
 // Of one rank: the others are told, and wait for nobody; rank 2 never comes.

@@ -1,0 +1,58 @@
+// A group's ranks in smaller groups: who goes with whom is a call of the group, and each part forms in its messages.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/no_memory.h"
+#include "communicator/communicator_impl.h"
+#include "communicator/gather_all.h"
+#include "communicator/subgroup.h"
+#include "tutti/group_id.h"
+
+namespace tutti {
+namespace {
+
+struct Wish {
+  std::int32_t color = -1;
+  std::int32_t key = 0;
+};
+
+// The ranks with this one's color, in the order of their keys; none if it has none. Memory is taken before the call: a
+// rank that finds none has sent nothing.
+std::vector<int> agree(Communicator& parent, const Wish& own) {
+  std::vector<Wish> wishes(static_cast<std::size_t>(parent.size()));
+  std::vector<int> members;
+  members.reserve(wishes.size());
+  gather_all(parent, own, std::span(wishes));
+  const auto wish = [&](int rank) { return wishes[static_cast<std::size_t>(rank)]; };
+  for (int r = 0; r < parent.size(); ++r) {
+    if (own.color >= 0 && wish(r).color == own.color) members.push_back(r);
+  }
+  std::ranges::sort(members, {}, [&](int r) { return std::pair(wish(r).key, r); });
+  return members;
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name) {
+  const auto want = [&] {
+    return "rank " + std::to_string(parent.rank()) + " of group '" + parent.name() +
+           "' has no memory to split it into '" + name + "'";
+  };
+  const std::vector<int> members = naming_want([&] { return agree(parent, {color, key}); }, want);
+  // All ranks have made the call, so they count alike.
+  const std::uint64_t number = dynamic_cast<CommunicatorImpl&>(parent).next_split();
+  if (members.empty()) return nullptr;
+  return form_in(parent, members, name + "/" + std::to_string(number), [&] {
+    CommunicatorOptions options = parent.options();
+    options.timeout = parent.timeout();
+    options.name = name;
+    return options;
+  });
+}
+
+}  // namespace tutti
