@@ -27,6 +27,9 @@ FACE, SEED, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LIMIT_S = 50.0
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
+BOTH = ("all_reduce", "all_reduce", "broadcast", "all_gather", "all_to_all", "messages", "barrier")
+BOTH += ("reduce", "reduce_scatter", "gather", "scatter")
+KINDS = {"arrays": BOTH, "torch": (*BOTH, "uneven")}
 
 if FACE == "torch":
     import torch
@@ -60,6 +63,36 @@ class Torch:
         x, out = torch.arange(SIZE).repeat_interleave(count) + 10.0 * RANK, torch.empty(SIZE * count)
         work = dist.all_to_all_single(out, x, async_op=True)
         self.finish(work, lambda: same(out, *(10 * r + RANK for r in range(SIZE))))
+
+    def uneven(self, count: int) -> None:
+        """Rank r sends r + 1 parts to each, so it gets as many from each as that one's number says."""
+        x, out = torch.full((SIZE * count * (RANK + 1),), float(RANK)), torch.empty(count * SIZE * (SIZE + 1) // 2)
+        work = dist.all_to_all_single(
+            out, x, [count * (r + 1) for r in range(SIZE)], [count * (RANK + 1)] * SIZE, async_op=True
+        )
+        self.finish(work, lambda: same(out, *(r for r in range(SIZE) for _ in range(r + 1))))
+
+    def reduce(self, count: int) -> None:
+        x, root = torch.full((count,), RANK + 1.0), count % SIZE
+        work = dist.reduce(x, root, async_op=True)
+        self.finish(work, lambda: same(x, SIZE * (SIZE + 1) / 2) if root == RANK else None)
+
+    def reduce_scatter(self, count: int) -> None:
+        x, out = torch.arange(SIZE).repeat_interleave(count) + 1.0 * RANK, torch.empty(count)
+        work = dist.reduce_scatter_tensor(out, x, async_op=True)
+        self.finish(work, lambda: same(out, SIZE * RANK + SIZE * (SIZE - 1) / 2))
+
+    def gather(self, count: int) -> None:
+        x, root = torch.full((count,), RANK + 1.0), count % SIZE
+        out = [torch.empty(count) for _ in range(SIZE)] if root == RANK else None
+        work = dist.gather(x, out, root, async_op=True)
+        self.finish(work, lambda: same(torch.cat(out), *(r + 1 for r in range(SIZE))) if out else None)
+
+    def scatter(self, count: int) -> None:
+        out, root = torch.empty(count), count % SIZE
+        parts = [torch.full((count,), r + 1.0) for r in range(SIZE)] if root == RANK else None
+        work = dist.scatter(out, parts, root, async_op=True)
+        self.finish(work, lambda: same(out, RANK + 1))
 
     def messages(self, count: int) -> None:
         x, out = torch.full((count,), float(RANK)), torch.empty(count)
@@ -114,6 +147,28 @@ class Arrays:
     def all_to_all(self, count: int) -> None:
         x = np.repeat(np.arange(SIZE), count) + 10.0 * RANK
         same(self.comm.all_to_all(x, np.empty(SIZE * count)), *(10 * r + RANK for r in range(SIZE)))
+
+    def reduce(self, count: int) -> None:
+        x, root = np.full(count, RANK + 1.0), count % SIZE
+        self.comm.reduce(x, root=root)
+        if root == RANK:
+            same(x, SIZE * (SIZE + 1) / 2)
+
+    def reduce_scatter(self, count: int) -> None:
+        x = np.repeat(np.arange(SIZE), count) + 1.0 * RANK
+        same(self.comm.reduce_scatter(x, np.empty(count)), SIZE * RANK + SIZE * (SIZE - 1) / 2)
+
+    def gather(self, count: int) -> None:
+        root = count % SIZE
+        out = np.empty(SIZE * count) if root == RANK else None
+        self.comm.gather(np.full(count, RANK + 1.0), out, root)
+        if out is not None:
+            same(out, *(r + 1 for r in range(SIZE)))
+
+    def scatter(self, count: int) -> None:
+        root = count % SIZE
+        parts = np.repeat(np.arange(SIZE) + 1.0, count) if root == RANK else None
+        same(self.comm.scatter(parts, np.empty(count), root), RANK + 1)
 
     def messages(self, count: int) -> None:
         x, out = np.full(count, float(RANK)), np.empty(count)
@@ -249,10 +304,7 @@ def main() -> None:
     try:
         for _ in range(ROUNDS):
             for _ in range(calls.randrange(1, 8)):
-                kind = calls.choice(
-                    ("all_reduce", "all_reduce", "broadcast", "all_gather", "all_to_all", "messages", "barrier")
-                )
-                getattr(rank, kind)(calls.choice(COUNTS))
+                getattr(rank, calls.choice(KINDS[FACE]))(calls.choice(COUNTS))
             rank.await_all()
     finally:
         with contextlib.suppress(BaseException) if sys.exc_info()[0] else contextlib.nullcontext():

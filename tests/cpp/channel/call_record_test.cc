@@ -28,9 +28,12 @@ TEST(Fingerprint, IsNeverZeroAndTellsEveryFieldApart) {
           record.call = c;
           record.dtype = dtype;
           record.root = root;
-          EXPECT_NE(fingerprint(record), 0U);
-          seen.insert(fingerprint(record));
-          ++made;
+          for (const std::uint32_t algorithm : {0U, 1U, 0x4f06c2a1U}) {
+            record.algorithm = algorithm;
+            EXPECT_NE(fingerprint(record), 0U);
+            seen.insert(fingerprint(record));
+            ++made;
+          }
         }
   EXPECT_EQ(seen.size(), made) << "of so few calls no two should collide";
 }

@@ -1,6 +1,7 @@
 // What the forming of a whole group costs its store and the network, of 2 to 512 ranks as threads and of 64 as
-// processes: keys, bytes and connections, none of which may grow faster than n log n. Groups of the same ranks and
-// parts of a group ask nothing of the store that the first was given.
+// processes: keys, bytes and connections. None may grow faster than n log n but the keys of several hosts of several
+// ranks and the bytes that are read, since every rank reads what all say. Groups of the same ranks and parts of a group
+// ask nothing of the store that the first was given.
 //
 // Connections are counted where the library makes them: this program's connect() comes before the C library's.
 #include <dlfcn.h>
