@@ -336,19 +336,28 @@ def test_stopped_rank_that_resumes_corrupts_nothing(fresh_world: World, tmp_path
 LARGE = 24_000_000  # 96 MB: nearly all of a call's time its ranks write into each other's tensors
 
 
-def reduce_then_refill(ctx: Context, marker: str) -> dict[str, Any]:
-    """Reduces a mapped tensor until an error; then goes on with the same tensor."""
+def call_then_refill(ctx: Context, collective: str, marker: str) -> dict[str, Any]:
+    """Makes calls that write into a mapped tensor of rank 0 until an error; then goes on with the same tensor."""
     import tutti
 
     tensor = shared_or_plain(True, LARGE, 1.0)
+    own = shared_or_plain(True, LARGE // 2, 1.0) if collective != "all_reduce" else None
+    parts = list(tensor.chunk(2))
+    arrays = tutti.Communicator.from_group(timeout=6.0) if collective == "gather" else None
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(tensor),
+        "all_gather": lambda: dist.all_gather_into_tensor(tensor, own),
+        "gather": lambda: arrays.gather(own, tensor if ctx.rank == 0 else None, 0),  # of a list the root reads
+        "scatter": lambda: dist.scatter(parts[0], [own, own] if ctx.rank == 1 else None, 1),
+    }
     started = False
     try:
         while True:
-            dist.all_reduce(tensor)
+            calls[collective]()
             if not started:
                 with open(f"{marker}.{ctx.rank}", "w"):
                     started = True
-    except dist.DistBackendError as error:
+    except (TimeoutError, RuntimeError) as error:  # DistBackendError is one
         message = str(error)
     mapped = tutti.is_mapped(tensor)
     tensor.fill_(42.0 + ctx.rank)
@@ -360,20 +369,31 @@ def still_live(ctx: Context) -> bool:
     return bool((ctx.kept["live"] == 42.0 + ctx.rank).all())
 
 
-def reduce_live(ctx: Context, name: str) -> bool:
-    """The tensor in a group of those that are left."""
-    ctx.init(name, 20, rank=ctx.rank, size=ctx.size)
-    dist.all_reduce(ctx.kept["live"])
+def reduce_live(ctx: Context, shrunk: bool, name: str) -> bool:
+    """The tensor in a group of those that are left, which takes it for none that is mapped."""
+    import tutti
+
+    if shrunk:
+        group, members = tutti.shrink(timeout=20)
+        assert members == [0, 1]
+    else:
+        ctx.init(name, 20, rank=ctx.rank, size=ctx.size)
+        group = None
+    dist.all_reduce(ctx.kept["live"], group=group)
+    assert tutti.get_metrics(group)["mapped_calls"] == 0
     return bool((ctx.kept["live"] == 85.0).all())
 
 
-def test_stopped_rank_that_resumes_leaves_live_tensors_alone(fresh_world: World, tmp_path: Any) -> None:
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "gather", "scatter"])
+def test_stopped_rank_that_resumes_leaves_live_tensors_alone(
+    fresh_world: World, collective: str, tmp_path: Any
+) -> None:
     """As above, but the other goes on with the tensor of the failed call itself."""
-    for attempt in range(2):
+    for attempt in range(2 if collective == "all_reduce" else 1):
         pool = fresh_world(2)
-        pool.open_group(3.0)  # the first call touches new memory
+        pool.open_group(6.0)  # the first call touches new memory
         marker = str(tmp_path / f"running{attempt}")
-        pending = pool.begin(reduce_then_refill, marker)
+        pending = pool.begin(call_then_refill, collective, marker)
         await_file(f"{marker}.1")
         pool.send_signal(1, signal.SIGSTOP)
         outcomes = pending.wait(20, [0])
@@ -383,7 +403,7 @@ def test_stopped_rank_that_resumes_leaves_live_tensors_alone(fresh_world: World,
         assert [outcomes[rank].kind for rank in (0, 1)] == ["ok", "ok"], pool.explain(outcomes)
         assert pool.call(still_live) == [True, True]
         assert not outcomes[0].value["mapped"], "a tensor of a failed call is never mapped again"
-        assert pool.call(reduce_live, unique_name("survivors")) == [True, True]
+        assert pool.call(reduce_live, attempt == 0, unique_name("survivors")) == [True, True]
         pool.kill()
 
 
