@@ -198,8 +198,9 @@ def raising_handlers() -> None:
         sys.exit(3)
 
     signal.signal(signal.SIGTERM, leave)
+    names = list(FACES[FACE]("names").calls)  # once: a name is used once in a store
     for number, raises in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)):
-        for name in FACES[FACE]("names").calls:
+        for name in names:
             if name == "monitored_barrier":
                 continue
             group = FACES[FACE](f"{raises.__name__} {name}")
