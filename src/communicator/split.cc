@@ -1,6 +1,7 @@
 // A group's ranks in smaller groups: who goes with whom is a call of the group, and each part forms in its messages.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,19 +22,26 @@ struct Wish {
   std::int32_t key = 0;
 };
 
-// The ranks with this one's color, in the order of their keys; none if it has none. Memory is taken before the call: a
-// rank that finds none has sent nothing.
-std::vector<int> agree(Communicator& parent, const Wish& own) {
+struct Part {
+  std::vector<int> members;  // the ranks with this one's color, in the order of their keys; none if it has none
+  std::string id;            // what it forms under, that of no other split
+};
+
+// Memory is taken before the call: a rank that finds none has sent nothing.
+Part agree(Communicator& parent, const Wish& own, const std::string& name) {
   std::vector<Wish> wishes(static_cast<std::size_t>(parent.size()));
-  std::vector<int> members;
-  members.reserve(wishes.size());
+  Part part{{}, name + "/"};
+  part.members.reserve(wishes.size());
+  part.id.reserve(part.id.size() + std::numeric_limits<std::uint64_t>::digits10 + 1);
   gather_all(parent, own, std::span(wishes));
   const auto wish = [&](int rank) { return wishes[static_cast<std::size_t>(rank)]; };
   for (int r = 0; r < parent.size(); ++r) {
-    if (own.color >= 0 && wish(r).color == own.color) members.push_back(r);
+    if (own.color >= 0 && wish(r).color == own.color) part.members.push_back(r);
   }
-  std::ranges::sort(members, {}, [&](int r) { return std::pair(wish(r).key, r); });
-  return members;
+  std::ranges::sort(part.members, {}, [&](int r) { return std::pair(wish(r).key, r); });
+  // All ranks have made the call, so they count alike.
+  part.id += std::to_string(dynamic_cast<CommunicatorImpl&>(parent).next_split());
+  return part;
 }
 
 }  // namespace
@@ -43,11 +51,9 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
     return "rank " + std::to_string(parent.rank()) + " of group '" + parent.name() +
            "' has no memory to split it into '" + name + "'";
   };
-  const std::vector<int> members = naming_want([&] { return agree(parent, {color, key}); }, want);
-  // All ranks have made the call, so they count alike.
-  const std::uint64_t number = dynamic_cast<CommunicatorImpl&>(parent).next_split();
-  if (members.empty()) return nullptr;
-  return form_in(parent, members, name + "/" + std::to_string(number), [&] {
+  const Part part = naming_want([&] { return agree(parent, {color, key}, name); }, want);
+  if (part.members.empty()) return nullptr;
+  return form_in(parent, part.members, part.id, [&] {
     CommunicatorOptions options = parent.options();
     options.timeout = parent.timeout();
     options.name = name;

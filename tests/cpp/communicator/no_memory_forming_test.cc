@@ -16,8 +16,9 @@ TEST(NoMemoryForming, OfAGroupFromAStore) {
 TEST(NoMemoryForming, OfASplit) {
   Scene scene;
   scene.before = [](const Rank& rank) { return rank.create(); };
-  scene.during = [](const Rank& rank, const Group& parent) {
-    return again(*parent, [&] { return split_group(*parent, 0, rank.rank, "part"); });
+  const std::string name = "a part whose name takes memory";
+  scene.during = [&](const Rank& rank, const Group& parent) {
+    return again(*parent, [&] { return split_group(*parent, 0, rank.rank, name); });
   };
   sweep_all(scene, {"aa", "ab"}, 10);
 }
