@@ -187,7 +187,7 @@ mutant forming_failures_test '*' src/communicator/topology.cc 'a rank leaves its
 mutant communicator_test 'Networks.*' src/communicator/topology.cc 'the last network that both have is taken' 's/ || of_peer != nullptr / /'
 mutant group_id_test 'SplitGroup*' src/communicator/split.cc 'keys of a split decide nothing' 's/std::pair(wish(r).key, r)/r/'
 mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'the place that survivors met at stays' '/^std::shared_ptr<Communicator> shrink_group/,/^}/s/offer.end();/;/'
-mutant left_places_test '*SplitThat*' src/communicator/communicator_impl.h 'splits are not counted' 's/splits_.fetch_add(1, /splits_.load(/'
+mutant group_id_test 'SplitGroup*' src/communicator/split.cc 'a negative color makes a part' 's/own.color >= 0 \&\& //'
 mutant left_places_test '*' src/communicator/group_id.cc 'the place of a group that has failed stays' 's/~Offer() {.*/~Offer() = default;/'
 mutant left_places_test '*Late*' src/communicator/group_id.cc 'a place ends with the first rank that fails' 's/~Offer() {.*/~Offer() { take_offer(place_); }/'
 mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'survivors that have agreed await others' 's/if (!survivors.empty()) offer.all_are_there();/;/'

@@ -62,6 +62,9 @@ TEST(LeftPlaces, NoneOfASplitThatARankCannotJoin) {
       if (parent.rank() != 0) continue;
       (round == 0 ? before : after) = open_descriptors();
     }
+    if (parent.rank() == 1) of_one.add("plan", plan::two_step_all_reduce(3));
+    parent.run(Call{});
+    EXPECT_EQ(split_group(parent, 0, 0, "part")->size(), 3) << "what was said of those is heard of no other";
   });
   EXPECT_LT(after, before + kRounds);
 }
