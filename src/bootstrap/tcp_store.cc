@@ -240,6 +240,15 @@ void TcpStore::leave_will(const std::vector<std::string>& keys, std::string_view
   send(encode(request), deadline);
 }
 
+void TcpStore::await_others(std::chrono::milliseconds within) const noexcept {
+  constexpr int kLookEveryMs = 10;
+  if (!server_ || owner_ != ::getpid()) return;
+  const std::size_t own = socket_ ? 1 : 0;
+  for (Deadline deadline = Deadline::after(within); server_->clients() > own && !deadline.expired();) {
+    ::poll(nullptr, 0, kLookEveryMs);
+  }
+}
+
 void TcpStore::erase(std::string_view key) noexcept {
   try {
     Deadline deadline = Deadline::after(options_.timeout);

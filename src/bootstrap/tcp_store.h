@@ -46,6 +46,10 @@ class TcpStore final : public Store {
   // Error(kPeerLost) with `text`, in place of an earlier will. No keys: there is none any more.
   void leave_will(const std::vector<std::string>& keys, std::string_view text);
 
+  // Where this process serves the store: until no other client is there, `within` at most. For a rank that gives up,
+  // and by that may end what others still look for its reason in.
+  void await_others(std::chrono::milliseconds within) const noexcept;
+
   std::uint16_t port() const noexcept { return options_.port; }
 
   // An operation has failed so that no other can follow.

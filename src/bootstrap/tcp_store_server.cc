@@ -139,6 +139,7 @@ bool TcpStoreServer::turn() {
   work_on_runnable();
   expire();
   sweep();
+  proven_clients_.store(clients_.size() - strangers_, std::memory_order_relaxed);
   if (accept_exhausted_ || fds[1].revents != 0) accept_all();
   return !all_left();
 }

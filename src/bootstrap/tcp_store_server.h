@@ -40,6 +40,8 @@ class TcpStoreServer {
   // anew who is to come, and ends by itself no earlier than it was to.
   using CameKey = std::string (*)(int rank);
   void end_when_left(int ranks, CameKey came, std::chrono::milliseconds within) noexcept;
+  // How many are here that have proven the secret. relaxed: whoever asks looks again.
+  std::size_t clients() const noexcept { return proven_clients_.load(std::memory_order_relaxed); }
   bool ended() const noexcept { return ended_.load(std::memory_order_acquire); }  // acquire: with that of close_all()
 
  private:
@@ -116,6 +118,7 @@ class TcpStoreServer {
   const std::string full_;  // what it is told
   std::uint16_t port_ = 0;
   pid_t process_ = 0;
+  std::atomic<std::size_t> proven_clients_{0};
   std::atomic<bool> ended_{false};
   std::mutex mutex_;  // guards what the server is told, the next two, and who ends `thread_`; a leaf
   bool stop_ = false;

@@ -206,9 +206,15 @@ std::shared_ptr<Communicator> member_of(std::shared_ptr<Store> store, std::share
 
 std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int size, const std::string& name,
                                      double timeout) {
+  constexpr Milliseconds kOthersHear{1200};  // who waits in a store looks twice a second for what has been told
   auto communicator = waiting([&] {
-    const auto options = telling(*store, name, rank, [&] { return options_of(name, timeout); });
-    return Communicator::create(*store, name, rank, size, options);
+    try {
+      const auto options = telling(*store, name, rank, [&] { return options_of(name, timeout); });
+      return Communicator::create(*store, name, rank, size, options);
+    } catch (...) {
+      if (const auto* own = dynamic_cast<const TcpStore*>(store.get())) own->await_others(kOthersHear);
+      throw;
+    }
   });
   return member_of(std::move(store), std::move(communicator));
 }

@@ -21,6 +21,7 @@ from rank_worker import Context
 
 import tutti
 
+MISSING = Path(__file__).with_name("missing_rank.py")
 RANK = Path(__file__).with_name("communicator_rank.py")
 
 
@@ -79,6 +80,15 @@ def launch(
         elif rank != dies:
             assert process.returncode == 0 and output.endswith("done\n"), f"rank {rank}: {output}"
     return outputs
+
+
+@pytest.mark.tutti_only
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_rank_that_never_comes_is_named_to_all(hosts: int) -> None:
+    """Also to those whose store ends with rank 0, which gives up before them."""
+    outputs = launch(2, script=MISSING, hosts=hosts, env_of=lambda rank: {"WORLD_SIZE": "3"})
+    assert outputs[0].startswith("TimeoutError"), outputs
+    assert all("rank 2 did not come" in output for output in outputs), outputs
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
