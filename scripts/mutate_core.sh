@@ -194,7 +194,7 @@ mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'survivors that 
 mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who cannot join has not been there' '/^void tell_at/,/^}/s/store->set(arrival_key(rank), "");/;/'
 mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who joins has not been there' '/^class Arrived/,/^};/s/store_->set(arrival_key(rank), "");/;/'
 mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(id, rank, kMaker, error);/;/'
-mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member gave up is not said' 's/cause_of(lost_, \&said)/cause_of(lost_)/'
+mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member gave up is not said' 's/throw_lost_rank(lost_, context,/throw_lost_rank(lost_, {},/'
 
 socket=src/net/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/bootstrap/host_leader_poll.cc
 local='*Host*:AnotherUser*'

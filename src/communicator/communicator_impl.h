@@ -103,9 +103,9 @@ class CommunicatorImpl final : public Communicator,
   // Why messages to and from a peer are hopeless, as far as that is known without waiting: kPeerLost of one of this
   // host that has died, whatever else has failed.
   Outcome look_at(int peer) const noexcept;
-  // Of what has become of a peer the cause, where that has told: whom it has lost in turn.
-  // `said`: what a peer that gave up has told of itself, if it has, as the rest of a sentence.
-  Outcome cause_of(Outcome outcome, std::string* said = nullptr) const;
+  // Makes of what has become of a peer its cause, where that has told: whom it has lost in turn. `context` gets what is
+  // known of it.
+  void find_cause(Outcome& outcome, FailureContext& context) const;
   // The group fails by what has become of a peer while something formed in it, as it would by its next call.
   void fail_by(Outcome outcome, const std::string& what) noexcept;
   std::weak_ptr<void> alive() noexcept override { return weak_from_this(); }

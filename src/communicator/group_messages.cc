@@ -54,23 +54,26 @@ void post_forming(MessagePort& port, MessageOp& op, bool send, int peer, std::ui
 void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what) {
   throw_if_interrupted("the forming of " + what);  // the first: then the outcome is of no peer
   group.throw_if_unusable();
-  std::string said;
-  const Outcome cause = group.cause_of(outcome, &said);
-  throw_lost_rank(cause, said, group.rank(), what);
+  FailureContext context;
+  group.find_cause(outcome, context);
+  throw_lost_rank(outcome, context, group.rank(), what);
 }
 
-void throw_lost_rank(Outcome outcome, const std::string& said, int rank, const std::string& what) {
+void throw_lost_rank(Outcome outcome, const FailureContext& context, int rank, const std::string& what) {
   const std::string who = "rank " + std::to_string(outcome.peer) + " ";
   const std::string when = " while " + what + " was forming";
   switch (outcome.status) {
     case Status::kPeerLost:
-      throw_error(ErrorKind::kPeerLost, who + "died or cannot be reached any more" + when);
+      throw_error(ErrorKind::kPeerLost,
+                  who + (context.why_lost.empty() ? "died or cannot be reached any more" : context.why_lost) + when);
     case Status::kPeerLeft:
       throw_error(ErrorKind::kPeerLost, who + "has left it (it exited or destroyed it)" + when);
     case Status::kExhausted:
       throw_error(ErrorKind::kExhausted, "rank " + std::to_string(rank) + " has no memory for the messages" + when);
     default:
-      throw_error(ErrorKind::kPeerLost, who + "gave up" + when + (said.empty() ? "" : ": " + said));
+      throw_error(ErrorKind::kPeerLost,
+                  who + "gave up" + when +
+                      (context.reported.ok() ? "" : ": " + reported_text(context.reported, context.reported_reason)));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/outcome.h"
+#include "communicator/failure.h"
 
 namespace tutti {
 
@@ -41,8 +42,8 @@ void post_forming(MessagePort& port, MessageOp& op, bool send, int peer, std::ui
 
 // What the end of a message to or from a peer means for `what`: "'id' of group 'name'".
 [[noreturn]] void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what);
-// The same where the group itself has not failed; `said`: what outcome.peer told of it, if anything; `rank` is this
-// one.
-[[noreturn]] void throw_lost_rank(Outcome outcome, const std::string& said, int rank, const std::string& what);
+// The same where the group itself has not failed; `context`: what CommunicatorImpl::find_cause() found of outcome.peer;
+// `rank` is this one.
+[[noreturn]] void throw_lost_rank(Outcome outcome, const FailureContext& context, int rank, const std::string& what);
 
 }  // namespace tutti

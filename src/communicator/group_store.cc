@@ -269,10 +269,10 @@ void GroupStore::throw_lost() {
   if (values_.contains(failure_key(id_))) throw_if_told(*this, id_, rank_);
   throw_if_interrupted("the forming of " + what());
   group_->throw_if_unusable();  // first: what follows makes it so
-  std::string said;
-  lost_ = group_->cause_of(lost_, &said);
+  FailureContext context;
+  group_->find_cause(lost_, context);
   tell_lost();
-  throw_lost_rank(lost_, said, group_->rank(), what());
+  throw_lost_rank(lost_, context, group_->rank(), what());
 }
 
 }  // namespace tutti

@@ -247,7 +247,7 @@ std::optional<Error> CommunicatorImpl::lost() const {
   Outcome outcome = topology_.host->find_lost();
   if (outcome.ok()) return std::nullopt;
   FailureContext context;
-  trace_to_cause(outcome, context);
+  find_cause(outcome, context);
   return Error(ErrorKind::kPeerLost, "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": " +
                                          text_of_loss(outcome, context));
 }
@@ -275,13 +275,12 @@ Outcome CommunicatorImpl::look_at(int peer) const noexcept {
   return port_->look(peer);
 }
 
-Outcome CommunicatorImpl::cause_of(Outcome outcome, std::string* said) const {
-  FailureContext context;
+void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) const {
   trace_to_cause(outcome, context);
-  if (said != nullptr && outcome.status == Status::kPeerFailed && !context.reported.ok()) {
-    *said = reported_text(context.reported, context.reported_reason);
+  if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
+    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
+    if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
   }
-  return outcome;
 }
 
 void CommunicatorImpl::fail_by(Outcome outcome, const std::string& what) noexcept {
@@ -383,11 +382,7 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
   Error error = starved_;
   try {
     context.group = options_.name;
-    trace_to_cause(outcome, context);
-    if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
-      const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
-      if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
-    }
+    find_cause(outcome, context);
   } catch (const std::bad_alloc&) {  // then the error says less
   }
   HostChannel* host = topology_.host.get();

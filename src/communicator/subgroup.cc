@@ -42,7 +42,9 @@ bool can_form_in(Communicator& group, const std::vector<int>& members) {
   }
   if (!group.failure()) {
     if (!gone.ok() || failed.ok()) return true;  // one that is gone is found in the course of it, by all
-    own.fail_by(own.cause_of(failed), "a group in it");
+    FailureContext context;
+    own.find_cause(failed, context);
+    own.fail_by(failed, "a group in it");
   }
   if (gone.ok()) return false;
   throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(gone.peer) + " of group '" + group.name() +
