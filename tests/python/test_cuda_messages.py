@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,8 +129,10 @@ def test_messages_after_a_peer_has_failed(fresh_world: World) -> None:
     assert "found by rank 1" in said[0] and "found by" not in said[1], said
 
 
-def garbage(ctx: Context, how: str) -> None:
-    """A program that asks Tutti for nothing after a failed call."""
+def garbage(ctx: Context, how: str, said: str) -> None:
+    """A program that asks Tutti for nothing after a failed call. Rank 0's standard error goes to the file `said`."""
+    if ctx.rank == 0:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT), 2)
     group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
     loss = torch.ones(1, device="cuda")
     dist.all_reduce(loss, group=group)
@@ -141,13 +145,17 @@ def garbage(ctx: Context, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["log", "end"])
-def test_the_watchdog_hears_of_what_nobody_asks_for(fresh_world: World, how: str) -> None:
+def test_the_watchdog_hears_of_what_nobody_asks_for(fresh_world: World, how: str, tmp_path: Path) -> None:
     ranks = fresh_world(2, env={**DEVICE, "TUTTI_CUDA_WATCHDOG": how})
+    said = tmp_path / "stderr"
     if how == "log":
-        ranks.call(garbage, how, timeout_s=120)
-        return
-    with pytest.raises(RankError):  # rank 0 has ended
-        ranks.call(garbage, how, timeout_s=60)
+        ranks.call(garbage, how, str(said), timeout_s=120)
+    else:
+        with pytest.raises(RankError):  # rank 0 has ended
+            ranks.call(garbage, how, str(said), timeout_s=60)
+    text = said.read_text()
+    assert "rank 1 did not come to all_reduce" in text and "what its calls have computed is undefined" in text, text
+    assert ("TUTTI_CUDA_WATCHDOG=end ends this process" in text) == (how == "end"), text
 
 
 def ringed(ctx: Context) -> None:
@@ -223,6 +231,49 @@ def answered(ctx: Context) -> None:
 
 def test_a_message_under_way_holds_up_no_first_one(world: World) -> None:
     run(world, answered, size=2)
+
+
+def elsewhere(ctx: Context) -> None:
+    """Rank 1 takes a large message when both ranks have ended groups, made others and unregistered memory."""
+    import tutti
+
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=20))
+    ended = dist.new_group([0, 1])
+    peer, count = 1 - ctx.rank, 1 << 24
+    large, small = torch.full((count,), 3.0 - 3 * ctx.rank, device="cuda"), torch.ones(1000, device="cuda")
+    for used in (group, ended):
+        (dist.isend, dist.irecv)[ctx.rank](small, peer, group=used).wait()
+        dist.all_reduce(small, group=used)
+    mapped = tutti.empty(1 << 20, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(small, group=ended)
+    torch.cuda.synchronize()
+    if ctx.rank == 0:
+        under_way = dist.isend(large, 1, group=group)
+    graph.reset()
+    dist.destroy_process_group(ended)
+    tutti.unregister_tensors([mapped])
+    for _ in range(3):
+        fresh = dist.new_group([0, 1])
+        small.fill_(1)
+        dist.all_reduce(small, group=fresh)
+        assert small.eq(2).all()
+        dist.destroy_process_group(fresh)
+    if ctx.rank == 0:
+        assert not under_way.is_completed()
+        ctx.signal("elsewhere")
+        under_way.wait(timedelta(seconds=15))
+    else:
+        ctx.await_signal("elsewhere", [0])
+        dist.irecv(large, 0, group=group).wait(timedelta(seconds=15))
+        assert large.eq(3).all()
+    torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+
+
+def test_a_message_under_way_holds_up_no_other_group(world: World) -> None:
+    run(world, elsewhere, size=2)
 
 
 def at_home(ctx: Context) -> None:

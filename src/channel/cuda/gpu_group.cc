@@ -10,6 +10,7 @@
 #include "channel/cuda/probe_args.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/links.h"
+#include "device/cuda/own_memory.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -32,18 +33,15 @@ GpuGroup::GpuGroup(BootstrapPtr bootstrap, const GpuGroupRequest& request)
   try {
     agree();
     check_cuda(cudaFree(nullptr), "cudaFree");
-    void* state = nullptr;
-    check_cuda(cudaMalloc(&state, sizeof(RankState)), "cudaMalloc");
-    state_ = static_cast<RankState*>(state);
+    state_memory_ = make_own_memory(request_.device, sizeof(RankState));
+    state_ = reinterpret_cast<RankState*>(state_memory_.get());
     RankState fresh;
     for (BlockState& block : fresh.blocks) block.sequence = block.pieces = request_.first_sequence;
     make_stream();
     check_cuda(cudaMemcpyAsync(state_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    void* pinned = nullptr;
-    check_cuda(cudaHostAlloc(&pinned, sizeof(device::HostControl), cudaHostAllocPortable | cudaHostAllocMapped),
-               "cudaHostAlloc");
-    host_control_ = new (pinned) device::HostControl;
+    control_memory_ = make_own_pinned(sizeof(device::HostControl));
+    host_control_ = new (control_memory_.get()) device::HostControl;
     if (request_.secret.empty()) {
       request_.secret = all_gather("secret", bootstrap_->rank() == 0 ? random_secret() : "")[0];
     }
@@ -70,10 +68,10 @@ void GpuGroup::release() noexcept {
   scratch_.reset();
   if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   stream_ = nullptr;
-  if (host_control_ != nullptr) static_cast<void>(cudaFreeHost(host_control_));
-  if (state_ != nullptr) static_cast<void>(cudaFree(state_));
   host_control_ = nullptr;
   state_ = nullptr;
+  control_memory_.reset();
+  state_memory_.reset();
 }
 
 // For what the group itself does, and waits for, on its GPU: a stream that shares nothing with those of calls. A
@@ -136,7 +134,7 @@ GpuPorts& GpuGroup::ports() {
   const std::lock_guard lock(ports_mutex_);
   if (ports_ == nullptr) {
     const DeviceGuard guard(request_.device);
-    ports_ = std::make_unique<GpuPorts>(world_.control, request_.device);
+    ports_ = std::make_unique<GpuPorts>(world_.control, request_.device, stream_);
     // release: publishes them to port_failure().
     made_ports_.store(ports_.get(), std::memory_order_release);
   }

@@ -104,6 +104,7 @@ class GpuGroup {
   const BootstrapPtr bootstrap_;
   GpuGroupRequest request_;
   std::unique_ptr<SymmetricMemory> scratch_;
+  std::shared_ptr<std::byte> state_memory_, control_memory_;  // of the two below
   RankState* state_ = nullptr;
   device::HostControl* host_control_ = nullptr;
   DeviceWorld world_;

@@ -6,35 +6,24 @@
 
 #include "channel/cuda/stream_engine.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/own_memory.h"
 
 namespace tutti::cuda {
 
-GpuPorts::GpuPorts(const device::Control& control, int device) : control_(control) {
-  try {
-    auto engine = std::make_unique<StreamEngine>(device, control.size);
-    void* memory = nullptr;
-    check_cuda(cudaHostAlloc(&memory, sizeof(Pinned), cudaHostAllocPortable | cudaHostAllocMapped), "cudaHostAlloc");
-    pinned_ = new (memory) Pinned;
-    check_cuda(cudaHostGetDevicePointer(&memory, pinned_, 0), "cudaHostGetDevicePointer");
-    pinned_on_device_ = static_cast<Pinned*>(memory);
-    check_cuda(cudaMalloc(&memory, sizeof(Counters)), "cudaMalloc");
-    counters_ = static_cast<Counters*>(memory);
-    const Counters fresh{0, 0};
-    check_cuda(cudaMemcpy(counters_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice), "cudaMemcpy");
-    const PortProxy::Shared shared{pinned_->slots, &pinned_->tail, pinned_->flushed, kRequests, control.host};
-    proxy_ = std::make_unique<PortProxy>(std::move(engine), shared, control.rank, control.size);
-  } catch (...) {
-    release();
-    throw;
-  }
-}
-
-GpuPorts::~GpuPorts() { release(); }
-
-void GpuPorts::release() noexcept {
-  proxy_.reset();
-  if (counters_ != nullptr) static_cast<void>(cudaFree(counters_));
-  if (pinned_ != nullptr) static_cast<void>(cudaFreeHost(pinned_));
+GpuPorts::GpuPorts(const device::Control& control, int device, cudaStream_t stream)
+    : control_(control),
+      pinned_memory_(make_own_pinned(sizeof(Pinned))),
+      counters_memory_(make_own_memory(device, sizeof(Counters))),
+      pinned_(new (pinned_memory_.get()) Pinned),
+      counters_(reinterpret_cast<Counters*>(counters_memory_.get())) {
+  void* memory = nullptr;
+  check_cuda(cudaHostGetDevicePointer(&memory, pinned_, 0), "cudaHostGetDevicePointer");
+  pinned_on_device_ = static_cast<Pinned*>(memory);
+  check_cuda(cudaMemsetAsync(counters_, 0, sizeof(Counters), stream), "cudaMemsetAsync");
+  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  const PortProxy::Shared shared{pinned_->slots, &pinned_->tail, pinned_->flushed, kRequests, control.host};
+  proxy_ = std::make_unique<PortProxy>(std::make_unique<StreamEngine>(device, control.size), shared, control.rank,
+                                       control.size);
 }
 
 device::PortChannel GpuPorts::channel(int peer) const noexcept {

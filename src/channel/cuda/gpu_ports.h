@@ -1,9 +1,12 @@
 // The ports of one communicator on a GPU: the ring, its counters, the proxy and its streams.
 //
-// Made at the first port, before any kernel uses one: what CUDA allocates beside a kernel that waits may wait for it.
+// Made at the first port.
 // Ownership: owns all of it. Thread rule: const once made; the proxy has its own.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
 #include <memory>
 
 #include "channel/cuda/port_proxy.h"
@@ -13,9 +16,8 @@ namespace tutti::cuda {
 
 class GpuPorts {
  public:
-  // Of the current device.
-  GpuPorts(const device::Control& control, int device);
-  ~GpuPorts();
+  // Of the current device. `stream`: of the group itself; awaited.
+  GpuPorts(const device::Control& control, int device, cudaStream_t stream);
   GpuPorts(const GpuPorts&) = delete;
   GpuPorts& operator=(const GpuPorts&) = delete;
 
@@ -34,13 +36,13 @@ class GpuPorts {
   struct Counters {  // in device memory
     std::uint64_t head, known_tail;
   };
-  void release() noexcept;
 
   const device::Control control_;
-  Pinned* pinned_ = nullptr;            // as the host sees it
-  Pinned* pinned_on_device_ = nullptr;  // as kernels do
+  std::shared_ptr<std::byte> pinned_memory_, counters_memory_;  // of the three below
+  Pinned* pinned_ = nullptr;                                    // as the host sees it
+  Pinned* pinned_on_device_ = nullptr;                          // as kernels do
   Counters* counters_ = nullptr;
-  std::unique_ptr<PortProxy> proxy_;
+  std::unique_ptr<PortProxy> proxy_;  // goes first: its thread reads the memory
 };
 
 }  // namespace tutti::cuda

@@ -15,6 +15,7 @@
 #include "communicator/cuda/device_failure.h"
 #include "communicator/cuda/gpu_settings.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/leftovers.h"
 #include "device/cuda/relaxed_capture.h"
 #include "tutti/config.h"
 
@@ -133,14 +134,11 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
   // And copies of ports.
   for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
-  try {
-    // Unregisters memory, which must not make a context on another device.
-    const DeviceGuard guard(group_->device());
-    shared_board_.reset();
-    if (own_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(own_stream_));
-  } catch (const Error&) {
-    // CUDA is gone, and the registration with it.
-  }
+  if (own_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(own_stream_));
+  shared_board_.reset();
+  registrations_.clear();
+  give_back_mappings();  // their owners may free it when all have destroyed the communicator
+  QuietDevice::of_process().give_back_if_quiet();
 }
 
 std::uint64_t CudaCommunicatorImpl::sequence() const noexcept { return sequence_.load(std::memory_order_relaxed); }

@@ -10,6 +10,7 @@
 #include "base/collective_traits.h"
 #include "base/rounding.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/own_memory.h"
 #include "device/cuda/relaxed_capture.h"
 #include "executor/cuda/cluster_size.h"
 #include "tutti/error.h"
@@ -46,8 +47,7 @@ DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& co
     int least = 0, greatest = 0;
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
-    // Here, where no kernel waits.
-    chunks_.push_back({allocate(kChunkBytes), kChunkBytes});
+    chunks_.push_back({make_own_memory(device_, kChunkBytes), kChunkBytes});
     together_ = try_together();
     count_clusters(group);
   } catch (...) {
@@ -60,7 +60,7 @@ DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& co
 bool DevicePlans::try_together() {
   constexpr std::uint64_t kLimitNs = 20'000'000;
   std::uint64_t words[4] = {};
-  auto* const memory = reinterpret_cast<std::uint64_t*>(chunks_.front().memory);  // records come later
+  auto* const memory = reinterpret_cast<std::uint64_t*>(chunks_.front().memory.get());  // records come later
   upload(memory, words, sizeof words);
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -135,18 +135,14 @@ void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared
   const RelaxedCapture relaxed;
   std::map<const TablePlan*, Placed> fresh;
   std::size_t offset = 0;
-  try {
-    for (const auto& plan : plans) {
-      if (memory_of(*plan) == 0) continue;
-      const std::vector<std::byte> image =
-          plan->device != nullptr ? plan->device->state() : std::vector<std::byte>(sizeof(NativeState));
-      const Placed& place = fresh[plan.get()] = {memory, offset, allocate(image.size()), plan->name + "+compiled"};
-      upload(place.state, image.data(), image.size());
-      offset += memory_of(*plan);
-    }
-  } catch (...) {
-    for (const auto& [plan, place] : fresh) static_cast<void>(cudaFree(place.state));
-    throw;
+  for (const auto& plan : plans) {
+    if (memory_of(*plan) == 0) continue;
+    const std::vector<std::byte> image =
+        plan->device != nullptr ? plan->device->state() : std::vector<std::byte>(sizeof(NativeState));
+    const Placed& place =
+        fresh[plan.get()] = {memory, offset, make_own_memory(device_, image.size()), plan->name + "+compiled"};
+    upload(place.state.get(), image.data(), image.size());
+    offset += memory_of(*plan);
   }
   placed_.merge(fresh);
   table_.add(std::move(plans));
@@ -163,19 +159,11 @@ DevicePlans::~DevicePlans() {
 
 void DevicePlans::release() noexcept {
   compiled_.unload();
-  for (const auto& [plan, place] : placed_) static_cast<void>(cudaFree(place.state));
-  for (const Chunk& chunk : chunks_) static_cast<void>(cudaFree(chunk.memory));
   chunks_.clear();
   if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   stream_ = nullptr;
   placed_.clear();
   table_ = {};  // with the kernels' code
-}
-
-std::byte* DevicePlans::allocate(std::size_t bytes) {
-  void* memory = nullptr;
-  check_cuda(cudaMalloc(&memory, bytes), "cudaMalloc");
-  return static_cast<std::byte*>(memory);
 }
 
 // On a stream of its own: the legacy one may hold a wait for a peer.
@@ -192,15 +180,15 @@ std::byte* DevicePlans::take(std::size_t bytes) {
   }
   if (chunk_ == chunks_.size()) {
     const std::size_t size = std::max(kChunkBytes, whole);
-    chunks_.push_back({allocate(size), size});
+    chunks_.push_back({make_own_memory(device_, size), size});
   }
-  std::byte* const memory = chunks_[chunk_].memory + taken_;
+  std::byte* const memory = chunks_[chunk_].memory.get() + taken_;
   taken_ += whole;
   used_ += whole;
   return memory;
 }
 
-// Keeps the chunks: freeing memory waits for all kernels of the device, also for those that wait for a peer.
+// Keeps the chunks for what comes next.
 void DevicePlans::drop() noexcept {
   uploaded_.clear();
   chunk_ = taken_ = used_ = 0;
@@ -247,7 +235,7 @@ const DevicePlans::Uploaded& DevicePlans::uploaded(const TablePlan& plan, const 
   executor::DeviceMemory placed;
   const Placed& place = placed_.at(&plan);
   for (int r = 0; r < size_; ++r) placed.ranks.push_back(place.memory->data(r) + place.offset);
-  placed.state = place.state;
+  placed.state = place.state.get();
   const executor::DeviceRecords records = plan.device->records(variant, placed);
   const RelaxedCapture relaxed;  // torch captures in the global mode
   Uploaded made;
@@ -288,7 +276,7 @@ executor::PeerBuffers DevicePlans::peers_of(const PlannedCall& planned, std::siz
   if (planned.place == nullptr) return peers;
   peers.stride = agreed_bytes(planned.call, size_);
   const DevicePlan& plan = *planned.plan.device;
-  peers.agreed = reinterpret_cast<std::uint64_t*>(placed_.at(&planned.plan).state + plan.agreed_offset());
+  peers.agreed = reinterpret_cast<std::uint64_t*>(placed_.at(&planned.plan).state.get() + plan.agreed_offset());
   const DirectBuffer* const sides[] = {&planned.place->input, &planned.place->output};
   for (int side = 0; side < 2; ++side) {
     for (int r = 0; sides[side]->memory != nullptr && r < size_; ++r) {
@@ -314,7 +302,7 @@ executor::CompiledArgs DevicePlans::compiled_args(const PlannedCall& planned, st
   const Placed& place = placed_.at(&planned.plan);
   executor::CompiledArgs args;
   for (int r = 0; r < size_; ++r) args.memory[r] = place.memory->data(r) + place.offset;
-  args.state = place.state;
+  args.state = place.state.get();
   place_user(planned, begin, segment_of(planned, begin), args.user);
   args.peers = peers_of(planned, begin);
   return args;
@@ -326,7 +314,7 @@ NativeArgs DevicePlans::native_args(const TablePlan& plan, const Call& given) co
   const Placed& place = placed_.at(&plan);
   NativeArgs args;
   for (int r = 0; r < size_; ++r) args.memory[r] = place.memory->data(r) + place.offset;
-  args.state = reinterpret_cast<NativeState*>(place.state);
+  args.state = reinterpret_cast<NativeState*>(place.state.get());
   args.block_bytes = agreed_bytes(call, size_);
   place_user(planned, 0, variant_of(planned, args.block_bytes), args.user);
   args.scratch_bytes = plan.kernel->scratch_bytes;
@@ -343,7 +331,7 @@ InterpretedCall DevicePlans::interpreted(const PlannedCall& planned, std::size_t
   const auto& [plan, call, place] = planned;
   const DeviceVariant variant = segment_of(planned, begin);
   const Uploaded& records = uploaded(plan, variant);
-  std::byte* const state = placed_.at(&plan).state;
+  std::byte* const state = placed_.at(&plan).state.get();
   executor::PlanArgs args;
   args.ops = records.ops;
   args.operands = records.operands;

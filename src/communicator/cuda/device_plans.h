@@ -86,7 +86,7 @@ class DevicePlans {
   struct Placed {
     std::shared_ptr<SymmetricMemory> memory;
     std::size_t offset = 0;
-    std::byte* state = nullptr;
+    std::shared_ptr<std::byte> state;
     std::string compiled_name;
   };
   // On the device.
@@ -110,7 +110,6 @@ class DevicePlans {
   int most_cluster(int blocks) const noexcept;
   const Uploaded& uploaded(const TablePlan& plan, const executor::DeviceVariant& variant);
   std::byte* take(std::size_t bytes);
-  std::byte* allocate(std::size_t bytes);
   void upload(void* to, const void* from, std::size_t bytes);
   void release() noexcept;
 
@@ -119,7 +118,7 @@ class DevicePlans {
   std::map<const TablePlan*, Placed> placed_;
   cudaStream_t stream_ = nullptr;
   struct Chunk {
-    std::byte* memory = nullptr;
+    std::shared_ptr<std::byte> memory;
     std::size_t bytes = 0;
   };
   std::vector<Chunk> chunks_;          // of records; the last one in use is chunks_[chunk_]

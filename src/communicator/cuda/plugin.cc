@@ -5,6 +5,7 @@
 
 #include "algorithm/cuda/choice.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
+#include "communicator/cuda/quiet_device.h"
 #include "communicator/cuda/stream_order.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
@@ -34,8 +35,8 @@ class CudaDevice final : public CudaMemoryDevice {
       throw_error(ErrorKind::kInvalidArgument,
                   "CUDA device " + std::to_string(device) + " of " + std::to_string(count) + " does not exist");
     }
-    // Freeing waits for the device: not where a pending message may wait for what is made here.
-    if (!options.messages_only) release_retired();
+    release_retired();
+    QuietDevice::of_process().give_back_if_quiet();
     return std::make_shared<CudaCommunicatorImpl>(bootstrap, options, device,
                                                   first_sequence_.load(std::memory_order_relaxed));
   }

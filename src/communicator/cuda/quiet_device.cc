@@ -1,6 +1,9 @@
 #include "communicator/cuda/quiet_device.h"
 
 #include <algorithm>
+#include <vector>
+
+#include "device/cuda/leftovers.h"
 
 namespace tutti::cuda {
 
@@ -38,6 +41,20 @@ void QuietDevice::load_if_quiet(const Member& asking) {
   for (const Member* member : members_) {
     if (member->device == asking.device) member->load();
   }
+}
+
+void QuietDevice::give_back_if_quiet() {
+  const std::size_t kept = leftovers();
+  if (kept == 0) return;
+  std::unique_lock lock(mutex_, std::defer_lock);
+  std::vector<std::unique_lock<std::mutex>> held;
+  if (kept <= kMostLeftovers) {
+    if (!lock.try_lock()) return;
+    for (const Member* member : members_) {
+      if (!held.emplace_back(*member->calls, std::try_to_lock) || !member->idle()) return;
+    }
+  }
+  give_back_leftovers();
 }
 
 }  // namespace tutti::cuda

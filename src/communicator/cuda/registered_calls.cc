@@ -4,6 +4,7 @@
 #include "algorithm/cuda/kernels.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/leftovers.h"
 
 namespace tutti::cuda {
 
@@ -71,6 +72,7 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
   require_collectives();
   const DeviceGuard guard(group_->device());
   release_retired();
+  QuietDevice::of_process().give_back_if_quiet();
   std::string problem;
   std::string name;
   {
@@ -113,7 +115,9 @@ void CudaCommunicatorImpl::unregister_memory(std::vector<std::shared_ptr<CudaReg
   }
   regions.clear();
   release_retired();
-  // When all have come, no rank maps what the others may free now.
+  // Waits for all that runs on this GPU, if the memory was of cudaMalloc. When all have come, no rank maps what the
+  // others may free now.
+  give_back_mappings();
   group_->all_gather(name + ", done", "");
 }
 

@@ -59,6 +59,7 @@ class Registrations {
   // Numbered in the order of registration, which is the same on all ranks. `allocated`: by allocate().
   void add(std::shared_ptr<const CudaRegion> region, int rank, bool allocated = false);
   void remove(const CudaRegion& region);
+  void clear() noexcept { entries_.clear(); }
   bool contains(const void* data, std::size_t bytes) const { return find(data, bytes) != nullptr; }
   // Whether a byte of [data, data + bytes) is registered.
   bool touches(const void* data, std::size_t bytes) const;

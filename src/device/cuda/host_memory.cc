@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/leftovers.h"
 #include "device/cuda/shared_memory.h"
 #include "tutti/error.h"
 
@@ -15,6 +16,7 @@ namespace {
 class HostMemory final : public SharedMemory {
  public:
   HostMemory(UniqueFd fd, std::size_t bytes) : fd_(std::move(fd)), bytes_(bytes) {
+    check_cuda(cudaGetDevice(&index_), "cudaGetDevice");
     void* p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
     if (p == MAP_FAILED) throw_system_error(ErrorKind::kExhausted, "mmap", errno);
     host_ = p;
@@ -26,8 +28,15 @@ class HostMemory final : public SharedMemory {
     check_cuda(cudaHostGetDevicePointer(&device_, host_, 0), "cudaHostGetDevicePointer");
   }
   ~HostMemory() override {
-    static_cast<void>(cudaHostUnregister(host_));
-    ::munmap(host_, bytes_);
+    leave(Leftover::kOwn, [index = index_, host = host_, bytes = bytes_] {
+      try {
+        const DeviceGuard guard(index);  // what is left must not make a context on another device
+        static_cast<void>(cudaHostUnregister(host));
+      } catch (const Error&) {
+        // CUDA is gone, and the registration with it.
+      }
+      ::munmap(host, bytes);
+    });
   }
   std::byte* data() const noexcept override { return static_cast<std::byte*>(device_); }
   std::size_t bytes() const noexcept override { return bytes_; }
@@ -38,6 +47,7 @@ class HostMemory final : public SharedMemory {
  private:
   UniqueFd fd_;
   std::size_t bytes_;
+  int index_ = 0;  // of the device that is current
   void* host_ = nullptr;
   void* device_ = nullptr;
 };

@@ -4,7 +4,9 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/leftovers.h"
 #include "device/cuda/relaxed_capture.h"
+#include "tutti/error.h"
 
 namespace tutti::cuda {
 
@@ -16,11 +18,21 @@ std::string architecture_of(int device) {
 }
 
 LoadedModule::LoadedModule(const std::string& cubin) {
+  check_cuda(cudaGetDevice(&index_), "cudaGetDevice");
   const RelaxedCapture relaxed;  // torch captures in the global mode
   check_driver(driver().module_load_data(&module_, cubin.data()), "cuModuleLoadData");
 }
 
-LoadedModule::~LoadedModule() { static_cast<void>(driver().module_unload(module_)); }
+LoadedModule::~LoadedModule() {
+  leave(Leftover::kOwn, [index = index_, module = module_] {
+    try {
+      const DeviceGuard guard(index);
+      static_cast<void>(driver().module_unload(module));
+    } catch (const Error&) {
+      // CUDA is gone, and the code with it.
+    }
+  });
+}
 
 CUfunction LoadedModule::function(const char* name) const {
   const RelaxedCapture relaxed;

@@ -1,7 +1,7 @@
 // Code that was compiled at run time, on the current device. All of it is loaded at once: CUDA would load a kernel at
 // its first launch, beside kernels that wait.
 //
-// Thread rule: one thread at a time; the device is current when it is made and when it goes.
+// Thread rule: one thread at a time; the device is current when it is made. Unloaded as leftovers.h says.
 #pragma once
 
 #include <cuda.h>
@@ -24,6 +24,7 @@ class LoadedModule {
   CUfunction function(const char* name) const;
 
  private:
+  int index_ = 0;  // of the device
   CUmodule module_ = nullptr;
 };
 

@@ -8,6 +8,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/leftovers.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -107,11 +108,14 @@ std::shared_ptr<std::byte> open_ipc(int device, const ForeignAllocation& a) {
                     " (CUDA IPC needs processes in one IPC and PID name space: docker run --ipc=host --pid=host)");
   }
   return {static_cast<std::byte*>(opened), [device](std::byte* p) {
-            int before = -1;
-            static_cast<void>(cudaGetDevice(&before));
-            static_cast<void>(cudaSetDevice(device));
-            static_cast<void>(cudaIpcCloseMemHandle(p));
-            if (before >= 0) static_cast<void>(cudaSetDevice(before));
+            leave(Leftover::kMapping, [device, p] {
+              try {
+                const DeviceGuard guard(device);
+                static_cast<void>(cudaIpcCloseMemHandle(p));
+              } catch (const Error&) {
+                // CUDA is gone, and the mapping with it.
+              }
+            });
           }};
 }
 

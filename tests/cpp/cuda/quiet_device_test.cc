@@ -1,10 +1,12 @@
-// When compiled plans may be loaded, and for whom.
+// When compiled plans may be loaded, and for whom; when leftovers are given back.
 #include "communicator/cuda/quiet_device.h"
 
 #include <gtest/gtest.h>
 
 #include <mutex>
 #include <thread>
+
+#include "device/cuda/leftovers.h"
 
 namespace tutti::cuda {
 namespace {
@@ -59,6 +61,53 @@ TEST(QuietDevice, KnowsWhetherAnythingWaits) {
   EXPECT_TRUE(quiet.any_waits());
   quiet.count(-1);
   EXPECT_FALSE(quiet.any_waits());
+}
+
+TEST(QuietDevice, LeftoversAreGivenBackWhereNothingIsUnderWayAnywhere) {
+  Communicator a(0), other(1);
+  int given = 0;
+  leave(Leftover::kOwn, [&] { ++given; });
+  other.idle = false;
+  QuietDevice::of_process().give_back_if_quiet();
+  EXPECT_EQ(given, 0);
+  other.idle = true;
+  {
+    const std::lock_guard issuing(a.calls);
+    std::thread([] { QuietDevice::of_process().give_back_if_quiet(); }).join();
+  }
+  EXPECT_EQ(given, 0);
+  EXPECT_EQ(leftovers(), 1u);
+  QuietDevice::of_process().give_back_if_quiet();
+  EXPECT_EQ(given, 1);
+  EXPECT_EQ(leftovers(), 0u);
+}
+
+TEST(QuietDevice, SoManyLeftoversAreGivenBackWhateverRuns) {
+  Communicator busy(0);
+  busy.idle = false;
+  std::size_t given = 0;
+  for (std::size_t i = 0; i < QuietDevice::kMostLeftovers; ++i) leave(Leftover::kOwn, [&] { ++given; });
+  QuietDevice::of_process().give_back_if_quiet();
+  EXPECT_EQ(given, 0u);
+  leave(Leftover::kMapping, [&] { ++given; });
+  QuietDevice::of_process().give_back_if_quiet();
+  EXPECT_EQ(given, QuietDevice::kMostLeftovers + 1);
+}
+
+// Who gives back mappings waits for the device anyway; what else is left need not go by that.
+TEST(QuietDevice, MappingsAreGivenBackByThemselves) {
+  int mappings = 0, own = 0;
+  leave(Leftover::kOwn, [&] { ++own; });
+  leave(Leftover::kMapping, [&] {
+    ++mappings;
+    leave(Leftover::kOwn, [&] { ++own; });  // may leave more
+  });
+  give_back_mappings();
+  EXPECT_EQ(mappings, 1);
+  EXPECT_EQ(own, 0);
+  give_back_leftovers();
+  EXPECT_EQ(mappings, 1);
+  EXPECT_EQ(own, 2);
 }
 
 }  // namespace

@@ -73,8 +73,8 @@ TEST_P(Faults, AbortEndsAKernelThatWaits) {
 }
 
 // A device's queue holds some 1,000 launches. Behind a kernel that waits for a peer it fills up, and the next launch
-// blocks, with the communicator's lock held: abort() and failure() need no lock that it holds.
-TEST_P(Faults, AbortDoesNotWaitForAFullQueue) {
+// blocks, with the communicator's lock held: abort(), failure() and flight_record() need no lock that it holds.
+TEST_P(Faults, AbortAndRecordsDoNotWaitForAFullQueue) {
   GpuWorld world;
   world.options.settings().cuda_algorithm = GetParam();
   world.options.timeout = std::chrono::seconds(100);
@@ -100,8 +100,10 @@ TEST_P(Faults, AbortDoesNotWaitForAFullQueue) {
         std::this_thread::sleep_for(std::chrono::seconds(1));
       }
       EXPECT_LT(issued.load(), 20'000);
-      EXPECT_FALSE(rank.comm->failure().has_value());
       const auto start = std::chrono::steady_clock::now();
+      EXPECT_FALSE(rank.comm->failure().has_value());
+      EXPECT_NE(rank.comm->flight_record().find("all_reduce"), std::string::npos);
+      EXPECT_GT(rank.comm->metrics().rows.size(), 0u);
       rank.comm->abort("enough");
       issuer.join();
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));

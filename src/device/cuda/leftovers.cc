@@ -1,0 +1,69 @@
+#include "device/cuda/leftovers.h"
+
+#include <list>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace tutti::cuda {
+namespace {
+
+struct Kept {
+  Leftover kind;
+  std::function<void()> give_back;
+};
+
+// One a process; never destroyed, since objects leave theirs at exit.
+struct Leftovers {
+  std::mutex mutex;  // guards kept; a leaf
+  std::list<Kept> kept;
+};
+Leftovers& all() {
+  static Leftovers* const instance = new Leftovers;
+  return *instance;
+}
+
+}  // namespace
+
+void leave(Leftover kind, std::function<void()> give_back) noexcept {
+  std::list<Kept> one;
+  try {
+    one.push_back({kind, nullptr});
+  } catch (const std::bad_alloc&) {
+    give_back();
+    return;
+  }
+  one.front().give_back.swap(give_back);
+  const std::lock_guard lock(all().mutex);
+  all().kept.splice(all().kept.end(), one);
+}
+
+std::size_t leftovers() noexcept {
+  const std::lock_guard lock(all().mutex);
+  return all().kept.size();
+}
+
+void give_back_mappings() noexcept {
+  std::list<Kept> gone;
+  {
+    const std::lock_guard lock(all().mutex);
+    auto& kept = all().kept;
+    for (auto at = kept.begin(); at != kept.end();) {
+      const auto next = std::next(at);
+      if (at->kind == Leftover::kMapping) gone.splice(gone.end(), kept, at);
+      at = next;
+    }
+  }
+  for (Kept& one : gone) one.give_back();
+}
+
+void give_back_leftovers() noexcept {
+  std::list<Kept> gone;
+  {
+    const std::lock_guard lock(all().mutex);
+    gone.swap(all().kept);
+  }
+  for (Kept& one : gone) one.give_back();
+}
+
+}  // namespace tutti::cuda
