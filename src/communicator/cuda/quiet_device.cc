@@ -44,11 +44,11 @@ void QuietDevice::load_if_quiet(const Member& asking) {
 }
 
 void QuietDevice::give_back_if_quiet() {
-  const std::size_t kept = leftovers();
-  if (kept == 0) return;
+  const LeftoverCount kept = leftovers();
+  if (kept.things == 0) return;
   std::unique_lock lock(mutex_, std::defer_lock);
   std::vector<std::unique_lock<std::mutex>> held;
-  if (kept <= kMostLeftovers) {
+  if (kept.things <= kMostLeftovers && kept.bytes <= kMostLeftoverBytes) {
     if (!lock.try_lock()) return;
     for (const Member* member : members_) {
       if (!held.emplace_back(*member->calls, std::try_to_lock) || !member->idle()) return;

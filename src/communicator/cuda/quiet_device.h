@@ -40,10 +40,10 @@ class QuietDevice {
   bool any_waits() const noexcept;
   // Under the mutex of `asking`: loads for all, if it can be done now.
   void load_if_quiet(const Member& asking);
-  // Under no member's mutex: gives back leftovers, if no device has a kernel under way. If more than kMostLeftovers are
-  // kept, whatever runs: a process whose graphs live on is never known to be quiet.
+  // Under no member's mutex: gives back leftovers, if no device has a kernel under way. If more than this is kept,
+  // whatever runs: a process whose graphs live on is never known to be quiet.
   void give_back_if_quiet();
-  static constexpr std::size_t kMostLeftovers = 256;
+  static constexpr std::size_t kMostLeftovers = 256, kMostLeftoverBytes = std::size_t{1} << 30;
 
  private:
   std::mutex mutex_;  // guards members_

@@ -28,7 +28,7 @@ class HostMemory final : public SharedMemory {
     check_cuda(cudaHostGetDevicePointer(&device_, host_, 0), "cudaHostGetDevicePointer");
   }
   ~HostMemory() override {
-    leave(Leftover::kOwn, [index = index_, host = host_, bytes = bytes_] {
+    leave(Leftover::kOwn, bytes_, [index = index_, host = host_, bytes = bytes_] {
       try {
         const DeviceGuard guard(index);  // what is left must not make a context on another device
         static_cast<void>(cudaHostUnregister(host));

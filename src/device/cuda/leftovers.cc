@@ -10,6 +10,7 @@ namespace {
 
 struct Kept {
   Leftover kind;
+  std::size_t bytes;
   std::function<void()> give_back;
 };
 
@@ -25,10 +26,10 @@ Leftovers& all() {
 
 }  // namespace
 
-void leave(Leftover kind, std::function<void()> give_back) noexcept {
+void leave(Leftover kind, std::size_t bytes, std::function<void()> give_back) noexcept {
   std::list<Kept> one;
   try {
-    one.push_back({kind, nullptr});
+    one.push_back({kind, bytes, nullptr});
   } catch (const std::bad_alloc&) {
     give_back();
     return;
@@ -38,9 +39,14 @@ void leave(Leftover kind, std::function<void()> give_back) noexcept {
   all().kept.splice(all().kept.end(), one);
 }
 
-std::size_t leftovers() noexcept {
+LeftoverCount leftovers() noexcept {
   const std::lock_guard lock(all().mutex);
-  return all().kept.size();
+  LeftoverCount count;
+  for (const Kept& one : all().kept) {
+    ++count.things;
+    count.bytes += one.bytes;
+  }
+  return count;
 }
 
 void give_back_mappings() noexcept {

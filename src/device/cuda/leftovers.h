@@ -17,11 +17,15 @@ enum class Leftover {
   kOwn,      // of nobody else's concern
 };
 
-// Calls `give_back`, which must not throw, when asked for it; at once where there is no memory to keep it.
-void leave(Leftover kind, std::function<void()> give_back) noexcept;
+// Calls `give_back`, which must not throw, when asked for it; at once where there is no memory to keep it. `bytes`: of
+// memory that is held by that.
+void leave(Leftover kind, std::size_t bytes, std::function<void()> give_back) noexcept;
 
-// How many are kept.
-std::size_t leftovers() noexcept;
+// What is kept.
+struct LeftoverCount {
+  std::size_t things = 0, bytes = 0;
+};
+LeftoverCount leftovers() noexcept;
 
 // Gives back, on this thread: waits for what runs on the devices, if anything is kept.
 void give_back_mappings() noexcept;

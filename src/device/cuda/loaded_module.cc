@@ -24,7 +24,7 @@ LoadedModule::LoadedModule(const std::string& cubin) {
 }
 
 LoadedModule::~LoadedModule() {
-  leave(Leftover::kOwn, [index = index_, module = module_] {
+  leave(Leftover::kOwn, 0, [index = index_, module = module_] {
     try {
       const DeviceGuard guard(index);
       static_cast<void>(driver().module_unload(module));

@@ -108,7 +108,7 @@ std::shared_ptr<std::byte> open_ipc(int device, const ForeignAllocation& a) {
                     " (CUDA IPC needs processes in one IPC and PID name space: docker run --ipc=host --pid=host)");
   }
   return {static_cast<std::byte*>(opened), [device](std::byte* p) {
-            leave(Leftover::kMapping, [device, p] {
+            leave(Leftover::kMapping, 0, [device, p] {
               try {
                 const DeviceGuard guard(device);
                 static_cast<void>(cudaIpcCloseMemHandle(p));

@@ -66,7 +66,7 @@ TEST(QuietDevice, KnowsWhetherAnythingWaits) {
 TEST(QuietDevice, LeftoversAreGivenBackWhereNothingIsUnderWayAnywhere) {
   Communicator a(0), other(1);
   int given = 0;
-  leave(Leftover::kOwn, [&] { ++given; });
+  leave(Leftover::kOwn, 0, [&] { ++given; });
   other.idle = false;
   QuietDevice::of_process().give_back_if_quiet();
   EXPECT_EQ(given, 0);
@@ -76,31 +76,37 @@ TEST(QuietDevice, LeftoversAreGivenBackWhereNothingIsUnderWayAnywhere) {
     std::thread([] { QuietDevice::of_process().give_back_if_quiet(); }).join();
   }
   EXPECT_EQ(given, 0);
-  EXPECT_EQ(leftovers(), 1u);
+  EXPECT_EQ(leftovers().things, 1u);
   QuietDevice::of_process().give_back_if_quiet();
   EXPECT_EQ(given, 1);
-  EXPECT_EQ(leftovers(), 0u);
+  EXPECT_EQ(leftovers().things, 0u);
 }
 
 TEST(QuietDevice, SoManyLeftoversAreGivenBackWhateverRuns) {
   Communicator busy(0);
   busy.idle = false;
   std::size_t given = 0;
-  for (std::size_t i = 0; i < QuietDevice::kMostLeftovers; ++i) leave(Leftover::kOwn, [&] { ++given; });
+  for (std::size_t i = 0; i < QuietDevice::kMostLeftovers; ++i) leave(Leftover::kOwn, 0, [&] { ++given; });
   QuietDevice::of_process().give_back_if_quiet();
   EXPECT_EQ(given, 0u);
-  leave(Leftover::kMapping, [&] { ++given; });
+  leave(Leftover::kMapping, 0, [&] { ++given; });
   QuietDevice::of_process().give_back_if_quiet();
   EXPECT_EQ(given, QuietDevice::kMostLeftovers + 1);
+  leave(Leftover::kOwn, QuietDevice::kMostLeftoverBytes, [&] { given = 0; });
+  QuietDevice::of_process().give_back_if_quiet();
+  EXPECT_NE(given, 0u);
+  leave(Leftover::kOwn, 1, [] {});
+  QuietDevice::of_process().give_back_if_quiet();
+  EXPECT_EQ(given, 0u);
 }
 
 // Who gives back mappings waits for the device anyway; what else is left need not go by that.
 TEST(QuietDevice, MappingsAreGivenBackByThemselves) {
   int mappings = 0, own = 0;
-  leave(Leftover::kOwn, [&] { ++own; });
-  leave(Leftover::kMapping, [&] {
+  leave(Leftover::kOwn, 0, [&] { ++own; });
+  leave(Leftover::kMapping, 0, [&] {
     ++mappings;
-    leave(Leftover::kOwn, [&] { ++own; });  // may leave more
+    leave(Leftover::kOwn, 0, [&] { ++own; });  // may leave more
   });
   give_back_mappings();
   EXPECT_EQ(mappings, 1);
