@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/interruption.h"
 #include "bootstrap/look.h"
+#include "bootstrap/tcp_store_protocol.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -27,6 +28,17 @@ std::vector<int> absent_ranks(Store& store, const std::vector<std::string>& keys
     }
   }
   return absent;
+}
+
+// Who was turned away may be one of those that are missing; only the job's own store, if it is Tutti's, knows.
+std::string refused_hosts(Store& store) {
+  try {
+    return "; the job's store has refused connections that have another secret, from " +
+           store.get(kRefusedKey, std::chrono::milliseconds(1)) + ": give all ranks the same TUTTI_SECRET";
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kTimeout) throw;
+    return {};
+  }
 }
 
 // What rank 0 passes on. No rank's key: those end in numbers.
@@ -146,7 +158,7 @@ std::vector<std::string> exchange(Store& store, std::string_view id, std::string
                                            : name_ranks(absent) + " did not come";
     throw_error(ErrorKind::kTimeout, "rank " + std::to_string(rank) + " waited " + std::to_string(timeout.count()) +
                                          " ms for all " + std::to_string(size) + " ranks (" + std::string(topic) +
-                                         "): " + who + "; look at them, or allow more time");
+                                         "): " + who + refused_hosts(store) + "; look at them, or allow more time");
   }
 }
 

@@ -93,6 +93,7 @@ std::shared_ptr<Store> store_from_environment(int rank, int size, std::chrono::m
   options.port = static_cast<std::uint16_t>(*port);
   options.serve = rank == 0;
   options.secret = variable(get, "TUTTI_SECRET").value_or("");
+  options.logger = Logger(parse_log_level(variable(get, "TUTTI_LOG_LEVEL").value_or("")), rank);
   options.timeout = timeout;
   return std::make_shared<TcpStore>(options);
 }

@@ -30,7 +30,7 @@ constexpr std::int64_t kExhaustedNs = 2'000'000'000;  // descriptors may come ba
 
 TcpStore::TcpStore(const TcpStoreOptions& options) : options_(options), owner_(::getpid()) {
   if (options_.serve) {
-    server_ = std::make_unique<TcpStoreServer>(options_.host, options_.port, options_.secret);
+    server_ = std::make_unique<TcpStoreServer>(options_.host, options_.port, options_.secret, options_.logger);
     options_.port = server_->port();
   }
   connect();

@@ -28,6 +28,7 @@ struct TcpStoreOptions {
   bool up = false;                // the server is there already: a refused connection is final
   std::string server = "rank 0";  // who serves, for messages
   std::string secret;
+  Logger logger;                               // of a server
   std::chrono::milliseconds timeout{300'000};  // for reaching the server, and for operations without their own
 };
 

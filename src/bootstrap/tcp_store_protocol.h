@@ -96,6 +96,9 @@ std::optional<StoreResponse> decode_response(std::string_view payload);
 // stranger's for another reason (a crowd, a bound of time), and may be tried again.
 inline constexpr std::string_view kStoreRefusal = "another secret";
 
+// The server's own key: the hosts of the first connections that were refused so. Who waits in vain names them.
+inline constexpr std::string_view kRefusedKey = "tutti/refused";
+
 // What the server says in place of a challenge where its process has no descriptor to keep the connection.
 inline constexpr std::string_view kStoreFull = "no descriptors";
 

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "bootstrap/tcp_store_server.h"
+#include "net/address.h"
 
 namespace tutti {
 namespace {
@@ -20,12 +21,26 @@ bool TcpStoreServer::prove(Client& client, std::string_view frame) {
   if (!response) return false;
   if (!equal(response->proof, store_proof(secret_, "client", client.nonce, response->nonce))) {
     send(client, kStoreRefusal);
+    tell_of_refused(client);
     return false;
   }
   client.proven = true;
   --strangers_;
   send(client, ByteWriter().digest(store_proof(secret_, "server", client.nonce, response->nonce)).str());
   return true;
+}
+
+// Each host once: whoever comes again says nothing new.
+void TcpStoreServer::tell_of_refused(const Client& client) {
+  constexpr std::size_t kMostHosts = 4;
+  const std::string host = remote_address(client.socket.get()).host();
+  if (refused_.size() == kMostHosts || std::ranges::find(refused_, host) != refused_.end()) return;
+  refused_.push_back(host);
+  std::string hosts;
+  for (const std::string& each : refused_) hosts += (hosts.empty() ? "" : ", ") + each;
+  set(kRefusedKey, hosts);
+  logger_.warning("the job's store at port " + std::to_string(port_) + " has refused a connection from " + host +
+                  ", which has another secret: if it is a rank's, give all ranks the same TUTTI_SECRET");
 }
 
 // False when the request is malformed: that ends its connection.

@@ -30,8 +30,9 @@ constexpr int kExhaustedPollMs = 10;
 
 }  // namespace
 
-TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret)
+TcpStoreServer::TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret, Logger logger)
     : secret_(std::move(secret)),
+      logger_(logger),
       listener_(listen_tcp(host, port)),
       bell_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       full_(framed(kStoreFull)),

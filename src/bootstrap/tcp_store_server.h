@@ -4,6 +4,9 @@
 // connection and nothing else. With an empty secret anyone who speaks the protocol may read and write, as with
 // PyTorch's TCPStore: set TUTTI_SECRET where the network is not trusted.
 //
+// A connection with another secret may be a rank of the job's: only this side can say so. It is logged, and stands
+// under kRefusedKey for those that wait. It ends nothing, or strangers could.
+//
 // Ownership: its sockets and its thread; the destructor ends both. Thread rule: made and destroyed by one thread;
 // end_when_left() and ended() by any; the serving thread alone touches what lies below `thread_`.
 #pragma once
@@ -21,6 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/log.h"
 #include "base/unique_fd.h"
 #include "bootstrap/tcp_store_protocol.h"
 
@@ -28,7 +32,7 @@ namespace tutti {
 
 class TcpStoreServer {
  public:
-  TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret);
+  TcpStoreServer(const std::string& host, std::uint16_t port, std::string secret, Logger logger = {});
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
   TcpStoreServer& operator=(const TcpStoreServer&) = delete;
@@ -88,6 +92,7 @@ class TcpStoreServer {
   void work_on(ClientId id, Client& client);
   void work_on_runnable();
   bool prove(Client& client, std::string_view frame);
+  void tell_of_refused(const Client& client);
   bool handle(ClientId id, Client& client, std::string_view frame);
   void set(std::string_view key, std::string_view value);
   void add(Client& client, const StoreRequest& request);
@@ -112,6 +117,7 @@ class TcpStoreServer {
   }
 
   const std::string secret_;
+  const Logger logger_;
   UniqueFd listener_;
   UniqueFd bell_;           // an eventfd: readable once the server is told something; closed under `mutex_`
   UniqueFd spare_;          // given up, when there is no other, to tell a client so
@@ -128,6 +134,7 @@ class TcpStoreServer {
   std::optional<Leaving> leaving_;  // as it has been told
   bool accept_exhausted_ = false;
   std::size_t strangers_ = 0;
+  std::vector<std::string> refused_;  // hosts with another secret, as they came; the first few
   ClientId next_id_ = 0;
   std::map<ClientId, Client> clients_;
   std::deque<ClientId> runnable_;  // whose wait is over: they may have sent more meanwhile

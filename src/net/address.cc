@@ -118,6 +118,13 @@ SocketAddress local_address(int socket) noexcept {
   return SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
 }
 
+SocketAddress remote_address(int socket) noexcept {
+  sockaddr_storage remote{};
+  socklen_t length = sizeof(remote);
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&remote), &length) != 0) return {};
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&remote));
+}
+
 bool names_loopback(const std::string& host) {
   if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return true;
   return host == "ip6-localhost" || host == "localhost.localdomain";

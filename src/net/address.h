@@ -38,8 +38,9 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-// Of the socket's own end; empty if it has none.
+// Of the socket's own end, and of the other one; empty if it has none.
 SocketAddress local_address(int socket) noexcept;
+SocketAddress remote_address(int socket) noexcept;
 
 // Whether it is a name or an address that means the own machine on every machine.
 bool names_loopback(const std::string& host);

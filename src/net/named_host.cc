@@ -26,6 +26,12 @@ AddressList resolve(const char* host, std::uint16_t port, int flags, std::string
   return {error == 0 ? list : nullptr, &::freeaddrinfo};
 }
 
+// Of a name that is called unknown, or anything else, where there is no descriptor to ask for it: an errno, else 0.
+int want_of_descriptors() {
+  const UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return one ? 0 : errno;
+}
+
 ConnectFailure failure_of(int error) {
   const bool exhausted = out_of_descriptors(error);
   const char* const why =
@@ -50,8 +56,10 @@ int end_of_connect(int socket, const SocketAddress& address, Deadline& deadline)
 
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
   std::string why;
-  const AddressList list = resolve(names_loopback(host) ? host.c_str() : nullptr, port, AI_PASSIVE, why);
-  int error = 0;
+  const char* const name = names_loopback(host) ? host.c_str() : nullptr;
+  AddressList list = resolve(name, port, AI_PASSIVE, why);
+  int error = list == nullptr ? want_of_descriptors() : 0;
+  if (list == nullptr && error == 0) list = resolve(name, port, AI_PASSIVE, why);  // one may have come back meanwhile
   // IPv6 first: its wildcard address serves IPv4 too.
   for (const int family : {AF_INET6, AF_INET}) {
     for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
@@ -71,16 +79,14 @@ UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
                     "TUTTI_MASTER_PORT (or MASTER_PORT), equal on all ranks");
   }
   throw_error(ErrorKind::kExhausted,
-              "rank 0 cannot listen on " + place + ": " + (error != 0 ? std::strerror(error) : why.c_str()));
+              "rank 0 cannot listen on " + place + ": " + (error != 0 ? describe_errno(error) : why));
 }
 
 UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
   failure = {};
   const AddressList list = resolve(host.c_str(), port, 0, failure.why);
   if (list == nullptr) {
-    // It calls a name unknown where there is no descriptor to ask for it.
-    const UniqueFd one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!one) failure = failure_of(errno);
+    if (const int error = want_of_descriptors(); error != 0) failure = failure_of(error);
   }
   bool all_refuse = true;  // one address of several may be the wrong one
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {

@@ -277,7 +277,9 @@ std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port,
   options.host = host;
   options.port = port;
   options.serve = serve;
-  options.secret = config_from_environment().secret;
+  const Config config = config_from_environment();
+  options.secret = config.secret;
+  options.logger = Logger(parse_log_level(config.log_level), 0);  // whoever serves it is called rank 0
   options.timeout = milliseconds_of(timeout);
   return waiting([&] { return std::make_shared<TcpStore>(options); });
 }

@@ -91,6 +91,16 @@ def test_a_rank_that_never_comes_is_named_to_all(hosts: int) -> None:
     assert all("rank 2 did not come" in output for output in outputs), outputs
 
 
+@pytest.mark.tutti_only
+def test_a_rank_with_another_secret_says_so_and_the_others_name_its_host() -> None:
+    """It is told at once. The others cannot know that it is a rank of theirs, but rank 0 says who came."""
+    outputs = launch(3, script=MISSING, env_of=lambda rank: {"TUTTI_SECRET": "odd" if rank == 2 else "the job's"})
+    assert "ValueError the job's store" in outputs[2] and "has another secret: give all" in outputs[2], outputs
+    refused = "refused connections that have another secret, from 127.0.0.1: give all ranks the same TUTTI_SECRET"
+    assert all("rank 2 did not come" in output and refused in output for output in outputs[:2]), outputs
+    assert "tutti[rank 0] warning: the job's store at port" in outputs[0], outputs
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_every_collective(ranks: int) -> None:
     launch(ranks, "every_collective", "refusals")

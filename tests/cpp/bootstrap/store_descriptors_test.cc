@@ -37,6 +37,23 @@ bool says(const std::string& host, int left, const std::string& text) {
          }) == 0;
 }
 
+// What a server says that is made at `host` with no descriptor left.
+bool server_says(const std::string& host, const std::string& text) {
+  return test::run_in_child([&] {
+           const int lowest_free = ::dup(0);
+           ::close(lowest_free);
+           const rlimit none{static_cast<rlim_t>(lowest_free), static_cast<rlim_t>(lowest_free)};
+           ::setrlimit(RLIMIT_NOFILE, &none);
+           try {
+             const TcpStoreServer server(host, 0, "");
+           } catch (const Error& e) {
+             const bool told = std::string(e.what()).find(text) != std::string::npos;
+             return e.kind() == ErrorKind::kExhausted && told ? 0 : 1;
+           }
+           return 2;
+         }) == 0;
+}
+
 class StoreDescriptors : public testing::Test {
  protected:
   void SetUp() override {
@@ -47,6 +64,12 @@ class StoreDescriptors : public testing::Test {
 TEST_F(StoreDescriptors, NoneForTheClient) { EXPECT_TRUE(says("127.0.0.1", 0, "no descriptor is left here")); }
 
 TEST_F(StoreDescriptors, NoneToLookTheNameUp) { EXPECT_TRUE(says("localhost", 0, "no descriptor is left here")); }
+
+TEST_F(StoreDescriptors, NoneToMakeAServer) {
+  for (const char* host : {"127.0.0.1", "localhost", "0.0.0.0"}) {
+    EXPECT_TRUE(server_says(host, "Too many open files (this process may have ")) << host;
+  }
+}
 
 TEST_F(StoreDescriptors, NoneForTheServer) { EXPECT_TRUE(says("127.0.0.1", 1, "its process has no descriptor left")); }
 

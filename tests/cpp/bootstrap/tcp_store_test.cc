@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "bootstrap/exchange.h"
 #include "bootstrap/limits.h"
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
@@ -156,6 +157,33 @@ TEST(TcpStore, AWrongSecretIsRefusedAtOnce) {
       EXPECT_NE(std::string(e.what()).find("TUTTI_SECRET"), std::string::npos) << e.what();
     }
   }
+}
+
+// One of those that are missing may be behind it, and only the server knows. It ends nothing: strangers may come, too.
+TEST(TcpStore, WhoHasAnotherSecretIsNamedToThoseThatWait) {
+  testing::internal::CaptureStderr();
+  TcpStoreServer server("127.0.0.1", 0, "secret", Logger(LogLevel::kWarning, 0));
+  TcpStore store(options_for(server.port(), "secret"));
+  const auto waited = [&] {
+    try {
+      exchange(store, "world", "topic", 0, 2, "", milliseconds(100));
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kTimeout);
+      return std::string(e.what());
+    }
+    return std::string("exchanged");
+  };
+  EXPECT_NE(waited().find("rank 1 did not come; look at them"), std::string::npos);
+  for (int i = 0; i < 3; ++i) EXPECT_THROW(TcpStore(options_for(server.port(), "another")), Error);
+  const std::string text = waited();
+  EXPECT_NE(text.find("rank 1 did not come; the job's store has refused connections that have another secret, from "
+                      "127.0.0.1: give all ranks the same TUTTI_SECRET; look at them"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "tutti[rank 0] warning: the job's store at port " + std::to_string(server.port()) +
+                " has refused a connection from 127.0.0.1, which has another secret: if it is a rank's, give all ranks "
+                "the same TUTTI_SECRET\n");
 }
 
 // A server under a crowd drops connections that have not had their answer: that says nothing about secrets, and the
