@@ -225,7 +225,7 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
   } else {
     if (context.leader >= 0) verdict = joiner.emplace(context, std::move(listener)).run(group);
     listener.reset();
-    if (joiner) group.alone_because = joiner->exhausted();
+    if (joiner) group.alone_because = joiner->wanting();
     if (context.leader < 0 && mine.size() > 1 && listen_error != 0) {
       group.alone_because = "no rank of this host can listen on a Unix socket: " + describe_errno(listen_error);
     }

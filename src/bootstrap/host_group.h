@@ -47,7 +47,7 @@ struct HostGroup {
   UniqueFd segment;                 // empty when alone on the host
   std::size_t segment_bytes = 0;
   int segment_ranks = 1;  // that it was made for: the members, and any that could not map it after all
-  // Why this rank shares no memory with others of its hint, where the system was out of something; else empty.
+  // Why this rank shares no memory with others of its hint, where something was wanting; else empty.
   std::string alone_because;
   std::string secret;       // the one in force, for further connections of this communicator
   std::string differences;  // of optional settings: compare_settings()

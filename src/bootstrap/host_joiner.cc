@@ -55,7 +55,7 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
 SocketStatus HostJoiner::connect() {
   const std::string& name = context_.cards[static_cast<std::size_t>(context_.leader)].socket_name;
   socket_ = new_local_socket();
-  if (!socket_) exhausted_ = "socket: " + describe_errno(errno);
+  if (!socket_) wanting_ = "socket: " + describe_errno(errno);
   if (!socket_) return SocketStatus::kEnd;
   for (;;) {
     const SocketStatus status = connect_local(socket_.get(), name);
@@ -119,7 +119,7 @@ std::optional<HostVerdict> HostJoiner::listen() {
     const SocketStatus status = receive_message(socket_.get(), message);
     if (status == SocketStatus::kEnd) return std::nullopt;
     if (status == SocketStatus::kNoRoom) {
-      exhausted_ = "no room for the descriptors of shared memory: " + describe_errno(EMFILE);
+      wanting_ = "no room for the descriptors of shared memory: " + describe_errno(EMFILE);
       return std::nullopt;
     }
     if (status == SocketStatus::kAgain) {
@@ -157,10 +157,14 @@ bool HostJoiner::take_welcome(const HostWelcome& welcome, std::vector<UniqueFd> 
 // The proof that memory can be shared: the descriptor came and maps. Whoever uses the group maps it again.
 bool HostJoiner::map_and_ack(const HostWelcome& welcome) {
   try {
-    if (!holds(segment_.get(), segment_bytes_)) return false;
+    if (!holds(segment_.get(), segment_bytes_)) {
+      wanting_ = "the memory that rank " + std::to_string(context_.leader) +
+                 " offers could shrink under its readers, or is smaller than it says";
+      return false;
+    }
     Mapping::shared(segment_.get(), segment_bytes_);
   } catch (const Error& e) {
-    exhausted_ = e.what();
+    wanting_ = e.what();
     return false;
   }
   return say(pair_.ack(welcome.challenge), {});

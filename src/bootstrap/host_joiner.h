@@ -23,8 +23,8 @@ class HostJoiner {
   // Error(kPeerLost) where the leader has ended.
   std::optional<HostVerdict> run(HostGroup& group);
 
-  // What the system was out of, if that is why run() gave nothing; else empty.
-  const std::string& exhausted() const noexcept { return exhausted_; }
+  // What was wanting, if that is why run() gave nothing: of the system, or of the memory that came. Else empty.
+  const std::string& wanting() const noexcept { return wanting_; }
 
   // The leader's process, to be watched while waiting for the store; -1 when unknown.
   int leader_pidfd() const noexcept { return leader_.pidfd.get(); }
@@ -56,7 +56,7 @@ class HostJoiner {
   std::vector<Other> others_;  // this rank included, without descriptors
   UniqueFd segment_;
   std::uint64_t segment_bytes_ = 0;
-  std::string exhausted_;
+  std::string wanting_;
 };
 
 }  // namespace tutti
