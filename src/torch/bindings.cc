@@ -77,7 +77,7 @@ void bind_inspection(GroupClass& group) {
              Metrics metrics;
              {
                const py::gil_scoped_release released;  // a GPU is asked, where there is one
-               metrics = self.metrics();
+               metrics = translated([&] { return self.metrics(); });
              }
              return to_dict<py::dict, py::list>(metrics);
            })

@@ -296,6 +296,17 @@ def test_namespaces_are_hosts(hosts: Hosts, host_pools: list[RankPool], backend:
 
 
 @pytest.mark.tutti_only
+def test_one_name_joins_no_namespaces(hosts: Hosts, backend: str, store_port: int) -> None:
+    """TUTTI_HOST_ID says that all share memory: those that cannot are a host each, and the results are right."""
+    pool = namespace_pool(hosts, backend, store_port, env_of=lambda rank: {"TUTTI_HOST_ID": "one"})
+    try:
+        assert pool.call(host_ranks) == [([0, 1], 3), ([0, 1], 3), ([2], 3), ([3], 3)]
+        pool.call(connect_all)
+    finally:
+        pool.kill()
+
+
+@pytest.mark.tutti_only
 def test_killed_rank_across_namespaces(hosts: Hosts, backend: str, store_port: int) -> None:
     pool = namespace_pool(hosts, backend, store_port)
     try:

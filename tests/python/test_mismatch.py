@@ -177,6 +177,49 @@ def test_receivers_detect_before_they_write(world: World, name: str) -> None:
     assert [answer["untouched"] for answer in answers] == [True, True]
 
 
+def uneven(ctx: Context, name: str, unit: int, odd: int) -> dict[str, Any]:
+    """Rank ``odd`` expects one element too many of the next one. What it, and that one, have got of each other."""
+    beside = (odd + 1) % ctx.size
+    sizes = [unit * (1 + r + (ctx.rank if name == "all_to_all" else 0)) for r in range(ctx.size)]  # as r has it, too
+    expected = [size + int(ctx.rank == odd and r == beside) for r, size in enumerate(sizes)]
+    out = [torch.full((size,), float(FILL)) for size in expected]
+    start, message = time.monotonic(), ""
+    try:
+        if name == "all_to_all":
+            dist.all_to_all(out, [torch.full((size,), float(ctx.rank)) for size in sizes])
+        else:
+            dist.all_gather(out, torch.full((sizes[ctx.rank],), float(ctx.rank)))
+    except dist.DistBackendError as error:
+        message = str(error)
+    other = {odd: beside, beside: odd}.get(ctx.rank)
+    untouched = other is None or bool((out[other] == FILL).all())
+    return {"message": message, "untouched": untouched, "seconds": time.monotonic() - start}
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("unit", [1, 1000, 300_000])
+def test_sizes_of_a_pair_differ(world: World, unit: int, odd: int) -> None:
+    """Every rank raises, and of what goes between the two nothing has been written."""
+    pool = world(3)
+    answers = pool.call(uneven, "all_to_all", unit, odd, timeout_s=60)
+    pool.open_group()
+    assert all("differ" in answer["message"] or "blocks of other sizes" in answer["message"] for answer in answers), (
+        answers
+    )
+    assert all(answer["untouched"] and answer["seconds"] < FOUND_WITHIN_S for answer in answers), answers
+
+
+@pytest.mark.parametrize("odd", [0, 1, 2])
+@pytest.mark.parametrize("unit", [1, 1000, 300_000])
+def test_sizes_of_a_gathered_block_differ(world: World, unit: int, odd: int) -> None:
+    """Who expects another size raises before it has written the block; who gave it may have all that it needs."""
+    pool = world(3)
+    answers = pool.call(uneven, "all_gather", unit, odd, timeout_s=60)
+    pool.open_group()
+    assert "blocks of other sizes" in answers[odd]["message"] and answers[odd]["untouched"], answers
+    assert answers[odd]["seconds"] < FOUND_WITHIN_S, answers
+
+
 def one_more(ctx: Context) -> str:
     """Rank 0 makes a call that nobody else makes, then all make the same."""
     try:
