@@ -1,7 +1,9 @@
-"""One rank in a storm: signals, forks and want of descriptors at random moments of calls, messages and plans.
+"""One rank in a storm: signals, forks and want of descriptors at random moments of calls, messages, plans and groups.
 
-Its arguments are the face (arrays or torch), the seed and the number of rounds. All ranks draw the same calls; each its
-own disturbances. Every result is checked, every child must end well, and each rank prints how much there was.
+Its arguments are the face (of storm_faces.py) and the number of rounds; STORM_SEED is the seed. All ranks draw the same
+calls; each its own disturbances. Every result is checked, every child must end well, and each rank prints how much
+there was. STORM_VICTIM, unless it is -1, dies at a random moment: the others raise what names it, go on without it
+and do as many rounds again.
 """
 
 from __future__ import annotations
@@ -14,195 +16,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
-import numpy as np
-from forked_calls import refused
+from storm_faces import FACES, FOLDER, SEED, VICTIM
 
-import tutti
-
-FACE, SEED, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-LIMIT_S = 50.0
+FACE, ROUNDS = sys.argv[1], int(sys.argv[2])
+RANK = int(os.environ["RANK"])
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
-BOTH = ("all_reduce", "all_reduce", "broadcast", "all_gather", "all_to_all", "messages", "barrier")
-BOTH += ("reduce", "reduce_scatter", "gather", "scatter")
-KINDS = {"arrays": BOTH, "torch": (*BOTH, "uneven")}
-
-if FACE == "torch":
-    import torch
-    import torch.distributed as dist
-
-
-class Torch:
-    """A default group of ``torch.distributed``; calls may be waited for later."""
-
-    def __init__(self) -> None:
-        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
-        self.chooser = random.Random(SEED + 1)
-        self.pending: list[tuple[Any, Callable[[], None]]] = []
-
-    def all_reduce(self, count: int) -> None:
-        x = torch.full((count,), RANK + 1.0)
-        self.finish(dist.all_reduce(x, async_op=True), lambda: same(x, SIZE * (SIZE + 1) / 2))
-
-    def broadcast(self, count: int) -> None:
-        x = torch.full((count,), RANK + 1.0)
-        self.finish(dist.broadcast(x, count % SIZE, async_op=True), lambda: same(x, count % SIZE + 1))
-
-    def all_gather(self, count: int) -> None:
-        out = [torch.empty(count) for _ in range(SIZE)]
-        self.finish(
-            dist.all_gather(out, torch.full((count,), RANK + 1.0), async_op=True),
-            lambda: same(torch.cat(out), *(r + 1 for r in range(SIZE))),
-        )
-
-    def all_to_all(self, count: int) -> None:
-        x, out = torch.arange(SIZE).repeat_interleave(count) + 10.0 * RANK, torch.empty(SIZE * count)
-        work = dist.all_to_all_single(out, x, async_op=True)
-        self.finish(work, lambda: same(out, *(10 * r + RANK for r in range(SIZE))))
-
-    def uneven(self, count: int) -> None:
-        """Rank r sends r + 1 parts to each, so it gets as many from each as that one's number says."""
-        x, out = torch.full((SIZE * count * (RANK + 1),), float(RANK)), torch.empty(count * SIZE * (SIZE + 1) // 2)
-        work = dist.all_to_all_single(
-            out, x, [count * (r + 1) for r in range(SIZE)], [count * (RANK + 1)] * SIZE, async_op=True
-        )
-        self.finish(work, lambda: same(out, *(r for r in range(SIZE) for _ in range(r + 1))))
-
-    def reduce(self, count: int) -> None:
-        x, root = torch.full((count,), RANK + 1.0), count % SIZE
-        work = dist.reduce(x, root, async_op=True)
-        self.finish(work, lambda: same(x, SIZE * (SIZE + 1) / 2) if root == RANK else None)
-
-    def reduce_scatter(self, count: int) -> None:
-        x, out = torch.arange(SIZE).repeat_interleave(count) + 1.0 * RANK, torch.empty(count)
-        work = dist.reduce_scatter_tensor(out, x, async_op=True)
-        self.finish(work, lambda: same(out, SIZE * RANK + SIZE * (SIZE - 1) / 2))
-
-    def gather(self, count: int) -> None:
-        x, root = torch.full((count,), RANK + 1.0), count % SIZE
-        out = [torch.empty(count) for _ in range(SIZE)] if root == RANK else None
-        work = dist.gather(x, out, root, async_op=True)
-        self.finish(work, lambda: same(torch.cat(out), *(r + 1 for r in range(SIZE))) if out else None)
-
-    def scatter(self, count: int) -> None:
-        out, root = torch.empty(count), count % SIZE
-        parts = [torch.full((count,), r + 1.0) for r in range(SIZE)] if root == RANK else None
-        work = dist.scatter(out, parts, root, async_op=True)
-        self.finish(work, lambda: same(out, RANK + 1))
-
-    def messages(self, count: int) -> None:
-        x, out = torch.full((count,), float(RANK)), torch.empty(count)
-        receive, send = dist.irecv(out, (RANK - 1) % SIZE), dist.isend(x, (RANK + 1) % SIZE)
-        self.finish(send, lambda: same(x, RANK))
-        self.finish(receive, lambda: same(out, (RANK - 1) % SIZE))
-
-    def barrier(self, count: int) -> None:
-        self.finish(dist.barrier(async_op=True), lambda: None)
-
-    def finish(self, work: Any, check: Callable[[], None]) -> None:
-        self.pending.append((work, check))
-        if self.chooser.random() < 0.5:
-            self.await_all()
-
-    def await_all(self) -> None:
-        while self.pending:
-            work, check = self.pending.pop()
-            work.wait()
-            check()
-
-    def in_child(self, what: int) -> None:
-        if what == 0:
-            refused(lambda: dist.all_reduce(torch.ones(3)))
-            refused(lambda: dist.isend(torch.ones(3), (RANK + 1) % SIZE))
-        elif what == 1:
-            tutti.abort()
-            dist.destroy_process_group()
-
-    def metrics(self) -> Any:
-        return tutti.get_metrics()
-
-    def close(self) -> None:
-        dist.destroy_process_group()
-
-
-class Arrays:
-    """``tutti.Communicator`` on arrays."""
-
-    def __init__(self) -> None:
-        self.comm = tutti.Communicator(timeout=LIMIT_S)
-
-    def all_reduce(self, count: int) -> None:
-        same(self.comm.all_reduce(np.full(count, RANK + 1.0, np.float32)), SIZE * (SIZE + 1) / 2)
-
-    def broadcast(self, count: int) -> None:
-        same(self.comm.broadcast(np.full(count, RANK + 1.0), root=count % SIZE), count % SIZE + 1)
-
-    def all_gather(self, count: int) -> None:
-        same(self.comm.all_gather(np.full(count, RANK + 1.0), np.empty(SIZE * count)), *(r + 1 for r in range(SIZE)))
-
-    def all_to_all(self, count: int) -> None:
-        x = np.repeat(np.arange(SIZE), count) + 10.0 * RANK
-        same(self.comm.all_to_all(x, np.empty(SIZE * count)), *(10 * r + RANK for r in range(SIZE)))
-
-    def reduce(self, count: int) -> None:
-        x, root = np.full(count, RANK + 1.0), count % SIZE
-        self.comm.reduce(x, root=root)
-        if root == RANK:
-            same(x, SIZE * (SIZE + 1) / 2)
-
-    def reduce_scatter(self, count: int) -> None:
-        x = np.repeat(np.arange(SIZE), count) + 1.0 * RANK
-        same(self.comm.reduce_scatter(x, np.empty(count)), SIZE * RANK + SIZE * (SIZE - 1) / 2)
-
-    def gather(self, count: int) -> None:
-        root = count % SIZE
-        out = np.empty(SIZE * count) if root == RANK else None
-        self.comm.gather(np.full(count, RANK + 1.0), out, root)
-        if out is not None:
-            same(out, *(r + 1 for r in range(SIZE)))
-
-    def scatter(self, count: int) -> None:
-        root = count % SIZE
-        parts = np.repeat(np.arange(SIZE) + 1.0, count) if root == RANK else None
-        same(self.comm.scatter(parts, np.empty(count), root), RANK + 1)
-
-    def messages(self, count: int) -> None:
-        x, out = np.full(count, float(RANK)), np.empty(count)
-        for send in (True, False) if RANK == 0 else (False, True):
-            if send:
-                self.comm.send(x, (RANK + 1) % SIZE)
-            else:
-                assert self.comm.recv(out, (RANK - 1) % SIZE) == (RANK - 1) % SIZE
-        same(out, (RANK - 1) % SIZE)
-
-    def barrier(self, count: int) -> None:
-        self.comm.barrier()
-
-    def in_child(self, what: int) -> None:
-        if what == 0:
-            refused(lambda: self.comm.all_reduce(np.ones(3)))
-            refused(lambda: self.comm.send(np.ones(3), (RANK + 1) % SIZE))
-        elif what == 1:
-            self.comm.abort("the child's")
-            self.comm.close()
-
-    def await_all(self) -> None:
-        pass
-
-    def metrics(self) -> Any:
-        return self.comm.metrics()
-
-    def close(self) -> None:
-        self.comm.close()
-
-
-def same(got: Any, *wanted: float) -> None:
-    blocks = np.asarray(got).reshape(len(wanted), -1)
-    assert (blocks == np.array(wanted).reshape(-1, 1)).all(), f"seed {SEED}: {blocks[:, :4]} for {wanted}"
 
 
 class Storm:
@@ -217,8 +37,8 @@ class Storm:
     def __init__(self, rank: Any) -> None:
         self.rank = rank
         self.forking = False
-        self.forks_in_handlers = FACE == "arrays" or RANK % 2 == 0
-        forks_aside = FACE == "arrays" or not self.forks_in_handlers
+        self.forks_in_handlers = FACE != "torch" or RANK % 2 == 0
+        forks_aside = FACE != "torch" or not self.forks_in_handlers
         self.over = threading.Event()
         self.counts = {"signals": 0, "forks": 0, "dry spells": 0}
         self.failed: list[str] = []
@@ -287,6 +107,8 @@ class Storm:
             self.counts["dry spells"] += 1
 
     def end(self) -> None:
+        if self.over.is_set():
+            return
         while not all(self.counts.values()):  # where the calls were over before the first of one kind
             self.over.wait(0.01)
         self.over.set()
@@ -296,24 +118,74 @@ class Storm:
         assert not self.failed, f"seed {SEED}: {self.failed}"
 
 
-def main() -> None:
-    rank = Torch() if FACE == "torch" else Arrays()
-    storm = Storm(rank)
-    calls = random.Random(SEED)
-    begun = time.monotonic()
+class Death:
+    """The end of this process at a random moment, whatever it does then; it notes when."""
+
+    def __init__(self) -> None:
+        chooser = random.Random(f"{SEED} death")
+        self.way = chooser.choice(("SIGKILL", "SIGABRT", "SIGSEGV", "exit"))
+        self.note = os.open(FOLDER / "death", os.O_CREAT | os.O_WRONLY)  # now: later there may be no descriptor
+        self.timer = threading.Timer(chooser.uniform(0, 1.5), self.die)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def die(self) -> None:
+        os.write(self.note, f"{time.time()}".encode())
+        if self.way == "exit":
+            os._exit(1)
+        os.kill(os.getpid(), getattr(signal, self.way))
+
+
+def calls_of(rank: Any, calls: random.Random, rounds: int) -> None:
+    for _ in range(rounds):
+        for _ in range(calls.randrange(1, 8)):
+            getattr(rank, calls.choice(rank.kinds))(calls.choice(COUNTS))
+        rank.await_all()
+
+
+def calls_until_the_death(rank: Any, storm: Storm, calls: random.Random) -> None:
+    """Those that survive raise soon, name the dead rank, and go on without it."""
+    heard_within_s = 20  # far below the limit of calls: found by looking, not by waiting
     try:
-        for _ in range(ROUNDS):
-            for _ in range(calls.randrange(1, 8)):
-                getattr(rank, calls.choice(KINDS[FACE]))(calls.choice(COUNTS))
-            rank.await_all()
+        while True:
+            calls_of(rank, calls, 1)
+    except (RuntimeError, TimeoutError) as error:
+        text, heard = str(error), time.time()
+    storm.end()  # what there may be no descriptors for is not what is asked here
+    died = float((FOLDER / "death").read_text())
+    assert heard - died < heard_within_s, f"seed {SEED}: heard after {heard - died:.1f} s: {text}"
+    # Who has heard of it before, by a part of the group, shrinks that now; and the dead one may have made an id.
+    named = (f"rank {VICTIM}", "the group is being shrunk", "the process that made the group's id")
+    assert any(name in text for name in named), f"seed {SEED}: {text}"
+    members = rank.survive()
+    assert VICTIM not in members and len(members) == rank.size, f"seed {SEED}: {members}"
+    calls_of(rank, random.Random(SEED + 3), ROUNDS)
+
+
+def main() -> None:
+    rank = FACES[FACE]()
+    storm = Storm(rank)
+    begun = time.monotonic()
+    calls = random.Random(SEED)
+    if RANK == VICTIM:
+        death = Death()
+    try:
+        if VICTIM < 0:
+            calls_of(rank, calls, ROUNDS)
+        else:
+            calls_until_the_death(rank, storm, calls)
     finally:
         with contextlib.suppress(BaseException) if sys.exc_info()[0] else contextlib.nullcontext():
             storm.end()
+    if RANK == VICTIM:
+        death.timer.join()
     metrics = rank.metrics()
-    assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
-    algorithms = sorted({row["algorithm"] for row in metrics["rows"]})
+    if metrics is not None:
+        assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
+        print(sorted({row["algorithm"] for row in metrics["rows"]}))
     rank.close()
-    print(f"{storm.counts} in {time.monotonic() - begun:.1f} s; {algorithms}")
+    groups = f"groups formed {rank.formed[True]}, not {rank.formed[False]}"
+    print(f"{storm.counts} in {time.monotonic() - begun:.1f} s; {groups}")
     print("done")
 
 

@@ -1,4 +1,4 @@
-"""Signals, forks and want of descriptors at once, at random moments of calls, messages and plans.
+"""Signals, forks, want of descriptors and deaths at once, at random moments of calls, messages, plans and groups.
 
 TUTTI_TEST_STORM_ROUNDS says how long (default 30 rounds of one to seven calls), --seed which.
 """
@@ -6,6 +6,7 @@ TUTTI_TEST_STORM_ROUNDS says how long (default 30 rounds of one to seven calls),
 from __future__ import annotations
 
 import os
+import random
 import re
 from pathlib import Path
 
@@ -18,31 +19,50 @@ from tutti.language.builtins import ring_all_reduce
 
 RANK = Path(__file__).with_name("storm_rank.py")
 ROUNDS = os.environ.get("TUTTI_TEST_STORM_ROUNDS", "30")
+FACES = pytest.mark.parametrize("face", ["arrays", "torch"])
+
+pytestmark = pytest.mark.tutti_only
 
 
-@pytest.mark.tutti_only
-@pytest.mark.parametrize("groups", [(2,), (3,), (1, 1), (2, 1)], ids=str)
-@pytest.mark.parametrize("face", ["arrays", "torch"])
-def test_data_stay_right_and_nothing_hangs(face: str, groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
+def weather(face: str, groups: tuple[int, ...], seed: int, folder: Path, victim: int = -1) -> list[str]:
     """By a plan where one takes the call: a ring on one host, one of two levels on two."""
     size = sum(groups)
+    plans = folder / "plans"
+    plans.mkdir()
     if len(groups) == 1:
         ring = ring_all_reduce(AlgoSpec("ring", AllReduce(size, 1, True), min_message_size=4096))
-        (tmp_path / "allreduce.json").write_text(ring.to_json())
+        (plans / "allreduce.json").write_text(ring.to_json())
     else:
-        two_level(tmp_path, "allreduce", groups, True)
-    outputs = launch(
+        two_level(plans, "allreduce", groups, True)
+    return launch(
         size,
-        *(face, str(seed), ROUNDS),
+        *(face, ROUNDS),
+        dies=victim,
         script=RANK,
         meet={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
         env_of=lambda rank: {
             "TUTTI_HOST_ID": f"host{int(rank >= groups[0])}",
-            "TUTTI_PLAN_PATH": str(tmp_path),
+            "TUTTI_PLAN_PATH": str(plans),
             "TUTTI_CACHE_DIR": "none",
+            "STORM_SEED": str(seed),
+            "STORM_VICTIM": str(victim),
+            "STORM_FOLDER": str(folder),
         },
     )
-    for output in outputs:
+
+
+@pytest.mark.parametrize("groups", [(2,), (3,), (1, 1), (2, 1)], ids=str)
+@FACES
+def test_data_stay_right_and_nothing_hangs(face: str, groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
+    for output in weather(face, groups, seed, tmp_path):
         disturbed = re.search(r"'signals': (\d+), 'forks': (\d+), 'dry spells': (\d+)", output)
         assert disturbed and all(int(count) > 0 for count in disturbed.groups()), output
         assert "plan:" in output, output
+
+
+@pytest.mark.parametrize("groups", [(3,), (2, 1)], ids=str)
+@FACES
+def test_a_death_is_named_and_the_others_go_on(face: str, groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
+    # With torch rank 0 serves the store, without which nothing goes on.
+    victim = random.Random(f"{seed} victim").randrange(int(face == "torch"), sum(groups))
+    weather(face, groups, seed, tmp_path, victim)
