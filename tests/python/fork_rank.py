@@ -82,8 +82,12 @@ class TorchRank:
         store = dist.distributed_c10d._world.pg_map[dist.group.WORLD][1]
         refused(lambda: tutti._backend.get_communicator().split_ranks(store, [0, 1]))
         refused(lambda: tutti.monitored_barrier(timeout=1))
-        refused(lambda: tutti.get_metrics())
-        refused(lambda: tutti.flight_record())
+        refused(lambda: tutti.get_metrics(), ValueError)
+        refused(lambda: tutti.flight_record(), ValueError)
+        refused(lambda: tutti.get_communicator().explain("all_reduce", 10), ValueError)
+        # What only reads or sets something of the object answers.
+        tutti.set_timeout(200)
+        assert tutti.sequence_number() > 0 and self.rank in tutti.get_communicator().host_ranks
         kind, text = tutti.get_error()
         assert kind == "comm_error" and text is not None and PARENTS in text, (kind, text)
         for work in self.works:

@@ -8,11 +8,13 @@ from typing import Any
 PARENTS = "belongs to the parent"
 
 
-def refused(call: Callable[[], Any]) -> None:
+def refused(
+    call: Callable[[], Any], kind: type[Exception] | tuple[type[Exception], ...] = (ValueError, RuntimeError)
+) -> None:
     """Raised at once, and the error says why."""
     try:
         call()
-    except (ValueError, RuntimeError) as error:
+    except kind as error:
         assert PARENTS in str(error), error
     else:
         raise AssertionError("a call in a forked child was not refused")
