@@ -36,16 +36,19 @@ ALLOWED["communicator"] = set(ALLOWED)
 ALLOWED["tools"] = set(ALLOWED)
 # Of Python alone: for the faces that it loads.
 ALLOWED["interpreter"] = set()
+# Tensors, for the faces of torch.
+ALLOWED["aten"] = set(ALLOWED) - {"tools"}
+OF_TORCH = {"aten", "torch", "torchcomms"}
 FACES = {"torch", "torchcomms", "nccl", "python", "c", "cli"}
 for face in FACES:
-    ALLOWED[face] = {layer for layer in ALLOWED if layer not in FACES}
+    ALLOWED[face] = set(ALLOWED) - FACES - (set() if face in OF_TORCH else {"aten"})
 FOREIGN = {
-    "torch/": {"torch", "torchcomms"},
-    "ATen/": {"torch", "torchcomms"},
-    "c10/": {"torch", "torchcomms"},
-    "pybind11/": {"torch", "torchcomms"},
-    "Python.h": {"torch", "torchcomms", "python", "interpreter"},
-    "interpreter/": {"torch", "torchcomms", "python"},
+    "torch/": OF_TORCH,
+    "ATen/": OF_TORCH,
+    "c10/": OF_TORCH,
+    "pybind11/": OF_TORCH,
+    "Python.h": {*OF_TORCH, "python", "interpreter"},
+    "interpreter/": {*OF_TORCH, "python"},
     "nanobind/": {"python"},
     "nccl.h": {"nccl"},
 }
@@ -117,7 +120,7 @@ def _is_cuda(name: str) -> bool:
 def _knows_cuda(path: Path, name: str) -> bool:
     if _is_cuda(str(path)):
         return True
-    return name.startswith("tutti/") and path.parts[1] in {*FACES, "tools"}
+    return name.startswith("tutti/") and path.parts[1] in {*FACES, "aten", "tools"}
 
 
 def check_public_types(headers: dict[Path, str]) -> list[str]:

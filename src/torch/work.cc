@@ -10,10 +10,10 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 
+#include "aten/errors.h"
+#include "aten/signals.h"
 #include "base/thread.h"
 #include "interpreter/without_python.h"
-#include "torch/errors.h"
-#include "torch/signals.h"
 #include "tutti/error.h"
 
 namespace tutti::face {

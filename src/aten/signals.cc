@@ -1,4 +1,4 @@
-#include "torch/signals.h"
+#include "aten/signals.h"
 
 #include <torch/csrc/utils/pybind.h>
 
