@@ -2,9 +2,10 @@
 """Checks that includes point downwards only, that none go in circles, and that files stay readable.
 
 Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
-the layers below it. Only faces include torch, Python or NCCL headers; only faces, tools and folders named cuda know of
-CUDA. Public headers name no type that is not public. Threads are started by src/base/thread.h. A file past 800 lines
-fails; one past 500 must be listed in scripts/large_files.txt with its reason; a public header past 200 fails.
+the layers below it; tests, benchmarks and examples include a face's in folders of its name only. Only faces include
+torch, Python or NCCL headers; only faces, tools and folders named cuda know of CUDA. Public headers name no type that
+is not public. Threads are started by src/base/thread.h. A file past 800 lines fails; one past 500 must be listed in
+scripts/large_files.txt with its reason; a public header past 200 fails.
 """
 
 from __future__ import annotations
@@ -79,7 +80,13 @@ def check_includes(path: Path, text: str) -> list[str]:
     """Wrong includes of one C++ file."""
     public = path.parts[:2] == ("include", "tutti")
     if not public and (path.parts[0] != "src" or len(path.parts) < 3):
-        return []
+        # So a change to a face compiles that face and its own tests.
+        inner = {name: name.split("/")[0] for quote, name in INCLUDE.findall(text) if quote == '"' and "/" in name}
+        return [
+            f"{path}: {name} is for src/{layer} and its tests"
+            for name, layer in inner.items()
+            if layer in {*FACES, "aten"} and layer not in path.parts
+        ]
     layer = "include/tutti" if public else path.parts[1]
     if not public and layer not in ALLOWED:
         return [f"{path}: src/{layer} is no layer that scripts/check_layers.py knows"]

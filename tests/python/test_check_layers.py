@@ -49,6 +49,12 @@ def checks() -> ModuleType:
         ("src/channel/cuda/scratch.cc", '"tutti/cuda_communicator.h"', ""),
         ("src/channel/cuda/scratch.cc", '"device/cuda/driver.h"', ""),
         ("include/tutti/cuda_report.h", '"tutti/cuda_communicator.h"', ""),
+        ("src/tools/explain.cc", '"python/signals.h"', "is not below it"),
+        ("src/c/group.cc", '"nccl/settings.h"', "is not below it"),
+        ("tests/cpp/nccl/served_test.cc", '"nccl/abi.h"', ""),
+        ("tests/cpp/communicator/churn_test.cc", '"torch/work.h"', "is for src/torch and its tests"),
+        ("bench/core.cc", '"nccl/abi.h"', "is for src/nccl and its tests"),
+        ("tests/cpp/torchcomms/module.cc", "<torch/csrc/utils/pybind.h>", ""),
     ],
 )
 def test_includes(checks: ModuleType, path: str, include: str, wrong: str) -> None:
