@@ -2,9 +2,10 @@
 """Checks that includes point downwards only, that none go in circles, and that files stay readable.
 
 Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
-the layers below it. Only faces include torch, Python or NCCL headers; only faces, tools and folders named cuda know of
-CUDA. Public headers name no type that is not public. Threads are started by src/base/thread.h. A file past 800 lines
-fails; one past 500 must be listed in scripts/large_files.txt with its reason; a public header past 200 fails.
+the layers below it; tests, benchmarks and examples include a face's in folders of its name only. Only faces include
+torch, Python or NCCL headers; only faces, tools and folders named cuda know of CUDA. Public headers name no type that
+is not public. Threads are started by src/base/thread.h. A file past 800 lines fails; one past 500 must be listed in
+scripts/large_files.txt with its reason; a public header past 200 fails.
 """
 
 from __future__ import annotations
@@ -36,16 +37,19 @@ ALLOWED["communicator"] = set(ALLOWED)
 ALLOWED["tools"] = set(ALLOWED)
 # Of Python alone: for the faces that it loads.
 ALLOWED["interpreter"] = set()
+# Tensors, for the faces of torch.
+ALLOWED["aten"] = set(ALLOWED) - {"tools"}
+OF_TORCH = {"aten", "torch", "torchcomms"}
 FACES = {"torch", "torchcomms", "nccl", "python", "c", "cli"}
 for face in FACES:
-    ALLOWED[face] = {layer for layer in ALLOWED if layer not in FACES}
+    ALLOWED[face] = set(ALLOWED) - FACES - (set() if face in OF_TORCH else {"aten"})
 FOREIGN = {
-    "torch/": {"torch", "torchcomms"},
-    "ATen/": {"torch", "torchcomms"},
-    "c10/": {"torch", "torchcomms"},
-    "pybind11/": {"torch", "torchcomms"},
-    "Python.h": {"torch", "torchcomms", "python", "interpreter"},
-    "interpreter/": {"torch", "torchcomms", "python"},
+    "torch/": OF_TORCH,
+    "ATen/": OF_TORCH,
+    "c10/": OF_TORCH,
+    "pybind11/": OF_TORCH,
+    "Python.h": {*OF_TORCH, "python", "interpreter"},
+    "interpreter/": {*OF_TORCH, "python"},
     "nanobind/": {"python"},
     "nccl.h": {"nccl"},
 }
@@ -76,7 +80,13 @@ def check_includes(path: Path, text: str) -> list[str]:
     """Wrong includes of one C++ file."""
     public = path.parts[:2] == ("include", "tutti")
     if not public and (path.parts[0] != "src" or len(path.parts) < 3):
-        return []
+        # So a change to a face compiles that face and its own tests.
+        inner = {name: name.split("/")[0] for quote, name in INCLUDE.findall(text) if quote == '"' and "/" in name}
+        return [
+            f"{path}: {name} is for src/{layer} and its tests"
+            for name, layer in inner.items()
+            if layer in {*FACES, "aten"} and layer not in path.parts
+        ]
     layer = "include/tutti" if public else path.parts[1]
     if not public and layer not in ALLOWED:
         return [f"{path}: src/{layer} is no layer that scripts/check_layers.py knows"]
@@ -117,7 +127,7 @@ def _is_cuda(name: str) -> bool:
 def _knows_cuda(path: Path, name: str) -> bool:
     if _is_cuda(str(path)):
         return True
-    return name.startswith("tutti/") and path.parts[1] in {*FACES, "tools"}
+    return name.startswith("tutti/") and path.parts[1] in {*FACES, "aten", "tools"}
 
 
 def check_public_types(headers: dict[Path, str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <mutex>
 #include <tuple>
 
@@ -78,7 +77,7 @@ struct Circle::Family {
 
 void offer_place(ncclUniqueId& id) {
   // Then every rank may make the same id for itself, each with a meeting place of its own.
-  if (std::getenv("NCCL_COMM_ID") != nullptr) return;
+  if (!nccl_setting("NCCL_COMM_ID").empty()) return;
   const std::string address = free_address(id);
   if (!address.empty()) write_place(id, offer_meeting_place(address));
 }

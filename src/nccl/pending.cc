@@ -1,12 +1,12 @@
 #include "nccl/pending.h"
 
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "nccl/background.h"
 #include "nccl/forming.h"
+#include "nccl/settings.h"
 
 namespace tutti::nccl {
 namespace {
@@ -49,8 +49,8 @@ bool begin(ncclComm_t comm, const std::shared_ptr<Served>& served) {
 }  // namespace
 
 bool blocks(const ncclConfig_t* config, bool otherwise) noexcept {
-  const char* const said = std::getenv("NCCL_COMM_BLOCKING");
-  if (said != nullptr && (std::strcmp(said, "0") == 0 || std::strcmp(said, "1") == 0)) return *said == '1';
+  const std::string said = nccl_setting("NCCL_COMM_BLOCKING");
+  if (said == "0" || said == "1") return said == "1";
   if (config == nullptr) return otherwise;
   // The beginning of ncclConfig_t, which no version has changed.
   struct {

@@ -154,14 +154,15 @@ const Settings& settings() {
   return *value;
 }
 
+std::string nccl_setting(const char* name) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
 std::string peer_access_problem() {
-  const auto said = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return std::string(value != nullptr ? value : "");
-  };
   // As NCCL reads them: 1 means so; a level by its name, or by a number of old. Below the last, SYS, it depends on how
   // far apart two GPUs are, which only NCCL knows.
-  const std::string off = said("NCCL_P2P_DISABLE"), level = said("NCCL_P2P_LEVEL");
+  const std::string off = nccl_setting("NCCL_P2P_DISABLE"), level = nccl_setting("NCCL_P2P_LEVEL");
   if (std::strtol(off.c_str(), nullptr, 0) == 1) return "NCCL_P2P_DISABLE=" + off;
   constexpr std::array<const char*, 9> kBelow = {"LOC", "NVL", "NVB", "C2C", "PIX", "P2C", "PXB", "PXN", "PHB"};
   constexpr long kSystem = 4;

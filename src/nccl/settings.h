@@ -47,8 +47,11 @@ Settings parse_settings(const std::function<const char*(const char*)>& get);
 
 const Settings& settings();
 
-// What NCCL's own variables say against kernels that reach the memory of peers, or nothing. NCCL adds those of its
-// files to the environment, so this is asked when it has made a communicator.
+// One of NCCL's own variables, as it is now; empty if it is not set. NCCL adds those of its files to the environment
+// when it makes its first communicator or id.
+std::string nccl_setting(const char* name);
+
+// What they say against kernels that reach the memory of peers, or nothing. Asked when NCCL has made a communicator.
 std::string peer_access_problem();
 
 }  // namespace tutti::nccl

@@ -1,7 +1,9 @@
 // How the buffers of each collective are cut into rank blocks.
 #include <algorithm>
+#include <optional>
 #include <string>
 
+#include "base/collective_traits.h"
 #include "plan/json_document.h"
 #include "plan/operations.h"
 #include "plan/sizes.h"
@@ -12,18 +14,9 @@ namespace {
 
 // Rank blocks of input and output for `ranks` ranks.
 std::array<std::int32_t, 2> blocks_of(PlanCollective collective, std::int32_t ranks) {
-  switch (collective) {
-    case PlanCollective::kAllGather:
-    case PlanCollective::kGather:
-      return {1, ranks};
-    case PlanCollective::kReduceScatter:
-    case PlanCollective::kScatter:
-      return {ranks, 1};
-    case PlanCollective::kAllToAll:
-      return {ranks, ranks};
-    default:
-      return {1, 1};
-  }
+  const std::optional<Collective> call = rules_of(collective).call;
+  if (!call) return {1, 1};
+  return {traits_of(*call).input_blocks ? ranks : 1, traits_of(*call).output_blocks ? ranks : 1};
 }
 
 // Which ranks have a buffer: in rooted collectives some need none.

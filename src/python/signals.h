@@ -6,12 +6,10 @@
 #include <utility>
 
 #include "base/interruption.h"
+#include "interpreter/signals.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
-
-// For Interruption. Takes the GIL.
-std::exception_ptr run_python_handlers(std::string& name) noexcept;
 
 // `call()`, without the GIL, with Python's handlers run while it waits. What a handler raises aborts `group`, and is
 // thrown as Python's own exception.
@@ -19,14 +17,15 @@ template <class Call>
 decltype(auto) waiting(Group& group, Call&& call) {
   const nanobind::gil_scoped_release released;
   return interruptible(
-      &run_python_handlers, [&group](const std::string& reason) { group.abort(reason); }, std::forward<Call>(call));
+      &raised_by_handlers<nanobind::python_error>, [&group](const std::string& reason) { group.abort(reason); },
+      std::forward<Call>(call));
 }
 
 // The same before there is a group: the wait gives up by itself.
 template <class Call>
 decltype(auto) waiting(Call&& call) {
   const nanobind::gil_scoped_release released;
-  return interruptible(&run_python_handlers, {}, std::forward<Call>(call));
+  return interruptible(&raised_by_handlers<nanobind::python_error>, {}, std::forward<Call>(call));
 }
 
 }  // namespace tutti

@@ -6,16 +6,15 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "aten/allocator.h"
+#include "aten/errors.h"
+#include "aten/signals.h"
+#include "aten/tensors.h"
 #include "base/collective_traits.h"
 #include "base/names.h"
 #include "communicator/metrics_dict.h"
-#include "torch/allocator.h"
-#include "torch/errors.h"
-#include "torch/peer_tensors.h"
 #include "torch/process_group.h"
 #include "torch/serving.h"
-#include "torch/signals.h"
-#include "torch/tensors.h"
 #include "tutti/config.h"
 #include "tutti/cuda_communicator.h"
 
@@ -167,13 +166,18 @@ at::Tensor pool_memory(std::int64_t bytes, c10::Device device) {
 }
 
 void bind_cuda_memory(py::module_& module, GroupClass& group) {
-  group.def("register_tensors", &ProcessGroupTutti::register_tensors, py::arg("tensors"), Release())
-      .def("unregister_tensors", &ProcessGroupTutti::unregister_tensors, py::arg("tensors"), Release())
-      .def("is_registered", &ProcessGroupTutti::is_registered, py::arg("tensor"))
-      .def_property_readonly("cuda_direct_calls", &ProcessGroupTutti::cuda_direct_calls)
+  using Self = ProcessGroupTutti;
+  using Tensors = std::vector<at::Tensor>;
+  const auto add = [](Self& self, const Tensors& tensors) { return self.cuda().register_tensors(tensors); };
+  const auto remove = [](Self& self, const Tensors& tensors) { self.cuda().unregister_tensors(tensors); };
+  const auto has = [](Self& self, const at::Tensor& tensor) { return self.cuda().is_registered(tensor); };
+  group.def("register_tensors", add, py::arg("tensors"), Release())
+      .def("unregister_tensors", remove, py::arg("tensors"), Release())
+      .def("is_registered", has, py::arg("tensor"))
+      .def_property_readonly("cuda_direct_calls", [](Self& self) { return self.cuda().direct_calls(); })
       .def(
           "allocate_tensor",
-          [](ProcessGroupTutti& self, long size, at::ScalarType dtype, const at::Device& device) {
+          [](Self& self, long size, at::ScalarType dtype, const at::Device& device) {
             return self.allocate_with(size, at::TensorOptions(dtype).device(device), &pool_memory);
           },
           py::arg("size"), py::kw_only(), py::arg("dtype"), py::arg("device"), Release());
@@ -202,9 +206,6 @@ void bind_arena(py::module_& module) {
     return tensor.device().is_cpu() && tensor.layout() == at::kStrided &&
            is_mapped(tensor.storage().data(), tensor.storage().nbytes());
   });
-  module.def("lend_tensor", &lend_tensor, py::arg("tensor"), Release());
-  module.def("take_back_tensor", &take_back_tensor, py::arg("tensor"), py::arg("done"), Release());
-  module.def("peer_bytes", &peer_bytes, py::arg("arena"), py::arg("offset"), py::arg("bytes"), Release());
   module.def("arena_stats", [] {
     const ArenaStats stats = arena_stats();
     py::dict result;

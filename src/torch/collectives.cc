@@ -1,9 +1,9 @@
 // Reductions, broadcast and barriers.
 #include <algorithm>
 
+#include "aten/signals.h"
+#include "aten/sparse.h"
 #include "torch/issue.h"
-#include "torch/signals.h"
-#include "torch/sparse.h"
 
 namespace tutti::face {
 namespace {

@@ -13,13 +13,13 @@
 #include <chrono>
 #include <thread>
 
-#include "torch/cuda_batch.h"
-#include "torch/cuda_side.h"
-#include "torch/cuda_streams.h"
+#include "aten/cuda_batch.h"
+#include "aten/cuda_side.h"
+#include "aten/cuda_streams.h"
+#include "aten/signals.h"
 #include "torch/cuda_work.h"
 #include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
-#include "torch/signals.h"
 
 namespace tutti::face {
 namespace {

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "aten/errors.h"
+#include "aten/signals.h"
 #include "base/clock.h"
-#include "torch/errors.h"
-#include "torch/signals.h"
 
 namespace tutti::face {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "torch/errors.h"
-#include "torch/signals.h"
+#include "aten/errors.h"
+#include "aten/signals.h"
 
 namespace tutti::face {
 

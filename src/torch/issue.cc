@@ -1,6 +1,6 @@
 #include "torch/issue.h"
 
-#include "torch/signals.h"
+#include "aten/signals.h"
 
 namespace tutti::face {
 

@@ -3,9 +3,9 @@
 
 #include <ATen/record_function.h>
 
-#include "torch/errors.h"
+#include "aten/errors.h"
+#include "aten/tensors.h"
 #include "torch/process_group.h"
-#include "torch/tensors.h"
 
 namespace tutti::face {
 

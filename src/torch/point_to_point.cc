@@ -5,8 +5,8 @@
 // The messages of a batch are sent when it ends, all or none, and what is wrong with one is said then. PyTorch's
 // context of a batch does not end on an exception: it would go on collecting, and the group's next collectives with it,
 // which would return without having run.
+#include "aten/cuda_batch.h"
 #include "base/registry.h"
-#include "torch/cuda_batch.h"
 #include "torch/issue.h"
 
 namespace tutti::face {

@@ -6,16 +6,16 @@
 #include <new>
 #include <utility>
 
+#include "aten/allocator.h"
+#include "aten/errors.h"
+#include "aten/signals.h"
+#include "aten/tensors.h"
 #include "base/interruption.h"
 #include "base/registry.h"
 #include "bootstrap/exchange.h"
 #include "communicator/subgroup.h"
 #include "interpreter/without_python.h"
-#include "torch/allocator.h"
-#include "torch/errors.h"
-#include "torch/signals.h"
 #include "torch/store_adapter.h"
-#include "torch/tensors.h"
 #include "tutti/config.h"
 
 namespace tutti::face {

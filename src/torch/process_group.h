@@ -19,8 +19,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <unordered_map>
 
-#include "torch/cuda_side.h"
-#include "torch/group_buffers.h"
+#include "aten/cuda_side.h"
+#include "aten/group_buffers.h"
 #include "torch/work.h"
 #include "tutti/communicator.h"
 
@@ -64,8 +64,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override;
   Communicator& communicator() const noexcept { return *communicator_; }
   DeviceCommunicator& devices() const noexcept { return cuda_.devices(); }
-  // For calls on CUDA tensors that c10d has no name for (serving.cc). Collective when it is made.
-  const CudaLane& cuda_lane(c10::Device device) { return cuda_.group(device); }
+  CudaSide& cuda() noexcept { return cuda_; }
 
   bool supportsSplitting() const override { return true; }
   bool supportsCoalescing() const override { return true; }
@@ -141,13 +140,6 @@ class ProcessGroupTutti final : public c10d::Backend {
                                            const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   // A group of the ranks that answer within `timeout`, and their ranks in this one.
   std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> shrink_to_survivors(Milliseconds timeout);
-
-  // Collective (cuda_memory.cc): calls on these CUDA tensors, and on views of their storages, copy nothing. Returns why
-  // that is impossible, the same on all ranks; empty: done. The storages are held.
-  std::string register_tensors(const std::vector<at::Tensor>& tensors);
-  void unregister_tensors(const std::vector<at::Tensor>& tensors);
-  bool is_registered(const at::Tensor& tensor) const;
-  std::uint64_t cuda_direct_calls() const { return cuda_.direct_calls(); }
 
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
   // Memory that all ranks map, where there is any: of CPU tensors by this rank alone, of CUDA tensors collectively

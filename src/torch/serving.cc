@@ -3,9 +3,9 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/DeviceGuard.h>
 
-#include "torch/cuda_streams.h"
-#include "torch/errors.h"
-#include "torch/tensors.h"
+#include "aten/cuda_streams.h"
+#include "aten/errors.h"
+#include "aten/tensors.h"
 
 namespace tutti::face {
 namespace {
@@ -33,7 +33,7 @@ void require_float(const at::Tensor& tensor, const char* name, const char* call)
 template <typename Issue>
 void on_current_stream(ProcessGroupTutti& group, c10::Device device, Issue&& issue) {
   translated([&] {
-    const CudaLane& lane = group.cuda_lane(device);
+    const CudaLane& lane = group.cuda().group(device);
     std::optional<OnSideStream> side;
     if (!lasts(current_cuda_stream(device))) side.emplace(lane.stream, /*join=*/true);
     Serving* const serving = lane.communicator->serving();

@@ -10,10 +10,10 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 
+#include "aten/errors.h"
+#include "aten/signals.h"
 #include "base/thread.h"
 #include "interpreter/without_python.h"
-#include "torch/errors.h"
-#include "torch/signals.h"
 #include "tutti/error.h"
 
 namespace tutti::face {
@@ -104,7 +104,7 @@ void AsyncWork::wait_for_call(std::chrono::milliseconds timeout) {
   const auto abort = [this](const std::string& reason) {
     if (const auto communicator = communicator_.lock()) communicator->abort(reason);
   };
-  tutti::interruptible(&run_python_handlers, abort, [&] { call_->wait(limit); });
+  tutti::interruptible(run_python_handlers, abort, [&] { call_->wait(limit); });
 }
 
 bool AsyncWork::wait_staged(std::chrono::milliseconds timeout) {

@@ -1,20 +1,13 @@
 // Collectives: the arguments of TorchComms as those of c10d.
-#include <torch/version.h>
-
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "aten/compat.h"
 #include "torchcomms/backend.h"
 
 namespace tutti::torchcomms {
 namespace {
-
-#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)
-using PremulSum = c10d::PreMulSumSupplement;
-#else
-using PremulSum = c10d::NCCLPreMulSumSupplement;
-#endif
 
 template <typename Options>
 Options with(std::chrono::milliseconds timeout, bool async) {
@@ -60,7 +53,7 @@ c10d::ReduceOp TorchCommTutti::reduction(const comms::ReduceOp& op, const char* 
       scaled.op_ = c10d::ReduceOp::PREMUL_SUM;
       scaled.supplement_ = std::visit(
           [](const auto& factor) -> c10::intrusive_ptr<c10d::_SupplementBase> {
-            return c10::make_intrusive<PremulSum>(factor);
+            return c10::make_intrusive<face::PremulSumSupplement>(factor);
           },
           *op.factor());
       return scaled;

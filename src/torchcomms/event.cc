@@ -1,11 +1,10 @@
 #include "torchcomms/event.h"
 
 #include <c10/util/Exception.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 
-#include "torchcomms/group.h"
+#include "aten/signals.h"
 
 namespace tutti::torchcomms {
 namespace {
@@ -14,13 +13,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long a signal of Python's may go unnoticed.
 constexpr auto kSlice = std::chrono::milliseconds(100);
-
-void run_python_handlers() {
-  if (Py_IsInitialized() == 0) return;
-  const pybind11::gil_scoped_acquire locked;
-  // Who waits with an error set, such as a destructor, must not lose it.
-  if (PyErr_Occurred() == nullptr && PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
-}
 
 }  // namespace
 
@@ -55,7 +47,8 @@ bool Event::wait(std::chrono::milliseconds timeout) {
     if (cv_.wait_for(lock, slice, [this] { return completed_; })) break;
     lock.unlock();
     try {
-      run_python_handlers();
+      std::string handler;
+      if (const auto raised = face::run_python_handlers(handler)) std::rethrow_exception(raised);
       if (limited && Clock::now() - start >= timeout) C10_THROW_ERROR(DistBackendError, late_());
     } catch (...) {
       if (end(std::current_exception())) throw;

@@ -5,8 +5,6 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <utility>
-
 namespace py = pybind11;
 
 namespace tutti::torchcomms {
@@ -41,34 +39,6 @@ MadeGroup make_group(const GroupPlan& plan) {
     reason = error.what();
   }
   C10_THROW_ERROR(DistBackendError, "tutti: the communicator could not be made: " + reason);
-}
-
-Loan::Loan(at::Tensor tensor) : tensor_(std::move(tensor)) {
-  if (!tensor_.is_cpu()) return;
-  const py::gil_scoped_acquire locked;
-  const auto place = py::module_::import("tutti._torch").attr("lend_tensor")(tensor_);
-  if (!place.is_none()) place_ = place.cast<decltype(place_)>();
-}
-
-Loan::~Loan() {
-  try {
-    take_back(/*done=*/false);
-  } catch (const std::exception& error) {
-    TORCH_WARN("tutti: a window's memory could not be taken back: ", error.what());
-  }
-}
-
-void Loan::take_back(bool done) {
-  const auto place = std::exchange(place_, {});
-  if (place.first == 0 || Py_IsInitialized() == 0) return;
-  const py::gil_scoped_acquire locked;
-  py::module_::import("tutti._torch").attr("take_back_tensor")(tensor_, done);
-}
-
-at::Tensor peer_bytes(std::uint64_t arena, std::uint64_t offset, std::uint64_t bytes) {
-  const py::gil_scoped_acquire locked;
-  const auto tensor = py::module_::import("tutti._torch").attr("peer_bytes")(arena, offset, bytes);
-  return tensor.is_none() ? at::Tensor() : tensor.cast<at::Tensor>();
 }
 
 }  // namespace tutti::torchcomms

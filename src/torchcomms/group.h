@@ -1,4 +1,4 @@
-// What this face has of tutti._torch: the groups that calls run on, c10d::Backend objects, and memory that peers map.
+// What this face has of tutti._torch: the groups that calls run on, c10d::Backend objects.
 //
 // Tensors, streams, staging and works are turned into calls there, once for both faces of torch. A group is made
 // through Python, as torch.distributed makes its own: so settings, forced algorithms and the algorithms that
@@ -47,30 +47,5 @@ struct MadeGroup {
 // Collective over the ranks of the group. What Python raises becomes c10::Error, but for an interruption by the user,
 // which passes.
 MadeGroup make_group(const GroupPlan& plan);
-
-// A tensor's memory in the hands of those peers that map it. Given back when this goes: then they are thought to write
-// there still, and it becomes this process's alone; end() says that they do not.
-class Loan {
- public:
-  // Lends nothing where peers map nothing of it.
-  explicit Loan(at::Tensor tensor);
-  ~Loan();
-  Loan(const Loan&) = delete;
-  Loan& operator=(const Loan&) = delete;
-
-  void end() { take_back(/*done=*/true); }
-  // Tell a peer where it is; zero and zero where nothing was lent.
-  std::uint64_t arena() const noexcept { return place_.first; }
-  std::uint64_t offset() const noexcept { return place_.second; }
-
- private:
-  void take_back(bool done);
-
-  at::Tensor tensor_;
-  std::pair<std::uint64_t, std::uint64_t> place_;
-};
-
-// The bytes of a peer's loan, which this process maps; undefined where it does not.
-at::Tensor peer_bytes(std::uint64_t arena, std::uint64_t offset, std::uint64_t bytes);
 
 }  // namespace tutti::torchcomms

@@ -57,7 +57,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   without_python([&] {
     const auto [windows, number] = owner.next_window();
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
-    loan_ = std::make_unique<Loan>(bytes_of(tensor));
+    loan_ = std::make_unique<face::Loan>(bytes_of(tensor));
     const Group group = windows->group();
     TORCH_CHECK(group != nullptr, "tutti: communicator '", owner.name_, "' is gone");
     exchange(owner, *group, tensor, number);
@@ -96,8 +96,8 @@ void Window::exchange(const TorchCommTutti& owner, c10d::Backend& group, const a
     if (theirs[1] != mine[1]) owner.refuse("tensor_register", who + " registers a tensor of another dtype");
     Peer peer{theirs[2], {}};
     if (theirs[3] != 0 && rank != owner.rank_) {
-      peer.mapped = peer_bytes(static_cast<std::uint64_t>(theirs[3]), static_cast<std::uint64_t>(theirs[4]),
-                               static_cast<std::uint64_t>(theirs[2]) * tensor.element_size());
+      peer.mapped = face::peer_bytes(static_cast<std::uint64_t>(theirs[3]), static_cast<std::uint64_t>(theirs[4]),
+                                     static_cast<std::uint64_t>(theirs[2]) * tensor.element_size());
     }
     peers_.push_back(std::move(peer));
   }
@@ -110,7 +110,7 @@ void Window::tensor_deregister() {
   const std::shared_ptr<Inbox> inbox = std::exchange(inbox_, nullptr);
   buf_tensor_.reset();
   win_size_ = 0;
-  const std::unique_ptr<Loan> loan = std::exchange(loan_, nullptr);
+  const std::unique_ptr<face::Loan> loan = std::exchange(loan_, nullptr);
   peers_.clear();
   without_python([&] { inbox->close(owner.options_.timeout); });
   loan->end();

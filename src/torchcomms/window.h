@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "aten/peer_tensors.h"
 #include "torchcomms/backend.h"
 #include "torchcomms/inbox.h"
 
@@ -54,8 +55,8 @@ class Window final : public comms::TorchCommWindow {
   };
 
   const std::shared_ptr<Link> link_;
-  std::unique_ptr<Loan> loan_;    // of this rank's tensor
-  std::shared_ptr<Inbox> inbox_;  // null: nothing is registered
+  std::unique_ptr<face::Loan> loan_;  // of this rank's tensor
+  std::shared_ptr<Inbox> inbox_;      // null: nothing is registered
   std::vector<Peer> peers_;
 };
 

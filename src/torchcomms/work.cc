@@ -2,11 +2,11 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
 
+#include "aten/cuda_streams.h"
 #include "torchcomms/watch.h"
 #include "tutti/cuda_capture.h"
 
@@ -22,8 +22,7 @@ constexpr std::chrono::milliseconds kLookAtDevice(10);
 
 // Whether the caller's stream is captured: calls go into a graph then, and never end.
 bool capturing(c10::Device device) {
-  const c10::impl::VirtualGuardImpl cuda(device.type());
-  return cuda_is_capturing(device.index(), cuda.getStream(device).native_handle());
+  return cuda_is_capturing(device.index(), face::current_cuda_stream(device).native_handle());
 }
 
 }  // namespace

@@ -2,7 +2,11 @@
 #include "plan/simulator/bounds.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
+
+#include "base/collective_traits.h"
+#include "plan/operations.h"
 
 namespace tutti::plan {
 namespace {
@@ -45,24 +49,10 @@ double incoming(const Plan& plan, Side side, double block) {
 
 // Whether rank `to` needs data of rank `from`.
 bool needs(const Plan& plan, std::int32_t from, std::int32_t to) {
-  switch (plan.collective) {
-    case PlanCollective::kAllReduce:
-    case PlanCollective::kAllGather:
-    case PlanCollective::kReduceScatter:
-    case PlanCollective::kAllToAll:
-      return true;
-    case PlanCollective::kBroadcast:
-    case PlanCollective::kScatter:
-      return from == plan.root;
-    case PlanCollective::kReduce:
-    case PlanCollective::kGather:
-      return to == plan.root;
-    case PlanCollective::kSendRecv:
-    case PlanCollective::kTest:
-    case PlanCollective::kCustom:
-      break;
-  }
-  return false;
+  const std::optional<Collective> call = rules_of(plan.collective).call;
+  if (!call) return false;
+  const CollectiveTraits& traits = traits_of(*call);
+  return (!traits.root_reads || from == plan.root) && (!traits.root_writes || to == plan.root);
 }
 
 Picoseconds latency_bound(const Plan& plan, const Topology& topology, Routes& routes) {

@@ -120,6 +120,22 @@ TEST(NcclHostile, RanksOnSeveralHosts) {
   });
 }
 
+// Their communicator has no group of Tutti's; its parts within the hosts have one each.
+TEST(NcclHostile, PartsWithinHostsOfRanksOnSeveral) {
+  run_ranks(4, [](Rank& rank) {
+    wait_for_ever();
+    const std::string host = std::to_string(rank.rank() / 2);
+    ::setenv("TUTTI_HOST_ID", ("number" + host).c_str(), 1);
+    const ncclComm_t comm = rank.communicator();
+    goes_to_nccl(comm);
+    ::setenv("STAND_IN_SPLIT", (std::to_string(rank.rank() % 2) + ",2").c_str(), 1);
+    ncclComm_t part = nullptr;
+    EXPECT_EQ(ncclCommSplit(comm, rank.rank() / 2, rank.rank(), &part, nullptr), ncclSuccess);
+    EXPECT_EQ(all_reduce(part, 3), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:3");
+  });
+}
+
 TEST(NcclHostile, ARankThatHasNotTurnedItOn) {
   for (const int without : {0, 1}) {
     run_ranks(2, [&](Rank& rank) {

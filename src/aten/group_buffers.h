@@ -19,8 +19,8 @@
 #include <mutex>
 #include <vector>
 
+#include "aten/cuda_side.h"
 #include "communicator/buffer_choice.h"
-#include "torch/cuda_side.h"
 #include "tutti/communicator.h"
 
 namespace tutti::face {

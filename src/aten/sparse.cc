@@ -1,10 +1,10 @@
-#include "torch/sparse.h"
+#include "aten/sparse.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "torch/errors.h"
-#include "torch/tensors.h"
+#include "aten/errors.h"
+#include "aten/tensors.h"
 
 namespace tutti::face {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "torch/tensors.h"
+#include "aten/tensors.h"
 #include "tutti/stream_communicator.h"
 
 namespace tutti::face {

@@ -2,9 +2,8 @@
 // copies.
 #include <algorithm>
 
-#include "torch/cuda_side.h"
-#include "torch/errors.h"
-#include "torch/process_group.h"
+#include "aten/cuda_side.h"
+#include "aten/errors.h"
 
 namespace tutti::face {
 namespace {
@@ -32,8 +31,8 @@ std::vector<c10::Storage> storages_of(const std::vector<at::Tensor>& tensors, co
 
 }  // namespace
 
-std::string CudaSide::register_storages(c10::Device device, std::vector<c10::Storage> storages) {
-  const CudaLane& lane = group(device);
+std::string CudaSide::register_storages(std::vector<c10::Storage> storages) {
+  const CudaLane& lane = group(storages.front().device());
   std::vector<DeviceRange> ranges;
   for (const c10::Storage& storage : storages) ranges.push_back({storage.mutable_data(), storage.nbytes()});
   std::vector<std::shared_ptr<DeviceRegion>> regions;
@@ -56,8 +55,17 @@ const CudaSide::Registered* CudaSide::find_registered(const c10::Storage& storag
   return found != registered_.end() ? &*found : nullptr;
 }
 
-void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::Storage>& storages) {
-  const CudaLane& lane = group(device);
+std::string CudaSide::register_tensors(const std::vector<at::Tensor>& tensors) {
+  return translated([&] { return register_storages(storages_of(tensors, "register_tensors")); });
+}
+
+void CudaSide::unregister_tensors(const std::vector<at::Tensor>& tensors) {
+  const std::vector<c10::Storage> storages = storages_of(tensors, "unregister_tensors");
+  translated([&] { unregister_storages(storages); });
+}
+
+void CudaSide::unregister_storages(const std::vector<c10::Storage>& storages) {
+  const CudaLane& lane = group(storages.front().device());
   std::vector<std::shared_ptr<DeviceRegion>> regions;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -75,29 +83,15 @@ void CudaSide::unregister_storages(c10::Device device, const std::vector<c10::St
   });
 }
 
-bool CudaSide::is_registered(const void* data, std::size_t bytes) const {
+bool CudaSide::is_registered(const at::Tensor& tensor) const {
+  if (!tensor.is_cuda() || tensor.layout() != at::kStrided) return false;
   const StreamCommunicatorPtr made = devices_->made_group();
-  return made != nullptr && made->is_registered(data, bytes);
+  return made != nullptr && made->is_registered(tensor.storage().data(), tensor.storage().nbytes());
 }
 
 std::uint64_t CudaSide::direct_calls() const {
   const StreamCommunicatorPtr made = devices_->made_group();
   return made != nullptr ? made->direct_calls() : 0;
-}
-
-std::string ProcessGroupTutti::register_tensors(const std::vector<at::Tensor>& tensors) {
-  std::vector<c10::Storage> storages = storages_of(tensors, "register_tensors");
-  return translated([&] { return cuda_.register_storages(tensors.front().device(), std::move(storages)); });
-}
-
-void ProcessGroupTutti::unregister_tensors(const std::vector<at::Tensor>& tensors) {
-  const std::vector<c10::Storage> storages = storages_of(tensors, "unregister_tensors");
-  translated([&] { cuda_.unregister_storages(tensors.front().device(), storages); });
-}
-
-bool ProcessGroupTutti::is_registered(const at::Tensor& tensor) const {
-  if (!tensor.is_cuda() || tensor.layout() != at::kStrided) return false;
-  return cuda_.is_registered(tensor.storage().data(), tensor.storage().nbytes());
 }
 
 }  // namespace tutti::face

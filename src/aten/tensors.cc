@@ -1,4 +1,4 @@
-#include "torch/tensors.h"
+#include "aten/tensors.h"
 
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-#include "torch/compat.h"
-#include "torch/errors.h"
+#include "aten/compat.h"
+#include "aten/errors.h"
 
 namespace tutti::face {
 namespace {

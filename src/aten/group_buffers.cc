@@ -1,4 +1,4 @@
-#include "torch/group_buffers.h"
+#include "aten/group_buffers.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -31,7 +31,7 @@ at::Tensor GroupBuffers::add(std::int64_t count, const at::TensorOptions& option
     memory.reset();
     return at::empty({count}, options);  // says what is missing, on the rank where it is
   }
-  shares_ = cuda_.register_storages(stream.device(), {memory.storage()}).empty();
+  shares_ = cuda_.register_storages({memory.storage()}).empty();
   if (shares_) buffers_.push_back({memory, memory.storage().use_count(), stream});
   return over(memory, count, options);
 }

@@ -1,4 +1,4 @@
-// What a process group has for CUDA tensors: PyTorch's streams of its asynchronous calls, and the storages that it has
+// What a group has for CUDA tensors: PyTorch's streams of its asynchronous calls, and the storages that it has
 // registered. The communicators are the group's DeviceCommunicator's.
 //
 // That of all ranks is made at the first call with a CUDA tensor, or when torch binds the group to a device
@@ -9,6 +9,7 @@
 // Ownership: held by the group; works hold the communicator of their call. Thread rule: all members from any thread.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
@@ -44,12 +45,16 @@ class CudaSide {
   // The stream of messages in one direction.
   c10::Stream message_stream(c10::Device device, int peer, bool send);
 
-  // Collective (cuda_memory.cc): lets all ranks use these storages without copies, and holds them. Returns why that is
-  // impossible, the same on all ranks; empty: done. Throws Error(kInvalidArgument) if the ranks' sizes differ.
-  std::string register_storages(c10::Device device, std::vector<c10::Storage> storages);
-  // Collective: the opposite. Throws Error(kInvalidArgument) if one of them is not registered.
-  void unregister_storages(c10::Device device, const std::vector<c10::Storage>& storages);
-  bool is_registered(const void* data, std::size_t bytes) const;
+  // Collective (cuda_memory.cc): lets all ranks use these storages, of one device, without copies, and holds them.
+  // Returns why that is impossible, the same on all ranks; empty: done. Throws Error(kInvalidArgument) if the ranks'
+  // sizes differ.
+  std::string register_storages(std::vector<c10::Storage> storages);
+  // The same for the storages of CUDA tensors, with errors as torch has them (errors.h): ValueError, too, if one is no
+  // dense CUDA tensor, or they lie on several devices.
+  std::string register_tensors(const std::vector<at::Tensor>& tensors);
+  // Collective: the opposite. ValueError, too, if one of them is not registered.
+  void unregister_tensors(const std::vector<at::Tensor>& tensors);
+  bool is_registered(const at::Tensor& tensor) const;
   // Calls without copies so far.
   std::uint64_t direct_calls() const;
 
@@ -62,6 +67,7 @@ class CudaSide {
     std::weak_ptr<DeviceRegion> region;  // the communicator's
   };
 
+  void unregister_storages(const std::vector<c10::Storage>& storages);
   // The entry of this storage; null without. mutex_ is held.
   const Registered* find_registered(const c10::Storage& storage) const;
 

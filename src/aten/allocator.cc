@@ -1,4 +1,4 @@
-#include "torch/allocator.h"
+#include "aten/allocator.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>

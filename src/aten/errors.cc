@@ -1,4 +1,4 @@
-#include "torch/errors.h"
+#include "aten/errors.h"
 
 #include <c10/util/Exception.h>
 

@@ -1,4 +1,4 @@
-#include "torch/cuda_side.h"
+#include "aten/cuda_side.h"
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
