@@ -48,6 +48,10 @@ struct MadeGroup {
 // which passes.
 MadeGroup make_group(const GroupPlan& plan);
 
+// torch's own object for the allocator of tutti.mem_pool(): CUDA memory that the ranks of a host can map. One a
+// process, never freed. c10::Error where there is no GPU or no libtutti_cuda.so. Takes Python's lock.
+std::shared_ptr<c10::Allocator> cuda_allocator();
+
 // A tensor's memory in the hands of those peers that map it. Given back when this goes: then they are thought to write
 // there still, and it becomes this process's alone; end() says that they do not.
 class Loan {
