@@ -97,6 +97,12 @@ def _allocator() -> Any:
     return torch.cuda.memory.CUDAPluggableAllocator(library, "tutti_cuda_pool_malloc", "tutti_cuda_pool_free")
 
 
+@functools.cache
+def pool_allocator() -> Any:
+    """What ``torch.cuda.MemPool`` takes for :func:`mem_pool`: one a process, never freed. Raises as that does."""
+    return _allocator().allocator()
+
+
 def mem_pool() -> torch.cuda.MemPool:
     """A new ``torch.cuda.MemPool`` of the current device whose memory other processes of this host can map.
 
@@ -105,7 +111,7 @@ def mem_pool() -> torch.cuda.MemPool:
     """
     import torch
 
-    return torch.cuda.MemPool(_allocator().allocator())
+    return torch.cuda.MemPool(pool_allocator())
 
 
 @functools.cache

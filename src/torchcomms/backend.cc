@@ -1,5 +1,7 @@
 #include "torchcomms/backend.h"
 
+#include <ATen/Functions.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -86,6 +88,7 @@ Group TorchCommTutti::current_group() const {
 }
 
 void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew) {
+  choose_device(rank);
   end_windows();
   MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew,
                                std::exchange(split_from_, nullptr), std::exchange(among_, {})});
@@ -99,13 +102,11 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
     aborted_.store(false, std::memory_order_release);
     hooks_have_run_ = false;
   });
-  // What get_mem_allocator() gives: CPU memory that the ranks of a host map, the same for all communicators.
-  comms::TorchCommFactory::get().register_allocator_factory(
-      kBackendName, [allocator = group_->getMemAllocator()] { return allocator; });
   store_ = std::move(made.store);
   without_python([&] { previous.reset(); });
   rank_ = rank;
   size_ = size;
+  offer_allocator();
   key_ = key;
   if (watched_ == 0) {
     // Its first use takes Python's lock behind the lock of a static variable.
@@ -115,6 +116,24 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
     });
   }
   life_ = Life::kReady;
+}
+
+void TorchCommTutti::choose_device(int rank) {
+  if (!device_.is_cuda()) return;
+  const int gpus = c10::impl::VirtualGuardImpl(device_.type()).deviceCount();
+  if (gpus == 0) refuse("init", "there is no GPU here: pass torch.device(\"cpu\")");
+  if (!device_.has_index()) device_.set_index(static_cast<c10::DeviceIndex>(rank % gpus));
+  if (!nothing_.defined()) nothing_ = at::zeros({1}, at::TensorOptions(at::kByte).device(device_));
+}
+
+// What get_mem_allocator() gives, one for all communicators of the process: memory that the ranks of a host map, the
+// GPUs' once there has been a communicator of a GPU. TorchComms keeps the first function that it is given.
+void TorchCommTutti::offer_allocator() const {
+  static std::atomic<bool> for_gpus{false};  // relaxed: says nothing of other memory
+  if (device_.is_cuda()) for_gpus.store(true, std::memory_order_relaxed);
+  comms::TorchCommFactory::get().register_allocator_factory(kBackendName, [of_cpu = group_->getMemAllocator()] {
+    return for_gpus.load(std::memory_order_relaxed) ? cuda_allocator() : of_cpu;
+  });
 }
 
 void TorchCommTutti::init(at::Device device, const std::string& name, const comms::CommOptions& options) {

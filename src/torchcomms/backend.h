@@ -46,6 +46,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   ~TorchCommTutti() override;
 
   // Life of the communicator (backend.cc).
+  // A CUDA device without a number is that of the rank's number, counted round the GPUs that are there.
   void init(at::Device device, const std::string& name, const comms::CommOptions& options) override;
   void finalize() override;
   int getRank() const override { return rank_; }
@@ -152,6 +153,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   [[noreturn]] void refuse(const std::string& operation, const std::string& reason) const;
   void refuse_if(const std::string& operation, const std::string& reason) const;
   void take_hints(Hints hints);
+  void choose_device(int rank);
+  void offer_allocator() const;
   int checked_rank(int rank, const char* operation, const char* which) const;
   c10d::ReduceOp reduction(const comms::ReduceOp& op, const char* operation) const;
   WorkPtr transfer(const char* operation, at::Tensor tensor, int peer, int tag, bool async, const Given& options,
@@ -172,6 +175,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void end_windows();
 
   at::Device device_{at::kCPU};
+  at::Tensor nothing_;  // a zero on the GPU: what barriers there sum
   std::string name_;
   std::string key_;  // names the group in the store
   comms::CommOptions options_;

@@ -5,6 +5,7 @@
 
 #include "aten/compat.h"
 #include "torchcomms/backend.h"
+#include "torchcomms/work.h"
 
 namespace tutti::torchcomms {
 namespace {
@@ -210,11 +211,24 @@ WorkPtr TorchCommTutti::all_to_all(const Tensors& outputs, const Tensors& inputs
   });
 }
 
+// On a GPU a call on the current stream like any other, so that it can be asynchronous and captured: a sum of zeros.
+// One that is neither makes the host wait, too.
 WorkPtr TorchCommTutti::barrier(bool async, const comms::BarrierOptions& options) {
-  return run("barrier", nullptr, async, given(options), [&](c10d::Backend& group) {
-    auto call = with<c10d::BarrierOptions>(options.timeout, async);
-    call.device = device_;
-    return group.barrier(call);
+  constexpr const char* kOperation = "barrier";
+  if (!device_.is_cuda()) {
+    return run(kOperation, nullptr, async, given(options), [&](c10d::Backend& group) {
+      auto call = with<c10d::BarrierOptions>(options.timeout, async);
+      call.device = device_;
+      return group.barrier(call);
+    });
+  }
+  ready(kOperation);
+  return run(kOperation, &nothing_, async, given(options), [&](c10d::Backend& group) {
+    Tensors tensors{nothing_};
+    const bool host = !async && !capturing(device_);
+    auto call = group.allreduce(tensors, with<c10d::AllreduceOptions>(options.timeout, /*async=*/async || host));
+    if (host) call->wait(kAsLongAsTheCall);
+    return call;
   });
 }
 

@@ -41,4 +41,22 @@ MadeGroup make_group(const GroupPlan& plan) {
   C10_THROW_ERROR(DistBackendError, "tutti: the communicator could not be made: " + reason);
 }
 
+std::shared_ptr<c10::Allocator> cuda_allocator() {
+  const py::gil_scoped_acquire locked;
+  std::string reason;
+  try {
+    const py::object made = py::module_::import("tutti._cuda_memory").attr("pool_allocator")();
+    // torch binds it as its CUDAAllocator, which is declared in headers of CUDA's; those derive from c10::Allocator and
+    // from nothing else, so it is at the same address.
+    py::detail::type_caster_generic caster(py::detail::get_type_info(Py_TYPE(made.ptr())));
+    TORCH_CHECK(caster.load(made, /*convert=*/false), "torch's allocator is of an unknown kind");
+    made.inc_ref();  // pools and tensors may outlive the interpreter
+    return {std::shared_ptr<void>(), static_cast<c10::Allocator*>(caster.value)};
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
+    reason = error.what();
+  }
+  C10_THROW_ERROR(Error, "tutti: get_mem_allocator: " + reason);
+}
+
 }  // namespace tutti::torchcomms

@@ -7,11 +7,12 @@
 // Ownership: the caller's. Thread rule: from any thread; takes Python's global lock, which the caller may hold or not.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -47,5 +48,9 @@ struct MadeGroup {
 // Collective over the ranks of the group. What Python raises becomes c10::Error, but for an interruption by the user,
 // which passes.
 MadeGroup make_group(const GroupPlan& plan);
+
+// torch's own object for the allocator of tutti.mem_pool(): CUDA memory that the ranks of a host can map. One a
+// process, never freed. c10::Error where there is no GPU or no libtutti_cuda.so. Takes Python's lock.
+std::shared_ptr<c10::Allocator> cuda_allocator();
 
 }  // namespace tutti::torchcomms

@@ -13,19 +13,14 @@
 namespace tutti::torchcomms {
 namespace {
 
-// For waits on the host that have no limit of their own: the call has one, and ends by it. c10d's works take a limit to
-// mean the host.
-constexpr std::chrono::milliseconds kAsLongAsTheCall = std::chrono::hours(24 * 365);
-
 // How long it takes until a call's end on a GPU is noticed that nobody waits for.
 constexpr std::chrono::milliseconds kLookAtDevice(10);
 
-// Whether the caller's stream is captured: calls go into a graph then, and never end.
-bool capturing(c10::Device device) {
-  return cuda_is_capturing(device.index(), face::current_cuda_stream(device).native_handle());
-}
-
 }  // namespace
+
+bool capturing(c10::Device gpu) {
+  return cuda_is_capturing(gpu.index(), face::current_cuda_stream(gpu).native_handle());
+}
 
 CallWork::CallWork(c10::intrusive_ptr<c10d::Work> call, About about)
     : call_(std::move(call)), about_(std::move(about)) {

@@ -31,6 +31,13 @@
 
 namespace tutti::torchcomms {
 
+// For waits on the host that have no limit of their own: the call has one, and ends by it. c10d's works take a limit to
+// mean the host.
+inline constexpr std::chrono::milliseconds kAsLongAsTheCall = std::chrono::hours(24 * 365);
+
+// Whether the caller's current stream of that GPU is captured: calls go into a graph then, and never end.
+bool capturing(c10::Device gpu);
+
 class CallWork final : public ::torch::comms::TorchWork {
  public:
   struct About {

@@ -336,6 +336,7 @@ void bind_life(py::module_& module, Class& comm) {
   comm.def("get_rank", &Backend::getRank)
       .def("get_size", &Backend::getSize)
       .def("get_name", [](const Backend& b) { return std::string(b.getCommName()); })
+      .def("get_device", [](const Backend& b) { return b.getDevice(); })
       .def("get_backend", [](const Backend& b) { return std::string(b.getBackendName()); })
       .def("finalize", &Backend::finalize, Release())
       .def("abort", &Backend::abort, Release())
