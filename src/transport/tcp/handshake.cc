@@ -73,7 +73,9 @@ void Handshake::finish_connect() noexcept {
     error_ = error;
     return;
   }
-  if (remote_address(fd_.get()).empty()) return;  // still on its way
+  sockaddr_storage remote{};
+  length = sizeof(remote);
+  if (::getpeername(fd_.get(), reinterpret_cast<sockaddr*>(&remote), &length) != 0) return;  // still on its way
   state_ = State::kTalking;
   send(encode(Hello{static_cast<std::uint32_t>(self_->rank), static_cast<std::uint32_t>(peer_), group_, dial_nonce_}));
   expect(kReplyBytes);
