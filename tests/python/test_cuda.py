@@ -151,6 +151,25 @@ def test_graphs_replay_with_other_data(world: World) -> None:
     run(world, graphed)
 
 
+def captured_at_once(ctx: Context) -> None:
+    """A group whose first call on GPUs is captured."""
+    group = dist.new_group(list(range(ctx.size)))
+    tensor = torch.ones(1000, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(tensor, group=group)
+    for step in range(3):
+        tensor.fill_(step + ctx.rank)
+        graph.replay()
+        assert tensor.eq(sum(step + rank for rank in range(ctx.size))).all(), step
+    torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+
+
+def test_the_first_call_of_a_group_may_be_captured(world: World) -> None:
+    run(world, captured_at_once)
+
+
 def batched(ctx: Context) -> None:
     left, right = (ctx.rank - 1) % ctx.size, (ctx.rank + 1) % ctx.size
     for count in (1, 1000, 1 << 20):

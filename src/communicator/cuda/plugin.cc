@@ -10,6 +10,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/pool_memory.h"
+#include "device/cuda/relaxed_capture.h"
 #include "device/registry.h"
 
 namespace tutti::cuda {
@@ -35,6 +36,7 @@ class CudaDevice final : public CudaMemoryDevice {
       throw_error(ErrorKind::kInvalidArgument,
                   "CUDA device " + std::to_string(device) + " of " + std::to_string(count) + " does not exist");
     }
+    const RelaxedCapture relaxed;  // a group's first call may be captured
     release_retired();
     QuietDevice::of_process().give_back_if_quiet();
     return std::make_shared<CudaCommunicatorImpl>(bootstrap, options, device,
