@@ -120,9 +120,12 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
 
 void TorchCommTutti::choose_device(int rank) {
   if (!device_.is_cuda()) return;
-  const int gpus = c10::impl::VirtualGuardImpl(device_.type()).deviceCount();
+  const c10::impl::VirtualGuardImpl cuda(device_.type());
+  const int gpus = cuda.deviceCount();
   if (gpus == 0) refuse("init", "there is no GPU here: pass torch.device(\"cpu\")");
   if (!device_.has_index()) device_.set_index(static_cast<c10::DeviceIndex>(rank % gpus));
+  // As TorchComms' own backends leave it: programs go by the streams of the current device, and capture those.
+  cuda.setDevice(device_);
   if (!nothing_.defined()) nothing_ = at::zeros({1}, at::TensorOptions(at::kByte).device(device_));
 }
 

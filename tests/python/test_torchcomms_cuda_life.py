@@ -39,11 +39,11 @@ def check_sum(comm: Any, device: torch.device) -> None:
 
 
 def device_without_a_number(ctx: Context, name: str) -> None:
-    """It is that of the rank's number; the program's current device stays what it is."""
+    """It is that of the rank's number, and becomes the current one."""
     device = device_of(ctx)
     torch.cuda.set_device(0)
     comm = new_comm(ctx, name, device=torch.device("cuda"))
-    assert comm.get_device() == device and torch.cuda.current_device() == 0
+    assert comm.get_device() == device and torch.cuda.current_device() == device.index
     check_sum(comm, device)
     comm.barrier(False)
     comm.finalize()
@@ -51,7 +51,8 @@ def device_without_a_number(ctx: Context, name: str) -> None:
     handles = handles_of(ctx, later, name, range(ctx.size))
     later.reconfigure(1, handles[::-1]).wait()
     count = torch.cuda.device_count()
-    assert later.get_device() == torch.device("cuda", later.get_rank() % count) and torch.cuda.current_device() == 0
+    assert later.get_device() == torch.device("cuda", later.get_rank() % count)
+    assert torch.cuda.current_device() == later.get_device().index
     later.finalize()
 
 
