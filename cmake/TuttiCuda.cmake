@@ -58,10 +58,10 @@ function(tutti_cuda_module name folder)
     src/device/cuda/device_memory.cc
     src/device/cuda/driver.cc
     src/device/cuda/host_memory.cc
+    src/device/cuda/leftovers.cc
     src/device/cuda/links.cc
     src/device/cuda/loaded_module.cc
     src/device/cuda/memory_sharing.cc
-    src/device/cuda/leftovers.cc
     src/device/cuda/own_memory.cc
     src/device/cuda/pool_memory.cc
     src/channel/cuda/gpu_group.cc

@@ -46,7 +46,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   ~TorchCommTutti() override;
 
   // Life of the communicator (backend.cc).
-  // A CUDA device without a number is that of the rank's number, counted round the GPUs that are there.
+  // A CUDA device without a number is that of the rank's number, counted round the GPUs that are there. It becomes the
+  // current one.
   void init(at::Device device, const std::string& name, const comms::CommOptions& options) override;
   void finalize() override;
   int getRank() const override { return rank_; }

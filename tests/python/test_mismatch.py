@@ -196,26 +196,34 @@ def uneven(ctx: Context, name: str, unit: int, odd: int) -> dict[str, Any]:
     return {"message": message, "untouched": untouched, "seconds": time.monotonic() - start}
 
 
-@pytest.mark.parametrize("odd", [0, 1, 2])
-@pytest.mark.parametrize("unit", [1, 1000, 300_000])
+def uneven_answers(world: World, name: str, unit: int, odd: int) -> list[dict[str, Any]]:
+    """Of three ranks, which have a new group afterwards."""
+    pool = world(3)
+    answers: list[dict[str, Any]] = pool.call(uneven, name, unit, odd, timeout_s=60)
+    pool.open_group()
+    return answers
+
+
+ONE_IS_ODD = pytest.mark.parametrize("odd", [0, 1, 2])
+UNITS = pytest.mark.parametrize("unit", [1, 1000, 300_000])
+
+
+@ONE_IS_ODD
+@UNITS
 def test_sizes_of_a_pair_differ(world: World, unit: int, odd: int) -> None:
     """Every rank raises, and of what goes between the two nothing has been written."""
-    pool = world(3)
-    answers = pool.call(uneven, "all_to_all", unit, odd, timeout_s=60)
-    pool.open_group()
+    answers = uneven_answers(world, "all_to_all", unit, odd)
     assert all("differ" in answer["message"] or "blocks of other sizes" in answer["message"] for answer in answers), (
         answers
     )
     assert all(answer["untouched"] and answer["seconds"] < FOUND_WITHIN_S for answer in answers), answers
 
 
-@pytest.mark.parametrize("odd", [0, 1, 2])
-@pytest.mark.parametrize("unit", [1, 1000, 300_000])
+@ONE_IS_ODD
+@UNITS
 def test_sizes_of_a_gathered_block_differ(world: World, unit: int, odd: int) -> None:
     """Who expects another size raises before it has written the block; who gave it may have all that it needs."""
-    pool = world(3)
-    answers = pool.call(uneven, "all_gather", unit, odd, timeout_s=60)
-    pool.open_group()
+    answers = uneven_answers(world, "all_gather", unit, odd)
     assert "blocks of other sizes" in answers[odd]["message"] and answers[odd]["untouched"], answers
     assert answers[odd]["seconds"] < FOUND_WITHIN_S, answers
 

@@ -10,24 +10,24 @@ from typing import Any
 
 import pytest
 import torch
-from rank_pool import RankPool, unique_name
+from rank_pool import RankPool
 from rank_worker import Context
-from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN, batch_limit, interface, new_comm, refused, same
+from torchcomms_interface import (
+    GPU_RANKS,
+    ON_GPUS,
+    STAND_IN,
+    batch_limit,
+    call_on_gpus,
+    device_of,
+    interface,
+    new_comm,
+    refused,
+    same,
+)
 from torchcomms_sweep import sweep as sweep_of_collectives
 
 World = Callable[..., RankPool]
-GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
-pytestmark = [
-    pytest.mark.tutti_only,
-    NEEDS_TORCHCOMMS,
-    pytest.mark.skipif(GPUS == 0, reason="there is no GPU"),
-]
-
-
-def device_of(ctx: Context) -> torch.device:
-    device = torch.device("cuda", ctx.rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+pytestmark = ON_GPUS
 
 
 def compare(got: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -310,14 +310,11 @@ FUNCTIONS = [*ON_BOTH, futures_of_works] if STAND_IN else ON_BOTH
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("ranks", sorted({2, max(2, GPUS)}))
+@GPU_RANKS
 def test_on_cuda_tensors(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
-    pool = fresh_world(ranks, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda"})
-    pool.call(function, unique_name("tc"), timeout_s=120)
+    call_on_gpus(fresh_world, ranks, function)
 
 
 def test_where_gpus_cannot_reach_each_other(fresh_world: World) -> None:
     """Data goes by way of pinned memory of the host, as between GPUs without peer access."""
-    pool = fresh_world(2, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda", "TUTTI_CUDA_TRANSPORT": "host"})
-    pool.call(collectives, unique_name("tc"), timeout_s=120)
-    pool.call(messages, unique_name("tc"), timeout_s=120)
+    call_on_gpus(fresh_world, 2, collectives, messages, TUTTI_CUDA_TRANSPORT="host")

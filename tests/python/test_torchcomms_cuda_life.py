@@ -8,24 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from rank_pool import RankPool, unique_name
+from rank_pool import RankPool
 from rank_worker import Context
 from test_torchcomms_life import handles_of
-from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN, interface, new_comm, refused
+from torchcomms_interface import (
+    GPU_RANKS,
+    ON_GPUS,
+    STAND_IN,
+    call_on_gpus,
+    device_of,
+    interface,
+    new_comm,
+    refused,
+)
 
 World = Callable[..., RankPool]
-GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
-pytestmark = [
-    pytest.mark.tutti_only,
-    NEEDS_TORCHCOMMS,
-    pytest.mark.skipif(GPUS == 0, reason="there is no GPU"),
-]
-
-
-def device_of(ctx: Context) -> torch.device:
-    device = torch.device("cuda", ctx.rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+pytestmark = ON_GPUS
 
 
 def check_sum(comm: Any, device: torch.device) -> None:
@@ -227,7 +225,6 @@ ON_BOTH = [device_without_a_number, splits, reconfigured, aborted, finalized, ba
 
 
 @pytest.mark.parametrize("function", [*ON_BOTH, hooks] if STAND_IN else ON_BOTH)
-@pytest.mark.parametrize("ranks", sorted({2, max(2, GPUS)}))
+@GPU_RANKS
 def test_on_gpus(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
-    pool = fresh_world(ranks, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda"})
-    pool.call(function, unique_name("tc"), timeout_s=120)
+    call_on_gpus(fresh_world, ranks, function)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from rank_pool import RankPool, unique_name
 from rank_worker import Context
 
 STAND_IN = os.environ.get("TUTTI_TORCHCOMMS_STAND_IN", "")
@@ -24,6 +25,10 @@ NEEDS_TORCHCOMMS = pytest.mark.skipif(
     reason="torchcomms is not installed; ctest runs this file on the stand-in for it",
 )
 CPU = torch.device("cpu")
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+# Of a file about CUDA tensors. Ranks take the GPUs in turn.
+ON_GPUS = [pytest.mark.tutti_only, NEEDS_TORCHCOMMS, pytest.mark.skipif(GPUS == 0, reason="there is no GPU")]
+GPU_RANKS = pytest.mark.parametrize("ranks", sorted({2, max(2, GPUS)}))
 
 
 @functools.cache
@@ -41,6 +46,20 @@ def new_comm(ctx: Context, name: str, *, stored: bool = True, device: torch.devi
     if stored:
         options.setdefault("store", ctx.store("torchcomms"))
     return interface().new_comm("tutti", device, name, **options)
+
+
+def device_of(ctx: Context) -> torch.device:
+    """The rank's GPU, which becomes the current one."""
+    device = torch.device("cuda", ctx.rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def call_on_gpus(fresh_world: Callable[..., RankPool], ranks: int, *functions: Callable[..., Any], **env: str) -> None:
+    """In fresh ranks, one function after another, each with a name of its own."""
+    pool = fresh_world(ranks, open_group=False, env={"TUTTI_TEST_DEVICE": "cuda", **env})
+    for function in functions:
+        pool.call(function, unique_name("tc"), timeout_s=120)
 
 
 def batch_limit(timeout: timedelta) -> Any:

@@ -33,15 +33,15 @@ GpuGroup::GpuGroup(BootstrapPtr bootstrap, const GpuGroupRequest& request)
   try {
     agree();
     check_cuda(cudaFree(nullptr), "cudaFree");
-    state_memory_ = make_own_memory(request_.device, sizeof(RankState));
-    state_ = reinterpret_cast<RankState*>(state_memory_.get());
+    state_ = std::reinterpret_pointer_cast<RankState>(make_own_memory(request_.device, sizeof(RankState)));
     RankState fresh;
     for (BlockState& block : fresh.blocks) block.sequence = block.pieces = request_.first_sequence;
     make_stream();
-    check_cuda(cudaMemcpyAsync(state_, &fresh, sizeof(fresh), cudaMemcpyHostToDevice, stream_), "cudaMemcpyAsync");
+    check_cuda(cudaMemcpyAsync(state_.get(), &fresh, sizeof(fresh), cudaMemcpyHostToDevice, stream_),
+               "cudaMemcpyAsync");
     check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    control_memory_ = make_own_pinned(sizeof(device::HostControl));
-    host_control_ = new (control_memory_.get()) device::HostControl;
+    const std::shared_ptr<std::byte> pinned = make_own_pinned(sizeof(device::HostControl));
+    host_control_ = {pinned, new (pinned.get()) device::HostControl};
     if (request_.secret.empty()) {
       request_.secret = all_gather("secret", bootstrap_->rank() == 0 ? random_secret() : "")[0];
     }
@@ -68,10 +68,8 @@ void GpuGroup::release() noexcept {
   scratch_.reset();
   if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   stream_ = nullptr;
-  host_control_ = nullptr;
-  state_ = nullptr;
-  control_memory_.reset();
-  state_memory_.reset();
+  host_control_.reset();
+  state_.reset();
 }
 
 // For what the group itself does, and waits for, on its GPU: a stream that shares nothing with those of calls. A
@@ -174,7 +172,7 @@ bool GpuGroup::read_state(RankState& state) const noexcept {
   // Another thread may be capturing in the global mode, which forbids this one to copy.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) return false;
-  cudaError_t error = cudaMemcpyAsync(&state, state_, sizeof(state), cudaMemcpyDeviceToHost, stream_);
+  cudaError_t error = cudaMemcpyAsync(&state, state_.get(), sizeof(state), cudaMemcpyDeviceToHost, stream_);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
   static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
@@ -186,11 +184,11 @@ void GpuGroup::make_world() {
   world_.rank = bootstrap_->rank();
   world_.size = bootstrap_->size();
   world_.layout = layout();
-  world_.state = state_;
+  world_.state = state_.get();
   world_.control.rank = bootstrap_->rank();
   world_.control.size = bootstrap_->size();
   world_.control.failed = &state_->failed;
-  world_.control.host = host_control_;
+  world_.control.host = host_control_.get();
   for (int r = 0; r < bootstrap_->size(); ++r) {
     world_.scratch[r] = scratch_->data(r);
     world_.control.peer_poison[r] = reinterpret_cast<std::uint64_t*>(world_.scratch[r] + world_.layout.poison());

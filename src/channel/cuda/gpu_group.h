@@ -104,9 +104,8 @@ class GpuGroup {
   const BootstrapPtr bootstrap_;
   GpuGroupRequest request_;
   std::unique_ptr<SymmetricMemory> scratch_;
-  std::shared_ptr<std::byte> state_memory_, control_memory_;  // of the two below
-  RankState* state_ = nullptr;
-  device::HostControl* host_control_ = nullptr;
+  std::shared_ptr<RankState> state_;                   // on the GPU
+  std::shared_ptr<device::HostControl> host_control_;  // pinned
   DeviceWorld world_;
   bool ll128_ = false;
   bool on_device_ = true;

@@ -11,15 +11,13 @@
 namespace tutti::cuda {
 
 GpuPorts::GpuPorts(const device::Control& control, int device, cudaStream_t stream)
-    : control_(control),
-      pinned_memory_(make_own_pinned(sizeof(Pinned))),
-      counters_memory_(make_own_memory(device, sizeof(Counters))),
-      pinned_(new (pinned_memory_.get()) Pinned),
-      counters_(reinterpret_cast<Counters*>(counters_memory_.get())) {
+    : control_(control), counters_(std::reinterpret_pointer_cast<Counters>(make_own_memory(device, sizeof(Counters)))) {
+  const std::shared_ptr<std::byte> pinned = make_own_pinned(sizeof(Pinned));
+  pinned_ = {pinned, new (pinned.get()) Pinned};
   void* memory = nullptr;
-  check_cuda(cudaHostGetDevicePointer(&memory, pinned_, 0), "cudaHostGetDevicePointer");
+  check_cuda(cudaHostGetDevicePointer(&memory, pinned_.get(), 0), "cudaHostGetDevicePointer");
   pinned_on_device_ = static_cast<Pinned*>(memory);
-  check_cuda(cudaMemsetAsync(counters_, 0, sizeof(Counters), stream), "cudaMemsetAsync");
+  check_cuda(cudaMemsetAsync(counters_.get(), 0, sizeof(Counters), stream), "cudaMemsetAsync");
   check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   const PortProxy::Shared shared{pinned_->slots, &pinned_->tail, pinned_->flushed, kRequests, control.host};
   proxy_ = std::make_unique<PortProxy>(std::make_unique<StreamEngine>(device, control.size), shared, control.rank,

@@ -38,11 +38,10 @@ class GpuPorts {
   };
 
   const device::Control control_;
-  std::shared_ptr<std::byte> pinned_memory_, counters_memory_;  // of the three below
-  Pinned* pinned_ = nullptr;                                    // as the host sees it
-  Pinned* pinned_on_device_ = nullptr;                          // as kernels do
-  Counters* counters_ = nullptr;
-  std::unique_ptr<PortProxy> proxy_;  // goes first: its thread reads the memory
+  std::shared_ptr<Pinned> pinned_;      // as the host sees it
+  Pinned* pinned_on_device_ = nullptr;  // as kernels do
+  std::shared_ptr<Counters> counters_;  // on the GPU
+  std::unique_ptr<PortProxy> proxy_;    // goes first: its thread reads the memory
 };
 
 }  // namespace tutti::cuda

@@ -134,7 +134,12 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
   // And copies of ports.
   for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
-  if (own_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(own_stream_));
+  try {
+    const DeviceGuard guard(group_->device());  // or this thread's current device might get a context
+    if (own_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(own_stream_));
+  } catch (const Error&) {
+    // CUDA is gone, and the stream with it.
+  }
   shared_board_.reset();
   registrations_.clear();
   give_back_mappings();  // their owners may free it when all have destroyed the communicator

@@ -140,6 +140,26 @@ inline void make_ready(Rank& rank, cudaGraphExec_t graph) {
   rank.barrier->arrive_and_wait();
 }
 
+// Both at once on rank 0 alone: their kernels find each other. Since the others never come, it would be a timeout
+// without that check. Destroys the graphs.
+inline void expect_overlap_found(Rank& rank, cudaGraphExec_t first, cudaGraphExec_t second) {
+  TUTTI_CUDA_OK(cudaGraphUpload(second, rank.stream));
+  make_ready(rank, first);
+  if (rank.rank == 0) {
+    rank.comm->set_timeout(std::chrono::seconds(2));
+    TUTTI_CUDA_OK(cudaGraphLaunch(first, rank.stream));
+    TUTTI_CUDA_OK(cudaGraphLaunch(second, rank.other_stream));
+    static_cast<void>(cudaStreamSynchronize(rank.stream));
+    static_cast<void>(cudaStreamSynchronize(rank.other_stream));
+    const auto failure = rank.comm->failure();
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->kind(), ErrorKind::kInvalidArgument) << failure->what();
+  }
+  rank.barrier->arrive_and_wait();
+  TUTTI_CUDA_OK(cudaGraphExecDestroy(first));
+  TUTTI_CUDA_OK(cudaGraphExecDestroy(second));
+}
+
 // Where one case's buffers lie on a rank.
 struct Buffers {
   std::byte* input = nullptr;
