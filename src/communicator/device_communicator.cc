@@ -157,12 +157,8 @@ class DeviceGroup final : public DeviceCommunicator {
       MessagePair* const found = find(device, peer, send);
       if (StreamCommunicatorPtr made = found != nullptr ? found->ready() : nullptr) return made;
     }
-    if (stream && device_of_kind(kind_).is_capturing(device, *stream)) {
-      throw_error(ErrorKind::kInvalidArgument,
-                  "the first message to or from rank " + std::to_string(peer) +
-                      " cannot be captured: both ranks make a communicator for it; send one message in this "
-                      "direction, and wait for it, before the capture");
-    }
+    // What is captured cannot be queued for a thread that would enqueue it later.
+    if (stream && device_of_kind(kind_).is_capturing(device, *stream)) return awaited(device, peer, send);
     return begun(device, peer, send).ready();
   }
   bool defer(int peer, bool send, std::unique_ptr<DeferredMessage>& message) override {
@@ -189,7 +185,6 @@ class DeviceGroup final : public DeviceCommunicator {
   }
 
   void run(const Call& call, const DevicePlace& place) override {
-    if (made_group() == nullptr) refuse_capture(place, "the first collective of a group");
     StreamCommunicator& communicator = *group(place.device);
     communicator.check(call);
     if (call.choice != nullptr) prepare(communicator, call.choice->algorithm, place);
@@ -290,19 +285,17 @@ class DeviceGroup final : public DeviceCommunicator {
            [&](DeviceStream stream) { communicator->exchange({message}, stream, place.timeout); });
   }
 
-  // What ranks make together allocates memory, which a capture forbids.
-  void refuse_capture(const DevicePlace& place, const char* what) const {
-    if (!place.stream || !device_of_kind(kind_).is_capturing(place.device, *place.stream)) return;
-    throw_error(ErrorKind::kInvalidArgument,
-                std::string(what) + " cannot be captured: make one like it, and wait for it, before the capture");
-  }
   void prepare(StreamCommunicator& communicator, const UserAlgorithmPtr& algorithm, const DevicePlace& place) {
     const std::uint64_t identity = algorithm->identity();
     {
       const std::lock_guard lock(mutex_);
       if (prepared_.contains(identity)) return;
     }
-    refuse_capture(place, "the first call by an algorithm");
+    if (place.stream && device_of_kind(kind_).is_capturing(place.device, *place.stream)) {
+      throw_error(ErrorKind::kInvalidArgument,
+                  "the first call by an algorithm cannot be captured: make one like it, and wait for it, before the "
+                  "capture");
+    }
     communicator.prepare(algorithm);
     const std::lock_guard lock(mutex_);
     prepared_.insert(identity);
@@ -383,11 +376,14 @@ class DeviceGroup final : public DeviceCommunicator {
         .first->second;
   }
 
-  // The same of both directions, so that ranks that send to each other first find each other; then waits.
   StreamCommunicatorPtr await_pair(const DevicePlace& place, int peer, bool send) {
-    if (StreamCommunicatorPtr made = pair(place.device, peer, send, place.stream)) return made;
-    begun(place.device, peer, !send);
-    MessagePair& mine = begun(place.device, peer, send);
+    if (StreamCommunicatorPtr made = pair(place.device, peer, send, {})) return made;
+    return awaited(place.device, peer, send);
+  }
+  // Begins both directions, so that ranks that send to each other first find each other; then waits.
+  StreamCommunicatorPtr awaited(int device, int peer, bool send) {
+    begun(device, peer, !send);
+    MessagePair& mine = begun(device, peer, send);
     for (;;) {
       if (StreamCommunicatorPtr made = mine.ready()) return made;
       const auto reached = std::make_shared<Turn::Reached>();

@@ -181,7 +181,9 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
   transfer.peer = receive ? 0 : 1;  // ranks of the pair's communicator
   const auto made_pair = [&] {
     const auto current = current_cuda_stream(tensor.device()).native_handle();
-    return translated([&] { return devices().pair(tensor.device().index(), peer, /*send=*/!receive, current); });
+    return translated([&] {
+      return interruptible([&] { return devices().pair(tensor.device().index(), peer, /*send=*/!receive, current); });
+    });
   };
   CudaLane lane{made_pair(), cuda_.message_stream(tensor.device(), peer, /*send=*/!receive)};
   const SyncEvent reported(event, tensor);

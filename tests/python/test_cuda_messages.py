@@ -364,27 +364,48 @@ def test_a_first_message_ends_with_its_group(fresh_world: World, how: str, why: 
 
 
 def captured_first(ctx: Context) -> None:
+    """The first messages of a group cross in a capture: each waits for its peer's, which is captured as well."""
     group = dist.new_group([0, 1])
     peer = 1 - ctx.rank
     source, target = torch.ones(10, device="cuda"), torch.zeros(10, device="cuda")
-    exchanged = (lambda: dist.isend(source, peer, group=group), lambda: dist.irecv(target, peer, group=group))
-    torch.cuda.synchronize()
-    remedy = "send one message in this direction, and wait for it, before the capture"
-    with pytest.raises(ValueError, match=remedy), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        exchanged[ctx.rank]()
-    exchanged[ctx.rank]().wait()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        exchanged[ctx.rank]().wait()
-    source.fill_(3)
-    graph.replay()
-    if ctx.rank == 1:
-        assert target.eq(3).all()
+        works = [dist.isend(source, peer, group=group), dist.irecv(target, peer, group=group)]
+        for work in works:
+            work.wait()
+    assert target.eq(0).all()  # a capture runs nothing
+    for value in (3.0, 5.0):
+        source.fill_(value + ctx.rank)
+        graph.replay()
+        assert target.eq(value + peer).all()
     torch.cuda.synchronize()
     del graph
     dist.destroy_process_group(group)
 
 
-def test_a_first_message_is_not_captured(world: World) -> None:
+def test_first_messages_are_captured(world: World) -> None:
     run(world, captured_first, size=2)
+
+
+def captured_alone(ctx: Context) -> str:
+    """The peer never names this rank: the capture ends with the reason at the group's timeout."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    said = ""
+    if ctx.rank == 0:
+        source = torch.ones(10, device="cuda")
+        torch.cuda.synchronize()
+        with pytest.raises(RuntimeError) as raised, torch.cuda.graph(torch.cuda.CUDAGraph()):
+            dist.isend(source, 1, group=group)
+        said = str(raised.value)
+        dist.all_reduce(source)  # the other group is as it was
+    else:
+        dist.all_reduce(torch.ones(10, device="cuda"))
+    torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+    return said
+
+
+def test_a_captured_first_message_that_nobody_answers(world: World) -> None:
+    said = run(world, captured_alone, size=2)[0]
+    assert "the first message from rank 0 to rank 1" in said and "was not sent" in said, said
