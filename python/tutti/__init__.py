@@ -5,7 +5,7 @@ comes with the first group, or with the first function of this module that needs
 
 Tensors that all ranks of a machine map, so that collectives on them need no copy:
 :func:`empty`, :func:`zeros`, :func:`use_shared_allocator`, :func:`is_mapped`, :func:`arena_stats`; of CUDA tensors also
-:func:`register_tensors`, :func:`unregister_tensors`, :func:`mem_pool`, :func:`cuda_direct_calls`.
+:func:`register_tensors`, :func:`unregister_tensors`, :func:`mem_pool`, :func:`peer_tensors`, :func:`cuda_direct_calls`.
 
 What the groups have done: :func:`get_metrics`, :func:`log_metrics`, :func:`reset_metrics`, :func:`flight_record`,
 :func:`dump_flight_record`, :func:`dump_flight_trace`, :func:`group_info`.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         use_shared_allocator,
         zeros,
     )
-    from tutti._cuda_memory import cuda_direct_calls, mem_pool, register_tensors, unregister_tensors
+    from tutti._cuda_memory import cuda_direct_calls, mem_pool, peer_tensors, register_tensors, unregister_tensors
     from tutti._groups import get_communicator
     from tutti._metrics import Metrics, MetricsRow
     from tutti._pretence import pretend
@@ -115,6 +115,7 @@ __all__ = [
     "make_id",
     "mem_pool",
     "monitored_barrier",
+    "peer_tensors",
     "pretend",
     "register",
     "register_tensors",
@@ -164,6 +165,7 @@ _HOMES = {
     "make_id": "tutti.communicator",
     "mem_pool": "tutti._cuda_memory",
     "pretend": "tutti._pretence",
+    "peer_tensors": "tutti._cuda_memory",
     "register_tensors": "tutti._cuda_memory",
     "unregister_tensors": "tutti._cuda_memory",
 }

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from tutti import _torch
 
-__all__ = ["cuda_direct_calls", "empty", "is_registered", "mem_pool", "register_tensors", "unregister_tensors"]
+__all__ = [
+    "cuda_direct_calls",
+    "empty",
+    "is_registered",
+    "mem_pool",
+    "peer_tensors",
+    "register_tensors",
+    "unregister_tensors",
+]
 
 
 def _backend_of(group: ProcessGroup | None) -> _torch.ProcessGroupTutti:
@@ -63,6 +71,18 @@ def unregister_tensors(tensors: Iterable[torch.Tensor], group: ProcessGroup | No
     ``ValueError`` on all ranks if one of them has not registered such a tensor.
     """
     _backend_of(group).unregister_tensors(list(tensors))
+
+
+def peer_tensors(tensor: torch.Tensor, group: ProcessGroup | None = None) -> list[torch.Tensor]:
+    """The tensors of all ranks, by rank, that lie where ``tensor`` does in a registered storage. Not collective.
+
+    Each has ``tensor``'s shape, dtype and device, and its memory is the rank's own: kernels and copies of this rank
+    read and write it over the link between the GPUs. Nothing orders what is written and read there but what the ranks
+    agree on, such as a collective before and after. Valid until the storage is unregistered, or the group destroyed.
+
+    Raises ``ValueError`` if ``tensor`` is no dense CUDA tensor, or ``group`` has not registered its storage.
+    """
+    return _backend_of(group).peer_tensors(tensor)
 
 
 def is_registered(tensor: torch.Tensor) -> bool:

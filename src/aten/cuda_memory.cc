@@ -1,5 +1,8 @@
 // CUDA tensors that all ranks of a group have registered: their storages are held, and calls on them run without
 // copies.
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
 #include <algorithm>
 
 #include "aten/cuda_side.h"
@@ -87,6 +90,29 @@ bool CudaSide::is_registered(const at::Tensor& tensor) const {
   if (!tensor.is_cuda() || tensor.layout() != at::kStrided) return false;
   const StreamCommunicatorPtr made = devices_->made_group();
   return made != nullptr && made->is_registered(tensor.storage().data(), tensor.storage().nbytes());
+}
+
+std::vector<at::Tensor> CudaSide::peer_tensors(const at::Tensor& tensor) const {
+  static_cast<void>(storages_of({tensor}, "peer_tensors"));  // refuses others
+  std::shared_ptr<DeviceRegion> region;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const Registered* const found = find_registered(tensor.storage());
+    if (found != nullptr) region = found->region.lock();
+  }
+  if (region == nullptr)
+    refuse("peer_tensors: the tensor is not registered: call register_tensors on every rank first");
+  const c10::InferenceMode off(false);
+  const auto first = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
+  std::vector<at::Tensor> tensors;
+  for (int rank = 0; rank < devices_->size(); ++rank) {
+    tensors.push_back(at::for_blob(region->data(rank) + first, tensor.sizes())
+                          .strides(tensor.strides())
+                          .options(tensor.options())
+                          .target_device(tensor.device())
+                          .make_tensor());
+  }
+  return tensors;
 }
 
 std::uint64_t CudaSide::direct_calls() const {

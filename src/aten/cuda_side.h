@@ -55,6 +55,9 @@ class CudaSide {
   // Collective: the opposite. ValueError, too, if one of them is not registered.
   void unregister_tensors(const std::vector<at::Tensor>& tensors);
   bool is_registered(const at::Tensor& tensor) const;
+  // Of a registered tensor, those of all ranks by rank, at the same place in their storages and of the same shape: on
+  // this rank's device, which reaches them. Valid until the tensor is unregistered. ValueError if it is not registered.
+  std::vector<at::Tensor> peer_tensors(const at::Tensor& tensor) const;
   // Calls without copies so far.
   std::uint64_t direct_calls() const;
 

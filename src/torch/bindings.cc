@@ -174,6 +174,9 @@ void bind_cuda_memory(py::module_& module, GroupClass& group) {
   group.def("register_tensors", add, py::arg("tensors"), Release())
       .def("unregister_tensors", remove, py::arg("tensors"), Release())
       .def("is_registered", has, py::arg("tensor"))
+      .def(
+          "peer_tensors", [](Self& self, const at::Tensor& tensor) { return self.cuda().peer_tensors(tensor); },
+          py::arg("tensor"))
       .def_property_readonly("cuda_direct_calls", [](Self& self) { return self.cuda().direct_calls(); })
       .def(
           "allocate_tensor",

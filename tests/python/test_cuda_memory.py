@@ -26,6 +26,8 @@ COUNT = 1 << 19  # 2 MB of float32: calls from 1 MB on run without copies
 
 
 def refused(ctx: Context) -> None:
+    with pytest.raises(ValueError, match="peer_tensors takes dense CUDA tensors"):
+        tutti.peer_tensors(torch.ones(3))
     for call in (tutti.register_tensors, tutti.unregister_tensors):
         with pytest.raises(ValueError, match="at least one tensor"):
             call([])
@@ -181,6 +183,30 @@ def graphed(ctx: Context) -> None:
 @on_gpu
 def test_graphs_replay_in_registered_memory(world: World) -> None:
     run(world, graphed)
+
+
+def reached(ctx: Context) -> None:
+    """Every rank reads and writes the others' tensors by itself, also through views."""
+    whole = torch.full((2, 1000), float(ctx.rank), device="cuda")
+    with pytest.raises(ValueError, match="peer_tensors: the tensor is not registered"):
+        tutti.peer_tensors(whole)
+    tutti.register_tensors([whole])
+    dist.barrier()
+    row = whole[1, ::2]
+    peers = tutti.peer_tensors(row)
+    assert [p.shape for p in peers] == [row.shape] * ctx.size and peers[ctx.rank].data_ptr() == row.data_ptr()
+    total = torch.stack(peers).sum(0)
+    dist.barrier()  # all have read
+    peers[(ctx.rank + 1) % ctx.size].fill_(100.0 + ctx.rank)
+    dist.barrier()
+    assert total.eq(sum(range(ctx.size))).all()
+    assert row.eq(100.0 + (ctx.rank - 1) % ctx.size).all() and whole[1, 1::2].eq(ctx.rank).all()
+    tutti.unregister_tensors([whole])
+
+
+@on_gpu
+def test_tensors_of_peers(world: World) -> None:
+    run(world, reached)
 
 
 def differing(ctx: Context) -> None:
