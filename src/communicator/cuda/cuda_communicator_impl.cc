@@ -332,7 +332,7 @@ void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
       check_cuda(cudaMemcpyAsync(call.output.data(out), call.input.data(in), call.output.size(out),
                                  cudaMemcpyDeviceToDevice, stream),
                  "cudaMemcpyAsync");
-      if (!captured) collectives_.after(stream);
+      collectives_.after(stream, captured);
     }
   }
   log(call, record, kMessagesName, launch_messages(messages_of(call, rank_, size_, record.hash), stream));

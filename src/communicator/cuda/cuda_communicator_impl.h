@@ -164,7 +164,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
     const bool captured = order.before(stream, group_);
     if (!captured) args.ticket = log_.open(call_timeout_);
     launch_kernel(kernel, blocks, workers, &args, stream, captured);
-    if (!captured) order.after(stream);
+    order.after(stream, captured);
     return {lane, args.ticket, blocks, captured, reinterpret_cast<std::uintptr_t>(stream)};
   }
   void launch_kernel(Kernel kernel, int blocks, int workers, void* args, cudaStream_t stream, bool captured);

@@ -44,7 +44,7 @@ Launched CudaCommunicatorImpl::launch_norm(const AddRmsNorm& call, NormPlan& pla
   check_cuda(cudaLaunchKernel(norm_kernel_of(plan.vectors, call.dtype), dim3(static_cast<unsigned>(plan.blocks)),
                               dim3(static_cast<unsigned>(plan.threads)), parameters, 0, stream),
              "cudaLaunchKernel");
-  if (!how.captured) collectives_.after(stream);
+  collectives_.after(stream, how.captured);
   return how;
 }
 

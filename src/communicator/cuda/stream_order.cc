@@ -43,9 +43,13 @@ StreamOrder::~StreamOrder() {
 StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   Capture capture;
-  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture.id, &capture.graph, nullptr, nullptr, nullptr),
+  const cudaGraphNode_t* last = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture.id, &capture.graph, &last, &edges, &count),
              "cudaStreamGetCaptureInfo");
   if (status != cudaStreamCaptureStatusActive) return {};
+  if (count > 0) capture.last.assign(last, last + count);
   return capture;
 }
 
@@ -70,14 +74,51 @@ bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>&
     // Without an event, no launch has succeeded.
     if (event != nullptr) check_cuda(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
   }
+  if (!eager) {
+    bind(capture, stream);
+  } else if (replays_ != nullptr) {
+    check_cuda(cudaStreamWaitEvent(stream, replays_->event, 0), "cudaStreamWaitEvent");
+  }
   retain_in(capture, resource);
   last = {true, stream, number, capture.id};
   return !eager;
 }
 
-void StreamOrder::after(cudaStream_t stream) {
-  if (!lasting_) record(eager_event_, stream);
+void StreamOrder::bind(const Capture& capture, cudaStream_t stream) {
+  if (replays_ == nullptr) replays_ = std::make_shared<const SharedEvent>();
+  if (capture.id == bound_) return;
+  retain_in(capture, replays_);
+  check_cuda(cudaStreamWaitEvent(stream, replays_->event, cudaEventWaitExternal), "cudaStreamWaitEvent");
+  bound_ = capture.id;
+  recording_ = nullptr;
 }
+
+void StreamOrder::after(cudaStream_t stream, bool captured) {
+  if (!captured) {
+    if (!lasting_) record(eager_event_, stream);
+    if (replays_ != nullptr) check_cuda(cudaEventRecord(replays_->event, stream), "cudaEventRecord");
+    return;
+  }
+  Capture capture = capture_of(stream);
+  if (recording_ == nullptr) {
+    check_cuda(cudaGraphAddEventRecordNode(&recording_, capture.graph, capture.last.data(), capture.last.size(),
+                                           replays_->event),
+               "cudaGraphAddEventRecordNode");
+  } else {
+    std::vector<cudaGraphNode_t> to(recorded_.size(), recording_);
+    check_cuda(cudaGraphRemoveDependencies(capture.graph, recorded_.data(), to.data(), nullptr, to.size()),
+               "cudaGraphRemoveDependencies");
+    to.assign(capture.last.size(), recording_);
+    check_cuda(cudaGraphAddDependencies(capture.graph, capture.last.data(), to.data(), nullptr, to.size()),
+               "cudaGraphAddDependencies");
+  }
+  recorded_ = std::move(capture.last);
+}
+
+StreamOrder::SharedEvent::SharedEvent() {
+  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+StreamOrder::SharedEvent::~SharedEvent() { static_cast<void>(cudaEventDestroy(event)); }
 
 void StreamOrder::retain(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
   retain_in(capture_of(stream), resource);

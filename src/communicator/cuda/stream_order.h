@@ -1,8 +1,13 @@
 // Keeps the kernels of one communicator in their order of issue, across streams and graphs.
 //
 // On one stream there is nothing to do. A changed stream waits for an event on the one before; both captured into one
-// graph, that becomes an edge of the graph. Between a captured and an eager call nothing can be said here: the caller
-// orders replays, and the kernels find overlap.
+// graph, that becomes an edge of the graph.
+//
+// Replays are launched by others. So the first capture makes an event that outlives captures: each graph waits for it
+// before its first kernel and records it behind its last, and from then on so does each eager call. Whatever is
+// launched later on the host, replay or call, runs later. The graph's one node that records is moved behind each kernel
+// that comes, since nobody tells which is the last (NCCL's strong streams record behind each). An eager call issued
+// before the first capture is not behind the event: the kernels find it if a replay overlaps it.
 //
 // A stream may be destroyed behind a call, and its handle may come back as that of another one. So streams are told
 // apart by their numbers, which never come back, and each eager call records the event behind itself: nothing is asked
@@ -28,8 +33,8 @@ class StreamOrder {
   // Before a launch on `stream`. `resource` is kept alive by the graph if the stream is being captured: then
   // true.
   bool before(cudaStream_t stream, const std::shared_ptr<const void>& resource);
-  // Behind a launch that was not captured: what comes later on another stream waits for this point.
-  void after(cudaStream_t stream);
+  // Behind a launch, `captured` as before() said: what comes later, in whatever way, waits for this point.
+  void after(cudaStream_t stream, bool captured);
   // Keeps `resource` alive with the graph if the stream is being captured.
   void retain(cudaStream_t stream, const std::shared_ptr<const void>& resource);
   // Nothing is under way: the last eager launch has ended. False once any was captured, since nothing tells of replays.
@@ -47,9 +52,17 @@ class StreamOrder {
   struct Capture {
     unsigned long long id = 0;  // 0: none
     cudaGraph_t graph = nullptr;
+    std::vector<cudaGraphNode_t> last;  // nodes of the graph behind which the stream's next one comes
+  };
+  struct SharedEvent {
+    SharedEvent();
+    ~SharedEvent();
+    cudaEvent_t event = nullptr;
   };
   static Capture capture_of(cudaStream_t stream);
   void retain_in(const Capture& capture, const std::shared_ptr<const void>& resource);
+  // Has the graph wait for the event of replays and eager calls, made here at the first capture, if it does not yet.
+  void bind(const Capture& capture, cudaStream_t stream);
 
   static void record(cudaEvent_t& event, cudaStream_t stream);
 
@@ -57,8 +70,13 @@ class StreamOrder {
   // Behind the last eager launch, and behind the last captured one when its stream changes: a captured event is a part
   // of its graph, of no use outside.
   cudaEvent_t eager_event_ = nullptr, captured_event_ = nullptr;
-  Launch eager_, captured_;             // the last ones
-  unsigned long long retained_by_ = 0;  // the capture that holds what follows
+  Launch eager_, captured_;  // the last ones
+  // Of replays and eager calls; null before the first capture. The graphs keep it.
+  std::shared_ptr<const SharedEvent> replays_;
+  unsigned long long bound_ = 0;           // the capture whose graph has the nodes that follow
+  cudaGraphNode_t recording_ = nullptr;    // records the event; null before its first kernel
+  std::vector<cudaGraphNode_t> recorded_;  // behind these
+  unsigned long long retained_by_ = 0;     // the capture that holds what follows
   std::vector<const void*> retained_;
 };
 

@@ -146,15 +146,12 @@ TEST(Overlap, IsFound) {
     const CollectiveCase c(sum(1000), rank.size, 2);
     const Buffers b = prepare(rank, c, rank.stream);
     TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t first = nullptr, second = nullptr;
-    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
-    rank.comm->run(b.call, rank.stream);
-    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
-    TUTTI_CUDA_OK(cudaGraphInstantiate(&first, graph, 0));
-    TUTTI_CUDA_OK(cudaGraphInstantiate(&second, graph, 0));
-    expect_overlap_found(rank, first, second);
-    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+    const auto captured = [&] {
+      return capture(
+          rank.stream, [&] { rank.comm->run(b.call, rank.stream); }, Order::kLost);
+    };
+    const cudaGraphExec_t first = captured();
+    expect_overlap_found(rank, first, captured());
   });
 }
 

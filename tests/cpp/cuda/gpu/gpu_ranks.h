@@ -122,12 +122,30 @@ inline void run_gpu_ranks(const GpuWorld& world, const std::function<void(Rank&)
 }
 
 // What `body()` puts on the stream, as a graph.
-inline cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& body) {
+enum class Order { kKept, kLost };
+
+// What puts replays and eager calls of a communicator in order: its events' nodes.
+inline void lose_order(cudaGraph_t graph) {
+  std::size_t count = 0;
+  TUTTI_CUDA_OK(cudaGraphGetNodes(graph, nullptr, &count));
+  std::vector<cudaGraphNode_t> nodes(count);
+  TUTTI_CUDA_OK(cudaGraphGetNodes(graph, nodes.data(), &count));
+  for (cudaGraphNode_t node : nodes) {
+    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    TUTTI_CUDA_OK(cudaGraphNodeGetType(node, &type));
+    if (type == cudaGraphNodeTypeWaitEvent || type == cudaGraphNodeTypeEventRecord) {
+      TUTTI_CUDA_OK(cudaGraphDestroyNode(node));
+    }
+  }
+}
+
+inline cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& body, Order order = Order::kKept) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   TUTTI_CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   body();
   TUTTI_CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  if (order == Order::kLost) lose_order(graph);
   TUTTI_CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
   TUTTI_CUDA_OK(cudaGraphDestroy(graph));
   return executable;

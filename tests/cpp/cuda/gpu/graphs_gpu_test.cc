@@ -179,6 +179,60 @@ TEST(Streams, MayBeDestroyedBehindACall) {
   });
 }
 
+// Replays and eager calls on three streams run in the order in which the host has launched them, also where ranks
+// launch them at other times and what precedes a replay's first kernel takes long. In place, so that each multiplies.
+TEST(Replays, AndEagerCallsAreInOrder) {
+  constexpr int kRounds = 20;
+  for (const std::size_t count : {5, 300'000}) {
+    for (const int calls : {1, 3}) {
+      GpuWorld world;
+      run_gpu_ranks(world, [&](Rank& rank) {
+        const auto size = static_cast<std::uint32_t>(rank.size);
+        CaseShape shape = sum(count);
+        shape.in_place = true;
+        const CollectiveCase c(shape, rank.size, count);
+        const Buffers b = prepare(rank, c, rank.stream);
+        std::byte* const other = rank.allocate(c.expected(rank.rank).size());
+        const std::size_t bytes = c.expected(rank.rank).size();
+        const std::vector<cudaStream_t> streams = fresh_streams(rank, 3);
+        rank.comm->run(b.call, rank.stream);
+        TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+        std::vector<cudaGraphExec_t> graphs;
+        for (int which = 0; which < 2; ++which) {
+          graphs.push_back(capture(rank.stream, [&] {
+            for (int i = 0; i < 8; ++i) {  // long before the first kernel
+              TUTTI_CUDA_OK(cudaMemcpyAsync(other, b.output, bytes, cudaMemcpyDeviceToDevice, rank.stream));
+            }
+            for (int call = 0; call < calls; ++call) rank.comm->run(b.call, rank.stream);
+          }));
+          make_ready(rank, graphs.back());
+        }
+        std::uint32_t factor = 1;
+        for (int round = 0; round < kRounds; ++round) {
+          if (rank.rank == round % rank.size) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          TUTTI_CUDA_OK(cudaGraphLaunch(graphs[0], streams[0]));
+          rank.comm->run(b.call, streams[2]);
+          TUTTI_CUDA_OK(cudaGraphLaunch(graphs[1], streams[1]));
+          TUTTI_CUDA_OK(cudaGraphLaunch(graphs[0], streams[2]));
+          rank.comm->run(b.call, streams[0]);
+          for (int call = 0; call < 3 * calls + 2; ++call) factor *= size;  // modulo 2^32, as the sums
+        }
+        for (cudaStream_t stream : streams) rank.comm->synchronize(stream);
+        const std::vector<std::byte> first = c.expected(rank.rank), got = rank.download(b.output, bytes);
+        for (std::size_t i = 0; i < count; ++i) {
+          std::uint32_t was = 0, is = 0;
+          std::memcpy(&was, &first[4 * i], 4);
+          std::memcpy(&is, &got[4 * i], 4);
+          ASSERT_EQ(is, was * factor) << "element " << i;
+        }
+        rank.barrier->arrive_and_wait();
+        for (cudaGraphExec_t graph : graphs) TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+        for (cudaStream_t stream : streams) TUTTI_CUDA_OK(cudaStreamDestroy(stream));
+      });
+    }
+  }
+}
+
 // Sizes, protocols, collectives, streams, eager calls and replays in a random order that all ranks share; payloads are
 // unique by call, rank and index; results are looked at after each batch.
 TEST(Stress, EverythingMixed) {

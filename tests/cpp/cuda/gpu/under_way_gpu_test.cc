@@ -97,7 +97,10 @@ TEST(UnderWay, ReplaysOfMessagesThatOverlapAreFound) {
     };
     exchange(rank.stream);
     rank.comm->synchronize(rank.stream);
-    const auto captured = [&] { return capture(rank.stream, [&] { exchange(rank.stream); }); };
+    const auto captured = [&] {
+      return capture(
+          rank.stream, [&] { exchange(rank.stream); }, Order::kLost);
+    };
     const cudaGraphExec_t first = captured();
     expect_overlap_found(rank, first, captured());
   });
