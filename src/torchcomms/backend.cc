@@ -273,32 +273,56 @@ std::shared_ptr<comms::TorchCommWindow> TorchCommTutti::new_window(const std::op
   return window;
 }
 
+std::shared_ptr<WindowGroup> TorchCommTutti::make_window_group(const std::string& name, Milliseconds timeout) {
+  std::vector<int> all(static_cast<std::size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  const Group made =
+      make_group({store_, rank_, size_, key_ + name, options_.timeout, {}, false, group_, std::move(all)}).group;
+  made->setTimeout(timeout);
+  return std::make_shared<WindowGroup>(made, name_);
+}
+
 std::pair<std::shared_ptr<WindowGroup>, std::int64_t> TorchCommTutti::next_window() {
   if (window_group_ == nullptr) {
-    std::vector<int> all(static_cast<std::size_t>(size_));
-    std::iota(all.begin(), all.end(), 0);
-    Group made =
-        make_group({store_, rank_, size_, key_ + "/windows", options_.timeout, {}, false, group_, std::move(all)})
-            .group;
-    made->setTimeout(kForEver);  // a receive of it ends when a peer has something to say
+    // A receive of it ends when a peer has something to say.
+    auto made = make_window_group("/windows", kForEver);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      window_group_ = std::make_shared<WindowGroup>(made, name_);
+      window_group_ = made;
       windows_ = 0;
     }
-    if (aborted_.load(std::memory_order_acquire)) made->abort();  // abort() came while it was made, and has not seen it
+    made->abort_if(aborted_);
   }
   return {window_group_, windows_++};
 }
 
+std::shared_ptr<WindowGroup> TorchCommTutti::gpu_window_group() {
+  if (!idle_.empty()) {
+    auto group = std::move(idle_.back());
+    idle_.pop_back();
+    return group;
+  }
+  auto made = make_window_group("/GPU windows/" + std::to_string(gpu_window_groups_.size()), options_.timeout);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gpu_window_groups_.push_back(made);
+  }
+  made->abort_if(aborted_);
+  return made;
+}
+
 void TorchCommTutti::end_windows() {
+  idle_.clear();
   without_python([this] {
-    std::shared_ptr<WindowGroup> windows;
+    std::vector<std::shared_ptr<WindowGroup>> all;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      windows = std::exchange(window_group_, nullptr);
+      all = std::exchange(gpu_window_groups_, {});
+      all.push_back(std::exchange(window_group_, nullptr));
     }
-    if (windows != nullptr) windows->end();
+    for (const auto& windows : all) {
+      if (windows != nullptr) windows->end();
+    }
   });
 }
 

@@ -173,6 +173,10 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.
   std::pair<std::shared_ptr<WindowGroup>, std::int64_t> next_window();
+  // The group of a window on GPUs: one that such a window has given back, or a new one. Collective.
+  std::shared_ptr<WindowGroup> gpu_window_group();
+  void give_back(std::shared_ptr<WindowGroup> gpu_windows) { idle_.push_back(std::move(gpu_windows)); }
+  std::shared_ptr<WindowGroup> make_window_group(const std::string& name, Milliseconds timeout);
   void end_windows();
 
   at::Device device_{at::kCPU};
@@ -202,6 +206,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   Group group_;
   std::uint64_t generation_ = 0;               // of the group
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window
+  std::vector<std::shared_ptr<WindowGroup>> gpu_window_groups_;
+  std::vector<std::shared_ptr<WindowGroup>> idle_;  // of these, in the same order on all ranks; the caller's alone
   std::int64_t windows_ = 0;
 };
 

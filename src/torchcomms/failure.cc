@@ -73,13 +73,14 @@ void TorchCommTutti::abort() {
     const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
     run_hooks();
   });
-  Group of_windows;
+  std::vector<std::shared_ptr<WindowGroup>> of_windows;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (window_group_ != nullptr) of_windows = window_group_->group();
+    of_windows = gpu_window_groups_;
+    if (window_group_ != nullptr) of_windows.push_back(window_group_);
   }
   group->abort();
-  if (of_windows != nullptr) of_windows->abort();
+  for (const auto& windows : of_windows) windows->abort_if(aborted_);
 }
 
 // The hooks' lock is held.

@@ -21,12 +21,24 @@ StorePtr connection(const StorePtr& store) {
   return store;
 }
 
-}  // namespace
-
-MadeGroup make_group(const GroupPlan& plan) {
+// Runs `call`, which uses Python. What that raises becomes c10::Error, but for an interruption by the user.
+template <class Call>
+auto through_python(const char* what, Call&& call) {
   const py::gil_scoped_acquire locked;
   std::string reason;
   try {
+    return call();
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
+    reason = error.what();
+  }
+  C10_THROW_ERROR(DistBackendError, std::string("tutti: ") + what + ": " + reason);
+}
+
+}  // namespace
+
+MadeGroup make_group(const GroupPlan& plan) {
+  return through_python("the communicator could not be made", [&]() -> MadeGroup {
     const py::object store = plan.store == nullptr ? py::object(py::none()) : py::cast(connection(plan.store));
     const py::object made =
         py::module_::import("tutti._torchcomms")
@@ -34,29 +46,35 @@ MadeGroup make_group(const GroupPlan& plan) {
                                 plan.parent == nullptr ? py::object(py::none()) : py::cast(plan.parent), plan.ranks);
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
-  } catch (const py::error_already_set& error) {
-    if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
-    reason = error.what();
-  }
-  C10_THROW_ERROR(DistBackendError, "tutti: the communicator could not be made: " + reason);
+  });
+}
+
+std::vector<at::Tensor> registered_by_all(const Group& group, const at::Tensor& tensor) {
+  return through_python("tensor_register", [&]() -> std::vector<at::Tensor> {
+    const py::object made = py::cast(group);
+    const std::vector<at::Tensor> tensors{tensor};
+    if (!made.attr("register_tensors")(tensors).cast<std::string>().empty()) return {};
+    return made.attr("peer_tensors")(tensor).cast<std::vector<at::Tensor>>();
+  });
+}
+
+void unregistered_by_all(const Group& group, const at::Tensor& tensor) {
+  through_python("tensor_deregister", [&] {
+    const std::vector<at::Tensor> tensors{tensor};
+    py::cast(group).attr("unregister_tensors")(tensors);
+  });
 }
 
 std::shared_ptr<c10::Allocator> cuda_allocator() {
-  const py::gil_scoped_acquire locked;
-  std::string reason;
-  try {
+  return through_python("get_mem_allocator", [] {
     const py::object made = py::module_::import("tutti._cuda_memory").attr("pool_allocator")();
     // torch binds it as its CUDAAllocator, which is declared in headers of CUDA's; those derive from c10::Allocator and
     // from nothing else, so it is at the same address.
     py::detail::type_caster_generic caster(py::detail::get_type_info(Py_TYPE(made.ptr())));
     TORCH_CHECK(caster.load(made, /*convert=*/false), "torch's allocator is of an unknown kind");
     made.inc_ref();  // pools and tensors may outlive the interpreter
-    return {std::shared_ptr<void>(), static_cast<c10::Allocator*>(caster.value)};
-  } catch (const py::error_already_set& error) {
-    if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt, SystemExit
-    reason = error.what();
-  }
-  C10_THROW_ERROR(Error, "tutti: get_mem_allocator: " + reason);
+    return std::shared_ptr<c10::Allocator>(std::shared_ptr<void>(), static_cast<c10::Allocator*>(caster.value));
+  });
 }
 
 }  // namespace tutti::torchcomms

@@ -7,6 +7,7 @@
 // Ownership: the caller's. Thread rule: from any thread; takes Python's global lock, which the caller may hold or not.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -48,6 +49,12 @@ struct MadeGroup {
 // Collective over the ranks of the group. What Python raises becomes c10::Error, but for an interruption by the user,
 // which passes.
 MadeGroup make_group(const GroupPlan& plan);
+
+// Collective over the group: registers the storage of a CUDA tensor, and gives those of all ranks as bytes that this
+// rank's GPU reaches, valid until unregistered_by_all(). Empty on all ranks where they cannot be registered. Both take
+// Python's lock, and give it back while they wait.
+std::vector<at::Tensor> registered_by_all(const Group& group, const at::Tensor& tensor);
+void unregistered_by_all(const Group& group, const at::Tensor& tensor);
 
 // torch's own object for the allocator of tutti.mem_pool(): CUDA memory that the ranks of a host can map. One a
 // process, never freed. c10::Error where there is no GPU or no libtutti_cuda.so. Takes Python's lock.

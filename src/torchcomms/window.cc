@@ -60,11 +60,15 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     loan_ = std::make_unique<face::Loan>(bytes_of(tensor));
     const Group group = windows->group();
     TORCH_CHECK(group != nullptr, "tutti: communicator '", owner.name_, "' is gone");
-    exchange(owner, *group, tensor, number);
+    const auto places = exchange(owner, *group, tensor, number);
     // Two tags each; tags are not negative.
     const int tag = static_cast<int>(2 * (number % (1 << 30)));
     inbox_ = std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), tag);
     inbox_->open();
+    if (!places.has_value()) return;
+    auto of_gpus = owner.gpu_window_group();
+    gpu_ = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
+    if (gpu_ == nullptr) owner.give_back(std::move(of_gpus));
   });
   win_size_ = tensor.nbytes();
   buf_tensor_ = owning ? std::optional<at::Tensor>(tensor) : std::nullopt;
@@ -73,12 +77,17 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   buf_shape_ = tensor.sizes().vec();
 }
 
-void Window::exchange(const TorchCommTutti& owner, c10d::Backend& group, const at::Tensor& tensor,
-                      std::int64_t number) {
-  constexpr std::int64_t kWords = 5;
-  const std::int64_t mine[kWords] = {number, static_cast<std::int64_t>(tensor.scalar_type()), tensor.numel(),
+std::optional<std::vector<GpuWindow::Place>> Window::exchange(const TorchCommTutti& owner, c10d::Backend& group,
+                                                              const at::Tensor& tensor, std::int64_t number) {
+  constexpr std::int64_t kWords = 7;
+  const auto storage_bytes = static_cast<std::int64_t>(tensor.is_cuda() ? tensor.storage().nbytes() : 0);
+  const std::int64_t mine[kWords] = {number,
+                                     static_cast<std::int64_t>(tensor.scalar_type()),
+                                     tensor.numel(),
                                      static_cast<std::int64_t>(loan_->arena()),
-                                     static_cast<std::int64_t>(loan_->offset())};
+                                     static_cast<std::int64_t>(loan_->offset()),
+                                     storage_bytes,
+                                     tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size())};
   at::Tensor words = at::empty({kWords}, at::kLong);
   std::copy(std::begin(mine), std::end(mine), words.data_ptr<std::int64_t>());
   at::Tensor all = at::empty({group.getSize() * kWords}, at::kLong);
@@ -88,6 +97,8 @@ void Window::exchange(const TorchCommTutti& owner, c10d::Backend& group, const a
   group._allgather_base(all, words, options)->wait();
   const auto* theirs = all.data_ptr<std::int64_t>();
   peers_.clear();
+  std::vector<GpuWindow::Place> places;
+  bool on_gpus = storage_bytes > 0 && group.getSize() > 1;
   for (int rank = 0; rank < group.getSize(); ++rank, theirs += kWords) {
     const std::string who = "rank " + std::to_string(rank);
     if (theirs[0] != mine[0]) {
@@ -100,7 +111,10 @@ void Window::exchange(const TorchCommTutti& owner, c10d::Backend& group, const a
                                      static_cast<std::uint64_t>(theirs[2]) * tensor.element_size());
     }
     peers_.push_back(std::move(peer));
+    on_gpus = on_gpus && theirs[5] == storage_bytes;
+    places.push_back({theirs[6], theirs[2] * static_cast<std::int64_t>(tensor.element_size())});
   }
+  return on_gpus ? std::optional(std::move(places)) : std::nullopt;
 }
 
 void Window::tensor_deregister() {
@@ -111,8 +125,15 @@ void Window::tensor_deregister() {
   buf_tensor_.reset();
   win_size_ = 0;
   const std::unique_ptr<face::Loan> loan = std::exchange(loan_, nullptr);
+  const std::unique_ptr<GpuWindow> gpu = std::exchange(gpu_, nullptr);
   peers_.clear();
-  without_python([&] { inbox->close(owner.options_.timeout); });
+  without_python([&] {
+    if (gpu != nullptr) gpu->settle();
+    inbox->close(owner.options_.timeout);
+    if (gpu == nullptr) return;
+    gpu->end();
+    owner.give_back(gpu->group());
+  });
   loan->end();
 }
 
@@ -138,11 +159,12 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
                                  std::to_string(room));
   }
   return run(kOperation, async, TorchCommTutti::given(options), [&]() -> Inbox::CallPtr {
+    const auto at = static_cast<std::int64_t>(first * tensor.element_size());
+    if (gpu_ != nullptr) return gpu_->put(tensor, peer, at);
     // From a GPU data goes by way of the host, which waits for the current stream here.
     const at::Tensor here = tensor.detach().cpu().contiguous();
     const at::Tensor data = bytes_of(here);
-    const auto at = static_cast<std::int64_t>(first * tensor.element_size());
-    const at::Tensor& mapped = peer == owner.rank_ ? to.bytes() : peers_[static_cast<std::size_t>(peer)].mapped;
+    const at::Tensor& mapped = reached(peer);
     if (!mapped.defined()) return to.put(peer, at, data);
     mapped.narrow(0, at, data.numel()).copy_(data);
     return Event::ended();
@@ -151,13 +173,20 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
 
 WorkPtr Window::signal(int peer, bool async, const comms::SignalOptions& options) {
   Inbox& to = inbox("signal", peer);
-  return run("signal", async, TorchCommTutti::given(options), [&] { return to.signal(peer); });
+  return run("signal", async, TorchCommTutti::given(options),
+             [&] { return gpu_ != nullptr ? gpu_->signal(peer) : to.signal(peer); });
 }
 
 WorkPtr Window::wait_signal(int peer, bool async, const comms::WaitSignalOptions& options) {
-  Inbox& from = inbox("wait_signal", peer);
+  constexpr const char* kOperation = "wait_signal";
+  Inbox& from = inbox(kOperation, peer);
   const auto limit = limit_of(options.timeout);
-  return run("wait_signal", async, TorchCommTutti::given(options), [&] { return from.next_signal(peer, limit); });
+  return run(kOperation, async, TorchCommTutti::given(options), [&] {
+    if (gpu_ == nullptr) return from.next_signal(peer, limit);
+    const Inbox::CallPtr call = gpu_->wait_signal(peer);
+    if (call == nullptr) communicator(kOperation).refuse(kOperation, "this rank has not signalled to itself");
+    return call;
+  });
 }
 
 at::Tensor Window::map_remote_tensor(int rank) {
@@ -166,11 +195,11 @@ at::Tensor Window::map_remote_tensor(int rank) {
   const TorchCommTutti& owner = communicator(kOperation);
   if (rank == owner.rank_ && buf_tensor_.has_value()) return *buf_tensor_;
   const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-  const at::Tensor bytes = rank == owner.rank_ ? inbox_->bytes() : peer.mapped;
+  const at::Tensor bytes = reached(rank);
   if (!bytes.defined()) {
     owner.refuse(kOperation, "rank " + std::to_string(rank) +
-                                 "'s tensor is not in memory that this rank maps: it must " +
-                                 "be a CPU tensor made by tutti.empty on the same host");
+                                 "'s tensor is not in memory that this rank maps: it must be a CPU tensor made by "
+                                 "tutti.empty on the same host, or, as all ranks', of a GPU that this one reaches");
   }
   const bool alike =
       std::accumulate(buf_shape_.begin(), buf_shape_.end(), std::int64_t{1}, std::multiplies<>()) == peer.elements;
@@ -184,10 +213,14 @@ at::Tensor Window::map_remote_tensor(int rank) {
 std::shared_ptr<comms::TorchCommWindowAttr> Window::get_attr(int rank) {
   inbox("get_attr", rank);
   auto attributes = std::make_shared<comms::TorchCommWindowAttr>();
-  const bool mapped = rank == communicator("get_attr").rank_ || peers_[static_cast<std::size_t>(rank)].mapped.defined();
-  attributes->accessType = mapped ? comms::TorchCommWinAccessType::WIN_ACCESS_TYPE_UNIFIED
-                                  : comms::TorchCommWinAccessType::WIN_ACCESS_TYPE_SEPARATE;
+  attributes->accessType = reached(rank).defined() ? comms::TorchCommWinAccessType::WIN_ACCESS_TYPE_UNIFIED
+                                                   : comms::TorchCommWinAccessType::WIN_ACCESS_TYPE_SEPARATE;
   return attributes;
+}
+
+const at::Tensor& Window::reached(int rank) const {
+  if (gpu_ != nullptr) return gpu_->bytes(rank);
+  return rank == communicator("a call").rank_ ? inbox_->bytes() : peers_[static_cast<std::size_t>(rank)].mapped;
 }
 
 Inbox::Milliseconds Window::limit_of(Inbox::Milliseconds timeout) const {
@@ -197,8 +230,8 @@ Inbox::Milliseconds Window::limit_of(Inbox::Milliseconds timeout) const {
 WorkPtr Window::run(const char* operation, bool async, const TorchCommTutti::Given& options,
                     const std::function<Inbox::CallPtr()>& issue) {
   return communicator(operation).run(
-      operation, /*tensor=*/nullptr, async, options, [&](c10d::Backend& /*group*/) { return issue(); },
-      limit_of(options.timeout));
+      operation, gpu_ != nullptr ? &inbox_->bytes() : nullptr, async, options,
+      [&](c10d::Backend& /*group*/) { return issue(); }, limit_of(options.timeout));
 }
 
 }  // namespace tutti::torchcomms

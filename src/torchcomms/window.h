@@ -1,8 +1,9 @@
 // A window of TorchComms: a tensor of each rank that the others put data into.
 //
-// Data and signals are messages (inbox.h), which the target's library takes while its program does something else.
-// Where the ranks of a host map the tensor's memory (tutti.empty), put() writes there itself, before it returns, and
-// map_remote_tensor() shows it. A signal tells that all that this rank has put before it is there.
+// On CUDA tensors whose ranks' GPUs reach each other, calls are enqueued on the caller's stream (gpu_window.h).
+// Elsewhere data and signals are messages (inbox.h), which the target's library takes while its program does something
+// else. Where the ranks of a host map the tensor's memory (tutti.empty), put() writes there itself, before it returns,
+// and map_remote_tensor() shows it. A signal tells that all that this rank has put before it is there.
 //
 // Ownership: the user's; it must not be used after its communicator has gone. Thread rule: TorchCommWindow's, the
 // caller serializes with the communicator's calls.
@@ -16,6 +17,7 @@
 
 #include "aten/peer_tensors.h"
 #include "torchcomms/backend.h"
+#include "torchcomms/gpu_window.h"
 #include "torchcomms/inbox.h"
 
 namespace tutti::torchcomms {
@@ -41,13 +43,17 @@ class Window final : public comms::TorchCommWindow {
   // Refuses what cannot be done now.
   TorchCommTutti& communicator(const char* operation) const;
   Inbox& inbox(const char* operation, int peer) const;
-  // Tells the other ranks of this one's tensor, and learns of theirs.
-  void exchange(const TorchCommTutti& owner, c10d::Backend& group, const at::Tensor& tensor, std::int64_t number);
+  // Tells the other ranks of this one's tensor, and learns of theirs. Where all of them are of GPUs, and have storages
+  // of one size, says where they lie in these.
+  std::optional<std::vector<GpuWindow::Place>> exchange(const TorchCommTutti& owner, c10d::Backend& group,
+                                                        const at::Tensor& tensor, std::int64_t number);
 
   // Of a wait for a call that was given `timeout`.
   Inbox::Milliseconds limit_of(Inbox::Milliseconds timeout) const;
   WorkPtr run(const char* operation, bool async, const TorchCommTutti::Given& options,
               const std::function<Inbox::CallPtr()>& issue);
+  // The bytes of a rank's tensor, where this rank reaches them; else undefined.
+  const at::Tensor& reached(int rank) const;
 
   struct Peer {
     std::int64_t elements = 0;  // of its tensor
@@ -57,6 +63,7 @@ class Window final : public comms::TorchCommWindow {
   const std::shared_ptr<Link> link_;
   std::unique_ptr<face::Loan> loan_;  // of this rank's tensor
   std::shared_ptr<Inbox> inbox_;      // null: nothing is registered
+  std::unique_ptr<GpuWindow> gpu_;    // null: calls go by the inbox
   std::vector<Peer> peers_;
 };
 

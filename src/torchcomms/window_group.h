@@ -6,6 +6,7 @@
 // Ownership: shared by the communicator and its inboxes. Thread rule: any thread; end() not below a Use.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <string>
@@ -39,7 +40,13 @@ class WindowGroup final {
   // Of the communicator, for messages.
   const std::string& name() const noexcept { return name_; }
   Group group() const;  // null when it has ended
-  void end();           // without Python's global lock
+  // An abort() of the communicator may come while this is made, and does not see it.
+  void abort_if(const std::atomic<bool>& aborted) const {
+    // acquire: pairs with the release in abort(), which looks for this group behind it.
+    if (!aborted.load(std::memory_order_acquire)) return;
+    if (const Group now = group(); now != nullptr) now->abort();
+  }
+  void end();  // without Python's global lock
 
  private:
   c10d::Backend* enter();

@@ -265,7 +265,7 @@ def unwaited(ctx: Context, name: str) -> None:
 
 
 def windows(ctx: Context, name: str) -> None:
-    """Data for another rank's GPU, by way of the host; sources on either device."""
+    """Data for another rank's GPU; sources on either device."""
     device = device_of(ctx)
     comm = new_comm(ctx, name, device=device)
     rank, size = ctx.rank, ctx.size
@@ -283,7 +283,76 @@ def windows(ctx: Context, name: str) -> None:
             window.signal(before, False)
             window.wait_signal(after, False)
         same(window.map_remote_tensor(rank).cpu(), memory.cpu())
+        seen = window.map_remote_tensor(after)
+        assert seen.shape == memory.shape and seen.device == device
+        comm.barrier(False)
+        compare(seen[after], torch.tensor(10.0 * rank + 2))
+        comm.barrier(False)  # all have looked
         assert torch.cuda.current_device() == device.index
+        window.tensor_deregister()
+    comm.finalize()
+
+
+def windows_on_streams(ctx: Context, name: str) -> None:
+    """The host waits for no signal; several windows in any order, views, other sizes, this rank itself, graphs."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    rank, size = ctx.rank, ctx.size
+    after, before = (rank + 1) % size, (rank - 1) % size
+    store = ctx.store(name)
+    one, other = torch.zeros(1000, device=device), torch.zeros(4, 1000, device=device)[1:3]
+    windows = [comm.new_window(one), comm.new_window(other)]
+    torch.cuda.synchronize()
+    if rank == 0:
+        # Issued before anybody has put or signalled, and in another order than the signals come.
+        for window in reversed(windows):
+            window.wait_signal(before, False)
+        copies = [one.clone(), other.clone()]
+        store.set("issued", "1")
+    else:
+        store.wait(["issued"])
+    for value, window in enumerate(windows):
+        window.put(torch.full((5, 2), value + 1.0, device=device)[:, 0], after, 3, True)
+        window.signal(after, True)
+    if rank != 0:
+        for window in reversed(windows):
+            window.wait_signal(before, False)
+        copies = [one.clone(), other.clone()]
+    for value, copied in enumerate(copies):
+        flat = copied.flatten().cpu()
+        same(flat[3:8], torch.tensor(value + 1.0))
+        same(flat[8:], torch.tensor(0.0))
+    refused("wait_signal.*this rank has not signalled to itself", lambda: windows[0].wait_signal(rank, False))
+    windows[0].put(torch.full((2,), 9.0), rank, 0, False)
+    windows[0].signal(rank, False)
+    windows[0].wait_signal(rank, False)
+    compare(one[:2], torch.tensor(9.0))
+    source = torch.zeros(1000, device=device)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        windows[0].put(source, after, 0, False)
+        windows[0].signal(after, False)
+        windows[0].wait_signal(before, False)
+        seen = one.clone()
+        windows[1].signal(before, True).wait()  # read
+        windows[1].wait_signal(after, True).wait()
+    for value in (20.0, 40.0):
+        source.fill_(value + rank)
+        graph.replay()
+        compare(seen, torch.tensor(value + before))
+    torch.cuda.synchronize()
+    del graph
+    for window in windows:
+        window.tensor_deregister()
+    # Groups of windows that have gone serve new ones. Tensors of other sizes go by way of the host.
+    for elements in (10, 10 + rank):
+        memory = torch.zeros(elements, device=device)
+        window = comm.new_window(memory)
+        window.put(torch.ones(10, device=device), after, 0, False)
+        window.signal(after, False)
+        window.wait_signal(before, False)
+        compare(memory[:10], torch.tensor(1.0))
         window.tensor_deregister()
     comm.finalize()
 
@@ -305,7 +374,18 @@ def late(ctx: Context, name: str) -> None:
         store.wait(["raised"])
 
 
-ON_BOTH = [sweep, collectives, dtypes, messages, streams, waits_of_messages, unwaited, windows, late]
+ON_BOTH = [
+    sweep,
+    collectives,
+    dtypes,
+    messages,
+    streams,
+    waits_of_messages,
+    unwaited,
+    windows,
+    windows_on_streams,
+    late,
+]
 FUNCTIONS = [*ON_BOTH, futures_of_works] if STAND_IN else ON_BOTH
 
 

@@ -1,0 +1,136 @@
+#include "torchcomms/gpu_window.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "aten/cuda_streams.h"
+#include "aten/signals.h"
+#include "torchcomms/stream_event.h"
+#include "torchcomms/work.h"
+
+namespace tutti::torchcomms {
+namespace {
+
+constexpr auto kPollInterval = std::chrono::microseconds(50);
+
+at::Tensor whole_storage(const at::Tensor& tensor) {
+  const c10::InferenceMode off(false);
+  return at::empty({0}, tensor.options().dtype(at::kByte))
+      .set_(tensor.storage(), 0, {static_cast<std::int64_t>(tensor.storage().nbytes())});
+}
+
+Group in_use(const WindowGroup& windows) {
+  Group group = windows.group();
+  TORCH_CHECK(group != nullptr, "tutti: communicator '", windows.name(), "' is gone");
+  return group;
+}
+
+}  // namespace
+
+std::unique_ptr<GpuWindow> GpuWindow::make(std::shared_ptr<WindowGroup> group, const at::Tensor& tensor, int rank,
+                                           const std::vector<Place>& places) {
+  const c10::DeviceGuard on_device(tensor.device());
+  at::Tensor storage = whole_storage(tensor);
+  std::vector<at::Tensor> bytes = registered_by_all(in_use(*group), storage);
+  if (bytes.empty()) return nullptr;
+  for (std::size_t peer = 0; peer < bytes.size(); ++peer) {
+    bytes[peer] = bytes[peer].narrow(0, places[peer].first, places[peer].bytes);
+  }
+  std::unique_ptr<GpuWindow> made(new GpuWindow(std::move(group), std::move(storage), rank, std::move(bytes)));
+  made->meet();
+  return made;
+}
+
+// All at once, so that each finds its peer's.
+void GpuWindow::meet() {
+  std::vector<CallPtr> calls;
+  for (int peer = 0; peer < static_cast<int>(bytes_.size()); ++peer) {
+    if (peer == rank_) continue;
+    calls.push_back(signal(peer));
+    calls.push_back(wait_signal(peer));
+  }
+  for (const CallPtr& call : calls) call->wait();
+}
+
+GpuWindow::GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int rank, std::vector<at::Tensor> bytes)
+    : group_(std::move(group)),
+      storage_(std::move(storage)),
+      rank_(rank),
+      bytes_(std::move(bytes)),
+      token_(at::zeros({1}, storage_.options())) {
+  for (std::size_t peer = 0; peer < bytes_.size(); ++peer) heard_.push_back(at::zeros({1}, storage_.options()));
+}
+
+void GpuWindow::written(const c10::Stream& stream) {
+  const auto found = std::find_if(writes_.begin(), writes_.end(), [&](const auto& one) { return one.first == stream; });
+  if (found != writes_.end()) return found->second.record(stream);
+  writes_.emplace_back(stream, c10::Event(stream.device_type()));
+  writes_.back().second.record(stream);
+}
+
+GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t first) {
+  const c10::InferenceMode off(false);
+  const at::Tensor& target = bytes(peer);
+  const c10::DeviceGuard on_device(target.device());
+  const at::Tensor source = data.detach();
+  const auto size = static_cast<std::int64_t>(source.nbytes());
+  // The peer's memory, as if it were this GPU's.
+  at::Tensor into = target.narrow(0, first, size).view(source.scalar_type()).view(source.sizes());
+  into.copy_(source);
+  const c10::Stream stream = face::current_cuda_stream(target.device());
+  // What is captured is written when the graph is replayed, which is its owner's to end.
+  if (!capturing(target.device())) written(stream);
+  return c10::make_intrusive<StreamEvent>(stream, source);
+}
+
+GpuWindow::CallPtr GpuWindow::signal(int peer) {
+  const c10::DeviceGuard on_device(token_.device());
+  if (peer != rank_) {
+    std::vector<at::Tensor> tensors{token_};
+    return in_use(*group_)->send(tensors, peer, 0);
+  }
+  const c10::Stream stream = face::current_cuda_stream(token_.device());
+  own_.emplace_back(stream.device_type()).record(stream);
+  return c10::make_intrusive<StreamEvent>(stream, token_);
+}
+
+GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
+  const c10::DeviceGuard on_device(token_.device());
+  if (peer != rank_) {
+    std::vector<at::Tensor> tensors{heard_[static_cast<std::size_t>(peer)]};
+    return in_use(*group_)->recv(tensors, peer, 0);
+  }
+  if (own_.empty()) return nullptr;
+  const c10::Stream stream = face::current_cuda_stream(token_.device());
+  own_.front().block(stream);
+  own_.pop_front();
+  return c10::make_intrusive<StreamEvent>(stream, token_);
+}
+
+void GpuWindow::settle() {
+  const c10::DeviceGuard on_device(token_.device());
+  face::interruptible([&] {
+    for (auto& [stream, event] : writes_) {
+      while (!event.query()) {
+        throw_if_interrupted("tensor_deregister");
+        std::this_thread::sleep_for(kPollInterval);
+      }
+    }
+  });
+  writes_.clear();
+}
+
+void GpuWindow::end() {
+  const c10::DeviceGuard on_device(token_.device());
+  bytes_.clear();
+  unregistered_by_all(in_use(*group_), storage_);
+}
+
+}  // namespace tutti::torchcomms

@@ -1,0 +1,73 @@
+// A window on CUDA tensors whose ranks' GPUs reach each other: calls are enqueued on the caller's current stream, and
+// the host waits for nobody.
+//
+// put() copies into the peer's memory, as this GPU maps it; a signal is a message of one byte behind what the stream
+// holds, and waiting for one is receiving it. Messages of a pair of ranks match in order, so that each window has a
+// group of its own: the order in which a rank waits for several windows is then its own business.
+//
+// Ownership: the window's; the tensors of peers are valid until end(). Thread rule: the window's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "torchcomms/window_group.h"
+
+namespace tutti::torchcomms {
+
+class GpuWindow final {
+ public:
+  using CallPtr = c10::intrusive_ptr<c10d::Work>;
+
+  // Where a rank's tensor lies in its storage. Those of all ranks are as large.
+  struct Place {
+    std::int64_t first = 0, bytes = 0;
+  };
+
+  // Collective over `group`, which no other window uses: registers this rank's storage of `tensor`. Null on all ranks
+  // where their GPUs do not reach each other.
+  static std::unique_ptr<GpuWindow> make(std::shared_ptr<WindowGroup> group, const at::Tensor& tensor, int rank,
+                                         const std::vector<Place>& places);
+
+  // `data` has the window's dtype; `first` is a byte of the peer's tensor.
+  CallPtr put(const at::Tensor& data, int peer, std::int64_t first);
+  CallPtr signal(int peer);
+  // Null for this rank itself where it has not signalled: nobody else could.
+  CallPtr wait_signal(int peer);
+
+  // The tensor of a rank, as bytes, and its group.
+  const at::Tensor& bytes(int rank) const { return bytes_[static_cast<std::size_t>(rank)]; }
+  const std::shared_ptr<WindowGroup>& group() const noexcept { return group_; }
+
+  // Waits on the host until what this rank has put is written.
+  void settle();
+  // Collective, once all ranks have settled: peers map this rank's memory no more.
+  void end();
+
+ private:
+  GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int rank, std::vector<at::Tensor> bytes);
+  // Signals once between all ranks: the first of a group would else wait on the host for its peer's wait.
+  void meet();
+  void written(const c10::Stream& stream);
+
+  const std::shared_ptr<WindowGroup> group_;
+  const at::Tensor storage_;  // as bytes
+  const int rank_;
+  std::vector<at::Tensor> bytes_;                           // by rank
+  const at::Tensor token_;                                  // what a signal sends
+  std::vector<at::Tensor> heard_;                           // by rank: where signals go, whose content says nothing
+  std::vector<std::pair<c10::Stream, c10::Event>> writes_;  // the last put of each stream
+  std::deque<c10::Event> own_;                              // signals to this rank itself
+};
+
+}  // namespace tutti::torchcomms
