@@ -1,13 +1,15 @@
 // DeviceCommunicator over StreamCommunicators: one of all ranks, and one of each ordered pair of ranks that has sent
 // messages, so that a message waits for its own ones only.
 //
-// A pair is made by a thread of its own. Making it waits for the peer's first message, and nobody may wait for that who
-// has only issued one: with every rank of a ring sending first, no rank would come to its receive. So messages issued
-// meanwhile are queued (deferred_calls.h). If making fails, the messages of this direction fail for good, each with the
-// same reason; the group itself is not poisoned.
+// A pair is made by a thread of its own; the first message between two ranks begins those of both directions. Making
+// one waits for the peer's first message, and nobody may wait for that who has only issued one: with every rank of a
+// ring sending first, no rank would come to its receive. So messages issued meanwhile are queued (deferred_calls.h). If
+// making fails, the messages of that direction fail for good, each with the same reason; the group itself is not
+// poisoned.
 #include "tutti/device_communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <limits>
@@ -348,7 +350,8 @@ class DeviceGroup final : public DeviceCommunicator {
     check_device(found->second.device(), device);
     return &found->second;
   }
-  // That is there now: its thread makes it, or has made it.
+  // That is there now: its thread makes it, or has made it. The first message between two ranks begins both directions,
+  // whichever it has: so ranks that wait for the making of one find each other, each behind another message.
   MessagePair& begun(int device, int peer, bool send) {
     if (peer < 0 || peer >= size_ || peer == rank_) {
       throw_error(ErrorKind::kInvalidArgument, std::string(send ? "send" : "recv") +
@@ -356,11 +359,21 @@ class DeviceGroup final : public DeviceCommunicator {
                                                    std::to_string(size_) + ", not " + std::to_string(peer));
     }
     ending_->throw_if_ended();
+    const std::array<std::function<StreamCommunicatorPtr()>, 2> making{maker(device, peer, false),
+                                                                       maker(device, peer, true)};
+    const std::lock_guard lock(mutex_);
+    if (MessagePair* const found = find(device, peer, send)) return *found;
+    const auto made = [this](StreamCommunicator& pair) { catch_up(pair); };
+    pairs_.try_emplace({peer, !send}, device, making[send ? 0 : 1], made);
+    return pairs_.try_emplace({peer, send}, device, making[send ? 1 : 0], made).first->second;
+  }
+  // What makes a pair, on a thread of its own.
+  std::function<StreamCommunicatorPtr()> maker(int device, int peer, bool send) const {
     const int from = send ? rank_ : peer, to = send ? peer : rank_;
     const std::string direction = ", messages " + std::to_string(from) + ">" + std::to_string(to);
     DeviceOptions options = options_for(device, direction);
     options.messages_only = true;
-    const auto make_pair = [this, device, from, to, id = kind_ + direction, options]() -> StreamCommunicatorPtr {
+    return [this, device, from, to, id = kind_ + direction, options]() -> StreamCommunicatorPtr {
       try {
         device_of_kind(kind_).begin_thread(device);
         return make(options, {from, to}, id);
@@ -370,19 +383,13 @@ class DeviceGroup final : public DeviceCommunicator {
                                       "' was not sent: " + error.what());
       }
     };
-    const std::lock_guard lock(mutex_);
-    if (MessagePair* const found = find(device, peer, send)) return *found;
-    return pairs_.try_emplace({peer, send}, device, make_pair, [this](StreamCommunicator& made) { catch_up(made); })
-        .first->second;
   }
 
   StreamCommunicatorPtr await_pair(const DevicePlace& place, int peer, bool send) {
     if (StreamCommunicatorPtr made = pair(place.device, peer, send, {})) return made;
     return awaited(place.device, peer, send);
   }
-  // Begins both directions, so that ranks that send to each other first find each other; then waits.
   StreamCommunicatorPtr awaited(int device, int peer, bool send) {
-    begun(device, peer, !send);
     MessagePair& mine = begun(device, peer, send);
     for (;;) {
       if (StreamCommunicatorPtr made = mine.ready()) return made;

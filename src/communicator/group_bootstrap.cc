@@ -32,16 +32,34 @@ struct Reason {
                                        "' has been destroyed on this rank; keep a group until its calls have ended");
 }
 
+// The group for a slice of a wait.
+class Hold {
+ public:
+  Hold(GroupBootstraps::Holders& holders, const std::weak_ptr<CommunicatorImpl>& group)
+      : holders_(holders), group_(holders.enter(group)) {}
+  ~Hold() {
+    if (group_ != nullptr) holders_.leave(std::move(group_));
+  }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  CommunicatorImpl* get() const noexcept { return group_.get(); }
+
+ private:
+  GroupBootstraps::Holders& holders_;
+  std::shared_ptr<CommunicatorImpl> group_;
+};
+
 // Holds the group for a look or a slice of a wait, and not in between: then one that is dropped ends.
 class GroupBootstrap final : public Bootstrap {
  public:
   GroupBootstrap(const std::shared_ptr<CommunicatorImpl>& group, std::vector<int> members, const std::string& id,
-                 std::function<void()> look)
+                 std::function<void()> look, std::shared_ptr<GroupBootstraps::Holders> holders)
       : Bootstrap(id, place_of(members, group->rank()), static_cast<int>(members.size())),
         group_(group),
         name_(group->name()),
         members_(std::move(members)),
-        look_(std::move(look)) {}
+        look_(std::move(look)),
+        holders_(std::move(holders)) {}
 
   std::vector<std::string> all_gather(std::string_view topic, std::string_view blob,
                                       std::chrono::milliseconds timeout) override;
@@ -105,6 +123,7 @@ class GroupBootstrap final : public Bootstrap {
   const std::string name_;          // the group's
   const std::vector<int> members_;  // of the group
   const std::function<void()> look_;
+  const std::shared_ptr<GroupBootstraps::Holders> holders_;
 };
 
 std::vector<std::string> GroupBootstrap::all_gather(std::string_view topic, std::string_view blob,
@@ -141,7 +160,9 @@ void GroupBootstrap::wait(Messages& messages, std::string_view topic, Deadline& 
   bool goes_on = false;
   for (MessageOp& op : messages.ops()) {
     for (; !op.done(); goes_on = true) {
-      const std::shared_ptr<CommunicatorImpl> group = this->group();
+      const Hold hold(*holders_, group_);
+      CommunicatorImpl* const group = hold.get();
+      if (group == nullptr) throw_destroyed(id(), name_);
       Deadline slice = Deadline::after(std::min<std::chrono::milliseconds>(
           kLookEvery, std::chrono::milliseconds(std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000))));
       const Outcome outcome = group->port().wait(op, slice, goes_on);
@@ -216,13 +237,30 @@ void GroupBootstrap::throw_late(Messages& messages, std::string_view topic, cons
 
 }  // namespace
 
+std::shared_ptr<CommunicatorImpl> GroupBootstraps::Holders::enter(const std::weak_ptr<CommunicatorImpl>& group) {
+  std::shared_ptr<CommunicatorImpl> held = group.lock();  // goes, if it does, when the lock has gone
+  const std::lock_guard lock(mutex_);
+  // A holder is counted for a shorter time than it has its reference, so that this errs by waiting for another slice.
+  if (held == nullptr || held.use_count() <= count_ + 1) return nullptr;
+  ++count_;
+  return held;
+}
+
+void GroupBootstraps::Holders::leave(std::shared_ptr<CommunicatorImpl> group) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    --count_;
+  }
+  group.reset();
+}
+
 GroupBootstraps::GroupBootstraps(Communicator& group)
     : group_(dynamic_cast<CommunicatorImpl&>(group).weak_from_this()), name_(group.name()) {}
 
 BootstrapPtr GroupBootstraps::among(std::vector<int> members, const std::string& id, std::function<void()> look) const {
   const std::shared_ptr<CommunicatorImpl> group = group_.lock();
   if (group == nullptr) throw_destroyed(id, name_);
-  return std::make_shared<GroupBootstrap>(group, std::move(members), id, std::move(look));
+  return std::make_shared<GroupBootstrap>(group, std::move(members), id, std::move(look), holders_);
 }
 
 std::optional<Error> GroupBootstraps::lost() const {

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,9 +19,22 @@ namespace tutti {
 class CommunicatorImpl;
 
 // What a group gives. Keeps nothing of it: once it is destroyed, everything throws Error(kAborted). Who waits holds it
-// for a second at most; where its last reference is dropped meanwhile, it ends then, on the thread that waits.
+// for a second at most; where its last reference is dropped meanwhile, it ends then, on a thread that waits. Any number
+// may wait, as long as all do so by this object or copies of it.
 class GroupBootstraps {
  public:
+  // Those who hold the group while they wait for others. They alone do not keep it.
+  class Holders {
+   public:
+    // Null once the group is destroyed, or nobody but those who wait has it.
+    std::shared_ptr<CommunicatorImpl> enter(const std::weak_ptr<CommunicatorImpl>& group);
+    void leave(std::shared_ptr<CommunicatorImpl> group) noexcept;
+
+   private:
+    std::mutex mutex_;  // guards count_; a leaf
+    long count_ = 0;
+  };
+
   explicit GroupBootstraps(Communicator& group);
 
   // Among `members`, ranks of the group of which this one is one, in the order of their new ranks. `id`: equal on all
@@ -33,6 +47,7 @@ class GroupBootstraps {
  private:
   std::weak_ptr<CommunicatorImpl> group_;
   std::string name_;
+  std::shared_ptr<Holders> holders_ = std::make_shared<Holders>();
 };
 
 // 0 to size - 1.

@@ -10,9 +10,12 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "communicator/refused_memory.h"
 #include "communicator/thread_ranks.h"
@@ -115,6 +118,7 @@ TEST_F(DeviceCommunicators, ATimeoutThatIsSetWhileSomethingIsMadeCounts) {
   EXPECT_EQ(devices->timeout(), kNew);
 }
 
+// Two threads wait in it, one for each direction: neither keeps it for the other.
 TEST_F(DeviceCommunicators, AGroupThatIsDroppedEndsWhatFormsInIt) {
   with_peer([&](std::shared_ptr<Communicator> host) {
     const auto devices = DeviceCommunicator::create("told", *host);
@@ -133,21 +137,27 @@ TEST_F(DeviceCommunicators, AGroupThatIsDroppedEndsWhatFormsInIt) {
   });
 }
 
-// On a thread of its own, where a device is current from the start that may not be the messages'.
+// On a thread of its own for each direction, where a device is current from the start that may not be the messages'.
 TEST_F(DeviceCommunicators, WhatConnectsToARankBeginsOnTheDeviceOfTheMessages) {
   with_peer([&](const std::shared_ptr<Communicator>& host) {
     const auto devices = DeviceCommunicator::create("told", *host);
-    std::vector<std::pair<std::thread::id, int>> begun, met;  // one thread's, which is joined below
-    std::promise<void> meeting;
-    told_->beginning = [&](int device) { begun.emplace_back(std::this_thread::get_id(), device); };
+    std::mutex mutex;  // guards the next two
+    std::set<std::pair<std::thread::id, int>> begun, met;
+    std::promise<void> both;
+    told_->beginning = [&](int device) {
+      const std::lock_guard lock(mutex);
+      begun.emplace(std::this_thread::get_id(), device);
+    };
     told_->meeting = [&] {
-      met.emplace_back(std::this_thread::get_id(), 3);
-      meeting.set_value();
+      const std::lock_guard lock(mutex);
+      met.emplace(std::this_thread::get_id(), 3);
+      if (met.size() == 2) both.set_value();
     };
     EXPECT_EQ(devices->pair(3, 1, /*send=*/true, {}), nullptr);
-    meeting.get_future().wait();
+    both.get_future().wait();
+    const std::lock_guard lock(mutex);
     EXPECT_EQ(begun, met);
-    EXPECT_NE(begun.at(0).first, std::this_thread::get_id());
+    for (const auto& [thread, device] : begun) EXPECT_NE(thread, std::this_thread::get_id());
   });
 }
 
