@@ -1,4 +1,6 @@
 // Collectives on copy engines: results, graphs, other calls between them, ends.
+#include <map>
+
 #include "cuda/gpu/gpu_ranks.h"
 
 namespace tutti::cuda::test {
@@ -144,6 +146,59 @@ TEST(CopyEngine, ReplayWithChangingData) {
       verify(rank, next, eager, "between replays");
     }
     TUTTI_CUDA_OK(cudaGraphExecDestroy(executable));
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+// The copies of a captured call: those to peers are a chain, so that one is on the links at a time; the one at home
+// waits for none of them, nor they for it.
+TEST(CopyEngine, CopiesToPeersComeOneAfterAnother) {
+  constexpr int kRanks = 4;
+  run_gpu_ranks(copy_world(kRanks), [&](Rank& rank) {
+    const auto memory = rank.comm->allocate("captured", 8 << 20);
+    const CollectiveCase c(shape_of(Collective::kAllGather, 5000), rank.size, 1);
+    const Buffers b = place(rank, c, *memory);
+    cudaGraph_t graph = nullptr;
+    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    rank.comm->run(b.call, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamEndCapture(rank.stream, &graph));
+    std::size_t count = 0;
+    TUTTI_CUDA_OK(cudaGraphGetNodes(graph, nullptr, &count));
+    std::vector<cudaGraphNode_t> nodes(count);
+    TUTTI_CUDA_OK(cudaGraphGetNodes(graph, nodes.data(), &count));
+    std::map<cudaGraphNode_t, int> peer_of;  // of each copy, whom it goes to
+    for (const cudaGraphNode_t node : nodes) {
+      cudaGraphNodeType type{};
+      TUTTI_CUDA_OK(cudaGraphNodeGetType(node, &type));
+      if (type != cudaGraphNodeTypeMemcpy) continue;
+      cudaMemcpy3DParms copy{};
+      TUTTI_CUDA_OK(cudaGraphMemcpyNodeGetParams(node, &copy));
+      const auto* to = static_cast<const std::byte*>(copy.dstPtr.ptr);
+      for (int p = 0; p < kRanks; ++p) {
+        if (to >= memory->data(p) && to < memory->data(p) + (8 << 20)) peer_of[node] = p;
+      }
+    }
+    ASSERT_EQ(peer_of.size(), static_cast<std::size_t>(kRanks));
+    std::map<cudaGraphNode_t, int> followers;
+    int first_to_a_peer = 0;
+    for (const auto& [node, peer] : peer_of) {
+      std::size_t before = 0;
+      TUTTI_CUDA_OK(cudaGraphNodeGetDependencies(node, nullptr, nullptr, &before));
+      ASSERT_EQ(before, 1u);
+      cudaGraphNode_t previous = nullptr;
+      cudaGraphEdgeData edge{};
+      TUTTI_CUDA_OK(cudaGraphNodeGetDependencies(node, &previous, &edge, &before));
+      if (peer == rank.rank) {
+        EXPECT_FALSE(peer_of.contains(previous)) << "the copy at home waits for another one";
+      } else if (peer_of.contains(previous)) {
+        EXPECT_NE(peer_of[previous], rank.rank) << "a copy waits for the one at home";
+        EXPECT_EQ(++followers[previous], 1) << "two copies to peers run beside each other";
+      } else {
+        ++first_to_a_peer;
+      }
+    }
+    EXPECT_EQ(first_to_a_peer, 1);
+    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
     rank.barrier->arrive_and_wait();
   });
 }

@@ -90,13 +90,43 @@ __global__ void put_once(device::PortChannel port, std::size_t to, std::size_t b
   if (threadIdx.x == 0) *ended = ok ? 2 : 1;
 }
 
+// `rounds` times: a long put, and a short one over its end, which would be the long one's if the short one overtook it.
+__global__ void put_over(device::PortChannel port, std::size_t bytes, int rounds, int* wrong) {
+  const device::BlockTeam team;
+  bool ok = true;
+  for (int round = 0; round < rounds; ++round) {
+    const std::size_t end = bytes * static_cast<std::size_t>(round + 1);
+    ok = port.put(team, end - bytes, 0, bytes) && ok;
+    ok = port.put(team, end - 64, bytes, 64) && ok;
+    ok = port.signal(team) && ok;
+  }
+  ok = port.flush(team) && ok;
+  if (!ok) atomicAdd(wrong, kFailed);
+}
+// Looks behind each signal at what came before it, and at nothing else.
+__global__ void expect_over(device::PortChannel port, const std::byte* memory, std::size_t bytes, int rounds,
+                            int* wrong) {
+  const device::BlockTeam team;
+  for (int round = 0; round < rounds; ++round) {
+    if (__syncthreads_or(port.wait(team) ? 0 : 1)) {
+      if (threadIdx.x == 0) atomicAdd(wrong, kFailed);
+      return;
+    }
+    const std::byte* put = memory + bytes * static_cast<std::size_t>(round);
+    for (std::size_t i = threadIdx.x; i < bytes; i += blockDim.x) {
+      if (put[i] != (i + 64 < bytes ? std::byte{1} : std::byte{2})) atomicAdd(wrong, 1);
+    }
+  }
+}
+
 // Kernels are loaded before any of them waits.
 void load_all() {
   cudaFuncAttributes loaded{};
   for (const void* kernel :
        {reinterpret_cast<const void*>(&exchange_by_ports), reinterpret_cast<const void*>(&scatter_over_one_port),
         reinterpret_cast<const void*>(&wait_for), reinterpret_cast<const void*>(&ask_until_refused),
-        reinterpret_cast<const void*>(&put_once)}) {
+        reinterpret_cast<const void*>(&put_once), reinterpret_cast<const void*>(&put_over),
+        reinterpret_cast<const void*>(&expect_over)}) {
     TUTTI_CUDA_OK(cudaFuncGetAttributes(&loaded, kernel));
   }
 }
@@ -139,6 +169,34 @@ TEST(Ports, PutSignalFlushAndWait) {
     }
     EXPECT_THROW(static_cast<void>(memory->port(rank.rank)), Error);
     EXPECT_THROW(static_cast<void>(memory->port(1 - rank.rank, kCudaPorts)), Error);
+    rank.barrier->arrive_and_wait();
+  });
+}
+
+// To one peer all happens in the order of the ring: puts over each other, and a signal behind both.
+TEST(Ports, RequestsToAPeerKeepTheirOrder) {
+  run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
+    constexpr std::size_t kBytes = std::size_t{1} << 20;
+    constexpr int kRounds = 30;
+    const auto memory = rank.comm->allocate("ports", kRounds * kBytes);
+    const device::PortChannel port = memory->port(1 - rank.rank);
+    int* wrong = make_counter(rank);
+    load_all();
+    std::byte* const mine = memory->data(rank.rank);
+    TUTTI_CUDA_OK(cudaMemsetAsync(mine, 0, kRounds * kBytes, rank.stream));
+    if (rank.rank == 0) {
+      TUTTI_CUDA_OK(cudaMemsetAsync(mine, 1, kBytes, rank.stream));
+      TUTTI_CUDA_OK(cudaMemsetAsync(mine + kBytes, 2, 64, rank.stream));
+    }
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    rank.barrier->arrive_and_wait();
+    if (rank.rank == 0) {
+      put_over<<<1, 32, 0, rank.stream>>>(port, kBytes, kRounds, wrong);
+    } else {
+      expect_over<<<1, 256, 0, rank.stream>>>(port, mine, kBytes, kRounds, wrong);
+    }
+    rank.comm->synchronize(rank.stream);
+    EXPECT_EQ(read(rank, wrong), 0) << "on rank " << rank.rank;
     rank.barrier->arrive_and_wait();
   });
 }

@@ -109,6 +109,35 @@ TEST(Processes, RegisterMemoryOfTheirOwn) {
   });
 }
 
+// Here, other than among threads, a mapping is something that unregistering could close.
+TEST(Processes, GraphsKeepTheMappingsOfTheirCalls) {
+  run_processes(2, options_with("peer"), [](Rank& rank) {
+    constexpr std::size_t kMB = std::size_t{1} << 20;
+    std::vector<std::shared_ptr<std::byte>> kept;  // graphs keep no memory
+    for (const MemoryKind kind : {MemoryKind::kMalloc, MemoryKind::kSegments, MemoryKind::kPool}) {
+      kept.push_back(make_memory(kind, rank.device, 8));
+      std::byte* const data = kept.back().get();
+      auto regions = rank.comm->register_memory({{data, 8 * kMB}});
+      const CaseShape shape = sum_of(Collective::kAllReduce, 500'003);
+      const Call call = CollectiveCase(shape, rank.size, 0).call(data, data + 4 * kMB);
+      const std::uint64_t before = rank.comm->direct_calls();
+      cudaGraphExec_t graph = capture(rank.stream, [&] { rank.comm->run(call, rank.stream); });
+      if (rank.comm->direct_calls() != before + 1) throw std::runtime_error("the captured call ran with copies");
+      TUTTI_CUDA_OK(cudaGraphUpload(graph, rank.stream));
+      rank.comm->unregister_memory(std::move(regions));
+      if (rank.comm->is_registered(data, 1)) throw std::runtime_error("still registered");
+      for (std::uint64_t round = 1; round <= 5; ++round) {
+        const CollectiveCase c(shape, rank.size, round);
+        const Buffers b = buffers_at(rank, c, data, data + 4 * kMB);
+        TUTTI_CUDA_OK(cudaGraphLaunch(graph, rank.stream));
+        rank.comm->synchronize(rank.stream);
+        verify(rank, c, b, std::string("a replay in unregistered memory of ") + name_of(kind));
+      }
+      TUTTI_CUDA_OK(cudaGraphExecDestroy(graph));
+    }
+  });
+}
+
 TEST(Processes, RegisterNothingInHostMemory) {
   run_processes(2, options_with("host"), [](Rank& rank) {
     try {

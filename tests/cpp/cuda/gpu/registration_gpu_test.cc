@@ -96,6 +96,57 @@ TEST(Registered, DifferentOffsetsAreAnErrorThatSaysSo) {
   }
 }
 
+// Other offsets, and one rank's memory not registered: by kernels, an error on all ranks before any of them has written
+// to a peer, or to its own output.
+TEST(Registered, ABrokenPromiseTouchesNoMemory) {
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather}) {
+    for (const bool one_without : {false, true}) {
+      run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
+        const std::size_t whole = 20 * kMB;  // of each allocation; all of it is looked at
+        std::byte* const data = rank.allocate(whole);
+        std::byte* const elsewhere = rank.allocate(whole);
+        rank.comm->register_memory({{data, whole}});
+        TUTTI_CUDA_OK(cudaMemsetAsync(data, 0x11 * (rank.rank + 1), whole, rank.stream));
+        TUTTI_CUDA_OK(cudaMemsetAsync(elsewhere, 0x33, whole, rank.stream));
+        TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+        rank.barrier->arrive_and_wait();
+        std::byte* const used = rank.rank == 0 ? data : one_without ? elsewhere : data + 4096;
+        const CollectiveCase c(sum_of(collective, 600'000), rank.size, 1);
+        rank.comm->run(c.call(used, used + 10 * kMB), rank.stream);
+        EXPECT_THROW(rank.comm->synchronize(rank.stream), Error);
+        rank.barrier->arrive_and_wait();  // no kernel runs any more
+        const auto byte = static_cast<std::byte>(0x11 * (rank.rank + 1));
+        EXPECT_EQ(rank.download(data, whole), std::vector<std::byte>(whole, byte))
+            << to_string(collective) << " on rank " << rank.rank;
+        EXPECT_EQ(rank.comm->direct_calls(), rank.rank == 1 && one_without ? 0u : 1u);
+        rank.barrier->arrive_and_wait();
+      });
+    }
+  }
+}
+
+// What no other process could map is refused among threads too.
+TEST(Registered, MemoryOfCudaMallocAsyncIsRefused) {
+  run_gpu_ranks(GpuWorld{}, [&](Rank& rank) {
+    void* pooled = nullptr;
+    TUTTI_CUDA_OK(cudaMallocAsync(&pooled, 4 * kMB, rank.stream));
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    std::byte* const plain = rank.allocate(4 * kMB);
+    std::string text = "nothing was raised";
+    try {
+      rank.comm->register_memory({{rank.rank == 1 ? pooled : plain, 4 * kMB}});
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    EXPECT_NE(text.find("rank 1 cannot share its memory"), std::string::npos) << text;
+    EXPECT_NE(text.find("cudaMallocAsync"), std::string::npos) << text;
+    EXPECT_FALSE(rank.comm->is_registered(plain, 1));
+    TUTTI_CUDA_OK(cudaFreeAsync(pooled, rank.stream));
+    run_and_verify(rank, sum_of(Collective::kAllReduce, 1000), 3);
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 TEST(Registered, OneRankThatCannotIsEverybodysError) {
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {

@@ -1,5 +1,6 @@
 // The calls of inference engines on a GPU: bits, bounds, graphs, faults.
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "cuda/gpu/gpu_ranks.h"
 #include "cuda/norm_case.h"
@@ -237,6 +238,101 @@ TEST(Serving, ANormIsOneCall) {
     const nlohmann::json record = nlohmann::json::parse(rank.comm->flight_record());
     EXPECT_EQ(record["entries"].size(), calls);
     for (const auto& entry : record["entries"]) EXPECT_EQ(entry["state"], "completed") << entry.dump();
+  });
+}
+
+// The same row alone, among a few, and among a thousand: the same bits, though it runs in one kernel or in two. The
+// rows' number also decides how the sums cross.
+TEST(Serving, ARowIsTheSameAmongAnyNumber) {
+  constexpr std::size_t kRows = 1000;
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    for (const std::size_t hidden : {512, 4096, 5120}) {
+      for (const NormOutput output : {NormOutput::kSame, NormOutput::kFp8Rows}) {
+        rank.used = 0;
+        NormShape shape;
+        shape.rows = kRows;
+        shape.hidden = hidden;
+        shape.output = output;
+        const std::size_t in_bytes = 2 * hidden, out_bytes = output == NormOutput::kSame ? 2 * hidden : hidden;
+        std::mt19937_64 random(hidden + static_cast<std::uint64_t>(output));  // the same residual on all ranks
+        const auto filled = [&](std::size_t rows, std::uint64_t salt) {
+          std::vector<std::byte> bytes(rows * in_bytes);
+          for (std::size_t i = 0; i < bytes.size(); i += 2) {
+            // Between 0.0078 and 2, of both signs.
+            const std::uint64_t bits = random() ^ salt;
+            const auto half = static_cast<std::uint16_t>(0x3c00 + bits % 0x400 + ((bits >> 32) % 2) * 0x8000);
+            std::memcpy(&bytes[i], &half, 2);
+          }
+          return bytes;
+        };
+        NormBuffers b{};
+        const auto uploaded = [&](const std::vector<std::byte>& content) {
+          std::byte* to = rank.allocate(content.size());
+          rank.upload(to, content, rank.stream);
+          return to;
+        };
+        b.input = uploaded(filled(kRows, static_cast<std::uint64_t>(rank.rank)));
+        b.residual = uploaded(filled(kRows, 0));
+        b.weight = uploaded(filled(1, 0));
+        const auto run = [&](std::size_t first, std::size_t rows) {
+          shape.rows = rows;
+          NormBuffers part = b;
+          part.input += first * in_bytes;
+          part.residual += first * in_bytes;
+          part.residual_output = rank.allocate(rows * in_bytes);
+          part.output = rank.allocate(rows * out_bytes);
+          part.row_scales = reinterpret_cast<float*>(rank.allocate(4 * rows));
+          rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shape, part), rank.stream);
+          rank.comm->synchronize(rank.stream);
+          return part;
+        };
+        const NormBuffers all = run(0, kRows);
+        const auto row_of = [&](const NormBuffers& of, std::size_t row) {
+          std::vector<std::byte> bytes = rank.download(of.residual_output + row * in_bytes, in_bytes);
+          for (const std::byte byte : rank.download(of.output + row * out_bytes, out_bytes)) bytes.push_back(byte);
+          if (output == NormOutput::kFp8Rows) {
+            const auto* scale = reinterpret_cast<const std::byte*>(of.row_scales + row);
+            for (const std::byte byte : rank.download(scale, 4)) bytes.push_back(byte);
+          }
+          return bytes;
+        };
+        for (const std::size_t rows : {1, 2, 9, 70}) {
+          for (const std::size_t first : {std::size_t{0}, std::size_t{437}, kRows - rows}) {
+            const std::size_t used = rank.used;
+            const NormBuffers few = run(first, rows);
+            for (const std::size_t row : {std::size_t{0}, rows - 1}) {
+              EXPECT_EQ(row_of(few, row), row_of(all, first + row))
+                  << "row " << first + row << " of " << hidden << " elements, among " << rows;
+            }
+            rank.used = used;
+          }
+        }
+        rank.barrier->arrive_and_wait();
+      }
+    }
+  });
+}
+
+// Though an all-reduce of the same tensors would run in them.
+TEST(Serving, SumsDoNotUseRegisteredMemory) {
+  GpuWorld world;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    NormShape shape;
+    shape.rows = 100;
+    shape.hidden = 8192;
+    const NormCase c(shape, rank.size, 1);
+    rank.comm->register_memory({{rank.memory, rank.memory_bytes}});
+    const NormBuffers b = prepare_norm(rank, c);
+    CaseShape plain;
+    plain.dtype = shape.dtype;
+    plain.count = shape.rows * shape.hidden;
+    EXPECT_EQ(rank.comm->explain(CollectiveCase(plain, rank.size, 1).call(b.input, b.output)), "registered");
+    rank.comm->serving()->all_reduce_add_rms_norm(norm_call(shape, b), rank.stream);
+    rank.comm->synchronize(rank.stream);
+    verify_norm(rank, c, b, "registered memory");
+    EXPECT_EQ(rank.comm->direct_calls(), 0u);
+    rank.barrier->arrive_and_wait();
   });
 }
 
