@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -321,6 +322,100 @@ def allocated(ctx: Context) -> None:
 @on_gpu
 def test_tensors_that_the_group_allocates(world: World) -> None:
     run(world, allocated)
+
+
+def held_buffers(ctx: Context, group: dist.ProcessGroup) -> None:
+    """Where registered memory begins, and that the group keeps as much as was ever used at one time."""
+    backend, device = tutti.get_communicator(group, device="cuda"), torch.device("cuda", torch.cuda.current_device())
+
+    def allocate(nbytes: int, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+        return backend.allocate_tensor(nbytes // dtype.itemsize, dtype=dtype, device=device)
+
+    before = torch.cuda.memory_allocated()
+    below, at_least = allocate((1 << 20) - 1), allocate(1 << 20)
+    assert not tutti.is_mapped(below) and tutti.is_mapped(at_least)
+    assert not tutti.is_mapped(allocate((1 << 20) - 4, torch.float32))
+    large = [allocate(64 << 20, torch.float32) for _ in range(3)]
+    places = [tensor.data_ptr() for tensor in large]
+    assert len(set(places)) == 3
+    dist.all_reduce(large[1].fill_(1), group=group)
+    assert large[1].eq(ctx.size).all()
+    del below, at_least, large
+    held = torch.cuda.memory_allocated() - before
+    assert (193 << 20) <= held < (194 << 20), held
+    again = [allocate(64 << 20, torch.float32) for _ in range(2)]
+    assert [tensor.data_ptr() for tensor in again] == places[:2]
+    assert torch.cuda.memory_allocated() - before == held
+
+
+def bounds(ctx: Context) -> None:
+    group = dist.new_group(list(range(ctx.size)))
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    held_buffers(ctx, group)
+    assert torch.cuda.memory_allocated() >= before + (193 << 20)
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+@on_gpu
+def test_buffers_of_a_group_end_with_it(world: World) -> None:
+    run(world, bounds)
+
+
+def full(ctx: Context) -> None:
+    """Rank 0's GPU has no memory for a buffer: it says so, and the others get ordinary memory. Then it has."""
+    backend, device = tutti.get_communicator(device="cuda"), torch.device("cuda", torch.cuda.current_device())
+    wanted = 1 << 30
+
+    def allocate() -> torch.Tensor:
+        return backend.allocate_tensor(wanted, dtype=torch.uint8, device=device)
+
+    dist.all_reduce(torch.ones(10, device="cuda"))
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    if ctx.rank == 0:
+        filler = torch.empty(torch.cuda.mem_get_info()[0] - wanted // 2, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            allocate()
+        del filler
+        torch.cuda.empty_cache()
+    else:
+        assert not tutti.is_mapped(allocate())
+    tensor = allocate()
+    assert tutti.is_mapped(tensor)
+    tensor.fill_(1)
+    expect_direct(ctx, lambda: dist.all_reduce(tensor))
+    assert tensor.eq(ctx.size).all()
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+def test_a_rank_without_memory_for_a_buffer(fresh_world: World) -> None:
+    fresh_world(RANKS, env=DEVICE).call(full, timeout_s=120)
+
+
+def unreachable(ctx: Context) -> None:
+    """GPUs that do not reach each other: all memory is ordinary, and calls copy."""
+    backend, device = tutti.get_communicator(device="cuda"), torch.device("cuda", torch.cuda.current_device())
+    tensor, plain = tutti.zeros(COUNT, device="cuda"), torch.ones(COUNT, device="cuda")
+    with pytest.raises(RuntimeError, match="pinned host memory"):
+        tutti.register_tensors([plain])
+    for memory in (
+        tensor,
+        plain,
+        *(backend.allocate_tensor(COUNT, dtype=torch.float32, device=device) for _ in range(2)),
+    ):
+        assert not tutti.is_mapped(memory)
+        memory.fill_(ctx.rank + 1)
+        expect_direct(ctx, lambda memory=memory: dist.all_reduce(memory), calls=0)
+        assert memory.eq(sum(range(1, ctx.size + 1))).all()
+
+
+@on_gpu
+def test_memory_is_ordinary_where_gpus_do_not_reach_each_other(fresh_world: World) -> None:
+    fresh_world(RANKS, env={**DEVICE, "TUTTI_CUDA_TRANSPORT": "host"}).call(unreachable, timeout_s=120)
 
 
 def sharded(ctx: Context, from_group: bool) -> tuple[list[float], int]:

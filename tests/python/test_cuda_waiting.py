@@ -1,0 +1,154 @@
+"""What a kernel that waits for a peer holds up, and until when. Skipped without a GPU, as test_cuda.py is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from rank_pool import RankPool
+from rank_worker import Context
+from test_cuda import DEVICE, GPUS
+
+import tutti
+
+pytestmark = [
+    pytest.mark.tutti_only,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+]
+World = Callable[..., RankPool]
+two_gpus = pytest.mark.skipif(GPUS < 2, reason="needs two GPUs: processes that share one take turns")
+
+
+def impatient(ctx: Context) -> str:
+    """Rank 0 replays alone a call that was captured when the group's timeout was minutes, with a second of its own."""
+    tensor = torch.ones(1000, device="cuda")
+    dist.all_reduce(tensor)
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=1)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tutti.get_communicator().allreduce([tensor], options)
+    if ctx.rank == 0:
+        tensor.fill_(1)
+        graph.replay()
+        done = torch.cuda.Event()
+        done.record()
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            assert not done.query(), "the call had the deadline that it was captured with"
+        ctx.signal("late")
+    else:
+        ctx.await_signal("late", [0])
+        tensor.fill_(1)
+        graph.replay()
+    torch.cuda.synchronize()
+    assert tensor.eq(ctx.size).all()
+    ctx.meet("replayed")
+    said = ""
+    if ctx.rank == 0:
+        tutti.set_timeout(2.0)
+        graph.replay()
+        torch.cuda.synchronize()  # says nothing
+        with pytest.raises(RuntimeError) as raised:
+            dist.all_reduce(tensor)
+        said = str(raised.value)
+    ctx.meet("over")
+    return said
+
+
+@two_gpus
+def test_captured_calls_follow_the_groups_timeout(fresh_world: World) -> None:
+    said = fresh_world(2, env=DEVICE).call(impatient, timeout_s=50)
+    assert "rank 1 did not come to all_reduce f32[1000] sum" in said[0], said
+
+
+def prepared(ctx: Context, timeout_s: float) -> tuple[dist.ProcessGroup, torch.Tensor]:
+    """A group whose pairs have exchanged a message, and memory in PyTorch's cache: neither is made later."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=timeout_s))
+    small = torch.full((1000,), 3.0, device="cuda")
+    for receive in (ctx.rank == 1, ctx.rank == 0):
+        (dist.isend, dist.irecv)[receive](small, 1 - ctx.rank, group=group).wait()
+    del_later = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    del del_later
+    torch.cuda.synchronize()
+    dist.barrier()
+    return group, small
+
+
+def first_used(ctx: Context, how: str) -> bool:
+    """An operation of PyTorch's that no program has used, between a receive and the send that answers it, on both
+    ranks. Whether the messages have arrived."""
+    group, sent = prepared(ctx, 5)
+    received, data = torch.zeros_like(sent), torch.linspace(0, 1, 1000, device="cuda")
+    if how == "before":
+        torch.bucketize(data, data)
+    torch.cuda.synchronize()
+    ctx.meet("ready")
+    work = dist.irecv(received, 1 - ctx.rank, group=group)
+    places = torch.bucketize(data, data)
+    try:
+        dist.isend(sent, 1 - ctx.rank, group=group).wait()
+        work.wait(timedelta(seconds=20))
+    except RuntimeError:
+        return False
+    return bool(received.eq(3).all()) and int(places[-1]) == 999
+
+
+@two_gpus
+@pytest.mark.parametrize(
+    ("loading", "how", "arrives"),
+    [("EAGER", "between", True), ("LAZY", "before", True), ("LAZY", "between", False)],
+)
+def test_operations_used_for_the_first_time(fresh_world: World, loading: str, how: str, arrives: bool) -> None:
+    ranks = fresh_world(2, env={**DEVICE, "CUDA_MODULE_LOADING": loading})
+    assert ranks.call(first_used, how, timeout_s=100) == [arrives, arrives]
+
+
+def ours(ctx: Context) -> None:
+    """Every kind of call of Tutti's, none of which was made before, between a receive and its send."""
+    import tutti.ops
+
+    group, sent = prepared(ctx, 30)
+    received, count = torch.zeros_like(sent), 3000
+    kinds = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8)
+    inputs = [torch.ones(count, dtype=dtype, device="cuda") for dtype in kinds]
+    large = torch.ones(4 << 20, device="cuda")
+    mapped = tutti.zeros(1 << 20, device="cuda")
+    wholes, parts = [t.new_zeros(2 * count) for t in inputs], [t.new_zeros(count // 2) for t in inputs]
+    rows, weight = torch.ones(4, 1024, dtype=torch.bfloat16, device="cuda"), torch.ones(1024, device="cuda").bfloat16()
+    many, residuals = rows.repeat(100, 1), rows.repeat(100, 1)
+    residual = rows.clone()
+    torch.cuda.synchronize()
+    ctx.meet("ready")
+    work = dist.irecv(received, 1 - ctx.rank, group=group)
+    for tensor, whole, part in zip(inputs, wholes, parts, strict=True):
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            dist.all_reduce(tensor, op=op)
+        dist.all_gather_into_tensor(whole, tensor)
+        dist.reduce_scatter_tensor(part, tensor)
+        dist.broadcast(tensor, 0)
+        dist.all_to_all_single(whole[:count], tensor)
+    for tensor in (large, mapped):
+        dist.all_reduce(tensor)
+    sums = tutti.ops.all_reduce_quantized(large)
+    tutti.ops.all_reduce_add_rms_norm(rows, residual, weight, 1e-6)
+    tutti.ops.all_reduce_add_rms_norm(many, residuals, weight, 1e-6)
+    dist.barrier()
+    assert not work.is_completed()
+    dist.isend(sent, 1 - ctx.rank, group=group).wait()
+    work.wait(timedelta(seconds=25))
+    assert received.eq(3).all()
+    assert all(whole[:count].eq(2).all() for whole in wholes)  # of two sums, of which MAX makes one
+    assert large.eq(2).all()
+    assert sums.sub(4).abs().max() < 0.4
+    dist.destroy_process_group(group)
+
+
+@two_gpus
+def test_tuttis_own_calls_may_be_first_ones(fresh_world: World) -> None:
+    fresh_world(2, env={**DEVICE, "CUDA_MODULE_LOADING": "LAZY"}).call(ours, timeout_s=60)
