@@ -25,14 +25,16 @@ namespace tutti::face {
 namespace {
 
 // The lane's stream is the current one.
-C10dWorkPtr exchange(int rank, c10d::OpType op, const CudaLane& lane, CudaBatch& batch) {
+C10dWorkPtr exchange(int rank, c10d::OpType op, const std::weak_ptr<Communicator>& group, const CudaLane& lane,
+                     CudaBatch& batch) {
   translated([&] { lane.communicator->exchange(batch.messages, lane.stream.native_handle()); });
   std::vector<at::Tensor> kept;
   for (const auto& prepared : batch.prepared) {
     prepared->write_back();
     prepared->append_kept(kept);
   }
-  return c10::make_intrusive<CudaWork>(rank, op, lane.communicator, lane.stream, /*side=*/true, kept, batch.tensors);
+  return c10::make_intrusive<CudaWork>(rank, op, group, lane.communicator, lane.stream, /*side=*/true, kept,
+                                       batch.tensors);
 }
 
 struct CudaTransfer {
@@ -58,9 +60,10 @@ void describe(CudaBatch& batch, const CudaTransfer& transfer, const at::Tensor& 
 // queued before this one.
 class QueuedMessage final : public DeferredMessage {
  public:
-  QueuedMessage(const c10::Stream& stream, int rank, c10d::OpType op, const CudaTransfer& transfer, int peer,
-                const at::Tensor& tensor)
+  QueuedMessage(const std::weak_ptr<Communicator>& group, const c10::Stream& stream, int rank, c10d::OpType op,
+                const CudaTransfer& transfer, int peer, const at::Tensor& tensor)
       : work_(c10::make_intrusive<DeferredCudaWork>(rank, peer, op, stream, tensor)),
+        group_(group),
         stream_(stream),
         transfer_(transfer),
         rank_(rank),
@@ -83,7 +86,7 @@ class QueuedMessage final : public DeferredMessage {
       before_.block(lane.stream);
       CudaBatch batch(tensor_.device());
       describe(batch, transfer_, tensor_, view_);
-      enqueued_ = exchange(rank_, op_, lane, batch);
+      enqueued_ = exchange(rank_, op_, group_, lane, batch);
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -112,6 +115,7 @@ class QueuedMessage final : public DeferredMessage {
   void settle_on_device() const { c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(stream_.device()); }
 
   const c10::intrusive_ptr<DeferredCudaWork> work_;
+  const std::weak_ptr<Communicator> group_;
   const c10::Stream stream_;
   const CudaTransfer transfer_;
   const int rank_;
@@ -154,7 +158,8 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
     }
   });
   for (std::size_t i = 0; i < count; ++i) part(i).write_back();
-  auto work = c10::make_intrusive<CudaWork>(rank_, event.op, lane.communicator, stream, async, inputs, outputs);
+  auto work =
+      c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane.communicator, stream, async, inputs, outputs);
   if (async) {
     for (std::size_t i = 0; i < count; ++i) {
       if (part(i).device_factor().defined()) work->keep(part(i).device_factor());
@@ -188,7 +193,7 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
   CudaLane lane{made_pair(), cuda_.message_stream(tensor.device(), peer, /*send=*/!receive)};
   const SyncEvent reported(event, tensor);
   if (lane.communicator == nullptr) {
-    auto queued = std::make_unique<QueuedMessage>(lane.stream, rank_, event.op, transfer, peer, tensor);
+    auto queued = std::make_unique<QueuedMessage>(communicator_, lane.stream, rank_, event.op, transfer, peer, tensor);
     C10dWorkPtr work = queued->work();
     std::unique_ptr<DeferredMessage> message = std::move(queued);
     if (translated([&] { return devices().defer(peer, /*send=*/!receive, message); })) return work;
@@ -197,7 +202,7 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
   const OnSideStream side(lane.stream);
   CudaBatch batch(tensor.device());
   describe(batch, transfer, tensor, tensor);
-  return exchange(rank_, event.op, lane, batch);
+  return exchange(rank_, event.op, communicator_, lane, batch);
 }
 
 C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
@@ -205,7 +210,7 @@ C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(batch.device); });
   const OnSideStream side(lane.stream);
   const SyncEvent reported({"tutti:coalesced", c10d::OpType::COALESCED}, batch.tensors);
-  return exchange(rank_, c10d::OpType::COALESCED, lane, batch);
+  return exchange(rank_, c10d::OpType::COALESCED, communicator_, lane, batch);
 }
 
 void ProcessGroupTutti::drain_cuda(c10::Device device) {
@@ -215,7 +220,8 @@ void ProcessGroupTutti::drain_cuda(c10::Device device) {
   // Not synchronizeStream(), in which no handler of a signal runs. It sleeps once the rest is long.
   constexpr std::chrono::microseconds kBusy(1000), kPause(50);
   const auto start = std::chrono::steady_clock::now();
-  interruptible([&] {
+  const auto abort = [this](const std::string& reason) { abort_because(reason); };
+  tutti::interruptible(run_python_handlers, abort, [&] {
     while (!end.query()) {
       throw_if_interrupted("barrier");
       if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kPause);

@@ -18,9 +18,10 @@ constexpr auto kPollInterval = std::chrono::microseconds(50);
 
 }  // namespace
 
-CudaWork::CudaWork(int rank, c10d::OpType op, StreamCommunicatorPtr communicator, c10::Stream stream, bool side,
-                   at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
+CudaWork::CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, StreamCommunicatorPtr communicator,
+                   c10::Stream stream, bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
     : c10d::Work(rank, op),
+      group_(std::move(group)),
       communicator_(std::move(communicator)),
       stream_(stream),
       side_(side),
@@ -78,7 +79,12 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
   const auto limit = wait_limit(timeout);
   synchronize();
   if (!limit) return true;
-  interruptible(*communicator_, [&] {
+  // The group first: what the other ranks find there says why their kernels end.
+  const auto abort = [this](const std::string& reason) {
+    if (const auto group = group_.lock()) group->abort(reason);
+    communicator_->abort(reason);
+  };
+  tutti::interruptible(run_python_handlers, abort, [&] {
     Deadline deadline = Deadline::after(*limit);
     while (!isCompleted() && go_on_waiting()) {
       if (deadline.expired()) {

@@ -22,9 +22,9 @@ namespace tutti::face {
 
 class CudaWork final : public c10d::Work {
  public:
-  // The call has been enqueued on `stream`, which is the caller's own unless `side`.
-  CudaWork(int rank, c10d::OpType op, StreamCommunicatorPtr communicator, c10::Stream stream, bool side,
-           at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs);
+  // The call of `group` has been enqueued on `stream`, which is the caller's own unless `side`.
+  CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, StreamCommunicatorPtr communicator,
+           c10::Stream stream, bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs);
   ~CudaWork() override;
 
   // Of an asynchronous call, before the work is handed out: also stays until wait().
@@ -42,6 +42,7 @@ class CudaWork final : public c10d::Work {
   const c10::Event& end();
   void throw_failure() const;
 
+  const std::weak_ptr<Communicator> group_;  // to abort it
   const StreamCommunicatorPtr communicator_;
   const c10::Stream stream_;
   const bool side_;

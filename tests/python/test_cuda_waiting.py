@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,3 +157,145 @@ def ours(ctx: Context) -> None:
 @two_gpus
 def test_tuttis_own_calls_may_be_first_ones(fresh_world: World) -> None:
     fresh_world(2, env={**DEVICE, "CUDA_MODULE_LOADING": "LAZY"}).call(ours, timeout_s=60)
+
+
+def alone(ctx: Context, how: str, group: dist.ProcessGroup, waits: threading.Event) -> None:
+    """A wait on the host for what the other rank does later, or never."""
+    tensor = torch.ones(1000, device="cuda")
+    if how == "barrier":
+        dist.all_reduce(tensor, group=group)
+        waits.set()
+        dist.barrier(group=group)  # waits for the stream first
+        return
+    if how == "work":
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+    else:
+        work = (dist.irecv, dist.isend)[ctx.rank](tensor, 1 - ctx.rank, group=group)
+    assert work is not None
+    waits.set()
+    work.wait(timedelta(seconds=60))
+
+
+def sleeps(thread: int) -> bool:
+    text = Path(f"/proc/self/task/{thread}/stat").read_text(encoding="ascii")
+    return text.rsplit(")", 1)[1].split()[0] == "S"
+
+
+def signal_in(waits: threading.Event, number: int) -> threading.Thread:
+    """Sends the signal once the main thread is in a wait: it has been seen asleep again and again."""
+
+    def watch() -> None:
+        assert waits.wait(30)
+        seen = 0
+        while seen < 10:
+            seen = seen + 1 if sleeps(os.getpid()) else 0
+            threading.Event().wait(0.002)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def returning(ctx: Context, how: str) -> None:
+    """Rank 1 comes only when rank 0's handler has run."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+    if how != "message":
+        dist.all_reduce(torch.ones(10, device="cuda"), group=group)
+        torch.cuda.synchronize()
+    ctx.meet("ready")
+    if ctx.rank == 0:
+        before = signal.signal(signal.SIGUSR2, lambda *_: ctx.signal("handled"))
+        waits = threading.Event()
+        thread = signal_in(waits, signal.SIGUSR2)
+        alone(ctx, how, group, waits)
+        thread.join()
+        signal.signal(signal.SIGUSR2, before)
+    else:
+        ctx.await_signal("handled", [0])
+        alone(ctx, how, group, threading.Event())
+    torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+
+
+@two_gpus
+@pytest.mark.parametrize("how", ["work", "barrier", "message"])
+def test_handlers_of_signals_run_while_the_host_waits(fresh_world: World, how: str) -> None:
+    fresh_world(2, env=DEVICE).call(returning, how, timeout_s=50)
+
+
+class Stop(Exception):
+    """What a handler raises."""
+
+
+def raising(ctx: Context, how: str) -> str:
+    """Rank 0's handler ends its call, and the group with it; the other rank hears why. Returns what it hears."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+    dist.all_reduce(torch.ones(10, device="cuda"), group=group)
+    torch.cuda.synchronize()
+    ctx.meet("ready")
+    if ctx.rank == 0:
+
+        def stop(*_: Any) -> None:
+            raise Stop
+
+        before = signal.signal(signal.SIGUSR2, stop)
+        waits = threading.Event()
+        thread = signal_in(waits, signal.SIGUSR2)
+        with pytest.raises(Stop):
+            alone(ctx, how, group, waits)
+        thread.join()
+        signal.signal(signal.SIGUSR2, before)
+        ctx.signal("stopped")
+        assert "interrupted by Stop" in str(tutti.get_error(group)[1])
+        for device in ("cuda", "cpu"):
+            with pytest.raises(RuntimeError, match="interrupted by Stop"):
+                dist.all_reduce(torch.ones(10, device=device), group=group)
+    ctx.await_signal("stopped", [0])
+    said = ""
+    if ctx.rank == 1:
+        with pytest.raises(RuntimeError) as raised:
+            dist.all_reduce(torch.ones(10, device="cuda"), group=group, async_op=True).wait(timedelta(seconds=40))
+        said = str(raised.value)
+    ctx.meet("heard")
+    dist.destroy_process_group(group)
+    dist.all_reduce(torch.ones(10, device="cuda"))  # other groups go on
+    torch.cuda.synchronize()
+    return said
+
+
+@two_gpus
+@pytest.mark.parametrize("how", ["work", "barrier"])
+def test_handlers_that_raise_end_the_group(fresh_world: World, how: str) -> None:
+    said = fresh_world(2, env=DEVICE).call(raising, how, timeout_s=50)
+    assert "rank 0" in said[1] and "interrupted by Stop" in said[1], said
+
+
+def raising_at_a_message(ctx: Context) -> None:
+    """A first message: the handler ends the wait for its peer, and the message goes on."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+    ctx.meet("ready")
+    if ctx.rank == 0:
+
+        def stop(*_: Any) -> None:
+            raise Stop
+
+        before = signal.signal(signal.SIGUSR2, stop)
+        waits = threading.Event()
+        thread = signal_in(waits, signal.SIGUSR2)
+        with pytest.raises(Stop):
+            alone(ctx, "message", group, waits)
+        thread.join()
+        signal.signal(signal.SIGUSR2, before)
+        assert tutti.get_error(group)[0] == "success"
+        ctx.signal("stopped")
+    else:
+        ctx.await_signal("stopped", [0])
+        dist.isend(torch.full((1000,), 3.0, device="cuda"), 0, group=group).wait(timedelta(seconds=30))
+    ctx.meet("sent")
+    dist.destroy_process_group(group)
+
+
+@two_gpus
+def test_a_handler_that_raises_leaves_a_first_message_under_way(fresh_world: World) -> None:
+    fresh_world(2, env=DEVICE).call(raising_at_a_message, timeout_s=50)
