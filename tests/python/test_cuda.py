@@ -305,6 +305,9 @@ def refused(ctx: Context) -> None:
     total = torch.full((3,), -(ctx.rank + 2), dtype=torch.int32, device="cuda")
     dist.all_reduce(total, op=dist.ReduceOp.AVG)  # cut towards zero
     assert total.eq(-int(sum(range(2, ctx.size + 2)) / ctx.size)).all()
+    if GPUS > 1:
+        with pytest.raises(ValueError, match="a rank of a group has one device"):
+            dist.all_reduce(torch.ones(3, device=f"cuda:{(torch.cuda.current_device() + 1) % GPUS}"))
     tensor = torch.ones(3, device="cuda")
     dist.all_reduce(tensor)
     assert tensor.eq(ctx.size).all()

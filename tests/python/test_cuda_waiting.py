@@ -159,6 +159,31 @@ def test_tuttis_own_calls_may_be_first_ones(fresh_world: World) -> None:
     fresh_world(2, env={**DEVICE, "CUDA_MODULE_LOADING": "LAZY"}).call(ours, timeout_s=60)
 
 
+def drained(ctx: Context) -> None:
+    """A barrier: the host waits for what its current stream holds, then for the other rank."""
+    data = torch.ones(4096, 4096, device="cuda")
+    dist.all_reduce(data[0])
+    torch.cuda.synchronize()
+    for attempt in range(3):
+        key, done = f"{ctx.generation}/{attempt}", torch.cuda.Event()
+        if ctx.rank == attempt % 2:
+            for _ in range(200):
+                data.matmul(data)
+            done.record()
+            assert not done.query()
+            ctx.store("drained").set(key, b"1")
+            dist.barrier()
+            assert done.query(), "it has left before its stream was done"
+        else:
+            dist.barrier()
+            assert ctx.store("drained").check([key]), "it has left before the other rank had come"
+
+
+@two_gpus
+def test_a_barrier_waits_for_the_stream_and_the_others(fresh_world: World) -> None:
+    fresh_world(2, env=DEVICE).call(drained, timeout_s=50)
+
+
 def alone(ctx: Context, how: str, group: dist.ProcessGroup, waits: threading.Event) -> None:
     """A wait on the host for what the other rank does later, or never."""
     tensor = torch.ones(1000, device="cuda")

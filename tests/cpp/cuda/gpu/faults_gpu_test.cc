@@ -155,6 +155,23 @@ TEST(Overlap, IsFound) {
   });
 }
 
+TEST(Refusals, NineRanksAreTooMany) {
+  const auto store = std::make_shared<MemoryStore>();
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 9; ++r) {
+    threads.emplace_back([&, r] {
+      CudaOptions options;
+      options.timeout = std::chrono::seconds(20);
+      options.device = r % device_count();
+      std::string text;
+      EXPECT_EQ(kind_of([&] { CudaCommunicator::create(store, "nine", r, 9, options); }, &text),
+                ErrorKind::kUnsupported);
+      EXPECT_NE(text.find("at most 8 ranks, not 9"), std::string::npos) << text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Refusals, AreErrorsBeforeAnythingIsSent) {
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
