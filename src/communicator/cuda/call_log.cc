@@ -45,9 +45,11 @@ void CallLog::issued(const IssuedCall& call, const Launched& how) {
   const std::lock_guard lock(mutex_);
   metrics_.record(call.record.call, call.bytes, call.algorithm, -1, 0);
   const bool done = how.blocks == 0;
+  // A captured call has no ticket, so its own deadline is nowhere: it follows the group's.
   const std::int64_t timeout_ms =
-      call.timeout.count() > 0 ? call.timeout.count()
-                               : static_cast<std::int64_t>(device::load_relaxed(&control_.timeout_ns) / 1'000'000);
+      call.timeout.count() > 0 && !how.captured
+          ? call.timeout.count()
+          : static_cast<std::int64_t>(device::load_relaxed(&control_.timeout_ns) / 1'000'000);
   const std::uint64_t id = recorder_.add(call.record, call.peer,
                                          done ? FlightRecorder::State::kCompleted : FlightRecorder::State::kScheduled,
                                          timeout_ms, {how.stream, how.captured});

@@ -3,9 +3,11 @@
 namespace tutti::cuda {
 namespace {
 
+constexpr const char* kUnknown = "another call";
+
 std::string call_text(std::uint64_t fingerprint, int rank, const CallBoard& board) {
   std::optional<CallRecord> record = board.find(rank, static_cast<std::uint32_t>(fingerprint));
-  if (!record) return "another call";
+  if (!record) return kUnknown;
   // Without a plan's name it stands for how the call runs: not to be shown.
   const bool named = record->call < kCollectiveCount && record->uneven == 0 && record->name[0] != 0;
   if (!named) record->algorithm = 0;
@@ -23,9 +25,9 @@ std::string both_calls(const device::HostControl& control, int rank, const CallB
   // A rank that is blamed itself, or makes the same call as the one that is, differs from the reporter.
   const int other = known && blamed != rank ? blamed : static_cast<int>(control.reporter);
   const std::string mine = call_text(control.mine, rank, board);
-  const std::string theirs = known ? call_text(control.theirs, other, board) : "another call";
+  const std::string theirs = known ? call_text(control.theirs, other, board) : kUnknown;
   std::string text = "this rank " + mine + ", rank " + std::to_string(other) + " " + theirs;
-  if (mine == theirs) {
+  if (mine == theirs && mine != kUnknown) {
     text += " by another algorithm or over other places of memory (TUTTI_CUDA_ALGORITHM must be equal on all ranks)";
   }
   return text;

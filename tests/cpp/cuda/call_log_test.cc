@@ -166,6 +166,40 @@ TEST(CallLog, TimeoutsOfOtherCallsDoNotCount) {
   EXPECT_EQ(device::timeout_ns(host, 0), 1u);
 }
 
+// The table keeps the deadlines of the last 256 calls that have their own. Calls between them that have none take no
+// place; a call whose place was taken follows the group's, never another call's.
+TEST(CallLog, TheTableHoldsThe256LastTimeouts) {
+  static_assert(device::kTimedCalls == 256, "docs/gpu.md names the number");
+  device::HostControl host;
+  host.timeout_ns = 7;
+  CallLog log(0, 1, 10, 0, host, [](RankState&) { return false; });
+  std::vector<std::uint32_t> tickets;
+  for (std::uint32_t i = 0; i < device::kTimedCalls; ++i) tickets.push_back(log.open(milliseconds(1000 + i)));
+  for (std::uint32_t i = 0; i < device::kTimedCalls; ++i) {
+    EXPECT_EQ(device::timeout_ns(host, tickets[i]), (1000 + std::uint64_t{i}) * 1'000'000) << i;
+  }
+  for (std::uint32_t i = 0; i < device::kTimedCalls; ++i) EXPECT_EQ(device::timeout_ns(host, log.open({})), 7u);
+  EXPECT_EQ(device::timeout_ns(host, tickets[0]), 1'000'000'000u);
+  const std::uint32_t last = log.open(milliseconds(5));
+  EXPECT_EQ(device::timeout_ns(host, tickets[0]), 7u);
+  EXPECT_EQ(device::timeout_ns(host, tickets[1]), 1'001'000'000u);
+  EXPECT_EQ(device::timeout_ns(host, last), 5'000'000u);
+  // The group's is that of now.
+  host.timeout_ns = 8;
+  EXPECT_EQ(device::timeout_ns(host, tickets[0]), 8u);
+}
+
+// What is captured has no ticket: its deadline is the group's, and so is the one that the record shows.
+TEST(CallLog, CapturedCallsFollowTheGroupsTimeout) {
+  LoggedRanks world(2);
+  const auto eager = world.issue(0, 5, milliseconds(30)), captured = world.issue(0, 6, milliseconds(30), true);
+  EXPECT_EQ(captured->args.ticket, 0u);
+  EXPECT_EQ(device::timeout_ns(world.ranks.host(0), captured->args.ticket), world.ranks.host(0).timeout_ns);
+  const nlohmann::json seen = world.entries(0);
+  EXPECT_EQ(seen[0]["timeout_ms"], 30);
+  EXPECT_EQ(seen[1]["timeout_ms"], world.ranks.host(0).timeout_ns / 1'000'000);
+}
+
 // Reading from the GPU may take as long as a kernel hangs: calls are issued and counted meanwhile.
 TEST(CallLog, IsNotLockedWhileTheGpuIsRead) {
   device::HostControl host;
@@ -253,6 +287,64 @@ TEST(Mismatch, OtherAlgorithmsAreSaid) {
   host.theirs = record.hash;
   host.code = static_cast<std::uint64_t>(device::FailureCode::kMismatch);
   EXPECT_NE(text_of(world, 0).find("by another algorithm"), std::string::npos) << text_of(world, 0);
+}
+
+// A call whose place was taken by a later one of its rank, and a message, which has none.
+TEST(Mismatch, CallsThatAreNotOnTheBoardAreAnother) {
+  LoggedRanks world(2);
+  const auto zero = world.issue(0, 10), one = world.issue(1, 11);
+  device::HostControl& host = world.ranks.host(0);
+  host.peer = 1;
+  host.mine = zero->args.fingerprint;
+  host.theirs = one->args.fingerprint;
+  host.code = static_cast<std::uint64_t>(device::FailureCode::kMismatch);
+  const std::string named = "this rank all_reduce f32[10] sum, rank 1 all_reduce f32[11] sum;";
+  EXPECT_NE(text_of(world, 0).find(named), std::string::npos) << text_of(world, 0);
+  CallRecord later;
+  do {
+    ++later.count;
+    later.hash = fingerprint(later);
+  } while (later.hash % CallBoard::kEntries != one->args.fingerprint % CallBoard::kEntries ||
+           later.hash == one->args.fingerprint);
+  world.boards[1]->post(later);
+  const std::string taken = "this rank all_reduce f32[10] sum, rank 1 another call;";
+  EXPECT_NE(text_of(world, 0).find(taken), std::string::npos) << text_of(world, 0);
+  const auto again = world.issue(1, 11);  // it takes its place again when it is called again
+  EXPECT_NE(text_of(world, 0).find(named), std::string::npos) << text_of(world, 0);
+  host.mine = fingerprint(record_of_message(true, 100, DataType::kByte, 0));
+  host.theirs = fingerprint(record_of_message(false, 200, DataType::kByte, 0));
+  const std::string messages = "this rank another call, rank 1 another call;";  // and nothing of algorithms
+  EXPECT_NE(text_of(world, 0).find(messages), std::string::npos) << text_of(world, 0);
+}
+
+// 1,024 calls of different places are all there; one more takes the place of one of them, and of that one alone.
+TEST(CallBoard, Has1024Places) {
+  static_assert(CallBoard::kEntries == 1024, "docs/gpu.md names the number");
+  CallBoard board(0, {});
+  std::vector<CallRecord> posted(CallBoard::kEntries);
+  std::size_t filled = 0;
+  CallRecord record;
+  while (filled < CallBoard::kEntries) {
+    ++record.count;
+    record.hash = fingerprint(record);
+    CallRecord& place = posted[record.hash % CallBoard::kEntries];
+    if (place.hash != 0) continue;
+    place = record;
+    board.post(record);
+    ++filled;
+  }
+  for (const CallRecord& there : posted) {
+    ASSERT_TRUE(board.find(0, there.hash).has_value()) << there.count;
+    EXPECT_EQ(board.find(0, there.hash)->count, there.count);
+  }
+  ++record.count;
+  record.hash = fingerprint(record);
+  board.post(record);
+  for (const CallRecord& there : posted) {
+    const bool taken = there.hash % CallBoard::kEntries == record.hash % CallBoard::kEntries;
+    EXPECT_EQ(board.find(0, there.hash).has_value(), !taken) << there.count;
+  }
+  EXPECT_EQ(board.find(0, record.hash)->count, record.count);
 }
 
 TEST(CallBoard, GivesWhatWasPostedAndNothingElse) {
