@@ -9,6 +9,8 @@
 namespace tutti::test {
 namespace {
 
+static_assert(sizeof(BufferOffer) < 1024, "docs/gpu.md says what an agreement costs");
+
 BufferOffer offer(std::uint64_t bytes, std::initializer_list<std::size_t> free = {}) {
   BufferOffer made;
   made.bytes = bytes;

@@ -169,6 +169,10 @@ TEST(CopyEngine, IsChosenForLargeCallsAndByName) {
   Call large_sum = gather_of(128 * kMB);
   large_sum.collective = Collective::kAllReduce;
   EXPECT_TRUE(chosen(large_sum, 4, ""));
+  large_sum = gather_of(128 * kMB - 64);
+  large_sum.collective = Collective::kAllReduce;
+  EXPECT_FALSE(chosen(large_sum, 4, ""));
+  EXPECT_TRUE(chosen(large_sum, 4, "copy_engine"));
   EXPECT_TRUE(chosen(sum, 4, "copy_engine@16"));
   EXPECT_FALSE(chosen(sum, 3, "copy_engine")) << "64 MB do not divide into vectors for three";
   sum.op = ReduceOp::kPremulSum;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <map>
 #include <random>
 
 #include "cuda/collective_case.h"
@@ -331,6 +332,42 @@ TEST(Order, BatchesOfAnySizeInAnyOrder) {
       }
     }
   }
+}
+
+// One kernel up to 1008 messages; of more, each has the next 72 of every pair and direction: kernels of two ranks whose
+// batches differ otherwise still have the same messages of their pair.
+TEST(Order, LargeBatchesAreCutByPairAndDirection) {
+  static_assert(kManyMessages == 1008 && kMessagesOfALane == 72, "docs/gpu.md names the numbers");
+  std::vector<std::byte> memory(4096);
+  std::vector<MessageRequest> requests;
+  // To rank 1 200, from rank 1 150, to rank 2 the rest: in turn, so that no lane's are together.
+  std::size_t made = 0;
+  const auto request = [&](bool send, int peer) {
+    requests.push_back({send, memory.data() + made, 1, peer, static_cast<std::uint32_t>(made)});
+    ++made;
+  };
+  for (std::size_t i = 0; made < kManyMessages; ++i) {
+    if (i < 200) request(true, 1);
+    if (i < 150) request(false, 1);
+    request(true, 2);
+  }
+  ASSERT_EQ(requests.size(), static_cast<std::size_t>(kManyMessages));
+  EXPECT_EQ(make_many_messages(requests, 2).size(), 1u);
+  request(true, 2);
+  const std::vector<ManyMessages> kernels = make_many_messages(requests, 2);
+  std::map<std::pair<int, bool>, std::vector<std::uint32_t>> wanted, got;
+  for (const MessageRequest& r : requests) wanted[{r.peer, r.send}].push_back(r.fingerprint);
+  EXPECT_EQ(kernels.size(), (wanted.at({2, true}).size() + 71) / 72);
+  for (std::size_t k = 0; k < kernels.size(); ++k) {
+    for (int l = 0; l < kernels[k].lanes; ++l) {
+      const MessageLane& lane = kernels[k].lane[l];
+      auto& tags = got[{lane.peer, lane.send != 0}];
+      EXPECT_EQ(tags.size(), 72 * k) << "an earlier kernel has fewer";
+      EXPECT_LE(lane.count, 72);
+      for (int i = 0; i < lane.count; ++i) tags.push_back(kernels[k].message[lane.first + i].fingerprint);
+    }
+  }
+  EXPECT_EQ(got, wanted) << "in the order of issue, each once";
 }
 
 // Large messages go around the ring of pieces several times.
