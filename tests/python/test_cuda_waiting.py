@@ -159,6 +159,47 @@ def test_tuttis_own_calls_may_be_first_ones(fresh_world: World) -> None:
     fresh_world(2, env={**DEVICE, "CUDA_MODULE_LOADING": "LAZY"}).call(ours, timeout_s=60)
 
 
+def together(ctx: Context) -> None:
+    """Calls of two groups, complete on the GPU, of which nobody has asked yet."""
+    group = dist.new_group([0, 1])
+    tensor = torch.full((1000,), ctx.rank + 1.0, device="cuda")
+    dist.all_reduce(torch.ones(10, device="cuda"), group=group)
+    work = dist.all_reduce(tensor, async_op=True)
+    torch.cuda.synchronize()
+    ctx.kept.update(group=group, tensor=tensor, work=work)
+
+
+def leave_at_once(ctx: Context) -> None:
+    os._exit(0)
+
+
+def survived(ctx: Context) -> list[str]:
+    """What rank 0 hears of two groups when rank 1 has died; its call that was complete has its result."""
+    said = []
+    tensor, work = ctx.kept["tensor"], ctx.kept["work"]
+    for group in (ctx.kept["group"], dist.group.WORLD):
+        if group is dist.group.WORLD:  # the other group has heard of the death
+            work.wait(timedelta(seconds=20))
+            assert work.is_success() and tensor.eq(3).all()
+        with pytest.raises(RuntimeError) as raised:
+            dist.all_reduce(torch.ones(10, device="cuda"), group=group, async_op=True).wait(timedelta(seconds=40))
+        said.append(str(raised.value))
+    return said
+
+
+@pytest.mark.parametrize("how", ["killed", "exits"])
+def test_what_was_complete_when_a_rank_died_stays_so(fresh_world: World, how: str) -> None:
+    ranks = fresh_world(2, env=DEVICE, group_timeout_s=600)
+    ranks.call(together, timeout_s=60)
+    if how == "killed":
+        ranks.send_signal(1, signal.SIGKILL)
+    else:
+        assert ranks.begin(leave_at_once, ranks=[1]).wait(30)[1].kind == "died"
+    outcome = ranks.begin(survived, ranks=[0]).wait(90, [0])[0]
+    assert outcome.kind == "ok", outcome
+    assert all("rank 1" in text and "died" in text for text in outcome.value), outcome.value
+
+
 def drained(ctx: Context) -> None:
     """A barrier: the host waits for what its current stream holds, then for the other rank."""
     data = torch.ones(4096, 4096, device="cuda")
