@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -170,6 +173,63 @@ def kernels(comm: tutti.Communicator) -> None:
             raise AssertionError("what the compiler refuses has run")
     comm.all_reduce(mine)
     torch.cuda.synchronize()
+
+
+class Stop(Exception):
+    """What a handler raises."""
+
+
+def signal_asleep() -> threading.Thread:
+    """Sends SIGUSR2 once the main thread has been seen asleep again and again: it is in the call that follows."""
+
+    def watch() -> None:
+        seen = 0
+        while seen < 10:
+            state = Path(f"/proc/self/task/{os.getpid()}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
+            seen = seen + 1 if state == "S" else 0
+            threading.Event().wait(0.002)
+        os.kill(os.getpid(), signal.SIGUSR2)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def signals(comm: tutti.Communicator) -> None:
+    """A handler runs while a call waits for the GPU: the other rank comes only then. What one raises ends the call."""
+    data, word = torch.ones(1000, device="cuda"), np.ones(3)
+    comm.all_reduce(data)
+    side = tutti.Communicator(comm.store, comm.rank, comm.size, name="side", timeout=60)
+    if comm.rank == 0:
+        signal.signal(signal.SIGUSR2, lambda *_: side.send(word, 1))
+        thread = signal_asleep()
+        comm.all_reduce(data)
+        thread.join()
+    else:
+        side.recv(word, 0)
+        comm.all_reduce(data)
+    assert data.eq(comm.size**2).all()
+    if comm.rank == 0:
+
+        def stop(*_: object) -> None:
+            raise Stop
+
+        signal.signal(signal.SIGUSR2, stop)
+        thread = signal_asleep()
+        try:
+            comm.all_reduce(data)
+        except Stop:
+            thread.join()
+        else:
+            raise AssertionError("the handler's exception was lost")
+        try:
+            comm.all_reduce(data)
+        except RuntimeError as error:
+            assert "interrupted by Stop" in str(error), error
+        else:
+            raise AssertionError("the group goes on")
+    side.barrier()
+    side.close()
 
 
 def buffers(comm: tutti.Communicator) -> None:

@@ -20,7 +20,9 @@ RANK = Path(__file__).with_name("cuda_rank.py")
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "customized_comm.py"
 
 
-@pytest.mark.parametrize("task", ["every_collective", "graphs", "messages", "algorithms", "kernels", "buffers"])
+@pytest.mark.parametrize(
+    "task", ["every_collective", "graphs", "messages", "algorithms", "kernels", "buffers", "signals"]
+)
 def test_on_gpus(task: str) -> None:
     launch(2, task, script=RANK)
 

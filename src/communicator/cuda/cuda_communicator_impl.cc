@@ -417,7 +417,7 @@ bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
 }
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
-  check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+  wait_for_stream(static_cast<cudaStream_t>(stream));
   throw_if_failed();
 }
 

@@ -70,7 +70,7 @@ class CudaDevice final : public CudaMemoryDevice {
   void synchronize_stream(int device, CudaStream stream) override {
     if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     const DeviceGuard guard(device);  // handles of default streams mean those of the current device
-    check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "cudaStreamSynchronize");
+    wait_for_stream(static_cast<cudaStream_t>(stream));
   }
 
   void begin_thread(int device) override {

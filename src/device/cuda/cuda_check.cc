@@ -1,7 +1,10 @@
 #include "device/cuda/cuda_check.h"
 
+#include <chrono>
 #include <string>
+#include <thread>
 
+#include "base/interruption.h"
 #include "device/cuda/driver.h"
 #include "tutti/error.h"
 
@@ -20,6 +23,20 @@ void check_driver(CUresult result, const char* call) {
   driver().get_error_string(result, &text);
   const ErrorKind kind = result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorKind::kExhausted : ErrorKind::kInternal;
   throw_error(kind, std::string(call) + ": " + (text != nullptr ? text : "unknown error of the CUDA driver"));
+}
+
+// No handler runs while CUDA waits. So where there may be one, CUDA is asked instead, and waits in the end: for nothing
+// any more, or for what a handler that raised has ended. A child that a handler forked may touch nothing of CUDA.
+void wait_for_stream(cudaStream_t stream) {
+  constexpr std::chrono::microseconds kBusy(1000), kPause(50);
+  const auto start = std::chrono::steady_clock::now();
+  while (must_ask() && cudaStreamQuery(stream) == cudaErrorNotReady) {
+    static_cast<void>(cudaGetLastError());  // that it is not ready is no error
+    if (!go_on_waiting()) break;
+    if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kPause);
+  }
+  if (waits_in_fork()) throw_if_interrupted("a wait for the GPU");
+  check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 }
 
 DeviceGuard::DeviceGuard(int device) {

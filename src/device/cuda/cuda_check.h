@@ -10,6 +10,10 @@ namespace tutti::cuda {
 void check_cuda(cudaError_t error, const char* call);
 void check_driver(CUresult result, const char* call);
 
+// Waits on the host for what `stream` of the current device holds; the program's signals are handled meanwhile
+// (base/interruption.h). Throws Error.
+void wait_for_stream(cudaStream_t stream);
+
 // Makes `device` current on this thread as long as it lives.
 class DeviceGuard {
  public:
