@@ -3,6 +3,7 @@
 
 #include "aten/signals.h"
 #include "aten/sparse.h"
+#include "base/registry.h"
 #include "torch/issue.h"
 
 namespace tutti::face {
@@ -172,9 +173,9 @@ C10dWorkPtr ProcessGroupTutti::broadcast(Tensors& tensors, const c10d::Broadcast
 }
 
 // On a GPU as on the CPU: the host waits, here for its current stream first. So what every rank has enqueued before is
-// done when one leaves.
+// done when one leaves. PyTorch does not hand on which device is meant: it is the GPU that the group has made calls on.
 C10dWorkPtr ProcessGroupTutti::barrier(const c10d::BarrierOptions& options) {
-  if (options.device.has_value() && options.device->is_cuda()) drain_cuda(*options.device);
+  if (!forked_child()) drain_cuda();
   return issue({"tutti:barrier", OpType::BARRIER}, {}, {}, options.asyncOp, options.timeout,
                [](Prepared& prepared) { prepared.call.collective = Collective::kBarrier; });
 }

@@ -213,8 +213,12 @@ C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
   return exchange(rank_, c10d::OpType::COALESCED, communicator_, lane, batch);
 }
 
-void ProcessGroupTutti::drain_cuda(c10::Device device) {
+void ProcessGroupTutti::drain_cuda() {
+  const StreamCommunicatorPtr made = devices().made_group();
+  if (made == nullptr) return;
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(made->device()));
+  if (made->is_capturing(cuda.getStream(device).native_handle())) return;  // it runs at no time that could be awaited
   c10::Event end(c10::DeviceType::CUDA);
   end.record(cuda.getStream(device));
   // Not synchronizeStream(), in which no handler of a signal runs. It sleeps once the rest is long.

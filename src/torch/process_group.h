@@ -188,8 +188,8 @@ class ProcessGroupTutti final : public c10d::Backend {
   C10dWorkPtr end_cuda_batch(CudaBatch& batch);
   // What this thread collects between startCoalescing and endCoalescing; null outside.
   CudaBatch* open_cuda_batch(c10::Device device);
-  // Waits on the host for the current stream.
-  void drain_cuda(c10::Device device);
+  // Waits on the host for the current stream of the GPU on which the group has made collectives, if it has.
+  void drain_cuda();
   void run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call, Milliseconds timeout);
   void run_here(const Call& call, Milliseconds timeout);
 
