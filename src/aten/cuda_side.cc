@@ -1,6 +1,5 @@
 #include "aten/cuda_side.h"
 
-#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "interpreter/without_python.h"
@@ -25,7 +24,8 @@ const CudaLane& CudaSide::group(c10::Device device) {
   const StreamCommunicatorPtr& communicator = devices_->group(device.index());
   // acquire: pairs with the release below.
   if (const CudaLane* lane = made_group_.load(std::memory_order_acquire)) return *lane;
-  CudaLane lane{communicator, side_stream(device)};  // not under the lock: the first use of the pool makes streams
+  // Not under the lock: the first use of the pool makes streams.
+  CudaLane lane{communicator, side_stream(device), events_};
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!group_.has_value()) group_.emplace(std::move(lane));
   // release: publishes the lane to those who take no lock.
@@ -52,11 +52,7 @@ void CudaSide::order_after_calls(const c10::Stream& stream) const {
     if (group_.has_value()) streams.push_back(group_->stream);
     for (const auto& [key, side] : message_streams_) streams.push_back(side);
   }
-  for (const c10::Stream& side : streams) {
-    c10::Event last(c10::DeviceType::CUDA);
-    last.record(side);
-    last.block(stream);
-  }
+  for (const c10::Stream& side : streams) CudaEvent(events_, side).block(stream);
 }
 
 }  // namespace tutti::face

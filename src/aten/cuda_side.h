@@ -1,5 +1,5 @@
-// What a group has for CUDA tensors: PyTorch's streams of its asynchronous calls, and the storages that it has
-// registered. The communicators are the group's DeviceCommunicator's.
+// What a group has for CUDA tensors: PyTorch's streams of its asynchronous calls, events on them, and the storages that
+// it has registered. The communicators are the group's DeviceCommunicator's.
 //
 // That of all ranks is made at the first call with a CUDA tensor, or when torch binds the group to a device
 // (init_process_group(device_id=...)): both are collective. Sends and receives outside a batch concern two ranks only,
@@ -23,14 +23,16 @@
 #include <utility>
 #include <vector>
 
+#include "aten/cuda_events.h"
 #include "tutti/device_communicator.h"
 
 namespace tutti::face {
 
-// A communicator and the stream on which it runs asynchronous calls.
+// A communicator, the stream on which it runs asynchronous calls, and the group's events.
 struct CudaLane {
   StreamCommunicatorPtr communicator;
   c10::Stream stream;
+  CudaEventsPtr events;
 };
 
 class CudaSide {
@@ -42,6 +44,7 @@ class CudaSide {
   DeviceCommunicator& devices() const noexcept { return *devices_; }
   // DeviceCommunicator::group(), and its stream.
   const CudaLane& group(c10::Device device);
+  const CudaEventsPtr& events() const noexcept { return events_; }
   // The stream of messages in one direction.
   c10::Stream message_stream(c10::Device device, int peer, bool send);
 
@@ -78,6 +81,7 @@ class CudaSide {
   mutable std::mutex mutex_;
   std::vector<Registered> registered_;           // before the communicators, which must end before they are freed
   std::shared_ptr<DeviceCommunicator> devices_;  // never changes before the end
+  const CudaEventsPtr events_ = std::make_shared<CudaEvents>();
   std::optional<CudaLane> group_;
   std::atomic<const CudaLane*> made_group_{nullptr};             // group_, once made: each call asks, without a lock
   std::map<std::pair<int, bool>, c10::Stream> message_streams_;  // by peer, and whether this rank sends

@@ -5,9 +5,12 @@
 // call on it returns, so a synchronous call runs aside there, too, and the caller's stream waits for it.
 #pragma once
 
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "aten/cuda_events.h"
 
 namespace tutti::face {
 
@@ -22,17 +25,14 @@ inline bool lasts(const c10::Stream& stream) { return stream.id() == 0 || stream
 // one comes after everything that the lane has got meanwhile.
 class OnSideStream {
  public:
-  explicit OnSideStream(const c10::Stream& side, bool join = false) : guard_(side), join_(join) {
-    c10::Event before(c10::DeviceType::CUDA);
-    before.record(guard_.original_stream());
-    before.block(side);
+  OnSideStream(CudaEventsPtr events, const c10::Stream& side, bool join = false)
+      : events_(std::move(events)), guard_(side), join_(join) {
+    CudaEvent(events_, guard_.original_stream()).block(side);
   }
   ~OnSideStream() {
     if (!join_) return;
     try {
-      c10::Event after(c10::DeviceType::CUDA);
-      after.record(guard_.current_stream());
-      after.block(guard_.original_stream());
+      CudaEvent(events_, guard_.current_stream()).block(guard_.original_stream());
     } catch (const std::exception&) {
       // CUDA has failed, as whoever uses the stream next will hear.
     }
@@ -41,6 +41,7 @@ class OnSideStream {
   OnSideStream& operator=(const OnSideStream&) = delete;
 
  private:
+  const CudaEventsPtr events_;
   c10::StreamGuard guard_;
   const bool join_;
 };

@@ -6,7 +6,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/alias.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -33,8 +32,7 @@ C10dWorkPtr exchange(int rank, c10d::OpType op, const std::weak_ptr<Communicator
     prepared->write_back();
     prepared->append_kept(kept);
   }
-  return c10::make_intrusive<CudaWork>(rank, op, group, lane.communicator, lane.stream, /*side=*/true, kept,
-                                       batch.tensors);
+  return c10::make_intrusive<CudaWork>(rank, op, group, lane, lane.stream, /*side=*/true, kept, batch.tensors);
 }
 
 struct CudaTransfer {
@@ -60,20 +58,20 @@ void describe(CudaBatch& batch, const CudaTransfer& transfer, const at::Tensor& 
 // queued before this one.
 class QueuedMessage final : public DeferredMessage {
  public:
-  QueuedMessage(const std::weak_ptr<Communicator>& group, const c10::Stream& stream, int rank, c10d::OpType op,
+  // The lane has no communicator yet.
+  QueuedMessage(const std::weak_ptr<Communicator>& group, const CudaLane& lane, int rank, c10d::OpType op,
                 const CudaTransfer& transfer, int peer, const at::Tensor& tensor)
-      : work_(c10::make_intrusive<DeferredCudaWork>(rank, peer, op, stream, tensor)),
+      : work_(c10::make_intrusive<DeferredCudaWork>(rank, peer, op, lane.stream, tensor)),
         group_(group),
-        stream_(stream),
+        lane_(lane),
         transfer_(transfer),
         rank_(rank),
         op_(op),
         tensor_(tensor),
-        before_(c10::DeviceType::CUDA) {
+        before_(lane.events, current_cuda_stream(tensor.device())) {
     // A shape of its own: what the caller does to that of its tensor meanwhile is nothing to the message.
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     view_ = at::alias(tensor);
-    before_.record(current_cuda_stream(tensor.device()));
   }
 
   const c10::intrusive_ptr<DeferredCudaWork>& work() const noexcept { return work_; }
@@ -81,7 +79,8 @@ class QueuedMessage final : public DeferredMessage {
   void run(const StreamCommunicatorPtr& pair) noexcept override {
     try {
       settle_on_device();
-      const CudaLane lane{pair, stream_};
+      CudaLane lane = lane_;
+      lane.communicator = pair;
       const c10::StreamGuard on_stream(lane.stream);
       before_.block(lane.stream);
       CudaBatch batch(tensor_.device());
@@ -112,17 +111,17 @@ class QueuedMessage final : public DeferredMessage {
  private:
   // For as long as the maker's thread lives. PyTorch returns to a thread's own device once it has destroyed an event;
   // on the first GPU, a new thread's own, that would make a context, which takes half a gigabyte.
-  void settle_on_device() const { c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(stream_.device()); }
+  void settle_on_device() const { c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(lane_.stream.device()); }
 
   const c10::intrusive_ptr<DeferredCudaWork> work_;
   const std::weak_ptr<Communicator> group_;
-  const c10::Stream stream_;
+  const CudaLane lane_;
   const CudaTransfer transfer_;
   const int rank_;
   const c10d::OpType op_;
   const at::Tensor tensor_;
   at::Tensor view_;
-  c10::Event before_;
+  const CudaEvent before_;
   C10dWorkPtr enqueued_;      // once it has run,
   std::exception_ptr error_;  // or this
 };
@@ -136,7 +135,7 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(device); });
   const SyncEvent reported(event, inputs);
   std::optional<OnSideStream> side;
-  if (async || !lasts(current_cuda_stream(device))) side.emplace(lane.stream, /*join=*/!async);
+  if (async || !lasts(current_cuda_stream(device))) side.emplace(lane.events, lane.stream, /*join=*/!async);
   const c10::Stream stream = current_cuda_stream(device);
 
   std::optional<Prepared> single;  // the common case allocates nothing
@@ -158,8 +157,7 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
     }
   });
   for (std::size_t i = 0; i < count; ++i) part(i).write_back();
-  auto work =
-      c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane.communicator, stream, async, inputs, outputs);
+  auto work = c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane, stream, async, inputs, outputs);
   if (async) {
     for (std::size_t i = 0; i < count; ++i) {
       if (part(i).device_factor().defined()) work->keep(part(i).device_factor());
@@ -179,7 +177,9 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
     // What is gathered is so on the stream that will send it. Its memory would else be the caller's stream's, which may
     // have it again as soon as any other stream waits for the work.
     std::optional<OnSideStream> side;
-    if (!usable_in_place(tensor)) side.emplace(translated([&] { return cuda_.group(tensor.device()).stream; }));
+    if (!usable_in_place(tensor)) {
+      side.emplace(cuda_.events(), translated([&] { return cuda_.group(tensor.device()).stream; }));
+    }
     describe(*open, transfer, tensor, tensor);  // endCoalescing sends it
     return c10::make_intrusive<CompletedWork>(rank_, event.op, tensor);
   }
@@ -190,16 +190,16 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
       return interruptible([&] { return devices().pair(tensor.device().index(), peer, /*send=*/!receive, current); });
     });
   };
-  CudaLane lane{made_pair(), cuda_.message_stream(tensor.device(), peer, /*send=*/!receive)};
+  CudaLane lane{made_pair(), cuda_.message_stream(tensor.device(), peer, /*send=*/!receive), cuda_.events()};
   const SyncEvent reported(event, tensor);
   if (lane.communicator == nullptr) {
-    auto queued = std::make_unique<QueuedMessage>(communicator_, lane.stream, rank_, event.op, transfer, peer, tensor);
+    auto queued = std::make_unique<QueuedMessage>(communicator_, lane, rank_, event.op, transfer, peer, tensor);
     C10dWorkPtr work = queued->work();
     std::unique_ptr<DeferredMessage> message = std::move(queued);
     if (translated([&] { return devices().defer(peer, /*send=*/!receive, message); })) return work;
     lane.communicator = made_pair();  // made meanwhile
   }
-  const OnSideStream side(lane.stream);
+  const OnSideStream side(lane.events, lane.stream);
   CudaBatch batch(tensor.device());
   describe(batch, transfer, tensor, tensor);
   return exchange(rank_, event.op, communicator_, lane, batch);
@@ -208,7 +208,7 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
 C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
   const c10::DeviceGuard on_device(batch.device);
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(batch.device); });
-  const OnSideStream side(lane.stream);
+  const OnSideStream side(lane.events, lane.stream);
   const SyncEvent reported({"tutti:coalesced", c10d::OpType::COALESCED}, batch.tensors);
   return exchange(rank_, c10d::OpType::COALESCED, communicator_, lane, batch);
 }
@@ -217,10 +217,9 @@ void ProcessGroupTutti::drain_cuda() {
   const StreamCommunicatorPtr made = devices().made_group();
   if (made == nullptr) return;
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
-  const c10::Device device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(made->device()));
-  if (made->is_capturing(cuda.getStream(device).native_handle())) return;  // it runs at no time that could be awaited
-  c10::Event end(c10::DeviceType::CUDA);
-  end.record(cuda.getStream(device));
+  const c10::Stream current = cuda.getStream({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(made->device())});
+  if (made->is_capturing(current.native_handle())) return;  // it runs at no time that could be awaited
+  const CudaEvent end(cuda_.events(), current);
   // Not synchronizeStream(), in which no handler of a signal runs. It sleeps once the rest is long.
   constexpr std::chrono::microseconds kBusy(1000), kPause(50);
   const auto start = std::chrono::steady_clock::now();

@@ -18,18 +18,19 @@ constexpr auto kPollInterval = std::chrono::microseconds(50);
 
 }  // namespace
 
-CudaWork::CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, StreamCommunicatorPtr communicator,
+CudaWork::CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, const CudaLane& lane,
                    c10::Stream stream, bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
     : c10d::Work(rank, op),
       group_(std::move(group)),
-      communicator_(std::move(communicator)),
+      communicator_(lane.communicator),
+      events_(lane.events),
       stream_(stream),
       side_(side),
       outputs_(outputs.begin(), outputs.end()) {
   if (!side_) return;
   stash_.assign(inputs.begin(), inputs.end());
   stash_.insert(stash_.end(), outputs.begin(), outputs.end());
-  end_.emplace(c10::DeviceType::CUDA).record(stream_);
+  end_.emplace(events_, stream_);
 }
 
 void CudaWork::keep(const at::Tensor& tensor) {
@@ -44,8 +45,8 @@ CudaWork::~CudaWork() {
 
 // mutex_ is held. Of a synchronous call the event comes late, after whatever else its stream got meanwhile; recording
 // one at each call would cost every call what few callers ask for.
-const c10::Event& CudaWork::end() {
-  if (!end_.has_value()) end_.emplace(c10::DeviceType::CUDA).record(stream_);
+const CudaEvent& CudaWork::end() {
+  if (!end_.has_value()) end_.emplace(events_, stream_);
   return *end_;
 }
 

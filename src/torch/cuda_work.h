@@ -8,13 +8,13 @@
 // Thread rule: all members from any thread.
 #pragma once
 
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "aten/cuda_side.h"
 #include "torch/work.h"
 #include "tutti/stream_communicator.h"
 
@@ -22,9 +22,10 @@ namespace tutti::face {
 
 class CudaWork final : public c10d::Work {
  public:
-  // The call of `group` has been enqueued on `stream`, which is the caller's own unless `side`.
-  CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, StreamCommunicatorPtr communicator,
-           c10::Stream stream, bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs);
+  // The call of the lane's communicator, one of `group`, has been enqueued on `stream`, which is the caller's own
+  // unless `side`.
+  CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, const CudaLane& lane, c10::Stream stream,
+           bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs);
   ~CudaWork() override;
 
   // Of an asynchronous call, before the work is handed out: also stays until wait().
@@ -39,16 +40,17 @@ class CudaWork final : public c10d::Work {
   FuturePtr getFuture() override;
 
  private:
-  const c10::Event& end();
+  const CudaEvent& end();
   void throw_failure() const;
 
   const std::weak_ptr<Communicator> group_;  // to abort it
   const StreamCommunicatorPtr communicator_;
+  const CudaEventsPtr events_;
   const c10::Stream stream_;
   const bool side_;
   Outputs outputs_;
   std::vector<at::Tensor> stash_;  // guarded by mutex_
-  std::optional<c10::Event> end_;  // of a synchronous call made when somebody asks; guarded by mutex_
+  std::optional<CudaEvent> end_;   // of a synchronous call made when somebody asks; guarded by mutex_
   FuturePtr future_;               // guarded by mutex_
 };
 

@@ -35,7 +35,7 @@ void on_current_stream(ProcessGroupTutti& group, c10::Device device, Issue&& iss
   translated([&] {
     const CudaLane& lane = group.cuda().group(device);
     std::optional<OnSideStream> side;
-    if (!lasts(current_cuda_stream(device))) side.emplace(lane.stream, /*join=*/true);
+    if (!lasts(current_cuda_stream(device))) side.emplace(lane.events, lane.stream, /*join=*/true);
     Serving* const serving = lane.communicator->serving();
     if (serving == nullptr) throw_error(ErrorKind::kUnsupported, "this device has no calls of inference engines");
     issue(*serving, current_cuda_stream(device).native_handle());

@@ -1,0 +1,25 @@
+#include "aten/cuda_events.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::face {
+
+// The one that was given back last: of the devices that there may be, a group has calls on one.
+c10::Event CudaEvents::take(c10::DeviceIndex device) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(unused_.rbegin(), unused_.rend(),
+                                  [device](const c10::Event& event) { return event.device_index() == device; });
+  if (found == unused_.rend()) return c10::Event(c10::DeviceType::CUDA);
+  std::swap(*found, unused_.back());
+  c10::Event taken = std::move(unused_.back());
+  unused_.pop_back();
+  return taken;
+}
+
+void CudaEvents::give_back(c10::Event event) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (unused_.size() < kKept) unused_.push_back(std::move(event));
+}
+
+}  // namespace tutti::face
