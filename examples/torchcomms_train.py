@@ -1,6 +1,6 @@
 """Data-parallel training over TorchComms: gradients on Tutti, the losses on another backend beside it.
 
-Run: torchrun --nproc-per-node=2 examples/torchcomms_train.py [--beside gloo]
+Run: torchrun --nproc-per-node=2 examples/torchcomms_train.py [--device cuda] [--beside nccl]
 
 Needs torchcomms, and Tutti built with its headers (docs/torchcomms.md).
 """
@@ -37,20 +37,22 @@ class Replicated:
 def main() -> None:
     """Trains a small model and prints the mean loss of all ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--beside", default="gloo", help="backend of the communicator for losses")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: a GPU for each rank of a host")
+    parser.add_argument("--beside", help="backend of the communicator for losses (default: gloo, nccl on GPUs)")
     parser.add_argument("--steps", type=int, default=50)
     arguments = parser.parse_args()
 
-    device = torch.device("cpu")
-    gradients = torchcomms.new_comm("tutti", device, name="gradients")
-    losses = torchcomms.new_comm(arguments.beside, device, name="losses")
+    beside = arguments.beside or {"cpu": "gloo", "cuda": "nccl"}[arguments.device]
+    gradients = torchcomms.new_comm("tutti", torch.device(arguments.device), name="gradients")
+    device = gradients.get_device()  # with the number of the rank's GPU
+    losses = torchcomms.new_comm(beside, device, name="losses")
     torch.manual_seed(gradients.get_rank())
 
-    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).to(device)
     replicated = Replicated(model, gradients)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(arguments.steps):
-        data = torch.randn(32, 16)
+        data = torch.randn(32, 16, device=device)
         loss = torch.nn.functional.mse_loss(model(data), data.sum(1, keepdim=True))
         optimizer.zero_grad()
         loss.backward()

@@ -33,13 +33,16 @@ def run_example(ctx: Context, name: str, port: int, arguments: list[str]) -> Non
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
-def launch(fresh_world: World, store_name: str, ranks: int, *arguments: str) -> None:
+def launch(
+    fresh_world: World, store_name: str, ranks: int, *arguments: str, run: Callable[..., Any] = run_example
+) -> list[Any]:
+    """What `run` returns on each rank."""
     import torch.distributed as dist
 
     # A store of this run alone: the ranks' keys have no prefix.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pool = fresh_world(ranks, open_group=False)
-    pool.call(run_example, store_name, store.port, list(arguments), timeout_s=120)
+    return pool.call(run, store_name, store.port, list(arguments), timeout_s=120)
 
 
 @pytest.mark.parametrize("name", ["minimal_ddp.py", "fsdp2.py", "comm_hooks.py", "zero_redundancy.py", "checkpoint.py"])
