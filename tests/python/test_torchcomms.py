@@ -17,7 +17,16 @@ from rank_pool import RankPool, unique_name
 from rank_worker import Context
 from test_communicator import free_port
 from test_subgroups import CountingStore
-from torchcomms_interface import CPU, NEEDS_TORCHCOMMS, STAND_IN, batch_limit, interface, new_comm, refused, same
+from torchcomms_interface import (
+    CPU,
+    NEEDS_TORCHCOMMS,
+    batch_limit,
+    given_to_torch,
+    interface,
+    new_comm,
+    refused,
+    same,
+)
 from torchcomms_sweep import sweep as sweep_of_collectives
 
 World = Callable[..., RankPool]
@@ -440,10 +449,8 @@ def test_in_a_world_of_its_own(fresh_world: World, ranks: int, function: Callabl
 
 def through_c10d(ctx: Context, name: str) -> None:
     """What TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 does: torch.distributed's groups are TorchComms' communicators."""
-    from torch.distributed import config
-
     os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size))  # TorchComms asks for them
-    config.use_torchcomms = True
+    given_to_torch()
     dist.init_process_group("cpu:tutti", store=ctx.store(name), rank=ctx.rank, world_size=ctx.size)
     world = dist.group.WORLD
     assert world is not None and "BackendWrapper" in type(world._get_backend(CPU)).__name__
@@ -470,6 +477,5 @@ def through_c10d(ctx: Context, name: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.skipif(bool(STAND_IN), reason="torch.distributed takes the real torchcomms only")
 def test_through_c10d(fresh_world: World) -> None:
     fresh_world(3, open_group=False).call(through_c10d, unique_name("tc"))

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -37,6 +38,18 @@ def interface() -> Any:
         return importlib.import_module("torchcomms")
     sys.path.append(STAND_IN)
     return importlib.import_module("torchcomms_stand_in")
+
+
+def given_to_torch() -> None:
+    """What TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 does where torchcomms is installed, on the stand-in, too."""
+    from torch.distributed import config, distributed_c10d
+
+    if STAND_IN:
+        distributed_c10d.new_comm = interface().new_comm
+        distributed_c10d._BackendWrapper = interface()._BackendWrapper
+        distributed_c10d.FlightRecorderHook = MagicMock()
+        distributed_c10d._TORCHCOMM_AVAILABLE = True
+    config.use_torchcomms = True
 
 
 def new_comm(ctx: Context, name: str, *, stored: bool = True, device: torch.device = CPU, **options: Any) -> Any:

@@ -10,6 +10,8 @@
 #include <comms/torchcomms/TorchCommBackend.hpp>
 #include <comms/torchcomms/TorchCommFactory.hpp>
 
+#include "c10d.h"
+
 namespace py = pybind11;
 namespace {
 
@@ -384,6 +386,7 @@ PYBIND11_MODULE(torchcomms_stand_in, module) {
   bind_batch(module, comm);
   bind_windows(module, comm);
   bind_life(module, comm);
+  bind_c10d(module);
   module.def("new_comm", &new_comm, A(backend), A(device), A(name), py::arg("timeout") = std::nullopt,
              py::arg("store") = std::nullopt, py::arg("enable_reconfigure") = false, py::arg("hints") = Hints(),
              Release());
