@@ -41,6 +41,9 @@
 
 namespace tutti {
 
+// How long a shrink that waits `patience` for sign-ins may take from there on, and the first call of the new group.
+std::chrono::milliseconds time_to_form(std::chrono::milliseconds patience) noexcept;
+
 class CommunicatorImpl final : public Communicator,
                                public std::enable_shared_from_this<CommunicatorImpl>,
                                private MessageOwner,
@@ -49,6 +52,10 @@ class CommunicatorImpl final : public Communicator,
   CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans,
                    const Tuning& tuning);
   ~CommunicatorImpl() override;
+
+  // Communicator::create, which waits for the other ranks at most for `within`, whatever the group's timeout is.
+  static std::shared_ptr<Communicator> form(Store& store, const std::string& id, int rank, int size,
+                                            const CommunicatorOptions& options, std::chrono::milliseconds within);
 
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }

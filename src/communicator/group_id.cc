@@ -19,6 +19,7 @@
 #include "bootstrap/host_protocol.h"
 #include "bootstrap/meeting_place.h"
 #include "communicator/call_check.h"
+#include "communicator/communicator_impl.h"
 #include "net/address.h"
 
 namespace tutti {
@@ -216,7 +217,7 @@ std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& i
     survivors.clear();
     try {
       auto smaller = group.shrink(*store, kJoinedId, timeout, &survivors);
-      smaller->run(Call{});  // as those that join
+      smaller->run(Call{}, time_to_form(patience));  // as those that join
       offer.end();
       return smaller;
     } catch (...) {

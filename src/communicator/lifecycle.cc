@@ -94,13 +94,21 @@ constexpr std::chrono::milliseconds kEndsSoon{2'000};
 
 std::shared_ptr<Communicator> Communicator::create(Store& store, const std::string& id, int rank, int size,
                                                    const CommunicatorOptions& options) {
+  return CommunicatorImpl::form(store, id, rank, size, options, options.timeout);
+}
+
+std::shared_ptr<Communicator> CommunicatorImpl::form(Store& store, const std::string& id, int rank, int size,
+                                                     const CommunicatorOptions& options,
+                                                     std::chrono::milliseconds within) {
   check_group(rank, size);
   const auto form = [&]() -> std::shared_ptr<Communicator> {
     check_group_timeout(options.name, options.timeout);
     // First, so that a bad file is an error of its own and not a group that never forms.
     Tuning tuning = load_tuning(options.config, size);
     const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
-    Topology topology = form_topology(store, id, rank, size, options, plans, tuning);
+    CommunicatorOptions forming = options;
+    forming.timeout = within;
+    Topology topology = form_topology(store, id, rank, size, forming, plans, tuning);
     agree_on_tuning(tuning, topology, rank, options);
     std::shared_ptr<CommunicatorImpl> made(
         new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{});

@@ -2,7 +2,9 @@
 //
 // Every survivor signs in at the store and waits for the sign-in of all old ranks that are not known to be dead, at
 // most `timeout`. Whoever is done first publishes the ranks it has seen; all others take that list, and wait for nobody
-// any more. A rank that signed in too late is not on it and raises.
+// any more. A rank that signed in too late is not on it and raises. From there on all of it has `timeout` once more,
+// and a rank that dies is missed: those of its host see it, and others find its will in place of its sign-in, where the
+// store takes one.
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -14,6 +16,7 @@
 #include "base/no_memory.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/host_protocol.h"
+#include "bootstrap/tcp_store.h"
 #include "bootstrap/watched_store.h"
 #include "communicator/call_check.h"
 #include "communicator/communicator_impl.h"
@@ -53,6 +56,8 @@ std::vector<int> read_ranks(std::string_view list) {
   }
   return ranks;
 }
+
+std::string sign_in_key(const std::string& id, int rank) { return store_key(id, "here", std::to_string(rank)); }
 
 // Where who gives up before the new group has formed says why: those who await its sign-in, or a list, or have one that
 // names it, await it no more.
@@ -99,52 +104,141 @@ auto telling_survivors(Store& store, const std::string& id, int rank, const GoOn
   }
 }
 
-// The ranks of the new group: the list of whoever has first seen all that are not `dead`.
-std::vector<int> agree(Store& store, const std::string& id, int size, std::chrono::milliseconds timeout,
-                       const std::function<bool(int)>& dead, const std::string& survivors) {
-  const std::string list_key = store_key(id, "members");
+// What one rank sees of those that shrink a group.
+class Survivors {
+ public:
+  Survivors(Store& store, const std::string& id, int rank, std::function<bool(int)> dead, const std::string& group)
+      : store_(store),
+        witness_(dynamic_cast<TcpStore*>(&store)),
+        id_(id),
+        rank_(rank),
+        dead_(std::move(dead)),
+        group_(group) {
+    if (witness_ != nullptr) witness_->leave_will({sign_in_key(id_, rank_)}, died_text(rank_));
+    store_.set(sign_in_key(id_, rank_), "1");
+  }
+  ~Survivors() {
+    try {
+      if (witness_ != nullptr) witness_->leave_will({}, {});
+    } catch (const std::exception&) {
+      // The store is gone, and nobody can ask it.
+    }
+  }
+  Survivors(const Survivors&) = delete;
+  Survivors& operator=(const Survivors&) = delete;
+
+  // The ranks of the new group: the list of whoever has first seen all that have not died.
+  std::vector<int> agree(int size, std::chrono::milliseconds timeout, Deadline& rest) const;
+  // One of those that have signed in which has died since, as far as this rank is to look; -1: none.
+  int died_of(const std::vector<int>& present) const;
+  std::string died_text(int rank) const {
+    return "rank " + std::to_string(rank) + " of group '" + group_ +
+           "' died while the survivors formed a new one. Shrink once more";
+  }
+
+ private:
+  enum class Sign { kAbsent, kHere, kDied };
+  template <class Get>
+  Sign sign_of(const Get& get) const;
+
+  Store& store_;
+  TcpStore* const witness_;  // the store, if it sees its clients end
+  const std::string& id_;
+  const int rank_;
+  const std::function<bool(int)> dead_;
+  const std::string& group_;
+};
+
+// Of what `get()` asks for: a sign-in, or several.
+template <class Get>
+Survivors::Sign Survivors::sign_of(const Get& get) const {
+  try {
+    return get() ? Sign::kHere : Sign::kAbsent;
+  } catch (const KnownToAll&) {
+    throw;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kTimeout) return Sign::kAbsent;
+    if (error.kind() != ErrorKind::kPeerLost || witness_ == nullptr) throw;
+  }
+  at_once(store_, sign_in_key(id_, rank_));  // this rank's own, which throws where it is the store that is lost
+  return Sign::kDied;
+}
+
+int Survivors::died_of(const std::vector<int>& present) const {
+  const auto seen = std::ranges::find_if(present, dead_);
+  if (seen != present.end()) return *seen;
+  if (witness_ == nullptr) return -1;
+  // Of many ranks the first looks for all: they hear it of that.
+  const bool all = present.size() <= kMostDirect || present.front() == rank_;
+  const std::vector<int> asked(present.begin(), all ? present.end() : present.begin() + 1);
+  std::vector<std::string> places;
+  for (const int r : asked) places.push_back(sign_in_key(id_, r));
+  const auto signs = [&] {
+    store_.multi_get(places, std::chrono::milliseconds(1));
+    return true;
+  };
+  if (sign_of(signs) != Sign::kDied) return -1;
+  const auto lost = std::ranges::find_if(asked, [&](int r) {
+    return sign_of([&] { return at_once(store_, sign_in_key(id_, r)).has_value(); }) == Sign::kDied;
+  });
+  return lost != asked.end() ? *lost : -1;
+}
+
+std::vector<int> Survivors::agree(int size, std::chrono::milliseconds timeout, Deadline& rest) const {
+  const std::string list_key = store_key(id_, "members");
   Deadline deadline = Deadline::after(timeout);
   std::vector<int> present, gone;
   // Who has come too late for a list is not missed: so the list is looked for behind what has been said.
   const auto throw_if_given_up = [&] {
-    const std::optional<GivenUp> given = given_up(store, id);
-    if (given && !at_once(store, list_key)) throw KnownToAll(ErrorKind::kPeerLost, given->why);
+    const std::optional<GivenUp> given = given_up(store_, id_);
+    if (given && !at_once(store_, list_key)) throw KnownToAll(ErrorKind::kPeerLost, given->why);
   };
   for (int r = 0; r < size; ++r) {
-    const std::string place = store_key(id, "here", std::to_string(r));
-    if (dead(r)) {
-      if (at_once(store, place)) gone.push_back(r);  // it is no survivor, even if it has signed in
-      continue;
-    }
+    const std::string place = sign_in_key(id_, r);
     const auto over = [&] {
       throw_if_given_up();
-      return dead(r) || at_once(store, list_key);
+      return dead_(r) || at_once(store_, list_key);
     };
-    if (get_unless(store, place, deadline, over)) present.push_back(r);
+    const bool seen = dead_(r);
+    const Sign sign = sign_of(
+        [&] { return (seen ? at_once(store_, place) : get_unless(store_, place, deadline, over)).has_value(); });
+    if (sign == Sign::kAbsent) continue;
+    // Who has died is no survivor, even if it has signed in.
+    (seen || sign == Sign::kDied ? gone : present).push_back(r);
   }
-  if (store.add(store_key(id, "first"), 1) == 1) {
+  rest = Deadline::after(time_to_form(timeout));
+  const auto waits = [&](int r) { return store_key(id_, "waits", std::to_string(r)); };
+  if (store_.add(store_key(id_, "first"), 1) == 1) {
     std::string mine;
     for (const int r : present) mine += std::to_string(r) + " ";
-    store.set(list_key, mine);
+    store_.set(list_key, mine);
+  } else {
+    store_.set(waits(rank_), "1");
   }
   // Whoever was to publish it may have died since it signed in, or given up.
   int lost = gone.empty() ? -1 : gone.front();
   const auto over = [&] {
-    for (const int r : present) {
-      if (dead(r)) lost = r;
-    }
+    if (const int died = died_of(present); died >= 0) lost = died;
     throw_if_given_up();
     return lost >= 0;
   };
-  deadline = Deadline::after(timeout);
-  if (const auto list = get_unless(store, list_key, deadline, over)) return read_ranks(*list);
-  throw_error(
-      lost >= 0 ? ErrorKind::kPeerLost : ErrorKind::kTimeout,
-      "shrink: " + survivors + " have not agreed who they are" +
-          (lost >= 0 ? ": rank " + std::to_string(lost) + " died meanwhile. Shrink once more" : ": allow more time"));
+  if (const auto list = get_unless(store_, list_key, rest, over)) return read_ranks(*list);
+  const std::string what = "shrink: the survivors of group '" + group_ + "' have not agreed who they are: ";
+  if (lost >= 0) {
+    throw_error(ErrorKind::kPeerLost, what + "rank " + std::to_string(lost) + " died meanwhile. Shrink once more");
+  }
+  std::erase_if(present, [&](int r) { return r == rank_ || at_once(store_, waits(r)); });
+  throw_error(ErrorKind::kTimeout, what + (present.empty() ? "one of them" : name_ranks(present)) +
+                                       " did not go on; look at them, or allow more time");
 }
 
 }  // namespace
+
+// However soon a rank is to be given up that does not sign in, those that are there need time to form a group.
+std::chrono::milliseconds time_to_form(std::chrono::milliseconds patience) noexcept {
+  constexpr std::chrono::milliseconds kLeast(5'000);
+  return std::max(patience, kLeast);
+}
 
 std::shared_ptr<Communicator> CommunicatorImpl::shrink(Store& store, const std::string& id,
                                                        std::chrono::milliseconds timeout, std::vector<int>* members) {
@@ -163,34 +257,33 @@ std::shared_ptr<Communicator> CommunicatorImpl::shrink_telling(Store& store, con
                                                                std::chrono::milliseconds timeout,
                                                                std::vector<int>* members) {
   abort("the group is being shrunk");
-  const auto dead = [&](int r) { return known_dead(place_, r); };
   CommunicatorOptions options = options_;
   options.timeout = this->timeout();
-  store.set(store_key(id, "here", std::to_string(rank_)), "1");
-  const std::vector<int> present =
-      agree(store, id, size_, timeout, dead, "the survivors of group '" + options_.name + "'");
+  const Survivors survivors(
+      store, id, rank_, [&](int r) { return known_dead(place_, r); }, options_.name);
+  Deadline rest = Deadline::never();  // until it is known who is there
+  const std::vector<int> present = survivors.agree(size_, timeout, rest);
   const auto self = std::find(present.begin(), present.end(), rank_);
   if (self == present.end()) {
     throw KnownToAll(ErrorKind::kTimeout, "shrink: rank " + std::to_string(rank_) +
                                               " came after the others had agreed to go on without it: allow more time");
   }
   if (members != nullptr) *members = present;
-  // One that has signed in and died gives nothing to the new group: those of its host see it, and say so in its place.
+  // One that has signed in and died gives nothing to the new group: who sees it says so in its place.
   WatchedStore watched_store(store, [&] {
     const std::optional<GivenUp> given = given_up(store, id);
     if (given && std::ranges::find(present, given->rank) != present.end()) {
       throw KnownToAll(ErrorKind::kPeerLost, given->why);
     }
-    for (std::size_t i = 0; i < present.size(); ++i) {
-      if (!dead(present[i])) continue;
-      const std::string text = "rank " + std::to_string(present[i]) + " of group '" + options_.name +
-                               "' died while the survivors formed a new one. Shrink once more";
-      tell_death(store, id, static_cast<int>(i), text);
-      throw_error(ErrorKind::kPeerLost, text);
-    }
+    const int died = survivors.died_of(present);
+    if (died < 0) return;
+    const std::string text = survivors.died_text(died);
+    tell_death(store, id, static_cast<int>(std::ranges::find(present, died) - present.begin()), text);
+    throw_error(ErrorKind::kPeerLost, text);
   });
-  return Communicator::create(watched_store, id, static_cast<int>(self - present.begin()),
-                              static_cast<int>(present.size()), options);
+  const std::chrono::milliseconds left(std::max<std::int64_t>(1, rest.remaining_ns() / 1'000'000));
+  return form(watched_store, id, static_cast<int>(self - present.begin()), static_cast<int>(present.size()), options,
+              left);
 }
 
 }  // namespace tutti

@@ -253,14 +253,16 @@ TEST(FormingDeaths, AtAnyMomentOfAShrink) {
   Killer killer;
   for (int round = 0; round < kRounds; ++round) {
     const std::string layout = round % 2 == 0 ? "aaa" : "aab";
-    const int size = static_cast<int>(layout.size()), victim = killer.choose(1);  // not one that is alone on its host
+    const int size = static_cast<int>(layout.size()), victim = killer.choose(2);
+    // Alone on its host it is given up in time where it has not signed in.
+    const std::chrono::milliseconds patience(layout[static_cast<std::size_t>(victim)] == 'b' ? 3'000 : 0);
     StoreProcess stores;
     Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
       const auto parent = Communicator::create(store, kName, r, size, options_of(layout, r));
       store.set("begun " + std::to_string(r), "");
       std::vector<int> members;
       return lost({store, layout, r, victim}, [&] {
-        auto smaller = parent->shrink(store, "smaller", {}, &members);
+        auto smaller = parent->shrink(store, "smaller", patience, &members);
         if (static_cast<int>(members.size()) == size) return smaller;
         smaller->run(Call{});
         throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(victim) + " is left out");
@@ -294,6 +296,30 @@ TEST(FormingDeaths, OfTheOneThatAllAwaitInAShrink) {
       EXPECT_EQ(ranks[static_cast<std::size_t>(victim)]->join(), end == End::kGivesUp ? kNamed : 1000 + SIGKILL);
       if (HasFailure()) return;
     }
+  }
+}
+
+// Alone on its host: there nobody sees it die. The others give it up in the time that the shrink has, not the group's.
+TEST(FormingDeaths, InAShrinkWhoseStoreSeesNobodyDie) {
+  const std::string layout = "aab";
+  // Of the victim: its sign-in; all sign-ins, and that it has seen them first; their list, and its card.
+  for (const int operations : {1, 5, 7}) {
+    StoreProcess stores;
+    Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+      const auto parent = Communicator::create(store, kName, r, 3, options_of(layout, r));
+      DyingStore dying(store, r == 2 ? operations : -1);
+      std::vector<int> members;
+      const Error error = error_of([&] {
+        auto smaller = parent->shrink(dying, "smaller", std::chrono::seconds(3), &members);
+        if (members.size() == 2) throw_error(ErrorKind::kTimeout, "rank 2 has not signed in");
+        for (;;) smaller->run(Call{});
+      });
+      const bool named = std::string(error.what()).find("rank 2") != std::string::npos;
+      if (!named) std::fprintf(stderr, "rank %d: another error: %s\n", r, error.what());
+      return int{named ? kNamed : kOther};
+    });
+    expect_named(ranks, 2, "operation " + std::to_string(operations));
+    if (HasFailure()) return;
   }
 }
 
