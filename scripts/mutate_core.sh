@@ -200,6 +200,11 @@ mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who canno
 mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who joins has not been there' '/^class Arrived/,/^};/s/store_->set(arrival_key(rank), "");/;/'
 mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(id, rank, kMaker, error);/;/'
 mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member gave up is not said' 's/throw_lost_rank(lost_, context,/throw_lost_rank(lost_, {},/'
+shrink=src/communicator/shrink.cc
+mutant forming_deaths_test '*AtAnyMomentOfAShrink' $life 'a death on the host is not seen' '/^bool HostChannel::died/,/^}/s/if (peer == index_) return false;/return false;/'
+mutant forming_deaths_test '*WhoseStoreSeesNobodyDie' $shrink 'a shrink forms in the time of the group' 's/ left(std::max<std::int64_t>(1, rest.*/ left(options.timeout);/'
+mutant forming_steps_test '*OfAShrink' $shrink 'who signs in leaves no will' 's/if (witness_ != nullptr) witness_->leave_will({sign_in_key.*/;/'
+mutant forming_steps_test '*OfAShrink' $shrink 'nobody looks for an open will' 's/if (sign_of(signs) != Sign::kDied)/if (sign_of(signs) != Sign::kAbsent)/'
 
 socket=src/net/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/bootstrap/host_leader_poll.cc
 local='*Host*:AnotherUser*'

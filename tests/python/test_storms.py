@@ -46,6 +46,7 @@ def weather(face: str, groups: tuple[int, ...], seed: int, folder: Path, victim:
             "TUTTI_CACHE_DIR": "none",
             "STORM_SEED": str(seed),
             "STORM_VICTIM": str(victim),
+            "STORM_ALONE": "yes" if len(groups) > 1 and victim == size - 1 else "no",
             "STORM_FOLDER": str(folder),
         },
     )
