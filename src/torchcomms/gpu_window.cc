@@ -87,7 +87,7 @@ GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t
   const c10::Stream stream = face::current_cuda_stream(target.device());
   // What is captured is written when the graph is replayed, which is its owner's to end.
   if (!capturing(target.device())) written(stream);
-  return c10::make_intrusive<StreamEvent>(stream, source);
+  return c10::make_intrusive<StreamEvent>(events_, stream, source);
 }
 
 GpuWindow::CallPtr GpuWindow::signal(int peer) {
@@ -97,8 +97,8 @@ GpuWindow::CallPtr GpuWindow::signal(int peer) {
     return in_use(*group_)->send(tensors, peer, 0);
   }
   const c10::Stream stream = face::current_cuda_stream(token_.device());
-  own_.emplace_back(stream.device_type()).record(stream);
-  return c10::make_intrusive<StreamEvent>(stream, token_);
+  own_.emplace_back(events_, stream);
+  return c10::make_intrusive<StreamEvent>(events_, stream, token_);
 }
 
 GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
@@ -111,7 +111,7 @@ GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
   const c10::Stream stream = face::current_cuda_stream(token_.device());
   own_.front().block(stream);
   own_.pop_front();
-  return c10::make_intrusive<StreamEvent>(stream, token_);
+  return c10::make_intrusive<StreamEvent>(events_, stream, token_);
 }
 
 void GpuWindow::settle() {

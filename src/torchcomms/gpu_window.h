@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "aten/cuda_events.h"
 #include "torchcomms/window_group.h"
 
 namespace tutti::torchcomms {
@@ -67,7 +68,8 @@ class GpuWindow final {
   const at::Tensor token_;                                  // what a signal sends
   std::vector<at::Tensor> heard_;                           // by rank: where signals go, whose content says nothing
   std::vector<std::pair<c10::Stream, c10::Event>> writes_;  // the last put of each stream
-  std::deque<c10::Event> own_;                              // signals to this rank itself
+  const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();
+  std::deque<face::CudaEvent> own_;  // signals to this rank itself
 };
 
 }  // namespace tutti::torchcomms

@@ -17,10 +17,8 @@ constexpr auto kPollInterval = std::chrono::microseconds(50);
 
 }  // namespace
 
-StreamEvent::StreamEvent(c10::Stream stream, at::Tensor kept)
-    : stream_(stream), kept_(std::move(kept)), event_(stream.device_type()) {
-  event_.record(stream_);
-}
+StreamEvent::StreamEvent(face::CudaEventsPtr events, c10::Stream stream, at::Tensor kept)
+    : stream_(stream), kept_(std::move(kept)), event_(std::move(events), stream) {}
 
 bool StreamEvent::isCompleted() {
   const std::lock_guard<std::mutex> lock(mutex_);

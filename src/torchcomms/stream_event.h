@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 
 #include <chrono>
@@ -15,12 +14,14 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "aten/cuda_events.h"
+
 namespace tutti::torchcomms {
 
 class StreamEvent final : public c10d::Work {
  public:
   // `kept` lives as long as this does.
-  StreamEvent(c10::Stream stream, at::Tensor kept);
+  StreamEvent(face::CudaEventsPtr events, c10::Stream stream, at::Tensor kept);
 
   bool isCompleted() override;
   bool isSuccess() const override { return true; }
@@ -33,7 +34,7 @@ class StreamEvent final : public c10d::Work {
   const c10::Stream stream_;
   const at::Tensor kept_;
   std::mutex mutex_;  // guards the members below; a leaf
-  c10::Event event_;
+  const face::CudaEvent event_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
