@@ -153,7 +153,19 @@ void GroupStore::end(std::chrono::milliseconds timeout) {
   }
   if (passes_on()) say_end();
   flush(deadline);
+  note_want();
   if (!lost_.ok()) throw_lost();  // then not all have heard of the end
+}
+
+// Who reads a connection reads for other ranks of the process, too. Where this one had no memory for what came for
+// them, they miss it, though all that this one awaits is there: it is to say why before they do.
+void GroupStore::note_want() noexcept {
+  MessagePort& port = group_->port();
+  port.progress();  // finds the end of what is read no more
+  for (const Peer& peer : peers_) {
+    const Outcome outcome = port.look(members_[static_cast<std::size_t>(peer.member)]);
+    if (outcome.status == Status::kExhausted) note_lost(outcome);
+  }
 }
 
 // All that has come, of every peer.

@@ -85,6 +85,7 @@ class GroupStore final : public Store {
   void sleep(Deadline& deadline);
   void drop_sent() noexcept;
   void note_lost(Outcome outcome) noexcept;
+  void note_want() noexcept;
   void tell_lost() noexcept;
   void flush(Deadline& deadline) noexcept;
   [[noreturn]] void throw_lost();

@@ -1,5 +1,7 @@
 // Want of memory while a group is made, split or shrunk.
+#include "communicator/communicator_impl.h"
 #include "communicator/group_bootstrap.h"
+#include "communicator/group_store.h"
 #include "communicator/no_memory.h"
 #include "communicator/subgroup.h"
 #include "tutti/group_id.h"
@@ -31,6 +33,55 @@ TEST(NoMemoryForming, OfASubgroup) {
     return form_in(*parent, all[rank.layout.size()], "part", [&] { return rank.options(); });
   };
   sweep_all(scene, {"aa", "ab", "aab"}, 10);
+}
+
+// What rank 0 throws at the end of what forms, where its n-th allocation there is refused; the others have said their
+// end by then. Empty where it throws nothing.
+std::string end_without_memory(long n) {
+  const std::string layout = "aab";
+  MemoryStore below;
+  std::barrier<> all(3);
+  std::string thrown;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      r == 0 ? count_me() : spare_me();
+      const auto parent = std::dynamic_pointer_cast<CommunicatorImpl>(Rank{below, layout, r}.create());
+      GroupStore store(parent, all_ranks(3), "part");
+      store.set("rank " + std::to_string(r), "");
+      for (int other = 0; other < 3; ++other) store.get("rank " + std::to_string(other), std::chrono::seconds(20));
+      for (const int turn : {1, 2, 0}) {
+        all.arrive_and_wait();
+        if (turn != r) continue;
+        std::optional<Refusal> refusal;
+        if (r == 0) refusal.emplace(Of::kThisThread, Which::kOne, n);
+        try {
+          store.end(std::chrono::milliseconds(r == 0 ? 20'000 : 1));
+        } catch (const std::exception& error) {
+          if (r == 0) thrown = error.what();
+        }
+      }
+      all.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return thrown;
+}
+
+// Behind the last that rank 0 awaits may come what rank 1 does, over the same connection: without memory for that, rank
+// 0 has all, and is to say why rank 1 has not. Who reads for whom follows from who dials whom, and so by chance.
+TEST(NoMemoryForming, OfASubgroupForWhatIsAnothers) {
+  const auto endpoint = keep_endpoint();
+  for (int round = 0; round < 30; ++round) {
+    for (long n = 1, refused = 1; refused != 0; ++n) {
+      const std::string thrown = end_without_memory(n);
+      refused = Refusal::refused();
+      EXPECT_EQ(thrown.empty(), refused == 0) << "allocation " << n << ": " << thrown;
+      const bool says = thrown.find("memory") != std::string::npos || thrown.find("bad_alloc") != std::string::npos;
+      EXPECT_TRUE(thrown.empty() || says) << thrown;
+      if (HasFailure()) return;
+    }
+  }
 }
 
 TEST(NoMemoryForming, OfAShrink) {
