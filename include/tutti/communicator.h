@@ -84,8 +84,8 @@ class Communicator : public Group {
   // `patience` for the queued calls of all groups of this process, then ends those groups that have some left.
   static void finish_all(std::chrono::milliseconds patience) noexcept;
 
-  // A new communicator of the ranks that answer within `timeout`, after failures too; collective among survivors.
-  // Ranks keep their order. `members` receives the old ranks of the new group.
+  // A new communicator of the ranks that answer within `timeout`, after failures too; collective among survivors, who
+  // form it within as long again (at least 5 s). Ranks keep their order. `members` receives their old ranks.
   virtual std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
                                                std::vector<int>* members) = 0;
 
