@@ -7,6 +7,7 @@
 #include "bootstrap/limits.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
+#include "bootstrap/tcp_store_protocol.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -177,6 +178,29 @@ TEST(Exchange, ManyRanksNameThoseThatDidNotCome) {
       EXPECT_EQ(e.kind(), ErrorKind::kTimeout);
       EXPECT_NE(std::string(e.what()).find("rank 4 did not come"), std::string::npos) << e.what();
     }
+  }
+}
+
+// A store that is gone when all is asked of it but whom it has refused.
+class EndingStore final : public test::ForwardingStore {
+ public:
+  using ForwardingStore::ForwardingStore;
+
+  std::string get(std::string_view key, milliseconds timeout) override {
+    if (key == kRefusedKey) throw_error(ErrorKind::kPeerLost, "the job's store is gone");
+    return below_.get(key, timeout);
+  }
+};
+
+TEST(Exchange, WhoDidNotComeIsNamedThoughTheStoreEnds) {
+  MemoryStore memory;
+  EndingStore store(memory);
+  try {
+    exchange(store, "job", "topic", 0, 2, "blob", milliseconds(10));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kTimeout);
+    EXPECT_NE(std::string(e.what()).find("rank 1 did not come"), std::string::npos) << e.what();
   }
 }
 
