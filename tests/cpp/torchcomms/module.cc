@@ -1,5 +1,6 @@
 // The Python module of the stand-in: new_comm and communicators under the names that torchcomms gives them, over the
-// library that TUTTI_TORCHCOMMS_BACKEND names, loaded as torchcomms loads it.
+// library that TUTTI_TORCHCOMMS_BACKEND names, else the entry point of the backend's name, loaded as torchcomms loads
+// it.
 #include <ATen/core/ivalue.h>
 #include <dlfcn.h>
 #include <pybind11/chrono.h>
@@ -24,6 +25,8 @@ using Timeout = std::optional<Milliseconds>;
 using Given = const std::optional<Hints>&;
 using Store = std::optional<c10::intrusive_ptr<c10d::Store>>;
 
+#define A(name) py::arg(#name)
+
 DynamicLoaderInterface load(const std::string& path) {
   void* const library = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
@@ -36,6 +39,18 @@ DynamicLoaderInterface load(const std::string& path) {
   return loader;
 }
 
+// As torchcomms finds it: what the entry point of the name loads says it by a variable.
+std::string library_of(const std::string& backend) {
+  if (const char* built = std::getenv("TUTTI_TORCHCOMMS_BACKEND")) return built;
+  const py::gil_scoped_acquire locked;
+  const auto entry_points = py::module_::import("importlib.metadata").attr("entry_points");
+  for (const py::handle point : entry_points(A(group) = "torchcomms.backends", A(name) = backend)) {
+    point.attr("load")();
+    if (const char* found = std::getenv("TORCHCOMMS_BACKEND_LIB_PATH_TUTTI")) return found;
+  }
+  throw std::runtime_error("no installed package is the backend " + backend);
+}
+
 CommOptions options_of(const Timeout& timeout, const Store& store, bool enable_reconfigure, const Hints& hints) {
   CommOptions options;
   if (timeout.has_value()) options.timeout = *timeout;
@@ -45,9 +60,9 @@ CommOptions options_of(const Timeout& timeout, const Store& store, bool enable_r
   return options;
 }
 
-BackendPtr new_comm(const std::string& /*backend*/, at::Device device, const std::string& name, const Timeout& timeout,
+BackendPtr new_comm(const std::string& backend, at::Device device, const std::string& name, const Timeout& timeout,
                     const Store& store, bool enable_reconfigure, const Hints& hints) {
-  static const DynamicLoaderInterface loader = load(std::getenv("TUTTI_TORCHCOMMS_BACKEND"));
+  static const DynamicLoaderInterface loader = load(library_of(backend));
   const BackendPtr made(loader.new_comm(), loader.destroy_comm);
   made->init(device, name, options_of(timeout, store, enable_reconfigure, hints));
   return made;
@@ -126,7 +141,6 @@ void bind_reduce_op(py::module_& module) {
 
 using Class = py::class_<Backend, BackendPtr>;
 
-#define A(name) py::arg(#name)
 #define ASYNC py::arg("async_op")
 #define LIMIT py::arg("hints") = std::nullopt, py::arg("timeout") = std::nullopt, Release()
 
