@@ -69,9 +69,9 @@ class DeviceCommunicator : public Group {
   virtual StreamCommunicatorPtr made_group() const noexcept = 0;
   // For messages in one direction between this rank and `peer`; the sender is rank 0 in it. Null while the two ranks
   // make it, or while messages that were issued earlier wait for that: then defer(). The first one between two ranks
-  // starts that, for both directions, and waits for nobody, except where `stream`, the caller's, is being captured: what
-  // is recorded there can be queued for nobody, so that it waits until the pair is made. Throws what making has failed
-  // by, for good.
+  // starts that, for both directions, and waits for nobody, except where `stream`, the caller's, is being captured:
+  // what is recorded there can be queued for nobody, so that it waits until the pair is made. Throws what making has
+  // failed by, for good.
   virtual StreamCommunicatorPtr pair(int device, int peer, bool send, std::optional<DeviceStream> stream) = 0;
   // Queues it; false, and leaves it, if the caller may issue it now through pair(), which has been asked before. Throws
   // as pair(), and Error(kExhausted) without memory; then it is left, too, and nobody will call it.
