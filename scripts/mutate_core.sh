@@ -57,6 +57,8 @@ mutant communicator_test "$all_host" $life 'a peer that left is not noticed' 's/
 mutant communicator_test "$all_host" $life 'an abort does not end waits' 's/  if (aborted()) return {Status::kAborted, index_};/  ;/'
 mutant communicator_test "$all_host:*Corrupt*" $host 'an arena offset is not bounded' 's/bytes > arena->bytes() - offset) return nullptr;/false) return nullptr;/'
 mutant communicator_test "$all_host" $host 'records are not copied' '/^Outcome HostChannel::await_records/,/^}/s/rank == index_ ? mine_\[sequence_ % kWindow\] : .*/mine_[sequence_ % kWindow];/'
+mutant device_communicator_test '*Dropped*' src/communicator/group_bootstrap.cc 'those who wait keep a dropped group' 's/held.use_count() <= count_ + 1/false/'
+mutant device_communicator_test '*WhatConnects*' src/communicator/device_communicator.cc 'a first message makes its own direction alone' 's/^    pairs_.try_emplace({peer, !send}.*/    ;/'
 
 pipe=src/algorithm/shm/exchange.h
 mutant communicator_test '*Collectives*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'

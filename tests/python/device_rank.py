@@ -313,19 +313,21 @@ def captures(comm: tutti.Communicator) -> None:
     def execute(on: int) -> None:
         ring.execute(comm, ones, ByDlpack(np.ones(3, np.float32)), dtype=tutti.DataType.float32, stream=on)
 
-    def exchange(on: int | None) -> None:
+    def exchange() -> None:
         for sends in (True, False) if comm.rank == 0 else (False, True):
             if sends:
-                comm.send(ones, peer, stream=on)
+                comm.send(ones, peer)
             else:
-                comm.recv(ByDlpack(np.zeros(3, np.float32)), peer, stream=on)
+                comm.recv(ByDlpack(np.zeros(3, np.float32)), peer)
 
     comm.all_reduce(ones, stream=stream)
     refused(lambda: execute(stream), ValueError, "the first call by an algorithm cannot be captured")
     execute(3)
     execute(stream)
-    exchange(stream)
-    exchange(None)
+    # First messages that cross: each waits for its peer's, whichever of its own that has come to.
+    comm.send(ones, peer, stream=stream)
+    comm.recv(ByDlpack(np.zeros(3, np.float32)), peer, stream=stream)
+    exchange()
 
 
 def aborted(comm: tutti.Communicator) -> None:
