@@ -302,13 +302,22 @@ std::shared_ptr<WindowGroup> TorchCommTutti::gpu_window_group() {
     idle_.pop_back();
     return group;
   }
-  auto made = make_window_group("/GPU windows/" + std::to_string(gpu_window_groups_.size()), options_.timeout);
+  auto made = make_window_group("/GPU windows/" + std::to_string(gpu_window_groups_made_++), options_.timeout);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     gpu_window_groups_.push_back(made);
   }
   made->abort_if(aborted_);
   return made;
+}
+
+void TorchCommTutti::give_back(std::shared_ptr<WindowGroup> of_gpus, bool again) {
+  if (again) return idle_.push_back(std::move(of_gpus));
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase(gpu_window_groups_, of_gpus);
+  }
+  of_gpus->end();
 }
 
 void TorchCommTutti::end_windows() {

@@ -175,7 +175,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::pair<std::shared_ptr<WindowGroup>, std::int64_t> next_window();
   // The group of a window on GPUs: one that such a window has given back, or a new one. Collective.
   std::shared_ptr<WindowGroup> gpu_window_group();
-  void give_back(std::shared_ptr<WindowGroup> gpu_windows) { idle_.push_back(std::move(gpu_windows)); }
+  // `again`: the next window may have it; else it ends.
+  void give_back(std::shared_ptr<WindowGroup> of_gpus, bool again);
   std::shared_ptr<WindowGroup> make_window_group(const std::string& name, Milliseconds timeout);
   void end_windows();
 
@@ -208,6 +209,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window
   std::vector<std::shared_ptr<WindowGroup>> gpu_window_groups_;
   std::vector<std::shared_ptr<WindowGroup>> idle_;  // of these, in the same order on all ranks; the caller's alone
+  std::int64_t gpu_window_groups_made_ = 0;         // likewise
   std::int64_t windows_ = 0;
 };
 

@@ -64,7 +64,9 @@ GpuWindow::GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int
       storage_(std::move(storage)),
       rank_(rank),
       bytes_(std::move(bytes)),
-      token_(at::zeros({1}, storage_.options())) {
+      token_(at::zeros({1}, storage_.options())),
+      sent_(bytes_.size()),
+      awaited_(bytes_.size()) {
   for (std::size_t peer = 0; peer < bytes_.size(); ++peer) heard_.push_back(at::zeros({1}, storage_.options()));
 }
 
@@ -90,12 +92,17 @@ GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t
   return c10::make_intrusive<StreamEvent>(events_, stream, source);
 }
 
+GpuWindow::CallPtr GpuWindow::message(bool send, int peer, std::vector<at::Tensor> tensors) {
+  const Group group = in_use(*group_);
+  if (capturing(token_.device())) captured_ = true;
+  CallPtr call = send ? group->send(tensors, peer, 0) : group->recv(tensors, peer, 0);
+  ++(send ? sent_ : awaited_)[static_cast<std::size_t>(peer)];
+  return call;
+}
+
 GpuWindow::CallPtr GpuWindow::signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
-  if (peer != rank_) {
-    std::vector<at::Tensor> tensors{token_};
-    return in_use(*group_)->send(tensors, peer, 0);
-  }
+  if (peer != rank_) return message(/*send=*/true, peer, {token_});
   const c10::Stream stream = face::current_cuda_stream(token_.device());
   own_.emplace_back(events_, stream);
   return c10::make_intrusive<StreamEvent>(events_, stream, token_);
@@ -103,10 +110,7 @@ GpuWindow::CallPtr GpuWindow::signal(int peer) {
 
 GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
-  if (peer != rank_) {
-    std::vector<at::Tensor> tensors{heard_[static_cast<std::size_t>(peer)]};
-    return in_use(*group_)->recv(tensors, peer, 0);
-  }
+  if (peer != rank_) return message(/*send=*/false, peer, {heard_[static_cast<std::size_t>(peer)]});
   if (own_.empty()) return nullptr;
   const c10::Stream stream = face::current_cuda_stream(token_.device());
   own_.front().block(stream);
@@ -127,10 +131,30 @@ void GpuWindow::settle() {
   writes_.clear();
 }
 
-void GpuWindow::end() {
+bool GpuWindow::end(c10d::Backend& host, std::chrono::milliseconds timeout) {
   const c10::DeviceGuard on_device(token_.device());
+  const Group group = in_use(*group_);
   bytes_.clear();
-  unregistered_by_all(in_use(*group_), storage_);
+  unregistered_by_all(group, storage_);
+  // Of each rank: whether it has failed or captured signals, those it has sent, those it has waited for.
+  const auto size = static_cast<std::int64_t>(sent_.size()), words = 1 + 2 * size;
+  at::Tensor mine = at::empty({words}, at::kLong), all = at::empty({size * words}, at::kLong);
+  auto* const own = mine.data_ptr<std::int64_t>();
+  own[0] = captured_ || group->getError() != c10d::ErrorType::SUCCESS ? 1 : 0;
+  std::copy(sent_.begin(), sent_.end(), own + 1);
+  std::copy(awaited_.begin(), awaited_.end(), own + 1 + size);
+  c10d::AllgatherOptions options;
+  options.timeout = timeout;
+  options.asyncOp = false;
+  host._allgather_base(all, mine, options)->wait();
+  const auto* const said = all.data_ptr<std::int64_t>();
+  for (std::int64_t from = 0; from < size; ++from) {
+    if (said[from * words] != 0) return false;
+    for (std::int64_t to = 0; to < size; ++to) {
+      if (said[from * words + 1 + to] != said[to * words + 1 + size + from]) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace tutti::torchcomms

@@ -13,11 +13,13 @@
 #include <c10/core/Stream.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -52,13 +54,16 @@ class GpuWindow final {
 
   // Waits on the host until what this rank has put is written.
   void settle();
-  // Collective, once all ranks have settled: peers map this rank's memory no more.
-  void end();
+  // Collective, once all ranks have settled: peers map this rank's memory no more. Whether another window may have the
+  // group, which all ranks decide alike over `host`, a group of the same ranks: not where a signal is left that nobody
+  // has waited for, where graphs hold signals, or the group has failed.
+  bool end(c10d::Backend& host, std::chrono::milliseconds timeout);
 
  private:
   GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int rank, std::vector<at::Tensor> bytes);
   // Signals once between all ranks: the first of a group would else wait on the host for its peer's wait.
   void meet();
+  CallPtr message(bool send, int peer, std::vector<at::Tensor> tensors);
   void written(const c10::Stream& stream);
 
   const std::shared_ptr<WindowGroup> group_;
@@ -67,6 +72,8 @@ class GpuWindow final {
   std::vector<at::Tensor> bytes_;                           // by rank
   const at::Tensor token_;                                  // what a signal sends
   std::vector<at::Tensor> heard_;                           // by rank: where signals go, whose content says nothing
+  std::vector<std::int64_t> sent_, awaited_;                // signals, by rank
+  bool captured_ = false;                                   // signals of which replays tell nothing
   std::vector<std::pair<c10::Stream, c10::Event>> writes_;  // the last put of each stream
   const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();
   std::deque<face::CudaEvent> own_;  // signals to this rank itself

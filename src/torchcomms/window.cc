@@ -68,7 +68,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     if (!places.has_value()) return;
     auto of_gpus = owner.gpu_window_group();
     gpu_ = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
-    if (gpu_ == nullptr) owner.give_back(std::move(of_gpus));
+    if (gpu_ == nullptr) owner.give_back(std::move(of_gpus), /*again=*/true);
   });
   win_size_ = tensor.nbytes();
   buf_tensor_ = owning ? std::optional<at::Tensor>(tensor) : std::nullopt;
@@ -131,8 +131,8 @@ void Window::tensor_deregister() {
     if (gpu != nullptr) gpu->settle();
     inbox->close(owner.options_.timeout);
     if (gpu == nullptr) return;
-    gpu->end();
-    owner.give_back(gpu->group());
+    const bool again = gpu->end(*inbox->group(), owner.options_.timeout);
+    owner.give_back(gpu->group(), again);
   });
   loan->end();
 }

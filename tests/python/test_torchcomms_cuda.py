@@ -343,12 +343,15 @@ def windows_on_streams(ctx: Context, name: str) -> None:
         compare(seen, torch.tensor(value + before))
     torch.cuda.synchronize()
     del graph
+    windows[1].signal(after, False)  # nobody waits for it, nor does a later window hear it
     for window in windows:
         window.tensor_deregister()
     # Groups of windows that have gone serve new ones. Tensors of other sizes go by way of the host.
-    for elements in (10, 10 + rank):
+    for elements in (10, 10, 10, 10 + rank):
         memory = torch.zeros(elements, device=device)
         window = comm.new_window(memory)
+        if rank == 0:
+            time.sleep(0.2)
         window.put(torch.ones(10, device=device), after, 0, False)
         window.signal(after, False)
         window.wait_signal(before, False)
