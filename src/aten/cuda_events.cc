@@ -3,7 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/registry.h"
+
 namespace tutti::face {
+
+CudaEvents::~CudaEvents() {
+  if (forked_child()) static_cast<void>(new std::vector<c10::Event>(std::move(unused_)));
+}
 
 // The one that was given back last: of the devices that there may be, a group has calls on one.
 c10::Event CudaEvents::take(c10::DeviceIndex device) {

@@ -24,6 +24,10 @@ class CudaEvents {
   static constexpr std::size_t kKept = 256;
 
   CudaEvents() { unused_.reserve(kKept); }
+  // A forked child may not touch CUDA, and leaves them.
+  ~CudaEvents();
+  CudaEvents(const CudaEvents&) = delete;
+  CudaEvents& operator=(const CudaEvents&) = delete;
 
   // Recorded on a stream of `device`, or new.
   c10::Event take(c10::DeviceIndex device);

@@ -35,6 +35,8 @@ std::string refused_hosts(Store& store) {
   try {
     return "; the job's store has refused connections that have another secret, from " +
            store.get(kRefusedKey, std::chrono::milliseconds(1)) + ": give all ranks the same TUTTI_SECRET";
+  } catch (const KnownToAll&) {  // a death, which says more than who is missing
+    throw;
   } catch (const Error&) {  // also of a store that is gone by now: who is missing is known, and says more
     return {};
   }

@@ -218,17 +218,11 @@ void ProcessGroupTutti::drain_cuda() {
   if (made == nullptr) return;
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   const c10::Stream current = cuda.getStream({c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(made->device())});
-  if (made->is_capturing(current.native_handle())) return;  // it runs at no time that could be awaited
-  const CudaEvent end(cuda_.events(), current);
-  // Not synchronizeStream(), in which no handler of a signal runs. It sleeps once the rest is long.
-  constexpr std::chrono::microseconds kBusy(1000), kPause(50);
-  const auto start = std::chrono::steady_clock::now();
   const auto abort = [this](const std::string& reason) { abort_because(reason); };
-  tutti::interruptible(run_python_handlers, abort, [&] {
-    while (!end.query()) {
-      throw_if_interrupted("barrier");
-      if (std::chrono::steady_clock::now() - start > kBusy) std::this_thread::sleep_for(kPause);
-    }
+  translated([&] {
+    if (made->is_capturing(current.native_handle())) return;  // it runs at no time that could be awaited
+    tutti::interruptible(run_python_handlers, abort,
+                         [&] { devices().synchronize(made->device(), current.native_handle()); });
   });
   if (const auto failure = devices().failure()) throw_as_torch(*failure);
 }

@@ -175,6 +175,9 @@ void TorchCommTutti::finalize() {
 void TorchCommTutti::setTimeout(Milliseconds timeout) {
   if (timeout.count() <= 0) refuse("set_timeout", "a time limit must be positive");
   ready("set_timeout").setTimeout(timeout);
+  for (const auto& of_gpus : gpu_window_groups_) {
+    if (const Group group = of_gpus->group(); group != nullptr) group->setTimeout(timeout);
+  }
   options_.timeout = timeout;
 }
 
@@ -322,6 +325,7 @@ void TorchCommTutti::give_back(std::shared_ptr<WindowGroup> of_gpus, bool again)
 
 void TorchCommTutti::end_windows() {
   idle_.clear();
+  gpu_window_groups_made_ = 0;  // the next ones are of another key
   without_python([this] {
     std::vector<std::shared_ptr<WindowGroup>> all;
     {

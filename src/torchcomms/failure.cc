@@ -48,10 +48,13 @@ c10d::ErrorType TorchCommTutti::failure_of(std::uint64_t number) const {
 // mutex_ is held. Takes no reference to a group: this may be a thread of the group's, which must not be its last owner.
 c10d::ErrorType TorchCommTutti::failure() const {
   auto error = group_ != nullptr ? group_->getError() : c10d::ErrorType::SUCCESS;
-  if (error == c10d::ErrorType::SUCCESS && window_group_ != nullptr) {
-    const WindowGroup::Use windows(*window_group_);
+  const auto look_at = [&error](const std::shared_ptr<WindowGroup>& of) {
+    if (error != c10d::ErrorType::SUCCESS || of == nullptr) return;
+    const WindowGroup::Use windows(*of);
     if (windows) error = windows->getError();
-  }
+  };
+  look_at(window_group_);
+  for (const auto& of_gpus : gpu_window_groups_) look_at(of_gpus);
   return error;
 }
 

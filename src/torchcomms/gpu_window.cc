@@ -65,6 +65,7 @@ GpuWindow::GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int
       rank_(rank),
       bytes_(std::move(bytes)),
       token_(at::zeros({1}, storage_.options())),
+      last_(2 * bytes_.size()),
       sent_(bytes_.size()),
       awaited_(bytes_.size()) {
   for (std::size_t peer = 0; peer < bytes_.size(); ++peer) heard_.push_back(at::zeros({1}, storage_.options()));
@@ -94,9 +95,15 @@ GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t
 
 GpuWindow::CallPtr GpuWindow::message(bool send, int peer, std::vector<at::Tensor> tensors) {
   const Group group = in_use(*group_);
-  if (capturing(token_.device())) captured_ = true;
+  const bool captured = capturing(token_.device());
   CallPtr call = send ? group->send(tensors, peer, 0) : group->recv(tensors, peer, 0);
-  ++(send ? sent_ : awaited_)[static_cast<std::size_t>(peer)];
+  const auto place = static_cast<std::size_t>(peer);
+  ++(send ? sent_ : awaited_)[place];
+  if (captured) {
+    captured_ = true;
+  } else {
+    last_[2 * place + (send ? 1 : 0)] = call;
+  }
   return call;
 }
 
@@ -104,28 +111,40 @@ GpuWindow::CallPtr GpuWindow::signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
   if (peer != rank_) return message(/*send=*/true, peer, {token_});
   const c10::Stream stream = face::current_cuda_stream(token_.device());
-  own_.emplace_back(events_, stream);
+  own_.emplace_back(events_, stream, capturing(token_.device()));
   return c10::make_intrusive<StreamEvent>(events_, stream, token_);
 }
 
 GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
   if (peer != rank_) return message(/*send=*/false, peer, {heard_[static_cast<std::size_t>(peer)]});
-  if (own_.empty()) return nullptr;
+  // CUDA lets no capture wait for what is outside of it, nor the other way round.
+  const auto found = std::ranges::find(own_, capturing(token_.device()), &Own::captured);
+  if (found == own_.end()) return nullptr;
   const c10::Stream stream = face::current_cuda_stream(token_.device());
-  own_.front().block(stream);
-  own_.pop_front();
+  found->event.block(stream);
+  own_.erase(found);
   return c10::make_intrusive<StreamEvent>(events_, stream, token_);
 }
 
-void GpuWindow::settle() {
+void GpuWindow::settle(std::chrono::milliseconds limit) {
   const c10::DeviceGuard on_device(token_.device());
-  face::interruptible([&] {
-    for (auto& [stream, event] : writes_) {
-      while (!event.query()) {
-        throw_if_interrupted("tensor_deregister");
-        std::this_thread::sleep_for(kPollInterval);
+  const auto start = std::chrono::steady_clock::now();
+  const auto wait_until = [&](const auto& over) {
+    while (!over()) {
+      throw_if_interrupted("tensor_deregister");
+      if (std::chrono::steady_clock::now() - start >= limit) {
+        C10_THROW_ERROR(DistBackendError, "tutti: tensor_deregister on communicator '" + group_->name() +
+                                              "': what this rank has put and signalled has not ended within " +
+                                              std::to_string(limit.count()) + " ms");
       }
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  };
+  face::interruptible([&] {
+    for (auto& [stream, event] : writes_) wait_until([&event = event] { return event.query(); });
+    for (const CallPtr& call : last_) {
+      if (call != nullptr) wait_until([&call] { return call->isCompleted(); });
     }
   });
   writes_.clear();

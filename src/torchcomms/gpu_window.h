@@ -15,10 +15,8 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
-#include <optional>
-#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -45,15 +43,17 @@ class GpuWindow final {
   // `data` has the window's dtype; `first` is a byte of the peer's tensor.
   CallPtr put(const at::Tensor& data, int peer, std::int64_t first);
   CallPtr signal(int peer);
-  // Null for this rank itself where it has not signalled: nobody else could.
+  // Null for this rank itself where it has not signalled, in a capture or outside of one as it waits: nobody else
+  // could.
   CallPtr wait_signal(int peer);
 
   // The tensor of a rank, as bytes, and its group.
   const at::Tensor& bytes(int rank) const { return bytes_[static_cast<std::size_t>(rank)]; }
   const std::shared_ptr<WindowGroup>& group() const noexcept { return group_; }
 
-  // Waits on the host until what this rank has put is written.
-  void settle();
+  // Waits on the host until what this rank has put is written, and its last signals have come and gone, but for those
+  // in graphs. Throws where that takes longer than `limit`.
+  void settle(std::chrono::milliseconds limit);
   // Collective, once all ranks have settled: peers map this rank's memory no more. Whether another window may have the
   // group, which all ranks decide alike over `host`, a group of the same ranks: not where a signal is left that nobody
   // has waited for, where graphs hold signals, or the group has failed.
@@ -65,6 +65,12 @@ class GpuWindow final {
   void meet();
   CallPtr message(bool send, int peer, std::vector<at::Tensor> tensors);
   void written(const c10::Stream& stream);
+  struct Own {
+    Own(const face::CudaEventsPtr& events, const c10::Stream& stream, bool in_a_capture)
+        : event(events, stream), captured(in_a_capture) {}
+    face::CudaEvent event;
+    bool captured;
+  };
 
   const std::shared_ptr<WindowGroup> group_;
   const at::Tensor storage_;  // as bytes
@@ -72,11 +78,12 @@ class GpuWindow final {
   std::vector<at::Tensor> bytes_;                           // by rank
   const at::Tensor token_;                                  // what a signal sends
   std::vector<at::Tensor> heard_;                           // by rank: where signals go, whose content says nothing
+  std::vector<CallPtr> last_;                               // by rank, sent and awaited: what was not captured
   std::vector<std::int64_t> sent_, awaited_;                // signals, by rank
   bool captured_ = false;                                   // signals of which replays tell nothing
   std::vector<std::pair<c10::Stream, c10::Event>> writes_;  // the last put of each stream
   const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();
-  std::deque<face::CudaEvent> own_;  // signals to this rank itself
+  std::list<Own> own_;  // signals to this rank itself
 };
 
 }  // namespace tutti::torchcomms

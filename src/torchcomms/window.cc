@@ -61,14 +61,19 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     const Group group = windows->group();
     TORCH_CHECK(group != nullptr, "tutti: communicator '", owner.name_, "' is gone");
     const auto places = exchange(owner, *group, tensor, number);
+    std::unique_ptr<GpuWindow> gpu;
+    if (places.has_value()) {
+      auto of_gpus = owner.gpu_window_group();
+      gpu = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
+      if (gpu == nullptr) owner.give_back(std::move(of_gpus), /*again=*/true);
+    }
     // Two tags each; tags are not negative.
     const int tag = static_cast<int>(2 * (number % (1 << 30)));
-    inbox_ = std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), tag);
-    inbox_->open();
-    if (!places.has_value()) return;
-    auto of_gpus = owner.gpu_window_group();
-    gpu_ = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
-    if (gpu_ == nullptr) owner.give_back(std::move(of_gpus), /*again=*/true);
+    const auto inbox = std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), tag);
+    inbox->open();
+    // What fails above leaves the window without a tensor.
+    inbox_ = inbox;
+    gpu_ = std::move(gpu);
   });
   win_size_ = tensor.nbytes();
   buf_tensor_ = owning ? std::optional<at::Tensor>(tensor) : std::nullopt;
@@ -121,6 +126,8 @@ void Window::tensor_deregister() {
   constexpr const char* kOperation = "tensor_deregister";
   TorchCommTutti& owner = communicator(kOperation);
   if (inbox_ == nullptr) owner.refuse(kOperation, "the window has no tensor, or it was deregistered");
+  // Interrupted or late, it leaves the window as it was.
+  if (gpu_ != nullptr) without_python([&] { gpu_->settle(owner.options_.timeout); });
   const std::shared_ptr<Inbox> inbox = std::exchange(inbox_, nullptr);
   buf_tensor_.reset();
   win_size_ = 0;
@@ -128,11 +135,15 @@ void Window::tensor_deregister() {
   const std::unique_ptr<GpuWindow> gpu = std::exchange(gpu_, nullptr);
   peers_.clear();
   without_python([&] {
-    if (gpu != nullptr) gpu->settle();
     inbox->close(owner.options_.timeout);
     if (gpu == nullptr) return;
-    const bool again = gpu->end(*inbox->group(), owner.options_.timeout);
-    owner.give_back(gpu->group(), again);
+    link_->look_for_failure();  // of the group that may go now
+    try {
+      owner.give_back(gpu->group(), /*again=*/gpu->end(*inbox->group(), owner.options_.timeout));
+    } catch (...) {
+      owner.give_back(gpu->group(), /*again=*/false);
+      throw;
+    }
   });
   loan->end();
 }

@@ -360,6 +360,24 @@ def windows_on_streams(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def missing_signal(ctx: Context, name: str) -> None:
+    """A signal that does not come fails the communicator, whose abort hooks run; the host has not waited for it."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    window = comm.new_window(torch.zeros(10, device=device))
+    torch.cuda.synchronize()
+    comm.set_timeout(timedelta(seconds=2))
+    noticed = threading.Event()
+    comm.register_abort_hook(noticed.set)
+    store = ctx.store(name)
+    if ctx.rank == 0:
+        window.wait_signal(1, False)
+        assert noticed.wait(60) and comm.is_aborted()
+        store.set("noticed", "1")
+    else:
+        store.wait(["noticed"])
+
+
 def late(ctx: Context, name: str) -> None:
     """A rank that does not come: the others' waits raise, and the process goes on."""
     device = device_of(ctx)
@@ -387,6 +405,7 @@ ON_BOTH = [
     unwaited,
     windows,
     windows_on_streams,
+    missing_signal,
     late,
 ]
 FUNCTIONS = [*ON_BOTH, futures_of_works] if STAND_IN else ON_BOTH

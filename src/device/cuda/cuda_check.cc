@@ -6,6 +6,7 @@
 
 #include "base/interruption.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/relaxed_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -30,6 +31,7 @@ void check_driver(CUresult result, const char* call) {
 void wait_for_stream(cudaStream_t stream) {
   constexpr std::chrono::microseconds kBusy(1000), kPause(50);
   const auto start = std::chrono::steady_clock::now();
+  const RelaxedCapture relaxed;  // another thread may be capturing in the global mode, which this would end
   while (must_ask() && cudaStreamQuery(stream) == cudaErrorNotReady) {
     static_cast<void>(cudaGetLastError());  // that it is not ready is no error
     if (!go_on_waiting()) break;
