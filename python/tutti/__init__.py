@@ -164,8 +164,8 @@ _HOMES = {
     "log_metrics": "tutti._report",
     "make_id": "tutti.communicator",
     "mem_pool": "tutti._cuda_memory",
-    "pretend": "tutti._pretence",
     "peer_tensors": "tutti._cuda_memory",
+    "pretend": "tutti._pretence",
     "register_tensors": "tutti._cuda_memory",
     "unregister_tensors": "tutti._cuda_memory",
 }

@@ -100,8 +100,9 @@ std::vector<at::Tensor> CudaSide::peer_tensors(const at::Tensor& tensor) const {
     const Registered* const found = find_registered(tensor.storage());
     if (found != nullptr) region = found->region.lock();
   }
-  if (region == nullptr)
+  if (region == nullptr) {
     refuse("peer_tensors: the tensor is not registered: call register_tensors on every rank first");
+  }
   const c10::InferenceMode off(false);
   const auto first = static_cast<std::size_t>(tensor.storage_offset()) * tensor.element_size();
   std::vector<at::Tensor> tensors;

@@ -9,7 +9,6 @@
 #include "tutti/device_communicator.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <limits>
@@ -359,13 +358,12 @@ class DeviceGroup final : public DeviceCommunicator {
                                                    std::to_string(size_) + ", not " + std::to_string(peer));
     }
     ending_->throw_if_ended();
-    const std::array<std::function<StreamCommunicatorPtr()>, 2> making{maker(device, peer, false),
-                                                                       maker(device, peer, true)};
+    const auto mine = maker(device, peer, send), other = maker(device, peer, !send);
     const std::lock_guard lock(mutex_);
     if (MessagePair* const found = find(device, peer, send)) return *found;
     const auto made = [this](StreamCommunicator& pair) { catch_up(pair); };
-    pairs_.try_emplace({peer, !send}, device, making[send ? 0 : 1], made);
-    return pairs_.try_emplace({peer, send}, device, making[send ? 1 : 0], made).first->second;
+    pairs_.try_emplace({peer, !send}, device, other, made);
+    return pairs_.try_emplace({peer, send}, device, mine, made).first->second;
   }
   // What makes a pair, on a thread of its own.
   std::function<StreamCommunicatorPtr()> maker(int device, int peer, bool send) const {
@@ -389,6 +387,7 @@ class DeviceGroup final : public DeviceCommunicator {
     if (StreamCommunicatorPtr made = pair(place.device, peer, send, {})) return made;
     return awaited(place.device, peer, send);
   }
+  // Begins it, if it is not, and waits.
   StreamCommunicatorPtr awaited(int device, int peer, bool send) {
     MessagePair& mine = begun(device, peer, send);
     for (;;) {

@@ -26,19 +26,13 @@ at::Tensor whole_storage(const at::Tensor& tensor) {
       .set_(tensor.storage(), 0, {static_cast<std::int64_t>(tensor.storage().nbytes())});
 }
 
-Group in_use(const WindowGroup& windows) {
-  Group group = windows.group();
-  TORCH_CHECK(group != nullptr, "tutti: communicator '", windows.name(), "' is gone");
-  return group;
-}
-
 }  // namespace
 
 std::unique_ptr<GpuWindow> GpuWindow::make(std::shared_ptr<WindowGroup> group, const at::Tensor& tensor, int rank,
                                            const std::vector<Place>& places) {
   const c10::DeviceGuard on_device(tensor.device());
   at::Tensor storage = whole_storage(tensor);
-  std::vector<at::Tensor> bytes = registered_by_all(in_use(*group), storage);
+  std::vector<at::Tensor> bytes = registered_by_all(group->in_use(), storage);
   if (bytes.empty()) return nullptr;
   for (std::size_t peer = 0; peer < bytes.size(); ++peer) {
     bytes[peer] = bytes[peer].narrow(0, places[peer].first, places[peer].bytes);
@@ -94,7 +88,7 @@ GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t
 }
 
 GpuWindow::CallPtr GpuWindow::message(bool send, int peer, std::vector<at::Tensor> tensors) {
-  const Group group = in_use(*group_);
+  const Group group = group_->in_use();
   const bool captured = capturing(token_.device());
   CallPtr call = send ? group->send(tensors, peer, 0) : group->recv(tensors, peer, 0);
   const auto place = static_cast<std::size_t>(peer);
@@ -152,25 +146,22 @@ void GpuWindow::settle(std::chrono::milliseconds limit) {
 
 bool GpuWindow::end(c10d::Backend& host, std::chrono::milliseconds timeout) {
   const c10::DeviceGuard on_device(token_.device());
-  const Group group = in_use(*group_);
+  const Group group = group_->in_use();
   bytes_.clear();
   unregistered_by_all(group, storage_);
   // Of each rank: whether it has failed or captured signals, those it has sent, those it has waited for.
   const auto size = static_cast<std::int64_t>(sent_.size()), words = 1 + 2 * size;
-  at::Tensor mine = at::empty({words}, at::kLong), all = at::empty({size * words}, at::kLong);
-  auto* const own = mine.data_ptr<std::int64_t>();
-  own[0] = captured_ || group->getError() != c10d::ErrorType::SUCCESS ? 1 : 0;
-  std::copy(sent_.begin(), sent_.end(), own + 1);
-  std::copy(awaited_.begin(), awaited_.end(), own + 1 + size);
-  c10d::AllgatherOptions options;
-  options.timeout = timeout;
-  options.asyncOp = false;
-  host._allgather_base(all, mine, options)->wait();
-  const auto* const said = all.data_ptr<std::int64_t>();
+  std::vector<std::int64_t> mine{captured_ || group->getError() != c10d::ErrorType::SUCCESS ? 1 : 0};
+  mine.insert(mine.end(), sent_.begin(), sent_.end());
+  mine.insert(mine.end(), awaited_.begin(), awaited_.end());
+  const std::vector<std::int64_t> said = gathered_words(host, mine, timeout);
+  const auto word = [&](std::int64_t rank, std::int64_t place) {
+    return said[static_cast<std::size_t>(rank * words + place)];
+  };
   for (std::int64_t from = 0; from < size; ++from) {
-    if (said[from * words] != 0) return false;
+    if (word(from, 0) != 0) return false;
     for (std::int64_t to = 0; to < size; ++to) {
-      if (said[from * words + 1 + to] != said[to * words + 1 + size + from]) return false;
+      if (word(from, 1 + to) != word(to, 1 + size + from)) return false;
     }
   }
   return true;

@@ -29,12 +29,6 @@ Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor 
   }
 }
 
-Group Inbox::group() const {
-  Group group = group_->group();
-  TORCH_CHECK(group != nullptr, "tutti: communicator '", group_->name(), "' is gone");
-  return group;
-}
-
 void Inbox::open() {
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
     if (peer != rank_) listen(peer);

@@ -57,7 +57,7 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // The communicator has ended the group, or has got another one.
   bool group_ended() const { return group_->group() == nullptr; }
   // Throws if it has ended.
-  Group group() const;
+  Group group() const { return group_->in_use(); }
 
   // This rank's own memory, as bytes.
   const at::Tensor& bytes() const noexcept { return bytes_; }

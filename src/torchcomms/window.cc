@@ -58,9 +58,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     const auto [windows, number] = owner.next_window();
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
     loan_ = std::make_unique<face::Loan>(bytes_of(tensor));
-    const Group group = windows->group();
-    TORCH_CHECK(group != nullptr, "tutti: communicator '", owner.name_, "' is gone");
-    const auto places = exchange(owner, *group, tensor, number);
+    const auto places = exchange(owner, *windows->in_use(), tensor, number);
     std::unique_ptr<GpuWindow> gpu;
     if (places.has_value()) {
       auto of_gpus = owner.gpu_window_group();
@@ -84,27 +82,20 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
 
 std::optional<std::vector<GpuWindow::Place>> Window::exchange(const TorchCommTutti& owner, c10d::Backend& group,
                                                               const at::Tensor& tensor, std::int64_t number) {
-  constexpr std::int64_t kWords = 7;
   const auto storage_bytes = static_cast<std::int64_t>(tensor.is_cuda() ? tensor.storage().nbytes() : 0);
-  const std::int64_t mine[kWords] = {number,
-                                     static_cast<std::int64_t>(tensor.scalar_type()),
-                                     tensor.numel(),
-                                     static_cast<std::int64_t>(loan_->arena()),
-                                     static_cast<std::int64_t>(loan_->offset()),
-                                     storage_bytes,
-                                     tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size())};
-  at::Tensor words = at::empty({kWords}, at::kLong);
-  std::copy(std::begin(mine), std::end(mine), words.data_ptr<std::int64_t>());
-  at::Tensor all = at::empty({group.getSize() * kWords}, at::kLong);
-  c10d::AllgatherOptions options;
-  options.timeout = owner.options_.timeout;
-  options.asyncOp = false;
-  group._allgather_base(all, words, options)->wait();
-  const auto* theirs = all.data_ptr<std::int64_t>();
+  const std::vector<std::int64_t> mine{number,
+                                       static_cast<std::int64_t>(tensor.scalar_type()),
+                                       tensor.numel(),
+                                       static_cast<std::int64_t>(loan_->arena()),
+                                       static_cast<std::int64_t>(loan_->offset()),
+                                       storage_bytes,
+                                       tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size())};
+  const std::vector<std::int64_t> all = gathered_words(group, mine, owner.options_.timeout);
+  const std::int64_t* theirs = all.data();
   peers_.clear();
   std::vector<GpuWindow::Place> places;
   bool on_gpus = storage_bytes > 0 && group.getSize() > 1;
-  for (int rank = 0; rank < group.getSize(); ++rank, theirs += kWords) {
+  for (int rank = 0; rank < group.getSize(); ++rank, theirs += mine.size()) {
     const std::string who = "rank " + std::to_string(rank);
     if (theirs[0] != mine[0]) {
       owner.refuse("tensor_register", who + " registers another window: all ranks register theirs in the same order");

@@ -1,10 +1,22 @@
 #include "torchcomms/window_group.h"
 
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
 namespace tutti::torchcomms {
 
 Group WindowGroup::group() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return group_;
+}
+
+Group WindowGroup::in_use() const {
+  Group now = group();
+  TORCH_CHECK(now != nullptr, "tutti: communicator '", name_, "' is gone");
+  return now;
 }
 
 c10d::Backend* WindowGroup::enter() {
@@ -26,6 +38,19 @@ void WindowGroup::end() {
     unused_.wait(lock, [this] { return uses_ == 0; });
   }
   if (last != nullptr) last->shutdown();
+}
+
+std::vector<std::int64_t> gathered_words(c10d::Backend& group, const std::vector<std::int64_t>& mine,
+                                         std::chrono::milliseconds timeout) {
+  at::Tensor words = at::empty({static_cast<std::int64_t>(mine.size())}, at::kLong);
+  std::copy(mine.begin(), mine.end(), words.data_ptr<std::int64_t>());
+  at::Tensor all = at::empty({group.getSize() * words.numel()}, at::kLong);
+  c10d::AllgatherOptions options;
+  options.timeout = timeout;
+  options.asyncOp = false;
+  group._allgather_base(all, words, options)->wait();
+  const auto* const said = all.data_ptr<std::int64_t>();
+  return {said, said + all.numel()};
 }
 
 }  // namespace tutti::torchcomms

@@ -7,10 +7,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "torchcomms/group.h"
 
@@ -39,7 +42,8 @@ class WindowGroup final {
 
   // Of the communicator, for messages.
   const std::string& name() const noexcept { return name_; }
-  Group group() const;  // null when it has ended
+  Group group() const;   // null when it has ended
+  Group in_use() const;  // throws when it has
   // An abort() of the communicator may come while this is made, and does not see it.
   void abort_if(const std::atomic<bool>& aborted) const {
     // acquire: pairs with the release in abort(), which looks for this group behind it.
@@ -58,5 +62,9 @@ class WindowGroup final {
   int uses_ = 0;
   const std::string name_;
 };
+
+// Collective over `group`: the words of all its ranks, one rank's behind another's. Each gives as many.
+std::vector<std::int64_t> gathered_words(c10d::Backend& group, const std::vector<std::int64_t>& mine,
+                                         std::chrono::milliseconds timeout);
 
 }  // namespace tutti::torchcomms

@@ -44,7 +44,7 @@ StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   Capture capture;
   const cudaGraphNode_t* last = nullptr;
-  const cudaGraphEdgeData* edges = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;  // of no use here; CUDA fails where it may not tell of uncommon ones
   std::size_t count = 0;
   check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture.id, &capture.graph, &last, &edges, &count),
              "cudaStreamGetCaptureInfo");

@@ -6,8 +6,8 @@
 // Replays are launched by others. So the first capture makes an event that outlives captures: each graph waits for it
 // before its first kernel and records it behind its last, and from then on so does each eager call. Whatever is
 // launched later on the host, replay or call, runs later. The graph's one node that records is moved behind each kernel
-// that comes, since nobody tells which is the last (NCCL's strong streams record behind each). An eager call issued
-// before the first capture is not behind the event: the kernels find it if a replay overlaps it.
+// that comes, since nobody tells which is the last (an event for this is what NCCL's strong streams have, too). An
+// eager call issued before the first capture is not behind the event: the kernels find it if a replay overlaps it.
 //
 // A stream may be destroyed behind a call, and its handle may come back as that of another one. So streams are told
 // apart by their numbers, which never come back, and each eager call records the event behind itself: nothing is asked
