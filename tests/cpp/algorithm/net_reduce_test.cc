@@ -37,9 +37,11 @@ std::string name(const Algorithm& algorithm, const Case& c, int size) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DataType dtype : kTypes) {
+    // Threads do not differ by what is summed, but they do by how: bfloat16 travels wider than it is.
+    if (kThreadSanitizer && dtype != DataType::kFloat32 && dtype != DataType::kBfloat16) continue;
     for (const ReduceOp op : kOps) {
       if (!cpu::supports(dtype, op)) continue;
-      if (kThreadSanitizer && op != ReduceOp::kSum && op != ReduceOp::kAvg) continue;  // threads do not differ by it
+      if (kThreadSanitizer && op != ReduceOp::kSum && op != ReduceOp::kAvg) continue;
       for (const std::size_t count : kCounts) {
         if (count > 1000 && op != ReduceOp::kSum && op != ReduceOp::kMax) continue;
         all.push_back({dtype, op, count, false});

@@ -43,6 +43,7 @@ TEST_P(TwoLevels, AllReduceOfEveryKindIsRightAndTheSameOnAllRanks) {
     for (const Kind& kind : kKinds) {
       for (const std::size_t count : kCounts) {
         if (count > 10'000 && kind.dtype != DataType::kFloat32) continue;
+        if (kThreadSanitizer && kind.op != ReduceOp::kSum) continue;  // threads do not differ by it
         for (const bool in_place : {false, true}) {
           Bytes x = input_of(kind.dtype, kind.op, c.rank(), 0, count);
           Bytes y(x.size());

@@ -97,7 +97,7 @@ TEST_P(Worlds, EverySize) {
 TEST_P(Worlds, LargeMessages) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
   for (const auto& [name, plan] : plans_for(GetParam())) {
-    TrialRequest request = request_of((1 << 20) + 4);
+    TrialRequest request = request_of((test::kSanitized ? 1 << 17 : 1 << 20) + 4);
     request.rounds = 1;
     EXPECT_EQ(try_plan(plan, request).fault, "") << name;
   }
@@ -105,6 +105,7 @@ TEST_P(Worlds, LargeMessages) {
 
 TEST_P(Worlds, EveryElementType) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
+  if (test::kSanitized && GetParam() > 3) GTEST_SKIP() << "too slow under a sanitizer";
   for (const auto& [name, plan] : plans_for(GetParam())) {
     for (int i = 0; i < kDataTypeCount; ++i) {
       const auto dtype = static_cast<DataType>(i);
@@ -148,7 +149,7 @@ TEST_P(Worlds, ThreadPerRank) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Worlds, testing::Values(1, 2, 3, 4, 8));
 
 TEST(ManyRanks, SixtyFourInOneThread) {
-  if (test::kThreadSanitizer) GTEST_SKIP() << "has one thread";
+  if (test::kSanitized) GTEST_SKIP() << "too slow under a sanitizer";
   for (const auto& [name, plan] : plans_for(64)) {
     TrialRequest request = request_of(4100);
     request.rounds = 2;
