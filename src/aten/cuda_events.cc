@@ -1,6 +1,7 @@
 #include "aten/cuda_events.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/registry.h"
@@ -24,6 +25,10 @@ c10::Event CudaEvents::take(c10::DeviceIndex device) {
 }
 
 void CudaEvents::give_back(c10::Event event) noexcept {
+  if (forked_child()) {  // where another thread of the parent's may have had the lock
+    static_cast<void>(new (std::nothrow) c10::Event(std::move(event)));
+    return;
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (unused_.size() < kKept) unused_.push_back(std::move(event));
 }

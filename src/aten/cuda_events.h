@@ -24,7 +24,7 @@ class CudaEvents {
   static constexpr std::size_t kKept = 256;
 
   CudaEvents() { unused_.reserve(kKept); }
-  // A forked child may not touch CUDA, and leaves them.
+  // A forked child may not touch CUDA: it leaves them, here and in give_back().
   ~CudaEvents();
   CudaEvents(const CudaEvents&) = delete;
   CudaEvents& operator=(const CudaEvents&) = delete;

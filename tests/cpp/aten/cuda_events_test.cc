@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "aten/cuda_streams.h"
+#include "base/registry.h"
+#include "support/child_process.h"
 
 namespace tutti::face {
 namespace {
@@ -152,6 +154,20 @@ TEST_F(CudaEventsTest, AnEventOutlivesItsGroup) {
   EXPECT_EQ(CountingCuda::alive, 1);
   event.reset();
   EXPECT_EQ(CountingCuda::alive, 0);
+}
+
+// Neither those that have room in the pool nor those that have none.
+TEST_F(CudaEventsTest, AForkedChildLeavesThem) {
+  constexpr int kMany = static_cast<int>(CudaEvents::kKept) + 50;
+  std::vector<std::unique_ptr<CudaEvent>> held;
+  for (int call = 0; call < kMany; ++call) held.push_back(std::make_unique<CudaEvent>(events_, stream_of(0, 1)));
+  EXPECT_FALSE(forked_child());  // a child is known as one where somebody has asked before
+  test::ChildProcess child([&] {
+    held.clear();
+    events_.reset();
+    return CountingCuda::alive == kMany ? 0 : 1;
+  });
+  EXPECT_EQ(child.join(), 0);
 }
 
 TEST_F(CudaEventsTest, WhereRecordingFailsNothingIsKept) {
