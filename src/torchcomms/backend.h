@@ -168,6 +168,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   c10d::ErrorType failure_of(std::uint64_t number) const;
   c10d::ErrorType failure() const;
   void run_hooks_of_failure();
+  void end_with_windows();
   void run_hooks();
   void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew);
   Group current_group() const;

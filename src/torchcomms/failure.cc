@@ -47,11 +47,16 @@ c10d::ErrorType TorchCommTutti::failure_of(std::uint64_t number) const {
 
 // mutex_ is held. Takes no reference to a group: this may be a thread of the group's, which must not be its last owner.
 c10d::ErrorType TorchCommTutti::failure() const {
-  auto error = group_ != nullptr ? group_->getError() : c10d::ErrorType::SUCCESS;
-  const auto look_at = [&error](const std::shared_ptr<WindowGroup>& of) {
-    if (error != c10d::ErrorType::SUCCESS || of == nullptr) return;
+  auto error = c10d::ErrorType::SUCCESS;
+  // Where one was late, that is why the others have failed.
+  const auto add = [&error](c10d::ErrorType of) {
+    if (error == c10d::ErrorType::SUCCESS || of == c10d::ErrorType::TIMEOUT) error = of;
+  };
+  if (group_ != nullptr) add(group_->getError());
+  const auto look_at = [&add](const std::shared_ptr<WindowGroup>& of) {
+    if (of == nullptr) return;
     const WindowGroup::Use windows(*of);
-    if (windows) error = windows->getError();
+    if (windows) add(windows->getError());
   };
   look_at(window_group_);
   for (const auto& of_gpus : gpu_window_groups_) look_at(of_gpus);
@@ -98,11 +103,23 @@ void TorchCommTutti::run_hooks_of_failure() {
     late = error == c10d::ErrorType::TIMEOUT;
   }
   run_hooks();
+  end_with_windows();
   if (!failure_aborts_.load(std::memory_order_relaxed) || aborted_.load(std::memory_order_acquire)) return;
   Logger(LogLevel::kError, rank)
       .error("communicator '" + name_ + "' has failed" + (late ? " since a call was late" : "") +
              "; the hint tutti.abort_process ends this process");
   std::abort();
+}
+
+// The hooks' lock is held, so that no other thread replaces the group; a hook of this one may have. Where a group of
+// windows has failed alone, the communicator's own ends with it: its calls raise, and the other ranks hear of it.
+void TorchCommTutti::end_with_windows() {
+  c10d::Backend* own = nullptr;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure() != c10d::ErrorType::SUCCESS && group_->getError() == c10d::ErrorType::SUCCESS) own = group_.get();
+  }
+  if (own != nullptr) own->abort();
 }
 
 void TorchCommTutti::run_hooks() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
@@ -244,6 +245,30 @@ def abort_meanwhile(ctx: Context, name: str) -> None:
     refused("abort", lambda: comm.new_window(torch.zeros(4)))
 
 
+def failed_alone(ctx: Context, name: str) -> None:
+    """A group of windows that fails is the communicator's failure: its other calls raise, too, on all ranks."""
+    from tutti import _torchcomms
+
+    comm = new_comm(ctx, name)
+    make, made = _torchcomms.make_group, []
+
+    def note(*arguments: Any) -> Any:
+        made.append(make(*arguments))
+        return made[-1]
+
+    _torchcomms.make_group = note
+    window = comm.new_window(torch.zeros(4))
+    noticed = threading.Event()
+    comm.register_abort_hook(noticed.set)
+    if ctx.rank == 0:
+        [(group, _)] = made
+        group.abort()
+        assert noticed.wait(30) and comm.is_aborted()
+        refused("abort", window.tensor_deregister)
+    refused("abort", lambda: comm.all_reduce(torch.ones(3), interface().ReduceOp.SUM, False))
+    assert noticed.wait(30) and comm.is_aborted()
+
+
 @pytest.mark.parametrize(
     ("ranks", "function"),
     [
@@ -255,6 +280,7 @@ def abort_meanwhile(ctx: Context, name: str) -> None:
         (2, late_puts),
         (2, dropped),
         (2, abort_meanwhile),
+        (2, failed_alone),
     ],
 )
 def test_windows(fresh_world: World, ranks: int, function: Callable[..., None]) -> None:
