@@ -127,7 +127,7 @@ void Window::tensor_deregister() {
   peers_.clear();
   without_python([&] {
     inbox->close(owner.options_.timeout);
-    if (gpu == nullptr) return;
+    if (gpu == nullptr || inbox->group_ended()) return;
     link_->look_for_failure();  // of the group that may go now
     try {
       owner.give_back(gpu->group(), /*again=*/gpu->end(*inbox->group(), owner.options_.timeout));
