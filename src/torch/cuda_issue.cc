@@ -9,9 +9,6 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
-#include <thread>
-
 #include "aten/cuda_batch.h"
 #include "aten/cuda_side.h"
 #include "aten/cuda_streams.h"
