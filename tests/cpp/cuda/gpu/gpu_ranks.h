@@ -121,7 +121,7 @@ inline void run_gpu_ranks(const GpuWorld& world, const std::function<void(Rank&)
   for (int r = 0; r < world.size; ++r) EXPECT_EQ(errors[static_cast<std::size_t>(r)], "") << "on rank " << r;
 }
 
-// What `body()` puts on the stream, as a graph.
+// Whether replays of a graph and eager calls stay in order.
 enum class Order { kKept, kLost };
 
 // What puts replays and eager calls of a communicator in order: its events' nodes.
@@ -139,6 +139,7 @@ inline void lose_order(cudaGraph_t graph) {
   }
 }
 
+// What `body()` puts on the stream, as a graph.
 inline cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& body, Order order = Order::kKept) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
