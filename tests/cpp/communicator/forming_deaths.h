@@ -3,12 +3,14 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/store_process.h"
@@ -78,6 +80,38 @@ Ranks start_ranks(const std::string& layout, StoreProcess& stores, const Body& b
   return ranks;
 }
 
+// Several stores and their ranks at once, since all of them wait for most of their time. They end the last one first:
+// processes that were begun later keep the stores of earlier ones alive.
+class Worlds {
+ public:
+  struct World {
+    explicit World(std::string told) : what(std::move(told)) {}
+    const std::string what;
+    StoreProcess stores;
+    Ranks ranks;
+  };
+
+  Worlds() = default;
+  ~Worlds() {
+    end([](World&) {});
+  }
+  Worlds(const Worlds&) = delete;
+  Worlds& operator=(const Worlds&) = delete;
+
+  template <class Body>
+  void start(const std::string& layout, const std::string& what, const Body& body) {
+    World& world = *worlds_.emplace_back(std::make_unique<World>(what));
+    world.ranks = start_ranks(layout, world.stores, body);
+  }
+  template <class End>
+  void end(const End& each) {
+    for (; !worlds_.empty(); worlds_.pop_back()) each(*worlds_.back());
+  }
+
+ private:
+  std::vector<std::unique_ptr<World>> worlds_;
+};
+
 // All survivors have lost a peer, in time. At a random moment it may be a survivor: one that has noticed first and
 // left.
 inline void expect_told(Ranks& ranks, int victim, const std::string& what) {
@@ -93,6 +127,14 @@ inline void expect_named(Ranks& ranks, int victim, const std::string& what) {
     if (static_cast<int>(r) == victim) continue;
     EXPECT_EQ(ranks[r]->join(), kNamed) << "rank " << r << ", " << what;
   }
+}
+
+// The victim has died. False where it has formed its group before it came to that.
+inline bool victim_died(Ranks& ranks, int victim, const std::string& what) {
+  const int code = ranks[static_cast<std::size_t>(victim)]->join();
+  const bool died = code == 1000 + SIGKILL;
+  EXPECT_EQ(code, died ? 1000 + SIGKILL : int{kFormed}) << what;
+  return died;
 }
 
 }  // namespace tutti::test

@@ -110,23 +110,26 @@ TEST(FormingDeaths, AtEveryStepOfAStore) {
   for (const std::string layout : {"aa", "aaa", "aabb"}) {
     const int size = static_cast<int>(layout.size());
     for (int victim = 0; victim < size; ++victim) {
-      for (int operations = 1, died = 1; died == 1; operations += kSanitized ? 2 : 1) {
-        StoreProcess stores;
-        Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
-          if (r != victim) {
-            return lost({store, layout, r, victim},
-                        [&] { return Communicator::create(store, kName, r, size, options_of(layout, r)); });
-          }
-          DyingStore dying(store, operations);
-          Communicator::create(dying, kName, r, size, options_of(layout, r));
-          return int{kFormed};  // it leaves
+      bool died = true;
+      for (int operations = 1; died;) {
+        Worlds worlds;
+        for (int i = 0; i < 4; ++i, operations += kSanitized ? 2 : 1) {
+          const std::string what =
+              layout + ": rank " + std::to_string(victim) + " dies after " + std::to_string(operations) + " operations";
+          worlds.start(layout, what, [&](Store& store, int r) {
+            if (r != victim) {
+              return lost({store, layout, r, victim},
+                          [&] { return Communicator::create(store, kName, r, size, options_of(layout, r)); });
+            }
+            DyingStore dying(store, operations);
+            Communicator::create(dying, kName, r, size, options_of(layout, r));
+            return int{kFormed};  // it leaves
+          });
+        }
+        worlds.end([&](Worlds::World& world) {
+          expect_named(world.ranks, victim, world.what);
+          died = victim_died(world.ranks, victim, world.what) && died;
         });
-        const std::string what =
-            layout + ": rank " + std::to_string(victim) + " dies after " + std::to_string(operations) + " operations";
-        expect_named(ranks, victim, what);
-        const int code = ranks[static_cast<std::size_t>(victim)]->join();
-        died = code == 1000 + SIGKILL ? 1 : 0;
-        EXPECT_EQ(code, died == 1 ? 1000 + SIGKILL : int{kFormed}) << what;
         if (HasFailure()) return;
       }
     }
@@ -280,39 +283,34 @@ TEST(FormingDeaths, AtAnyMomentOfAShrink) {
 
 // Of the rank that was to publish who is there: dead, or ended by an error of its own, before it has.
 TEST(FormingDeaths, OfTheOneThatAllAwaitInAShrink) {
-  for (const std::string layout : {"aab", "aba", "aaa"}) {
-    for (const End end : {End::kDies, End::kDiesBeforeTheyLook, End::kGivesUp}) {
-      const int victim =
-          end == End::kGivesUp ? 1 : 0;  // also one that is alone on its host, where it can say so itself
-      StoreProcess stores;
-      Ranks ranks = start_ranks(layout, stores, [&](Store& store, int r) {
+  for (const End end : {End::kDies, End::kDiesBeforeTheyLook, End::kGivesUp}) {
+    const int victim = end == End::kGivesUp ? 1 : 0;  // also one that is alone on its host, where it can say so itself
+    Worlds worlds;
+    for (const std::string layout : {"aab", "aba", "aaa"}) {
+      worlds.start(layout, layout + ", end " + std::to_string(static_cast<int>(end)), [&](Store& store, int r) {
         const auto parent = Communicator::create(store, kName, r, 3, options_of(layout, r));
         PublishersStore shared(store, r == victim, end);
         const auto shrink = [&] { return parent->shrink(shared, "smaller", {}, nullptr); };
         if (r != victim) return lost({store, layout, r, victim}, shrink);
         return int{error_of(shrink).kind() == ErrorKind::kInternal ? kNamed : kOther};
       });
-      expect_named(ranks, victim, layout + ", end " + std::to_string(static_cast<int>(end)));
-      EXPECT_EQ(ranks[static_cast<std::size_t>(victim)]->join(), end == End::kGivesUp ? kNamed : 1000 + SIGKILL);
-      if (HasFailure()) return;
     }
+    worlds.end([&](Worlds::World& world) {
+      expect_named(world.ranks, victim, world.what);
+      const int code = world.ranks[static_cast<std::size_t>(victim)]->join();
+      EXPECT_EQ(code, end == End::kGivesUp ? kNamed : 1000 + SIGKILL) << world.what;
+    });
+    if (HasFailure()) return;
   }
 }
 
-// Alone on its host: there nobody sees it die. The others give it up in the time that the shrink has, not the group's:
-// all of them at once, for that is seconds.
+// Alone on its host: there nobody sees it die. The others give it up in the time that the shrink has, not the group's.
 TEST(FormingDeaths, InAShrinkWhoseStoreSeesNobodyDie) {
-  struct World {
-    StoreProcess stores;
-    Ranks ranks;
-  };
   const std::string layout = "aab";
-  std::vector<std::unique_ptr<World>> worlds;
+  Worlds worlds;
   // Of the victim: its sign-in; all sign-ins, and that it has seen them first; their list, and its card.
-  const std::vector<int> last_operations{1, 5, 7};
-  for (const int operations : last_operations) {
-    World& world = *worlds.emplace_back(std::make_unique<World>());
-    world.ranks = start_ranks(layout, world.stores, [&](Store& store, int r) {
+  for (const int operations : {1, 5, 7}) {
+    worlds.start(layout, "operation " + std::to_string(operations), [&](Store& store, int r) {
       const auto parent = Communicator::create(store, kName, r, 3, options_of(layout, r));
       DyingStore dying(store, r == 2 ? operations : -1);
       std::vector<int> members;
@@ -326,10 +324,7 @@ TEST(FormingDeaths, InAShrinkWhoseStoreSeesNobodyDie) {
       return int{named ? kNamed : kOther};
     });
   }
-  // The last one first: processes that were begun later keep the stores of earlier ones alive.
-  for (; !worlds.empty(); worlds.pop_back()) {
-    expect_named(worlds.back()->ranks, 2, "operation " + std::to_string(last_operations[worlds.size() - 1]));
-  }
+  worlds.end([](Worlds::World& world) { expect_named(world.ranks, 2, world.what); });
 }
 
 // What one rank alone finds wrong ends the others' forming, too.
