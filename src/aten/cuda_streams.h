@@ -5,10 +5,12 @@
 // call on it returns, so a synchronous call runs aside there, too, and the caller's stream waits for it.
 #pragma once
 
+#include <ATen/core/ivalue_inl.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <utility>
+#include <vector>
 
 #include "aten/cuda_events.h"
 
@@ -20,6 +22,17 @@ inline c10::Stream current_cuda_stream(c10::Device device) {
 
 // Whether PyTorch made the stream. The number of any other one is its handle, an even number; those of pools are odd.
 inline bool lasts(const c10::Stream& stream) { return stream.id() == 0 || stream.id() % 2 != 0; }
+
+// Of what has been enqueued on `stream`. It is complete at once: a future of CUDA tensors records the streams that are
+// current here, and makes those wait that use its value.
+inline c10::intrusive_ptr<c10::ivalue::Future> enqueued_future(const c10::Stream& stream,
+                                                               std::vector<at::Tensor> outputs) {
+  const c10::StreamGuard on_stream(stream);
+  auto future =
+      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::vector<c10::Device>{stream.device()});
+  future->markCompleted(c10::IValue(std::move(outputs)));
+  return future;
+}
 
 // Makes a lane's stream the current one, after everything that the current one holds. With `join`, what follows on that
 // one comes after everything that the lane has got meanwhile.

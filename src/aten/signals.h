@@ -3,8 +3,12 @@
 
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
+#include <string>
+#include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/interruption.h"
 #include "interpreter/signals.h"
 #include "tutti/communicator.h"
@@ -26,6 +30,17 @@ decltype(auto) interruptible(Group& group, Call&& call) {
 template <class Call>
 decltype(auto) interruptible(Call&& call) {
   return tutti::interruptible(run_python_handlers, {}, std::forward<Call>(call));
+}
+
+// Within either: looks at what a GPU does until it is `over()`. False once `deadline` has come.
+template <class Over>
+bool over_in_time(const Over& over, Deadline& deadline, const std::string& who) {
+  while (!over()) {
+    throw_if_interrupted(who);
+    if (deadline.expired()) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
 }
 
 }  // namespace tutti::face

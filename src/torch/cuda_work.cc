@@ -1,22 +1,14 @@
 #include "torch/cuda_work.h"
 
-#include <ATen/core/ivalue_inl.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <thread>
 #include <utility>
 
+#include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
-#include "base/clock.h"
 
 namespace tutti::face {
-namespace {
-
-constexpr auto kPollInterval = std::chrono::microseconds(50);
-
-}  // namespace
 
 CudaWork::CudaWork(int rank, c10d::OpType op, std::weak_ptr<Communicator> group, const CudaLane& lane,
                    c10::Stream stream, bool side, at::ArrayRef<at::Tensor> inputs, at::ArrayRef<at::Tensor> outputs)
@@ -87,13 +79,9 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
   };
   tutti::interruptible(run_python_handlers, abort, [&] {
     Deadline deadline = Deadline::after(*limit);
-    while (!isCompleted() && go_on_waiting()) {
-      if (deadline.expired()) {
-        throw_backend_error("wait: the call has not completed on the GPU after " + std::to_string(limit->count()) +
-                            " ms; it goes on until its own timeout");
-      }
-      std::this_thread::sleep_for(kPollInterval);
-    }
+    if (over_in_time([this] { return isCompleted(); }, deadline, "wait")) return;
+    throw_backend_error("wait: the call has not completed on the GPU after " + std::to_string(limit->count()) +
+                        " ms; it goes on until its own timeout");
   });
   throw_failure();
   return true;
@@ -101,13 +89,7 @@ bool CudaWork::wait(std::chrono::milliseconds timeout) {
 
 FuturePtr CudaWork::getFuture() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (future_ != nullptr) return future_;
-  // Complete when enqueued: a future of CUDA tensors records the streams that are current here, and makes those wait
-  // that use its value.
-  const c10::StreamGuard on_stream(stream_);
-  future_ =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::vector<c10::Device>{stream_.device()});
-  future_->markCompleted(c10::IValue(result()));
+  if (future_ == nullptr) future_ = enqueued_future(stream_, result());
   return future_;
 }
 

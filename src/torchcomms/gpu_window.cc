@@ -3,22 +3,18 @@
 #include <ATen/Functions.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "aten/cuda_streams.h"
+#include "aten/errors.h"
 #include "aten/signals.h"
 #include "torchcomms/stream_event.h"
 #include "torchcomms/work.h"
 
 namespace tutti::torchcomms {
 namespace {
-
-constexpr auto kPollInterval = std::chrono::microseconds(50);
 
 at::Tensor whole_storage(const at::Tensor& tensor) {
   const c10::InferenceMode off(false);
@@ -123,17 +119,12 @@ GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
 
 void GpuWindow::settle(std::chrono::milliseconds limit) {
   const c10::DeviceGuard on_device(token_.device());
-  const auto start = std::chrono::steady_clock::now();
+  Deadline deadline = Deadline::after(limit);
   const auto wait_until = [&](const auto& over) {
-    while (!over()) {
-      throw_if_interrupted("tensor_deregister");
-      if (std::chrono::steady_clock::now() - start >= limit) {
-        C10_THROW_ERROR(DistBackendError, "tutti: tensor_deregister on communicator '" + group_->name() +
-                                              "': what this rank has put and signalled has not ended within " +
-                                              std::to_string(limit.count()) + " ms");
-      }
-      std::this_thread::sleep_for(kPollInterval);
-    }
+    if (face::over_in_time(over, deadline, "tensor_deregister")) return;
+    face::throw_backend_error("tutti: tensor_deregister on communicator '" + group_->name() +
+                              "': what this rank has put and signalled has not ended within " +
+                              std::to_string(limit.count()) + " ms");
   };
   face::interruptible([&] {
     for (auto& [stream, event] : writes_) wait_until([&event = event] { return event.query(); });

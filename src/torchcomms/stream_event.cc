@@ -1,21 +1,12 @@
 #include "torchcomms/stream_event.h"
 
-#include <ATen/core/ivalue_inl.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/util/Exception.h>
-
-#include <thread>
 #include <utility>
 
 #include "aten/cuda_streams.h"
+#include "aten/errors.h"
 #include "aten/signals.h"
 
 namespace tutti::torchcomms {
-namespace {
-
-constexpr auto kPollInterval = std::chrono::microseconds(50);
-
-}  // namespace
 
 StreamEvent::StreamEvent(face::CudaEventsPtr events, c10::Stream stream, at::Tensor kept)
     : stream_(stream), kept_(std::move(kept)), event_(std::move(events), stream) {}
@@ -34,28 +25,17 @@ bool StreamEvent::wait(std::chrono::milliseconds timeout) {
   synchronize();
   if (timeout.count() <= 0) return true;
   face::interruptible([&] {
-    const auto start = std::chrono::steady_clock::now();
-    while (!isCompleted()) {
-      throw_if_interrupted("wait");
-      if (std::chrono::steady_clock::now() - start >= timeout) {
-        C10_THROW_ERROR(DistBackendError, "tutti: wait: a window's data has not been written after " +
-                                              std::to_string(timeout.count()) + " ms; the copy goes on");
-      }
-      std::this_thread::sleep_for(kPollInterval);
-    }
+    Deadline deadline = Deadline::after(timeout);
+    if (face::over_in_time([this] { return isCompleted(); }, deadline, "wait")) return;
+    face::throw_backend_error("tutti: wait: a window's data has not been written after " +
+                              std::to_string(timeout.count()) + " ms; the copy goes on");
   });
   return true;
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> StreamEvent::getFuture() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (future_ != nullptr) return future_;
-  // Complete when enqueued, as those of calls on CUDA tensors: who uses its value waits for the stream that is current
-  // here.
-  const c10::StreamGuard on_stream(stream_);
-  future_ =
-      c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::vector<c10::Device>{stream_.device()});
-  future_->markCompleted(c10::IValue(std::vector<at::Tensor>{kept_}));
+  if (future_ == nullptr) future_ = face::enqueued_future(stream_, {kept_});
   return future_;
 }
 
