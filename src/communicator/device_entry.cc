@@ -35,14 +35,13 @@ StreamCommunicatorPtr watched(StreamCommunicatorPtr communicator, const Config& 
 
 }  // namespace
 
-// A plug-in stays loaded as long as the process, and so does the registry that has loaded it. The search path of the
-// first caller counts.
-DeviceRegistry& device_registry(const Config& config) {
-  static DeviceRegistry* const instance = new DeviceRegistry(DeviceRegistry::default_directories(config.plugin_path));
+DeviceRegistry& device_registry(const Config* config) {
+  static DeviceRegistry* const instance = new DeviceRegistry(DeviceRegistry::default_directories(
+      config != nullptr ? config->plugin_path : config_from_environment().plugin_path));
   return *instance;
 }
 
-Device& device_of_kind(const std::string& kind) { return device_registry(config_from_environment()).find(kind); }
+Device& device_of_kind(const std::string& kind) { return device_registry().find(kind); }
 
 StreamCommunicatorPtr make_communicator(const std::string& kind, const BootstrapPtr& bootstrap,
                                         const DeviceOptions& options) {
@@ -50,7 +49,7 @@ StreamCommunicatorPtr make_communicator(const std::string& kind, const Bootstrap
     DeviceOptions complete = options;
     Config& config = complete.settings();
     if (complete.messages_only) config.plan_path.clear();
-    auto made = device_registry(config).find(kind).make_communicator(bootstrap, complete);
+    auto made = device_registry(&config).find(kind).make_communicator(bootstrap, complete);
     return watched(released_by_owner(std::move(made)), config);
   });
 }

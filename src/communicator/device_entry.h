@@ -7,7 +7,9 @@
 
 namespace tutti {
 
-DeviceRegistry& device_registry(const Config& config);
+// A plug-in stays loaded as long as the process, and so does the registry that has loaded it. The search path of the
+// first caller's `config` counts, or the environment's.
+DeviceRegistry& device_registry(const Config* config = nullptr);
 Device& device_of_kind(const std::string& kind);
 
 // A communicator of the ranks of `bootstrap` on memory of devices of this kind, whose failures the process's watch

@@ -22,10 +22,10 @@ constexpr std::chrono::milliseconds kAnswerTime{20'000};
 constexpr int kMostRanks = 128;
 
 // One rank of the group: forms the communicator and, on rank 0, asks it.
-std::string run_rank(MemoryStore& store, const SampleShape& request, const Call& call, int rank) {
+std::string run_rank(MemoryStore& store, const Config& config, const SampleShape& request, const Call& call, int rank) {
   CommunicatorOptions options;
   options.timeout = kAnswerTime;
-  options.config = config_from_environment();
+  options.config = config;
   options.name = "explain";
   const auto communicator = Communicator::create(store, "explain", rank, request.ranks, options);
   std::string answer;
@@ -38,9 +38,10 @@ std::string run_rank(MemoryStore& store, const SampleShape& request, const Call&
 }
 
 // The same on GPUs, which several ranks may share.
-std::string run_rank_on_gpu(const std::shared_ptr<MemoryStore>& store, const SampleShape& request, const Call& call,
-                            int rank, int devices) {
+std::string run_rank_on_gpu(const std::shared_ptr<MemoryStore>& store, const Config& config, const SampleShape& request,
+                            const Call& call, int rank, int devices) {
   CudaOptions options;
+  options.config = config;
   options.timeout = kAnswerTime;
   options.device = rank % devices;
   options.name = "explain";
@@ -56,6 +57,7 @@ std::string explain(const SampleShape& request, bool on_gpu) {
   }
   const auto n = static_cast<std::size_t>(request.ranks);
   const SampleCall sample(request);
+  const Config config = config_from_environment();
 
   const int devices = on_gpu ? std::max<int>(1, static_cast<int>(cuda_report().devices.size())) : 0;
   const auto store = std::make_shared<MemoryStore>();
@@ -66,8 +68,8 @@ std::string explain(const SampleShape& request, bool on_gpu) {
     ranks.push_back(start_joined_thread("of a rank that explains", [&, r] {
       try {
         const int rank = static_cast<int>(r);
-        answers[r] = on_gpu ? run_rank_on_gpu(store, request, sample.call(), rank, devices)
-                            : run_rank(*store, request, sample.call(), rank);
+        answers[r] = on_gpu ? run_rank_on_gpu(store, config, request, sample.call(), rank, devices)
+                            : run_rank(*store, config, request, sample.call(), rank);
       } catch (...) {
         failures[r] = std::current_exception();
       }

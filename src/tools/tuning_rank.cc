@@ -24,11 +24,7 @@ constexpr std::string_view kNotForIt = "it does not take this call";
 std::shared_ptr<Communicator> make_control(Store& store, int rank, int size) {
   CommunicatorOptions options;
   options.timeout = kTimeout;
-  options.config = config_from_environment();
-  options.config.tuning_path = "none";
-  options.config.local_world_size = 0;
-  options.config.plan_path.clear();
-  options.config.algorithm.clear();
+  options.config = unchoosing_config();
   options.name = "tuning";
   return Communicator::create(store, options.name, rank, size, options);
 }

@@ -18,7 +18,7 @@ std::shared_ptr<CudaCommunicator> CudaCommunicator::create(std::shared_ptr<Store
   throw_error(ErrorKind::kUnsupported, library() + " has no communicators of CUDA's");
 }
 
-std::string CudaCommunicator::library() { return device_registry(config_from_environment()).path_of("cuda"); }
+std::string CudaCommunicator::library() { return device_registry().path_of("cuda"); }
 
 void CudaCommunicator::load() { static_cast<void>(device_of_kind("cuda")); }
 

@@ -32,13 +32,12 @@ using executor::LocalResult;
 // One communicator a rank, and device memory for one message.
 class GpuRanks {
  public:
-  GpuRanks(UserAlgorithmPtr algorithm, const plan::Plan& plan, const executor::TrialRequest& request)
+  GpuRanks(const Config& config, UserAlgorithmPtr algorithm, const plan::Plan& plan,
+           const executor::TrialRequest& request)
       : algorithm_(std::move(algorithm)),
         plan_(plan),
         size_(static_cast<int>(plan.ranks.size())),
         ranks_(plan.ranks.size()) {
-    Config config = config_from_environment();
-    config.plan_path.clear();
     const int devices = std::max<int>(1, static_cast<int>(cuda_report().devices.size()));
     const plan::Shape shape = plan::shape_of(plan);
     for (std::size_t side = 0; side < 2; ++side) {
@@ -203,7 +202,9 @@ DeviceFit fit_on_gpu(const std::shared_ptr<const plan::Plan>& plan, int blocks) 
 }
 
 executor::TrialReport try_plan_on_gpus(const std::string& text, const executor::TrialRequest& request) {
-  const UserAlgorithmPtr algorithm = plan_algorithm(text, "a trial", {}, cache_folder(config_from_environment()));
+  Config config = config_from_environment();
+  config.plan_path.clear();
+  const UserAlgorithmPtr algorithm = plan_algorithm(text, "a trial", {}, cache_folder(config));
   if (!algorithm->collective()) {
     throw_error(ErrorKind::kUnsupported, "plan \"" + algorithm->name() + "\" is for the collective \"" +
                                              algorithm->collective_name() + "\", which GPUs have no call for");
@@ -211,7 +212,7 @@ executor::TrialReport try_plan_on_gpus(const std::string& text, const executor::
   const auto* const source = dynamic_cast<const AlgorithmSource*>(algorithm.get());
   const std::shared_ptr<const plan::Plan> plan = source->plan_file()->plan;
   executor::check_request(*plan, request);
-  GpuRanks ranks(algorithm, *plan, request);
+  GpuRanks ranks(config, algorithm, *plan, request);
   return executor::try_plan(*plan, request, [&ranks](const LocalMessage& message, const LocalOptions& options) {
     return ranks.run(message, options);
   });
