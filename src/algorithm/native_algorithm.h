@@ -26,6 +26,11 @@ class NativeAlgorithm : public Algorithm {
 
 inline int divisor_of(const Call& call, int ranks) noexcept { return call.op == ReduceOp::kAvg ? ranks : 1; }
 
+// Reduces a source of each of n ranks, in their order.
+inline void reduce_sources(const Call& call, void* dst, const void* const* sources, int n, std::size_t bytes) noexcept {
+  cpu::reduce(&dst, 1, sources, n, bytes / size_of(call.dtype), call.dtype, call.op, divisor_of(call, n));
+}
+
 // Copies unless the block is already where it belongs (in-place calls).
 inline void copy_unless_same(void* dst, const void* src, std::size_t bytes) noexcept {
   if (dst != src && bytes != 0) cpu::copy(dst, src, bytes);

@@ -82,9 +82,7 @@ class DirectReduce {
     if (size(k, me) == 0) return;
     sources_[static_cast<std::size_t>(me)] = own_(me) + begin(k, me);
     for (int i = 1; i < n_; ++i) sources_[static_cast<std::size_t>(net_.left(i))] = slot(k, i);
-    void* dst = result + begin(k, me);
-    cpu::reduce(&dst, 1, sources_.data(), n_, size(k, me) / tutti::size_of(call_.dtype), call_.dtype, call_.op,
-                divisor_of(call_, n_));
+    reduce_sources(call_, result + begin(k, me), sources_.data(), n_, size(k, me));
   }
 
   NetCall& net_;

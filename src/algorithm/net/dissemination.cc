@@ -70,9 +70,7 @@ class DisseminationAllReduce final : public NetAlgorithm {
     for (int i = 0; i < net.size(); ++i) {
       sources[static_cast<std::size_t>(net.left(i))] = blocks + stride * static_cast<std::size_t>(i);
     }
-    void* dst = call.output.data(0);
-    cpu::reduce(&dst, 1, sources.data(), net.size(), bytes / size_of(call.dtype), call.dtype, call.op,
-                divisor_of(call, net.size()));
+    reduce_sources(call, call.output.data(0), sources.data(), net.size(), bytes);
     return net.finish();
   }
 };

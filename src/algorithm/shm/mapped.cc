@@ -54,6 +54,13 @@ class MappedAlgorithm : public ShmAlgorithm {
   static void deliver(CallContext& c, std::size_t bytes, void* dst, const void* src, std::size_t size) noexcept {
     if (dst != src) delivery_of(*c.host, bytes)(dst, src, size);
   }
+  // Everybody's input, from this rank's on.
+  static void deliver_inputs(const Call& call, CallContext& c, std::size_t bytes) noexcept {
+    for (int i = 0; i < c.size; ++i) {
+      const int r = (c.rank + i) % c.size;
+      deliver(c, all_of(bytes, c), call.output.data(r), input(c, call, r), bytes);
+    }
+  }
   // Nobody returns before everybody has finished with everybody's memory.
   static Outcome finish(CallContext& c) noexcept {
     const std::uint64_t done = c.host->step_base() + 1;
@@ -92,11 +99,8 @@ class MappedReduce final : public MappedAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const Partition parts(call.input.size(0), c.size);
     const std::size_t begin = parts.begin(c.rank);
-    SourceList sources;
-    for (int i = 0; i < c.size; ++i) sources[static_cast<std::size_t>(i)] = input(c, call, i) + begin;
-    void* target = output(c, call, call.root) + begin;
-    cpu::reduce(&target, 1, sources.data(), c.size, parts.size(c.rank) / size_of(call.dtype), call.dtype, call.op,
-                divisor_of(call, c.size));
+    reduce_ranks(call, c, output(c, call, call.root) + begin, parts.size(c.rank),
+                 [&](int r) noexcept { return input(c, call, r) + begin; });
     return finish(c);
   }
 };
@@ -106,13 +110,8 @@ class MappedReduceScatter final : public MappedAlgorithm {
   MappedReduceScatter() : MappedAlgorithm(Collective::kReduceScatter) {}
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.output.size(0);
-    SourceList sources;
-    for (int i = 0; i < c.size; ++i) {
-      sources[static_cast<std::size_t>(i)] = input(c, call, i) + bytes * static_cast<std::size_t>(c.rank);
-    }
-    void* target = call.output.data(0);
-    cpu::reduce(&target, 1, sources.data(), c.size, bytes / size_of(call.dtype), call.dtype, call.op,
-                divisor_of(call, c.size));
+    reduce_ranks(call, c, call.output.data(0), bytes,
+                 [&](int r) noexcept { return input(c, call, r) + bytes * static_cast<std::size_t>(c.rank); });
     return finish(c);
   }
 };
@@ -132,10 +131,7 @@ class MappedAllGather final : public MappedAlgorithm {
   MappedAllGather() : MappedAlgorithm(Collective::kAllGather) {}
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.input.size(0);
-    for (int i = 0; i < c.size; ++i) {
-      const int r = (c.rank + i) % c.size;
-      deliver(c, all_of(bytes, c), call.output.data(r), input(c, call, r), bytes);
-    }
+    deliver_inputs(call, c, bytes);
     return finish(c);
   }
 };
@@ -151,10 +147,7 @@ class MappedGather final : public MappedAlgorithm {
       std::byte* const own = output(c, call, call.root) + bytes * static_cast<std::size_t>(c.rank);
       deliver(c, all_of(bytes, c), own, call.input.data(0), bytes);
     } else if (c.rank == call.root) {
-      for (int i = 0; i < c.size; ++i) {
-        const int r = (c.rank + i) % c.size;
-        deliver(c, all_of(bytes, c), call.output.data(r), input(c, call, r), bytes);
-      }
+      deliver_inputs(call, c, bytes);
     }
     return finish(c);
   }

@@ -22,4 +22,13 @@ class ShmAlgorithm : public NativeAlgorithm {
 using SourceList = std::array<const void*, kMaxHostRanks>;
 using TargetList = std::array<void*, kMaxHostRanks>;
 
+// reduce_sources() of what source_of(rank) says.
+template <class SourceOf>
+void reduce_ranks(const Call& call, const CallContext& c, void* dst, std::size_t bytes,
+                  const SourceOf& source_of) noexcept {
+  SourceList sources;
+  for (int r = 0; r < c.size; ++r) sources[static_cast<std::size_t>(r)] = source_of(r);
+  reduce_sources(call, dst, sources.data(), c.size, bytes);
+}
+
 }  // namespace tutti

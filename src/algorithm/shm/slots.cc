@@ -49,6 +49,16 @@ class SlotAlgorithm : public ShmAlgorithm {
     c.host->announce();
     return kOkOutcome;
   }
+  // The same with `bytes` for each rank, but none for this one if it is to keep its own.
+  static Outcome announce_blocks(const Call& call, CallContext& c, std::size_t bytes, bool keeps_own) noexcept {
+    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
+    std::byte* area = c.host->payload_area(bytes * static_cast<std::size_t>(c.size));
+    for (int r = 0; r < c.size; ++r) {
+      if (r != c.rank || !keeps_own) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
+    }
+    c.host->announce();
+    return kOkOutcome;
+  }
   // Copies everybody's payload into its block of the output.
   static void collect_payloads(const Call& call, CallContext& c, std::size_t bytes) noexcept {
     for (int r = 0; r < c.size; ++r) {
@@ -65,17 +75,12 @@ class SlotAlgorithm : public ShmAlgorithm {
       if (r != c.rank) c.host->look_ahead(r);
     }
   }
-  // Reduces everybody's payload, or block `block` of it, in rank order.
+  // Reduces `bytes` at `offset` of everybody's payload.
   static void reduce_payloads(const Call& call, CallContext& c, std::size_t payload, std::size_t offset,
                               std::size_t bytes) noexcept {
-    SourceList sources;
-    for (int r = 0; r < c.size; ++r) {
-      const std::byte* from = r == c.rank ? c.host->payload_area(payload) : c.host->peer_payload(r, payload);
-      sources[static_cast<std::size_t>(r)] = from + offset;
-    }
-    void* target = call.output.data(0);
-    cpu::reduce(&target, 1, sources.data(), c.size, bytes / size_of(call.dtype), call.dtype, call.op,
-                divisor_of(call, c.size));
+    reduce_ranks(call, c, call.output.data(0), bytes, [&](int r) noexcept {
+      return (r == c.rank ? c.host->payload_area(payload) : c.host->peer_payload(r, payload)) + offset;
+    });
   }
 };
 
@@ -88,14 +93,18 @@ class SlotBarrier final : public SlotAlgorithm {
   }
 };
 
-class SlotAllReduce final : public SlotAlgorithm {
+// all_reduce and reduce: all, or the root, add what all have.
+class SlotReduce final : public SlotAlgorithm {
  public:
-  SlotAllReduce() : SlotAlgorithm(Collective::kAllReduce) {}
+  using SlotAlgorithm::SlotAlgorithm;
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.input.size(0);
+    const bool rooted = has_root(call.collective);
     if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
+    if (rooted && c.rank != call.root) return kOkOutcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     reduce_payloads(call, c, bytes, 0, bytes);
+    if (rooted) look_ahead(c);
     return kOkOutcome;
   }
 };
@@ -106,26 +115,9 @@ class SlotReduceScatter final : public SlotAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.output.size(0);
     const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
-    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
-    std::byte* area = c.host->payload_area(payload);
-    for (int r = 0; r < c.size; ++r) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
-    c.host->announce();
+    if (Outcome outcome = announce_blocks(call, c, bytes, /*keeps_own=*/false); !outcome.ok()) return outcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     reduce_payloads(call, c, payload, bytes * static_cast<std::size_t>(c.rank), bytes);
-    return kOkOutcome;
-  }
-};
-
-class SlotReduce final : public SlotAlgorithm {
- public:
-  SlotReduce() : SlotAlgorithm(Collective::kReduce) {}
-  Outcome run(const Call& call, CallContext& c) const noexcept override {
-    const std::size_t bytes = call.input.size(0);
-    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
-    if (c.rank != call.root) return kOkOutcome;
-    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
-    reduce_payloads(call, c, bytes, 0, bytes);
-    look_ahead(c);
     return kOkOutcome;
   }
 };
@@ -144,29 +136,18 @@ class SlotBroadcast final : public SlotAlgorithm {
   }
 };
 
-class SlotAllGather final : public SlotAlgorithm {
- public:
-  SlotAllGather() : SlotAlgorithm(Collective::kAllGather) {}
-  Outcome run(const Call& call, CallContext& c) const noexcept override {
-    const std::size_t bytes = call.input.size(0);
-    if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
-    if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
-    collect_payloads(call, c, bytes);
-    return kOkOutcome;
-  }
-};
-
+// all_gather and gather: all, or the root, take every block.
 class SlotGather final : public SlotAlgorithm {
  public:
-  SlotGather() : SlotAlgorithm(Collective::kGather) {}
+  using SlotAlgorithm::SlotAlgorithm;
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.input.size(0);
-    if (Outcome outcome = announce(c, call.input.data(0), c.rank == call.root ? 0 : bytes); !outcome.ok())
-      return outcome;
-    if (c.rank != call.root) return kOkOutcome;
+    const bool rooted = has_root(call.collective), takes = !rooted || c.rank == call.root;
+    if (Outcome outcome = announce(c, call.input.data(0), rooted && takes ? 0 : bytes); !outcome.ok()) return outcome;
+    if (!takes) return kOkOutcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     collect_payloads(call, c, bytes);
-    look_ahead(c);
+    if (rooted) look_ahead(c);
     return kOkOutcome;
   }
 };
@@ -177,17 +158,12 @@ class SlotScatter final : public SlotAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.output.size(0);
     const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
-    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
     if (c.rank == call.root) {
-      std::byte* area = c.host->payload_area(payload);
-      for (int r = 0; r < c.size; ++r) {
-        if (r != c.rank) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
-      }
-      c.host->announce();
-      copy_unless_same(call.output.data(0), call.input.data(c.rank), bytes);
-      return kOkOutcome;
+      const Outcome outcome = announce_blocks(call, c, bytes, /*keeps_own=*/true);
+      if (outcome.ok()) copy_unless_same(call.output.data(0), call.input.data(c.rank), bytes);
+      return outcome;
     }
-    c.host->announce();
+    if (Outcome outcome = c.host->begin_and_announce(c.record, c.deadline); !outcome.ok()) return outcome;
     if (Outcome outcome = c.host->await(call.root, c.deadline); !outcome.ok()) return outcome;
     cpu::copy_from_peer(call.output.data(0), c.host->peer_payload(call.root, payload) + c.rank * bytes, bytes);
     c.host->look_ahead(call.root);
@@ -201,12 +177,7 @@ class SlotAllToAll final : public SlotAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.input.size(0);
     const std::size_t payload = bytes * static_cast<std::size_t>(c.size);
-    if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
-    std::byte* area = c.host->payload_area(payload);
-    for (int r = 0; r < c.size; ++r) {
-      if (r != c.rank) c.slot_writer.copy(area + r * bytes, call.input.data(r), bytes);
-    }
-    c.host->announce();
+    if (Outcome outcome = announce_blocks(call, c, bytes, /*keeps_own=*/true); !outcome.ok()) return outcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     for (int r = 0; r < c.size; ++r) {
       const std::byte* from = r == c.rank ? call.input.data(r) : c.host->peer_payload(r, payload) + c.rank * bytes;
@@ -219,9 +190,15 @@ class SlotAllToAll final : public SlotAlgorithm {
 }  // namespace
 
 AlgorithmList slot_algorithms() {
-  return {std::make_shared<SlotBarrier>(), std::make_shared<SlotAllReduce>(), std::make_shared<SlotReduceScatter>(),
-          std::make_shared<SlotReduce>(),  std::make_shared<SlotBroadcast>(), std::make_shared<SlotAllGather>(),
-          std::make_shared<SlotGather>(),  std::make_shared<SlotScatter>(),   std::make_shared<SlotAllToAll>()};
+  return {std::make_shared<SlotBarrier>(),
+          std::make_shared<SlotReduce>(Collective::kAllReduce),
+          std::make_shared<SlotReduceScatter>(),
+          std::make_shared<SlotReduce>(Collective::kReduce),
+          std::make_shared<SlotBroadcast>(),
+          std::make_shared<SlotGather>(Collective::kAllGather),
+          std::make_shared<SlotGather>(Collective::kGather),
+          std::make_shared<SlotScatter>(),
+          std::make_shared<SlotAllToAll>()};
 }
 
 }  // namespace tutti

@@ -35,6 +35,17 @@ class StagedAlgorithm : public ShmAlgorithm {
   }
 };
 
+// How a rank fills a chunk with a part for each other rank.
+auto parts_for_others(const Call& call, CallContext& c, std::size_t part) noexcept {
+  return [&call, &c, part](std::uint64_t t, std::byte* area) noexcept {
+    for (int i = 1; i < c.size; ++i) {
+      const int r = (c.rank + i) % c.size;
+      const Window w(call.input.size(r), part, t);
+      c.stage_writer.copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
+    }
+  };
+}
+
 // broadcast: the root fills, the others drain.
 class StagedBroadcast final : public StagedAlgorithm {
  public:
@@ -71,13 +82,9 @@ class StagedReduce final : public StagedAlgorithm {
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {
           const Window w(bytes, chunk, t);
-          SourceList sources;
-          for (int r = 0; r < c.size; ++r) {
-            sources[static_cast<std::size_t>(r)] = r == c.rank ? call.input.data(0) + w.begin : area_of(r);
-          }
-          void* target = call.output.data(0) + w.begin;
-          cpu::reduce(&target, 1, sources.data(), c.size, w.size / size_of(call.dtype), call.dtype, call.op,
-                      divisor_of(call, c.size));
+          reduce_ranks(call, c, call.output.data(0) + w.begin, w.size, [&](int r) noexcept -> const std::byte* {
+            return r == c.rank ? call.input.data(0) + w.begin : area_of(r);
+          });
         });
   }
 };
@@ -133,25 +140,17 @@ class StagedScatter final : public StagedAlgorithm {
         deliver(call.output.data(own), call.input.data(c.rank), call.input.size(c.rank));
       }
     }
-    return exchange(
-        c, chunk, rounds_of(most, part), fillers, drainers,
-        [&](std::uint64_t t, std::byte* area) noexcept {
-          for (int i = 1; i < c.size; ++i) {
-            const int r = (c.rank + i) % c.size;
-            const Window w(call.input.size(r), part, t);
-            c.stage_writer.copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
-          }
-        },
-        [&](std::uint64_t t, const auto& area_of) noexcept {
-          for (int i = 1; i < c.size; ++i) {
-            const int r = (c.rank + i) % c.size;
-            if (!fillers.has(r)) continue;
-            const int own = rooted ? 0 : r;
-            const Window w(call.output.size(own), part, t);
-            const std::byte* from = area_of(r) + static_cast<std::size_t>(c.rank) * part;
-            deliver(call.output.data(own) + w.begin, from, w.size);
-          }
-        });
+    return exchange(c, chunk, rounds_of(most, part), fillers, drainers, parts_for_others(call, c, part),
+                    [&](std::uint64_t t, const auto& area_of) noexcept {
+                      for (int i = 1; i < c.size; ++i) {
+                        const int r = (c.rank + i) % c.size;
+                        if (!fillers.has(r)) continue;
+                        const int own = rooted ? 0 : r;
+                        const Window w(call.output.size(own), part, t);
+                        const std::byte* from = area_of(r) + static_cast<std::size_t>(c.rank) * part;
+                        deliver(call.output.data(own) + w.begin, from, w.size);
+                      }
+                    });
   }
 };
 
@@ -164,24 +163,12 @@ class StagedReduceScatter final : public StagedAlgorithm {
     const std::size_t part = part_bytes(*c.host, most, c.size);
     const std::size_t chunk = part * static_cast<std::size_t>(c.size);
     return exchange(
-        c, chunk, rounds_of(most, part), Side::all(), Side::all(),
-        [&](std::uint64_t t, std::byte* area) noexcept {
-          for (int i = 1; i < c.size; ++i) {
-            const int r = (c.rank + i) % c.size;
-            const Window w(call.input.size(r), part, t);
-            c.stage_writer.copy(area + static_cast<std::size_t>(r) * part, call.input.data(r) + w.begin, w.size);
-          }
-        },
+        c, chunk, rounds_of(most, part), Side::all(), Side::all(), parts_for_others(call, c, part),
         [&](std::uint64_t t, const auto& area_of) noexcept {
           const Window w(call.output.size(0), part, t);
-          SourceList sources;
-          for (int r = 0; r < c.size; ++r) {
-            sources[static_cast<std::size_t>(r)] =
-                r == c.rank ? call.input.data(r) + w.begin : area_of(r) + static_cast<std::size_t>(c.rank) * part;
-          }
-          void* target = call.output.data(0) + w.begin;
-          cpu::reduce(&target, 1, sources.data(), c.size, w.size / size_of(call.dtype), call.dtype, call.op,
-                      divisor_of(call, c.size));
+          reduce_ranks(call, c, call.output.data(0) + w.begin, w.size, [&](int r) noexcept -> const std::byte* {
+            return r == c.rank ? call.input.data(r) + w.begin : area_of(r) + static_cast<std::size_t>(c.rank) * part;
+          });
         });
   }
 };

@@ -91,13 +91,10 @@ class StagedAllReduce final : public ShmAlgorithm {
       for (std::size_t done = 0; done < parts.size(c.rank); done += kBlock) {
         const std::size_t at = begin + done;
         const std::size_t size = std::min(kBlock, parts.size(c.rank) - done);
-        SourceList sources;
-        for (int r = 0; r < c.size; ++r) {
-          sources[static_cast<std::size_t>(r)] = r == c.rank ? call.input.data(0) + w.begin + at : inputs.at(r, u) + at;
-        }
-        void* target = call.output.data(0) + w.begin + at;
-        cpu::reduce(&target, 1, sources.data(), c.size, size / size_of(call.dtype), call.dtype, call.op,
-                    divisor_of(call, c.size));
+        std::byte* const target = call.output.data(0) + w.begin + at;
+        reduce_ranks(call, c, target, size, [&](int r) noexcept -> const std::byte* {
+          return r == c.rank ? call.input.data(0) + w.begin + at : inputs.at(r, u) + at;
+        });
         c.stage_writer.copy(results.at(c.rank, u) + done, target, size);
       }
     }

@@ -179,9 +179,7 @@ class LeadersAllReduce final : public LeadersAlgorithm {
     const std::size_t bytes = call.input.size(0);
     Inputs inputs(c, bytes);
     if (Outcome outcome = inputs.bring(call, c, gather_); !outcome.ok()) return outcome;
-    void* target = call.output.data(0);
-    cpu::reduce(&target, 1, inputs.by_rank().data(), c.size, bytes / size_of(call.dtype), call.dtype, call.op,
-                divisor_of(call, c.size));
+    reduce_sources(call, call.output.data(0), inputs.by_rank().data(), c.size, bytes);
     return kOkOutcome;
   }
 
