@@ -174,8 +174,13 @@ std::string TcpStore::receive(Deadline& deadline) {
   }
 }
 
-std::string TcpStore::ask(std::string_view payload, Deadline& deadline) {
-  send(payload, deadline);
+void TcpStore::tell(const StoreRequest& request) {
+  Deadline deadline = Deadline::after(options_.timeout);
+  send(encode(request), deadline);
+}
+
+std::string TcpStore::ask(const StoreRequest& request, Deadline& deadline) {
+  send(encode(request), deadline);
   try {
     return receive(deadline);
   } catch (const std::bad_alloc&) {
@@ -186,12 +191,7 @@ std::string TcpStore::ask(std::string_view payload, Deadline& deadline) {
 }
 
 void TcpStore::set(std::string_view key, std::string_view value) {
-  Deadline deadline = Deadline::after(options_.timeout);
-  StoreRequest request;
-  request.op = StoreOp::kSet;
-  request.key = key;
-  request.value = value;
-  send(encode(request), deadline);
+  tell({.op = StoreOp::kSet, .key = key, .value = value});
 }
 
 std::string TcpStore::get(std::string_view key, std::chrono::milliseconds timeout) {
@@ -202,11 +202,9 @@ std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& key
   const std::int64_t timeout_ms = std::max<std::int64_t>(0, timeout.count());
   const bool forever = timeout == std::chrono::milliseconds::max();
   Deadline deadline = forever ? Deadline::never() : Deadline::after(timeout + kGrace);
-  StoreRequest request;
-  request.op = StoreOp::kGet;
-  request.timeout_ms = static_cast<std::uint64_t>(timeout_ms);
-  request.keys.assign(keys.begin(), keys.end());
-  const std::string answer = ask(encode(request), deadline);
+  const std::string answer = ask(
+      {.op = StoreOp::kGet, .timeout_ms = static_cast<std::uint64_t>(timeout_ms), .keys = {keys.begin(), keys.end()}},
+      deadline);
   const std::optional<StoreValues> values = decode_values(answer, keys.size());
   if (!values) lost("its answer is malformed");
   if (values->status == StoreReply::kLost) throw_error(ErrorKind::kPeerLost, std::string(values->texts.front()));
@@ -219,11 +217,8 @@ std::vector<std::string> TcpStore::multi_get(const std::vector<std::string>& key
 
 std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
   Deadline deadline = Deadline::after(options_.timeout);
-  StoreRequest request;
-  request.op = StoreOp::kAdd;
-  request.key = key;
-  request.amount = static_cast<std::uint64_t>(amount);
-  const std::optional<StoreSum> answer = decode_sum(ask(encode(request), deadline));
+  const StoreRequest request{.op = StoreOp::kAdd, .key = key, .amount = static_cast<std::uint64_t>(amount)};
+  const std::optional<StoreSum> answer = decode_sum(ask(request, deadline));
   if (!answer) lost("its answer is malformed");
   if (answer->status == StoreReply::kNoNumber) {
     throw_error(ErrorKind::kInvalidArgument, "the store's key \"" + std::string(key) + "\" holds no number");
@@ -232,12 +227,7 @@ std::int64_t TcpStore::add(std::string_view key, std::int64_t amount) {
 }
 
 void TcpStore::leave_will(const std::vector<std::string>& keys, std::string_view text) {
-  Deadline deadline = Deadline::after(options_.timeout);
-  StoreRequest request;
-  request.op = StoreOp::kWill;
-  request.value = text;
-  request.keys.assign(keys.begin(), keys.end());
-  send(encode(request), deadline);
+  tell({.op = StoreOp::kWill, .value = text, .keys = {keys.begin(), keys.end()}});
 }
 
 void TcpStore::await_others(std::chrono::milliseconds within) const noexcept {
@@ -251,11 +241,7 @@ void TcpStore::await_others(std::chrono::milliseconds within) const noexcept {
 
 void TcpStore::erase(std::string_view key) noexcept {
   try {
-    Deadline deadline = Deadline::after(options_.timeout);
-    StoreRequest request;
-    request.op = StoreOp::kErase;
-    request.key = key;
-    send(encode(request), deadline);
+    tell({.op = StoreOp::kErase, .key = key});
   } catch (const std::exception&) {
     // A key that stays is never an error; a lost server shows at the next operation.
   }

@@ -62,7 +62,8 @@ class TcpStore final : public Store {
   bool greet(Deadline& deadline, std::chrono::milliseconds patience, ConnectFailure& failure);
   void send(std::string_view payload, Deadline& deadline);
   std::string receive(Deadline& deadline);
-  std::string ask(std::string_view payload, Deadline& deadline);
+  void tell(const StoreRequest& request);
+  std::string ask(const StoreRequest& request, Deadline& deadline);
   [[noreturn]] void lost(const std::string& why);
   std::string place() const;
 

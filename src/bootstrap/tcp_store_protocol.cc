@@ -16,6 +16,11 @@ bool read_texts(ByteReader& in, std::size_t count, std::vector<std::string_view>
   return in.ok();
 }
 
+void write_texts(ByteWriter& out, const std::vector<std::string_view>& texts) {
+  out.u32(static_cast<std::uint32_t>(texts.size()));
+  for (const std::string_view text : texts) out.text(text);
+}
+
 }  // namespace
 
 std::string framed(std::string_view payload) { return std::move(ByteWriter().text(payload)).str(); }
@@ -48,8 +53,7 @@ std::string encode(const StoreRequest& request) {
       out.text(request.key).text(request.value);
       break;
     case StoreOp::kGet:
-      out.u64(request.timeout_ms).u32(static_cast<std::uint32_t>(request.keys.size()));
-      for (const std::string_view key : request.keys) out.text(key);
+      write_texts(out.u64(request.timeout_ms), request.keys);
       break;
     case StoreOp::kAdd:
       out.text(request.key).u64(request.amount);
@@ -58,8 +62,7 @@ std::string encode(const StoreRequest& request) {
       out.text(request.key);
       break;
     case StoreOp::kWill:
-      out.text(request.value).u32(static_cast<std::uint32_t>(request.keys.size()));
-      for (const std::string_view key : request.keys) out.text(key);
+      write_texts(out.text(request.value), request.keys);
       break;
   }
   return std::move(out).str();
@@ -74,12 +77,10 @@ std::optional<StoreRequest> decode_request(std::string_view payload) {
       request.key = in.text();
       request.value = in.text();
       break;
-    case StoreOp::kGet: {
+    case StoreOp::kGet:
       request.timeout_ms = in.u64();
-      const std::uint32_t count = in.u32();
-      if (!read_texts(in, count, request.keys)) return std::nullopt;
+      if (!read_texts(in, in.u32(), request.keys)) return std::nullopt;
       break;
-    }
     case StoreOp::kAdd:
       request.key = in.text();
       request.amount = in.u64();
@@ -87,12 +88,10 @@ std::optional<StoreRequest> decode_request(std::string_view payload) {
     case StoreOp::kErase:
       request.key = in.text();
       break;
-    case StoreOp::kWill: {
+    case StoreOp::kWill:
       request.value = in.text();
-      const std::uint32_t count = in.u32();
-      if (!read_texts(in, count, request.keys)) return std::nullopt;
+      if (!read_texts(in, in.u32(), request.keys)) return std::nullopt;
       break;
-    }
     default:
       return std::nullopt;
   }

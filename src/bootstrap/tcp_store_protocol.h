@@ -59,11 +59,11 @@ class FrameBuffer {
 
 struct StoreRequest {
   StoreOp op = StoreOp::kSet;
-  std::string_view key;                // all but kGet and kWill
-  std::string_view value;              // kSet, kWill
-  std::uint64_t amount = 0;            // kAdd, in two's complement
-  std::uint64_t timeout_ms = 0;        // kGet; as it came: any number
-  std::vector<std::string_view> keys;  // kGet, kWill
+  std::string_view key = {};                // all but kGet and kWill
+  std::string_view value = {};              // kSet, kWill
+  std::uint64_t amount = 0;                 // kAdd, in two's complement
+  std::uint64_t timeout_ms = 0;             // kGet; as it came: any number
+  std::vector<std::string_view> keys = {};  // kGet, kWill
 };
 std::string encode(const StoreRequest& request);
 std::optional<StoreRequest> decode_request(std::string_view payload);

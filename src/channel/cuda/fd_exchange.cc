@@ -6,15 +6,14 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <iterator>
 #include <mutex>
 #include <new>
 #include <thread>
 
+#include "base/bytes.h"
 #include "base/clock.h"
-#include "base/secret.h"
 #include "base/thread.h"
 #include "bootstrap/exchange.h"
 #include "net/local_socket.h"
@@ -31,20 +30,14 @@ constexpr Milliseconds kLookEvery(500);
 
 // What a client says: its rank and a proof over both ranks' names. The answers are the descriptors, each
 // message with a proof of its own.
-std::string proof(const FdExchange& request, int from, int to) {
+Digest proof(const FdExchange& request, int from, int to) {
   const std::string ranks = std::to_string(from) + ">" + std::to_string(to);
   const std::array<std::string_view, 3> parts{std::string_view("tutti-cuda-fd"), request.id, ranks};
-  const Digest digest = hmac(request.secret, parts);
-  return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
+  return hmac(request.secret, parts);
 }
 
-bool same(const std::string& a, std::string_view b) {
-  Digest x{}, y{};
-  if (a.size() != x.size() || b.size() != y.size()) return false;
-  std::memcpy(x.data(), a.data(), x.size());
-  std::memcpy(y.data(), b.data(), y.size());
-  return equal(x, y);
-}
+// Whether `in` holds it, and no more.
+bool proves(ByteReader in, const Digest& expected) { return equal(in.digest(), expected) && in.done(); }
 
 // Until when, and who asks meanwhile whether it is still worth it.
 struct Wait {
@@ -90,10 +83,11 @@ void serve(const FdServer& server, const FdExchange& request, std::span<const in
     // A client that says nothing must not hold up the others for long.
     Wait patience{Deadline::after(Milliseconds(2000)), goes_on};
     LocalMessage hello;
-    if (!receive(socket.get(), hello, patience) || hello.bytes.size() < 33) continue;
-    const int from = static_cast<unsigned char>(hello.bytes[0]);
-    if (!same(proof(request, from, request.rank), std::string_view(hello.bytes).substr(1))) continue;
-    const std::string answer = proof(request, request.rank, from);
+    if (!receive(socket.get(), hello, patience)) continue;
+    ByteReader said(hello.bytes);
+    const int from = said.u8();
+    if (!proves(said, proof(request, from, request.rank))) continue;
+    const std::string answer(text_of(proof(request, request.rank, from)));
     bool sent = true;
     for (std::size_t at = 0; at < own.size() && sent; at += kFdsAMessage) {
       sent = send(socket.get(), answer, own.subspan(at, std::min(kFdsAMessage, own.size() - at)), patience);
@@ -179,14 +173,14 @@ std::vector<UniqueFd> fetch(const FdExchange& request, int peer) {
     wait.goes_on();
     std::this_thread::yield();
   }
-  std::string hello(1, static_cast<char>(request.rank));
-  hello += proof(request, request.rank, peer);
-  const std::string expected = proof(request, peer, request.rank);
+  const std::string hello =
+      ByteWriter().u8(static_cast<std::uint8_t>(request.rank)).digest(proof(request, request.rank, peer)).str();
+  const Digest expected = proof(request, peer, request.rank);
   std::vector<UniqueFd> fds;
   bool good = send(socket.get(), hello, {}, wait);
   while (good && fds.size() < from.fds) {
     LocalMessage answer;
-    good = receive(socket.get(), answer, wait) && !answer.fds.empty() && same(expected, answer.bytes);
+    good = receive(socket.get(), answer, wait) && !answer.fds.empty() && proves(ByteReader(answer.bytes), expected);
     if (good) std::move(answer.fds.begin(), answer.fds.end(), std::back_inserter(fds));
   }
   if (!good || fds.size() != from.fds) {

@@ -12,6 +12,24 @@ std::string_view text(std::span<const std::byte> bytes) noexcept {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Writes a message field by field, and takes no memory.
+template <std::size_t N>
+struct Message {
+  std::array<std::byte, N> bytes;
+  std::byte* to = bytes.data();
+
+  Message& u32(std::uint32_t value) noexcept {
+    put_u32(to, value);
+    to += 4;
+    return *this;
+  }
+  Message& raw(const auto& field) noexcept {
+    std::memcpy(to, field.data(), field.size());
+    to += field.size();
+    return *this;
+  }
+};
+
 }  // namespace
 
 void put_u32(std::byte* to, std::uint32_t value) noexcept {
@@ -26,16 +44,10 @@ Speaker speaker_of(std::span<const std::byte> first_bytes) noexcept {
 }
 
 std::array<std::byte, kHelloBytes> encode(const Hello& hello) noexcept {
-  std::array<std::byte, kHelloBytes> bytes;
-  std::byte* to = bytes.data();
-  std::memcpy(to, kMagic.data(), kMagic.size());
-  to += kMagic.size();
-  put_u32(to, hello.from);
-  put_u32(to + 4, hello.to);
-  put_u32(to + 8, static_cast<std::uint32_t>(hello.group));
-  put_u32(to + 12, static_cast<std::uint32_t>(hello.group >> 32));
-  std::memcpy(to + 16, hello.nonce.data(), sizeof(Nonce));
-  return bytes;
+  Message<kHelloBytes> out;
+  out.raw(kMagic).u32(hello.from).u32(hello.to);
+  out.u32(static_cast<std::uint32_t>(hello.group)).u32(static_cast<std::uint32_t>(hello.group >> 32)).raw(hello.nonce);
+  return out.bytes;
 }
 
 std::optional<Hello> decode_hello(std::span<const std::byte> bytes) noexcept {
@@ -51,12 +63,7 @@ std::optional<Hello> decode_hello(std::span<const std::byte> bytes) noexcept {
 }
 
 std::array<std::byte, kReplyBytes> encode(const Reply& reply) noexcept {
-  std::array<std::byte, kReplyBytes> bytes;
-  std::byte* const to = bytes.data();
-  std::memcpy(to, kMagic.data(), kMagic.size());
-  std::memcpy(to + kMagic.size(), reply.nonce.data(), sizeof(Nonce));
-  std::memcpy(to + kMagic.size() + sizeof(Nonce), reply.proof.data(), sizeof(Digest));
-  return bytes;
+  return Message<kReplyBytes>().raw(kMagic).raw(reply.nonce).raw(reply.proof).bytes;
 }
 
 std::optional<Reply> decode_reply(std::span<const std::byte> bytes) noexcept {
@@ -70,12 +77,7 @@ std::optional<Reply> decode_reply(std::span<const std::byte> bytes) noexcept {
 }
 
 std::array<std::byte, kProofBytes> encode(const Proof& proof) noexcept {
-  std::array<std::byte, kProofBytes> bytes;
-  std::byte* const to = bytes.data();
-  std::memcpy(to, proof.digest.data(), sizeof(Digest));
-  put_u32(to + sizeof(Digest), proof.offer.inlet);
-  std::memcpy(to + sizeof(Digest) + 4, proof.offer.stream.data(), sizeof(StreamName));
-  return bytes;
+  return Message<kProofBytes>().raw(proof.digest).u32(proof.offer.inlet).raw(proof.offer.stream).bytes;
 }
 
 std::optional<Proof> decode_proof(std::span<const std::byte> bytes) noexcept {
@@ -89,10 +91,7 @@ std::optional<Proof> decode_proof(std::span<const std::byte> bytes) noexcept {
 }
 
 std::array<std::byte, kVerdictBytes> encode(const Answer& answer) noexcept {
-  std::array<std::byte, kVerdictBytes> bytes;
-  bytes[0] = static_cast<std::byte>(answer.verdict);
-  put_u32(bytes.data() + 1, answer.inlet);
-  return bytes;
+  return Message<kVerdictBytes>().raw(std::array{answer.verdict}).u32(answer.inlet).bytes;
 }
 
 std::optional<Answer> decode_answer(std::span<const std::byte> bytes) noexcept {
