@@ -254,6 +254,12 @@ void Interpreter::pad(const Instruction& instruction) const noexcept {
   ring_targets(instruction, 0);
 }
 
+bool Interpreter::ended(const Instruction& instruction, Task& task) noexcept {
+  if (task.done < instruction.bytes) return false;
+  task.done = 0;
+  return true;
+}
+
 // Packets of the i-th target, at payload offset `done`, lie at 2 · done.
 bool Interpreter::forward(const Instruction& instruction, Task& task) noexcept {
   const std::int64_t before = task.done;
@@ -272,9 +278,7 @@ bool Interpreter::forward(const Instruction& instruction, Task& task) noexcept {
     ++progress_;
     ring_targets(instruction, 0);
   }
-  if (task.done < instruction.bytes) return false;
-  task.done = 0;
-  return true;
+  return ended(instruction, task);
 }
 
 bool Interpreter::unpack(const Instruction& instruction, Task& task) noexcept {
@@ -283,9 +287,7 @@ bool Interpreter::unpack(const Instruction& instruction, Task& task) noexcept {
   const std::int64_t got = read_packets(to, from, instruction.bytes - task.done, flag_);
   task.done += got;
   if (got != 0) ++progress_;
-  if (task.done < instruction.bytes) return false;
-  task.done = 0;
-  return true;
+  return ended(instruction, task);
 }
 
 bool Interpreter::await_packets(const Instruction& instruction, Task& task) noexcept {
@@ -293,9 +295,7 @@ bool Interpreter::await_packets(const Instruction& instruction, Task& task) noex
   const std::int64_t got = count_packets(from, instruction.bytes - task.done, flag_);
   task.done += got;
   if (got != 0) ++progress_;
-  if (task.done < instruction.bytes) return false;
-  task.done = 0;
-  return true;
+  return ended(instruction, task);
 }
 
 bool Interpreter::fold(const Instruction& instruction, Task& task) noexcept {
@@ -309,9 +309,7 @@ bool Interpreter::fold(const Instruction& instruction, Task& task) noexcept {
     ++progress_;
     ring_targets(instruction, 1);
   }
-  if (task.done < instruction.bytes) return false;
-  task.done = 0;
-  return true;
+  return ended(instruction, task);
 }
 
 // Packets stay where they are until the invocation's half of scratch is used again, so a piece that is not complete is

@@ -153,6 +153,7 @@ class Interpreter {
   void reduce(const Instruction& instruction) noexcept;
   void pack(const Instruction& instruction) const noexcept;
   void pad(const Instruction& instruction) const noexcept;
+  static bool ended(const Instruction& instruction, Task& task) noexcept;
   bool forward(const Instruction& instruction, Task& task) noexcept;
   bool unpack(const Instruction& instruction, Task& task) noexcept;
   bool await_packets(const Instruction& instruction, Task& task) noexcept;

@@ -129,6 +129,14 @@ class Decoder {
     return instruction;
   }
 
+  // One that moves bytes: its pointers come next.
+  Instruction moving(Code code, std::int64_t bytes) const {
+    Instruction instruction = make(code);
+    instruction.bytes = bytes;
+    instruction.pointers = static_cast<std::uint32_t>(program_.pointers_.size());
+    return instruction;
+  }
+
   void emit(const Instruction& instruction) {
     if (++count_ > kMostInstructions) {
       throw_error(ErrorKind::kUnsupported, "plan \"" + plan_.name + "\": more than " +
@@ -192,10 +200,8 @@ class Decoder {
   // Sources [s, s_end) to destinations [d, d_end) of one move.
   void emit_one(const Operation& op, const plan::Move& move, std::size_t s, std::size_t s_end, std::size_t d,
                 std::size_t d_end) {
-    Instruction instruction = make(code_of(op));
+    Instruction instruction = moving(code_of(op), move.bytes);
     instruction.reduce = op.reduce;
-    instruction.bytes = move.bytes;
-    begin_pointers(instruction);
     // A fold of packets takes the plain operand last.
     const bool plain_last = plan::rules_of(op.kind).fold == plan::Fold::kRestThenFirst;
     for (std::size_t i = s + (plain_last ? 1 : 0); i < s_end; ++i) add_source(op, move, i);
@@ -209,7 +215,8 @@ class Decoder {
   }
 
   void emit_posts(const Operation& op, const plan::Move& move) {
-    if (op.kind == OpKind::kReadPutPackets) emit_one_source(Code::kAwaitPackets, op, move);
+    if (op.kind == OpKind::kReadPutPackets)
+      emit_packets(Code::kAwaitPackets, op, op.sources[0], move.sources[0], move.bytes);
     if (plan::rules_of(op.kind).pairwise) {
       const auto pair = static_cast<std::size_t>(move.pair);
       return emit_post(op, move, pair, pair);
@@ -219,12 +226,10 @@ class Decoder {
 
   void emit_post(const Operation& op, const plan::Move& move, std::size_t source, std::size_t destination) {
     const std::int32_t channel = channel_of(ChannelKind::kPort, op.channel_ids[destination]);
-    Instruction instruction = make(Code::kPost);
+    Instruction instruction = moving(Code::kPost, move.bytes);
     instruction.packets = plan::source_rule(op, source).format == Format::kPackets;
     instruction.agent = static_cast<std::uint32_t>(channel);
     instruction.peer = own_.channels_of(ChannelKind::kPort)[channel];
-    instruction.bytes = move.bytes;
-    begin_pointers(instruction);
     add_source(op, move, source);
     add_pointers(op, op.destinations[destination], plan::destination_rule(op, destination).format,
                  move.destinations[nth(op, destination)]);
@@ -266,7 +271,9 @@ class Decoder {
       if (plan::source_rule(op, i).format != Format::kPackets) continue;
       for_each_gap(
           op, op.sources[i], pieces, [i](const plan::Move& piece) { return piece.sources[i]; },
-          [&](std::int64_t offset, std::int64_t bytes) { await_rest(op, op.sources[i], offset, bytes); });
+          [&](std::int64_t offset, std::int64_t bytes) {
+            emit_packets(Code::kAwaitPackets, op, op.sources[i], offset, bytes);
+          });
     }
     const bool pairwise = plan::rules_of(op.kind).pairwise;
     for (std::size_t i = 0; i < op.destinations.size(); ++i) {
@@ -276,7 +283,9 @@ class Decoder {
                    [&](const plan::Move& piece) { return !pairwise || static_cast<std::size_t>(piece.pair) == i; });
       for_each_gap(
           op, op.destinations[i], own, [&](const plan::Move& piece) { return piece.destinations[nth(op, i)]; },
-          [&](std::int64_t offset, std::int64_t bytes) { pad(op, op.destinations[i], offset, bytes); });
+          [&](std::int64_t offset, std::int64_t bytes) {
+            emit_packets(Code::kPad, op, op.destinations[i], offset, bytes);
+          });
     }
   }
 
@@ -304,30 +313,11 @@ class Decoder {
     }
   }
 
-  void await_rest(const Operation& op, const Operand& operand, std::int64_t offset, std::int64_t bytes) {
-    Instruction instruction = make(Code::kAwaitPackets);
-    instruction.bytes = bytes;
-    begin_pointers(instruction);
+  // kAwaitPackets of a source, kPad of a destination.
+  void emit_packets(Code code, const Operation& op, const Operand& operand, std::int64_t offset, std::int64_t bytes) {
+    Instruction instruction = moving(code, bytes);
     add_pointers(op, operand, Format::kPackets, offset);
-    instruction.sources = pointers_since(instruction);
-    emit(instruction);
-  }
-
-  void pad(const Operation& op, const Operand& operand, std::int64_t offset, std::int64_t bytes) {
-    Instruction instruction = make(Code::kPad);
-    instruction.bytes = bytes;
-    begin_pointers(instruction);
-    add_pointers(op, operand, Format::kPackets, offset);
-    instruction.targets = pointers_since(instruction);
-    emit(instruction);
-  }
-
-  void emit_one_source(Code code, const Operation& op, const plan::Move& move) {
-    Instruction instruction = make(code);
-    instruction.bytes = move.bytes;
-    begin_pointers(instruction);
-    add_source(op, move, 0);
-    instruction.sources = 1;
+    (code == Code::kPad ? instruction.targets : instruction.sources) = pointers_since(instruction);
     emit(instruction);
   }
 
@@ -347,9 +337,6 @@ class Decoder {
     }
   }
 
-  void begin_pointers(Instruction& instruction) const {
-    instruction.pointers = static_cast<std::uint32_t>(program_.pointers_.size());
-  }
   std::uint32_t pointers_since(const Instruction& instruction) const {
     return static_cast<std::uint32_t>(program_.pointers_.size()) - instruction.pointers;
   }

@@ -108,6 +108,14 @@ void Memory::read(Cell cell, const Actor& actor, std::uint64_t lane) {
   add_reader(state, actor, lane);
 }
 
+void Memory::replace(State& state, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest) {
+  state.writers.clear();
+  budget_.append(state.writers, Access{actor.component, actor.tick, lane, actor.moment});
+  state.readers.clear();
+  state.value = value;
+  state.shortest = shortest;
+}
+
 void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest) {
   State& state = cells_[cell];
   budget_.spend(1 + state.writers.size() + state.readers.size() + state.past.size());
@@ -138,11 +146,7 @@ void Memory::write(Cell cell, const Actor& actor, std::uint64_t lane, ValueId va
   state.past.clear();
   for (const Access& writer : state.writers) budget_.append(state.past, Past{writer, true});
   for (const Access& reader : state.readers) budget_.append(state.past, Past{reader, false});
-  state.writers.clear();
-  budget_.append(state.writers, Access{actor.component, actor.tick, lane, actor.moment});
-  state.readers.clear();
-  state.value = value;
-  state.shortest = shortest;
+  replace(state, actor, lane, value, shortest);
 }
 
 // Of writes that one component makes one after the other, the first is what readers need and the last what the next
@@ -220,11 +224,7 @@ void Memory::write_slot(Cell cell, const Actor& actor, std::uint64_t lane, Value
       race(cell, actor, "overwrites", writer, "writes", "nothing orders the two writes");
     }
   }
-  state.writers.clear();
-  budget_.append(state.writers, Access{actor.component, actor.tick, lane, actor.moment});
-  state.readers.clear();
-  state.value = value;
-  state.shortest = shortest;
+  replace(state, actor, lane, value, shortest);
   slot.invocation = actor.moment.invocation;
   slot.component = actor.component;
   slot.tick = actor.tick;

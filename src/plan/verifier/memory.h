@@ -146,6 +146,7 @@ class Memory {
   static bool landed(const Half& half, const Use& write, const Actor& actor);
   const Use* unordered_use(const Half& half, const Actor& actor) const;
   void retire(Half& half, std::int32_t use);
+  void replace(State& state, const Actor& actor, std::uint64_t lane, ValueId value, std::int32_t shortest);
   void add_writer(State& state, const Actor& actor, std::uint64_t lane);
   void add_reader(State& state, const Actor& actor, std::uint64_t lane);
   [[noreturn]] void race(Cell cell, const Actor& actor, const char* does, const Access& other, const char* did,
