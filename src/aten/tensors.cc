@@ -4,7 +4,9 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "aten/compat.h"
 #include "aten/errors.h"
@@ -60,52 +62,37 @@ std::int64_t row_elements(const at::Tensor& tensor) {
 }  // namespace
 
 DataType to_dtype(at::ScalarType type) noexcept {
-  switch (type) {
-    case at::ScalarType::Bool:
-      return DataType::kBool;
-    case at::ScalarType::Byte:
-      return DataType::kUint8;
-    case at::ScalarType::Char:
-      return DataType::kInt8;
-    case at::ScalarType::UInt16:
-      return DataType::kUint16;
-    case at::ScalarType::Short:
-      return DataType::kInt16;
-    case at::ScalarType::UInt32:
-      return DataType::kUint32;
-    case at::ScalarType::Int:
-      return DataType::kInt32;
-    case at::ScalarType::UInt64:
-      return DataType::kUint64;
-    case at::ScalarType::Long:
-      return DataType::kInt64;
-    case at::ScalarType::Float8_e4m3fn:
-      return DataType::kFloat8E4M3fn;
-    case at::ScalarType::Float8_e5m2:
-      return DataType::kFloat8E5M2;
-    case at::ScalarType::Float8_e4m3fnuz:
-      return DataType::kFloat8E4M3fnuz;
-    case at::ScalarType::Float8_e5m2fnuz:
-      return DataType::kFloat8E5M2fnuz;
-    case at::ScalarType::Float8_e8m0fnu:
-      return DataType::kFloat8E8M0fnu;
-    case at::ScalarType::BFloat16:
-      return DataType::kBfloat16;
-    case at::ScalarType::Half:
-      return DataType::kFloat16;
-    case at::ScalarType::Float:
-      return DataType::kFloat32;
-    case at::ScalarType::Double:
-      return DataType::kFloat64;
-    case at::ScalarType::ComplexHalf:
-      return DataType::kComplex32;
-    case at::ScalarType::ComplexFloat:
-      return DataType::kComplex64;
-    case at::ScalarType::ComplexDouble:
-      return DataType::kComplex128;
-    default:
-      return DataType::kByte;
-  }
+  using enum at::ScalarType;
+  using enum DataType;
+  constexpr auto kTable = [] {
+    std::array<DataType, static_cast<std::size_t>(NumOptions)> table{};
+    table.fill(kByte);
+    constexpr std::pair<at::ScalarType, DataType> kKnown[] = {{Bool, kBool},
+                                                              {Byte, kUint8},
+                                                              {Char, kInt8},
+                                                              {UInt16, kUint16},
+                                                              {Short, kInt16},
+                                                              {UInt32, kUint32},
+                                                              {Int, kInt32},
+                                                              {UInt64, kUint64},
+                                                              {Long, kInt64},
+                                                              {Float8_e4m3fn, kFloat8E4M3fn},
+                                                              {Float8_e5m2, kFloat8E5M2},
+                                                              {Float8_e4m3fnuz, kFloat8E4M3fnuz},
+                                                              {Float8_e5m2fnuz, kFloat8E5M2fnuz},
+                                                              {Float8_e8m0fnu, kFloat8E8M0fnu},
+                                                              {BFloat16, kBfloat16},
+                                                              {Half, kFloat16},
+                                                              {Float, kFloat32},
+                                                              {Double, kFloat64},
+                                                              {ComplexHalf, kComplex32},
+                                                              {ComplexFloat, kComplex64},
+                                                              {ComplexDouble, kComplex128}};
+    for (const auto& [torchs, ours] : kKnown) table[static_cast<std::size_t>(torchs)] = ours;
+    return table;
+  }();
+  const auto place = static_cast<std::size_t>(type);
+  return place < kTable.size() ? kTable[place] : kByte;
 }
 
 namespace {
@@ -138,30 +125,18 @@ Reduction premultiplied(const PremulSumSupplement& supplement, at::ArrayRef<at::
 }  // namespace
 
 Reduction to_reduction(const c10d::ReduceOp& op, at::ArrayRef<at::Tensor> outputs) {
-  switch (op.op_) {
-    case c10d::ReduceOp::SUM:
-      return {ReduceOp::kSum};
-    case c10d::ReduceOp::AVG:
-      return {ReduceOp::kAvg};
-    case c10d::ReduceOp::PRODUCT:
-      return {ReduceOp::kProduct};
-    case c10d::ReduceOp::MIN:
-      return {ReduceOp::kMin};
-    case c10d::ReduceOp::MAX:
-      return {ReduceOp::kMax};
-    case c10d::ReduceOp::BAND:
-      return {ReduceOp::kBand};
-    case c10d::ReduceOp::BOR:
-      return {ReduceOp::kBor};
-    case c10d::ReduceOp::BXOR:
-      return {ReduceOp::kBxor};
-    case c10d::ReduceOp::PREMUL_SUM: {
-      const auto* premul = dynamic_cast<const PremulSumSupplement*>(op.supplement_.get());
-      if (premul == nullptr) refuse("tutti: PREMUL_SUM without a factor");
-      return premultiplied(*premul, outputs);
-    }
-    case c10d::ReduceOp::UNUSED:
-      break;
+  using Torchs = c10d::ReduceOp::RedOpType;
+  constexpr std::pair<Torchs, ReduceOp> kPlain[] = {
+      {Torchs::SUM, ReduceOp::kSum}, {Torchs::AVG, ReduceOp::kAvg},  {Torchs::PRODUCT, ReduceOp::kProduct},
+      {Torchs::MIN, ReduceOp::kMin}, {Torchs::MAX, ReduceOp::kMax},  {Torchs::BAND, ReduceOp::kBand},
+      {Torchs::BOR, ReduceOp::kBor}, {Torchs::BXOR, ReduceOp::kBxor}};
+  for (const auto& [torchs, ours] : kPlain) {
+    if (op.op_ == torchs) return {ours};
+  }
+  if (op.op_ == Torchs::PREMUL_SUM) {
+    const auto* premul = dynamic_cast<const PremulSumSupplement*>(op.supplement_.get());
+    if (premul == nullptr) refuse("tutti: PREMUL_SUM without a factor");
+    return premultiplied(*premul, outputs);
   }
   refuse("tutti: unknown reduce operation " + std::to_string(static_cast<int>(op.op_)));
 }
