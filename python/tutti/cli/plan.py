@@ -12,7 +12,7 @@ from tutti.cli.plan_calibrate import calibrate
 from tutti.cli.plan_compile import compile_
 from tutti.cli.plan_device import Device, DeviceOption, GpuOption
 from tutti.cli.plan_diff import diff
-from tutti.cli.plan_file import PlanFile, fail, load_plan, read_plan, write_text
+from tutti.cli.plan_file import PlanFile, load_plan, no_plan, read_plan, write_text
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
@@ -106,14 +106,12 @@ def check(
     from tutti.cli.plan_runs import line_of, try_plan
 
     source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
-    try:
+    with no_plan(source.name):
         verdict = source.check(strict)
         if try_it and verdict["outcome"] != "rejected":
             verdict["runs"] = try_plan(verdict["repaired"] or source.text())
         if device is Device.cuda and verdict["outcome"] != "rejected":
             verdict["device"] = plan_device.fit(verdict["repaired"] or source.text(), gpu)
-    except (ValueError, NotImplementedError) as error:
-        raise source.fail(error) from None
     runs, fit = verdict.get("runs"), verdict.get("device")
     if json_out:
         import json
@@ -149,10 +147,8 @@ def _show_table(file: Path) -> None:
 
     from tutti import _core
 
-    try:
+    with no_plan(file):
         info = _core.plan_info(read_plan(file))
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     console = Console()
     traits = [name for name in ("in_place", "reuse_resources", "double_scratch", "writes_input") if info[name]]
     console.print(
@@ -186,12 +182,10 @@ def _show_graph(file: Path, rank: int, svg: Path | None) -> None:
     from tutti.cli.plan_graph import print_graph, svg_of
     from tutti.plan_tools.graph import graph_of
 
-    try:
+    with no_plan(file):
         plan = load_plan(file)
         if not 0 <= rank < len(plan["gpus"]):
             raise ValueError(f"there is no rank {rank} among {len(plan['gpus'])}")
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     drawn = graph_of(plan, rank)
     if svg is None:
         print_graph(drawn, Console(highlight=False))
@@ -229,7 +223,7 @@ def run(
         raise typer.BadParameter("on GPUs ranks are threads, in no order: leave out --threads and --seed")
     if threads and seed is not None:
         raise typer.BadParameter("a random order is for one thread: leave out --threads or --seed")
-    try:
+    with no_plan(file):
         text = read_plan(file)
         made_for = len(_core.plan_info(text)["ranks"])
         if ranks not in (0, made_for):
@@ -244,8 +238,6 @@ def run(
                 how = "on GPUs" if device is Device.cuda else "a thread each" if threads else "one thread"
                 what = f"{made_for} ranks, {how}{order}"
                 _print_run(file, report, what, block, dtype)
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
 
 
 def _seeds(text: str) -> list[int]:
@@ -280,8 +272,6 @@ def export(
 
     if not mscclpp:
         raise typer.BadParameter("say for whom: --mscclpp")
-    try:
+    with no_plan(file):
         text = _core.export_mscclpp(read_plan(file))
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     write_text(text, output)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tutti._units import MOST_INT
-from tutti.cli.plan_file import PlanFile, fail, read_plan, store, write_text
+from tutti.cli.plan_file import PlanFile, no_plan, read_plan, store, write_text
 
 
 def resources(log: str) -> str:
@@ -50,14 +50,13 @@ def compile_(
     from tutti._units import parse_bytes
 
     dtype = short_name(dtype)
-    try:
-        clusters = most_cluster(architecture)
-        made = _core.emit_plan(read_plan(file), rank, parse_bytes(size), dtype, op, in_place, clusters)
-    except ValueError as error:
-        raise fail(file, error) from error
-    except NotImplementedError as error:
-        typer.echo(f"{file}: {error}", err=True)
-        raise typer.Exit(1) from error
+    with no_plan(file):
+        try:
+            clusters = most_cluster(architecture)
+            made = _core.emit_plan(read_plan(file), rank, parse_bytes(size), dtype, op, in_place, clusters)
+        except NotImplementedError as error:
+            typer.echo(f"{file}: {error}", err=True)
+            raise typer.Exit(1) from error
     if emit_cuda:
         write_text(made["source"].rstrip("\n"), output)
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, fail, load_plan
+from tutti.cli.plan_file import PlanFile, load_plan, no_plan
 from tutti.plan_tools.difference import BlockDifference, Difference, compare
 
 SAME, DIFFERENT = 0, 1  # exit statuses; 2 if a file is no plan
@@ -57,10 +57,8 @@ def diff(
     """
     plans = []
     for file in (first, second):
-        try:
+        with no_plan(file):
             plans.append(load_plan(file))
-        except (ValueError, NotImplementedError) as error:
-            raise fail(file, error) from None
     difference = compare(*plans)
     if json_out:
         typer.echo(json.dumps({"same": not difference, **asdict(difference)}, indent=2))

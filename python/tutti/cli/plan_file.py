@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -63,7 +65,11 @@ def store(content: str | bytes, file: Path) -> None:
         raise OSError(error.errno, error.strerror, str(file)) from None
 
 
-def fail(file: Path, error: Exception) -> typer.Exit:
-    """Says why a file is no plan; to be raised."""
-    typer.echo(f"{file}: {error}", err=True)
-    return typer.Exit(NO_PLAN)
+@contextmanager
+def no_plan(name: object, kinds: tuple[type[Exception], ...] = (ValueError, NotImplementedError)) -> Iterator[None]:
+    """Says why what is read within is no plan, and leaves."""
+    try:
+        yield
+    except kinds as error:
+        typer.echo(f"{name}: {error}", err=True)
+        raise typer.Exit(NO_PLAN) from None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import fail, read_file, write_text
+from tutti.cli.plan_file import no_plan, read_file, write_text
 
 
 def import_(
@@ -22,9 +22,7 @@ def import_(
     from tutti import _core
     from tutti.msccl import import_plan
 
-    try:
+    with no_plan(file):
         text = json.dumps(import_plan(read_file(file), file.name), indent=1)
         _core.plan_info(text)
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     write_text(text, output)

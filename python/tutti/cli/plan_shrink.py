@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, fail, load_plan, write_text
+from tutti.cli.plan_file import PlanFile, load_plan, no_plan, write_text
 from tutti.plan_tools.resolved import operations
 from tutti.plan_tools.shrinking import Shrinker
 
@@ -35,12 +35,10 @@ def shrink(
     """
     from tutti import _core
 
-    try:
+    with no_plan(file):
         plan = load_plan(file)
         shrinker = Shrinker(plan, kind_only, most_checks=checks)
         first = _core.check_plan(json.dumps(plan), True)["fault"]
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     typer.echo(f"before: {_size(plan)}", err=output is None)
     typer.echo(f"  {first['kind']}: {first['message']}", err=output is None)
     small = shrinker.run()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import format_bytes, format_us, parse_bytes
-from tutti.cli.plan_file import read_file
+from tutti.cli.plan_file import no_plan, read_file
 from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, PlanSource, Ranks, RanksPerHost
 from tutti.cli.plan_timeline import where, write_html, write_png, write_trace
 from tutti.topology import PRESETS
@@ -83,7 +83,7 @@ def simulate(
     """
     source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
     wants_timeline = any(path is not None for path in (html, png, trace))
-    try:
+    with no_plan(source.name, (ValueError, NotImplementedError, ImportError)):
         result = source.simulate(_topology(topology, source), parse_bytes(size), budget, wants_timeline)
         if html is not None:
             write_html(result, html)
@@ -94,8 +94,6 @@ def simulate(
         if trace is not None:
             write_trace(result, trace)
             typer.echo(f"wrote {trace}", err=json_out)
-    except (ValueError, NotImplementedError, ImportError) as error:
-        raise source.fail(error) from None
     if json_out:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "timeline"}, indent=2))
     else:

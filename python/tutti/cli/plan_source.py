@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import MOST_INT
-from tutti.cli.plan_file import NO_PLAN, read_plan
+from tutti.cli.plan_file import read_plan
 
 OptionalPlanFile = Annotated[
     Path | None, typer.Argument(exists=True, dir_okay=False, help="A plan or template in JSON, or MSCCL's XML.")
@@ -77,8 +77,3 @@ class PlanSource:
         return _core.simulate_generated(
             self.family, self.ranks, topology, block_bytes, self.ranks_per_host, self.pieces, budget, timeline
         )
-
-    def fail(self, error: Exception) -> typer.Exit:
-        """Says why it is no plan; to be raised."""
-        typer.echo(f"{self.name}: {error}", err=True)
-        return typer.Exit(NO_PLAN)

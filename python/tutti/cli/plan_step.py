@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, fail, read_plan
+from tutti.cli.plan_file import PlanFile, no_plan, read_plan
 from tutti.cli.plan_step_views import Views
 from tutti.plan_tools.resolved import Where
 from tutti.plan_tools.stepping import Breakpoint, Session
@@ -213,10 +213,8 @@ def step(
     """
     from rich.console import Console
 
-    try:
+    with no_plan(file):
         session = Session(read_plan(file), cells)
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     console = Console(highlight=False)
     debugger = Debugger(session, Views(session, console, [Path.cwd(), file.parent]))
     terminal = sys.stdin.isatty()

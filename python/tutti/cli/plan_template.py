@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tutti._units import MOST_INT
-from tutti.cli.plan_file import PlanFile, fail, read_plan, write_text
+from tutti.cli.plan_file import PlanFile, no_plan, read_plan, write_text
 from tutti.cli.plan_source import Pieces, PlanSource, RanksPerHost
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here instead of printing.")]
@@ -31,11 +31,9 @@ def generate(
             typer.echo(f"{name:<20} {what}")
         return
     source = PlanSource(None, family, ranks, ranks_per_host, pieces)
-    try:
+    with no_plan(source.name):
         text = source.text()
         text = _core.write_out_plan(text, 2) if write_out else text
-    except ValueError as error:
-        raise source.fail(error) from None
     write_text(text, output)
 
 
@@ -56,11 +54,9 @@ def fold(
     """
     from tutti import _core
 
-    try:
+    with no_plan(file):
         sizes = None if dims is None else _dims(dims)
         text = _core.fold_plan(read_plan(file), sizes, input_blocks, output_blocks, 2)
-    except (ValueError, NotImplementedError) as error:
-        raise fail(file, error) from None
     write_text(text, output)
 
 
