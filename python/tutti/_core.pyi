@@ -1,7 +1,7 @@
 """The core of Tutti without torch: settings, checks of the machine, explanations."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -14,12 +14,9 @@ compiler: str
 class ConfigVariable:
     """One setting of the environment: what is in force and what it does."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> str: ...
-    @property
-    def help(self) -> str: ...
+    name: Final[str]
+    value: Final[str]
+    help: Final[str]
 
 class LaunchInfo:
     """How this process was launched.
@@ -27,38 +24,26 @@ class LaunchInfo:
     ``launcher`` is empty for a process on its own, ``local_rank`` -1 when the launcher does not say.
     """
 
-    @property
-    def launcher(self) -> str: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def local_rank(self) -> int: ...
+    launcher: Final[str]
+    rank: Final[int]
+    size: Final[int]
+    local_rank: Final[int]
 
 class Probe:
     """What one check of the machine found: `value` is in `unit`, which is empty when nothing was measured."""
 
-    @property
-    def works(self) -> bool: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def unit(self) -> str: ...
+    works: Final[bool]
+    detail: Final[str]
+    value: Final[float]
+    unit: Final[str]
 
 class InterfaceProbe:
     """One address of a network interface, and a transfer through it."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def address(self) -> str: ...
-    @property
-    def loopback(self) -> bool: ...
-    @property
-    def transfer(self) -> Probe: ...
+    name: Final[str]
+    address: Final[str]
+    loopback: Final[bool]
+    transfer: Final[Probe]
 
 class Store:
     """Where ranks find each other."""
@@ -68,34 +53,23 @@ class Store:
 class TcpStore(Store):
     """One that rank 0 serves."""
 
-    @property
-    def port(self) -> int: ...
+    port: Final[int]
 
 def tcp_store(host: str, port: int, serve: bool, timeout: float) -> TcpStore: ...
 
 class UserAlgorithm:
     """What tutti.Algorithm stands on."""
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def collective_name(self) -> str: ...
-    @property
-    def collective(self) -> str | None: ...
-    @property
-    def in_place(self) -> bool: ...
-    @property
-    def min_bytes(self) -> int: ...
-    @property
-    def max_bytes(self) -> int: ...
-    @property
-    def ranks(self) -> int: ...
-    @property
-    def ranks_per_host(self) -> int: ...
-    @property
-    def identity(self) -> int: ...
+    kind: Final[str]
+    name: Final[str]
+    collective_name: Final[str]
+    collective: Final[str | None]
+    in_place: Final[bool]
+    min_bytes: Final[int]
+    max_bytes: Final[int]
+    ranks: Final[int]
+    ranks_per_host: Final[int]
+    identity: Final[int]
     def with_limits(self, min_bytes: int, max_bytes: int, ranks: int, ranks_per_host: int) -> UserAlgorithm: ...
 
 def plan_algorithm(text: str, place: str, ranks: int = 0, ranks_per_host: int = 0) -> UserAlgorithm:
@@ -136,12 +110,9 @@ class ArenaBuffer:
     """Memory that the ranks of this host map."""
 
     def __init__(self, bytes: int) -> None: ...
-    @property
-    def address(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def device(self) -> int: ...
+    address: Final[int]
+    bytes: Final[int]
+    device: Final[int]
     def to_dlpack(self, dtype: str, shape: list[int], strides: list[int]) -> Any: ...
     def numpy(self) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
 
@@ -149,12 +120,9 @@ class DeviceBuffer:
     """Memory of a GPU; of the current one for -1."""
 
     def __init__(self, bytes: int, device: int) -> None: ...
-    @property
-    def address(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def device(self) -> int: ...
+    address: Final[int]
+    bytes: Final[int]
+    device: Final[int]
     def to_dlpack(self, dtype: str, shape: list[int], strides: list[int]) -> Any: ...
     def copy(self, address: int, bytes: int) -> None:
         """From memory of the host or of a GPU; done when it returns."""
@@ -162,18 +130,12 @@ class DeviceBuffer:
 class Communicator:
     """What tutti.Communicator stands on."""
 
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def host_ranks(self) -> list[int]: ...
-    @property
-    def host_count(self) -> int: ...
-    @property
-    def sequence(self) -> int: ...
+    rank: Final[int]
+    size: Final[int]
+    name: Final[str]
+    host_ranks: Final[list[int]]
+    host_count: Final[int]
+    sequence: Final[int]
     def run(
         self, collective: str, input: Any, output: Any, op: str = "sum", root: int = -1, timeout: float = 0.0
     ) -> None: ...
@@ -191,14 +153,10 @@ class DeviceArray:
     def from_dlpack(capsule: Any, which: str, written: bool) -> DeviceArray: ...
     @staticmethod
     def from_address(address: int, count: int, dtype: str, device: int, owner: Any) -> DeviceArray: ...
-    @property
-    def address(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def device(self) -> int: ...
+    address: Final[int]
+    nbytes: Final[int]
+    dtype: Final[str]
+    device: Final[int]
 
 class DeviceCommunicator:
     """The calls of a tutti.Communicator on arrays of GPUs. Streams are handles; None is the group's own, and waits."""
@@ -446,5 +404,4 @@ class PlanStepper:
 
     def chunk(self, rank: int, buffer: str, index: int, packets: bool = False) -> bytes: ...
     def chunks_of(self, rank: int, buffer: str) -> int: ...
-    @property
-    def cell_bytes(self) -> int: ...
+    cell_bytes: Final[int]
