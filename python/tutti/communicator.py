@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tutti import _core, _devices, _formed, _want
@@ -245,9 +244,7 @@ class Communicator:
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _run(

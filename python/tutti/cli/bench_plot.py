@@ -8,14 +8,21 @@ from typing import Any
 from tutti._units import format_bytes
 
 
-def plot(report: dict[str, Any], path: Path) -> None:
-    """Draws ``report`` into ``path``. ImportError, naming the remedy, if matplotlib is missing."""
+def pyplot() -> Any:
+    """Of matplotlib, for files. ImportError, naming the remedy, if it is missing."""
     try:
         import matplotlib
     except ImportError:
         raise ImportError("plots need matplotlib: pip install matplotlib") from None
     matplotlib.use("agg")
-    import matplotlib.pyplot as plt
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Draws ``report`` into ``path``. ImportError, naming the remedy, if matplotlib is missing."""
+    plt = pyplot()
 
     collectives = list(dict.fromkeys(r["collective"] for r in report["results"] if r["bytes"] > 0))
     if not collectives:

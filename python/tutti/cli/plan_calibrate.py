@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tutti._units import format_bytes, format_us
+from tutti.cli.bench_plot import pyplot
 from tutti.cli.plan_file import store
 
 if TYPE_CHECKING:
@@ -36,12 +37,7 @@ def _print_rows(rows: list[Row]) -> None:
 
 def write_plot(rows: list[Row], title: str, path: Path) -> None:
     """Predicted over measured by size, a line for each plan. ImportError, naming the remedy, without matplotlib."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ImportError("plots need matplotlib: pip install matplotlib") from None
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
     for name in dict.fromkeys(row.plan for row in rows):

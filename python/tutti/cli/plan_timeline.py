@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tutti._units import format_bytes, format_us
+from tutti.cli.bench_plot import pyplot
 from tutti.cli.plan_file import store
 
 # More lanes or steps than these are no picture any more; the trace takes all.
@@ -97,12 +98,7 @@ def _drawable(result: dict[str, Any]) -> tuple[list[Lane], list[Step]]:
 
 def write_png(result: dict[str, Any], path: Path) -> None:
     """Draws the timeline with matplotlib. ImportError, naming the remedy, if it is missing."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ImportError("plots need matplotlib: pip install matplotlib") from None
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
+    plt = pyplot()
     from matplotlib.patches import Patch
 
     lanes, steps = _drawable(result)

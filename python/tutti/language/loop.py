@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from tutti.language.checks import whole
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
@@ -40,7 +38,5 @@ class LoopIterationContext:
         recorder.loop = LoopFrame(self.unit, self.num_chunks, caller())
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         get_program().recorder.loop = None

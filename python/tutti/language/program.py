@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextvars import Token
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tutti.language.channel import MemoryChannel, PortChannel, SwitchChannel
@@ -203,9 +202,7 @@ class CollectiveProgram:
         self._tokens.append(enter(self))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         leave(self._tokens.pop())
 
     def record(self, rank: int, block: int, operation: Operation) -> None:

@@ -97,3 +97,13 @@ class Instruction(_Word):
     group_load_reduce = "glre"
     group_load_reduce_store = "glres"
     pipeline = "pipeline"
+
+
+ENTRY_BY_ENTRY = {
+    Instruction.get,
+    Instruction.put,
+    Instruction.put_packet,
+    Instruction.put_with_signal,
+    Instruction.put_with_signal_and_flush,
+}
+"""They move their lists entry by entry."""

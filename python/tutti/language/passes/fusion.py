@@ -25,15 +25,8 @@ from tutti.language.operations import (
     others_of,
 )
 from tutti.language.passes.draft import Spots
-from tutti.language.vocabulary import ChannelType, Instruction, SyncType
+from tutti.language.vocabulary import ENTRY_BY_ENTRY, ChannelType, Instruction, SyncType
 
-_LISTS = {  # move list entry by list entry
-    Instruction.get,
-    Instruction.put,
-    Instruction.put_packet,
-    Instruction.put_with_signal,
-    Instruction.put_with_signal_and_flush,
-}
 _ACCUMULATE = {Instruction.reduce, Instruction.reduce_packet, Instruction.read_reduce}
 _THEN_PUT = {  # a reduction and the put of its result
     (Instruction.reduce, Instruction.put): Instruction.reduce_send,
@@ -161,7 +154,7 @@ def _merge_transfers(first: Transfer, second: Transfer, memory: _Memory) -> Tran
 
 def _merge_alike(first: Transfer, second: Transfer, memory: _Memory) -> Transfer | None:
     channels = first.channels + second.channels
-    if first.name in _LISTS:
+    if first.name in ENTRY_BY_ENTRY:
         if first.sources[0].size != second.sources[0].size or _overwrites(first, second, memory):
             return None
         sources, destinations = first.sources + second.sources, first.destinations + second.destinations

@@ -15,15 +15,8 @@ from itertools import pairwise
 
 from tutti.language.operations import Loop, Operation, Place, Transfer
 from tutti.language.passes.draft import RankDraft, Spot, Spots
-from tutti.language.vocabulary import BufferType, Instruction
+from tutti.language.vocabulary import ENTRY_BY_ENTRY, BufferType, Instruction
 
-_ENTRY_BY_ENTRY = {
-    Instruction.get,
-    Instruction.put,
-    Instruction.put_packet,
-    Instruction.put_with_signal,
-    Instruction.put_with_signal_and_flush,
-}
 _SIGNALLING = {Instruction.put_with_signal, Instruction.put_with_signal_and_flush}
 
 
@@ -45,7 +38,7 @@ def partition(drafts: Sequence[RankDraft], *, inplace: bool) -> tuple[RankDraft,
 
 def entries_of(operation: Transfer) -> Iterator[Transfer]:
     """The operation as ones whose operands all belong to the same elements."""
-    if operation.name not in _ENTRY_BY_ENTRY or len(operation.sources) == 1:
+    if operation.name not in ENTRY_BY_ENTRY or len(operation.sources) == 1:
         yield operation
         return
     for source, target, channel in zip(operation.sources, operation.destinations, operation.channels, strict=True):
