@@ -24,40 +24,24 @@ void DeferredCudaWork::settle(C10dWorkPtr work, const std::exception_ptr& error)
   cv_.notify_all();
 }
 
-C10dWorkPtr DeferredCudaWork::work() const {
+std::pair<C10dWorkPtr, std::exception_ptr> DeferredCudaWork::state() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (error_ != nullptr) std::rethrow_exception(error_);
-  return work_;
+  return {work_, error_};
 }
 
 bool DeferredCudaWork::isCompleted() {
-  C10dWorkPtr work;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (error_ != nullptr) return true;
-    work = work_;
-  }
-  return work != nullptr && work->isCompleted();
+  const auto [work, error] = state();
+  return error != nullptr || (work != nullptr && work->isCompleted());
 }
 
 bool DeferredCudaWork::isSuccess() const {
-  C10dWorkPtr work;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (error_ != nullptr) return false;
-    work = work_;
-  }
-  return work == nullptr || work->isSuccess();  // as CudaWork: nothing has gone wrong so far
+  const auto [work, error] = state();
+  return error == nullptr && (work == nullptr || work->isSuccess());  // as CudaWork: nothing has gone wrong so far
 }
 
 std::exception_ptr DeferredCudaWork::exception() const {
-  C10dWorkPtr work;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (error_ != nullptr) return error_;
-    work = work_;
-  }
-  return work != nullptr ? work->exception() : nullptr;
+  const auto [work, error] = state();
+  return work != nullptr ? work->exception() : error;
 }
 
 // What a handler of a signal raises ends the wait; the message goes on.
@@ -84,7 +68,8 @@ bool DeferredCudaWork::wait(std::chrono::milliseconds timeout) {
   // Without one the wait ends with the maker, which waits for the peer no longer than the group's timeout.
   Deadline deadline = limit ? Deadline::after(*limit) : Deadline::never();
   interruptible([&] { wait_until_settled(deadline); });
-  const C10dWorkPtr enqueued = work();
+  const auto [enqueued, error] = state();
+  if (error != nullptr) std::rethrow_exception(error);
   if (!limit) return enqueued->wait();
   const std::chrono::milliseconds left(deadline.remaining_ns() / 1'000'000);
   return enqueued->wait(std::max(left, std::chrono::milliseconds(1)));

@@ -10,7 +10,8 @@
 
 #include <c10/core/Stream.h>
 
-#include <optional>
+#include <exception>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -37,8 +38,8 @@ class DeferredCudaWork final : public c10d::Work {
   FuturePtr getFuture() override;
 
  private:
-  // Null while it has not been enqueued; throws the error.
-  C10dWorkPtr work() const;
+  // Nothing while it has not been enqueued.
+  std::pair<C10dWorkPtr, std::exception_ptr> state() const;
   void complete(c10::ivalue::Future& future) const;
   void wait_until_settled(Deadline& deadline);
 
