@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
+
+#include "base/parse.h"
 
 namespace tutti {
 namespace {
@@ -19,11 +20,8 @@ std::string_view trim(std::string_view text) {
 }
 
 std::optional<std::int64_t> parse_integer(std::string_view text) {
-  text = trim(text);
   std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_number(trim(text), value) ? std::optional(value) : std::nullopt;
 }
 
 std::optional<double> quota_of(std::optional<std::int64_t> quota_us, std::optional<std::int64_t> period_us) {

@@ -1,11 +1,11 @@
 #include "bootstrap/launch.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string_view>
 
+#include "base/parse.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/tcp_store.h"
 #include "tutti/error.h"
@@ -23,8 +23,7 @@ std::optional<int> number(const Environment& get, const char* name, int least, i
   const std::optional<std::string> text = variable(get, name);
   if (!text) return std::nullopt;
   int value = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc{} || end != text->data() + text->size() || value < least || value > most) {
+  if (!parse_number(*text, least, most, value)) {
     throw_error(ErrorKind::kInvalidArgument, std::string(name) + " is \"" + *text + "\"; it must be a number from " +
                                                  std::to_string(least) + " to " + std::to_string(most));
   }

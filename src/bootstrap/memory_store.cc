@@ -1,8 +1,8 @@
 #include "bootstrap/memory_store.h"
 
 #include <algorithm>
-#include <charconv>
 
+#include "base/parse.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -35,8 +35,7 @@ std::int64_t MemoryStore::add(std::string_view key, std::int64_t amount) {
     const std::lock_guard lock(mutex_);
     std::string& value = values_.try_emplace(std::string(key)).first->second;
     std::int64_t old = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), old);
-    if (!value.empty() && (error != std::errc{} || end != value.data() + value.size())) {
+    if (!value.empty() && !parse_number(value, old)) {
       throw_error(ErrorKind::kInvalidArgument, "the store's key \"" + std::string(key) + "\" holds no number");
     }
     sum += old;

@@ -1,9 +1,9 @@
 // What TcpStoreServer does for the clients' requests.
 #include <algorithm>
-#include <charconv>
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/parse.h"
 #include "bootstrap/tcp_store_server.h"
 #include "net/address.h"
 
@@ -89,12 +89,7 @@ void TcpStoreServer::set(std::string_view key, std::string_view value) {
 void TcpStoreServer::add(Client& client, const StoreRequest& request) {
   std::int64_t old = 0;
   if (const auto found = values_.find(std::string(request.key)); found != values_.end()) {
-    const std::string& text = found->second;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), old);
-    if (error != std::errc{} || end != text.data() + text.size()) {
-      send(client, reply(StoreReply::kNoNumber));
-      return;
-    }
+    if (!parse_number(found->second, old)) return send(client, reply(StoreReply::kNoNumber));
   }
   // Unsigned, so that a hostile sum wraps instead of overflowing.
   const std::uint64_t sum = static_cast<std::uint64_t>(old) + request.amount;

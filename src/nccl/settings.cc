@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string_view>
+
+#include "base/parse.h"
 
 namespace tutti::nccl {
 namespace {
@@ -32,23 +34,8 @@ std::optional<std::size_t> collective_of(std::string_view name) {
 }
 
 std::optional<std::size_t> bytes_of(std::string_view text) {
-  std::size_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc()) return std::nullopt;
-  const std::string unit = plain(std::string_view(rest, static_cast<std::size_t>(end - rest)));
-  int shift = 0;
-  if (unit == "k" || unit == "kb") {
-    shift = 10;
-  } else if (unit == "m" || unit == "mb") {
-    shift = 20;
-  } else if (unit == "g" || unit == "gb") {
-    shift = 30;
-  } else if (!unit.empty() && unit != "b") {
-    return std::nullopt;
-  }
-  if (number > std::numeric_limits<std::size_t>::max() >> (shift + 1)) return std::nullopt;
-  return number << shift;
+  const auto bytes = parse_bytes(plain(text));
+  return bytes && *bytes <= std::numeric_limits<std::size_t>::max() / 2 ? bytes : std::nullopt;
 }
 
 template <class Visit>
@@ -78,25 +65,15 @@ class Reader {
 
   bool flag(const char* name, bool otherwise) {
     const std::string value = plain(text(name));
-    if (value.empty()) return otherwise;
-    if (value == "0" || value == "off" || value == "false" || value == "no") return false;
-    if (value == "1" || value == "on" || value == "true" || value == "yes") return true;
-    refuse(value, "0 or 1");
+    if (!value.empty() && !parse_bool(value, otherwise)) refuse(value, "0 or 1");
     return otherwise;
   }
 
   std::chrono::milliseconds milliseconds(const char* name, std::chrono::milliseconds otherwise) {
-    constexpr int kLeast = 10, kMost = 600'000;
     const std::string value = text(name);
-    if (value.empty()) return otherwise;
-    int number = 0;
-    const char* const end = value.data() + value.size();
-    const auto [rest, error] = std::from_chars(value.data(), end, number);
-    if (error == std::errc() && rest == end && number >= kLeast && number <= kMost) {
-      return std::chrono::milliseconds(number);
-    }
-    refuse(value, "10 to 600000");
-    return otherwise;
+    auto number = static_cast<std::int64_t>(otherwise.count());
+    if (!value.empty() && !parse_number<std::int64_t>(value, 10, 600'000, number)) refuse(value, "10 to 600000");
+    return std::chrono::milliseconds(number);
   }
 
   void refuse(std::string_view value, std::string_view wanted) {

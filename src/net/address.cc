@@ -6,10 +6,10 @@
 #include <netdb.h>
 #include <netinet/in.h>
 
-#include <charconv>
 #include <cstring>
 #include <memory>
 
+#include "base/parse.h"
 #include "base/unique_fd.h"
 #include "tutti/error.h"
 
@@ -56,10 +56,8 @@ SocketAddress SocketAddress::from(const sockaddr* address) noexcept {
 std::optional<SocketAddress> SocketAddress::parse(std::string_view text) {
   const std::size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return std::nullopt;
-  const std::string_view port_text = text.substr(colon + 1);
   std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
-  if (error != std::errc{} || end != port_text.data() + port_text.size()) return std::nullopt;
+  if (!parse_number(text.substr(colon + 1), port)) return std::nullopt;
   std::string host(text.substr(0, colon));
   SocketAddress result;
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "algorithm/cuda/copy_plan.h"
 #include "algorithm/cuda/exchange_args.h"
 #include "algorithm/cuda/plan_exchange.h"
+#include "base/parse.h"
 #include "channel/cuda/scratch_layout.h"
 #include "tutti/error.h"
 
@@ -88,9 +88,7 @@ std::size_t piece_for(std::size_t each) {
 
 int number(std::string_view text, int most) {
   int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0 || value > most) return -1;
-  return value;
+  return parse_number(text, 0, most, value) ? value : -1;
 }
 
 }  // namespace

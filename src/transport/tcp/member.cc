@@ -1,8 +1,9 @@
 #include "transport/tcp/member.h"
 
 #include <algorithm>
-#include <charconv>
 #include <new>
+
+#include "base/parse.h"
 
 namespace tutti::tcp {
 
@@ -11,9 +12,7 @@ std::optional<PeerAddress> PeerAddress::parse(const std::string& text) {
   if (slash == std::string::npos) return std::nullopt;
   const auto endpoint = SocketAddress::parse(std::string_view(text).substr(0, slash));
   PeerAddress address;
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data() + slash + 1, end, address.group);
-  if (!endpoint || error != std::errc{} || rest != end) return std::nullopt;
+  if (!endpoint || !parse_number(std::string_view(text).substr(slash + 1), address.group)) return std::nullopt;
   address.endpoint = *endpoint;
   address.there = endpoint->text();
   return address;
