@@ -8,6 +8,7 @@
 
 #include "algorithm/net_oracle.h"
 #include "device/cpu/kernels.h"
+#include "support/sanitized.h"
 
 namespace tutti::test {
 namespace {
