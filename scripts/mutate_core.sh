@@ -201,7 +201,8 @@ mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'survivors that 
 mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who cannot join has not been there' '/^void tell_at/,/^}/s/store->set(arrival_key(rank), "");/;/'
 mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who joins has not been there' '/^class Arrived/,/^};/s/store_->set(arrival_key(rank), "");/;/'
 mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(id, rank, kMaker, error);/;/'
-mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member gave up is not said' 's/throw_lost_rank(lost_, context,/throw_lost_rank(lost_, {},/'
+mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member gave up is not said' 's/throw_lost_rank(cause, context,/throw_lost_rank(cause, {},/'
+mutant no_memory_forming_test '*FirstCallTells' src/communicator/lifecycle.cc 'want of memory is not asked for first' 's/want = want_behind(outcome); /want; /'
 mutant no_memory_forming_test '*Anothers' src/communicator/group_store.cc 'want of memory for what is read for others is not said' 's/^  note_want();/  ;/'
 shrink=src/communicator/shrink.cc
 mutant forming_deaths_test '*AtAnyMomentOfAShrink' $life 'a death on the host is not seen' '/^bool HostChannel::died/,/^}/s/if (peer == index_) return false;/return false;/'

@@ -110,8 +110,8 @@ class CommunicatorImpl final : public Communicator,
   // Why messages to and from a peer are hopeless, as far as that is known without waiting: kPeerLost of one of this
   // host that has died, whatever else has failed.
   Outcome look_at(int peer) const noexcept;
-  // Makes of what has become of a peer its cause, where that has told: whom it has lost in turn. `context` gets what is
-  // known of it.
+  // Makes of what has become of a peer its cause: want of memory here, or, where the peer has told, whom it has lost in
+  // turn. `context` gets what is known of it. May end messages, and calls back for them.
   void find_cause(Outcome& outcome, FailureContext& context) const;
   // The group fails by what has become of a peer while something formed in it, as it would by its next call.
   void fail_by(Outcome outcome, const std::string& what) noexcept;
@@ -183,6 +183,7 @@ class CommunicatorImpl final : public Communicator,
                                                std::vector<int>* members);
 
   // lifecycle.cc
+  Outcome want_behind(Outcome outcome) const noexcept;
   void trace_to_cause(Outcome& outcome, FailureContext& context) const;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
   void throw_if_forked() const;

@@ -282,9 +282,11 @@ void GroupStore::throw_lost() {
   throw_if_interrupted("the forming of " + what());
   group_->throw_if_unusable();  // first: what follows makes it so
   FailureContext context;
-  group_->find_cause(lost_, context);
+  Outcome cause = lost_;
+  group_->find_cause(cause, context);
+  if (cause.status != Status::kExhausted) lost_ = cause;
   tell_lost();
-  throw_lost_rank(lost_, context, group_->rank(), what());
+  throw_lost_rank(cause, context, group_->rank(), what());
 }
 
 }  // namespace tutti

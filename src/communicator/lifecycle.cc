@@ -255,7 +255,7 @@ std::optional<Error> CommunicatorImpl::lost() const {
   Outcome outcome = topology_.host->find_lost();
   if (outcome.ok()) return std::nullopt;
   FailureContext context;
-  find_cause(outcome, context);
+  trace_to_cause(outcome, context);
   return Error(ErrorKind::kPeerLost, "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": " +
                                          text_of_loss(outcome, context));
 }
@@ -283,7 +283,25 @@ Outcome CommunicatorImpl::look_at(int peer) const noexcept {
   return port_->look(peer);
 }
 
+// Where this rank has had no memory for what it reads, others have given up since, and it may have met that first.
+Outcome CommunicatorImpl::want_behind(Outcome outcome) const noexcept {
+  const bool may_follow = outcome.status == Status::kPeerLost || outcome.status == Status::kPeerLeft ||
+                          outcome.status == Status::kPeerFailed || outcome.status == Status::kTimeout;
+  if (!may_follow) return kOkOutcome;
+  port_->progress();  // finds the end of what is read no more
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    if (const Outcome end = port_->look(peer); end.status == Status::kExhausted) return end;
+  }
+  return kOkOutcome;
+}
+
 void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) const {
+  if (const Outcome want = want_behind(outcome); !want.ok()) {
+    outcome = want;
+    context.detail.clear();  // it is of what was waited for
+    return;
+  }
   trace_to_cause(outcome, context);
   if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
     const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
@@ -297,10 +315,12 @@ void CommunicatorImpl::fail_by(Outcome outcome, const std::string& what) noexcep
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
     try {
-      failure_.emplace(ErrorKind::kPeerLost, "group '" + options_.name + "' on rank " + std::to_string(rank_) +
-                                                 ": rank " + std::to_string(outcome.peer) +
-                                                 " was lost, or gave up, while " + what +
-                                                 " was forming. Start the job again, or go on without it by shrink()");
+      const bool want = outcome.status == Status::kExhausted;
+      failure_.emplace(want ? ErrorKind::kExhausted : ErrorKind::kPeerLost,
+                       "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": " +
+                           (want ? "no memory for messages with rank " : "rank ") + std::to_string(outcome.peer) +
+                           (want ? "" : " was lost, or gave up,") + " while " + what +
+                           " was forming. Start the job again, or go on without it by shrink()");
     } catch (const std::bad_alloc&) {
       failure_.emplace(starved_);
     }

@@ -84,6 +84,65 @@ TEST(NoMemoryForming, OfASubgroupForWhatIsAnothers) {
   }
 }
 
+enum class First { kRecv, kAllReduce, kRecvInTime, kSubgroup };
+
+// What rank 0 raises in a new part's first collective, message of rank 1, or subgroup, where it has had no memory for
+// what rank 2 sent to it in the parent: both groups have the connection, and who reads one reads for the other. Rank 1
+// has left by then, or never answers. Ranks have an endpoint each, as processes do.
+Error first_call_of_who_starves(const std::string& layout, First call) {
+  MemoryStore below;
+  std::barrier<> all(3);
+  std::optional<Error> raised;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&, r] {
+      r == 0 ? count_me() : spare_me();
+      CommunicatorOptions options = Rank{below, layout, r}.options();
+      options.config.heartbeat += std::chrono::milliseconds(r);
+      const Group parent = Communicator::create(below, "parent", r, 3, options);
+      Group part = form_in(*parent, all_ranks(3), "part", [&] { return options; });
+      std::vector<float> x(1000);
+      if (r == 2) part->send(x.data(), 1, DataType::kFloat32, 0, 7, {});
+      if (r == 0) part->recv(x.data(), 1, DataType::kFloat32, 2, 7, {});
+      all.arrive_and_wait();
+      if (r == 2) parent->send(x.data(), x.size(), DataType::kFloat32, 0, 7, {});
+      all.arrive_and_wait();
+      if (r == 0) {
+        const Refusal refusal(Of::kThisThread, Which::kOne, 1);
+        Deadline deadline = Deadline::after(std::chrono::seconds(20));
+        while (Refusal::refused() == 0 && !deadline.expired()) dynamic_cast<CommunicatorImpl&>(*part).port().progress();
+        EXPECT_EQ(Refusal::refused(), 1);
+      }
+      all.arrive_and_wait();
+      if (r == 1 && (call == First::kRecv || call == First::kAllReduce)) part.reset();
+      all.arrive_and_wait();
+      if (r == 0) {
+        raised = error_of([&] {
+          if (call == First::kSubgroup) EXPECT_FALSE(can_form_in(*part, all_ranks(3)));
+          if (call == First::kSubgroup || call == First::kAllReduce) return part->run(all_reduce(x));
+          const std::chrono::milliseconds timeout(call == First::kRecvInTime ? 50 : 20'000);
+          part->recv(x.data(), x.size(), DataType::kFloat32, 1, 7, timeout);
+        });
+      }
+      all.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return *raised;
+}
+
+TEST(NoMemoryForming, IsTheCauseThatTheFirstCallTells) {
+  for (const std::string layout : {"abc", "aab"}) {
+    for (const First call : {First::kRecv, First::kAllReduce, First::kRecvInTime, First::kSubgroup}) {
+      SCOPED_TRACE(layout + ", call " + std::to_string(static_cast<int>(call)));
+      const Error error = first_call_of_who_starves(layout, call);
+      const std::string text = error.what();
+      EXPECT_EQ(error.kind(), ErrorKind::kExhausted) << text;
+      EXPECT_NE(text.find("no memory for messages with rank 2"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST(NoMemoryForming, OfAShrink) {
   Scene scene;
   scene.before = [](const Rank& rank) { return rank.create(); };
