@@ -1,19 +1,33 @@
 #include "torchcomms/group.h"
 
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/unique_fd.h"
 
 namespace py = pybind11;
 
 namespace tutti::torchcomms {
 namespace {
 
+// Without one, a store that is to connect tries again until its time is over, while the others wait for this rank.
+bool has_descriptor() noexcept {
+  const UniqueFd taken(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0));
+  return taken || (errno != EMFILE && errno != ENFILE);
+}
+
 // A connection of its own where the store has any: a thread that waits holds one, and what it waits for may be said by
-// another thread that makes a communicator.
+// another thread that makes a communicator. Called with Python's lock, which it gives back while it connects.
 StorePtr connection(const StorePtr& store) {
+  const py::gil_scoped_release released;
   try {
+    if (!has_descriptor()) return store;  // then the forming says so to all
     if (auto clone = store->clone()) return clone;
   } catch (const std::exception&) {
     // A store of the user's own need not have it.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
@@ -15,7 +18,7 @@ import torch
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
 from test_communicator import free_port
-from torchcomms_interface import NEEDS_TORCHCOMMS, interface, new_comm, refused, same
+from torchcomms_interface import CPU, NEEDS_TORCHCOMMS, interface, new_comm, refused, same
 
 World = Callable[..., RankPool]
 pytestmark = [pytest.mark.tutti_only, NEEDS_TORCHCOMMS]
@@ -152,6 +155,49 @@ def from_before(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def without_descriptors(ctx: Context, name: str) -> None:
+    """Where one rank has none left, not even to connect to the store, all hear so, and try again."""
+    comm = new_comm(ctx, name, enable_reconfigure=True)
+    handles = handles_of(ctx, comm, name, range(ctx.size))
+    comm.reconfigure(1, handles).wait()
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(2)]
+    try:
+        if ctx.rank == 0:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, limits[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.dup(2))
+        refused("descriptor|Too many open files", lambda: comm.reconfigure(2, handles))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in taken:
+            os.close(one)
+    comm.reconfigure(3, handles).wait()
+    assert sum_of_ones(comm) == ctx.size
+    comm.finalize()
+
+
+def while_its_store_is_stopped(ctx: Context, name: str) -> None:
+    """Other threads of the program run on while a rank connects: here the one that lets the store's process go on."""
+    told = ctx.store(name)
+    if ctx.rank == 1:
+        served = torch.distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        told.set("place", f"{served.port} {os.getpid()}")
+        told.wait(["formed"])
+        return
+    port, process = map(int, told.get("place").split())
+    store = torch.distributed.TCPStore("127.0.0.1", port, None, False, wait_for_workers=False)
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+    os.kill(process, signal.SIGSTOP)
+    resume = threading.Timer(0.1, os.kill, (process, signal.SIGCONT))
+    resume.start()
+    comm = interface().new_comm("tutti", CPU, name, timeout=timedelta(seconds=30), store=store)
+    assert sum_of_ones(comm) == 1
+    told.set("formed", "1")
+    comm.finalize()
+    resume.join()
+
+
 def open_comm(ctx: Context, name: str, port: int) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     ctx.kept["comm"] = new_comm(ctx, name, stored=port == 0, enable_reconfigure=True)
@@ -194,6 +240,9 @@ def test_a_communicator_grows_and_outlives_a_process(fresh_world: World, stored:
     pool.kill()
 
 
-@pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before])
+WANT = [without_descriptors, while_its_store_is_stopped]
+
+
+@pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before, *WANT])
 def test_what_outlives_a_call(fresh_world: World, function: Callable[..., None]) -> None:
     fresh_world(2, open_group=False).call(function, unique_name("tc"))
