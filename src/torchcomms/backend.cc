@@ -253,6 +253,7 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
   make(static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
        name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout),
        /*anew=*/true);
+  current_group()->setTimeout(options_.timeout);  // of its calls: what was given is of the meeting
   return c10::make_intrusive<comms::TorchWorkCompleted>();
 }
 

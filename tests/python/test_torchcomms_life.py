@@ -155,6 +155,17 @@ def from_before(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def limits(ctx: Context, name: str) -> None:
+    """The time that a reconfiguration may take is not that of the calls after it."""
+    comm, store = new_comm(ctx, name, enable_reconfigure=True, timeout=timedelta(milliseconds=300)), ctx.store(name)
+    comm.reconfigure(1, handles_of(ctx, comm, name, range(ctx.size)), timeout=timedelta(seconds=30)).wait()
+    if ctx.rank == 0:
+        refused("after 300 ms", lambda: comm.recv(torch.ones(1), 1, False))
+        store.set("over", "1")
+    else:
+        store.wait(["over"])
+
+
 def without_descriptors(ctx: Context, name: str) -> None:
     """Where one rank has none left, not even to connect to the store, all hear so, and try again."""
     comm = new_comm(ctx, name, enable_reconfigure=True)
@@ -243,6 +254,6 @@ def test_a_communicator_grows_and_outlives_a_process(fresh_world: World, stored:
 WANT = [without_descriptors, while_its_store_is_stopped]
 
 
-@pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before, *WANT])
+@pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before, limits, *WANT])
 def test_what_outlives_a_call(fresh_world: World, function: Callable[..., None]) -> None:
     fresh_world(2, open_group=False).call(function, unique_name("tc"))
