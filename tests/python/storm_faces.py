@@ -63,8 +63,13 @@ class Face:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
-        self.shared = random.Random(SEED + 2)
         self.formed = {True: 0, False: 0}
+        self.of: list[int] = []  # of the group that this call has made: errors of that name its ranks by their places
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """What all ranks have alike: those that survive a death may have come further one than another."""
+        self.shared, self.turn = random.Random(SEED + 2), 0
 
     @property
     def sum(self) -> float:
@@ -81,7 +86,7 @@ class Face:
 
     def all_or_none(self, of: list[int], make: Callable[[], Any], otherwise: Callable[[], Any] = lambda: None) -> Any:
         """A group of these ranks forms on all of them or on none, and then each names what was wanting."""
-        made, why = None, ""
+        made, why, self.of = None, "", of
         try:
             made = make() if self.rank in of else otherwise()
         except (RuntimeError, ValueError) as error:
@@ -109,9 +114,15 @@ class Arrays(Face):
     """``tutti.Communicator`` on arrays."""
 
     def __init__(self) -> None:
-        self.comm = tutti.Communicator(timeout=LIMIT_S)
-        self.has_store = True  # rank 0 lives, which serves it
+        self.comm = self.open()
         super().__init__(self.comm.rank, self.comm.size)
+
+    def open(self) -> Any:
+        self.has_store = True  # rank 0 lives, which serves it
+        return tutti.Communicator(timeout=LIMIT_S)
+
+    def make_id(self, address: str = "") -> bytes:
+        return tutti.make_id(address)
 
     def all_reduce(self, count: int) -> None:
         same(self.comm.all_reduce(self.here(count).astype(np.float32)), self.sum)
@@ -193,7 +204,7 @@ class Arrays(Face):
         maker, id = self.shared.randrange(self.size), b""
         if self.rank == maker:
             try:
-                id = tutti.make_id("localhost")
+                id = self.make_id("localhost")
             except RuntimeError as error:
                 assert WANT.search(str(error)), error
         told = np.frombuffer(id.ljust(128, bytes(1)), np.uint8).copy()
@@ -203,7 +214,7 @@ class Arrays(Face):
     def survive(self) -> list[int]:
         self.has_store = self.has_store and VICTIM != 0
         lowest = min(r for r in range(self.size) if r != VICTIM)
-        id = carried("survivors", tutti.make_id, self.rank == lowest)
+        id = carried("survivors", self.make_id, self.rank == lowest)
         self.comm, members = self.comm.shrink(id, timeout=SHRINK_S)
         self.rank, self.size = self.comm.rank, self.comm.size
         return members
@@ -224,27 +235,19 @@ class Arrays(Face):
         self.comm.close()
 
 
-class Torch(Face):
-    """A default group of ``torch.distributed``; calls may be waited for later."""
+class Later(Face):
+    """On tensors; calls may be waited for later."""
 
-    kinds = (*Face.kinds, "uneven", "coalesced", "batch", "objects")
-
-    def __init__(self) -> None:
+    def __init__(self, rank: int, size: int) -> None:
         import torch
-        import torch.distributed as dist
 
-        self.torch, self.dist = torch, dist
-        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
-        super().__init__(dist.get_rank(), dist.get_world_size())
-        self.group: Any = None
+        self.torch = torch
+        super().__init__(rank, size)
         self.chooser = random.Random(SEED + 1)
         self.pending: list[tuple[Any, Callable[[], None]]] = []
 
     def full(self, count: int, value: float | None = None) -> Any:
         return self.torch.full((count,), self.rank + 1.0 if value is None else float(value))
-
-    def begin(self, name: str, *arguments: Any, check: Callable[[], None] = lambda: None, **options: Any) -> None:
-        self.finish(getattr(self.dist, name)(*arguments, group=self.group, async_op=True, **options), check)
 
     def finish(self, work: Any, check: Callable[[], None]) -> None:
         self.pending.append((work, check))
@@ -256,6 +259,23 @@ class Torch(Face):
             work, check = self.pending.pop()
             work.wait()
             check()
+
+
+class Torch(Later):
+    """A default group of ``torch.distributed``."""
+
+    kinds = (*Face.kinds, "uneven", "coalesced", "batch", "objects")
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.dist = dist
+        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
+        super().__init__(dist.get_rank(), dist.get_world_size())
+        self.group: Any = None
+
+    def begin(self, name: str, *arguments: Any, check: Callable[[], None] = lambda: None, **options: Any) -> None:
+        self.finish(getattr(self.dist, name)(*arguments, group=self.group, async_op=True, **options), check)
 
     def all_reduce(self, count: int) -> None:
         x = self.full(count)
@@ -413,6 +433,3 @@ class Torch(Face):
 
     def close(self) -> None:
         self.dist.destroy_process_group()
-
-
-FACES: dict[str, Callable[[], Any]] = {"arrays": Arrays, "torch": Torch}

@@ -1,14 +1,14 @@
 """One rank in a storm: signals, forks and want of descriptors at random moments of calls, messages, plans and groups.
 
-Its arguments are the face (of storm_faces.py) and the number of rounds; STORM_SEED is the seed. All ranks draw the same
-calls; each its own disturbances. Every result is checked, every child must end well, and each rank prints how much
-there was. STORM_VICTIM, unless it is -1, dies at a random moment: the others raise what names it, go on without it
-and do as many rounds again.
+Its arguments are the face and the number of rounds; STORM_SEED is the seed. All ranks draw the same calls; each its own
+disturbances. Every result is checked, every child must end well, and each rank prints how much there was. STORM_VICTIM,
+unless it is -1, dies at a random moment: the others raise what names it, go on without it and do as many rounds again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import resource
@@ -18,10 +18,13 @@ import threading
 import time
 from typing import Any
 
-from storm_faces import FACES, FOLDER, HEARD_S, SEED, VICTIM
+from storm_faces import FOLDER, HEARD_S, SEED, VICTIM
 
+# What each face needs is imported for it alone.
+FACES = {"arrays": "storm_faces.Arrays", "torch": "storm_faces.Torch", "c": "storm_c.C", "comms": "storm_comms.Comms"}
 FACE, ROUNDS = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ["RANK"])
+WITH_TORCH = ("torch", "comms")
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
 
 
@@ -37,8 +40,8 @@ class Storm:
     def __init__(self, rank: Any) -> None:
         self.rank = rank
         self.forking = False
-        self.forks_in_handlers = FACE != "torch" or RANK % 2 == 0
-        forks_aside = FACE != "torch" or not self.forks_in_handlers
+        self.forks_in_handlers = FACE not in WITH_TORCH or RANK % 2 == 0
+        forks_aside = FACE not in WITH_TORCH or not self.forks_in_handlers
         self.over = threading.Event()
         self.counts = {"signals": 0, "forks": 0, "dry spells": 0}
         self.failed: list[str] = []
@@ -139,6 +142,7 @@ class Death:
 def calls_of(rank: Any, calls: random.Random, rounds: int) -> None:
     for _ in range(rounds):
         for _ in range(calls.randrange(1, 8)):
+            rank.of = []
             getattr(rank, calls.choice(rank.kinds))(calls.choice(COUNTS))
         rank.await_all()
 
@@ -154,17 +158,20 @@ def calls_until_the_death(rank: Any, storm: Storm, calls: random.Random) -> None
     died = float((FOLDER / "death").read_text())
     assert heard - died < HEARD_S, f"seed {SEED}: heard after {heard - died:.1f} s: {text}"
     # Who has heard of it before, by a part of the group, shrinks that now; and the dead one may have made an id.
-    named = (f"rank {VICTIM}", "the group is being shrunk", "the process that made the group's id")
+    places = {VICTIM, rank.of.index(VICTIM)} if VICTIM in rank.of else {VICTIM}
+    named = (*(f"rank {r}" for r in places), "the group is being shrunk", "the process that made the group's id")
     assert any(name in text for name in named), f"seed {SEED}: {text}"
     members = rank.survive()
     assert time.time() - heard < HEARD_S, f"seed {SEED}: shrunk after {time.time() - heard:.1f} s: {text}"
     print(f"heard after {heard - died:.1f} s, shrunk after {time.time() - heard:.1f} s: {text}")
     assert VICTIM not in members and len(members) == rank.size, f"seed {SEED}: {members}"
+    rank.begin_anew()
     calls_of(rank, random.Random(SEED + 3), ROUNDS)
 
 
 def main() -> None:
-    rank = FACES[FACE]()
+    module, name = FACES[FACE].split(".")
+    rank = getattr(importlib.import_module(module), name)()
     storm = Storm(rank)
     begun = time.monotonic()
     calls = random.Random(SEED)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import runpy
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -257,3 +259,17 @@ WANT = [without_descriptors, while_its_store_is_stopped]
 @pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before, limits, *WANT])
 def test_what_outlives_a_call(fresh_world: World, function: Callable[..., None]) -> None:
     fresh_world(2, open_group=False).call(function, unique_name("tc"))
+
+
+def storm(ctx: Context, folder: Path, port: int, seed: int) -> None:
+    """storm_rank.py in a rank of the pool, which has torch: a few rounds on two hosts."""
+    os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size), MASTER_PORT=str(port))
+    os.environ.update(TUTTI_HOST_ID=f"host{ctx.rank}", STORM_SEED=str(seed), STORM_FOLDER=str(folder))
+    os.environ.update(STORM_VICTIM="-1", STORM_ALONE="no", STORM_HOSTS=str(ctx.size))
+    sys.argv = ["storm_rank.py", "comms", "8"]
+    runpy.run_path(str(Path(__file__).with_name("storm_rank.py")))
+
+
+def test_a_storm(fresh_world: World, tmp_path: Path, seed: int) -> None:
+    """Signals, forks and want of descriptors at random moments: test_storms.py has more of it."""
+    fresh_world(2, open_group=False).call(storm, tmp_path, free_port(), seed, timeout_s=100)
