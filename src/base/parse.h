@@ -31,7 +31,7 @@ bool parse_number(std::string_view text, T least, T most, T& value) {
 
 template <typename T>
 bool parse_number(std::string_view text, T& value) {
-  return parse_number(text, std::numeric_limits<T>::min(), std::numeric_limits<T>::max(), value);
+  return parse_number(text, std::numeric_limits<T>::lowest(), std::numeric_limits<T>::max(), value);
 }
 
 // "65536", "64K", "64KB", "64KiB", "2M", "1G", "1T": powers of 1024, any case.
