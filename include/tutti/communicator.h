@@ -85,7 +85,7 @@ class Communicator : public Group {
   static void finish_all(std::chrono::milliseconds patience) noexcept;
 
   // A new communicator of the ranks that answer within `timeout`, after failures too; collective among survivors, who
-  // form it within as long again (at least 5 s). Ranks keep their order. `members` receives their old ranks.
+  // form it, each step within as long again (at least 5 s). Ranks keep their order. `members` receives their old ranks.
   virtual std::shared_ptr<Communicator> shrink(Store& store, const std::string& id, std::chrono::milliseconds timeout,
                                                std::vector<int>* members) = 0;
 

@@ -388,8 +388,8 @@ def shrink(
     """A working group of the ranks that are still there, after a failure; all of them call it.
 
     Returns the new group and the ranks that its members had in the old one. Ranks that do not answer within
-    ``timeout`` are left out; the others form a group within as long again (at least 5 s), or raise. The old group stays
-    registered: destroy it when you like.
+    ``timeout`` are left out; the others form a group, each step within as long again (at least 5 s), or raise. The old
+    group stays registered: destroy it when you like.
     """
     import torch.distributed as dist
 

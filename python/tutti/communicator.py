@@ -196,9 +196,9 @@ class Communicator:
         """A working group of the ranks that are still there, after a failure; all of them call it.
 
         Returns the new group and the ranks that its members had in this one, which is aborted. Ranks that do not answer
-        within ``timeout`` are left out; the others form a group within as long again (at least 5 s; by an ``id``
-        twice that), or raise. They meet in the store of this group, if what serves it is still there; or by a new
-        ``id`` of :func:`tutti.make_id`, which one of them has made and carried to the others.
+        within ``timeout`` are left out; the others form a group, each step within as long again (at least 5 s; by an
+        ``id`` its first call, too), or raise. They meet in the store of this group, if what serves it is still there;
+        or by a new ``id`` of :func:`tutti.make_id`, which one of them has made and carried to the others.
         """
         core, place = self._open(), f"{self._place}/survivors {next(self._children)}"
         if id is not None:
