@@ -57,7 +57,7 @@ const Subject kSubjects[] = {
 
 constexpr std::size_t kSeveralSegments = kSanitized ? 140'003 : 300'007;
 // Zero, one, odd, around a chunk, around one and several segments.
-constexpr std::size_t kCounts[] = {0, 1, 3, 15, 16, 17, 1001, 65'535, 65'600, kSeveralSegments};
+constexpr std::size_t kPlanCounts[] = {0, 1, 3, 15, 16, 17, 1001, 65'535, 65'600, kSeveralSegments};
 
 class FromFile : public testing::TestWithParam<std::tuple<int, Subject>> {};
 
@@ -72,7 +72,7 @@ TEST_P(FromFile, ComputesItsCollective) {
   const bool rooted = is_rooted(subject.collective);
   run_ranks(world, [&](Communicator& c) {
     int salt = 0;
-    for (const std::size_t count : kCounts) {
+    for (const std::size_t count : kPlanCounts) {
       for (const bool mapped : {false, true}) {
         for (const bool in_place : {false, true}) {
           Variant v{mapped, in_place || broadcasts, ReduceOp::kSum, rooted ? c.size() - 1 : -1};
