@@ -64,7 +64,7 @@ std::int64_t row_elements(const at::Tensor& tensor) {
 DataType to_dtype(at::ScalarType type) noexcept {
   using enum at::ScalarType;
   using enum DataType;
-  constexpr auto kTable = [] {
+  static constexpr auto kTable = [] {
     std::array<DataType, static_cast<std::size_t>(NumOptions)> table{};
     table.fill(kByte);
     constexpr std::pair<at::ScalarType, DataType> kKnown[] = {{Bool, kBool},
@@ -126,7 +126,7 @@ Reduction premultiplied(const PremulSumSupplement& supplement, at::ArrayRef<at::
 
 Reduction to_reduction(const c10d::ReduceOp& op, at::ArrayRef<at::Tensor> outputs) {
   using Torchs = c10d::ReduceOp::RedOpType;
-  constexpr std::pair<Torchs, ReduceOp> kPlain[] = {
+  static constexpr std::pair<Torchs, ReduceOp> kPlain[] = {
       {Torchs::SUM, ReduceOp::kSum}, {Torchs::AVG, ReduceOp::kAvg},  {Torchs::PRODUCT, ReduceOp::kProduct},
       {Torchs::MIN, ReduceOp::kMin}, {Torchs::MAX, ReduceOp::kMax},  {Torchs::BAND, ReduceOp::kBand},
       {Torchs::BOR, ReduceOp::kBor}, {Torchs::BXOR, ReduceOp::kBxor}};
