@@ -99,7 +99,7 @@ def create_backend(dist_opts: Any, options: Any, parent: Any = None) -> Any:
     """Creates the backend of one process group; ``torch.distributed`` calls it on every rank of the group.
 
     ``parent``: the backend whose ranks ``dist_opts.global_ranks_in_group`` are. The group is made in it then, and the
-    store is not asked.
+    store, if there is one, is asked only where that has failed.
     """
     module = load()
     # In gloo's place those for another backend are passed over, as gloo does.

@@ -93,22 +93,28 @@ bool can_still_form_in(Communicator& parent, const std::vector<int>& ranks) noex
 }
 
 // A group of some ranks of another: in its messages, or over the store where it has failed. A rank may learn of that in
-// the course of it, and others, before they began, may have gone to the store: they are told there.
+// the course of it, and others, before they began, may have gone to the store: they are told there. Without a store it
+// is no more to be had then.
 std::shared_ptr<Communicator> make_part(Communicator& parent, const std::vector<int>& ranks,
                                         const c10::intrusive_ptr<c10d::Store>& store, const std::string& id,
                                         const GroupOptions& options) {
   const auto rank = static_cast<int>(std::ranges::find(ranks, parent.rank()) - ranks.begin());
   const std::string in_store = id + ":" + join(ranks);  // which keeps what others have said under the same name
+  const auto tell = [&](const std::exception& error) {
+    if (store == nullptr) return;
+    StoreAdapter adapter(store);
+    tell_failure(adapter, in_store, rank, error);
+  };
   const auto can = [&] {
     try {
       return can_form_in(parent, ranks);
     } catch (const std::exception& error) {  // others may know less, and have gone to the store
-      StoreAdapter adapter(store);
-      tell_failure(adapter, in_store, rank, error);
+      tell(error);
       throw;
     }
   };
   if (!translated(can)) {
+    if (store == nullptr) translated([&] { throw parent.failure().value(); });
     return make_communicator(store, in_store, rank, static_cast<int>(ranks.size()), options);
   }
   return translated([&] {
@@ -116,10 +122,7 @@ std::shared_ptr<Communicator> make_part(Communicator& parent, const std::vector<
       try {
         return form_in(parent, ranks, id, [&] { return communicator_options(options, id); });
       } catch (const std::exception& error) {
-        if (!waits_in_fork() && !can_still_form_in(parent, ranks)) {
-          StoreAdapter adapter(store);
-          tell_failure(adapter, in_store, rank, error);
-        }
+        if (!waits_in_fork() && !can_still_form_in(parent, ranks)) tell(error);
         throw;
       }
     });
@@ -286,6 +289,10 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::merge(const c10::intrusive_
       });
 }
 
+void ProcessGroupTutti::refuse_without_store() const {
+  if (store_ == nullptr) refuse("shrink: the group was made without a store, in which its ranks could meet");
+}
+
 c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                                             const c10::intrusive_ptr<c10d::Backend::Options>& options) {
   std::vector<int> members;
@@ -296,6 +303,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<in
   }
   const auto own = std::find(members.begin(), members.end(), rank_);
   if (own == members.end()) refuse("shrink: rank " + std::to_string(rank_) + " excludes itself");
+  refuse_without_store();
   if (flags & kShrinkAbort) abort_because("shrink with SHRINK_ABORT");
   const auto rank = static_cast<int>(own - members.begin());
   const auto size = static_cast<int>(members.size());
@@ -308,6 +316,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<in
 
 std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> ProcessGroupTutti::shrink_to_survivors(
     Milliseconds timeout) {
+  refuse_without_store();
   const std::string id = next_id("survivors");
   std::vector<int> members;
   auto smaller = translated([&] {

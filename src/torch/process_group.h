@@ -127,7 +127,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   // A group of ranks of this one, which are all that call it: in messages of this one, and over the store only where
-  // this one has failed. `name` need not be of one group alone.
+  // this one has failed; without a store (null) that is raised. `name` need not be of one group alone.
   c10::intrusive_ptr<ProcessGroupTutti> make_part(const c10::intrusive_ptr<c10d::Store>& store,
                                                   const std::vector<int>& ranks, const std::string& name,
                                                   const c10::intrusive_ptr<GroupOptions>& options);
@@ -201,6 +201,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   bool in_childs_batch() const;
   void captured(const C10dWorkPtr& work);
   int checked_root(int64_t root, const char* call) const;
+  void refuse_without_store() const;
   // As make_part(), with what may find no memory made where its want is told.
   c10::intrusive_ptr<ProcessGroupTutti> make_named_part(
       const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
@@ -212,7 +213,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   std::string next_part(const std::string& name, const std::vector<int>& ranks);
   c10::intrusive_ptr<GroupOptions> options_for(const c10::intrusive_ptr<c10d::Backend::Options>& options) const;
 
-  const c10::intrusive_ptr<c10d::Store> store_;
+  const c10::intrusive_ptr<c10d::Store> store_;  // null in a part that was made without
   const std::string id_;
   const c10::intrusive_ptr<GroupOptions> options_;
   const std::shared_ptr<Communicator> communicator_;

@@ -74,11 +74,12 @@ def launch(
     finally:
         for process in processes:
             process.kill()
+    told = "\n".join(f"rank {rank}: {output}" for rank, output in enumerate(outputs))
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
         if fails:
-            assert process.returncode == 1, f"rank {rank}: {output}"
+            assert process.returncode == 1, f"rank {rank} of\n{told}"
         elif rank != dies:
-            assert process.returncode == 0 and output.endswith("done\n"), f"rank {rank}: {output}"
+            assert process.returncode == 0 and output.endswith("done\n"), f"rank {rank} of\n{told}"
     return outputs
 
 

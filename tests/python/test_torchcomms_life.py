@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import runpy
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ import torch
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
 from test_communicator import free_port
+from test_storms import weather
 from torchcomms_interface import CPU, NEEDS_TORCHCOMMS, interface, new_comm, refused, same
 
 World = Callable[..., RankPool]
@@ -158,11 +158,13 @@ def from_before(ctx: Context, name: str) -> None:
 
 
 def limits(ctx: Context, name: str) -> None:
-    """The time that a reconfiguration may take is not that of the calls after it."""
+    """The time that a reconfiguration may take is not that of the calls after it; what has failed has no parts."""
     comm, store = new_comm(ctx, name, enable_reconfigure=True, timeout=timedelta(milliseconds=300)), ctx.store(name)
     comm.reconfigure(1, handles_of(ctx, comm, name, range(ctx.size)), timeout=timedelta(seconds=30)).wait()
     if ctx.rank == 0:
         refused("after 300 ms", lambda: comm.recv(torch.ones(1), 1, False))
+        for ranks in ([0], [0, 1]):  # the other one need not come: it may have heard of the failure by another call
+            refused("after 300 ms", lambda ranks=ranks: comm.split(ranks, "part"))
         store.set("over", "1")
     else:
         store.wait(["over"])
@@ -261,15 +263,7 @@ def test_what_outlives_a_call(fresh_world: World, function: Callable[..., None])
     fresh_world(2, open_group=False).call(function, unique_name("tc"))
 
 
-def storm(ctx: Context, folder: Path, port: int, seed: int) -> None:
-    """storm_rank.py in a rank of the pool, which has torch: a few rounds on two hosts."""
-    os.environ.update(RANK=str(ctx.rank), WORLD_SIZE=str(ctx.size), MASTER_PORT=str(port))
-    os.environ.update(TUTTI_HOST_ID=f"host{ctx.rank}", STORM_SEED=str(seed), STORM_FOLDER=str(folder))
-    os.environ.update(STORM_VICTIM="-1", STORM_ALONE="no", STORM_HOSTS=str(ctx.size))
-    sys.argv = ["storm_rank.py", "comms", "8"]
-    runpy.run_path(str(Path(__file__).with_name("storm_rank.py")))
-
-
-def test_a_storm(fresh_world: World, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("groups", "victim"), [((1, 1), -1), ((3,), 1)], ids=["of all ranks", "with a death"])
+def test_a_storm(groups: tuple[int, ...], victim: int, tmp_path: Path, seed: int) -> None:
     """Signals, forks and want of descriptors at random moments: test_storms.py has more of it."""
-    fresh_world(2, open_group=False).call(storm, tmp_path, free_port(), seed, timeout_s=100)
+    weather("comms", groups, seed, tmp_path, victim)

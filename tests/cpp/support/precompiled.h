@@ -1,5 +1,5 @@
-// What most tests include of others, compiled once (tutti_test_code in cmake/TuttiTargets.cmake). Each file still includes
-// what it uses itself.
+// What most tests include of others, compiled once (tutti_test_code in cmake/TuttiTargets.cmake). Each file still
+// includes what it uses itself.
 #pragma once
 
 #include <gtest/gtest.h>
