@@ -39,8 +39,7 @@ std::span<std::byte> output_of(const Call& call, int ranks) noexcept {
 
 void CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* chosen, CallRecord& record) const noexcept {
   record_call(call, record);
-  // relaxed: written under the lock that the caller holds.
-  record.sequence = sequence_.load(std::memory_order_relaxed) + 1;
+  record.sequence = sequence_ + 1;
   record.mapped_input = record.mapped_output = kNotMapped;
   record.algorithm = algorithms_.identity();
   if (chosen != nullptr) {
@@ -70,22 +69,29 @@ void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) 
     check_call_timeout(call.collective, timeout);
     if (!queue_.empty() && !queue_.on_own_thread()) {
       throw_if_running_here(to_string(call.collective).data());
-      queue_.push(call, timeout, nullptr)->wait();
+      push(call, timeout, nullptr)->wait();
       return;
     }
-    run_locked(call, timeout);
+    run_locked(call, timeout, nullptr);
   });
+}
+
+WorkPtr CommunicatorImpl::push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) {
+  WorkPtr work = queue_.push(call, timeout, std::move(keep_alive));
+  queued_.fetch_add(1, std::memory_order_relaxed);  // see sequence()
+  return work;
 }
 
 // One that is refused before it has a number would leave that to the call queued behind it, while the peers make this
 // one: so the group ends.
 void CommunicatorImpl::run_queued(const Call& call, std::chrono::milliseconds timeout) {
-  const auto refused = [this, before = sequence()] {
+  bool numbered = false;
+  const auto refused = [&] {
     // relaxed: this thread has set it, if this call did; if another did, the error is either's.
-    return sequence() == before && !failed_.load(std::memory_order_relaxed);
+    return !numbered && !failed_.load(std::memory_order_relaxed);
   };
   try {
-    run_locked(call, timeout);
+    run_locked(call, timeout, &numbered);
   } catch (const std::exception& why) {
     if (!refused()) throw;
     const auto* const error = dynamic_cast<const Error*>(&why);
@@ -107,7 +113,7 @@ WorkPtr CommunicatorImpl::submit(const Call& call, std::chrono::milliseconds tim
     check(call);
     check_call_timeout(call.collective, timeout);
     throw_if_unusable();
-    return queue_.push(call, timeout, std::move(keep_alive));
+    return push(call, timeout, std::move(keep_alive));
   });
 }
 
@@ -122,7 +128,7 @@ void CommunicatorImpl::throw_running_here(const char* what) {
                   "of this group: make it elsewhere, or asynchronously");
 }
 
-void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout) {
+void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds timeout, bool* numbered) {
   const RunningHere*& running = RunningHere::innermost();
   if (RunningHere::is_in(running, this)) throw_running_here(to_string(call.collective).data());
   const RunningHere here(running, this);
@@ -139,7 +145,12 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   const std::int64_t start = timed ? now_ns() : 0;
   context_.deadline = Deadline::after(effective(timeout));
   make_record(call, chosen.get(), context_.record);
-  sequence_.store(context_.record.sequence, std::memory_order_relaxed);  // relaxed: see sequence()
+  sequence_ = context_.record.sequence;
+  if (numbered != nullptr) {
+    *numbered = true;
+  } else {
+    direct_.store(direct_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // see sequence()
+  }
   const std::uint64_t entry =
       recorder_.add(context_.record, call.root, FlightRecorder::State::kStarted, context_.deadline.timeout().count());
   if (context_.host != nullptr) context_.host->time_waits(timed);

@@ -92,8 +92,10 @@ class CommunicatorImpl final : public Communicator,
     return std::chrono::milliseconds(timeout_ms_.load(std::memory_order_relaxed));
   }
   void set_timeout(std::chrono::milliseconds timeout) override;
-  // relaxed: a reader on another thread wants any recent value.
-  std::uint64_t sequence() const noexcept override { return sequence_.load(std::memory_order_relaxed); }
+  // relaxed: a reader on another thread wants any recent value, and one that issues calls sees its own.
+  std::uint64_t sequence() const noexcept override {
+    return direct_.load(std::memory_order_relaxed) + queued_.load(std::memory_order_relaxed);
+  }
   // How often the group has been split before, the same on all ranks: a split is a call. relaxed: calls have an order.
   std::uint64_t next_split() noexcept { return splits_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -137,7 +139,9 @@ class CommunicatorImpl final : public Communicator,
   UserAlgorithmPtr chosen_for(const Call& call) const;
 
   // collective.cc
-  void run_locked(const Call& call, std::chrono::milliseconds timeout);
+  // `numbered`: of a call of the queue, set once it has its number; null of others.
+  void run_locked(const Call& call, std::chrono::milliseconds timeout, bool* numbered);
+  WorkPtr push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
   void throw_if_running_here(const char* what) const;
   [[noreturn]] static void throw_running_here(const char* what);
   // How a call is to run, and how it did.
@@ -206,7 +210,9 @@ class CommunicatorImpl final : public Communicator,
   std::atomic<std::int64_t> timeout_ms_;
 
   std::mutex run_mutex_;
-  std::atomic<std::uint64_t> sequence_{0};  // written under run_mutex_
+  std::uint64_t sequence_ = 0;              // the number of the last call that has begun; guarded by run_mutex_
+  std::atomic<std::uint64_t> direct_{0};    // calls that their own threads have run; written under run_mutex_
+  std::atomic<std::uint64_t> queued_{0};    // calls that have come into the queue
   CallState call_;
   CallContext context_{call_};
   std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output

@@ -130,7 +130,7 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
                                              std::size_t count, c10::function_ref<void(std::size_t, Prepared&)> build) {
   const c10::DeviceGuard on_device(device);
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(device); });
-  const SyncEvent reported(event, inputs);
+  const CallEvent reported(event, inputs);
   std::optional<OnSideStream> side;
   if (async || !lasts(current_cuda_stream(device))) side.emplace(lane.events, lane.stream, /*join=*/!async);
   const c10::Stream stream = current_cuda_stream(device);
@@ -188,7 +188,7 @@ C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Te
     });
   };
   CudaLane lane{made_pair(), cuda_.message_stream(tensor.device(), peer, /*send=*/!receive), cuda_.events()};
-  const SyncEvent reported(event, tensor);
+  const CallEvent reported(event, tensor);
   if (lane.communicator == nullptr) {
     auto queued = std::make_unique<QueuedMessage>(communicator_, lane, rank_, event.op, transfer, peer, tensor);
     C10dWorkPtr work = queued->work();
@@ -206,7 +206,7 @@ C10dWorkPtr ProcessGroupTutti::end_cuda_batch(CudaBatch& batch) {
   const c10::DeviceGuard on_device(batch.device);
   const CudaLane& lane = translated([&]() -> const CudaLane& { return cuda_.group(batch.device); });
   const OnSideStream side(lane.events, lane.stream);
-  const SyncEvent reported({"tutti:coalesced", c10d::OpType::COALESCED}, batch.tensors);
+  const CallEvent reported({"tutti:coalesced", c10d::OpType::COALESCED}, batch.tensors);
   return exchange(rank_, c10d::OpType::COALESCED, communicator_, lane, batch);
 }
 

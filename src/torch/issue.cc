@@ -4,7 +4,7 @@
 
 namespace tutti::face {
 
-SyncEvent::SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
+CallEvent::CallEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
   auto callbacks = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE);
   if (!callbacks.has_value()) return;
   record_.emplace(std::move(*callbacks));
@@ -15,7 +15,7 @@ SyncEvent::SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs) {
 
 void ProcessGroupTutti::run_reported(const Event& event, at::ArrayRef<at::Tensor> inputs, const Call& call,
                                      Milliseconds timeout) {
-  const SyncEvent reported(event, inputs);
+  const CallEvent reported(event, inputs);
   run_here(call, timeout);
 }
 
@@ -25,7 +25,7 @@ void ProcessGroupTutti::run_here(const Call& call, Milliseconds timeout) {
 
 C10dWorkPtr ProcessGroupTutti::run_batch(const Event& event, at::ArrayRef<at::Tensor> inputs,
                                          at::ArrayRef<at::Tensor> outputs, Batch batch, Milliseconds timeout) {
-  const SyncEvent reported(event, inputs);
+  const CallEvent reported(event, inputs);
   translated([&] {
     for (const auto& prepared : batch) communicator_->check(prepared->call);
   });
@@ -38,9 +38,8 @@ C10dWorkPtr ProcessGroupTutti::submit_batch(const Event& event, at::ArrayRef<at:
                                             at::ArrayRef<at::Tensor> outputs, Batch batch, Milliseconds timeout) {
   if (batch.empty()) return c10::make_intrusive<CompletedWork>(rank_, event.op, outputs);
   auto work = c10::make_intrusive<AsyncWork>(rank_, event.op, outputs, communicator_, options_->overlap_futures);
-  const bool profiled = profiling();
-  if (profiled) work->profile(event.title, inputs);
-  bool staged = profiled;
+  const CallEvent reported(event, inputs);
+  bool staged = false;
   for (const auto& prepared : batch) staged = staged || prepared->has_write_backs();
 
   // Completion is in order: the last call's is the batch's, and a failure poisons what follows.
@@ -52,6 +51,7 @@ C10dWorkPtr ProcessGroupTutti::submit_batch(const Event& event, at::ArrayRef<at:
     }
     for (const auto& prepared : *shared) last = communicator_->submit(prepared->call, call_timeout(timeout), shared);
   });
+  work->number(communicator_->sequence());
   if (staged) {
     AsyncWork::attach_staged(work, last, [shared] {
       for (const auto& prepared : *shared) prepared->write_back();

@@ -17,10 +17,10 @@ inline std::chrono::milliseconds call_timeout(std::chrono::milliseconds timeout)
 }
 
 // A profiler event around a call that this thread runs or enqueues; costs one thread-local read while no profiler is
-// on.
-class SyncEvent {
+// on. Of a queued call it does not wait for the end: the profiler may have stopped by then, and its memory be gone.
+class CallEvent {
  public:
-  SyncEvent(const Event& event, at::ArrayRef<at::Tensor> inputs);
+  CallEvent(const Event& event, at::ArrayRef<at::Tensor> inputs);
 
  private:
   std::optional<at::RecordFunction> record_;
@@ -32,8 +32,6 @@ inline std::optional<c10::Device> gpu_of(at::ArrayRef<at::Tensor> inputs, at::Ar
   if (first == nullptr || !first->is_cuda()) return std::nullopt;
   return first->device();
 }
-
-inline bool profiling() { return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value(); }
 
 template <typename Build>
 C10dWorkPtr ProcessGroupTutti::issue(const Event& event, at::ArrayRef<at::Tensor> inputs,

@@ -26,9 +26,7 @@ ProcessGroupTutti::Message ProcessGroupTutti::describe_message(const Event& even
   prepared->describe(Collective::kBarrier, tensor);
   void* memory = receive ? prepared->output(tensor) : prepared->input(tensor);
   auto work = c10::make_intrusive<AsyncWork>(rank_, event.op, tensor, communicator_, options_->overlap_futures);
-  const bool profiled = profiling();
-  if (profiled) work->profile(event.title, tensor);
-  return {std::move(work), std::move(prepared), memory, peer, tag, receive, profiled};
+  return {std::move(work), std::move(prepared), memory, peer, tag, receive};
 }
 
 void ProcessGroupTutti::post(const Message& message) {
@@ -40,7 +38,7 @@ void ProcessGroupTutti::post(const Message& message) {
                ? communicator_->irecv(message.memory, call.count, call.dtype, message.peer, tag, {}, prepared)
                : communicator_->isend(message.memory, call.count, call.dtype, message.peer, tag, {}, prepared);
   });
-  if (message.profiled || prepared->has_write_backs()) {
+  if (prepared->has_write_backs()) {
     AsyncWork::attach_staged(message.work, queued, [prepared] { prepared->write_back(); });
   } else {
     message.work->attach(std::move(queued));
@@ -57,6 +55,7 @@ C10dWorkPtr ProcessGroupTutti::transfer(const Event& event, Tensors& tensors, in
       refuse("peer " + std::to_string(peer) + " is not in [0, " + std::to_string(size_) + ")");
     }
     if (tensor.is_cuda()) return transfer_on_cuda(event, tensor, peer, tag, receive);
+    const CallEvent reported(event, tensor);
     Message message = describe_message(event, tensor, peer, tag, receive);
     const C10dWorkPtr work = message.work;
     if (batch == nullptr) {

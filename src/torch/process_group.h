@@ -156,7 +156,7 @@ class ProcessGroupTutti final : public c10d::Backend {
     std::shared_ptr<Prepared> prepared;
     void* memory;
     int peer, tag;
-    bool receive, profiled;
+    bool receive;
   };
   // What a thread has issued since startCoalescing.
   struct Coalesced {

@@ -1,8 +1,6 @@
 #include "torch/work.h"
 
-#include <ATen/ThreadLocalState.h>
 #include <ATen/core/ivalue_inl.h>
-#include <ATen/record_function.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -56,15 +54,6 @@ AsyncWork::AsyncWork(int rank, c10d::OpType op, at::ArrayRef<at::Tensor> outputs
       sequence_(communicator->sequence()),
       overlap_future_(overlap_future),
       outputs_(outputs.begin(), outputs.end()) {}
-
-void AsyncWork::profile(const char* title, at::ArrayRef<at::Tensor> inputs) {
-  auto event = std::make_shared<at::RecordFunction>(at::RecordScope::USER_SCOPE);
-  if (!event->isActive()) return;
-  event->_setAsync();  // begins and ends on different threads
-  const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
-  event->before(title, c10::ArrayRef<const c10::IValue>(values.data(), values.size()));
-  recordFunctionEndCallback_ = at::wrapPropagateTLSState([event] { event->end(); });
-}
 
 const WorkPtr& AsyncWork::call() const {
   if (call_ == nullptr)

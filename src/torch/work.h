@@ -2,7 +2,7 @@
 //
 // - CompletedWork: a synchronous call; nothing can be waited for.
 // - AsyncWork: a queued call. Plain ones ask tutti::Work directly. Those with something left to do after the call
-//   (temporaries to write back, a profiler event to end) are staged: they complete only when that is done.
+//   (temporaries to write back) are staged: they complete only when that is done.
 // - GroupWork: what was issued between startCoalescing and endCoalescing.
 //
 // Futures: get_future() called from Python waits for the call, so that the callbacks of `.then` run on the caller's
@@ -62,8 +62,8 @@ class AsyncWork final : public c10d::Work {
   // that has none yet has not completed, and cannot be waited for.
   void attach(WorkPtr call) { call_ = std::move(call); }
 
-  // Opens the profiler event `title` (staged works only; it ends with the work).
-  void profile(const char* title, at::ArrayRef<at::Tensor> inputs);
+  // The place of the call among the group's, counted by communicator->sequence(); before the work is handed out.
+  void number(std::uint64_t sequence) { sequence_ = sequence; }
 
   // As attach, but the work completes only after `finish` ran on the completing thread. `self` keeps it alive.
   template <typename Finish>
@@ -90,7 +90,7 @@ class AsyncWork final : public c10d::Work {
   void wait_for_call(std::chrono::milliseconds timeout);
 
   const std::weak_ptr<Communicator> communicator_;  // to abort it
-  const std::uint64_t sequence_;
+  std::uint64_t sequence_;
   const bool overlap_future_;
   Outputs outputs_;
   WorkPtr call_;

@@ -313,13 +313,40 @@ def count_calls(ctx: Context) -> list[int]:
         work.wait()
     # ProcessGroup's own method refuses every backend that torch does not know.
     numbers.append(group._get_backend(torch.device("cpu"))._get_sequence_number_for_group())
+    if ctx.rank == 1:
+        dist.recv(torch.ones(1), 0)
+    works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(5)]
+    numbers.append(tutti.sequence_number())
+    if ctx.rank == 0:  # the other rank makes none of them before
+        dist.send(torch.ones(1), 1)
+    for work in works:
+        work.wait()
     return [number - numbers[0] for number in numbers]
 
 
 @pytest.mark.tutti_only
 def test_sequence_numbers_count_collectives(world: World) -> None:
-    """A refused call and messages do not count."""
-    assert world(2).call(count_calls) == [[0, 2, 2, 2]] * 2
+    """When they are issued. A refused call and messages do not count."""
+    assert world(2).call(count_calls) == [[0, 2, 2, 2, 7]] * 2
+
+
+def calls_compared_by_torch(ctx: Context) -> bool:
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    ctx.init("detail")
+    tensors = [torch.ones(8) for _ in range(200)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in works:
+        work.wait()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(8, 8) for _ in range(8)]))
+    for _ in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+    return all(bool((tensor == ctx.size).all()) for tensor in tensors)
+
+
+@pytest.mark.tutti_only
+def test_calls_overlap_where_torch_compares_them(fresh_world: World) -> None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL compares the ranks' sequence numbers as each call is issued."""
+    assert fresh_world(2, open_group=False).call(calls_compared_by_torch) == [True, True]
 
 
 def say_error(ctx: Context) -> Any:

@@ -114,6 +114,24 @@ def test_profiler_events(world: World) -> None:
         assert [[5, 4]] in shapes and [[7]] in shapes, shapes
 
 
+def profile_less(ctx: Context) -> list[bool]:
+    if ctx.rank == 1:
+        dist.recv(torch.ones(1), 0)
+        works = [dist.all_reduce(torch.ones(3), async_op=True), dist.isend(torch.ones(1), 0)]
+        return [bool(work.wait()) for work in works]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        works = [dist.all_reduce(torch.ones(3), async_op=True), dist.irecv(torch.ones(1), 1)]
+    dist.send(torch.ones(1), 1)  # the other rank's calls come only now
+    events = {event.name: event.time_range.elapsed_us() for event in recorded.events()}
+    done = [bool(work.wait()) for work in works]
+    return [*done, *(0 <= events[name] < 10**9 for name in ("tutti:all_reduce", "tutti:recv"))]
+
+
+def test_events_of_calls_that_end_after_the_profiler(world: World) -> None:
+    """They are over when it ends, which frees what they would write to."""
+    assert world(2).call(profile_less) == [[True] * 4, [True] * 2]
+
+
 def record_flight(ctx: Context, folder: str) -> dict[str, Any]:
     import tutti
 
