@@ -132,6 +132,10 @@ void throw_at(const std::string& path, const std::string& what) {
 }
 
 Json read_document(std::string_view text, const std::vector<Streamed>& streamed, std::size_t most_values) {
+  // The parser takes it for the end of the text.
+  if (const std::size_t nul = text.find('\0'); nul != text.npos) {
+    throw_at("", "not JSON at byte " + std::to_string(nul + 1));
+  }
   Builder builder(streamed, most_values);
   nlohmann::json::sax_parse(text.begin(), text.end(), &builder);
   Json root = builder.take_root();

@@ -113,6 +113,7 @@ TEST(Reader, RefusesTextThatIsNoPlan) {
     EXPECT_NE(error_of(text), "") << text;
   }
   EXPECT_NE(error_of(small_plan().dump() + "x").find("not JSON at byte"), std::string::npos);
+  EXPECT_NE(error_of(small_plan().dump() + std::string(1, '\0')).find("not JSON at byte"), std::string::npos);
 }
 
 TEST(Reader, BoundsDepth) {
