@@ -39,6 +39,9 @@ def refusal(array: Any, argument: str, written: bool) -> str:
         return f"the {argument} is a {type(array).__name__}: pass numpy.array(it)"
     if isinstance(array, int | float | complex | np.generic):
         return f"the {argument} is a scalar ({type(array).__name__}): pass an array of it, numpy.array([it])"
+    for bit, doing in ("conj", "conjugated"), ("neg", "negated"):
+        if getattr(array, f"is_{bit}", bool)():
+            return f"the {argument} is a tensor that is {doing} only when it is read: pass it.resolve_{bit}()"
     if getattr(array, "requires_grad", False):
         return f"the {argument} is a tensor that requires a gradient: pass it.detach()"
     if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) != 1:  # kDLCPU

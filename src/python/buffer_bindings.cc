@@ -114,17 +114,25 @@ nb::object to_dlpack(nb::handle_t<Buffer> self, const std::string& dtype, std::v
   if (!strides.empty() && strides.size() != shape.size()) {
     throw_error(ErrorKind::kInvalidArgument, "shape and strides differ in length");
   }
-  std::size_t last = 0;  // the element furthest from the first
-  std::int64_t step = 1;
+  // In bytes: how many the elements have, each counted once, and how many there are up to the end of the last one.
+  std::int64_t all = static_cast<std::int64_t>(element), end = all;
+  bool countable = true;
+  const auto times = [&countable](std::int64_t a, std::int64_t b) {
+    std::int64_t product = 0;
+    countable = countable && !__builtin_mul_overflow(a, b, &product);
+    return product;
+  };
   for (std::size_t d = shape.size(); d-- > 0;) {
-    const std::int64_t stride = strides.empty() ? step : strides[d];
-    if (stride < 0) throw_error(ErrorKind::kInvalidArgument, "strides are not negative here");
+    if (!strides.empty() && strides[d] < 0) throw_error(ErrorKind::kInvalidArgument, "strides are not negative here");
     if (shape[d] == 0) throw_error(ErrorKind::kInvalidArgument, "the shape has a dimension of 0");
-    last += (shape[d] - 1) * static_cast<std::size_t>(stride);
-    step *= static_cast<std::int64_t>(shape[d]);
+    const std::int64_t stride = strides.empty() ? all : times(strides[d], static_cast<std::int64_t>(element));
+    const auto length = static_cast<std::int64_t>(shape[d]);  // negative where it is no int64, and so not countable
+    countable = countable && length > 0 && !__builtin_add_overflow(end, times(length - 1, stride), &end);
+    all = times(all, length);
   }
-  if ((last + 1) * element > buffer.bytes()) {
-    throw_error(ErrorKind::kInvalidArgument, "this shape needs " + std::to_string((last + 1) * element) +
+  if (!countable || static_cast<std::size_t>(end) > buffer.bytes()) {
+    throw_error(ErrorKind::kInvalidArgument, "this shape needs " +
+                                                 (countable ? std::to_string(end) : std::string("more than 2^63")) +
                                                  " bytes, the buffer has " + std::to_string(buffer.bytes()));
   }
   const nb::ndarray<> array(buffer.data(), shape.size(), shape.data(), self, strides.empty() ? nullptr : strides.data(),

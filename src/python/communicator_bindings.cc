@@ -118,14 +118,28 @@ class PythonStore final : public Store {
   nb::object store_;
 };
 
+bool says_yes(nb::handle object, const char* question) {
+  const nb::object answer = nb::getattr(object, question, nb::none());
+  return PyObject_IsTrue((PyCallable_Check(answer.ptr()) != 0 ? answer() : answer).ptr()) == 1;
+}
+
+// Of a tensor of PyTorch's, which is taken from it without being asked: its memory holds other values than it has (to
+// be conjugated or negated when it is read), or is to be written behind the back of its gradients.
+bool misleads(nb::handle object, bool written) {
+  if (PyObject_CheckBuffer(object.ptr()) != 0) return false;  // NumPy's
+  return says_yes(object, "is_conj") || says_yes(object, "is_neg") || (written && says_yes(object, "requires_grad"));
+}
+
 // Argument `which` as it is, never a converted copy. None is no array. Throws Error(kInvalidArgument) saying what the
 // argument is and what to pass instead; `written`: also where its memory is read-only.
 std::optional<Array> array_of(nb::handle object, const char* which, bool written) {
   if (object.is_none()) return std::nullopt;
-  if (written) {
-    if (WrittenArray array; nb::try_cast(object, array, false)) return Array(array);
-  } else {
-    if (Array array; nb::try_cast(object, array, false)) return array;
+  if (!misleads(object, written)) {
+    if (written) {
+      if (WrittenArray array; nb::try_cast(object, array, false)) return Array(array);
+    } else {
+      if (Array array; nb::try_cast(object, array, false)) return array;
+    }
   }
   PyErr_Clear();  // of what was tried
   const nb::object why = nb::module_::import_("tutti._arrays").attr("refusal")(object, which, written);

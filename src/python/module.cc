@@ -79,7 +79,11 @@ void translate(const std::exception_ptr& thrown, void* /*unused*/) {
     if (error.kind() == ErrorKind::kInvalidArgument) type = PyExc_ValueError;
     if (error.kind() == ErrorKind::kUnsupported) type = PyExc_NotImplementedError;
     if (error.kind() == ErrorKind::kTimeout) type = PyExc_TimeoutError;
-    PyErr_SetString(type, error.what());
+    // It may quote what is no UTF-8: values of variables, names of files.
+    const std::string_view text = error.what();
+    const nb::object shown =
+        nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+    if (shown.is_valid()) PyErr_SetObject(type, shown.ptr());
   }
 }
 

@@ -353,6 +353,9 @@ def buffers(comm: tutti.Communicator) -> None:
         refused(ValueError, "", bad)
     refused(ValueError, "do not fit", lambda: copy.numpy(np.float64, 513))
     refused(ValueError, "needs 8192 bytes", lambda: copy.to_dlpack("torch.float32", (2048,)))
+    # What a product of 64 bits does not hold, too.
+    for shape, strides in ((2**32, 2**32), ()), ((4,), (2**62,)), ((2**62, 4), (0, 0)), ((2**63,), (0,)):
+        refused(ValueError, "needs more than", lambda s=shape, t=strides: copy.to_dlpack("torch.float32", s, t))
     refused(NotImplementedError, "float8", lambda: copy.to_dlpack("torch.float8_e5m2"))
     refused(RuntimeError, "TUTTI_ARENA_BYTES", lambda: tutti.RawBuffer(1 << 55))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -164,6 +166,13 @@ def test_doctor_fails_on_what_makes_groups_impossible() -> None:
     code, output = invoke("doctor", "--quick", env={"TUTTI_SPINS": "many"})
     assert code == 1
     assert "TUTTI_SPINS" in output
+
+
+def test_settings_that_are_no_text_are_named() -> None:
+    environment = os.environb | {b"TUTTI_SPINS": b"\xff"}
+    command = [sys.executable, "-m", "tutti", "info"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "TUTTI_SPINS" in done.stdout and "\\xff" in done.stdout, done
 
 
 def test_doctor_tells_how_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,15 @@ def use_beside_torch(ctx: Context) -> tuple[list[float], list[float], list[str]]
                 comm.all_reduce(bad)
             except (ValueError, RuntimeError, TypeError) as error:
                 refused.append(type(error).__name__)
+        # Their memory holds other values, or is not to be written unseen.
+        lazy, given = torch.tensor([1 + 1j]).conj(), torch.ones(1).requires_grad_()
+        for odd, remedy in (lazy, "resolve_conj"), (lazy.imag, "resolve_neg"), (given, "detach"):
+            with pytest.raises(ValueError, match=remedy):
+                comm.all_reduce(odd)
+            if not odd.requires_grad:
+                with pytest.raises(ValueError, match=remedy):
+                    comm.all_reduce(odd, torch.zeros(1, dtype=odd.dtype))
+        assert comm.all_reduce(given, torch.zeros(1)).item() == comm.size
     dist.barrier()
     return tensor.tolist(), array.tolist(), refused
 
