@@ -210,9 +210,9 @@ class CommunicatorImpl final : public Communicator,
   std::atomic<std::int64_t> timeout_ms_;
 
   std::mutex run_mutex_;
-  std::uint64_t sequence_ = 0;              // the number of the last call that has begun; guarded by run_mutex_
-  std::atomic<std::uint64_t> direct_{0};    // calls that their own threads have run; written under run_mutex_
-  std::atomic<std::uint64_t> queued_{0};    // calls that have come into the queue
+  std::uint64_t sequence_ = 0;            // the number of the last call that has begun; guarded by run_mutex_
+  std::atomic<std::uint64_t> direct_{0};  // calls that their own threads have run; written under run_mutex_
+  std::atomic<std::uint64_t> queued_{0};  // calls that have come into the queue
   CallState call_;
   CallContext context_{call_};
   std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output
