@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["operation", "refusal"]
+__all__ = ["operation", "refusal", "tensor_refusal"]
 
 _UFUNCS = {
     np.add: "sum",
@@ -31,6 +31,19 @@ def operation(op: Any) -> str:
     )
 
 
+def tensor_refusal(array: Any, argument: str, written: bool) -> str | None:
+    """Why a torch tensor is not what lies in its memory, and what to pass instead; None of all other arrays.
+
+    ``written``: also of one that requires a gradient, for which autograd would have to know of the writing.
+    """
+    for bit, doing in ("conj", "conjugated"), ("neg", "negated"):
+        if getattr(array, f"is_{bit}", bool)():
+            return f"the {argument} is a tensor that is {doing} only when it is read: pass it.resolve_{bit}()"
+    if written and getattr(array, "requires_grad", False):
+        return f"the {argument} is a tensor that requires a gradient: pass it.detach()"
+    return None
+
+
 def refusal(array: Any, argument: str, written: bool) -> str:
     """What is wrong with ``array``, which is to be read or ``written``, and what to pass instead."""
     if isinstance(array, np.ndarray):
@@ -39,11 +52,8 @@ def refusal(array: Any, argument: str, written: bool) -> str:
         return f"the {argument} is a {type(array).__name__}: pass numpy.array(it)"
     if isinstance(array, int | float | complex | np.generic):
         return f"the {argument} is a scalar ({type(array).__name__}): pass an array of it, numpy.array([it])"
-    for bit, doing in ("conj", "conjugated"), ("neg", "negated"):
-        if getattr(array, f"is_{bit}", bool)():
-            return f"the {argument} is a tensor that is {doing} only when it is read: pass it.resolve_{bit}()"
-    if getattr(array, "requires_grad", False):
-        return f"the {argument} is a tensor that requires a gradient: pass it.detach()"
+    if (why := tensor_refusal(array, argument, True)) is not None:
+        return why
     if hasattr(array, "__dlpack_device__") and int(array.__dlpack_device__()[0]) != 1:  # kDLCPU
         return f"the {argument} is not in main memory: pass a copy that is, it.cpu()"
     try:

@@ -106,6 +106,17 @@ def give_algorithms(
 ) -> None:
     """Asked for the algorithms of groups that form under NCCL's name; None: there are none any more."""
 
+class HostArray:
+    """Of whoever has DLPack, in main memory."""
+
+    address: Final[int]
+    bytes: Final[int]
+    contiguous: Final[bool]
+    writeable: Final[bool]
+
+def host_array(object: Any) -> HostArray | None:
+    """None of what is none."""
+
 class ArenaBuffer:
     """Memory that the ranks of this host map."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tutti import _core
+from tutti._arrays import tensor_refusal
 
 __all__ = ["lies_on_device", "recv", "run", "send", "stream_handle", "take"]
 
@@ -63,6 +64,8 @@ def take(
     """
     if array is None:
         return None
+    if (why := tensor_refusal(array, which, True)) is not None:  # of which DLPack refuses but some
+        raise ValueError(why)
     if hasattr(array, "__dlpack__"):
         try:
             # 0 is ambiguous there; 1 is the same stream, the legacy default one.

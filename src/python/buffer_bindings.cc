@@ -1,12 +1,14 @@
 #include "python/buffer_bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -140,6 +142,33 @@ nb::object to_dlpack(nb::handle_t<Buffer> self, const std::string& dtype, std::v
   return nb::cast(array);
 }
 
+// An array of whoever has DLPack, in main memory.
+struct HostArray {
+  std::uintptr_t address;
+  std::size_t bytes;
+  bool contiguous;
+  bool writeable;
+};
+
+// Nothing of what is none. Only the object itself knows whether its memory may be written: NumPy, which is older where
+// it has to be, takes all arrays by DLPack for read-only.
+std::optional<HostArray> host_array(nb::handle object) {
+  const auto found = [](const auto& array, bool writeable) {
+    std::int64_t step = 1;
+    bool contiguous = true;
+    for (std::size_t d = array.ndim(); d-- > 0;) {
+      if (array.shape(d) != 1 && array.size() != 0 && array.stride(d) != step) contiguous = false;
+      step *= static_cast<std::int64_t>(array.shape(d));
+    }
+    return HostArray{reinterpret_cast<std::uintptr_t>(array.data()), array.nbytes(), contiguous, writeable};
+  };
+  if (nb::ndarray<nb::device::cpu> array; nb::try_cast(object, array, false)) return found(array, true);
+  PyErr_Clear();  // of what was tried
+  if (nb::ndarray<nb::ro, nb::device::cpu> array; nb::try_cast(object, array, false)) return found(array, false);
+  PyErr_Clear();
+  return std::nullopt;
+}
+
 // What both have.
 template <class Buffer>
 nb::class_<Buffer> bind_buffer(nb::module_& m, const char* name) {
@@ -154,6 +183,12 @@ nb::class_<Buffer> bind_buffer(nb::module_& m, const char* name) {
 }  // namespace
 
 void bind_buffers(nb::module_& m) {
+  nb::class_<HostArray>(m, "HostArray")
+      .def_ro("address", &HostArray::address)
+      .def_ro("bytes", &HostArray::bytes)
+      .def_ro("contiguous", &HostArray::contiguous)
+      .def_ro("writeable", &HostArray::writeable);
+  m.def("host_array", &host_array, "object"_a);
   bind_buffer<ArenaBuffer>(m, "ArenaBuffer")
       .def(nb::init<std::size_t>(), "bytes"_a)
       .def("numpy", [](nb::handle_t<ArenaBuffer> self) {

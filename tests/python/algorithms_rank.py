@@ -144,6 +144,9 @@ def files(comm: tutti.Communicator) -> None:
     )
     check(out, total(comm, 100))
     refused(ValueError, "other sizes", lambda: tutti.Executor(comm).execute(comm.rank, out[:1], out[:1], plan=plan))
+    np.save(path.with_suffix(".npy"), mine)
+    on_disk = np.load(path.with_suffix(".npy"), mmap_mode="r")
+    refused(ValueError, "read-only", lambda: tutti.Executor(comm).execute(comm.rank, mine, on_disk, plan=plan))
     refused(ValueError, "is none of plan", lambda: tutti.ExecutionPlan(str(path), comm.size))
     path.write_text(text[:-30])
     refused(ValueError, f"{path}: ", lambda: tutti.ExecutionPlan(str(path), comm.rank))
@@ -365,15 +368,33 @@ def refusals(comm: tutti.Communicator) -> None:
     algorithm = tutti.compile(switch, spec(comm, max_message_size=4096), comm.rank)
     ones = np.ones(8, np.float32)
     f32 = tutti.DataType.float32
+    frozen = np.ones(8, np.float32)
+    frozen.flags.writeable = False
 
     class Other:
         pass
+
+    class Offered:
+        """An array of somebody who has DLPack only."""
+
+        def __init__(self, array: Any) -> None:
+            self.array, self.dtype = array, array.dtype
+
+        def __dlpack__(self, **how: Any) -> Any:
+            return self.array.__dlpack__(**how)
+
+        def __dlpack_device__(self) -> Any:
+            return self.array.__dlpack_device__()
 
     for error, text, call in (
         (ValueError, "not contiguous", lambda: algorithm.execute(comm, np.ones((4, 4))[:, 1], np.ones(4))),
         (ValueError, "differ in size", lambda: algorithm.execute(comm, ones, ones[:4])),
         (ValueError, "holds float64", lambda: algorithm.execute(comm, ones, np.ones(8))),
         (ValueError, "other sizes", lambda: algorithm.execute(comm, np.ones(1024), np.ones(1024))),
+        (ValueError, "the output is read-only", lambda: algorithm.execute(comm, ones, frozen)),
+        (ValueError, "the output is read-only", lambda: algorithm.execute(comm, frozen, frozen)),
+        (ValueError, "the output is read-only", lambda: algorithm.execute(comm, ones, Offered(frozen))),
+        (ValueError, "not contiguous", lambda: algorithm.execute(comm, ones, Offered(np.ones(16, np.float32)[::2]))),
         (ValueError, "whole number", lambda: algorithm.execute(comm, 1 << 20, 1 << 20, 7, 7, f32)),
         (ValueError, "is null", lambda: algorithm.execute(comm, 0, 0, 8, 8, f32)),
         (ValueError, "pass input_size", lambda: algorithm.execute(comm, 1 << 20, ones, dtype=f32)),
@@ -411,6 +432,10 @@ def refusals(comm: tutti.Communicator) -> None:
         ValueError, "another communicator", lambda: algorithm.execute(comm, ones, ones, executor=tutti.Executor(other))
     )
     check(comm.all_reduce(np.ones(4)), np.full(4, comm.size))
+    check(frozen, ones)
+    out = np.empty(8, np.float32)
+    algorithm.execute(comm, frozen, Offered(out))  # what is only read may be read-only
+    check(out, np.full(8, comm.size))
 
 
 def defaults_of(comm: tutti.Communicator) -> dict[str, tutti.Algorithm]:

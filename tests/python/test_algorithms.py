@@ -103,6 +103,18 @@ def beside_torch(ctx: Context) -> list[list[float]]:
     for bad in (torch.ones(4, 4).t(), torch.ones(4, device="meta")):
         with pytest.raises(ValueError, match=r"not contiguous|main memory"):
             algorithm.execute(group, bad, out)
+    lazy = torch.full((40,), 1j).conj()
+    for bad, remedy in ((lazy, "resolve_conj"), (lazy.imag, "resolve_neg")):
+        for ends in ((bad, torch.zeros(40, dtype=bad.dtype)), (torch.zeros(40, dtype=bad.dtype), bad)):
+            with pytest.raises(ValueError, match=remedy):
+                algorithm.execute(group, *ends)
+        with pytest.raises(ValueError, match=remedy):
+            tutti.RawBuffer.from_dlpack(bad)
+    weights, result = torch.ones(40, requires_grad=True), torch.zeros(40)
+    with pytest.raises(ValueError, match="detach"):
+        algorithm.execute(group, weights, weights)
+    algorithm.execute(group, weights, result)
+    assert result.tolist() == [ctx.size] * 40
     dist.barrier()
     return results
 

@@ -196,8 +196,10 @@ class Algorithm:
 
         Buffers are addresses, with sizes in bytes and a ``dtype``; or arrays (NumPy, torch tensors,
         :class:`tutti.RawBuffer`, anything with DLPack), which bring these with them; in main memory or on a GPU. The
-        same buffer twice is in place. ``op`` may be left out for plans. ``extras`` reach native algorithms. ``root`` is
-        that of rooted collectives, and of plans as they say; ``timeout`` is in seconds, 0 the communicator's.
+        same buffer twice is in place. The output is writeable, and requires no gradient; a torch tensor is none that
+        is conjugated or negated only when it is read. ``op`` may be left out for plans. ``extras`` reach native
+        algorithms. ``root`` is that of rooted collectives, and of plans as they say; ``timeout`` is in seconds, 0 the
+        communicator's.
 
         On a GPU (plans, and kernels of a ``.cu`` file) the call is enqueued on ``stream`` and returns; 0 is CUDA's
         default stream. Main memory has no streams: there ``stream`` is 0. ``nblocks`` and ``nthreads_per_block`` say
@@ -240,8 +242,8 @@ class Algorithm:
         _core.run_by(
             core,
             algorithm,
-            _end(input_buffer, input_size, "input", kind),
-            _end(output_buffer, output_size, "output", kind),
+            _end(input_buffer, input_size, "input", kind, False),
+            _end(output_buffer, output_size, "output", kind, True),
             kind.value,
             op.value or None,
             root,
@@ -257,7 +259,7 @@ class Algorithm:
         return f"<tutti.Algorithm {self.name!r} for {self.collective}, {self.type.value}>"
 
 
-def _end(buffer: Any, size: int | None, what: str, dtype: DataType) -> tuple[int, int]:
+def _end(buffer: Any, size: int | None, what: str, dtype: DataType, written: bool) -> tuple[int, int]:
     """Address and bytes of one end of a call."""
     if size is not None and size < 0:
         raise ValueError(f"the {what} has {size} bytes")
@@ -267,7 +269,7 @@ def _end(buffer: Any, size: int | None, what: str, dtype: DataType) -> tuple[int
         if size is None:
             raise ValueError(f"an address says nothing of its size: pass {what}_size in bytes")
         return buffer, size
-    address, count = memory_of(buffer, what)
+    address, count = memory_of(buffer, what, written)
     found = type_of(buffer)
     if found is not None and found is not dtype:
         raise ValueError(f"the {what} holds {found.name}, not {dtype.name}")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tutti import _core
+from tutti._arrays import refusal, tensor_refusal
 from tutti.algorithms.types import DataType
 
 __all__ = ["GpuBuffer", "RawBuffer", "RawGpuBuffer", "memory_of"]
@@ -178,18 +179,32 @@ class GpuBuffer(np.ndarray[Any, Any]):
         return cupy.ndarray(sizes, dtype, cupy.cuda.MemoryPointer(memory, 0), strides=strides, order=order)
 
 
-def _torch_memory(tensor: Any, what: str) -> tuple[int, int]:
+def _torch_memory(tensor: Any, what: str, written: bool) -> tuple[int, int]:
     if tensor.device.type != "cpu":
         raise ValueError(f"the {what} is on {tensor.device}; this group's ranks compute in main memory")
+    if (why := tensor_refusal(tensor, what, written)) is not None:
+        raise ValueError(why)
     if not tensor.is_contiguous():
         raise ValueError(f"the {what} is not contiguous: pass its .contiguous()")
     return int(tensor.data_ptr()), int(tensor.nbytes)
 
 
-def memory_of(buffer: Any, what: str) -> tuple[int, int]:
+def _dlpack_memory(buffer: Any, what: str, written: bool) -> tuple[int, int]:
+    found = _core.host_array(buffer)
+    if found is None:
+        raise ValueError(refusal(buffer, what, written))
+    if not found.contiguous:
+        raise ValueError(f"the {what} is not contiguous: pass a contiguous copy")
+    if written and not found.writeable:
+        raise ValueError(f"the {what} is read-only ({type(buffer).__name__}) and would be written: pass a copy")
+    return found.address, found.bytes
+
+
+def memory_of(buffer: Any, what: str, written: bool = False) -> tuple[int, int]:
     """Address and bytes of an array in main memory: NumPy's, torch's, :class:`RawBuffer`, anything with DLPack.
 
-    Raises ``ValueError`` if it lies elsewhere or is not C-contiguous, ``TypeError`` if it is none.
+    Raises ``ValueError`` if it lies elsewhere, is not C-contiguous, or is to be ``written`` and may not be;
+    ``TypeError`` if it is none.
     """
     if isinstance(buffer, RawBuffer):
         if buffer.__dlpack_device__()[0] != 1:
@@ -198,11 +213,13 @@ def memory_of(buffer: Any, what: str) -> tuple[int, int]:
     if isinstance(buffer, np.ndarray):
         if not buffer.flags.c_contiguous:
             raise ValueError(f"the {what} is not contiguous: pass numpy.ascontiguousarray(it)")
+        if written and not buffer.flags.writeable:
+            raise ValueError(refusal(buffer, what, written))
         return int(buffer.ctypes.data), int(buffer.nbytes)
     if hasattr(buffer, "data_ptr"):
-        return _torch_memory(buffer, what)
+        return _torch_memory(buffer, what, written)
     if hasattr(buffer, "__dlpack__"):
-        return memory_of(np.from_dlpack(buffer), what)
+        return _dlpack_memory(buffer, what, written)
     raise TypeError(f"the {what} is {type(buffer).__name__}, neither an address nor an array")
 
 
