@@ -354,7 +354,16 @@ def buffers(comm: tutti.Communicator) -> None:
     check(shared, np.full((3, 5), sum(range(comm.size))))
     for bad in (lambda: tutti.RawBuffer(0), lambda: tutti.GpuBuffer((2, 0)), lambda: tutti.GpuBuffer(None)):
         refused(ValueError, "", bad)
+    for shape, whole in ((-1, (1024,)), ((-1, 100), (10, 100)), ((4, -1), (4, 256)), (np.int64(7), (7,))):
+        assert copy.numpy(np.float32, shape).shape == whole
     refused(ValueError, "do not fit", lambda: copy.numpy(np.float64, 513))
+    for wrong in (-3, (-1, -1), (-1, 0), (2, -3), (-2, -2)):
+        refused(ValueError, "at most one -1", lambda wrong=wrong: copy.numpy(np.float32, wrong))
+    for dtype in (object, [("x", object)], "S"):
+        refused(ValueError, "a type of numbers", lambda dtype=dtype: tutti.GpuBuffer(512, dtype))
+        refused(ValueError, "a type of numbers", lambda dtype=dtype: copy.numpy(dtype))
+    assert tutti.GpuBuffer(np.int64(4)).shape == (4,) and tutti.GpuBuffer(np.array([2, 3])).shape == (2, 3)
+    refused(ValueError, "at most", lambda: tutti.GpuBuffer((2**33, 2**33)))
     refused(ValueError, "needs 8192 bytes", lambda: copy.to_dlpack("torch.float32", (2048,)))
     # What a product of 64 bits does not hold, too.
     for shape, strides in ((2**32, 2**32), ()), ((4,), (2**62,)), ((2**62, 4), (0, 0)), ((2**63,), (0,)):

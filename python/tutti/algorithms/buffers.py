@@ -6,15 +6,34 @@ import ctypes
 import functools
 import importlib
 from collections.abc import Iterable
+from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from tutti import _core
 from tutti._arrays import refusal, tensor_refusal
+from tutti._units import MOST_BYTES
 from tutti.algorithms.types import DataType
 
 __all__ = ["GpuBuffer", "RawBuffer", "RawGpuBuffer", "memory_of"]
+
+
+def _plain(dtype: Any) -> np.dtype[Any]:
+    """An element type of numbers. ``ValueError`` if what lies in memory would be taken for addresses of objects."""
+    found: np.dtype[Any] = np.dtype(dtype)
+    if found.hasobject or not found.itemsize:
+        raise ValueError(f"elements of type {found} do not lie in a buffer: take a type of numbers")
+    return found
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """The dimensions of a shape, which is an integer or several."""
+    try:
+        return tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
+    except TypeError:
+        raise ValueError("the shape is an integer or a tuple of them") from None
 
 
 class RawBuffer:
@@ -56,16 +75,20 @@ class RawBuffer:
         return self._buffer.device
 
     def numpy(self, dtype: Any = np.uint8, shape: int | tuple[int, ...] | None = None) -> np.ndarray[Any, Any]:
-        """A NumPy array over it, of all elements that fit or of ``shape``."""
+        """A NumPy array over it, of ``shape``, in which -1 stands for as many as fit."""
         assert isinstance(self._buffer, _core.ArenaBuffer)
-        size = np.dtype(dtype).itemsize
-        whole = self._buffer.numpy()
-        if shape is None:
-            shape = whole.nbytes // size
-        count = int(np.prod(shape))
+        dtype = _plain(dtype)
+        size, whole = dtype.itemsize, self._buffer.numpy()
+        sizes = list(_sizes(-1 if shape is None else shape))
+        if sizes.count(-1) == 1:
+            others = size * prod(length for length in sizes if length != -1)
+            sizes[sizes.index(-1)] = whole.nbytes // others if others else -1
+        if any(length < 0 for length in sizes):
+            raise ValueError(f"a shape has at most one -1, for which the others leave a number, not {shape}")
+        count = prod(sizes)
         if count * size > whole.nbytes:
             raise ValueError(f"{count} elements of {size} bytes do not fit into a buffer of {whole.nbytes}")
-        array: np.ndarray[Any, Any] = whole[: count * size].view(dtype).reshape(shape)
+        array: np.ndarray[Any, Any] = whole[: count * size].view(dtype).reshape(sizes)
         return array
 
     def to_dlpack(self, data_type: str, shape: Iterable[int] = (), strides: Iterable[int] = ()) -> Any:
@@ -158,15 +181,12 @@ class GpuBuffer(np.ndarray[Any, Any]):
         granularity: object = None,
     ) -> Any:
         """As ``numpy.ndarray``; ``ValueError`` for a shape with a dimension below 1, ``ImportError`` without CuPy."""
-        if isinstance(shape, int):
-            shape = (shape,)
-        try:
-            sizes = tuple(shape)
-        except TypeError:
-            raise ValueError("the shape is an integer or a tuple of them") from None
+        sizes = _sizes(shape)
         if any(size <= 0 for size in sizes):
             raise ValueError(f"every dimension is at least 1, not {sizes}")
-        count = int(np.prod(sizes)) * np.dtype(dtype).itemsize
+        count = prod(sizes) * _plain(dtype).itemsize
+        if count > MOST_BYTES:
+            raise ValueError(f"an array has at most {MOST_BYTES} bytes, not {count}")
         if not _gpu_is_here():
             memory = RawBuffer(count).numpy()
             return np.ndarray(sizes, dtype=dtype, buffer=memory, strides=strides, order=order)
