@@ -147,6 +147,7 @@ class Communicator:
     host_ranks: Final[list[int]]
     host_count: Final[int]
     sequence: Final[int]
+    splits: Final[int]
     def run(
         self, collective: str, input: Any, output: Any, op: str = "sum", root: int = -1, timeout: float = 0.0
     ) -> None: ...

@@ -9,6 +9,7 @@ The communicator of :mod:`torch.distributed`'s backend is the same one underneat
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 from typing import TYPE_CHECKING, Any
@@ -81,7 +82,7 @@ class Communicator:
     def _take(self, core: _core.Communicator, store: Any, place: str) -> None:
         self.store: Any = store
         self._place = place  # what this group calls itself in the store
-        self._children = itertools.count(1)
+        self._shrinks = itertools.count(1)
         self._closed = False
         self._core = core
         self._devices = _core.device_communicator(core)
@@ -188,9 +189,11 @@ class Communicator:
         """
         if color is not None and color < 0:
             raise ValueError(f"a color is 0 or more, or None for no group, not {color}")
-        core, place = self._open(), f"{self._place}/part {next(self._children)}"
+        core = self._open()
         part = _core.split_group(core, -1 if color is None else color, key, name or f"{core.name} with color {color}")
-        return None if part is None else self._of(part, self.store, f"{place} of color {color}")
+        # By the group's own count, which is that of all ranks: one that was refused the call has not made it.
+        place = f"{self._place}/part {core.splits} of color {color}"
+        return None if part is None else self._of(part, self.store, place)
 
     def shrink(self, id: bytes | None = None, *, timeout: float = 10) -> tuple[Communicator, list[int]]:
         """A working group of the ranks that are still there, after a failure; all of them call it.
@@ -200,10 +203,15 @@ class Communicator:
         ``id`` its first call, too), or raise. They meet in the store of this group, if what serves it is still there;
         or by a new ``id`` of :func:`tutti.make_id`, which one of them has made and carried to the others.
         """
-        core, place = self._open(), f"{self._place}/survivors {next(self._children)}"
+        core = self._open()
+        if not timeout >= 0:
+            raise ValueError(f"a timeout is a number of seconds, not negative, as {timeout} is")
         if id is not None:
             smaller, members = _core.shrink_group(core, id, timeout)
+            place = f"{self._place}/survivors by {hashlib.sha256(id).hexdigest()[:16]}"
         elif self.store is not None:
+            # Counted only here, where nothing is refused any more: ranks that count apart do not meet.
+            place = f"{self._place}/survivors {next(self._shrinks)}"
             smaller, members = _core.shrink_group(core, self.store, place, timeout)
         else:
             raise ValueError(

@@ -96,8 +96,9 @@ class CommunicatorImpl final : public Communicator,
   std::uint64_t sequence() const noexcept override {
     return direct_.load(std::memory_order_relaxed) + queued_.load(std::memory_order_relaxed);
   }
-  // How often the group has been split before, the same on all ranks: a split is a call. relaxed: calls have an order.
+  // How often the group has been split, the same on all ranks: a split is a call. relaxed: calls have an order.
   std::uint64_t next_split() noexcept { return splits_.fetch_add(1, std::memory_order_relaxed); }
+  std::uint64_t splits() const noexcept { return splits_.load(std::memory_order_relaxed); }
 
   Metrics metrics() const override;
   void reset_metrics() noexcept override;

@@ -280,6 +280,44 @@ def shrinks(comm: tutti.Communicator) -> None:
         broken.close()
 
 
+def apart(comm: tutti.Communicator) -> None:
+    """What one rank is refused counts on none: the ranks meet in the groups that they make after it."""
+    everybody = list(range(comm.size))
+
+    def one_is_refused(group: tutti.Communicator) -> None:
+        if group.rank != 1:
+            return
+        for call in (
+            lambda: group.split(2**40),
+            lambda: group.split(0, 2**40),
+            lambda: group.split(0, name=3),  # type: ignore[arg-type]
+            lambda: group.shrink(timeout=-1),
+            lambda: group.shrink(timeout=float("nan")),
+            lambda: group.shrink(timeout="1"),  # type: ignore[arg-type]
+            lambda: group.shrink(b"short"),
+            lambda: group.shrink(bytes(128)),
+            lambda: group.shrink("text"),  # type: ignore[arg-type]
+        ):
+            try:
+                call()
+            except (ValueError, TypeError):
+                continue
+            raise AssertionError("not refused")
+
+    one_is_refused(comm)
+    part = comm.split(0)
+    assert part is not None
+    one_is_refused(part)
+    second = part.split(0, -part.rank)
+    assert second is not None
+    for group in (second, part, comm):
+        one_is_refused(group)
+        smaller, members = group.shrink(timeout=10)
+        assert members == everybody, members
+        check(smaller.all_reduce(np.ones(2)), np.full(2, comm.size))
+        smaller.close()
+
+
 def again(comm: tutti.Communicator) -> None:
     """Groups beside and after the first, each found by the environment; torchrun's store needs torch."""
     for _ in range(2):

@@ -107,6 +107,11 @@ def test_every_collective(ranks: int) -> None:
     launch(ranks, "every_collective", "refusals")
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_groups_after_a_refusal_on_one_rank(ranks: int) -> None:
+    launch(ranks, "apart")
+
+
 def test_what_is_no_array_or_must_not_be_written() -> None:
     launch(2, "unusable", "closed")
 
