@@ -17,6 +17,7 @@ from test_cli import invoke
 
 from tutti import _core
 from tutti.cli import tune
+from tutti.cli.tune_plans import built_in_plans
 from tutti.cli.tune_rank import Candidate, Cell, FolderStore, Task
 from tutti.cli.tune_table import Progress, cell_entry, make_table, origin
 
@@ -199,6 +200,30 @@ def test_a_users_plan_is_measured(tmp_path: Path) -> None:
     assert code == 0, output
     (cell,) = table_of(file)["cells"]
     assert "plan:direct" in {entry["algorithm"] for entry in cell["measured"]}
+
+
+def test_only_files_of_a_table_are_removed(tmp_path: Path) -> None:
+    """What else lies in the folder of its plans is the user's."""
+    file, outside = tmp_path / "out" / "mine.json", tmp_path / "outside.json"
+    folder = file.with_suffix(".plans")
+    folder.mkdir(parents=True)
+    for mine in (outside, folder / "notes.json", folder / "text", old := folder / "old.json"):
+        mine.write_text("{}")
+    file.write_text(json.dumps({"plans": [{"file": "mine.plans/old.json"}, {"file": "../outside.json"}]}))
+    code, output = invoke("tune", *QUICK, "-c", "all_reduce", "-o", str(file))
+    assert code == 0, output
+    kept = {file.parent / plan["file"] for plan in table_of(file)["plans"]}
+    assert set(folder.iterdir()) == {folder / "notes.json", folder / "text"} | kept
+    assert outside.exists() and not old.exists()
+
+
+def test_plans_that_are_given_stay(tmp_path: Path) -> None:
+    """Also where a run would write them under the same names."""
+    file = tmp_path / "mine.json"
+    given = {plan.file for plan in built_in_plans("all_reduce", 2, tmp_path / "mine.plans")}
+    code, output = invoke("tune", *QUICK, "-c", "all_reduce", "--plans", str(tmp_path / "mine.plans"), "-o", str(file))
+    assert code == 0, output
+    assert set((tmp_path / "mine.plans").iterdir()) == given
 
 
 @pytest.mark.parametrize(

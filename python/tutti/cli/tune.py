@@ -21,9 +21,9 @@ from tutti import _core
 from tutti._dtypes import short_name
 from tutti._units import format_bytes, format_us, parse_bytes
 from tutti.cli.local_ranks import LocalRanks, local_ranks
-from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, given_plans
+from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, files_in, given_plans
 from tutti.cli.tune_rank import Candidate, Cell, Task, main
-from tutti.cli.tune_table import Progress, cell_entry, make_table, write_whole
+from tutti.cli.tune_table import Progress, cell_entry, make_table, plan_files, write_whole
 
 SILENCE_S = 180  # without a result for this long, the run is given up
 MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
@@ -196,11 +196,12 @@ def _report(cells: Iterable[tuple[Cell, dict[str, Any]]]) -> Table:
     return table
 
 
-def _remove_unused(folder: Path, table: dict[str, Any], output: Path) -> None:
-    used = {(output.parent / entry["file"]).resolve() for entry in table["plans"]}
-    for file in folder.glob("*.json") if folder.is_dir() else ():
-        if file.resolve() not in used:
-            file.unlink()
+def _remove_unused(folder: Path, written: set[Path], used: set[Path], own: set[Path]) -> None:
+    """Removes of the files that runs have ``written`` into ``folder`` what nothing uses; all else is the user's."""
+    own = {file.resolve() for file in own}
+    for file in {file.resolve() for file in written} - {file.resolve() for file in used} - own:
+        if file.parent == folder.resolve():
+            file.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
@@ -223,10 +224,11 @@ def run(settings: Settings, console: Console | None = None, now: Callable[[], fl
         console.print("What has been measured is kept: the same command goes on from there.")
         return 1
     results = [(task.cell, state.find(task) or {}) for task in tasks]
+    written = {plan.file for plan in plans} | plan_files(settings.output)
     table = make_table(settings.output, [cell_entry(cell, result) for cell, result in results if result["ns"]], plans)
     write_whole(settings.output, table)
     state.remove()
-    _remove_unused(folder, table, settings.output)
+    _remove_unused(folder, written, plan_files(settings.output), set(files_in(settings.plans)))
     console.print(_report(results))
     wrong = [(cell, name) for cell, result in results for name, why in result["refused"].items() if "WRONG" in why]
     for cell, name in wrong:

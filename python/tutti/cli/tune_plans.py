@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def built_in_plans(collective: str, ranks: int, folder: Path) -> list[TunedPlan]
 def given_plans(places: list[Path], ranks: int, collective: str, folder: Path) -> list[TunedPlan]:
     """Copies of the plans in these files and folders that are for this. ValueError names a file that is no plan."""
     plans = []
-    for file in _files(places):
+    for file in files_in(places):
         try:
             text = read_file(file).decode(errors="replace")
             info = _core.plan_info(text)
@@ -81,7 +82,8 @@ def given_plans(places: list[Path], ranks: int, collective: str, folder: Path) -
     return plans
 
 
-def _files(places: list[Path]) -> list[Path]:
+def files_in(places: Iterable[Path]) -> list[Path]:
+    """These files, and the plans in those of them that are folders."""
     files = []
     for place in places:
         files += sorted(place.glob("*.json")) if place.is_dir() else [place]

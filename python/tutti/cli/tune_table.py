@@ -40,6 +40,15 @@ def _read(file: Path) -> dict[str, Any]:
     return content if same else {}
 
 
+def plan_files(table: Path) -> set[Path]:
+    """The files of plans that a table names, of whichever machine and version; none if there is no table."""
+    try:
+        plans = json.loads(table.read_text(encoding="utf-8"))["plans"]
+        return {table.parent / entry["file"] for entry in plans}
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+
+
 class Progress:
     """The cells that a run has measured, kept in a file beside the table until the table is written."""
 
