@@ -404,6 +404,7 @@ def refusals(comm: tutti.Communicator) -> None:
         (ValueError, "the output is read-only", lambda: algorithm.execute(comm, frozen, frozen)),
         (ValueError, "the output is read-only", lambda: algorithm.execute(comm, ones, Offered(frozen))),
         (ValueError, "not contiguous", lambda: algorithm.execute(comm, ones, Offered(np.ones(16, np.float32)[::2]))),
+        (ValueError, "op says", lambda: algorithm.execute(comm, ones, ones, op="sum")),
         (ValueError, "whole number", lambda: algorithm.execute(comm, 1 << 20, 1 << 20, 7, 7, f32)),
         (ValueError, "is null", lambda: algorithm.execute(comm, 0, 0, 8, 8, f32)),
         (ValueError, "pass input_size", lambda: algorithm.execute(comm, 1 << 20, ones, dtype=f32)),

@@ -221,6 +221,8 @@ class Algorithm:
         kind = dtype or type_of(input_buffer) or type_of(output_buffer)
         if not isinstance(kind, DataType):
             raise ValueError("dtype says of which type the elements are: tutti.DataType.float32, ...")
+        if not isinstance(op, ReduceOp):
+            raise ValueError(f"op says how elements are combined: tutti.ReduceOp.SUM, ..., not {op!r}")
         wide = accum_dtype is DataType.float32 and kind.name.startswith(("float", "bfloat")) and kind.itemsize <= 4
         if accum_dtype not in (None, kind) and not wide:
             raise ValueError(f"{kind.name} does not accumulate in {accum_dtype}: only narrow floats do, in float32")

@@ -38,6 +38,8 @@ class AlgoSpec:
     tags: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.collective, Collective):
+            fail(f"the collective is such as AllReduce(2, 1), not {self.collective!r}", operation="AlgoSpec")
         size = self.world_size or self.collective.num_ranks
         object.__setattr__(self, "world_size", size)
         object.__setattr__(self, "nranks_per_node", self.nranks_per_node or size)

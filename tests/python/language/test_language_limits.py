@@ -11,6 +11,7 @@ import pytest
 from building import chunks, program
 
 from tutti.language import (
+    AlgoSpec,
     AllReduce,
     Buffer,
     BufferType,
@@ -28,6 +29,7 @@ from tutti.language import (
     ThreadBlockGroup,
     limits,
 )
+from tutti.language.builtins import ring_all_reduce
 
 
 @pytest.mark.parametrize(
@@ -54,6 +56,19 @@ def test_settings_that_no_plan_has(setting: str, values: list[Any]) -> None:
         with pytest.raises(ProgramError) as caught:
             CollectiveProgram(**{**rest, setting: value})
         assert caught.value.file == __file__
+
+
+@pytest.mark.parametrize("collective", [None, "allreduce", AllReduce])
+def test_a_spec_is_of_a_collective(collective: Any) -> None:
+    with pytest.raises(ProgramError, match="the collective is such as") as caught:
+        AlgoSpec("x", collective)
+    assert caught.value.file == __file__
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_a_seed_is_a_number_of_64_bits(seed: int) -> None:
+    with pytest.raises(ValueError, match="a seed is a number from 0"):
+        ring_all_reduce(AlgoSpec("ring", AllReduce(2, 1))).run(64, seed=seed)
 
 
 def test_a_range_of_messages_is_not_empty() -> None:
