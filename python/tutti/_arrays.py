@@ -76,8 +76,13 @@ def _refused_ndarray(array: np.ndarray[Any, Any], written: bool) -> str:
         return "a structured array: pass one of its fields, or a view as bytes, it.view(numpy.uint8)"
     if not array.dtype.isnative:
         return f"of the other byte order ({array.dtype.str}): pass it.astype(it.dtype.newbyteorder('='))"
-    if array.dtype.kind not in "biufc":
+    if array.dtype.kind in "mM":
         return f"an array of {array.dtype}, which are no numbers: pass a view as such, it.view(numpy.int64)"
+    if array.dtype.kind not in "biufc":
+        return f"an array of {array.dtype}, which are no numbers: pass a view as bytes, it.view(numpy.uint8)"
+    if array.dtype.char in "gG":
+        narrow = "float64" if array.dtype.kind == "f" else "complex128"
+        return f"an array of {array.dtype}, wider than any type of Tutti's: pass it.astype(numpy.{narrow})"
     if written and not array.flags.writeable:
         return "read-only and would be written: pass a copy, it.copy(), or open it for writing"
     return f"an array of {array.dtype} that cannot be taken: pass numpy.ascontiguousarray(it)"

@@ -42,7 +42,8 @@ class Communicator:
     enqueued there and returns at once: its arrays stay until the stream has passed it, and it may be captured into a
     graph. The first collective on GPUs is made by all ranks together, the first message between two ranks by both.
 
-    Raises ``ValueError`` and ``NotImplementedError`` for arguments, before anything is sent and with nothing lost;
+    Raises ``ValueError`` and ``NotImplementedError`` for arguments, ``TypeError`` for what is no integer of the right
+    range where one is asked for (a root, peer, tag, color or key), before anything is sent and with nothing lost;
     ``TimeoutError`` when a rank does not come in time, ``RuntimeError`` when one has died or called something else:
     after these the communicator is of no more use.
     """
