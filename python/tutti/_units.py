@@ -24,6 +24,13 @@ def parse_bytes(text: str) -> int:
     return int(size)
 
 
+def parse_count(text: str) -> int:
+    """A whole number such as ``"4"``; ValueError if it is none."""
+    if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
+        raise ValueError(f'"{text}" is no whole number')
+    return int(text)
+
+
 def format_bytes(size: float) -> str:
     """``"64 KB"``; three significant digits at most."""
     for unit in ("B", "KB", "MB", "GB"):

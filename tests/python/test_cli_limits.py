@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,9 +15,10 @@ from typer.testing import CliRunner
 from tutti import _core
 from tutti._units import parse_bytes
 from tutti.cli.app import app
+from tutti.cli.tune import cells_of, make_settings
 from tutti.language import AlgoSpec, AllReduce, AllToAll
 from tutti.language.builtins import BUILTINS
-from tutti.topology import nvswitch
+from tutti.topology import PRESETS, nvswitch
 
 pytestmark = pytest.mark.tutti_only
 
@@ -99,6 +102,74 @@ def test_a_path_of_slow_links_is_no_short_one(ring: str) -> None:
     topology = {"nodes": [*names, *between], "ranks": names, "links": links}
     with pytest.raises(NotImplementedError, match="a time beyond 26 days"):
         _core.simulate_plan(Path(ring).read_text(), json.dumps(topology), 4096)
+
+
+def test_no_topology_is_made_for_ranks_that_no_plan_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS, "ring", lambda ranks: pytest.fail(f"made for {ranks}"))
+    ranks = ("--generate", "ring", "--ranks", "4000000")
+    code, output = invoke("plan", "simulate", *ranks, "--topology", "ring", "--size", "1KB")
+    assert code == 2
+    assert "2 to 65536 ranks" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("plan show {} --svg picture.svg", "--graph"),
+        ("plan check {} --gpu a100", "--device cuda"),
+        ("plan calibrate -o file.json --png picture.png", "--check"),
+        ("plan calibrate -o file.json --check --png picture.text", "no picture is of the kind text"),
+        ("bench --png picture.text", "no picture is of the kind text"),
+        ("bench --seconds inf", "--seconds"),
+        ("bench --ranks 1025", "--ranks"),
+        ("bench --sizes 8:64:x", '"x" is no whole number'),
+        ("tune --minutes inf", "--minutes"),
+        ("tune --ranks 2,x", '"x" is no whole number'),
+    ],
+)
+def test_what_would_mean_nothing_is_refused_at_once(words: str, said: str, ring: str) -> None:
+    if "png" in words and "no picture" in said:
+        pytest.importorskip("matplotlib")
+    code, output = invoke(*words.format(ring).split())
+    assert code == 2
+    assert said in output
+
+
+@pytest.mark.parametrize("words", ["--help", "--version", "plan --help", "info"])
+def test_a_full_disk_is_a_line(words: str) -> None:
+    if not os.path.exists("/dev/full"):
+        pytest.skip("there is no /dev/full")
+    with open("/dev/full", "w") as full:
+        run = subprocess.run([sys.executable, "-m", "tutti", *words.split()], stdout=full, stderr=subprocess.PIPE)
+    assert run.returncode == 2
+    assert run.stderr.decode().splitlines() == ["tutti: [Errno 28] No space left on device"]
+
+
+def test_the_debugger_without_an_input(ring: str) -> None:
+    command = f"exec {sys.executable} -m tutti plan step {ring} <&-"
+    run = subprocess.run(["sh", "-c", command], capture_output=True)
+    assert run.returncode == 2
+    assert b"standard input, which is closed" in run.stderr and b"Traceback" not in run.stderr
+
+
+def test_a_rank_without_thread_blocks(ring: str, tmp_path: Path) -> None:
+    plan = json.loads(Path(ring).read_text())
+    plan["collective"] = "test"
+    for gpu in plan["gpus"]:
+        gpu["threadblocks"], gpu["semaphores"] = [], []
+    file = tmp_path / "idle.json"
+    file.write_text(json.dumps(plan))
+    code, output = invoke("plan", "show", "--graph", "0", str(file))
+    assert (code, output) == (0, "rank 0 has no thread blocks\n")
+    code, output = invoke("plan", "step", str(file), lines="next\nlist\n")
+    assert code == 0
+    assert output.count("rank 0 has no task 0: thread blocks come first") == 2
+
+
+def test_cells_of_tune_are_whole_elements() -> None:
+    settings = make_settings("2", "all_reduce", "3,5,8,17", "f32", "private", 1, Path("table.json"), True, [], False)
+    assert settings.sizes == (8, 16)
+    assert [cell.bytes for cell in cells_of(settings, 2)] == [8, 16]
 
 
 @pytest.mark.parametrize(

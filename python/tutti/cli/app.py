@@ -13,6 +13,7 @@ from tutti._units import MOST_INT
 from tutti.cli.plan import app as plan_app
 
 CANNOT = 2  # exit status
+MOST_HERE = 1024  # ranks of one host (src/channel/host_segment.h)
 
 
 class _Commands(TyperGroup):
@@ -125,9 +126,11 @@ def bench(
     backends: Annotated[
         str, typer.Option("--backends", "-b", help="tutti, gloo; tutti-mapped: tensors from tutti.empty.")
     ] = "tutti,tutti-mapped,gloo",
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, max=MOST_INT, help="Processes to start.")] = 2,
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, max=MOST_HERE, help="Processes to start.")] = 2,
     dtype: Annotated[str, typer.Option("--dtype", "-d", help="float32 or f32, bfloat16 or bf16, ...")] = "float32",
-    seconds: Annotated[float, typer.Option("--seconds", min=0.001, help="Time for each backend at each size.")] = 0.2,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.001, max=1e9, help="Time for each backend at each size.")
+    ] = 0.2,
     json_file: Annotated[Path | None, typer.Option("--json", help="Save the results here.")] = None,
     png_file: Annotated[Path | None, typer.Option("--png", help="Save a plot here.")] = None,
 ) -> None:
@@ -136,9 +139,13 @@ def bench(
 
     require_torch()
     from tutti.cli import bench as command
+    from tutti.cli.bench_plot import check_picture
 
     try:
-        code = command.run(command.make_plan(collectives, sizes, backends, ranks, dtype, seconds), json_file, png_file)
+        plan = command.make_plan(collectives, sizes, backends, ranks, dtype, seconds)
+        if png_file is not None:
+            check_picture(png_file)
+        code = command.run(plan, json_file, png_file)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     raise typer.Exit(code)
@@ -160,7 +167,7 @@ def tune(
     tensors: Annotated[
         str, typer.Option("--tensors", help="private, mapped or both; on GPUs private.", show_default="all")
     ] = "",
-    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="About how long it may take.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, max=1e7, help="About how long it may take.")] = 3,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Of the table; else the user's folder.")] = None,
     resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on with a run that was cut short.")] = True,
     plans: Annotated[
@@ -224,3 +231,6 @@ def main() -> None:
     except ImportError as error:
         # Most often the compiled part, built for another Python or torch.
         sys.exit(f"tutti: {error}")
+    except OSError as error:  # of what is printed before a command runs: help, the version
+        typer.echo(f"tutti: {error}", err=True)
+        sys.exit(CANNOT)

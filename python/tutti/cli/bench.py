@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from tutti._dtypes import torch_name
-from tutti._units import format_bytes, format_simd, format_us, parse_bytes
+from tutti._units import format_bytes, format_simd, format_us, parse_bytes, parse_count
 from tutti.cli.bench_rank import Plan, main, sizes_of
 from tutti.cli.local_ranks import local_ranks
 
@@ -67,7 +67,7 @@ def _sizes(text: str) -> tuple[int, ...]:
         return tuple(parse_bytes(word) for word in _words(text))
     bounds = text.split(":")
     first, last = parse_bytes(bounds[0]), parse_bytes(bounds[1])
-    factor = int(bounds[2]) if len(bounds) == 3 else 2
+    factor = parse_count(bounds[2]) if len(bounds) == 3 else 2
     if first < 1 or last < first or factor < 2 or len(bounds) > 3:
         raise ValueError(f'"{text}" is no range of sizes; write it like 8:64MB or 8:64MB:4')
     sizes = [first]

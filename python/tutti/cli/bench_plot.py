@@ -20,6 +20,14 @@ def pyplot() -> Any:
     return matplotlib.pyplot
 
 
+def check_picture(path: Path) -> None:
+    """Before anything is measured: ``ValueError`` if no picture can be of this name, ImportError as :func:`pyplot`."""
+    kinds = pyplot().Figure().canvas.get_supported_filetypes()
+    kind = path.suffix[1:].lower()
+    if kind and kind not in kinds:
+        raise ValueError(f"{path}: no picture is of the kind {kind}; there are {', '.join(sorted(kinds))}")
+
+
 def plot(report: dict[str, Any], path: Path) -> None:
     """Draws ``report`` into ``path``. ImportError, naming the remedy, if matplotlib is missing."""
     plt = pyplot()

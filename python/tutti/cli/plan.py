@@ -94,7 +94,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Refuse plans that need a repair.")] = False,
     try_it: Annotated[bool, typer.Option("--run", help="If it is proven, run it at the sizes that matter.")] = False,
     device: DeviceOption = Device.cpu,
-    gpu: GpuOption = "h200",
+    gpu: GpuOption = None,
     json_out: Annotated[bool, typer.Option("--json", help="Print the verdict as JSON.")] = False,
 ) -> None:
     """Proves that a plan computes its collective, cannot deadlock, has no race and stays in bounds.
@@ -106,12 +106,14 @@ def check(
     from tutti.cli.plan_runs import line_of, try_plan
 
     source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
+    if gpu is not None and device is not Device.cuda:
+        raise typer.BadParameter("--gpu says which GPU is to hold the plan: ask that by --device cuda")
     with no_plan(source.name):
         verdict = source.check(strict)
         if try_it and verdict["outcome"] != "rejected":
             verdict["runs"] = try_plan(verdict["repaired"] or source.text())
         if device is Device.cuda and verdict["outcome"] != "rejected":
-            verdict["device"] = plan_device.fit(verdict["repaired"] or source.text(), gpu)
+            verdict["device"] = plan_device.fit(verdict["repaired"] or source.text(), gpu or plan_device.USUAL)
     runs, fit = verdict.get("runs"), verdict.get("device")
     if json_out:
         import json
@@ -135,6 +137,8 @@ def show(
     svg: Annotated[Path | None, typer.Option(dir_okay=False, help="With --graph: as a picture into this file.")] = None,
 ) -> None:
     """Shows what a plan consists of: buffers, channels, and the operations of every thread block; or a rank's order."""
+    if svg is not None and graph is None:
+        raise typer.BadParameter("--svg draws what orders a rank's operations: say which rank's by --graph")
     if graph is None:
         _show_table(file)
     else:

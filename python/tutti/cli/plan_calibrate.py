@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tutti._units import format_bytes, format_us
-from tutti.cli.bench_plot import pyplot
+from tutti.cli.bench_plot import check_picture, pyplot
 from tutti.cli.plan_file import store
 
 if TYPE_CHECKING:
@@ -73,12 +73,16 @@ def calibrate(
 
     Run it on a quiet machine. Leaves 2 if there are fewer cores than ranks.
     """
+    if png is not None and not check:
+        raise typer.BadParameter("--png plots what --check compares: ask for that, too")
     from rich.progress import Progress
 
     from tutti.plan_tools.calibration import as_json, fit, least_of, measure, usable_ranks
     from tutti.plan_tools.comparison import PLANS, SIZES, compare
 
     try:
+        if png is not None:
+            check_picture(png)
         ranks = usable_ranks(ranks)
         timer = least_of(tries)
         with Progress(transient=True) as progress:

@@ -18,7 +18,11 @@ class Device(StrEnum):
 
 
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where it is to run.")]
-GpuOption = Annotated[str, typer.Option("--gpu", help="With --device cuda: for which, a100, h100, h200 or b200.")]
+USUAL = "h200"
+GpuOption = Annotated[
+    str | None,
+    typer.Option("--gpu", show_default=USUAL, help="With --device cuda: for which, a100, h100, h200 or b200."),
+]
 
 _PROCESSORS = {"a100": 108, "h100": 132, "h200": 132, "b200": 148}  # multiprocessors
 _MOST_BLOCKS = 256  # of a plan (docs/executor.md)

@@ -36,6 +36,9 @@ def print_graph(graph: Graph, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    if not graph.blocks:
+        console.print(f"rank {graph.rank} has no thread blocks")
+        return
     table = Table(box=None, pad_edge=False, title=f"rank {graph.rank}", title_justify="left")
     table.add_column("", justify="right", style="dim")
     for block in range(graph.blocks):

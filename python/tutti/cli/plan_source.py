@@ -10,6 +10,7 @@ import typer
 
 from tutti._units import MOST_INT
 from tutti.cli.plan_file import read_plan
+from tutti.language.limits import MOST_RANKS
 
 OptionalPlanFile = Annotated[
     Path | None, typer.Argument(exists=True, dir_okay=False, help="A plan or template in JSON, or MSCCL's XML.")
@@ -58,7 +59,10 @@ class PlanSource:
         """How many ranks it is for."""
         from tutti import _core
 
-        return self.ranks if self.file is None else _core.ranks_of_plan(self.text())
+        # A number of ranks that no plan has is refused by whoever generates, before anything is made for so many.
+        if self.file is None and 0 < self.ranks <= MOST_RANKS:
+            return self.ranks
+        return _core.ranks_of_plan(self.text())
 
     def check(self, strict: bool) -> dict[str, Any]:
         """The verdict. ValueError if it is no plan."""

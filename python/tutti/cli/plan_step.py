@@ -166,7 +166,7 @@ class Debugger:
 
     def _last(self) -> tuple[int, int]:
         rank, task = self.session.last
-        return rank, max(task, 0)
+        return self._exists(rank, max(task, 0))
 
     def _ranks(self, words: list[str]) -> list[int]:
         if not words:
@@ -180,7 +180,9 @@ class Debugger:
         return rank
 
     def _task(self, words: list[str]) -> tuple[int, int]:
-        rank, task = self._rank(words[0]), _number(words[1]) if len(words) > 1 else 0
+        return self._exists(self._rank(words[0]), _number(words[1]) if len(words) > 1 else 0)
+
+    def _exists(self, rank: int, task: int) -> tuple[int, int]:
         count = len(self.session.stepper.tasks(rank))
         if task >= count:
             raise ValueError(f"rank {rank} has no task {task}: thread blocks come first, then port channels")
@@ -213,6 +215,8 @@ def step(
     """
     from rich.console import Console
 
+    if sys.stdin is None:
+        raise typer.BadParameter("commands come from standard input, which is closed")
     with no_plan(file):
         session = Session(read_plan(file), cells)
     console = Console(highlight=False)

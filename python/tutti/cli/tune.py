@@ -19,7 +19,7 @@ from rich.table import Table
 
 from tutti import _core
 from tutti._dtypes import short_name
-from tutti._units import format_bytes, format_us, parse_bytes
+from tutti._units import format_bytes, format_us, parse_bytes, parse_count
 from tutti.cli.local_ranks import LocalRanks, local_ranks
 from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, files_in, given_plans
 from tutti.cli.tune_rank import Candidate, Cell, Task, main
@@ -29,6 +29,7 @@ SILENCE_S = 180  # without a result for this long, the run is given up
 MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
 SHARE = 0.7  # of the time for timed calls; the rest is for making groups and checking results
 LEAST_S = 0.01  # for a cell
+UNIT = 8  # bytes: what is measured is whole elements of any type
 DTYPES = ("f32", "bf16", "f16", "f64", "i32", "i64")
 
 
@@ -91,13 +92,13 @@ def make_settings(
         if not (default := _core.default_tuning_file()):
             raise ValueError("there is no folder for settings (HOME is not set): name a file by --output")
         output = Path(default)
-    counts = tuple(int(word) for word in words(ranks)) if ranks else default_ranks(device)
+    counts = tuple(parse_count(word) for word in words(ranks)) if ranks else default_ranks(device)
     if not counts or min(counts) < 2 or max(counts) > 64:
         raise ValueError("the numbers of ranks lie between 2 and 64")
     settings = Settings(
         counts,
         chosen,
-        tuple(sorted({parse_bytes(word) for word in words(sizes)})),
+        tuple(sorted({max(UNIT, parse_bytes(word) // UNIT * UNIT) for word in words(sizes)})),
         types,
         words(tensors),
         minutes,
@@ -124,8 +125,7 @@ def cells_of(settings: Settings, ranks: int) -> Iterator[Cell]:
             for tensors in settings.tensors:
                 for size in settings.sizes:
                     if size * blocks <= MOST_BYTES:
-                        bytes_ = max(8, size // 8 * 8)
-                        yield Cell(ranks, collective, dtype, tensors == "mapped", bytes_, settings.device)
+                        yield Cell(ranks, collective, dtype, tensors == "mapped", size, settings.device)
 
 
 def _plans_for(settings: Settings, collective: str, ranks: int, folder: Path) -> list[TunedPlan]:
