@@ -2,6 +2,7 @@
 #include "plan/verifier/execution.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "plan/operations.h"
@@ -419,6 +420,24 @@ Execution::Post Execution::posts_before(const Port& port, Block& block, std::siz
     }
   }
   return before;
+}
+
+// What the block posted before its lanes joined precedes what each of them posts from then on, so all of it stays on
+// record, as one.
+void Execution::merge_joined(Port& port, const Block& block) {
+  const auto joined = [&block](const Post& post) {
+    return post.component == block.component && post.tick <= block.joined;
+  };
+  const auto all = std::find_if(port.posts.begin(), port.posts.end(), joined);
+  if (all == port.posts.end()) return;
+  for (auto other = std::next(all); other != port.posts.end(); ++other) {
+    if (!joined(*other)) continue;
+    all->tick = std::max(all->tick, other->tick);
+    all->since = std::min(all->since, other->since);
+    all->passed.join_data(other->passed);
+    all->drained.join_data(other->drained);
+  }
+  port.posts.erase(std::remove_if(std::next(all), port.posts.end(), joined), port.posts.end());
 }
 
 // At the end of a call.

@@ -65,7 +65,8 @@ class Execution {
     bool ended = false;        // this call
     bool finished = false;
   };
-  // The latest transfer that one lane has posted to a port channel, with those that it follows.
+  // The latest transfer that one lane has posted to a port channel since the last join, with those that it follows; or
+  // all that a block had posted before one.
   struct Post {
     std::uint32_t component = 0;  // of the block
     std::uint32_t tick = 0;
@@ -120,6 +121,7 @@ class Execution {
   void flush(Block& block, const Step& step);
   void drain(Block& block, const Step& step, std::size_t k);
   Post posts_before(const Port& port, Block& block, std::size_t k);
+  static void merge_joined(Port& port, const Block& block);
   static void settle(Port& port);
 
   // Operations on data (execution_data.cc).

@@ -280,8 +280,9 @@ void Execution::post(Block& block, const Step& step, std::size_t i, const Runs& 
     add(now.passed.happened, port.writes);
     add(now.passed.visible, port.writes);
   }
+  merge_joined(port, block);
   std::erase_if(port.posts, [&](const Post& other) {
-    const bool covered = other.component == now.component && (other.tick <= block.joined || other.lane == i);
+    const bool covered = other.component == now.component && other.tick > block.joined && other.lane == i;
     if (covered) now.since = std::min(now.since, other.since);
     return covered;
   });

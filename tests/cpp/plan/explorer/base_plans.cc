@@ -72,6 +72,26 @@ Plan port_ring(int ranks) {
   return builder.plan;
 }
 
+// Rank 0 sends two lists of two chunks through the same scratch, one after the other; the second overtakes nothing.
+Plan port_lists() {
+  PlanBuilder builder(PlanCollective::kBroadcast, 2, 4, 4, 2);
+  const auto root = builder.at(0);
+  const auto leaf = builder.at(1);
+  root.copy(local(kI, 0, 4), local(kO, 0, 4));
+  leaf.port_signal(0);
+  for (const int first : {0, 2}) {
+    root.port_wait(1).nop().put_port(OpKind::kPut, 1, local(kI, first), kS, 0);
+    Operation& list = root.operations().back();
+    list.sources.push_back(local(kI, first + 1));
+    list.destinations.push_back(root.remote(kPort, 1, kS, 1));
+    list.channel_ids.push_back(list.channel_ids[0]);
+    root.nop().port_signal(1).flush(1);
+    leaf.port_wait(0).nop().copy(local(kS, 0, 2), local(kO, first, 2)).nop();
+    if (first == 0) leaf.port_signal(0);
+  }
+  return builder.plan;
+}
+
 // Packets made in scratch and sent by the proxy, after a look at them (rppkt) or without one.
 Plan port_packets(int ranks, bool looks) {
   PlanBuilder builder(PlanCollective::kAllReduce, ranks, 1, 1, ranks);
@@ -313,6 +333,7 @@ std::vector<BasePlan> plans_by_hand() {
     add("multicast_two" + n, multicast_all_reduce(ranks, false));
     add("multicast_packets" + n, multicast_packets(ranks));
   }
+  add("port_lists", port_lists());
   add("two_blocks", two_blocks(false));
   add("two_blocks_credit", two_blocks(true));
   add("loop_with_credits", loop_with_credits());
