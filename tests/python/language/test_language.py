@@ -383,6 +383,39 @@ def test_instances_have_resources_of_their_own(policy: ReplicationPolicy) -> Non
     assert [block["id"] for block in built["threadblocks"]] == list(range(9))
     assert built["channels"] == [{"channel_type": "memory", "connected_to": [1, 1, 1]}]
     assert built["semaphores"] == [{"init_value": 0}] * 3
+def test_iterations_are_joined_where_operands_begin_apart() -> None:
+    def body(first: int, second: int, last: int) -> list[str]:
+        """Of a loop that writes two chunks from ``first`` on, reads two from ``second`` and writes them to ``last``."""
+        with program(TestCollective(1, 8, 8), auto_sync=True) as built:
+            source, target = chunks(0)
+            with LoopIterationContext(unit=16, num_chunks=2):
+                Rank(0).copy(target[first : first + 2], source[0:2], tb=0)
+                Rank(0).copy(target[last : last + 2], target[second : second + 2], tb=0)
+        verdict = built.check(strict=True)
+        assert verdict["outcome"] == "proven", verdict["fault"]
+        return [one["name"] for one in operations(built)[0]["ops"]]
+
+    assert body(0, 2, 4) == ["copy", "copy"]
+    assert body(0, 0, 2) == ["copy", "nop", "copy"]  # the same unit of the same chunks
+    assert body(0, 1, 3) == ["nop", "copy", "nop", "copy"]  # what the next iteration writes, this one has read
+    assert body(0, 4, 1) == ["nop", "copy", "nop", "copy"]  # both write
+
+
+def test_a_loop_that_is_joined_needs_no_more() -> None:
+    with program(TestCollective(1, 4, 4)) as built:
+        source, target = chunks(0)
+        with LoopIterationContext(unit=16, num_chunks=2):
+            Rank(0).copy(target[0:2], source[0:2], tb=0)
+            Rank(0).copy(target[1:3], source[0:2], tb=0)
+            Rank(0).nop(0)
+        assert [one["name"] for one in operations(built)[0]["ops"]] == ["copy", "nop", "copy", "nop"]
+        with LoopIterationContext(unit=16, num_chunks=2):
+            Rank(0).nop(0)
+            Rank(0).copy(target[0:2], source[0:2], tb=0)
+            Rank(0).copy(target[1:3], source[0:2], tb=0)
+    assert [one["name"] for one in operations(built)[-1]["ops"]] == ["nop", "copy", "nop", "copy"]
+
+
     assert [block["channels"] for block in built["threadblocks"][:3]] == [
         [{"channel_type": "memory", "channel_ids": [number]}] for number in range(3)
     ]

@@ -9,8 +9,9 @@ business.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tutti.language.operations import Barrier, Loop, Nop, Operation, Place, Transfer
 from tutti.language.passes.draft import Spots
@@ -81,16 +82,43 @@ class _Touched:
         kind.setdefault(access.memory, _Intervals()).add(access.start, access.end)
 
 
-def join_dependent(rank: int, operations: tuple[Operation, ...], spots: Spots) -> tuple[Operation, ...]:
-    """The operations of a thread block of ``rank``, with a nop before each that depends on one since the last joint.
+class _Beginnings:
+    """Where ranges begin, and how far those go that begin up to there."""
 
-    Iterations of a loop work on different units, so a loop's body depends on itself within an iteration only.
-    """
+    def __init__(self, accesses: Iterable[Access]) -> None:
+        ends: dict[tuple[tuple[int, BufferType], bool], dict[int, int]] = {}
+        for access in accesses:
+            known = ends.setdefault((access.memory, access.writes), {})
+            known[access.start] = max(access.end, known.get(access.start, 0))
+        self._starts = {kind: sorted(known) for kind, known in ends.items()}
+        self._reach = {
+            kind: list(accumulate((ends[kind][start] for start in starts), max))
+            for kind, starts in self._starts.items()
+        }
+
+    def conflicts(self, access: Access) -> bool:
+        """Whether one that is written, or meets a write, overlaps with ``access`` and begins elsewhere."""
+        return any(self._overlap(access, writes) for writes in ([True, False] if access.writes else [True]))
+
+    def _overlap(self, access: Access, writes: bool) -> bool:
+        kind = access.memory, writes
+        starts = self._starts.get(kind, [])
+        before = bisect_left(starts, access.start)
+        after = bisect_right(starts, access.start)
+        reaches = before > 0 and self._reach[kind][before - 1] > access.start
+        return reaches or (after < len(starts) and starts[after] < access.end)
+
+
+def join_dependent(rank: int, operations: tuple[Operation, ...], spots: Spots) -> tuple[Operation, ...]:
+    """The operations of a thread block of ``rank``, with a nop before each that depends on one since the last joint."""
     joined: list[Operation] = []
     touched = _Touched()
     for operation in operations:
         if isinstance(operation, Loop):
-            operation = replace(operation, body=join_dependent(rank, operation.body, spots))
+            body = join_dependent(rank, operation.body, spots)
+            if _iterations_meet(rank, body, spots):
+                body = (Nop(origins=operation.origins), *body)
+            operation = replace(operation, body=body)
         if isinstance(operation, Nop | Barrier):
             touched = _Touched()
         accesses = list(_accesses_of(rank, operation, spots))
@@ -101,6 +129,19 @@ def join_dependent(rank: int, operations: tuple[Operation, ...], spots: Spots) -
             touched.add(access)
         joined.append(operation)
     return tuple(joined)
+
+
+def _iterations_meet(rank: int, body: tuple[Operation, ...], spots: Spots) -> bool:
+    """Whether what a loop's body does before its first joint depends on what an iteration before does after its last.
+
+    An iteration works on its own unit of each operand. So iterations meet where operands overlap and begin apart: what
+    is one unit of the one is another unit of the other.
+    """
+    joints = [at for at, operation in enumerate(body) if isinstance(operation, Nop | Barrier)]
+    first, last = (joints[0], joints[-1] + 1) if joints else (len(body), 0)
+    head = [access for operation in body[:first] for access in _accesses_of(rank, operation, spots)]
+    tail = _Beginnings(access for operation in body[last:] for access in _accesses_of(rank, operation, spots))
+    return any(tail.conflicts(access) for access in head)
 
 
 def _accesses_of(rank: int, operation: Operation, spots: Spots) -> Iterator[Access]:
