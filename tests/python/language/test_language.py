@@ -192,6 +192,28 @@ def reduced(*, target: slice, others: list[slice], **settings: Any) -> Collectiv
     return built
 
 
+def test_origins_are_as_long_as_the_reader_takes() -> None:
+    def origin_of(file: str, lines: int) -> str:
+        text = "def write(out, source):\n"
+        text += "".join(f"    out.reduce(source[0:1], [source[{at}:{at + 1}]], tb=0)\n" for at in range(1, lines + 1))
+        names_of: dict[str, Any] = {}
+        exec(compile(text, file, "exec"), names_of)
+        with program(TestCollective(1, lines + 1, 1)) as built:
+            names_of["write"](Rank(0), chunks(0)[0])
+        (operation,) = built.to_dict()["gpus"][0]["threadblocks"][0]["ops"]
+        assert built.check()["fault"]["kind"] == "input"
+        origin: str = operation["origin"]
+        assert len(origin.encode()) <= 4096
+        return origin
+
+    assert origin_of("few.py", 2) == "few.py:2, few.py:3"
+    many = origin_of("many.py", 900).split(", ")
+    assert many[:-1] == [f"many.py:{line}" for line in range(2, len(many) + 1)]
+    assert len(many) > 300 and many[-1] == "…"
+    assert origin_of("é" * 5000 + ".py", 1).startswith("é" * 2000)
+    assert origin_of("\udcff.py", 1) == "?.py:2"
+
+
 def test_reductions_into_the_same_place_are_one() -> None:
     built = reduced(target=slice(0, 1), others=[slice(1, 2), slice(2, 3)])
     assert names(built) == ["re"]
@@ -361,28 +383,6 @@ def test_a_loop_is_one_operation_that_joins_within_itself() -> None:
     assert [one["name"] for one in loop["ops"]] == ["nop", "copy", "nop", "copy", "re"]
 
 
-def test_a_joint_at_the_end_of_a_loop_is_no_joint_before_it() -> None:
-    with program() as built:
-        source, target = chunks(0)
-        here, there = MemoryChannel(1, 0), MemoryChannel(0, 1)
-        there.signal(tb=0, data_sync=SyncType.none)
-        here.wait(tb=0, data_sync=SyncType.after)
-        with LoopIterationContext(unit=1024, num_chunks=1):
-            Rank(0).copy(target[0:1], source[0:1], tb=0)
-            Rank(0).barrier([0])
-        Rank(0).barrier([0])
-    assert names(built) == ["wait", "nop", "pipeline"]
-
-
-# Replication.
-
-
-@pytest.mark.parametrize("policy", list(ReplicationPolicy))
-def test_instances_have_resources_of_their_own(policy: ReplicationPolicy) -> None:
-    built = exchange(instances=3, replication_policy=policy).to_dict()["gpus"][0]
-    assert [block["id"] for block in built["threadblocks"]] == list(range(9))
-    assert built["channels"] == [{"channel_type": "memory", "connected_to": [1, 1, 1]}]
-    assert built["semaphores"] == [{"init_value": 0}] * 3
 def test_iterations_are_joined_where_operands_begin_apart() -> None:
     def body(first: int, second: int, last: int) -> list[str]:
         """Of a loop that writes two chunks from ``first`` on, reads two from ``second`` and writes them to ``last``."""
@@ -416,6 +416,28 @@ def test_a_loop_that_is_joined_needs_no_more() -> None:
     assert [one["name"] for one in operations(built)[-1]["ops"]] == ["nop", "copy", "nop", "copy"]
 
 
+def test_a_joint_at_the_end_of_a_loop_is_no_joint_before_it() -> None:
+    with program() as built:
+        source, target = chunks(0)
+        here, there = MemoryChannel(1, 0), MemoryChannel(0, 1)
+        there.signal(tb=0, data_sync=SyncType.none)
+        here.wait(tb=0, data_sync=SyncType.after)
+        with LoopIterationContext(unit=1024, num_chunks=1):
+            Rank(0).copy(target[0:1], source[0:1], tb=0)
+            Rank(0).barrier([0])
+        Rank(0).barrier([0])
+    assert names(built) == ["wait", "nop", "pipeline"]
+
+
+# Replication.
+
+
+@pytest.mark.parametrize("policy", list(ReplicationPolicy))
+def test_instances_have_resources_of_their_own(policy: ReplicationPolicy) -> None:
+    built = exchange(instances=3, replication_policy=policy).to_dict()["gpus"][0]
+    assert [block["id"] for block in built["threadblocks"]] == list(range(9))
+    assert built["channels"] == [{"channel_type": "memory", "connected_to": [1, 1, 1]}]
+    assert built["semaphores"] == [{"init_value": 0}] * 3
     assert [block["channels"] for block in built["threadblocks"][:3]] == [
         [{"channel_type": "memory", "channel_ids": [number]}] for number in range(3)
     ]

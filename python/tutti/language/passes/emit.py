@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tutti.language.errors import Origin
+from tutti.language.limits import MOST_NAME_BYTES
 from tutti.language.operations import (
     Barrier,
     Group,
@@ -108,7 +110,7 @@ class _BlockWriter:
             written["iter_context"] = {"unit_size": operation.unit, "num_chunks": operation.chunks}
             written["ops"] = [self._operation(inner) for inner in operation.body]
         if self._origin and operation.origins:
-            written["origin"] = ", ".join(dict.fromkeys(map(str, operation.origins)))
+            written["origin"] = _text_of(operation.origins)
         return written
 
     def _transfer(self, operation: Transfer) -> Plan:
@@ -154,6 +156,16 @@ class _BlockWriter:
         if isinstance(place, Remote):
             return {"buffer_id": self._buffers[operation.channel_type, (place.rank, place.buffer)], **extent}
         return {"switch_channel_id": self._channel_ids(operation)[0], **extent}
+
+
+def _text_of(origins: tuple[Origin, ...]) -> str:
+    """The lines, as many as the reader takes; names of files may be no text, and as long as one likes."""
+    encoded = ", ".join(dict.fromkeys(map(str, origins))).encode(errors="replace")
+    if len(encoded) > MOST_NAME_BYTES:
+        more = ", …".encode()
+        cut = encoded[: MOST_NAME_BYTES - len(more)]
+        encoded = (cut.rpartition(b", ")[0] or cut) + more
+    return encoded.decode(errors="ignore")
 
 
 def _places(listed: tuple[int, ...]) -> dict[int, int]:
