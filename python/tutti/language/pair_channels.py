@@ -45,9 +45,9 @@ class _PairChannel:
             channel_type=self.channel_type,
             channels=(self.channel_id,),
         )
-        self._program.record(self.src_rank, block, operation)
         if name != Instruction.flush:
             self._claim("wait" if name in (Instruction.wait, Instruction.relaxed_wait) else "signal", block)
+        self._program.record(self.src_rank, block, operation)
         if name in (Instruction.signal, Instruction.relaxed_signal):
             self._program.recorder.signal(self.src_rank, self.dst_rank, self.channel_type, Use(block, origin))
         elif name != Instruction.flush:
@@ -66,9 +66,11 @@ class _PairChannel:
                 self._fail("packets are written to scratch only", name.name, block)
             if name == Instruction.read_put_packet and source.buffer != BufferType.scratch:
                 self._fail("packets are in scratch only", name.name, block)
-            self._transfer(name, block, share, (here,), (there,))
-            if name in (Instruction.put_with_signal, Instruction.put_with_signal_and_flush):
+            signals = name in (Instruction.put_with_signal, Instruction.put_with_signal_and_flush)
+            if signals:
                 self._claim("signal", block)
+            self._transfer(name, block, share, (here,), (there,))
+            if signals:
                 use = Use(block, caller())
                 self._program.recorder.signal(self.src_rank, self.dst_rank, self.channel_type, use)
 

@@ -254,6 +254,23 @@ def test_a_signal_in_a_loop_needs_its_wait_in_one() -> None:
         built.to_json()
 
 
+def test_what_is_refused_is_not_in_the_program() -> None:
+    with program() as built:
+        near, far = PortChannel(1, 0), PortChannel(0, 1)
+        source, target = chunks(0)[0][0:1], chunks(1)[1][0:1]
+        for channel, peer in ((near, far), (MemoryChannel(1, 0), MemoryChannel(0, 1))):
+            channel.signal(tb=0)
+            peer.wait(tb=0)
+            with pytest.raises(ProgramError, match="thread blocks 0 and 1 both do it"):
+                channel.signal(tb=1)
+            with pytest.raises(ProgramError, match="thread blocks 0 and 1 both do it"):
+                peer.wait(tb=1)
+        with pytest.raises(ProgramError, match="thread blocks 0 and 1 both do it"):
+            near.put_with_signal(target, source, tb=1)
+    assert [len(gpu["threadblocks"]) for gpu in built.to_dict()["gpus"]] == [1, 1]
+    assert built.check()["outcome"] == "proven"
+
+
 def test_objects_belong_to_the_program_they_were_made_in() -> None:
     with program():
         channel = MemoryChannel(1, 0)
