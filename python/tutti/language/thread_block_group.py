@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,15 +17,14 @@ class ThreadBlockGroup:
 
     def __init__(self, tb_list: Iterable[int]) -> None:
         try:
-            self.tb_list: list[int] = list(tb_list)
+            listed: list[Any] = list(tb_list)
         except TypeError:
             fail(f"thread blocks come as a list, not as {tb_list!r}", operation="ThreadBlockGroup")
+        self.tb_list = [_number(block) for block in listed]
         if not self.tb_list:
             fail("a group needs at least one thread block", operation="ThreadBlockGroup")
         self._parts: dict[Any, int] = {}
         for part, block in enumerate(self.tb_list):
-            if not isinstance(block, int) or block < 0:
-                fail(f"thread blocks are counted from 0: {block!r}", operation="ThreadBlockGroup")
             if block >= MOST_BLOCKS:
                 fail(
                     f"a rank has at most {MOST_BLOCKS} thread blocks, so none is {block}", operation="ThreadBlockGroup"
@@ -42,3 +42,14 @@ class ThreadBlockGroup:
     def numtb(self) -> int:
         """How many thread blocks there are."""
         return len(self.tb_list)
+
+
+def _number(block: Any) -> int:
+    """``block`` as an int from 0; other libraries' integers are as good as Python's."""
+    try:
+        number = int(operator.index(block))
+    except TypeError:
+        number = -1
+    if number < 0:
+        fail(f"thread blocks are counted from 0: {block!r}", operation="ThreadBlockGroup")
+    return number

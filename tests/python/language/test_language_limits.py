@@ -174,8 +174,24 @@ def test_instances_are_thread_blocks() -> None:
         built.to_json()
 
 
+class Number:
+    """An integer as NumPy has them: no ``int``, but as good as one."""
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __index__(self) -> int:
+        return self._value
+
+
 def test_numbers_of_other_kinds_become_numbers() -> None:
     assert program(num_threads_per_block=True).to_dict()["num_threads_per_block"] is not True
+    group = ThreadBlockGroup(Number(block) for block in (1, 0))
+    assert group.tb_list == [1, 0] and all(type(block) is int for block in group.tb_list)
+    with pytest.raises(ProgramError, match="counted from 0: 0.5"):
+        ThreadBlockGroup([0.5])  # type: ignore[list-item]
+    with pytest.raises(ProgramError, match="counted from 0: -1"):
+        ThreadBlockGroup([-1])
 
 
 def test_the_limits_are_those_of_the_reader() -> None:
