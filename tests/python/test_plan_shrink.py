@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tutti import _core
 from tutti.cli.app import app
-from tutti.language import AllReduce
+from tutti.language import AllReduce, CollectiveProgram, MemoryChannel, Rank, TestCollective
 from tutti.language.builtins import BUILTINS
 from tutti.language.utils import AlgoSpec
 from tutti.plan_tools.resolved import operations
@@ -116,6 +116,28 @@ def test_no_rank_and_no_chunk_is_left_that_nothing_uses(name: str, rank: int) ->
         assert gpu["threadblocks"], f"rank {number} does nothing"
         assert gpu["input_chunks"] == gpu["output_chunks"] == 1
         assert used[number] == set(range(gpu["scratch_chunks"]))
+
+
+@pytest.mark.parametrize("races", [True, False])
+def test_the_fault_is_the_one_that_check_names(races: bool, tmp_path: Path) -> None:
+    with CollectiveProgram("writes its input", TestCollective(2, 2, 1), 2) as program:
+        for rank in (0, 1):
+            source = Rank(rank).get_input_buffer()
+            Rank(rank).copy(source[0:1], source[1:2], tb=0)
+            if races:
+                Rank(rank).copy(Rank(rank).get_output_buffer()[0:1], source[0:1], tb=rank)
+                MemoryChannel(1 - rank, rank).put(Rank(1 - rank).get_output_buffer()[0:1], source[1:2], tb=0)
+    plan = program.to_dict()
+    checked = _core.check_plan(json.dumps(plan))
+    assert checked["outcome"] == ("rejected" if races else "proven after repair")
+    small = Shrinker(plan).run()
+    assert small.verdict["fault"]["kind"] == checked["fault"]["kind"] == ("race" if races else "input")
+    assert _core.check_plan(json.dumps(small.plan))["fault"]["kind"] == checked["fault"]["kind"]
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(plan))
+    result = CliRunner().invoke(app, ["plan", "shrink", str(file), "-o", str(tmp_path / "small.json")])
+    assert result.exit_code == 0
+    assert checked["fault"]["message"] in result.output
 
 
 def test_the_same_plan_gives_the_same_result() -> None:

@@ -22,6 +22,7 @@ Verdict = dict[str, Any]
 # A verdict on what may be no plan at all: None then.
 Check = Callable[[Json], Verdict | None]
 
+UNDECLARED = "input"  # the kind of fault that saying "writes_input" repairs
 KEEP_COLLECTIVE = ("wrong result", "lost data")  # faults of the result: without its definition there is none
 
 
@@ -33,6 +34,16 @@ def core_check(plan: Json) -> Verdict | None:
         return _core.check_plan(json.dumps(plan), True)
     except (ValueError, NotImplementedError):
         return None
+
+
+def as_checked(plan: Json, check: Check = core_check) -> Json:
+    """The plan whose fault the verifier names: one that writes its input undeclared is examined as if it said so."""
+    verdict = check(plan)
+    if verdict is None or verdict["fault"] is None or verdict["fault"]["kind"] != UNDECLARED:
+        return plan
+    declared = {**plan, "writes_input": True}
+    verdict = check(declared)
+    return plan if verdict is None or verdict["fault"] is None else declared
 
 
 def signature(verdict: Verdict | None, kind_only: bool = False, renumbered: bool = False) -> tuple[str, ...] | None:
@@ -116,7 +127,7 @@ class Shrinker:
         self.kind_only = kind_only
         self.most_checks = most_checks
         self.checks = 0
-        self.plan, self.origins = tagged(plan)
+        self.plan, self.origins = tagged(as_checked(plan, check))
         self._want(check(self.plan))
 
     def run(self) -> Shrunk:
