@@ -448,6 +448,36 @@ def refusals(comm: tutti.Communicator) -> None:
     check(out, np.full(8, comm.size))
 
 
+def unfitting(comm: tutti.Communicator) -> None:
+    """What comes with Tutti and cannot run among so many ranks leaves calls to what can, and to the library."""
+    builder = tutti.AlgorithmCollectionBuilder(comm)
+    for algorithm in builder.build_default_algorithms():
+        builder.add_algorithm_builder(algorithm)
+    builder.build()
+    check(comm.all_reduce(data(comm.rank, 6)), total(comm, 6))
+    builder.reset()
+    asked = []
+
+    def torus(algorithms: dict[str, Any], request: tutti.CollectiveRequest) -> tutti.Algorithm:
+        asked.append(request.world_size)
+        chosen: tutti.Algorithm = algorithms["allreduce"]["torus_bucket_allreduce"]
+        return chosen
+
+    builder.set_algorithm_selector(torus)
+    builder.build()
+    for _ in range(2):
+        check(comm.all_reduce(data(comm.rank, 6)), total(comm, 6))
+    assert asked == ([comm.size] * 2 if comm.size > 1 else [])  # alone there is nothing to choose
+    builder.reset()
+    builder.build()
+    ones = np.ones(6, np.float32)
+    chosen = defaults_of(comm)["torus_bucket_allreduce"]
+    for _ in range(2):  # by name it says why there is none
+        refused(
+            ValueError, "needs two dimensions", lambda: chosen.execute(comm, ones, ones.copy(), op=tutti.ReduceOp.SUM)
+        )
+
+
 def defaults_of(comm: tutti.Communicator) -> dict[str, tutti.Algorithm]:
     return tutti.AlgorithmCollectionBuilder(comm).build_default_algorithms().for_collective("all_reduce")
 

@@ -38,6 +38,11 @@ def test_algorithms_that_come_with_tutti(ranks: int) -> None:
     launch(ranks, "defaults", script=RANK)
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_algorithms_that_fit_no_such_number_of_ranks(ranks: int) -> None:
+    launch(ranks, "unfitting", script=RANK)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_native_and_buffers(ranks: int) -> None:
     launch(ranks, "native", "buffers", script=RANK)

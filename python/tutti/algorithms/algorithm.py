@@ -35,13 +35,19 @@ class Family:
         self.collective = collective
         self.kind = kind
         self._make = make
-        self._made: dict[int, _core.UserAlgorithm] = {}
+        self._made: dict[int, _core.UserAlgorithm | ValueError | NotImplementedError] = {}
 
     def of(self, ranks: int) -> _core.UserAlgorithm:
-        """That for ``ranks`` ranks, made once."""
+        """That for ``ranks`` ranks, made once. What ``make`` raises if there is none."""
         if ranks not in self._made:
-            self._made[ranks] = self._make(ranks)
-        return self._made[ranks]
+            try:
+                self._made[ranks] = self._make(ranks)
+            except (ValueError, NotImplementedError) as error:
+                self._made[ranks] = error
+        made = self._made[ranks]
+        if isinstance(made, Exception):
+            raise made.with_traceback(None)
+        return made
 
 
 class Algorithm:
@@ -105,6 +111,15 @@ class Algorithm:
         if self._range is None:
             return handle
         return handle.with_limits(*self._range, handle.ranks, handle.ranks_per_host)
+
+    def _resolve_if_fits(self, ranks: int) -> _core.UserAlgorithm | None:
+        """The same, or None if the library has no algorithm of this name for so many ranks."""
+        try:
+            return self._resolve(ranks)
+        except (ValueError, NotImplementedError):
+            if not isinstance(self._source, Family):
+                raise
+            return None
 
     @property
     def name(self) -> str:

@@ -137,7 +137,8 @@ class AlgorithmCollectionBuilder:
 
     @staticmethod
     def _handles(collection: AlgorithmCollection, ranks: int) -> list[_core.UserAlgorithm]:
-        return [algorithm._resolve(ranks) for algorithm in collection]
+        handles = (algorithm._resolve_if_fits(ranks) for algorithm in collection)
+        return [handle for handle in handles if handle is not None]
 
     def _choice(self, collection: AlgorithmCollection) -> Callable[..., _core.UserAlgorithm | None] | None:
         """What the core asks; None where the first that fits is to be taken."""
@@ -169,7 +170,7 @@ class AlgorithmCollectionBuilder:
                     continue
                 if not isinstance(answer, Algorithm):
                     raise TypeError(f"a selector answers with an Algorithm or None, not {type(answer).__name__}")
-                return answer._resolve(size)
+                return answer._resolve_if_fits(size)
             return None
 
         return choose
