@@ -7,7 +7,6 @@
 #include <vector>
 
 namespace tutti::plan {
-namespace {
 
 std::string escape(std::string_view key) {
   std::string out;
@@ -22,6 +21,8 @@ std::string escape(std::string_view key) {
   }
   return out;
 }
+
+namespace {
 
 // Events of nlohmann's parser. Its own builder neither knows the path nor lets go of what it has built, and its values
 // take memory to be destroyed.

@@ -22,6 +22,9 @@ inline constexpr std::size_t kMaxJsonValues = 1 << 22;  // at a time; an eighth 
 // Throws InvalidArgument "<path>: <what>".
 [[noreturn]] void throw_at(const std::string& path, const std::string& what);
 
+// A key as it stands in a path.
+std::string escape(std::string_view key);
+
 // `read()`, whose errors begin with `subject` in place of "plan: ".
 template <class Read>
 auto naming(std::string_view subject, const Read& read) {

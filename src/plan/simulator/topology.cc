@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <iterator>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -33,6 +35,9 @@ class Reader {
   explicit Reader(const Json& root) : root_(root) {}
 
   Topology read() {
+    allow_only(root_, "",
+               {"name", "nodes", "ranks", "links", "routes", "local", "efficiency", "dispatch_us", "packet_dispatch_us",
+                "call_us", "agree_us", "multicast", "groups"});
     Topology out;
     const Json* const name = root_.find("name");
     out.name = name != nullptr ? text(*name, "/name") : "unnamed";
@@ -70,6 +75,7 @@ class Reader {
     for (std::size_t i = 0; i < links.size(); ++i) {
       const std::string path = "/links/" + std::to_string(i);
       const Json& entry = links[i];
+      allow_only(entry, path, {"from", "to", "latency_us", "bandwidth_gbs", "both"});
       Link link;
       link.from = node(member(entry, "from", path), path + "/from");
       link.to = node(member(entry, "to", path), path + "/to");
@@ -96,6 +102,7 @@ class Reader {
   void read_local(Topology& out) const {
     const Json* const local = root_.find("local");
     if (local == nullptr) return;
+    allow_only(*local, "/local", {"latency_us", "bandwidth_gbs", "efficiency", "block_gbs"});
     out.local_latency = latency(*local, "/local");
     out.local_efficiency = efficiency(*local, "/local");
     out.local_bandwidth = limit(*local, "bandwidth_gbs");
@@ -117,6 +124,7 @@ class Reader {
     const Array& routes = list("routes", kMaxLinks);
     for (std::size_t i = 0; i < routes.size(); ++i) {
       const std::string path = "/routes/" + std::to_string(i);
+      allow_only(routes[i], path, {"nodes"});
       const std::vector<std::int32_t> along = node_list(member(routes[i], "nodes", path), path + "/nodes");
       if (along.size() < 2) fail(path + "/nodes", "must name at least two nodes");
       GivenRoute route{along.front(), along.back(), {}};
@@ -142,6 +150,15 @@ class Reader {
     const Array& elements = array(*value, std::string("/") + name);
     if (elements.size() > most) fail(std::string("/") + name, "is longer than " + std::to_string(most));
     return elements;
+  }
+
+  // A misspelt key would leave its member out, and the figures would be of another machine.
+  static void allow_only(const Json& entry, const std::string& path, std::initializer_list<std::string_view> known) {
+    const auto* const members = entry.as<Json::Object>();
+    if (members == nullptr) fail(path.empty() ? "/" : path, "must be an object");
+    for (const auto& [key, value] : *members) {
+      if (std::find(known.begin(), known.end(), key) == known.end()) fail(path + "/" + escape(key), "unknown key");
+    }
   }
 
   static const Json& member(const Json& entry, const char* name, const std::string& path) {

@@ -396,7 +396,16 @@ TEST(Topology, ErrorsNameTheirPlace) {
       {R"({"nodes": ["a"], "ranks": [], "dispatch_us": "x"})", "topology: /dispatch_us: "},
       {R"({"nodes": ["a"], "ranks": [], "packet_dispatch_us": -1})", "topology: /packet_dispatch_us: "},
       {R"({"nodes": ["a"], "ranks": [], "call_us": -1})", "topology: /call_us: "},
-      {R"({"nodes": ["a"], "ranks": [], "agree_us": []})", "topology: /agree_us: "}};
+      {R"({"nodes": ["a"], "ranks": [], "agree_us": []})", "topology: /agree_us: "},
+      {R"({"nodes": ["a"], "ranks": [], "agre_us": 1})", "topology: /agre_us: unknown key"},
+      {R"({"nodes": ["a"], "ranks": [], "local": {"latency_us": 0, "bandwidth": 1}})",
+       "topology: /local/bandwidth: unknown key"},
+      {R"({"nodes": ["a", "b"], "ranks": [], "links": [{"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 1,
+       "efficiency": []}]})",
+       "topology: /links/0/efficiency: unknown key"},
+      {R"({"nodes": ["a", "b"], "ranks": [], "routes": [{"nodes": ["a", "b"], "both": true}]})",
+       "topology: /routes/0/both: unknown key"},
+      {R"({"nodes": ["a"], "ranks": [], "local": 1})", "topology: /local: must be an object"}};
   for (const auto& [text, says] : wrong) {
     try {
       read_topology(text);
