@@ -114,8 +114,8 @@ def make_group(
     """The group behind a communicator and its store: ``store`` or the job's; ``key`` names it there. Collective.
 
     ``anew``: the ranks may be others than those that have met before, so they meet again for a store of their own.
-    ``parent``: the group whose ``ranks`` they are, over which they meet. The store is not asked then, not even where the
-    parent has failed, which is raised: some of its ranks may have heard of that by other calls, and do not come.
+    ``parent``: the group whose ``ranks`` they are, over which they meet. The store is not asked then, not even where
+    the parent has failed, which is raised: some of its ranks may have heard of that by other calls, and do not come.
     """
     from tutti import _backend
 
