@@ -13,6 +13,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -47,6 +48,8 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
 // Communicator::create, and kPeerLost within a second for a member that dies. What keeps a rank from joining its part
 // is told to the part's others; the other parts form.
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name);
+// How often that has been called, the same on all ranks.
+std::uint64_t splits_of(const Communicator& parent) noexcept;
 
 // Communicator::shrink without a store: the survivors of `group` give one new id, made by one of them or by anybody who
 // lives on. What the new group's connections prove is what the old group's do. Throws Error: as shrink, and kPeerLost

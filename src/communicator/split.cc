@@ -61,4 +61,8 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
   });
 }
 
+std::uint64_t splits_of(const Communicator& parent) noexcept {
+  return dynamic_cast<const CommunicatorImpl&>(parent).splits();
+}
+
 }  // namespace tutti

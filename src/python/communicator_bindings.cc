@@ -25,7 +25,6 @@
 #include "bootstrap/look.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/tcp_store.h"
-#include "communicator/communicator_impl.h"
 #include "python/call_ends.h"
 #include "python/device_bindings.h"
 #include "python/signals.h"
@@ -311,7 +310,7 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("host_ranks", [](const Communicator& c) { return c.host_ranks(); })
       .def_prop_ro("host_count", [](const Communicator& c) { return c.host_count(); })
       .def_prop_ro("sequence", [](const Communicator& c) { return c.sequence(); })
-      .def_prop_ro("splits", [](const Communicator& c) { return dynamic_cast<const CommunicatorImpl&>(c).splits(); })
+      .def_prop_ro("splits", [](const Communicator& c) { return splits_of(c); })
       .def("run", &run, "collective"_a, "input"_a.none(), "output"_a.none(), "op"_a = "sum", "root"_a = -1,
            "timeout"_a = 0.0)
       .def("send", &send, "array"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = 0.0)
