@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/backend.h"
 
@@ -17,6 +18,7 @@ TorchCommTutti* Link::owner() const {
 }
 
 bool Link::look_for_failure() {
+  if (forked_child()) return false;  // where a thread of the parent's may have had the lock
   bool there = false;
   without_python([&] {
     const std::lock_guard<std::recursive_mutex> lock(hooks_);
@@ -33,6 +35,10 @@ bool Link::timed_out(std::uint64_t number) const {
 }
 
 void Link::end() {
+  if (forked_child()) {  // as above; there is no other thread
+    owner_ = nullptr;
+    return;
+  }
   without_python([this] {
     const std::lock_guard<std::recursive_mutex> running(hooks_);
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -57,6 +57,8 @@ std::uint64_t Watch::add(Clock::time_point first, std::chrono::milliseconds peri
 }
 
 void Watch::remove(std::uint64_t number) noexcept {
+  // Where a thread of the parent's may have had the lock.
+  if (forked_child()) return;
   std::map<std::uint64_t, Entry>::node_type gone;  // what it holds goes without the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   gone = entries_.extract(number);

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <functional>
@@ -23,6 +24,12 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
       .target_device(tensor.device())
       .deleter([tensor](void*) {})
       .make_tensor();
+}
+
+// Where a window on a GPU is written by way of the host, which knows nothing of streams: the host waits for what the
+// current one does with it, before others hear that they may write.
+void await_current_stream(c10::Device device) {
+  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 }  // namespace
@@ -59,17 +66,23 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
     loan_ = std::make_unique<face::Loan>(bytes_of(tensor));
     const auto places = exchange(owner, *windows->in_use(), tensor, number);
-    std::unique_ptr<GpuWindow> gpu;
-    if (places.has_value()) {
-      auto of_gpus = owner.gpu_window_group();
-      gpu = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
-      if (gpu == nullptr) owner.give_back(std::move(of_gpus), /*again=*/true);
-    }
     // Two tags each; tags are not negative.
     const int tag = static_cast<int>(2 * (number % (1 << 30)));
     const auto inbox = std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), tag);
-    inbox->open();
-    // What fails above leaves the window without a tensor.
+    std::shared_ptr<WindowGroup> of_gpus;
+    std::unique_ptr<GpuWindow> gpu;
+    try {
+      if (places.has_value()) {
+        of_gpus = owner.gpu_window_group();
+        gpu = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
+        if (gpu == nullptr) owner.give_back(std::exchange(of_gpus, nullptr), /*again=*/true);
+      }
+      if (gpu == nullptr) await_current_stream(tensor.device());
+      inbox->open();
+    } catch (...) {  // the window has no tensor, and the others do not wait for it
+      if (of_gpus != nullptr) owner.give_back(std::move(of_gpus), /*again=*/false);
+      throw;
+    }
     inbox_ = inbox;
     gpu_ = std::move(gpu);
   });
@@ -126,17 +139,18 @@ void Window::tensor_deregister() {
   const std::unique_ptr<GpuWindow> gpu = std::exchange(gpu_, nullptr);
   peers_.clear();
   without_python([&] {
-    inbox->close(owner.options_.timeout);
-    if (gpu == nullptr || inbox->group_ended()) return;
-    link_->look_for_failure();  // of the group that may go now
     try {
+      inbox->close(owner.options_.timeout);
+      if (gpu == nullptr || inbox->group_ended()) return;
+      link_->look_for_failure();  // of the group that may go now
       owner.give_back(gpu->group(), /*again=*/gpu->end(*inbox->group(), owner.options_.timeout));
-    } catch (...) {
-      owner.give_back(gpu->group(), /*again=*/false);
+    } catch (...) {  // also where a peer is late: it must not wait for this rank later
+      if (gpu != nullptr && !inbox->group_ended()) owner.give_back(gpu->group(), /*again=*/false);
       throw;
     }
   });
-  loan->end();
+  // Of a group that has ended nobody has said that it puts no more: what is lent stays out of use then.
+  if (!inbox->group_ended()) loan->end();
 }
 
 std::shared_ptr<comms::TorchCommWindow> Window::clone() {
@@ -175,8 +189,11 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
 
 WorkPtr Window::signal(int peer, bool async, const comms::SignalOptions& options) {
   Inbox& to = inbox("signal", peer);
-  return run("signal", async, TorchCommTutti::given(options),
-             [&] { return gpu_ != nullptr ? gpu_->signal(peer) : to.signal(peer); });
+  return run("signal", async, TorchCommTutti::given(options), [&] {
+    if (gpu_ != nullptr) return gpu_->signal(peer);
+    await_current_stream(buf_device_);
+    return to.signal(peer);
+  });
 }
 
 WorkPtr Window::wait_signal(int peer, bool async, const comms::WaitSignalOptions& options) {

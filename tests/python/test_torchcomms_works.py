@@ -252,6 +252,35 @@ def hints(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def forked_in_a_hook(ctx: Context, name: str) -> None:
+    """A child's wait is refused, though at the fork a thread that it has not ran the hooks."""
+    comm, store = new_comm(ctx, name), ctx.store(name)
+    if ctx.rank != 0:
+        store.wait(["over"])
+        return
+    inside, leave = threading.Event(), threading.Event()
+
+    def run() -> None:
+        inside.set()
+        leave.wait()
+
+    comm.register_abort_hook(run)
+    late = comm.all_reduce(torch.ones(1), interface().ReduceOp.SUM, True, timeout=SOON)
+    inside.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it if it hangs
+        try:
+            refused(".", late.wait)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    store.set("over", "1")
+    assert status == 0, status
+
+
 ABORTS = """
 import sys
 from datetime import timedelta
@@ -304,7 +333,7 @@ def test_whether_it_is_initialized(fresh_world: World) -> None:
     fresh_world(2, open_group=False).call(initialized, unique_name("tc"))
 
 
-@pytest.mark.parametrize("function", [hooks_of_failures, hints])
+@pytest.mark.parametrize("function", [hooks_of_failures, forked_in_a_hook, hints])
 def test_failures_and_hints(fresh_world: World, function: Callable[..., None]) -> None:
     fresh_world(2, open_group=False).call(function, unique_name("tc"))
 
