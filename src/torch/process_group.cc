@@ -114,7 +114,7 @@ std::shared_ptr<Communicator> make_part(Communicator& parent, const std::vector<
     }
   };
   if (!translated(can)) {
-    if (store == nullptr) translated([&] { throw parent.failure().value(); });
+    if (store == nullptr) throw_as_torch(*parent.failure());
     return make_communicator(store, in_store, rank, static_cast<int>(ranks.size()), options);
   }
   return translated([&] {
@@ -317,6 +317,8 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<in
 std::pair<c10::intrusive_ptr<ProcessGroupTutti>, std::vector<int>> ProcessGroupTutti::shrink_to_survivors(
     Milliseconds timeout) {
   refuse_without_store();
+  // Before it counts: ranks that count apart do not meet.
+  if (timeout.count() < 0) refuse_negative("shrink", timeout);
   const std::string id = next_id("survivors");
   std::vector<int> members;
   auto smaller = translated([&] {

@@ -167,6 +167,20 @@ def test_shrink_by_list(fresh_world: World) -> None:
     assert fresh_world(3).call(shrink_by_list) == [(2.0, 2, 0), None, (2.0, 2, 1)]
 
 
+def refused_then_shrunk(ctx: Context) -> list[int]:
+    import tutti
+
+    if ctx.rank == 1:
+        with pytest.raises(ValueError, match="shrink"):
+            tutti.shrink(timeout=-1)
+    return list(tutti.shrink(timeout=10)[1])
+
+
+@pytest.mark.tutti_only
+def test_a_shrink_that_one_rank_is_refused_counts_on_none(fresh_world: World) -> None:
+    assert fresh_world(2).call(refused_then_shrunk) == [[0, 1]] * 2
+
+
 def die_and_shrink(ctx: Context) -> Any:
     import os
     import signal

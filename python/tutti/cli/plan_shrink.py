@@ -10,7 +10,7 @@ import typer
 
 from tutti.cli.plan_file import PlanFile, load_plan, no_plan, write_text
 from tutti.plan_tools.resolved import operations
-from tutti.plan_tools.shrinking import Shrinker, as_checked
+from tutti.plan_tools.shrinking import Shrinker
 
 LONGEST_NAME = 4000  # with what is added to it, it is still one that the reader takes
 
@@ -36,8 +36,8 @@ def shrink(
     from tutti import _core
 
     with no_plan(file):
-        plan = as_checked(load_plan(file))
-        shrinker = Shrinker(plan, kind_only, most_checks=checks)
+        shrinker = Shrinker(load_plan(file), kind_only, most_checks=checks)
+        plan = shrinker.given
         first = _core.check_plan(json.dumps(plan), True)["fault"]
     typer.echo(f"before: {_size(plan)}", err=output is None)
     typer.echo(f"  {first['kind']}: {first['message']}", err=output is None)

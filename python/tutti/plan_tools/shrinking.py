@@ -127,7 +127,8 @@ class Shrinker:
         self.kind_only = kind_only
         self.most_checks = most_checks
         self.checks = 0
-        self.plan, self.origins = tagged(as_checked(plan, check))
+        self.given = as_checked(plan, check)  # what the faults before and after are of
+        self.plan, self.origins = tagged(self.given)
         self._want(check(self.plan))
 
     def run(self) -> Shrunk:
