@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/dynamic_linker.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -21,11 +22,6 @@ bool is_device_name(std::string_view name) noexcept {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
   });
-}
-
-std::string last_dl_error() {
-  const char* text = ::dlerror();
-  return text != nullptr ? text : "unknown error of the dynamic linker";
 }
 
 [[noreturn]] void refuse(const std::string& name, const std::string& why) {

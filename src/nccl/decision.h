@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 #include "nccl/settings.h"
 #include "tutti/call.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 
 namespace tutti::nccl {
 

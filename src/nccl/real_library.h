@@ -10,7 +10,7 @@
 #include <string>
 #include <type_traits>
 
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 #include "nccl/functions.h"
 
 namespace tutti::nccl {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "bootstrap/meeting_place.h"
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 
 namespace tutti::nccl {
 

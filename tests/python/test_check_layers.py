@@ -51,9 +51,9 @@ def checks() -> ModuleType:
         ("include/tutti/cuda_report.h", '"tutti/cuda_communicator.h"', ""),
         ("src/tools/explain.cc", '"python/signals.h"', "is not below it"),
         ("src/c/group.cc", '"nccl/settings.h"', "is not below it"),
-        ("tests/cpp/nccl/served_test.cc", '"nccl/abi.h"', ""),
+        ("tests/cpp/nccl/served_test.cc", '"nccl/functions.h"', ""),
         ("tests/cpp/communicator/churn_test.cc", '"torch/work.h"', "is for src/torch and its tests"),
-        ("bench/core.cc", '"nccl/abi.h"', "is for src/nccl and its tests"),
+        ("bench/core.cc", '"nccl/functions.h"', "is for src/nccl and its tests"),
         ("tests/cpp/torchcomms/module.cc", "<torch/csrc/utils/pybind.h>", ""),
     ],
 )

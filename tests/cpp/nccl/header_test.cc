@@ -14,7 +14,7 @@
 #include "nccl/functions.h"
 
 namespace ours {
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 }
 
 // The types' names in the table are the real ones here.

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 #include "nccl/functions.h"
 
 #define DECLARE(result, name, parameters, arguments) extern "C" result name parameters;

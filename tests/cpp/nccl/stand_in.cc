@@ -12,7 +12,7 @@
 #include <set>
 #include <string>
 
-#include "nccl/abi.h"
+#include "device/nccl/abi.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 

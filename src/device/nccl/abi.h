@@ -1,6 +1,6 @@
-// NCCL's binary interface as far as the library under its name needs it: declared here, so that no header of NCCL or
-// CUDA is needed to build. What is only passed on is opaque. tests/cpp/nccl/header_test.cc compares all of it with the
-// real headers where they are installed.
+// NCCL's binary interface as far as Tutti calls it or passes it on: declared here, so that no header of NCCL or CUDA is
+// needed to build. What is only passed on is opaque. tests/cpp/nccl/header_test.cc compares all of it with the real
+// headers where they are installed.
 //
 // May be included inside a namespace, which that test does: includes nothing itself.
 #pragma once
