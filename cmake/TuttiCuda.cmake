@@ -86,6 +86,7 @@ function(tutti_cuda_module name folder)
     src/communicator/cuda/cuda_communicator_impl.cc
     src/communicator/cuda/cuda_memory_impl.cc
     src/communicator/cuda/cuda_serving.cc
+    src/communicator/cuda/cuda_stream_work.cc
     src/communicator/cuda/device_failure.cc
     src/communicator/cuda/device_plans.cc
     src/communicator/cuda/launches.cc

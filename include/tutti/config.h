@@ -29,6 +29,7 @@ struct Config {
   std::string user_config;          // "tutti" in XDG_CONFIG_HOME or ~/.config; empty = there is no such place
   std::string user_cache;           // "tutti" in XDG_CACHE_HOME or ~/.cache; likewise
   std::string plugin_path;          // TUTTI_PLUGIN_PATH: directories of libtutti_cuda.so, before libtutti.so's own
+  std::string nccl_library;         // TUTTI_NCCL_LIB_PATH: NCCL's file; empty: looked for
   std::string cuda_transport;       // TUTTI_CUDA_TRANSPORT: "peer" or "host" memory between GPUs; empty = chosen
   std::string cuda_algorithm;       // TUTTI_CUDA_ALGORITHM: "ll_one_shot@4x256" forces the choice on GPUs
   std::string cuda_compile = "on";  // TUTTI_CUDA_COMPILE: "off", "on" or "wait": whether plans are compiled for GPUs

@@ -13,6 +13,9 @@ struct DeviceOptions {
   int device = -1;                                               // its index; -1: the calling thread's current one
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of every wait on the device
   std::string name = "tutti";
+  // Whether the ranks are all on one host, as the kernels of Tutti's own need it. Where they are not, or are more than
+  // the kernels serve, calls on CUDA memory are NCCL's. Equal on all ranks.
+  bool one_host = true;
   bool messages_only = false;    // exchange() alone: less memory; equal on all ranks
   bool lasting_streams = false;  // a promise: all streams of calls outlive the communicator; saves an event a call
   // Everything else: the environment's, until it is set.

@@ -109,7 +109,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 22> kVariables{{
+constexpr std::array<Variable, 23> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -178,6 +178,12 @@ constexpr std::array<Variable, 22> kVariables{{
        return true;
      },
      [](const Config& c) { return show_text(c.plugin_path); }},
+    {"TUTTI_NCCL_LIB_PATH", "a file", "NCCL's library, for groups on GPUs of several hosts; looked for when unset",
+     [](std::string_view t, Config& c) {
+       c.nccl_library = t;
+       return true;
+     },
+     [](const Config& c) { return show_place(c.nccl_library); }},
     {"TUTTI_CUDA_TRANSPORT", "peer or host", "memory through which GPUs exchange data; chosen by a probe when unset",
      [](std::string_view t, Config& c) {
        c.cuda_transport = t;

@@ -7,6 +7,7 @@
 // the same object that is under way.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -42,11 +43,15 @@ class Bootstrap {
   // under the same id: then nobody can know which is meant. Neither throws.
   virtual void tell(const std::exception& error) noexcept = 0;
   virtual bool failed_before() noexcept { return false; }
+  // Whoever goes on to watch() has what formed: errors say so.
+  void formed() noexcept { formed_.store(true, std::memory_order_relaxed); }
+  bool has_formed() const noexcept { return formed_.load(std::memory_order_relaxed); }
 
  private:
   const std::string id_;
   const int rank_;
   const int size_;
+  std::atomic<bool> formed_{false};  // relaxed: for texts
 };
 using BootstrapPtr = std::shared_ptr<Bootstrap>;
 

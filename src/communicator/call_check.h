@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tutti/call.h"
+#include "tutti/stream_communicator.h"
 
 namespace tutti {
 
@@ -24,7 +25,8 @@ inline void check_call_timeout(Collective what, std::chrono::milliseconds timeou
     check_call_timeout(to_string(what), timeout);
 }
 
-// Throws Error(kInvalidArgument). `rank` of `size`.
+// Throw Error(kInvalidArgument). `rank` of `size`.
 void check_call(const Call& call, int rank, int size);
+void check_message(const DeviceMessage& message, int rank, int size);
 
 }  // namespace tutti

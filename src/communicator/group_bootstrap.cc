@@ -115,7 +115,7 @@ class GroupBootstrap final : public Bootstrap {
   void look_at_peers(const CommunicatorImpl& group) const;
   void wait(Messages& messages, std::string_view topic, Deadline& deadline) const;
   [[noreturn]] void throw_failed(const CommunicatorImpl& group, Outcome outcome) const {
-    throw_forming_failed(group, outcome, what());
+    throw_forming_failed(group, outcome, what(), has_formed());
   }
   [[noreturn]] void throw_late(Messages& messages, std::string_view topic, const Deadline& deadline) const;
 

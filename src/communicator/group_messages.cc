@@ -51,17 +51,17 @@ void post_forming(MessagePort& port, MessageOp& op, bool send, int peer, std::ui
   }
 }
 
-void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what) {
+void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what, bool formed) {
   throw_if_interrupted("the forming of " + what);  // the first: then the outcome is of no peer
   group.throw_if_unusable();
   FailureContext context;
   group.find_cause(outcome, context);
-  throw_lost_rank(outcome, context, group.rank(), what);
+  throw_lost_rank(outcome, context, group.rank(), what, formed);
 }
 
-void throw_lost_rank(Outcome outcome, const FailureContext& context, int rank, const std::string& what) {
+void throw_lost_rank(Outcome outcome, const FailureContext& context, int rank, const std::string& what, bool formed) {
   const std::string who = "rank " + std::to_string(outcome.peer) + " ";
-  const std::string when = " while " + what + " was forming";
+  const std::string when = " while " + what + (formed ? " was in use" : " was forming");
   switch (outcome.status) {
     case Status::kPeerLost:
       throw_error(ErrorKind::kPeerLost,

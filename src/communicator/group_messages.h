@@ -40,10 +40,12 @@ std::uint64_t forming_tag(std::string_view id, std::string_view topic, std::stri
 void post_forming(MessagePort& port, MessageOp& op, bool send, int peer, std::uint64_t tag, void* data,
                   std::size_t bytes) noexcept;
 
-// What the end of a message to or from a peer means for `what`: "'id' of group 'name'".
-[[noreturn]] void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what);
+// What the end of a message to or from a peer means for `what`: "'id' of group 'name'", which forms or has `formed`.
+[[noreturn]] void throw_forming_failed(const CommunicatorImpl& group, Outcome outcome, const std::string& what,
+                                       bool formed = false);
 // The same where the group itself has not failed; `context`: what CommunicatorImpl::find_cause() found of outcome.peer;
 // `rank` is this one.
-[[noreturn]] void throw_lost_rank(Outcome outcome, const FailureContext& context, int rank, const std::string& what);
+[[noreturn]] void throw_lost_rank(Outcome outcome, const FailureContext& context, int rank, const std::string& what,
+                                  bool formed = false);
 
 }  // namespace tutti

@@ -34,10 +34,6 @@ void load_kernels() {
 std::shared_ptr<GpuGroup> make_group(const BootstrapPtr& bootstrap, const CudaOptions& options, int device,
                                      const PlanFiles& plans, const Tuning& tuning, std::uint64_t first_sequence) {
   const int size = bootstrap->size();
-  if (size > device::kMaxRanks) {
-    throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
-                                             " ranks, not " + std::to_string(size));
-  }
   const DeviceGuard guard(device);
   load_kernels();
   GpuGroupRequest request;
@@ -359,12 +355,7 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
                                     std::chrono::milliseconds timeout) {
   std::vector<MessageRequest> requests;
   for (const CudaMessage& m : messages) {
-    if (m.peer < 0 || m.peer >= size_ || m.peer == rank_) {
-      throw_error(ErrorKind::kInvalidArgument, std::string(m.send ? "send to" : "receive from") + " rank " +
-                                                   std::to_string(m.peer) + ": must be another rank of this group of " +
-                                                   std::to_string(size_));
-    }
-    if (m.data == nullptr && m.bytes > 0) throw_error(ErrorKind::kInvalidArgument, "the message's memory is null");
+    check_message(m, rank_, size_);
     requests.push_back({m.send, static_cast<std::byte*>(m.data), m.bytes, m.peer, m.tag});
   }
   const DeviceGuard guard(group_->device());

@@ -6,12 +6,17 @@
 #include "tutti/cuda_capture.h"
 #include "tutti/cuda_communicator.h"
 #include "tutti/cuda_report.h"
+#include "tutti/device/memory.cuh"
 
 namespace tutti {
 
 std::shared_ptr<CudaCommunicator> CudaCommunicator::create(std::shared_ptr<Store> store, const std::string& id,
                                                            int rank, int size, const CudaOptions& options) {
   check_group(rank, size);
+  if (size > device::kMaxRanks) {
+    throw_error(ErrorKind::kUnsupported, "a CUDA communicator has at most " + std::to_string(device::kMaxRanks) +
+                                             " ranks, not " + std::to_string(size));
+  }
   auto made = std::dynamic_pointer_cast<CudaCommunicator>(
       make_communicator("cuda", store_bootstrap(std::move(store), id, rank, size), options));
   if (made != nullptr) return made;

@@ -5,8 +5,10 @@
 
 #include "algorithm/cuda/choice.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
+#include "communicator/cuda/cuda_stream_work.h"
 #include "communicator/cuda/quiet_device.h"
 #include "communicator/cuda/stream_order.h"
+#include "communicator/nccl/nccl_communicator.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/pool_memory.h"
@@ -26,6 +28,13 @@ int require_device() {
                                            (error != cudaSuccess ? cudaGetErrorString(error) : "none found"));
 }
 
+// What the kernels of Tutti's own do not serve, the same on all ranks; empty: they serve the group.
+std::string not_served(int size, const DeviceOptions& options) {
+  if (!options.one_host) return "its ranks are on several hosts";
+  if (size <= device::kMaxRanks) return {};
+  return "it has " + std::to_string(size) + " ranks, more than " + std::to_string(device::kMaxRanks);
+}
+
 class CudaDevice final : public CudaMemoryDevice {
  public:
   StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
@@ -39,6 +48,10 @@ class CudaDevice final : public CudaMemoryDevice {
     const RelaxedCapture relaxed;  // a group's first call may be captured
     release_retired();
     QuietDevice::of_process().give_back_if_quiet();
+    if (const std::string why = not_served(bootstrap->size(), options); !why.empty()) {
+      return std::make_shared<NcclCommunicator>(bootstrap, options, std::make_shared<CudaStreamWork>(device),
+                                                nccl_library(options.config->nccl_library), why);
+    }
     return std::make_shared<CudaCommunicatorImpl>(bootstrap, options, device,
                                                   first_sequence_.load(std::memory_order_relaxed));
   }

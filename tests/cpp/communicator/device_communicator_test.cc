@@ -10,6 +10,7 @@
 #include <fstream>
 #include <future>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -92,6 +93,34 @@ class DeviceCommunicators : public ::testing::Test {
 };
 
 // It can be found while it still gets the time limit of before: then another thread sets a new one, or waits to.
+// Of three ranks on two hosts: which communicators are told that all of theirs are on one.
+TEST_F(DeviceCommunicators, AreToldWhetherTheirRanksShareAHost) {
+  std::mutex mutex;
+  std::map<std::string, std::set<bool>> said;
+  told_->making = [&](const std::string& id, bool one_host) {
+    const std::lock_guard lock(mutex);
+    said[id].insert(one_host);
+  };
+  World world;
+  world.size = 3;
+  world.config_of = [](int) { return config_from_environment(); };
+  world.host_of = [](int rank) { return rank < 2 ? "one" : "other"; };
+  run_ranks(world, [](Communicator& host) {
+    const auto devices = DeviceCommunicator::create("told", host);
+    devices->own_stream(0);
+    for (int peer = 0; peer < 3; ++peer) {
+      if (peer != host.rank()) devices->message_stream(0, peer, host.rank() < peer);
+    }
+    host.run(Call());
+  });
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(said.size(), 7U);  // of all, and of each ordered pair
+  for (const auto& [id, one_host] : said) {
+    const bool near = id.find("0>1") != std::string::npos || id.find("1>0") != std::string::npos;
+    EXPECT_EQ(one_host, std::set<bool>{near}) << id;
+  }
+}
+
 TEST_F(DeviceCommunicators, ATimeoutThatIsSetWhileSomethingIsMadeCounts) {
   MemoryStore store;
   const auto host = create(store, 0, 1);

@@ -46,6 +46,7 @@ class ToldDevice final : public test::BareDevice {
   }
   StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     tell(told().meeting);
+    if (told().making) told().making(bootstrap->id(), options.one_host);
     bootstrap->all_gather("here", "", options.timeout);
     return std::make_shared<ToldCommunicator>(*bootstrap, options);
   }

@@ -1,0 +1,114 @@
+#include "communicator/cuda/cuda_stream_work.h"
+
+#include "base/registry.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/relaxed_capture.h"
+
+namespace tutti::cuda {
+namespace {
+
+cudaStream_t cuda(DeviceStream stream) noexcept { return static_cast<cudaStream_t>(stream); }
+
+// Neither guard where CUDA itself has gone, at the end of the process.
+template <class Work>
+void as_far_as_it_goes(int device, const Work& work) noexcept {
+  try {
+    const DeviceGuard guard(device);
+    const RelaxedCapture relaxed;
+    work();
+  } catch (const std::exception&) {
+  }
+}
+
+}  // namespace
+
+CudaStreamWork::CudaStreamWork(int device) : device_(device), events_(std::make_shared<Events>(device)) {}
+
+CudaStreamWork::~CudaStreamWork() {
+  if (own_stream_ == nullptr || forked_child()) return;
+  as_far_as_it_goes(device_, [this] { static_cast<void>(cudaStreamDestroy(own_stream_)); });
+}
+
+CudaStreamWork::Events::~Events() {
+  if (forked_child()) return;
+  as_far_as_it_goes(device, [this] {
+    for (cudaEvent_t event : free) static_cast<void>(cudaEventDestroy(event));
+  });
+}
+
+bool CudaStreamWork::is_capturing(DeviceStream stream) const {
+  const DeviceGuard guard(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(cuda(stream), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
+  const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
+  cudaEvent_t event = nullptr;
+  {
+    const std::lock_guard lock(events_->mutex);
+    events_->free.reserve(events_->free.size() + 1);  // so that giving it back needs no memory
+    if (!events_->free.empty()) {
+      event = events_->free.back();
+      events_->free.pop_back();
+    }
+  }
+  if (event == nullptr) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  Mark made(event, [events = events_](void* used) {
+    const std::lock_guard lock(events->mutex);
+    try {
+      events->free.push_back(static_cast<cudaEvent_t>(used));
+    } catch (const std::bad_alloc&) {
+      static_cast<void>(cudaEventDestroy(static_cast<cudaEvent_t>(used)));
+    }
+  });
+  check_cuda(cudaEventRecord(event, cuda(stream)), "cudaEventRecord");
+  return made;
+}
+
+void CudaStreamWork::copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) {
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda(stream)), "cudaMemcpyAsync");
+}
+
+std::shared_ptr<std::byte> CudaStreamWork::memory(std::size_t bytes, DeviceStream stream) {
+  const DeviceGuard guard(device_);
+  void* made = nullptr;
+  check_cuda(cudaMallocAsync(&made, bytes, cuda(stream)), "cudaMallocAsync");
+  return {static_cast<std::byte*>(made), [device = device_, stream](std::byte* used) {
+            as_far_as_it_goes(device, [&] { static_cast<void>(cudaFreeAsync(used, cuda(stream))); });
+          }};
+}
+
+bool CudaStreamWork::reached(const Mark& mark) noexcept {
+  bool passed = true;
+  as_far_as_it_goes(device_, [&] {
+    passed = cudaEventQuery(static_cast<cudaEvent_t>(mark.get())) != cudaErrorNotReady;
+    static_cast<void>(cudaGetLastError());  // that it is not ready is no error
+  });
+  return passed;
+}
+
+DeviceStream CudaStreamWork::own_stream() {
+  const DeviceGuard guard(device_);
+  const std::lock_guard lock(mutex_);
+  if (own_stream_ == nullptr) {
+    const RelaxedCapture relaxed;
+    check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  return own_stream_;
+}
+
+void CudaStreamWork::wait(DeviceStream stream) {
+  const DeviceGuard guard(device_);  // handles of default streams mean those of the current device
+  wait_for_stream(cuda(stream));
+}
+
+void CudaStreamWork::run(const std::function<void()>& work) {
+  const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
+  work();
+}
+
+}  // namespace tutti::cuda
