@@ -11,6 +11,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/links.h"
 #include "device/cuda/own_memory.h"
+#include "device/cuda/relaxed_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -64,9 +65,13 @@ GpuGroup::GpuGroup(BootstrapPtr bootstrap, const GpuGroupRequest& request)
 GpuGroup::~GpuGroup() { release(); }
 
 void GpuGroup::release() noexcept {
-  ports_.reset();
+  give_back_on(request_.device, [this] {
+    ports_.reset();
+    scratch_.reset();
+    if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
+  });
+  ports_.reset();  // where CUDA is gone: its thread reads the words that follow
   scratch_.reset();
-  if (stream_ != nullptr) static_cast<void>(cudaStreamDestroy(stream_));
   stream_ = nullptr;
   host_control_.reset();
   state_.reset();

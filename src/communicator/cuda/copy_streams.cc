@@ -6,17 +6,21 @@
 namespace tutti::cuda {
 
 CopyStreams::~CopyStreams() {
-  for (const Lane& lane : lanes_) {
-    if (lane.done != nullptr) static_cast<void>(cudaEventDestroy(lane.done));
-    if (lane.stream != nullptr) static_cast<void>(cudaStreamDestroy(lane.stream));
-  }
-  if (forked_ != nullptr) static_cast<void>(cudaEventDestroy(forked_));
+  if (lanes_.front().stream == nullptr) return;  // nothing was made
+  give_back_on(device_, [this] {
+    for (const Lane& lane : lanes_) {
+      if (lane.done != nullptr) static_cast<void>(cudaEventDestroy(lane.done));
+      if (lane.stream != nullptr) static_cast<void>(cudaStreamDestroy(lane.stream));
+    }
+    if (forked_ != nullptr) static_cast<void>(cudaEventDestroy(forked_));
+  });
 }
 
 void CopyStreams::prepare(int rank) {
   if (forked_ != nullptr) return;
   rank_ = rank;
   const RelaxedCapture relaxed;
+  check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   for (Lane& lane : lanes_) {

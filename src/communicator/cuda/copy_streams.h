@@ -43,6 +43,7 @@ class CopyStreams {
                  const std::vector<cudaGraphNode_t>& before);
 
   int rank_ = 0;
+  int device_ = 0;  // of what follows
   cudaEvent_t forked_ = nullptr;
   std::array<Lane, 2> lanes_;
 };

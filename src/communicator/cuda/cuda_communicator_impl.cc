@@ -112,7 +112,7 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const 
     const DeviceGuard guard(device);
     copy_streams_.prepare(rank_);
   }
-  quiet_ = {device, &mutex_, [this] { return collectives_.idle() && messages_.idle(); },
+  quiet_ = {device, &mutex_, [this] { return idle(); },
             [this] {
               if (plans_ != nullptr) plans_->compiled_plans().load();
             }};
@@ -130,11 +130,8 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
   // And copies of ports.
   for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
-  try {
-    const DeviceGuard guard(group_->device());  // or this thread's current device might get a context
-    if (own_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(own_stream_));
-  } catch (const Error&) {
-    // CUDA is gone, and the stream with it.
+  if (own_stream_ != nullptr) {
+    give_back_on(group_->device(), [this] { static_cast<void>(cudaStreamDestroy(own_stream_)); });
   }
   shared_board_.reset();
   registrations_.clear();
@@ -408,14 +405,30 @@ bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
 }
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {
+  const DeviceGuard guard(group_->device());
   wait_for_stream(static_cast<cudaStream_t>(stream));
   throw_if_failed();
 }
 
+// The handle of a default stream is that of the current device, and any thread may ask for what follows.
 void CudaCommunicatorImpl::finish() noexcept {
-  const std::lock_guard lock(mutex_);
-  collectives_.wait();
-  messages_.wait();
+  try {
+    const DeviceGuard guard(group_->device());
+    const std::lock_guard lock(mutex_);
+    collectives_.wait();
+    messages_.wait();
+  } catch (const Error&) {
+    // CUDA is gone, and nothing runs there.
+  }
+}
+
+bool CudaCommunicatorImpl::idle() const noexcept {
+  try {
+    const DeviceGuard guard(group_->device());
+    return collectives_.idle() && messages_.idle();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 Metrics CudaCommunicatorImpl::metrics() const {

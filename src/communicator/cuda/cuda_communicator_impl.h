@@ -113,6 +113,8 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   std::optional<Error> current_failure() const;
   std::optional<Error> lost_rank(bool known_only) const;
   void throw_if_failed() const;
+  // Under mutex_: none of its kernels is under way.
+  bool idle() const noexcept;
   // Under mutex_: the call as its kind is run, by `plan` if there is one.
   void issue(const Call& call, const TablePlan* plan, cudaStream_t stream, std::chrono::milliseconds timeout);
   void run_collective(const Call& call, cudaStream_t stream);

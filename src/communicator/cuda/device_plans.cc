@@ -149,12 +149,7 @@ void DevicePlans::add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared
 }
 
 DevicePlans::~DevicePlans() {
-  try {
-    const DeviceGuard guard(device_);
-    release();
-  } catch (const Error&) {
-    // CUDA is gone, and the memory with it.
-  }
+  give_back_on(device_, [this] { release(); });
 }
 
 void DevicePlans::release() noexcept {

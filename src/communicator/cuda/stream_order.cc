@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/relaxed_capture.h"
 
 namespace tutti::cuda {
 namespace {
@@ -35,9 +36,12 @@ void release_retired() {
 }
 
 StreamOrder::~StreamOrder() {
-  for (cudaEvent_t event : {eager_event_, captured_event_}) {
-    if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
-  }
+  if (eager_event_ == nullptr && captured_event_ == nullptr) return;
+  give_back_on(device_, [this] {
+    for (cudaEvent_t event : {eager_event_, captured_event_}) {
+      if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+    }
+  });
 }
 
 StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
@@ -55,6 +59,7 @@ StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
 
 void StreamOrder::record(cudaEvent_t& event, cudaStream_t stream) {
   if (event == nullptr) {
+    check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
     check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   }
   check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
@@ -116,9 +121,12 @@ void StreamOrder::after(cudaStream_t stream, bool captured) {
 }
 
 StreamOrder::SharedEvent::SharedEvent() {
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
-StreamOrder::SharedEvent::~SharedEvent() { static_cast<void>(cudaEventDestroy(event)); }
+StreamOrder::SharedEvent::~SharedEvent() {
+  give_back_on(device, [this] { static_cast<void>(cudaEventDestroy(event)); });
+}
 
 void StreamOrder::retain(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
   retain_in(capture_of(stream), resource);

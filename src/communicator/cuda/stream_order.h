@@ -57,6 +57,7 @@ class StreamOrder {
   struct SharedEvent {
     SharedEvent();
     ~SharedEvent();
+    int device = 0;
     cudaEvent_t event = nullptr;
   };
   static Capture capture_of(cudaStream_t stream);
@@ -64,9 +65,10 @@ class StreamOrder {
   // Has the graph wait for the event of replays and eager calls, made here at the first capture, if it does not yet.
   void bind(const Capture& capture, cudaStream_t stream);
 
-  static void record(cudaEvent_t& event, cudaStream_t stream);
+  void record(cudaEvent_t& event, cudaStream_t stream);
 
   const bool lasting_;
+  int device_ = 0;  // of the events
   // Behind the last eager launch, and behind the last captured one when its stream changes: a captured event is a part
   // of its graph, of no use outside.
   cudaEvent_t eager_event_ = nullptr, captured_event_ = nullptr;

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "device/cuda/cuda_check.h"
+#include "tutti/error.h"
 
 namespace tutti::cuda {
 
@@ -18,5 +19,18 @@ class RelaxedCapture {
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then what it was before
 };
+
+// Runs `give_back`, which destroys what belongs to `device`, on whatever thread lets go of it: with that device
+// current, or the thread's own one might get a context, which takes half a gigabyte, and as RelaxedCapture.
+template <class GiveBack>
+void give_back_on(int device, const GiveBack& give_back) noexcept {
+  try {
+    const DeviceGuard guard(device);
+    const RelaxedCapture relaxed;
+    give_back();
+  } catch (const Error&) {
+    // CUDA is gone, and all that it had.
+  }
+}
 
 }  // namespace tutti::cuda
