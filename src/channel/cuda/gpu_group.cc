@@ -137,6 +137,7 @@ GpuPorts& GpuGroup::ports() {
   const std::lock_guard lock(ports_mutex_);
   if (ports_ == nullptr) {
     const DeviceGuard guard(request_.device);
+    const RelaxedCapture relaxed;
     ports_ = std::make_unique<GpuPorts>(world_.control, request_.device, stream_);
     // release: publishes them to port_failure().
     made_ports_.store(ports_.get(), std::memory_order_release);

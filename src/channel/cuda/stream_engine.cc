@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
+#include "device/cuda/relaxed_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -93,6 +94,7 @@ int StreamEngine::take_reached(int peer) {
 }
 
 void StreamEngine::finish() {
+  const RelaxedCapture relaxed;  // also on a thread that is not the proxy's
   for (const Lane& lane : lanes_) check_cuda(cudaStreamSynchronize(lane.stream), "cudaStreamSynchronize");
 }
 

@@ -369,6 +369,7 @@ void CudaCommunicatorImpl::exchange(const std::vector<CudaMessage>& messages, Cu
 std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& name, std::size_t bytes) {
   require_collectives();
   const DeviceGuard guard(group_->device());
+  const RelaxedCapture relaxed;  // what follows waits for streams
   {
     // Here, where no kernel waits: CUDA may wait for kernels when it makes a stream.
     const std::lock_guard lock(mutex_);

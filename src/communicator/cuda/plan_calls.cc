@@ -12,6 +12,7 @@
 #include "communicator/group_settings.h"
 #include "communicator/named_algorithm.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/relaxed_capture.h"
 
 namespace tutti::cuda {
 
@@ -37,6 +38,7 @@ void CudaCommunicatorImpl::prepare(const UserAlgorithmPtr& algorithm) {
 std::vector<std::uint64_t> CudaCommunicatorImpl::admit(const std::vector<UserAlgorithmPtr>& algorithms, bool chooses) {
   if (size_ == 1) return {};
   const DeviceGuard guard(group_->device());
+  const RelaxedCapture relaxed;  // memory is made, and code loaded
   std::unique_lock lock(mutex_);
   throw_if_failed();
   collectives_.wait();  // allocating waits for kernels, which may wait for ranks that do the same

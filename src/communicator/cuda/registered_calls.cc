@@ -5,6 +5,7 @@
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/leftovers.h"
+#include "device/cuda/relaxed_capture.h"
 
 namespace tutti::cuda {
 
@@ -71,6 +72,7 @@ std::string CudaCommunicatorImpl::problem_with(const std::vector<CudaRange>& ran
 std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(const std::vector<CudaRange>& ranges) {
   require_collectives();
   const DeviceGuard guard(group_->device());
+  const RelaxedCapture relaxed;  // mappings may be made and given back beside a capture
   release_retired();
   QuietDevice::of_process().give_back_if_quiet();
   std::string problem;
@@ -90,6 +92,7 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
 
 void CudaCommunicatorImpl::unregister_memory(std::vector<std::shared_ptr<CudaRegion>> regions) {
   const DeviceGuard guard(group_->device());
+  const RelaxedCapture relaxed;
   std::string problem;
   std::string name;
   {

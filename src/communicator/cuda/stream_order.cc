@@ -173,7 +173,10 @@ void StreamOrder::wait() noexcept {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   if (lasting_) {
-    static_cast<void>(cudaStreamSynchronize(eager_.stream));
+    // A stream that is captured now cannot be awaited, and to try ends the capture.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
+    static_cast<void>(cudaStreamIsCapturing(eager_.stream, &capture));
+    if (capture == cudaStreamCaptureStatusNone) static_cast<void>(cudaStreamSynchronize(eager_.stream));
   } else if (eager_event_ != nullptr) {
     static_cast<void>(cudaEventSynchronize(eager_event_));
   }

@@ -7,6 +7,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/leftovers.h"
+#include "device/cuda/relaxed_capture.h"
 #include "device/cuda/shared_memory.h"
 #include "tutti/error.h"
 
@@ -29,12 +30,7 @@ class HostMemory final : public SharedMemory {
   }
   ~HostMemory() override {
     leave(Leftover::kOwn, bytes_, [index = index_, host = host_, bytes = bytes_] {
-      try {
-        const DeviceGuard guard(index);  // what is left must not make a context on another device
-        static_cast<void>(cudaHostUnregister(host));
-      } catch (const Error&) {
-        // CUDA is gone, and the registration with it.
-      }
+      give_back_on(index, [host] { static_cast<void>(cudaHostUnregister(host)); });
       ::munmap(host, bytes);
     });
   }

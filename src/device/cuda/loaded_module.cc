@@ -25,12 +25,7 @@ LoadedModule::LoadedModule(const std::string& cubin) {
 
 LoadedModule::~LoadedModule() {
   leave(Leftover::kOwn, 0, [index = index_, module = module_] {
-    try {
-      const DeviceGuard guard(index);
-      static_cast<void>(driver().module_unload(module));
-    } catch (const Error&) {
-      // CUDA is gone, and the code with it.
-    }
+    give_back_on(index, [module] { static_cast<void>(driver().module_unload(module)); });
   });
 }
 

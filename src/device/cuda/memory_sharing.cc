@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/leftovers.h"
+#include "device/cuda/relaxed_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -108,14 +109,8 @@ std::shared_ptr<std::byte> open_ipc(int device, const ForeignAllocation& a) {
                     " (CUDA IPC needs processes in one IPC and PID name space: docker run --ipc=host --pid=host)");
   }
   return {static_cast<std::byte*>(opened), [device](std::byte* p) {
-            leave(Leftover::kMapping, 0, [device, p] {
-              try {
-                const DeviceGuard guard(device);
-                static_cast<void>(cudaIpcCloseMemHandle(p));
-              } catch (const Error&) {
-                // CUDA is gone, and the mapping with it.
-              }
-            });
+            leave(Leftover::kMapping, 0,
+                  [device, p] { give_back_on(device, [p] { static_cast<void>(cudaIpcCloseMemHandle(p)); }); });
           }};
 }
 

@@ -52,13 +52,7 @@ DevicePool pool_of(int device) {
 }
 
 void give_back(int device, void* data) noexcept {
-  try {
-    const DeviceGuard guard(device);
-    const RelaxedCapture relaxed;
-    check_cuda(cudaFreeAsync(data, pool_of(device).stream), "cudaFreeAsync");
-  } catch (const Error&) {
-    // CUDA is gone, and the memory with it.
-  }
+  give_back_on(device, [&] { check_cuda(cudaFreeAsync(data, pool_of(device).stream), "cudaFreeAsync"); });
 }
 
 void keep_pinned(std::size_t bytes, void* data) noexcept {

@@ -1,4 +1,4 @@
-// Threads that are not the ranks' own: with another current device.
+// Threads that are not the ranks' own: with another current device, or beside one that captures.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -42,6 +42,51 @@ TEST(Threads, OneOfAnotherDeviceWaitsForCalls) {
       TUTTI_CUDA_OK(cudaStreamSynchronize(nullptr));
       rank.barrier->arrive_and_wait();
     }
+  });
+}
+
+// As torch captures, and as whatever else a program does on other threads meanwhile.
+TEST(Threads, OneThatCapturesIsLeftAlone) {
+  GpuWorld world;
+  const auto store = std::make_shared<MemoryStore>();
+  run_gpu_ranks(world, [&](Rank& rank) {
+    std::byte* const captured = rank.allocate(kMB);
+    std::byte* const copied = rank.allocate(kMB);
+    const std::shared_ptr<std::byte> pool = make_cuda_memory(kMB, rank.device);
+    TUTTI_CUDA_OK(cudaDeviceSynchronize());
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.other_stream, cudaStreamCaptureModeGlobal));
+    rank.barrier->arrive_and_wait();
+    std::string error;
+    std::thread other([&] {
+      try {
+        TUTTI_CUDA_OK(cudaSetDevice(rank.device));
+        CudaOptions options = world.options;
+        options.device = rank.device;
+        auto comm = CudaCommunicator::create(store, "beside", rank.rank, rank.size, options);
+        auto memory = comm->allocate("memory", kMB);
+        static_cast<void>(memory->port_memory());
+        if (comm->transport().starts_with("peer memory")) {
+          comm->unregister_memory(comm->register_memory({{pool.get(), kMB}}));
+        }
+        std::vector<std::byte> host(kMB);
+        copy_cuda_memory(copied, host.data(), host.size());
+        static_cast<void>(comm->metrics());
+        memory.reset();
+        comm.reset();
+      } catch (const std::exception& e) {
+        error = e.what();
+      }
+    });
+    other.join();
+    EXPECT_EQ(error, "");
+    rank.barrier->arrive_and_wait();
+    EXPECT_EQ(cudaMemsetAsync(captured, 1, kMB, rank.other_stream), cudaSuccess);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(rank.other_stream, &graph), cudaSuccess);
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    static_cast<void>(cudaGetLastError());
+    rank.barrier->arrive_and_wait();
   });
 }
 
