@@ -1,7 +1,9 @@
 // Captures of CUDA graphs, for those who link no CUDA: libtutti_cuda.so is asked.
 //
-// Thread rule: both from any thread. Both throw Error(kUnsupported) without the plug-in.
+// Thread rule: all from any thread. All throw Error(kUnsupported) without the plug-in.
 #pragma once
+
+#include <functional>
 
 #include "tutti/cuda_communicator.h"
 
@@ -14,5 +16,8 @@ bool cuda_is_capturing(int device, CudaStream stream);
 // the global mode, as torch does; else such a call would break that capture. The thread works for `device` alone, which
 // becomes its current one; -1: for any.
 void cuda_begin_thread(int device);
+
+// Runs `action` so that it may do what such a thread may: for threads that go on with other things.
+void cuda_beside_captures(const std::function<void()>& action);
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/registry.h"
+#include "tutti/cuda_capture.h"
 
 namespace tutti::face {
 
@@ -31,6 +32,12 @@ void CudaEvents::give_back(c10::Event event) noexcept {
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   if (unused_.size() < kKept) unused_.push_back(std::move(event));
+}
+
+bool CudaEvent::query() const {
+  bool over = false;
+  cuda_beside_captures([&] { over = event_.query(); });
+  return over;
 }
 
 }  // namespace tutti::face

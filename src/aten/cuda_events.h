@@ -52,7 +52,8 @@ class CudaEvent {
 
   // `stream` waits for it.
   void block(const c10::Stream& stream) const { event_.block(stream); }
-  bool query() const { return event_.query(); }
+  // Also while another thread captures: CUDA would else end the capture.
+  bool query() const;
 
  private:
   const CudaEventsPtr events_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,6 +47,8 @@ class Device {
   // A thread that is not the program's begins: until it ends it may allocate while another thread captures. It works
   // for `device` alone, which becomes the current one there (-1: for any), so that none is made ready for nothing.
   virtual void begin_thread(int /*device*/) {}
+  // Runs `action`, which may ask for events, wait and allocate while another thread captures. For threads of programs.
+  virtual void beside_captures(const std::function<void()>& action) { action(); }
 
   // Waits on the host for a stream of `device` (-1: the current one). Throws Error(kInternal) of what has failed.
   virtual void synchronize_stream(int /*device*/, DeviceStream /*stream*/) {}

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/cuda_capture.h"
+
 namespace tutti::torchcomms {
 namespace {
 
@@ -158,7 +160,8 @@ bool Inbox::receive_data(int peer, std::int64_t first, std::int64_t count) {
     const c10::InferenceMode off(false);
     const c10::DeviceGuard guard(target.device());
     at::Tensor into = target;
-    into.copy_(here);  // returns when it is there
+    // Returns when it is there. The program may be capturing.
+    cuda_beside_captures([&] { into.copy_(here); });
   };
   const CallPtr call = receive(here, peer, tag_ + 1);
   if (call == nullptr) return false;

@@ -42,6 +42,8 @@ bool cuda_is_capturing(int device, CudaStream stream) { return device_of_kind("c
 
 void cuda_begin_thread(int device) { device_of_kind("cuda").begin_thread(device); }
 
+void cuda_beside_captures(const std::function<void()>& action) { device_of_kind("cuda").beside_captures(action); }
+
 CudaReport cuda_report() {
   CudaReport report;
   try {

@@ -92,6 +92,11 @@ class CudaDevice final : public CudaMemoryDevice {
     check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   }
 
+  void beside_captures(const std::function<void()>& action) override {
+    const RelaxedCapture relaxed;
+    action();
+  }
+
   void begin_at(std::uint64_t first_sequence) noexcept override {
     first_sequence_.store(first_sequence, std::memory_order_relaxed);
   }
