@@ -5,11 +5,13 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
+#include "base/registry.h"
 #include "torchcomms/stream_event.h"
 #include "torchcomms/work.h"
 
@@ -58,14 +60,32 @@ GpuWindow::GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int
       last_(2 * bytes_.size()),
       sent_(bytes_.size()),
       awaited_(bytes_.size()) {
+  heard_.reserve(bytes_.size() + 2);
   for (std::size_t peer = 0; peer < bytes_.size(); ++peer) heard_.push_back(at::zeros({1}, storage_.options()));
 }
 
+// A call may wait for a peer that has not come: its work is gone, or belongs to others, or was captured.
+GpuWindow::~GpuWindow() {
+  heard_.insert(heard_.end(), {token_, storage_});  // there is room
+  if (forked_child()) {                             // the allocator may touch CUDA for what it gets back
+    static_cast<void>(new (std::nothrow) std::vector<at::Tensor>(std::move(heard_)));
+    return;
+  }
+  if (quiet_) return;
+  try {
+    group_->keep(std::move(heard_));
+  } catch (const std::bad_alloc&) {  // then it goes early
+  }
+}
+
 void GpuWindow::written(const c10::Stream& stream) {
+  auto event = std::make_unique<face::CudaEvent>(events_, stream);
   const auto found = std::find_if(writes_.begin(), writes_.end(), [&](const auto& one) { return one.first == stream; });
-  if (found != writes_.end()) return found->second.record(stream);
-  writes_.emplace_back(stream, c10::Event(stream.device_type()));
-  writes_.back().second.record(stream);
+  if (found != writes_.end()) {
+    found->second = std::move(event);
+  } else {
+    writes_.emplace_back(stream, std::move(event));
+  }
 }
 
 GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t first) {
@@ -127,7 +147,7 @@ void GpuWindow::settle(std::chrono::milliseconds limit) {
                               std::to_string(limit.count()) + " ms");
   };
   face::interruptible([&] {
-    for (auto& [stream, event] : writes_) wait_until([&event = event] { return event.query(); });
+    for (const auto& [stream, event] : writes_) wait_until([&event = *event] { return event.query(); });
     for (const CallPtr& call : last_) {
       if (call != nullptr) wait_until([&call] { return call->isCompleted(); });
     }
@@ -155,6 +175,7 @@ bool GpuWindow::end(c10d::Backend& host, std::chrono::milliseconds timeout) {
       if (word(from, 1 + to) != word(to, 1 + size + from)) return false;
     }
   }
+  quiet_ = true;
   return true;
 }
 

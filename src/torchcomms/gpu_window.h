@@ -5,11 +5,11 @@
 // holds, and waiting for one is receiving it. Messages of a pair of ranks match in order, so that each window has a
 // group of its own: the order in which a rank waits for several windows is then its own business.
 //
-// Ownership: the window's; the tensors of peers are valid until end(). Thread rule: the window's.
+// Ownership: the window's; the tensors of peers are valid until end(). What a signal that is still under way may touch
+// stays with the group. A forked child leaves all of CUDA's. Thread rule: the window's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -19,6 +19,7 @@
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 #include <vector>
 
 #include "aten/cuda_events.h"
@@ -39,6 +40,9 @@ class GpuWindow final {
   // where their GPUs do not reach each other.
   static std::unique_ptr<GpuWindow> make(std::shared_ptr<WindowGroup> group, const at::Tensor& tensor, int rank,
                                          const std::vector<Place>& places);
+  ~GpuWindow();
+  GpuWindow(const GpuWindow&) = delete;
+  GpuWindow& operator=(const GpuWindow&) = delete;
 
   // `data` has the window's dtype; `first` is a byte of the peer's tensor.
   CallPtr put(const at::Tensor& data, int peer, std::int64_t first);
@@ -75,13 +79,14 @@ class GpuWindow final {
   const std::shared_ptr<WindowGroup> group_;
   const at::Tensor storage_;  // as bytes
   const int rank_;
-  std::vector<at::Tensor> bytes_;                           // by rank
-  const at::Tensor token_;                                  // what a signal sends
-  std::vector<at::Tensor> heard_;                           // by rank: where signals go, whose content says nothing
-  std::vector<CallPtr> last_;                               // by rank, sent and awaited: what was not captured
-  std::vector<std::int64_t> sent_, awaited_;                // signals, by rank
-  bool captured_ = false;                                   // signals of which replays tell nothing
-  std::vector<std::pair<c10::Stream, c10::Event>> writes_;  // the last put of each stream
+  std::vector<at::Tensor> bytes_;             // by rank
+  const at::Tensor token_;                    // what a signal sends
+  std::vector<at::Tensor> heard_;             // by rank: where signals go, whose content says nothing
+  std::vector<CallPtr> last_;                 // by rank, sent and awaited: what was not captured
+  std::vector<std::int64_t> sent_, awaited_;  // signals, by rank
+  bool captured_ = false;                     // signals of which replays tell nothing
+  bool quiet_ = false;                        // no signal is under way any more
+  std::vector<std::pair<c10::Stream, std::unique_ptr<face::CudaEvent>>> writes_;  // the last put of each stream
   const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();
   std::list<Own> own_;  // signals to this rank itself
 };

@@ -1,0 +1,129 @@
+"""Windows and works on GPUs that nobody ends well, or beside captures. Skipped without a GPU."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from rank_pool import RankPool
+from rank_worker import Context
+from torchcomms_interface import GPU_RANKS, ON_GPUS, call_on_gpus, device_of, interface, new_comm
+
+World = Callable[..., RankPool]
+pytestmark = ON_GPUS
+
+
+def neighbours(ctx: Context) -> tuple[int, int]:
+    return (ctx.rank + 1) % ctx.size, (ctx.rank - 1) % ctx.size
+
+
+def forked(ctx: Context, name: str) -> None:
+    """A child that lets go of its copy of a window touches nothing of CUDA's, and says nothing."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    after, before = neighbours(ctx)
+    window = comm.new_window(torch.zeros(1000, device=device))
+    for _ in range(3):  # whose works are gone but for the last ones: the tensors of signals were on other streams
+        window.put(torch.ones(10, device=device), after, 0, False)
+        window.signal(after, True)
+        window.wait_signal(before, True)
+    torch.cuda.synchronize()
+    time.sleep(0.2)
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends it if it hangs
+            os.dup2(said.fileno(), 2)
+            del window
+            gc.collect()
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        said.seek(0)
+        text = said.read().decode()
+    assert (status, text) == (0, "")
+    window.tensor_deregister()
+    comm.finalize()
+
+
+def dropped(ctx: Context, name: str) -> None:
+    """What a signal is still to be received into is nobody else's, though the window is gone."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    store = ctx.store(name)
+    window = comm.new_window(torch.zeros(1000, device=device))
+    torch.cuda.synchronize()
+    if ctx.rank == 0:
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            window.wait_signal(1, True).wait()
+        del window
+        gc.collect()
+        others = [torch.full((1,), 7, dtype=torch.uint8, device=device) for _ in range(4096)]
+        torch.cuda.current_stream().synchronize()
+        assert not side.query()
+        store.set("dropped", "1")
+        side.synchronize()
+        assert all(other.item() == 7 for other in others)
+        store.set("looked", "1")
+    else:
+        store.wait(["dropped"])
+        if ctx.rank == 1:
+            window.signal(0, False)
+        store.wait(["looked"])
+    comm.finalize()
+
+
+def waits_beside_a_capture(ctx: Context, name: str) -> None:
+    """Another thread may wait for works and windows, and ask for them, while this one captures."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    after, before = neighbours(ctx)
+    memory = torch.zeros(1000, device=device)
+    window = comm.new_window(memory)
+    tensor, captured = torch.ones(1000, device=device), torch.zeros(1000, device=device)
+    torch.cuda.synchronize()
+    works = [comm.all_reduce(tensor, interface().ReduceOp.SUM, True)]
+    works.append(window.put(torch.full((1000,), 2.0, device=device), after, 0, True))
+    window.signal(after, False)
+    window.wait_signal(before, False)
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            torch.cuda.set_device(device)
+            for work in works:
+                work.wait_blocking()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured.add_(1)
+        thread.start()
+        thread.join()
+        captured.add_(1)
+    assert not errors, errors
+    graph.replay()
+    torch.cuda.synchronize()
+    assert (captured == 2).all().item() and (tensor == ctx.size).all().item() and (memory == 2).all().item()
+    del graph
+    window.tensor_deregister()
+    comm.finalize()
+
+
+FUNCTIONS = [forked, dropped, waits_beside_a_capture]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@GPU_RANKS
+def test_windows_on_gpus(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
+    call_on_gpus(fresh_world, ranks, function)
