@@ -44,8 +44,10 @@ void CallWork::watch_device() {
   const auto look = [self = std::move(self)] {
     if (self->status() != WorkStatus::INPROGRESS) return true;
     try {
-      thread_local const bool relaxed = (cuda_begin_thread(-1), true);  // a program captures when it likes
-      static_cast<void>(relaxed);
+      // A program captures when it likes. And what destroys an event here makes this thread's own device current again,
+      // which for a new thread is the first GPU and would get a context: its own is one that calls were made on.
+      thread_local const bool begun = (cuda_begin_thread(self->about_.device->index()), true);
+      static_cast<void>(begun);
       const c10::DeviceGuard on_device(*self->about_.device);
       if (!self->call_->isCompleted()) return false;
       self->end(self->call_->isSuccess() ? WorkStatus::COMPLETED : self->status_of_failure());

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
@@ -15,7 +16,7 @@ import pytest
 import torch
 from rank_pool import RankPool
 from rank_worker import Context
-from torchcomms_interface import GPU_RANKS, ON_GPUS, call_on_gpus, device_of, interface, new_comm
+from torchcomms_interface import GPU_RANKS, GPUS, ON_GPUS, call_on_gpus, device_of, interface, new_comm
 
 World = Callable[..., RankPool]
 pytestmark = ON_GPUS
@@ -127,3 +128,28 @@ FUNCTIONS = [forked, dropped, waits_beside_a_capture]
 @GPU_RANKS
 def test_windows_on_gpus(fresh_world: World, ranks: int, function: Callable[..., Any]) -> None:
     call_on_gpus(fresh_world, ranks, function)
+
+
+def burst(ctx: Context, name: str) -> None:
+    """The thread that looks at calls nobody waits for leaves each process with the context of its own GPU alone."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    tensor = torch.ones(10, device=device)
+    comm.all_reduce(tensor, interface().ReduceOp.SUM, False)
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000_000)
+    for _ in range(600):  # more than the group keeps events for
+        comm.all_reduce(tensor, interface().ReduceOp.SUM, True)
+    torch.cuda.synchronize()
+    time.sleep(0.5)  # until the last of them has been seen to end
+    driver = ctypes.CDLL("libcuda.so.1")
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    for other in range(GPUS):
+        assert driver.cuDevicePrimaryCtxGetState(other, ctypes.byref(flags), ctypes.byref(active)) == 0
+        assert bool(active.value) == (other == device.index), other
+    comm.finalize()
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+def test_unwaited_calls_make_no_context_on_another_gpu(fresh_world: World) -> None:
+    call_on_gpus(fresh_world, 2, burst)
