@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <functional>
@@ -10,7 +9,12 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <utility>
 
+#include "aten/cuda_streams.h"
+#include "aten/errors.h"
+#include "aten/signals.h"
 #include "interpreter/without_python.h"
+#include "torchcomms/work.h"
+#include "tutti/cuda_capture.h"
 
 namespace tutti::torchcomms {
 namespace {
@@ -26,15 +30,28 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
       .make_tensor();
 }
 
-// Where a window on a GPU is written by way of the host, which knows nothing of streams: the host waits for what the
-// current one does with it, before others hear that they may write.
-void await_current_stream(c10::Device device) {
-  if (device.is_cuda()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-}
-
 }  // namespace
 
 Window::Window(std::shared_ptr<Link> link) : link_(std::move(link)) {}
+
+void Window::await_stream(const TorchCommTutti& owner, const char* operation, c10::Device device,
+                          Inbox::Milliseconds limit, const std::string& what) const {
+  if (!device.is_cuda()) return;
+  if (capturing(device)) {
+    owner.refuse(operation, "window " + std::to_string(number_) +
+                                " goes by way of the host, as GPUs do not reach each other: it cannot be captured");
+  }
+  without_python([&] {
+    const face::CudaEvent held(events_, face::current_cuda_stream(device));
+    face::interruptible([&] {
+      Deadline deadline = Deadline::after(limit);
+      if (face::over_in_time([&held] { return held.query(); }, deadline, operation)) return;
+      face::throw_backend_error("tutti: " + std::string(operation) + " on communicator '" + owner.name_ + "': window " +
+                                std::to_string(number_) + ", " + what + ": what the current stream of " + device.str() +
+                                " holds has not ended within " + std::to_string(limit.count()) + " ms");
+    });
+  });
+}
 
 TorchCommTutti& Window::communicator(const char* operation) const {
   TorchCommTutti* const owner = link_->owner();
@@ -63,6 +80,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   if (!tensor.is_contiguous()) owner.refuse(kOperation, "a window's tensor must be contiguous: pass a contiguous one");
   without_python([&] {
     const auto [windows, number] = owner.next_window();
+    number_ = number;
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
     loan_ = std::make_unique<face::Loan>(bytes_of(tensor));
     const auto places = exchange(owner, *windows->in_use(), tensor, number);
@@ -77,7 +95,10 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
         gpu = GpuWindow::make(of_gpus, tensor, owner.rank_, *places);
         if (gpu == nullptr) owner.give_back(std::exchange(of_gpus, nullptr), /*again=*/true);
       }
-      if (gpu == nullptr) await_current_stream(tensor.device());
+      // Before others hear that they may write.
+      if (gpu == nullptr) {
+        await_stream(owner, kOperation, tensor.device(), owner.options_.timeout, "which peers are to write");
+      }
       inbox->open();
     } catch (...) {  // the window has no tensor, and the others do not wait for it
       if (of_gpus != nullptr) owner.give_back(std::move(of_gpus), /*again=*/false);
@@ -174,11 +195,15 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
                                  " end behind the window of rank " + std::to_string(peer) + ", which has " +
                                  std::to_string(room));
   }
+  const auto limit = limit_of(options.timeout);
   return run(kOperation, async, TorchCommTutti::given(options), [&]() -> Inbox::CallPtr {
     const auto at = static_cast<std::int64_t>(first * tensor.element_size());
     if (gpu_ != nullptr) return gpu_->put(tensor, peer, at);
-    // From a GPU data goes by way of the host, which waits for the current stream here.
-    const at::Tensor here = tensor.detach().cpu().contiguous();
+    // From a GPU data goes by way of the host.
+    await_stream(owner, kOperation, tensor.device(), limit, "to rank " + std::to_string(peer));
+    at::Tensor here = tensor.detach();
+    if (here.is_cuda()) cuda_beside_captures([&here] { here = here.cpu(); });
+    here = here.contiguous();
     const at::Tensor data = bytes_of(here);
     const at::Tensor& mapped = reached(peer);
     if (!mapped.defined()) return to.put(peer, at, data);
@@ -188,10 +213,12 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
 }
 
 WorkPtr Window::signal(int peer, bool async, const comms::SignalOptions& options) {
-  Inbox& to = inbox("signal", peer);
-  return run("signal", async, TorchCommTutti::given(options), [&] {
+  constexpr const char* kOperation = "signal";
+  Inbox& to = inbox(kOperation, peer);
+  const auto limit = limit_of(options.timeout);
+  return run(kOperation, async, TorchCommTutti::given(options), [&] {
     if (gpu_ != nullptr) return gpu_->signal(peer);
-    await_current_stream(buf_device_);
+    await_stream(communicator(kOperation), kOperation, buf_device_, limit, "to rank " + std::to_string(peer));
     return to.signal(peer);
   });
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "aten/peer_tensors.h"
@@ -48,6 +49,10 @@ class Window final : public comms::TorchCommWindow {
   std::optional<std::vector<GpuWindow::Place>> exchange(const TorchCommTutti& owner, c10d::Backend& group,
                                                         const at::Tensor& tensor, std::int64_t number);
 
+  // For what goes by way of the host, which knows nothing of streams: waits for what the current one of `device` holds.
+  // Throws where that takes longer than `limit`, of `what`. Nothing where `device` is no GPU.
+  void await_stream(const TorchCommTutti& owner, const char* operation, c10::Device device, Inbox::Milliseconds limit,
+                    const std::string& what) const;
   // Of a wait for a call that was given `timeout`.
   Inbox::Milliseconds limit_of(Inbox::Milliseconds timeout) const;
   WorkPtr run(const char* operation, bool async, const TorchCommTutti::Given& options,
@@ -65,6 +70,8 @@ class Window final : public comms::TorchCommWindow {
   std::shared_ptr<Inbox> inbox_;      // null: nothing is registered
   std::unique_ptr<GpuWindow> gpu_;    // null: calls go by the inbox
   std::vector<Peer> peers_;
+  std::int64_t number_ = 0;  // of this communicator's windows, when it was registered
+  const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();
 };
 
 }  // namespace tutti::torchcomms

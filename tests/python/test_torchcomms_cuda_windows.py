@@ -10,13 +10,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 from rank_pool import RankPool
 from rank_worker import Context
-from torchcomms_interface import GPU_RANKS, GPUS, ON_GPUS, call_on_gpus, device_of, interface, new_comm
+from torchcomms_interface import GPU_RANKS, GPUS, ON_GPUS, call_on_gpus, device_of, interface, new_comm, refused
 
 World = Callable[..., RankPool]
 pytestmark = ON_GPUS
@@ -153,3 +154,42 @@ def burst(ctx: Context, name: str) -> None:
 @pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
 def test_unwaited_calls_make_no_context_on_another_gpu(fresh_world: World) -> None:
     call_on_gpus(fresh_world, 2, burst)
+
+
+def held_up(ctx: Context, name: str) -> None:
+    """Without peer access put() and signal() wait on the host for the stream, and say of what if that takes long."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    store = ctx.store(name)
+    after, before = neighbours(ctx)
+    memory = torch.zeros(1000, device=device)
+    source = torch.ones(1000, device=device)
+    window = comm.new_window(memory)
+    comm.set_timeout(timedelta(seconds=1))
+    torch.cuda.synchronize()
+    for _ in range(4):  # about ten seconds
+        torch.cuda._sleep(5_000_000_000)
+    for operation, call in (
+        ("signal", lambda: window.signal(after, False)),
+        ("put", lambda: window.put(source, after, 0, False)),
+    ):
+        refused(rf"{operation} on communicator.*window 0.*rank {after}.*1000 ms", call)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    comm.set_timeout(timedelta(seconds=30))
+    with torch.cuda.graph(graph):
+        memory.add_(0)
+        refused("cannot be captured", lambda: window.signal(after, False))
+    del graph
+    store.set(f"ready {ctx.rank}", "1")
+    store.wait([f"ready {rank}" for rank in range(ctx.size)])
+    window.put(source, after, 0, False)
+    window.signal(after, False)
+    window.wait_signal(before, False)
+    assert (memory == 1).all().item()
+    window.tensor_deregister()
+    comm.finalize()
+
+
+def test_streams_that_hold_up_a_window(fresh_world: World) -> None:
+    call_on_gpus(fresh_world, 2, held_up, TUTTI_CUDA_TRANSPORT="host")
