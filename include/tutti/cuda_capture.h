@@ -3,6 +3,7 @@
 // Thread rule: all from any thread. All throw Error(kUnsupported) without the plug-in.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 #include "tutti/cuda_communicator.h"
@@ -11,6 +12,9 @@ namespace tutti {
 
 // Whether work on `stream` becomes part of a graph now; of `device`, -1 for the current one. Needs no communicator.
 bool cuda_is_capturing(int device, CudaStream stream);
+
+// The number of that capture, which no other one of the process has; 0: none.
+std::uint64_t cuda_capture_of(int device, CudaStream stream);
 
 // For threads of one's own: until this thread ends, it may allocate and ask for events while another thread captures in
 // the global mode, as torch does; else such a call would break that capture. The thread works for `device` alone, which

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,6 +45,8 @@ class Device {
 
   // For devices with graphs: whether work on `stream` becomes part of one now; of `device`, -1 for the current one.
   virtual bool is_capturing(int /*device*/, DeviceStream /*stream*/) { return false; }
+  // The number of that capture, which no other one of the process has; 0: none.
+  virtual std::uint64_t capture_of(int /*device*/, DeviceStream /*stream*/) { return 0; }
   // A thread that is not the program's begins: until it ends it may allocate while another thread captures. It works
   // for `device` alone, which becomes the current one there (-1: for any), so that none is made ready for nothing.
   virtual void begin_thread(int /*device*/) {}

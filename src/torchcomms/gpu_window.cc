@@ -121,7 +121,11 @@ GpuWindow::CallPtr GpuWindow::signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
   if (peer != rank_) return message(/*send=*/true, peer, {token_});
   const c10::Stream stream = face::current_cuda_stream(token_.device());
-  own_.emplace_back(events_, stream, capturing(token_.device()));
+  // Those of captures that have ended nobody can hear any more. Of a stream that may be gone nothing is asked.
+  own_.remove_if([](const Own& own) {
+    return own.capture != 0 && face::lasts(own.stream) && capture_of(own.stream) != own.capture;
+  });
+  own_.emplace_back(events_, stream, capture_of(stream));
   return c10::make_intrusive<StreamEvent>(events_, stream, token_);
 }
 
@@ -129,9 +133,9 @@ GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
   if (peer != rank_) return message(/*send=*/false, peer, {heard_[static_cast<std::size_t>(peer)]});
   // CUDA lets no capture wait for what is outside of it, nor the other way round.
-  const auto found = std::ranges::find(own_, capturing(token_.device()), &Own::captured);
-  if (found == own_.end()) return nullptr;
   const c10::Stream stream = face::current_cuda_stream(token_.device());
+  const auto found = std::ranges::find(own_, capture_of(stream), &Own::capture);
+  if (found == own_.end()) return nullptr;
   found->event.block(stream);
   own_.erase(found);
   return c10::make_intrusive<StreamEvent>(events_, stream, token_);

@@ -47,8 +47,8 @@ class GpuWindow final {
   // `data` has the window's dtype; `first` is a byte of the peer's tensor.
   CallPtr put(const at::Tensor& data, int peer, std::int64_t first);
   CallPtr signal(int peer);
-  // Null for this rank itself where it has not signalled, in a capture or outside of one as it waits: nobody else
-  // could.
+  // Null for this rank itself where it has not signalled, in the same capture or outside of any as it waits: nobody
+  // else could.
   CallPtr wait_signal(int peer);
 
   // The tensor of a rank, as bytes, and its group.
@@ -70,10 +70,11 @@ class GpuWindow final {
   CallPtr message(bool send, int peer, std::vector<at::Tensor> tensors);
   void written(const c10::Stream& stream);
   struct Own {
-    Own(const face::CudaEventsPtr& events, const c10::Stream& stream, bool in_a_capture)
-        : event(events, stream), captured(in_a_capture) {}
+    Own(const face::CudaEventsPtr& events, const c10::Stream& of, std::uint64_t in)
+        : event(events, of), stream(of), capture(in) {}
     face::CudaEvent event;
-    bool captured;
+    c10::Stream stream;
+    std::uint64_t capture;  // 0: none
   };
 
   const std::shared_ptr<WindowGroup> group_;

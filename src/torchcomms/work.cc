@@ -22,6 +22,10 @@ bool capturing(c10::Device gpu) {
   return cuda_is_capturing(gpu.index(), face::current_cuda_stream(gpu).native_handle());
 }
 
+std::uint64_t capture_of(const c10::Stream& stream) {
+  return cuda_capture_of(stream.device_index(), stream.native_handle());
+}
+
 CallWork::CallWork(c10::intrusive_ptr<c10d::Work> call, About about)
     : call_(std::move(call)), about_(std::move(about)) {
   setStatus(WorkStatus::INPROGRESS);

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
@@ -37,6 +38,8 @@ inline constexpr std::chrono::milliseconds kAsLongAsTheCall = std::chrono::hours
 
 // Whether the caller's current stream of that GPU is captured: calls go into a graph then, and never end.
 bool capturing(c10::Device gpu);
+// The number of the capture that a stream is in; 0: none.
+std::uint64_t capture_of(const c10::Stream& stream);
 
 class CallWork final : public ::torch::comms::TorchWork {
  public:

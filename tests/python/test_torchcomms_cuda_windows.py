@@ -83,6 +83,34 @@ def dropped(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def signals_of_captures(ctx: Context, name: str) -> None:
+    """A signal to oneself that was captured is heard in that capture alone."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    memory = torch.zeros(1000, device=device)
+    window = comm.new_window(memory)
+    torch.cuda.synchronize()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    with torch.cuda.graph(graphs[0]):
+        window.signal(ctx.rank, False)  # nobody waits for it
+    refused("this rank has not signalled to itself", lambda: window.wait_signal(ctx.rank, False))
+    with torch.cuda.graph(graphs[1]):
+        memory.add_(1)
+        refused("this rank has not signalled to itself", lambda: window.wait_signal(ctx.rank, False))
+    with torch.cuda.graph(graphs[2]):
+        memory.add_(1)
+        window.signal(ctx.rank, False)
+        window.wait_signal(ctx.rank, False)
+        memory.add_(1)
+    for graph in graphs:
+        graph.replay()
+    torch.cuda.synchronize()
+    assert (memory == 3).all().item()
+    del graphs, graph
+    window.tensor_deregister()
+    comm.finalize()
+
+
 def waits_beside_a_capture(ctx: Context, name: str) -> None:
     """Another thread may wait for works and windows, and ask for them, while this one captures."""
     device = device_of(ctx)
@@ -122,7 +150,7 @@ def waits_beside_a_capture(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
-FUNCTIONS = [forked, dropped, waits_beside_a_capture]
+FUNCTIONS = [forked, dropped, signals_of_captures, waits_beside_a_capture]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

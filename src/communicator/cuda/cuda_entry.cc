@@ -40,6 +40,10 @@ void copy_cuda_memory(void* to, const void* from, std::size_t bytes) { device_of
 
 bool cuda_is_capturing(int device, CudaStream stream) { return device_of_kind("cuda").is_capturing(device, stream); }
 
+std::uint64_t cuda_capture_of(int device, CudaStream stream) {
+  return device_of_kind("cuda").capture_of(device, stream);
+}
+
 void cuda_begin_thread(int device) { device_of_kind("cuda").begin_thread(device); }
 
 void cuda_beside_captures(const std::function<void()>& action) { device_of_kind("cuda").beside_captures(action); }

@@ -80,6 +80,12 @@ class CudaDevice final : public CudaMemoryDevice {
     return status != cudaStreamCaptureStatusNone;
   }
 
+  std::uint64_t capture_of(int device, CudaStream stream) override {
+    if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    const DeviceGuard guard(device);
+    return StreamOrder::number_of_capture(static_cast<cudaStream_t>(stream));
+  }
+
   void synchronize_stream(int device, CudaStream stream) override {
     if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     const DeviceGuard guard(device);  // handles of default streams mean those of the current device

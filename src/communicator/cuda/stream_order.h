@@ -41,6 +41,8 @@ class StreamOrder {
   bool idle() const noexcept;
   // Waits on the host for the last eager launch.
   void wait() noexcept;
+  // Of the capture that `stream` is in; 0: none.
+  static unsigned long long number_of_capture(cudaStream_t stream) { return capture_of(stream).id; }
 
  private:
   struct Launch {
