@@ -11,6 +11,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/watch.h"
 #include "torchcomms/window.h"
@@ -46,6 +47,7 @@ TorchCommTutti::~TorchCommTutti() {
   if (watched_ != 0) Watch::of_process().remove(watched_);
   link_->end();
   for (void* const handle : persistent_) delete static_cast<Persistent*>(handle);
+  if (forked_child()) return;  // where threads of the parent's may have had the locks; groups know what to leave
   if (life_ == Life::kReady && !isAborted()) {
     TORCH_WARN("tutti: communicator '", name_, "' goes without finalize(): call it on every rank");
   }

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include "base/registry.h"
+
 namespace tutti::torchcomms {
 
 Group WindowGroup::group() const {
@@ -38,6 +40,7 @@ void WindowGroup::keep(std::vector<at::Tensor> tensors) {
 }
 
 void WindowGroup::end() {
+  if (forked_child()) return;    // a thread of the parent's may have had the lock, or use the group for ever
   std::vector<at::Tensor> kept;  // go behind the group, whose end waits for its kernels
   Group last;
   {

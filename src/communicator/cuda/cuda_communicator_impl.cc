@@ -9,6 +9,7 @@
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/algorithm_source.h"
 #include "base/collective_traits.h"
+#include "base/release.h"
 #include "communicator/call_check.h"
 #include "communicator/call_records.h"
 #include "communicator/cuda/cuda_memory_impl.h"
@@ -385,7 +386,7 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& na
   const std::lock_guard lock(mutex_);
   // Not held: it goes when its callers let go of it.
   registrations_.add(std::shared_ptr<const CudaRegion>(std::shared_ptr<void>(), memory.get()), rank_, true);
-  return memory;
+  return released_by_owner(std::shared_ptr<CudaMemory>(std::move(memory)));  // its end waits for the ports' thread
 }
 
 CudaStream CudaCommunicatorImpl::own_stream() {

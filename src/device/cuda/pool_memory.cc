@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/registry.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
 #include "device/cuda/shared_memory.h"
@@ -45,6 +46,7 @@ void* allocate(int device, std::size_t bytes) {
 // Who gives memory back may have work under way that uses it, and counts on cudaFree to wait for that; unmapping does
 // not. Where the device cannot be awaited (it has failed, or the process ends), the memory is kept.
 void deallocate(void* data, int device) noexcept {
+  if (forked_child()) return;  // before a lock that the parent may have held; the memory is the parent's
   std::shared_ptr<SharedMemory> memory;
   const auto take = [&] {
     const std::lock_guard lock(pool().mutex);
