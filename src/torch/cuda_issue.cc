@@ -13,6 +13,7 @@
 #include "aten/cuda_side.h"
 #include "aten/cuda_streams.h"
 #include "aten/signals.h"
+#include "base/registry.h"
 #include "torch/cuda_work.h"
 #include "torch/deferred_cuda_work.h"
 #include "torch/issue.h"
@@ -20,9 +21,21 @@
 namespace tutti::face {
 namespace {
 
+// Of calls that are under way on a stream though an exception leaves no work for them: the allocator must not give the
+// tensors' memory to others before the stream has passed.
+void leave_on(const c10::Stream& stream, at::ArrayRef<at::Tensor> tensors) noexcept {
+  if (forked_child()) return;  // where nothing is under way, and the allocator asks CUDA of what it was told
+  try {
+    const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
+    for (const at::Tensor& tensor : tensors) cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  } catch (const std::exception&) {
+    // CUDA has failed, or there is no memory for it: the caller hears of the first reason.
+  }
+}
+
 // The lane's stream is the current one.
 C10dWorkPtr exchange(int rank, c10d::OpType op, const std::weak_ptr<Communicator>& group, const CudaLane& lane,
-                     CudaBatch& batch) {
+                     CudaBatch& batch) try {
   translated([&] { lane.communicator->exchange(batch.messages, lane.stream.native_handle()); });
   std::vector<at::Tensor> kept;
   for (const auto& prepared : batch.prepared) {
@@ -30,6 +43,9 @@ C10dWorkPtr exchange(int rank, c10d::OpType op, const std::weak_ptr<Communicator
     prepared->append_kept(kept);
   }
   return c10::make_intrusive<CudaWork>(rank, op, group, lane, lane.stream, /*side=*/true, kept, batch.tensors);
+} catch (...) {
+  leave_on(lane.stream, batch.tensors);
+  throw;
 }
 
 struct CudaTransfer {
@@ -146,22 +162,33 @@ C10dWorkPtr ProcessGroupTutti::issue_on_cuda(c10::Device device, const Event& ev
     }
     build(i, part(i));
   }
-  translated([&] {
-    // All of them before the first is enqueued; run() itself checks a single one.
-    for (std::size_t i = 0; count > 1 && i < count; ++i) lane.communicator->check(part(i).call);
-    for (std::size_t i = 0; i < count; ++i) {
-      lane.communicator->run(part(i).call, stream.native_handle(), call_timeout(timeout));
+  try {
+    translated([&] {
+      // All of them before the first is enqueued; run() itself checks a single one.
+      for (std::size_t i = 0; count > 1 && i < count; ++i) lane.communicator->check(part(i).call);
+      for (std::size_t i = 0; i < count; ++i) {
+        lane.communicator->run(part(i).call, stream.native_handle(), call_timeout(timeout));
+      }
+    });
+    for (std::size_t i = 0; i < count; ++i) part(i).write_back();
+    auto work = c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane, stream, async, inputs, outputs);
+    if (async) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if (part(i).device_factor().defined()) work->keep(part(i).device_factor());
+      }
+      captured(work);
     }
-  });
-  for (std::size_t i = 0; i < count; ++i) part(i).write_back();
-  auto work = c10::make_intrusive<CudaWork>(rank_, event.op, communicator_, lane, stream, async, inputs, outputs);
-  if (async) {
-    for (std::size_t i = 0; i < count; ++i) {
-      if (part(i).device_factor().defined()) work->keep(part(i).device_factor());
+    return work;
+  } catch (...) {
+    if (async) {
+      leave_on(stream, inputs);
+      leave_on(stream, outputs);
+      for (std::size_t i = 0; i < count; ++i) {
+        if (part(i).device_factor().defined()) leave_on(stream, part(i).device_factor());
+      }
     }
-    captured(work);
+    throw;
   }
-  return work;
 }
 
 C10dWorkPtr ProcessGroupTutti::transfer_on_cuda(const Event& event, const at::Tensor& tensor, int peer, int tag,
