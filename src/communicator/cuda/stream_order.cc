@@ -5,6 +5,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
+#include "tutti/error.h"
 
 namespace tutti::cuda {
 namespace {
@@ -65,6 +66,14 @@ void StreamOrder::record(cudaEvent_t& event, cudaStream_t stream) {
   check_cuda(cudaEventRecord(event, stream), "cudaEventRecord");
 }
 
+// An event on a stream that is captured belongs to the graph, and so would what waits for it: it would not run now.
+void StreamOrder::refuse_captured(cudaStream_t last) {
+  if (capture_of(last).id == 0) return;
+  throw_error(ErrorKind::kInvalidArgument,
+              "a call that is not captured follows one on another stream, which is being captured now: end the capture "
+              "first, or make the call on a stream of the capture");
+}
+
 bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
   const Capture capture = capture_of(stream);
   const bool eager = capture.id == 0;
@@ -75,6 +84,7 @@ bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>&
   const bool changed = eager ? number != last.number : stream != last.stream;
   if (last.made && changed && capture.id == last.capture) {
     cudaEvent_t& event = eager ? eager_event_ : captured_event_;
+    if (lasting_ && eager) refuse_captured(last.stream);
     if (lasting_ || !eager) record(event, last.stream);
     // Without an event, no launch has succeeded.
     if (event != nullptr) check_cuda(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");

@@ -68,6 +68,7 @@ class StreamOrder {
   void bind(const Capture& capture, cudaStream_t stream);
 
   void record(cudaEvent_t& event, cudaStream_t stream);
+  static void refuse_captured(cudaStream_t last);
 
   const bool lasting_;
   int device_ = 0;  // of the events

@@ -90,5 +90,29 @@ TEST(Threads, OneThatCapturesIsLeftAlone) {
   });
 }
 
+// The stream of the last call is captured for something else: a call on another stream becomes no part of that graph.
+TEST(Threads, ACallBesideACaptureOfTheLastStreamIsRefused) {
+  GpuWorld world;
+  world.options.lasting_streams = true;
+  run_gpu_ranks(world, [&](Rank& rank) {
+    const CollectiveCase c(CaseShape{}, rank.size, 1);
+    const Buffers buffers = prepare(rank, c, rank.stream);
+    rank.comm->run(buffers.call, rank.stream);
+    rank.comm->synchronize(rank.stream);
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeRelaxed));
+    EXPECT_THROW(rank.comm->run(buffers.call, rank.other_stream), Error);
+    EXPECT_EQ(cudaMemsetAsync(rank.allocate(1024), 1, 1024, rank.stream), cudaSuccess);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(rank.stream, &graph), cudaSuccess);
+    if (graph != nullptr) static_cast<void>(cudaGraphDestroy(graph));
+    static_cast<void>(cudaGetLastError());
+    rank.barrier->arrive_and_wait();
+    rank.comm->run(buffers.call, rank.other_stream);
+    rank.comm->synchronize(rank.other_stream);
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 }  // namespace
 }  // namespace tutti::cuda::test
