@@ -219,9 +219,9 @@ void check_call(const Call& call, int rank, int size) {
 
 void check_message(const DeviceMessage& message, int rank, int size) {
   if (message.peer < 0 || message.peer >= size || message.peer == rank) {
-    throw_error(ErrorKind::kInvalidArgument,
-                std::string(message.send ? "send to" : "receive from") + " rank " + std::to_string(message.peer) +
-                    ": must be another rank of this group of " + std::to_string(size));
+    throw_error(ErrorKind::kInvalidArgument, std::string(message.send ? "send to" : "receive from") + " rank " +
+                                                 std::to_string(message.peer) +
+                                                 ": must be another rank of this group of " + std::to_string(size));
   }
   if (message.data == nullptr && message.bytes > 0) {
     throw_error(ErrorKind::kInvalidArgument, "the message's memory is null");
