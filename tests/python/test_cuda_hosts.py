@@ -74,7 +74,7 @@ def sweep_over_nccl(ctx: Context, collectives: list[str], seed: int, every: int)
             run.start()
             if problem := run.finish():
                 problems.append(f"{case}: {problem}")
-    assert {row["algorithm"] for row in tutti.get_metrics()["rows"] if row["device"] == "cuda"} == {"nccl"}
+    assert "nccl" in {row["algorithm"] for row in tutti.get_metrics()["rows"] if row["device"] == "cuda"}
     return number, problems[:12]
 
 

@@ -54,15 +54,15 @@ void at_the_end(StreamWork& work, const Call& call) noexcept {
 
 void NcclCommunicator::Life::abort() noexcept {
   if (ending.exchange(true)) return;
-  std::unique_lock lock(order, kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
-  if (ncclComm_t const mine = std::exchange(comm, nullptr)) {
+  const std::unique_lock lock(order, kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
+  if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
     at_the_end(*work, [&] { return nccl.ncclCommAbort(mine); });
   }
 }
 
 void NcclCommunicator::Life::destroy() noexcept {
   const std::lock_guard lock(order);
-  if (ncclComm_t const mine = std::exchange(comm, nullptr)) {
+  if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
     at_the_end(*work, [&] { return nccl.ncclCommDestroy(mine); });
   }
 }
@@ -87,7 +87,7 @@ NcclCommunicator::NcclCommunicator(const BootstrapPtr& bootstrap, const DeviceOp
   } else {
     work_->wait(work_->own_stream());  // other streams use the word
   }
-  life_->comm = join_nccl(*bootstrap, join, nccl_, work_);
+  life_->comm.store(join_nccl(*bootstrap, join, nccl_, work_), std::memory_order_release);
   bootstrap_->formed();
 }
 
@@ -213,7 +213,7 @@ void NcclCommunicator::enqueue(const std::vector<Entry>& entries, DeviceStream s
     for (const std::uint64_t id : call.ids) recorder_.update(id, FlightRecorder::State::kFailed);
   };
   try {
-    work_->run([&] { issue(life_->comm); });
+    work_->run([&] { issue(life_->comm.load(std::memory_order_acquire)); });
     if (!captured) call.end = work_->mark(stream);
   } catch (const Error& error) {
     leave(false);
@@ -336,9 +336,9 @@ void NcclCommunicator::look() noexcept {
     }
     if (before.joinable()) before.join();  // it is over
     const std::unique_lock order(life_->order, std::try_to_lock);
+    ncclComm_t const comm = order ? life_->comm.load(std::memory_order_acquire) : nullptr;
     ncclResult_t result = ncclSuccess;
-    if (!order || life_->comm == nullptr) return;
-    if (nccl_.ncclCommGetAsyncError(life_->comm, &result) != ncclSuccess) return;
+    if (comm == nullptr || nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) return;
     if (result != ncclSuccess && result != ncclInProgress) {
       const Error error = nccl_error(nccl_, result, named() + ": NCCL");
       fail(error.kind(), error.what());
@@ -440,6 +440,7 @@ void NcclCommunicator::synchronize(DeviceStream stream) {
     look();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+  look();
   throw_if_failed();
   work_->wait(stream);
 }

@@ -33,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/turn_lock.h"
 #include "bootstrap/bootstrap.h"
 #include "channel/call_record.h"
 #include "communicator/flight_recorder.h"
@@ -98,8 +99,10 @@ class NcclCommunicator final : public StreamCommunicator {
 
     const NcclLibrary& nccl;
     const std::shared_ptr<StreamWork> work;
-    std::timed_mutex order;
-    ncclComm_t comm = nullptr;  // under `order`, but for abort() past its second; null: ended
+    TurnLock order;
+    // Null: ended. release by who makes or takes it, acquire by who uses it: under `order`, but for an abort() that has
+    // not got that within a second.
+    std::atomic<ncclComm_t> comm{nullptr};
     // release, before NCCL is told; acquire by who comes back from NCCL: then the communicator is gone.
     std::atomic<bool> ending{false};
   };

@@ -10,6 +10,7 @@ struct ncclComm {
   std::shared_ptr<tutti::test::FakeGroup> group;
   int calls = 0;                    // collectives that its stream has come to
   std::map<unsigned, double> made;  // operations
+  bool aborted = false;             // under the group's mutex: ends what waits for this rank
 };
 
 namespace tutti::test {
@@ -18,8 +19,10 @@ namespace {
 using Lock = std::unique_lock<std::mutex>;
 
 std::mutex groups_mutex;
-std::map<std::string, std::shared_ptr<FakeGroup>> groups;
+auto* const groups = new std::map<std::string, std::shared_ptr<FakeGroup>>;  // whoever is left inside uses it at exit
 std::atomic<int> ids{0};
+std::atomic<int> beginning{0};  // how many ranks wait for the others to begin
+std::atomic<bool> over{false};  // none waits any longer
 
 std::size_t bytes_of(ncclDataType_t type) {
   switch (type) {
@@ -120,7 +123,7 @@ void take(const Operation& o) {
   if (o.kind == Kind::kSend) return;
   if (o.kind == Kind::kRecv) {
     auto& mail = group.mailed[{o.peer, rank}];
-    group.changed.wait(lock, [&] { return group.aborted || !mail.empty(); });
+    group.changed.wait(lock, [&] { return o.comm->aborted || !mail.empty(); });
     if (mail.empty()) return;
     std::memcpy(o.recv, mail.front().data(), std::min(bytes, mail.front().size()));
     mail.pop_front();
@@ -132,7 +135,7 @@ void take(const Operation& o) {
     }
     return true;
   };
-  group.changed.wait(lock, [&] { return group.aborted || all(); });
+  group.changed.wait(lock, [&] { return o.comm->aborted || all(); });
   if (!all()) return;
   const auto of = [&](int r) -> const std::vector<std::byte>& { return group.given[{o.number, r}]; };
   if (o.kind == Kind::kBroadcast) {
@@ -169,9 +172,9 @@ ncclResult_t add(Kind kind, const void* send, void* recv, std::size_t count, ncc
 }
 
 // As NCCL where it connects two ranks for the first time.
-ncclResult_t wait_inside(FakeGroup& group) {
-  Lock lock(group.mutex);
-  group.changed.wait(lock, [&] { return group.aborted; });
+ncclResult_t wait_inside(ncclComm& comm) {
+  Lock lock(comm.group->mutex);
+  comm.group->changed.wait(lock, [&] { return comm.aborted; });
   return ncclInternalError;
 }
 
@@ -180,16 +183,20 @@ ncclResult_t begin(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
   std::shared_ptr<FakeGroup> group;
   {
     const std::lock_guard lock(groups_mutex);
-    auto& found = groups[std::string(id.internal, sizeof id.internal)];
+    auto& found = (*groups)[std::string(id.internal, sizeof id.internal)];
     if (found == nullptr) found = std::make_shared<FakeGroup>();
     group = found;
   }
+  ++beginning;
   Lock lock(group->mutex);
   ++group->came;
   group->changed.notify_all();
-  group->changed.wait_for(lock, std::chrono::seconds(20), [&] { return group->came >= ranks; });
-  *comm = new ncclComm{rank, ranks, group, 0, {}};
-  return ncclSuccess;
+  while (group->came < ranks && !over) group->changed.wait_for(lock, std::chrono::milliseconds(10));
+  const bool all = group->came >= ranks;
+  if (all) *comm = new ncclComm{rank, ranks, group, 0, {}, false};
+  lock.unlock();
+  --beginning;
+  return all ? ncclSuccess : ncclRemoteError;
 }
 
 }  // namespace
@@ -197,6 +204,12 @@ ncclResult_t begin(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
 FakeFaults& fake_faults() {
   static FakeFaults faults;
   return faults;
+}
+
+void end_fakes() {
+  over = true;
+  while (beginning > 0) std::this_thread::yield();
+  over = false;
 }
 
 NcclLibrary fake_nccl() {
@@ -220,18 +233,18 @@ NcclLibrary fake_nccl() {
   fake.ncclCommAbort = [](ncclComm_t comm) {
     {
       const Lock lock(comm->group->mutex);
-      comm->group->aborted = true;
+      comm->aborted = true;
       comm->group->changed.notify_all();
     }
     // What its stream holds may still be on its way out, so it is kept.
     const std::lock_guard lock(groups_mutex);
-    static std::vector<std::unique_ptr<ncclComm>> kept;
-    kept.emplace_back(comm);
+    static auto* const kept = new std::vector<ncclComm_t>;
+    kept->push_back(comm);
     ++fake_faults().aborts;
     return ncclSuccess;
   };
-  fake.ncclCommGetAsyncError = [](ncclComm_t, ncclResult_t* error) {
-    *error = static_cast<ncclResult_t>(fake_faults().asynchronous.load());
+  fake.ncclCommGetAsyncError = [](ncclComm_t comm, ncclResult_t* error) {
+    *error = comm->rank == 0 ? static_cast<ncclResult_t>(fake_faults().asynchronous.load()) : ncclSuccess;
     return ncclSuccess;
   };
   fake.ncclGetLastError = [](ncclComm_t) { return "a fake's last error"; };
@@ -255,7 +268,7 @@ NcclLibrary fake_nccl() {
   fake.ncclRedOpDestroy = [](ncclRedOp_t, ncclComm_t) { return ncclSuccess; };
   fake.ncclAllReduce = [](const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                           ncclComm_t comm, cudaStream_t stream) {
-    if (fake_faults().waits_inside == comm->rank) return wait_inside(*comm->group);
+    if (fake_faults().waits_inside == comm->rank) return wait_inside(*comm);
     return add(Kind::kAllReduce, send, recv, count, type, op, -1, comm, stream);
   };
   fake.ncclReduce = [](const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,

@@ -99,18 +99,20 @@ struct FakeGroup {
   std::map<std::tuple<int, int>, std::vector<std::byte>> given;               // by the number of the call and rank
   std::map<std::tuple<int, int>, std::deque<std::vector<std::byte>>> mailed;  // by sender and receiver
   int came = 0;
-  bool aborted = false;  // by whichever rank: as over NCCL, all that wait are ended
 };
 
 // How the library is to fail, for the tests that want it; of the process.
 struct FakeFaults {
   std::atomic<int> fails_to_begin{-1};    // this rank's ncclCommInitRank
   std::atomic<int> waits_inside{-1};      // this rank's all-reduces, until they are aborted
-  std::atomic<unsigned> asynchronous{0};  // what ncclCommGetAsyncError says
+  std::atomic<unsigned> asynchronous{0};  // what ncclCommGetAsyncError says to rank 0
   std::atomic<int> aborts{0}, ends{0};    // how many communicators have ended so
   std::atomic<int> messages{0};           // sends and receives
 };
 FakeFaults& fake_faults();
+
+// Ends what still waits for ranks that have not begun, and waits for that.
+void end_fakes();
 
 // The functions; `problem` and `version` are the test's.
 NcclLibrary fake_nccl();

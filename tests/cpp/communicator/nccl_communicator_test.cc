@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <future>
+#include <deque>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -34,12 +34,16 @@ struct Rank {
 
 class Groups {
  public:
-  explicit Groups(int size) : size_(size), libraries_(static_cast<std::size_t>(size), fake_nccl()) {
+  explicit Groups(int size) : size_(size) {
+    // As long as the process, as the real one: threads that were left inside it come back when they do.
+    static auto* const libraries = new std::deque<NcclLibrary>;
+    for (int r = 0; r < size; ++r) libraries_.push_back(&libraries->emplace_back(fake_nccl()));
     fake_faults().fails_to_begin = fake_faults().waits_inside = -1;
     fake_faults().asynchronous = 0;
     fake_faults().aborts = fake_faults().ends = fake_faults().messages = 0;
   }
-  NcclLibrary& library(int rank) { return libraries_[static_cast<std::size_t>(rank)]; }
+  ~Groups() { end_fakes(); }
+  NcclLibrary& library(int rank) { return *libraries_[static_cast<std::size_t>(rank)]; }
   std::chrono::milliseconds timeout{20'000};
   bool messages_only = false;
   std::function<BootstrapPtr(BootstrapPtr)> wrap = [](BootstrapPtr real) { return real; };
@@ -77,7 +81,7 @@ class Groups {
 
  private:
   const int size_;
-  std::vector<NcclLibrary> libraries_;
+  std::vector<NcclLibrary*> libraries_;  // by rank
 };
 
 // What rank `r` gives to block `b`, at place `i`.
