@@ -330,9 +330,8 @@ TEST(OverNccl, ACallThatWaitsInsideNcclEndsByItsTime) {
   fake_faults().waits_inside = 0;
   groups.run([](Rank& rank) {
     if (rank.rank != 0) return;
-    // What the process's watch does.
     std::atomic<bool> over{false};
-    std::thread watch([&] {
+    std::thread watch([&] {  // the process's
       while (!over) {
         rank.group->look();
         std::this_thread::sleep_for(10ms);
@@ -426,8 +425,7 @@ TEST(OverNccl, APairForMessagesIsConnectedWhenItIsMade) {
 }
 
 TEST(OverNccl, WhatNcclSaysLaterEndsTheGroup) {
-  Groups groups(2);
-  groups.run([](Rank& rank) {
+  Groups(2).run([](Rank& rank) {
     if (rank.rank != 0) return;
     rank.group->look();
     EXPECT_FALSE(rank.group->failure().has_value());
@@ -487,8 +485,7 @@ TEST(OverNccl, RecordsSayWhatHasEnded) {
     const Metrics metrics = rank.group->metrics();
     EXPECT_EQ(metrics.device_calls, 1U);
     ASSERT_EQ(metrics.rows.size(), 1U);
-    EXPECT_EQ(metrics.rows[0].algorithm, "nccl");
-    EXPECT_EQ(metrics.rows[0].device, "cuda");
+    EXPECT_EQ(metrics.rows[0].algorithm + " " + metrics.rows[0].device, "nccl cuda");
     EXPECT_NE(rank.group->flight_record().find("completed"), std::string::npos) << rank.group->flight_record();
     EXPECT_EQ(rank.group->explain(call), "nccl");
     EXPECT_EQ(rank.group->candidates(call), "nccl 2.99.1: it has two hosts");
