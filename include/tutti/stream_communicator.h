@@ -94,6 +94,8 @@ class StreamCommunicator : public Group {
   // issued later, and that raises what it tells. What does not wait any more is left alone.
   virtual void follow(std::function<std::optional<Error>()> /*lost*/) {}
   virtual void look() noexcept {}
+  // Whether its limits of time hold only where it is looked at.
+  virtual bool must_be_looked_at() const noexcept { return false; }
 
   // What inference engines need, if the device has it; else null.
   virtual Serving* serving() noexcept { return nullptr; }

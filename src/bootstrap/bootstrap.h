@@ -43,7 +43,7 @@ class Bootstrap {
   // under the same id: then nobody can know which is meant. Neither throws.
   virtual void tell(const std::exception& error) noexcept = 0;
   virtual bool failed_before() noexcept { return false; }
-  // Whoever goes on to watch() has what formed: errors say so.
+  // Whoever goes on to watch() has what formed, and watches the others alone: errors say so.
   void formed() noexcept { formed_.store(true, std::memory_order_relaxed); }
   bool has_formed() const noexcept { return formed_.load(std::memory_order_relaxed); }
 
@@ -51,7 +51,7 @@ class Bootstrap {
   const std::string id_;
   const int rank_;
   const int size_;
-  std::atomic<bool> formed_{false};  // relaxed: for texts
+  std::atomic<bool> formed_{false};  // relaxed: nothing else follows from it
 };
 using BootstrapPtr = std::shared_ptr<Bootstrap>;
 

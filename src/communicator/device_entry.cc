@@ -20,15 +20,16 @@ struct Watched {
 };
 
 StreamCommunicatorPtr watched(StreamCommunicatorPtr communicator, const Config& config) {
-  if (config.cuda_watchdog == "none") return communicator;
+  const bool silent = config.cuda_watchdog == "none";
+  if (silent && !communicator->must_be_looked_at()) return communicator;
   StreamCommunicator* const here = communicator.get();
   const auto holder = std::make_shared<Watched>();
   holder->communicator = std::move(communicator);
   // A failure's text names group and rank.
   holder->number = FailureWatch::of_process().add(Logger(parse_log_level(config.log_level), -1),
-                                                  config.cuda_watchdog == "end", [here] {
+                                                  config.cuda_watchdog == "end", [here, silent] {
                                                     here->look();
-                                                    return here->failure();
+                                                    return silent ? std::nullopt : here->failure();
                                                   });
   return {holder, here};
 }

@@ -4,8 +4,8 @@
 // A look may end something itself: what waits for a rank that is lost (StreamCommunicator::look()).
 //
 // Ownership: whoever adds a look removes it before what it looks at goes. Thread rule: any thread. Lock: mutex_ guards
-// the members below it and is held while looks run: they take leaves only, and wait for nothing. A forked child has
-// no watch: there, add() and remove() do nothing.
+// the members below it and is held while looks run: they take leaves only, and wait for nothing but the end of a thread
+// that has done its work. A forked child has no watch: there, add() and remove() do nothing.
 #pragma once
 
 #include <chrono>

@@ -182,7 +182,7 @@ void GroupBootstrap::wait(Messages& messages, std::string_view topic, Deadline& 
 // Whether one of them has told of a failure, or has died.
 void GroupBootstrap::look_at_peers(const CommunicatorImpl& group) const {
   group.throw_if_unusable();
-  if (look_) look_();
+  if (look_ && !has_formed()) look_();  // what has formed is ended by others
   std::vector<Reason> reasons(members_.size());
   Messages messages(*this);
   const std::uint64_t tag = tag_of("failure", {});

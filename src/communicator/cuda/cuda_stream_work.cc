@@ -49,7 +49,6 @@ StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
   cudaEvent_t event = nullptr;
   {
     const std::lock_guard lock(events_->mutex);
-    events_->free.reserve(events_->free.size() + 1);  // so that giving it back needs no memory
     if (!events_->free.empty()) {
       event = events_->free.back();
       events_->free.pop_back();
@@ -69,7 +68,7 @@ StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
 }
 
 void CudaStreamWork::copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) {
-  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda(stream)), "cudaMemcpyAsync");
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda(stream)), "cudaMemcpyAsync");
 }
 
 std::shared_ptr<std::byte> CudaStreamWork::memory(std::size_t bytes, DeviceStream stream) {
@@ -77,6 +76,7 @@ std::shared_ptr<std::byte> CudaStreamWork::memory(std::size_t bytes, DeviceStrea
   void* made = nullptr;
   check_cuda(cudaMallocAsync(&made, bytes, cuda(stream)), "cudaMallocAsync");
   return {static_cast<std::byte*>(made), [device = device_, stream](std::byte* used) {
+            if (forked_child()) return;
             as_far_as_it_goes(device, [&] { static_cast<void>(cudaFreeAsync(used, cuda(stream))); });
           }};
 }
@@ -85,7 +85,7 @@ bool CudaStreamWork::reached(const Mark& mark) noexcept {
   bool passed = true;
   as_far_as_it_goes(device_, [&] {
     passed = cudaEventQuery(static_cast<cudaEvent_t>(mark.get())) != cudaErrorNotReady;
-    static_cast<void>(cudaGetLastError());  // that it is not ready is no error
+    if (!passed) static_cast<void>(cudaGetLastError());  // that it is not ready is no error
   });
   return passed;
 }

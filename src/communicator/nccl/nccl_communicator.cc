@@ -1,8 +1,5 @@
 #include "communicator/nccl/nccl_communicator.h"
 
-#include <algorithm>
-#include <condition_variable>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -15,20 +12,12 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kAlgorithm = "nccl";
 // How long a call that is inside NCCL may take to come back by itself before NCCL is told to end it.
 constexpr std::chrono::seconds kPatienceWithNccl(1);
 constexpr std::chrono::seconds kMostOfTheEnd(10);
 constexpr std::chrono::milliseconds kLookOutEvery(250);
-// So many calls on their way are looked at by the caller, where nobody else looks.
-constexpr std::size_t kManyPending = 1024;
-
-// That NCCL has ended, on another thread.
-struct Done {
-  std::mutex mutex;  // guards the member below; a leaf
-  std::condition_variable changed;
-  bool over = false;
-};
+// How long the rank is looked for whose end NCCL has noticed.
+constexpr std::chrono::seconds kTimeForAName(2);
 
 // Connects the two ranks of a pair, whose calls wait for that, by a byte. Nothing waits for it to arrive: kernels under
 // way may come first.
@@ -54,17 +43,30 @@ void at_the_end(StreamWork& work, const Call& call) noexcept {
 
 void NcclCommunicator::Life::abort() noexcept {
   if (ending.exchange(true)) return;
-  const std::unique_lock lock(order, kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
-  if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
-    at_the_end(*work, [&] { return nccl.ncclCommAbort(mine); });
+  {
+    const std::unique_lock lock(order, kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
+    if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
+      at_the_end(*work, [&] { return nccl.ncclCommAbort(mine); });
+    }
   }
+  ended();
 }
 
 void NcclCommunicator::Life::destroy() noexcept {
-  const std::lock_guard lock(order);
-  if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
-    at_the_end(*work, [&] { return nccl.ncclCommDestroy(mine); });
+  {
+    const std::lock_guard lock(order);
+    if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
+      at_the_end(*work, [&] { return nccl.ncclCommDestroy(mine); });
+    }
   }
+  ended();
+}
+
+void NcclCommunicator::Life::ended() noexcept {
+  const std::lock_guard lock(mutex);
+  word.reset();
+  over = true;
+  changed.notify_all();
 }
 
 NcclCommunicator::NcclCommunicator(const BootstrapPtr& bootstrap, const DeviceOptions& options,
@@ -77,26 +79,37 @@ NcclCommunicator::NcclCommunicator(const BootstrapPtr& bootstrap, const DeviceOp
       why_(std::move(why)),
       life_(std::make_shared<Life>(nccl, work_)),
       bootstrap_(bootstrap),
-      timeout_(options.timeout),
-      recorder_(options_.settings().flight_recorder_entries, FlightRecorder::Of::kCuda) {
+      calls_(*work_, options_.settings().flight_recorder_entries),
+      timeout_(options.timeout) {
   check_group_timeout(options_.name, options_.timeout);
-  word_ = work_->memory(1, work_->own_stream());
+  DeviceStream const own = work_->own_stream();
+  life_->word = work_->memory(1, own);
   NcclJoin join{options_.name, why_, options_.timeout, {}};
-  if (options_.messages_only) {
-    join.first = connecting(nccl_, word_, rank_, work_->own_stream());
+  if (!options_.messages_only) {
+    work_->wait(own);  // other streams use the word
+    life_->comm.store(join_nccl(*bootstrap, join, nccl_, work_), std::memory_order_release);
   } else {
-    work_->wait(work_->own_stream());  // other streams use the word
+    join.first = connecting(nccl_, life_->word, rank_, own);
+    const StreamWork::Mark begin = work_->mark(own);
+    life_->comm.store(join_nccl(*bootstrap, join, nccl_, work_), std::memory_order_release);
+    // Under way as any other call: the peer may be gone before it has come to it.
+    try {
+      calls_.enter(record_of_message(rank_ == 0, 1, DataType::kByte, 0), {}, options_.timeout, begin, own);
+      calls_.leave(work_->mark(own));
+    } catch (...) {
+      life_->abort();
+      throw;
+    }
   }
-  life_->comm.store(join_nccl(*bootstrap, join, nccl_, work_), std::memory_order_release);
   bootstrap_->formed();
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  const auto under_way = [&] {
+  const auto failed = [&] {
     const std::lock_guard lock(state_);
-    return !failed_ && (inside_ || !pending_.empty());
+    return failed_;
   };
-  for (look(); under_way(); look()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (look(); !failed() && !calls_.none(); look()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::thread lookout;
   {
     const std::lock_guard lock(state_);
@@ -105,22 +118,16 @@ NcclCommunicator::~NcclCommunicator() {
     changed_.notify_all();
   }
   if (lookout.joinable()) lookout.join();
-  // Of what has failed the end is on its way. NCCL does not come back before all graphs of its calls are gone.
-  if (life_->ending.load(std::memory_order_acquire)) return;
-  const auto done = std::make_shared<Done>();
-  try {
-    start_thread("NCCL's end", [done, life = life_] {
-      life->destroy();
-      const std::lock_guard lock(done->mutex);
-      done->over = true;
-      done->changed.notify_all();
-    }).detach();
-  } catch (const Error&) {
-    return;  // it stays, with the process
+  if (!failed()) {  // else the end is on its way
+    try {
+      start_thread("NCCL's end", [life = life_] { life->destroy(); }).detach();
+    } catch (const std::exception&) {
+      return;  // it stays, with the process
+    }
   }
-  if (captured_.load(std::memory_order_relaxed)) return;
-  std::unique_lock lock(done->mutex);
-  done->changed.wait_for(lock, kMostOfTheEnd, [&] { return done->over; });
+  // NCCL does not come back before all graphs of its calls are gone.
+  std::unique_lock lock(life_->mutex);
+  life_->changed.wait_for(lock, kMostOfTheEnd, [&] { return life_->over; });
 }
 
 std::string NcclCommunicator::named() const { return "group '" + options_.name + "' on rank " + std::to_string(rank_); }
@@ -146,7 +153,7 @@ void NcclCommunicator::run(const Call& call, DeviceStream stream, std::chrono::m
   record.hash = fingerprint(record);
   enqueue({{record, -1, block_bytes(call, rank_)}}, stream, timeout, [&](ncclComm_t comm) {
     const std::size_t bytes = nccl_scratch_bytes(call, size_);
-    const auto scratch = call.collective == Collective::kBarrier ? word_
+    const auto scratch = call.collective == Collective::kBarrier ? life_->word
                          : bytes > 0                             ? work_->memory(bytes, stream)
                                                                  : nullptr;
     const NcclCall made = make_nccl_call(call, rank_, size_, scratch.get());
@@ -158,7 +165,7 @@ void NcclCommunicator::run(const Call& call, DeviceStream stream, std::chrono::m
 
 void NcclCommunicator::exchange(const std::vector<DeviceMessage>& messages, DeviceStream stream,
                                 std::chrono::milliseconds timeout) {
-  std::vector<Entry> entries;
+  Entries entries;
   for (const DeviceMessage& m : messages) {
     check_message(m, rank_, size_);
     entries.push_back({record_of_message(m.send, m.bytes, DataType::kByte, m.tag), m.peer, m.bytes});
@@ -177,55 +184,23 @@ void NcclCommunicator::exchange(const std::vector<DeviceMessage>& messages, Devi
   });
 }
 
-void NcclCommunicator::begin(Pending& call, const std::vector<Entry>& entries, DeviceStream stream, bool captured) {
-  const std::lock_guard lock(state_);
-  if (call.timeout.count() <= 0) call.timeout = timeout_;
-  for (const Entry& entry : entries) {
-    metrics_.record(entry.record.call, entry.bytes, kAlgorithm, -1, 0);
-    call.ids.push_back(recorder_.add(entry.record, entry.peer, FlightRecorder::State::kScheduled, call.timeout.count(),
-                                     {reinterpret_cast<std::uintptr_t>(stream), captured}));
-  }
-  if (pending_.size() > kManyPending) static_cast<void>(overdue());
-  inside_ = call;
-  inside_->began = Clock::now();
-}
-
-void NcclCommunicator::enqueue(const std::vector<Entry>& entries, DeviceStream stream,
-                               std::chrono::milliseconds timeout, const std::function<void(ncclComm_t)>& issue) {
+void NcclCommunicator::enqueue(const Entries& entries, DeviceStream stream, std::chrono::milliseconds timeout,
+                               const std::function<void(ncclComm_t)>& issue) {
   const std::lock_guard order(life_->order);
   throw_if_failed();
-  const bool captured = work_->is_capturing(stream);
-  Pending call;
-  call.record = entries.front().record;
-  call.timeout = timeout;
-  if (captured) {
-    captured_.store(true, std::memory_order_relaxed);
-  } else {
-    call.begin = work_->mark(stream);
-  }
-  begin(call, entries, stream, captured);
-  const auto leave = [&](bool enqueued) {
-    const std::lock_guard lock(state_);
-    inside_.reset();
-    if (enqueued && !captured) return pending_.push_back(std::move(call));
-    if (enqueued) return;
-    metrics_.count_error();
-    for (const std::uint64_t id : call.ids) recorder_.update(id, FlightRecorder::State::kFailed);
-  };
   try {
+    const bool captured = work_->is_capturing(stream);
+    const auto limit = timeout.count() > 0 && !captured ? timeout : this->timeout();
+    calls_.enter(entries.front().record, entries, limit, captured ? nullptr : work_->mark(stream), stream);
     work_->run([&] { issue(life_->comm.load(std::memory_order_acquire)); });
-    if (!captured) call.end = work_->mark(stream);
-  } catch (const Error& error) {
-    leave(false);
+    calls_.leave(captured ? nullptr : work_->mark(stream));
+  } catch (const std::exception& error) {
+    calls_.leave_failed();
     throw_if_failed();  // which has ended it, and is the reason
-    // What NCCL refuses it has not begun.
-    if (error.kind() != ErrorKind::kInvalidArgument) fail(error.kind(), error.what());
-    throw;
-  } catch (...) {
-    leave(false);
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    fail(known != nullptr ? known->kind() : ErrorKind::kExhausted, error.what());
     throw;
   }
-  leave(true);
 }
 
 void NcclCommunicator::require(ncclResult_t result, const char* function) const {
@@ -240,7 +215,8 @@ void NcclCommunicator::grouped(const std::function<void()>& calls) {
   try {
     calls();
   } catch (...) {
-    static_cast<void>(nccl_.ncclGroupEnd());  // or this thread's later calls would be of it
+    // Or this thread's later calls would be of it. Of a communicator that is gone NCCL's group must not be touched.
+    if (!life_->ending.load(std::memory_order_acquire)) static_cast<void>(nccl_.ncclGroupEnd());
     throw;
   }
   require(nccl_.ncclGroupEnd(), "ncclGroupEnd");
@@ -291,97 +267,87 @@ void NcclCommunicator::step(ncclComm_t comm, const NcclCall& made, ncclRedOp_t o
   }
 }
 
-std::string NcclCommunicator::late(const Pending& call, const char* what) const {
-  return named() + ": " + describe(call.record) + " over NCCL " + what + " within " +
-         std::to_string(call.timeout.count()) +
-         " ms: a rank has not made it, or cannot be reached. tutti.flight_record() has the last calls of each rank";
-}
-
-std::optional<std::string> NcclCommunicator::overdue() const {
-  const auto now = Clock::now();
-  while (!pending_.empty() && work_->reached(pending_.front().end)) {
-    for (const std::uint64_t id : pending_.front().ids) recorder_.update(id, FlightRecorder::State::kCompleted);
-    pending_.pop_front();
-    ++ended_;
-  }
-  if (!pending_.empty()) {
-    Pending& first = pending_.front();
-    if (!first.began && work_->reached(first.begin)) {
-      first.began = now;
-      for (const std::uint64_t id : first.ids) recorder_.update(id, FlightRecorder::State::kStarted);
-    }
-    if (first.began && now - *first.began >= first.timeout) return late(first, "has not ended");
-  }
-  if (inside_ && now - *inside_->began >= inside_->timeout) return late(*inside_, "was not begun");
-  return std::nullopt;
-}
-
 void NcclCommunicator::look() noexcept {
   try {
-    std::optional<std::string> late;
-    std::function<std::optional<Error>()> lost;
+    calls_.settle();
+    if (failure()) return;
+    if (const auto late = calls_.late()) {
+      return fail(ErrorKind::kTimeout, named() + ": " + describe(late->record) + " over NCCL " +
+                                           (late->inside ? "was not begun" : "has not ended") + " within " +
+                                           std::to_string(late->timeout.count()) +
+                                           " ms: a rank has not made it, or cannot be reached. tutti.flight_record() "
+                                           "has the last calls of each rank");
+    }
     {
-      const std::lock_guard lock(state_);
-      if (failed_) return;
-      late = overdue();
-      if (inside_ || !pending_.empty() || captured_.load(std::memory_order_relaxed)) lost = lost_;
+      const std::unique_lock order(life_->order, std::try_to_lock);
+      ncclComm_t const comm = order ? life_->comm.load(std::memory_order_acquire) : nullptr;
+      ncclResult_t result = ncclSuccess;
+      const bool asked = comm != nullptr && nccl_.ncclCommGetAsyncError(comm, &result) == ncclSuccess;
+      if (asked && result != ncclSuccess && result != ncclInProgress) {
+        hear(nccl_error(nccl_, result, named() + ": NCCL"));
+      }
     }
-    if (const auto why = lost ? lost() : std::nullopt) return fail(why->kind(), why->what());
-    if (late) return fail(ErrorKind::kTimeout, *late);
-    std::thread before;
-    if (const std::lock_guard lock(state_); waits_for_long() && !looking_out_ && !leaving_) {
-      before = std::exchange(lookout_, {});
-      lookout_ = start_thread("looking out for lost ranks", [this] { look_out(); });
-      looking_out_ = true;
-    }
-    if (before.joinable()) before.join();  // it is over
-    const std::unique_lock order(life_->order, std::try_to_lock);
-    ncclComm_t const comm = order ? life_->comm.load(std::memory_order_acquire) : nullptr;
-    ncclResult_t result = ncclSuccess;
-    if (comm == nullptr || nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) return;
-    if (result != ncclSuccess && result != ncclInProgress) {
-      const Error error = nccl_error(nccl_, result, named() + ": NCCL");
-      fail(error.kind(), error.what());
-    }
+    if (calls_.waiting(kLookOutEvery)) start_looking_out();
   } catch (const std::exception&) {  // for want of memory: the next look finds it again
   }
 }
 
-bool NcclCommunicator::waits_for_long() const {
-  const auto since = inside_ ? inside_->began : !pending_.empty() ? pending_.front().began : std::nullopt;
-  return since && Clock::now() - *since >= kLookOutEvery;
+void NcclCommunicator::hear(const Error& said) {
+  {
+    const std::lock_guard lock(state_);
+    if (!said_) {
+      said_.emplace(said);
+      said_at_ = Clock::now();
+    }
+    if (Clock::now() - said_at_ < kTimeForAName) return;
+  }
+  fail(said.kind(), said.what());
 }
 
-void NcclCommunicator::look_out() {
-  std::optional<Error> lost;
-  std::uint64_t waits = 0;  // the call that waited when a rank was found lost
-  for (;;) {
+void NcclCommunicator::start_looking_out() {
+  std::thread before;
+  {
+    const std::lock_guard lock(state_);
+    if (looking_out_ || leaving_) return;
+    std::thread next = start_thread("looking out for lost ranks", [this] {
+      std::optional<Error> lost;
+      for (std::uint64_t waited = 0; look_out(lost, waited);) {
+      }
+    });
+    before = std::exchange(lookout_, std::move(next));
+    looking_out_ = true;
+  }
+  if (before.joinable()) before.join();  // it is over
+}
+
+bool NcclCommunicator::look_out(std::optional<Error>& lost, std::uint64_t& waited) {
+  try {
     {
       std::unique_lock lock(state_);
       changed_.wait_for(lock, kLookOutEvery, [&] { return leaving_; });
-      if (!failed_) static_cast<void>(overdue());
-      if (leaving_ || failed_ || !waits_for_long()) {
-        looking_out_ = false;
-        return;
-      }
-      const Pending& call = inside_ ? *inside_ : pending_.front();
-      // A rank that has left in good order has done its part: only what goes on waiting is at an end.
-      if (lost && waits == call.ids.front()) {
-        const std::string text = named() + ": " + describe(call.record) + " over NCCL: " + lost->what();
-        lock.unlock();
-        fail(lost->kind(), text);
-        continue;
-      }
-      waits = call.ids.front();
     }
+    calls_.settle();
+    const auto waits = calls_.waiting(kLookOutEvery);
+    {
+      const std::lock_guard lock(state_);
+      if (leaving_ || failed_ || !waits) return looking_out_ = false;
+    }
+    // A rank that has left in good order has done its part: only what goes on waiting is at an end.
+    if (lost && waited == waits->number) {
+      fail(lost->kind(), named() + ": " + describe(waits->record) + " over NCCL: " + lost->what());
+    }
+    waited = waits->number;
+    bootstrap_->watch();
+  } catch (const Error& error) {
+    // This rank's own end, or want of memory, is told in other ways.
+    if (error.kind() == ErrorKind::kAborted || error.kind() == ErrorKind::kExhausted) return true;
     try {
-      bootstrap_->watch();
-    } catch (const Error& error) {
-      // This rank's own end is told in other ways.
-      if (error.kind() != ErrorKind::kAborted) lost.emplace(error);
-    } catch (const std::exception&) {  // for want of memory: the next look finds it again
+      lost.emplace(error);
+    } catch (const std::bad_alloc&) {
     }
+  } catch (const std::exception&) {  // for want of memory: the next look finds it again
   }
+  return true;
 }
 
 void NcclCommunicator::fail(ErrorKind kind, const std::string& text) noexcept {
@@ -392,13 +358,10 @@ void NcclCommunicator::fail(ErrorKind kind, const std::string& text) noexcept {
     kind_ = kind;
     try {
       text_ = text;
-      metrics_.count_error();
-      for (const Pending& call : pending_) {
-        for (const std::uint64_t id : call.ids) recorder_.update(id, FlightRecorder::State::kFailed);
-      }
     } catch (const std::bad_alloc&) {
     }
   }
+  calls_.fail();
   try {
     start_thread("the end of NCCL's calls", [life = life_] { life->abort(); }).detach();
   } catch (const std::exception&) {
@@ -426,11 +389,6 @@ void NcclCommunicator::abort(const std::string& reason) noexcept {
   }
 }
 
-void NcclCommunicator::follow(std::function<std::optional<Error>()> lost) {
-  const std::lock_guard lock(state_);
-  lost_ = std::move(lost);
-}
-
 // Looks itself, too: the process's watch may have been turned off.
 void NcclCommunicator::synchronize(DeviceStream stream) {
   const StreamWork::Mark mark = work_->mark(stream);
@@ -440,6 +398,7 @@ void NcclCommunicator::synchronize(DeviceStream stream) {
     look();
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+  if (waits_in_fork()) throw_if_interrupted("a wait for the GPU");
   look();
   throw_if_failed();
   work_->wait(stream);
@@ -458,33 +417,17 @@ void NcclCommunicator::set_timeout(std::chrono::milliseconds timeout) {
 
 std::string NcclCommunicator::explain(const Call& call) const {
   check(call);
-  return std::string(kAlgorithm);
+  return "nccl";
 }
 
 std::string NcclCommunicator::candidates(const Call& call) const {
   return explain(call) + " " + nccl_.version + ": " + why_;
 }
 
-Metrics NcclCommunicator::metrics() const {
-  const std::lock_guard lock(state_);
-  Metrics metrics = metrics_.snapshot();
-  for (MetricsRow& row : metrics.rows) row.device = "cuda";
-  static_cast<void>(overdue());
-  metrics.device_calls = ended_;
-  return metrics;
-}
+Metrics NcclCommunicator::metrics() const { return calls_.metrics(); }
 
-void NcclCommunicator::reset_metrics() noexcept {
-  const std::lock_guard lock(state_);
-  metrics_.reset();
-}
+void NcclCommunicator::reset_metrics() noexcept { calls_.reset_metrics(); }
 
-std::string NcclCommunicator::flight_record() const {
-  {
-    const std::lock_guard lock(state_);
-    if (!failed_) static_cast<void>(overdue());
-  }
-  return recorder_.dump(options_.name, rank_, size_);
-}
+std::string NcclCommunicator::flight_record() const { return calls_.dump(options_.name, rank_, size_); }
 
 }  // namespace tutti

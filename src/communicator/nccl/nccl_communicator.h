@@ -9,21 +9,24 @@
 // that is done when it is made, so that a send waits for no receive.
 //
 // Deaths: once a call has been on the device for a quarter of a second, a thread asks as often what has become of the
-// other ranks, until no call waits so long any more (Bootstrap::watch()).
+// other ranks, until none waits so long any more (Bootstrap::watch()). A rank is lost to this one where a call goes on
+// waiting after that. NCCL may notice first, without a name: then the thread has two seconds to find one.
 //
 // Deadlines: a call's time counts from when the device has come to it, by a mark before and one behind it; of one that
-// does not come back from NCCL, from when it went in. look() finds what is over, ten times a second.
+// does not come back from NCCL, from when it went in and nothing lay before it. look() finds what is over, ten times a
+// second. What a replayed graph does is not seen: it has no limit, and no death ends it.
 //
-// Locks: Life::order is held while NCCL is called, which may wait for a peer the first time that two ranks exchange
-// anything. So nothing that reports or ends takes it but for a second: failure(), look(), abort() and the records take
-// state_, a leaf.
+// A call that this rank alone does not make, whatever the reason, would pair its next one with the others' last: it
+// ends the group. What check() refuses is refused before that.
+//
+// Locks: Life::order is held while NCCL is called, which may wait for a peer. So what reports or ends takes it but for
+// a second: failure(), look(), abort() and the records take state_, a leaf, and CallsUnderWay's.
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,9 +38,7 @@
 
 #include "base/turn_lock.h"
 #include "bootstrap/bootstrap.h"
-#include "channel/call_record.h"
-#include "communicator/flight_recorder.h"
-#include "communicator/metrics_table.h"
+#include "communicator/nccl/calls_under_way.h"
 #include "communicator/nccl/library.h"
 #include "communicator/nccl/steps.h"
 #include "communicator/nccl/stream_work.h"
@@ -68,8 +69,8 @@ class NcclCommunicator final : public StreamCommunicator {
   // No rank maps another's.
   std::vector<std::shared_ptr<DeviceRegion>> register_memory(const std::vector<DeviceRange>& ranges) override;
 
-  void follow(std::function<std::optional<Error>()> lost) override;
   void look() noexcept override;
+  bool must_be_looked_at() const noexcept override { return true; }
   std::optional<Error> failure() const override;
   void abort(const std::string& reason) noexcept override;
 
@@ -88,7 +89,8 @@ class NcclCommunicator final : public StreamCommunicator {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // NCCL's communicator, and what ends it: apart from this object, which need not wait for that.
+  using Entries = std::vector<CallsUnderWay::Entry>;
+  // NCCL's communicator, and what ends it: apart from this object, which waits for that only so long.
   struct Life {
     Life(const NcclLibrary& library, std::shared_ptr<StreamWork> of_device)
         : nccl(library), work(std::move(of_device)) {}
@@ -105,41 +107,33 @@ class NcclCommunicator final : public StreamCommunicator {
     std::atomic<ncclComm_t> comm{nullptr};
     // release, before NCCL is told; acquire by who comes back from NCCL: then the communicator is gone.
     std::atomic<bool> ending{false};
-  };
-  // What the records say of a call, or of each message of a batch.
-  struct Entry {
-    CallRecord record;
-    int peer = -1;
-    std::size_t bytes = 0;
-  };
-  // A call on its way through the device.
-  struct Pending {
-    std::vector<std::uint64_t> ids;  // of the recorder
-    CallRecord record;
-    std::chrono::milliseconds timeout{};
-    StreamWork::Mark begin, end;
-    std::optional<Clock::time_point> began;
+    std::shared_ptr<std::byte> word;  // of barriers, and of a pair's first message: goes when NCCL has ended
+    // Of the end, whichever it is.
+    std::mutex mutex;  // guards `over`; a leaf
+    std::condition_variable changed;
+    bool over = false;
+
+   private:
+    void ended() noexcept;
   };
 
   // What `issue` enqueues by NCCL, with its marks and records. Throws the group's failure.
-  void enqueue(const std::vector<Entry>& entries, DeviceStream stream, std::chrono::milliseconds timeout,
+  void enqueue(const Entries& entries, DeviceStream stream, std::chrono::milliseconds timeout,
                const std::function<void(ncclComm_t)>& issue);
-  void begin(Pending& call, const std::vector<Entry>& entries, DeviceStream stream, bool captured);
   void issue(ncclComm_t comm, const NcclCall& made, const Call& call, DeviceStream stream);
   void step(ncclComm_t comm, const NcclCall& made, ncclRedOp_t op, const NcclStep& step, DeviceStream stream);
   // All that `calls` asks of NCCL, at once.
   void grouped(const std::function<void()>& calls);
   void require(ncclResult_t result, const char* function) const;
 
-  // What the thread that looks out for lost ranks does, and whether it is to begin.
-  void look_out();
-  bool waits_for_long() const;
+  // What the thread that looks out for lost ranks does. Whether it goes on.
+  bool look_out(std::optional<Error>& lost, std::uint64_t& waited);
+  void start_looking_out();
+  // NCCL has said that something is wrong.
+  void hear(const Error& said);
   void throw_if_failed() const;
   // The group is over, by the first reason; what waits is ended by a thread of its own.
   void fail(ErrorKind kind, const std::string& text) noexcept;
-  // Under state_: takes out what has ended, and says what is over its time.
-  std::optional<std::string> overdue() const;
-  std::string late(const Pending& call, const char* what) const;
   std::string named() const;
 
   const int rank_, size_;
@@ -149,25 +143,19 @@ class NcclCommunicator final : public StreamCommunicator {
   const std::string why_;
   const std::shared_ptr<Life> life_;
   const BootstrapPtr bootstrap_;
-  std::shared_ptr<std::byte> word_;         // of barriers
   std::atomic<std::uint64_t> sequence_{0};  // relaxed: a count
-  std::atomic<bool> captured_{false};       // relaxed: whether any call was, whose graph may be replayed
+  mutable CallsUnderWay calls_;             // whoever asks moves it on
 
   mutable std::mutex state_;  // guards the members below; a leaf
   std::chrono::milliseconds timeout_;
   bool failed_ = false;
   ErrorKind kind_ = ErrorKind::kAborted;
-  std::string text_;  // empty: no memory was left for it
-  std::function<std::optional<Error>()> lost_;
-  std::optional<Pending> inside_;  // the call that is in NCCL now: `began` when it went in
-  std::thread lookout_;            // joinable from its beginning to the next one's
+  std::string text_;           // empty: no memory was left for it
+  std::optional<Error> said_;  // by NCCL, of nobody by name
+  Clock::time_point said_at_;
+  std::thread lookout_;  // joinable from its beginning to the next one's
   bool looking_out_ = false, leaving_ = false;
   std::condition_variable changed_;  // leaving_
-  MetricsTable metrics_;
-  // Whoever asks moves them on.
-  mutable std::deque<Pending> pending_;  // in the order of issue
-  mutable std::uint64_t ended_ = 0;
-  mutable FlightRecorder recorder_;
 };
 
 }  // namespace tutti

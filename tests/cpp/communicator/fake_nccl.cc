@@ -268,6 +268,7 @@ NcclLibrary fake_nccl() {
   fake.ncclRedOpDestroy = [](ncclRedOp_t, ncclComm_t) { return ncclSuccess; };
   fake.ncclAllReduce = [](const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                           ncclComm_t comm, cudaStream_t stream) {
+    if (fake_faults().refuses == comm->rank) return ncclInvalidArgument;
     if (fake_faults().waits_inside == comm->rank) return wait_inside(*comm);
     return add(Kind::kAllReduce, send, recv, count, type, op, -1, comm, stream);
   };

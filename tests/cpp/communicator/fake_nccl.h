@@ -105,6 +105,7 @@ struct FakeGroup {
 struct FakeFaults {
   std::atomic<int> fails_to_begin{-1};    // this rank's ncclCommInitRank
   std::atomic<int> waits_inside{-1};      // this rank's all-reduces, until they are aborted
+  std::atomic<int> refuses{-1};           // this rank's all-reduces
   std::atomic<unsigned> asynchronous{0};  // what ncclCommGetAsyncError says to rank 0
   std::atomic<int> aborts{0}, ends{0};    // how many communicators have ended so
   std::atomic<int> messages{0};           // sends and receives

@@ -1,88 +1,14 @@
-// Groups whose calls on GPUs are NCCL's: what the calls come to, in every layout, and how what goes wrong ends. Ranks
-// are threads, NCCL and the device are fake_nccl.h's.
-#include "communicator/nccl/nccl_communicator.h"
-
-#include <gtest/gtest.h>
-
+// Groups whose calls on GPUs are NCCL's: what the calls come to, in every layout.
 #include <cstdint>
-#include <deque>
+#include <cstring>
 #include <numeric>
-#include <thread>
-#include <vector>
 
-#include "bootstrap/bootstrap.h"
-#include "bootstrap/exchange.h"
-#include "bootstrap/memory_store.h"
-#include "communicator/fake_nccl.h"
+#include "communicator/nccl_groups.h"
 
 namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-struct Rank {
-  int rank, size;
-  std::shared_ptr<HostWork> work;
-  std::shared_ptr<NcclCommunicator> group;
-
-  // Has run a call, and waited for it.
-  void run(const Call& call) const {
-    group->run(call, work->own_stream(), {});
-    group->synchronize(work->own_stream());
-  }
-};
-
-class Groups {
- public:
-  explicit Groups(int size) : size_(size) {
-    // As long as the process, as the real one: threads that were left inside it come back when they do.
-    static auto* const libraries = new std::deque<NcclLibrary>;
-    for (int r = 0; r < size; ++r) libraries_.push_back(&libraries->emplace_back(fake_nccl()));
-    fake_faults().fails_to_begin = fake_faults().waits_inside = -1;
-    fake_faults().asynchronous = 0;
-    fake_faults().aborts = fake_faults().ends = fake_faults().messages = 0;
-  }
-  ~Groups() { end_fakes(); }
-  NcclLibrary& library(int rank) { return *libraries_[static_cast<std::size_t>(rank)]; }
-  std::chrono::milliseconds timeout{20'000};
-  bool messages_only = false;
-  std::function<BootstrapPtr(BootstrapPtr)> wrap = [](BootstrapPtr real) { return real; };
-
-  // What each rank has thrown; empty: nothing.
-  std::vector<std::string> errors(const std::function<void(Rank&)>& body) {
-    MemoryStore memory;
-    const std::shared_ptr<Store> store(std::shared_ptr<void>(), &memory);
-    std::vector<std::string> said(static_cast<std::size_t>(size_));
-    std::vector<std::thread> threads;
-    for (int r = 0; r < size_; ++r) {
-      threads.emplace_back([&, r] {
-        try {
-          const BootstrapPtr bootstrap = wrap(store_bootstrap(store, "over NCCL", r, size_));
-          DeviceOptions options;
-          options.name = "far";
-          options.timeout = timeout;
-          options.messages_only = messages_only;
-          Rank rank{r, size_, std::make_shared<HostWork>(), nullptr};
-          rank.group = telling(*bootstrap, [&] {
-            return std::make_shared<NcclCommunicator>(bootstrap, options, rank.work, library(r), "it has two hosts");
-          });
-          body(rank);
-        } catch (const std::exception& error) {
-          said[static_cast<std::size_t>(r)] = error.what();
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
-    return said;
-  }
-  void run(const std::function<void(Rank&)>& body) {
-    for (const std::string& error : errors(body)) EXPECT_EQ(error, "");
-  }
-
- private:
-  const int size_;
-  std::vector<NcclLibrary*> libraries_;  // by rank
-};
 
 // What rank `r` gives to block `b`, at place `i`.
 float value(int r, int b, std::size_t i) { return static_cast<float>(100 * r + 10 * b + static_cast<int>(i % 7)); }
@@ -109,15 +35,6 @@ struct List {
   std::vector<void*> pointers;
   std::vector<std::size_t> bytes;
 };
-
-Call call_of(Collective collective, std::size_t count, int root = -1) {
-  Call call;
-  call.collective = collective;
-  call.dtype = DataType::kFloat32;
-  call.count = count;
-  call.root = root;
-  return call;
-}
 
 void every_collective(Rank& rank, bool apart, bool uneven) {
   const int me = rank.rank, n = rank.size;
@@ -299,119 +216,6 @@ TEST(OverNccl, MessagesOfABatchInAnyOrder) {
   });
 }
 
-// Makes an all-reduce on a rank that the others leave alone, and expects its end.
-void expect_end(Rank& rank, ErrorKind kind, const std::string& words, std::chrono::milliseconds timeout = {}) {
-  std::vector<float> data{1};
-  Call call = call_of(Collective::kAllReduce, 1);
-  call.input = call.output = Blocks::single(data.data(), 4);
-  for (int i = 0; i < 2; ++i) {  // and each later call
-    try {
-      rank.group->run(call, rank.work->own_stream(), timeout);
-      rank.group->synchronize(rank.work->own_stream());
-      ADD_FAILURE() << "it has ended well";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), kind) << error.what();
-      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
-    }
-    EXPECT_TRUE(rank.group->failure().has_value());
-  }
-}
-
-TEST(OverNccl, ACallThatOthersDoNotMakeEndsByItsOwnTime) {
-  Groups(2).run([](Rank& rank) {
-    if (rank.rank == 0)
-      expect_end(rank, ErrorKind::kTimeout, "all_reduce #1 f32[1] sum over NCCL has not ended", 100ms);
-  });
-  EXPECT_GE(fake_faults().aborts, 1);
-}
-
-TEST(OverNccl, ACallThatWaitsInsideNcclEndsByItsTime) {
-  Groups groups(2);
-  fake_faults().waits_inside = 0;
-  groups.run([](Rank& rank) {
-    if (rank.rank != 0) return;
-    std::atomic<bool> over{false};
-    std::thread watch([&] {  // the process's
-      while (!over) {
-        rank.group->look();
-        std::this_thread::sleep_for(10ms);
-      }
-    });
-    expect_end(rank, ErrorKind::kTimeout, "over NCCL was not begun", 100ms);
-    over = true;
-    watch.join();
-  });
-}
-
-TEST(OverNccl, AnAbortEndsWhatWaits) {
-  Groups(2).run([](Rank& rank) {
-    if (rank.rank != 0) return;
-    std::thread aborts([&] {
-      std::this_thread::sleep_for(50ms);
-      rank.group->abort("enough");
-    });
-    expect_end(rank, ErrorKind::kAborted, "group 'far' on rank 0: aborted: enough");
-    aborts.join();
-  });
-}
-
-TEST(OverNccl, ALostRankEndsWhatWaitsForIt) {
-  Groups(2).run([](Rank& rank) {
-    if (rank.rank != 0) return;
-    std::atomic<bool> dead{false};
-    rank.group->follow([&]() -> std::optional<Error> {
-      if (!dead) return std::nullopt;
-      return Error(ErrorKind::kPeerLost, "rank 1 died");
-    });
-    std::thread dies([&] {
-      std::this_thread::sleep_for(50ms);
-      dead = true;
-    });
-    expect_end(rank, ErrorKind::kPeerLost, "rank 1 died");
-    dies.join();
-  });
-}
-
-// A bootstrap that finds a rank lost once it is told so.
-class Doomed final : public Bootstrap {
- public:
-  Doomed(BootstrapPtr real, std::atomic<bool>& lost)
-      : Bootstrap(real->id(), real->rank(), real->size()), real_(std::move(real)), lost_(lost) {}
-  std::vector<std::string> all_gather(std::string_view topic, std::string_view blob,
-                                      std::chrono::milliseconds timeout) override {
-    return real_->all_gather(topic, blob, timeout);
-  }
-  void watch() override {
-    EXPECT_TRUE(has_formed());
-    if (lost_) throw_error(ErrorKind::kPeerLost, "rank 1 died or cannot be reached any more");
-  }
-  void tell(const std::exception& error) noexcept override { real_->tell(error); }
-
- private:
-  const BootstrapPtr real_;
-  std::atomic<bool>& lost_;
-};
-
-TEST(OverNccl, ARankOfAnotherHostThatIsLostIsFoundWhileACallWaits) {
-  std::atomic<bool> lost{false};
-  Groups groups(2);
-  groups.wrap = [&](BootstrapPtr real) { return std::make_shared<Doomed>(std::move(real), lost); };
-  groups.run([&](Rank& rank) {
-    std::vector<float> data{1};
-    Call call = call_of(Collective::kAllReduce, 1);
-    call.input = call.output = Blocks::single(data.data(), 4);
-    rank.run(call);
-    if (rank.rank != 0) return;
-    std::thread dies([&] {
-      std::this_thread::sleep_for(400ms);  // it is being looked for by then
-      lost = true;
-    });
-    expect_end(rank, ErrorKind::kPeerLost,
-               "group 'far' on rank 0: all_reduce #2 f32[1] sum over NCCL: rank 1 died or cannot be reached any more");
-    dies.join();
-  });
-}
-
 TEST(OverNccl, APairForMessagesIsConnectedWhenItIsMade) {
   Groups groups(2);
   groups.messages_only = true;
@@ -422,43 +226,6 @@ TEST(OverNccl, APairForMessagesIsConnectedWhenItIsMade) {
     EXPECT_EQ(data, 5.0F);
   });
   EXPECT_EQ(fake_faults().messages, 4);
-}
-
-TEST(OverNccl, WhatNcclSaysLaterEndsTheGroup) {
-  Groups(2).run([](Rank& rank) {
-    if (rank.rank != 0) return;
-    rank.group->look();
-    EXPECT_FALSE(rank.group->failure().has_value());
-    fake_faults().asynchronous = ncclRemoteError;
-    expect_end(rank, ErrorKind::kPeerLost, "a fake's error (a fake's last error)");
-  });
-}
-
-TEST(OverNccl, ARankWithoutNcclIsNamedByAll) {
-  Groups groups(3);
-  groups.library(1).problem = "no file of that name";
-  for (const std::string& error : groups.errors([](Rank&) {})) {
-    EXPECT_NE(error.find("it has two hosts, so its calls on GPUs are NCCL's, and rank 1 cannot use it: no file of that "
-                         "name. Install NCCL, or name its file in TUTTI_NCCL_LIB_PATH"),
-              std::string::npos)
-        << error;
-  }
-}
-
-TEST(OverNccl, DifferentVersionsAreNamedByAll) {
-  Groups groups(2);
-  groups.library(1).version = "2.98.0";
-  for (const std::string& error : groups.errors([](Rank&) {})) {
-    EXPECT_NE(error.find("rank 0 has NCCL 2.99.1, rank 1 has 2.98.0"), std::string::npos) << error;
-  }
-}
-
-TEST(OverNccl, ARankThatCannotBeginEndsTheOthers) {
-  Groups groups(2);
-  fake_faults().fails_to_begin = 1;
-  const auto errors = groups.errors([](Rank&) {});
-  EXPECT_NE(errors[1].find("ncclCommInitRank: a fake's error"), std::string::npos) << errors[1];
-  EXPECT_NE(errors[0].find("ncclCommInitRank: a fake's error"), std::string::npos) << errors[0];
 }
 
 TEST(OverNccl, CapturedCallsHaveNoDeadline) {
