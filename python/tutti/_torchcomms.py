@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -135,7 +136,21 @@ def make_group(
         group_id="torchcomms:" + quote(key, safe=":"),
         global_ranks_in_group=list(range(size)) if parent is None else list(ranks),
     )
-    return _backend.create_backend(group, options, parent), chosen
+    made = _backend.create_backend(group, options, parent)
+    if anew and store is None:
+        _outlast(chosen, rank, size, timeout)
+    return made, chosen
+
+
+def _outlast(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+    """Keeps rank 0, in whose process the store is, until all ranks have formed their group over it, or some seconds.
+
+    Else it could abort its communicator and exit while another rank still reads what it needs.
+    """
+    store.add("tutti/torchcomms/formed", 1)
+    until = time.monotonic() + min(timeout.total_seconds(), 5.0)
+    while rank == 0 and store.add("tutti/torchcomms/formed", 0) < size and time.monotonic() < until:
+        time.sleep(0.001)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 #include "communicator/cuda/cuda_stream_work.h"
 
 #include "base/registry.h"
+#include "communicator/cuda/stream_order.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
 
@@ -9,38 +10,25 @@ namespace {
 
 cudaStream_t cuda(DeviceStream stream) noexcept { return static_cast<cudaStream_t>(stream); }
 
-// Neither guard where CUDA itself has gone, at the end of the process.
-template <class Work>
-void as_far_as_it_goes(int device, const Work& work) noexcept {
-  try {
-    const DeviceGuard guard(device);
-    const RelaxedCapture relaxed;
-    work();
-  } catch (const std::exception&) {
-  }
-}
-
 }  // namespace
 
 CudaStreamWork::CudaStreamWork(int device) : device_(device), events_(std::make_shared<Events>(device)) {}
 
 CudaStreamWork::~CudaStreamWork() {
   if (own_stream_ == nullptr || forked_child()) return;
-  as_far_as_it_goes(device_, [this] { static_cast<void>(cudaStreamDestroy(own_stream_)); });
+  give_back_on(device_, [this] { static_cast<void>(cudaStreamDestroy(own_stream_)); });
 }
 
 CudaStreamWork::Events::~Events() {
   if (forked_child()) return;
-  as_far_as_it_goes(device, [this] {
+  give_back_on(device, [this] {
     for (cudaEvent_t event : free) static_cast<void>(cudaEventDestroy(event));
   });
 }
 
 bool CudaStreamWork::is_capturing(DeviceStream stream) const {
   const DeviceGuard guard(device_);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(cuda(stream), &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
+  return StreamOrder::number_of_capture(cuda(stream)) != 0;
 }
 
 StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
@@ -77,13 +65,13 @@ std::shared_ptr<std::byte> CudaStreamWork::memory(std::size_t bytes, DeviceStrea
   check_cuda(cudaMallocAsync(&made, bytes, cuda(stream)), "cudaMallocAsync");
   return {static_cast<std::byte*>(made), [device = device_, stream](std::byte* used) {
             if (forked_child()) return;
-            as_far_as_it_goes(device, [&] { static_cast<void>(cudaFreeAsync(used, cuda(stream))); });
+            give_back_on(device, [&] { static_cast<void>(cudaFreeAsync(used, cuda(stream))); });
           }};
 }
 
 bool CudaStreamWork::reached(const Mark& mark) noexcept {
   bool passed = true;
-  as_far_as_it_goes(device_, [&] {
+  give_back_on(device_, [&] {
     passed = cudaEventQuery(static_cast<cudaEvent_t>(mark.get())) != cudaErrorNotReady;
     if (!passed) static_cast<void>(cudaGetLastError());  // that it is not ready is no error
   });

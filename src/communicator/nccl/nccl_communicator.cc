@@ -14,7 +14,7 @@ namespace {
 
 // How long a call that is inside NCCL may take to come back by itself before NCCL is told to end it.
 constexpr std::chrono::seconds kPatienceWithNccl(1);
-constexpr std::chrono::seconds kMostOfTheEnd(10);
+constexpr std::chrono::seconds kMostOfTheEnd(10), kMostBesideGraphs(1);
 constexpr std::chrono::milliseconds kLookOutEvery(250);
 // How long the rank is looked for whose end NCCL has noticed.
 constexpr std::chrono::seconds kTimeForAName(2);
@@ -125,9 +125,10 @@ NcclCommunicator::~NcclCommunicator() {
       return;  // it stays, with the process
     }
   }
-  // NCCL does not come back before all graphs of its calls are gone.
+  // NCCL does not come back before all graphs of its calls are gone, which may be when the process is.
+  const auto most = captured_.load(std::memory_order_relaxed) ? kMostBesideGraphs : kMostOfTheEnd;
   std::unique_lock lock(life_->mutex);
-  life_->changed.wait_for(lock, kMostOfTheEnd, [&] { return life_->over; });
+  life_->changed.wait_for(lock, most, [&] { return life_->over; });
 }
 
 std::string NcclCommunicator::named() const { return "group '" + options_.name + "' on rank " + std::to_string(rank_); }
@@ -190,6 +191,7 @@ void NcclCommunicator::enqueue(const Entries& entries, DeviceStream stream, std:
   throw_if_failed();
   try {
     const bool captured = work_->is_capturing(stream);
+    if (captured) captured_.store(true, std::memory_order_relaxed);
     const auto limit = timeout.count() > 0 && !captured ? timeout : this->timeout();
     calls_.enter(entries.front().record, entries, limit, captured ? nullptr : work_->mark(stream), stream);
     work_->run([&] { issue(life_->comm.load(std::memory_order_acquire)); });

@@ -144,6 +144,7 @@ class NcclCommunicator final : public StreamCommunicator {
   const std::shared_ptr<Life> life_;
   const BootstrapPtr bootstrap_;
   std::atomic<std::uint64_t> sequence_{0};  // relaxed: a count
+  std::atomic<bool> captured_{false};       // relaxed: whether any call was, whose graph may be there yet
   mutable CallsUnderWay calls_;             // whoever asks moves it on
 
   mutable std::mutex state_;  // guards the members below; a leaf
