@@ -112,12 +112,12 @@ TEST(Callbacks, MayDropTheLastReference) {
 // because the group is aborted: a callback of the first may wait for the second, and for what its callbacks do.
 TEST(Callbacks, OfAMessageMayWaitForOneThatEndsWithIt) {
   for (const bool aborted : {false, true}) {
-    std::promise<void> in_callback, sent;
+    std::promise<void> in_callback, sent, posted;
     run_ranks({}, [&](Communicator& c) {
       std::vector<float> x(4, 1), y(4, 2), z(4, 3);
       if (c.rank() == 1) {
         const Error send = error_of([&] { c.send(z.data(), z.size(), DataType::kFloat32, 0, 3); });
-        if (aborted) return;  // by then, perhaps
+        if (aborted) return within_bound(posted.get_future());  // by then, perhaps; of who has left nothing is received
         EXPECT_STREQ(send.what(), "");
         within_bound(in_callback.get_future());
         c.send(x.data(), x.size(), DataType::kFloat32, 0, 1);
@@ -136,6 +136,7 @@ TEST(Callbacks, OfAMessageMayWaitForOneThatEndsWithIt) {
         in_callback.set_value();
         within_bound(sent.get_future());
       });
+      posted.set_value();
       // The message thread, not this one, runs the callbacks.
       if (aborted) c.abort("a test");
       const Error error = within_bound(waited.get_future());

@@ -76,6 +76,7 @@ TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
       {"TUTTI_TUNING_PATH", {"none", ""}},
       {"TUTTI_CACHE_DIR", {"none", ""}},
       {"TUTTI_PLUGIN_PATH", {folder.path(), ""}},
+      {"TUTTI_NCCL_LIB_PATH", {"/no/such/file", ""}},
       {"TUTTI_CUDA_TRANSPORT", {"host", "peer"}},
       {"TUTTI_CUDA_ALGORITHM", {"ll_one_shot", ""}},
       {"TUTTI_CUDA_MAX_BLOCKS", {"3", "0"}},
