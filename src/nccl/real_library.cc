@@ -28,7 +28,7 @@ void* find_library(std::string& problem) {
     const void* const next = ::dlsym(RTLD_NEXT, kSomeNcclFunction);
     if (next != nullptr && !is_this_library(next)) return RTLD_NEXT;
   }
-  return find_nccl(settings().library, &is_this_library, problem);
+  return find_nccl(settings().library, &is_this_library, reinterpret_cast<const void*>(&real), problem);
 }
 
 std::unique_ptr<const Real> load() {

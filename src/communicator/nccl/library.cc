@@ -23,7 +23,7 @@ ErrorKind kind_of(ncclResult_t result) noexcept {
 
 NcclLibrary load(const std::string& chosen) {
   NcclLibrary made;
-  void* const library = find_nccl(chosen, nullptr, made.problem);
+  void* const library = find_nccl(chosen, nullptr, reinterpret_cast<const void*>(&nccl_library), made.problem);
   if (library == nullptr) return made;
   made.problem.clear();
   const char* missing = nullptr;

@@ -27,16 +27,14 @@ bool serves(void* library, IsOwnNccl is_own, std::string& why) {
   return false;
 }
 
-// Beside the package that this library is installed in: site-packages/tutti, site-packages/nvidia/nccl.
-std::string in_site_packages() {
+// Beside the package whose library `function` lies in: site-packages/tutti, site-packages/nvidia/nccl.
+std::string in_site_packages(const void* function) {
   Dl_info info{};
   std::string here;
-  if (::dladdr(reinterpret_cast<const void*>(&find_nccl), &info) != 0 && info.dli_fname != nullptr) {
-    here = info.dli_fname;
-  }
+  if (::dladdr(function, &info) != 0 && info.dli_fname != nullptr) here = info.dli_fname;
   const std::size_t slash = here.rfind('/');
-  return (slash == std::string::npos ? std::string(".") : here.substr(0, slash)) +
-         std::string("/../nvidia/nccl/lib/").append(kNcclFile);
+  here = slash == std::string::npos ? "." : here.substr(0, slash);
+  return here.append("/../nvidia/nccl/lib/").append(kNcclFile);
 }
 
 // The files of that name that the process has loaded. One of another place may stand in front of NCCL's, as the one
@@ -55,7 +53,7 @@ std::vector<std::string> loaded_files() {
 
 }  // namespace
 
-void* find_nccl(const std::string& chosen, IsOwnNccl is_own, std::string& problem) {
+void* find_nccl(const std::string& chosen, IsOwnNccl is_own, const void* beside, std::string& problem) {
   std::string why;
   if (!chosen.empty()) {
     void* const library = ::dlopen(chosen.c_str(), kHow);
@@ -78,7 +76,7 @@ void* find_nccl(const std::string& chosen, IsOwnNccl is_own, std::string& proble
     if (void* const loaded = attempt(file, kHow | RTLD_NOLOAD)) return loaded;
   }
   if (void* const found = attempt(kNcclFile, kHow)) return found;
-  return attempt(in_site_packages(), kHow);
+  return attempt(in_site_packages(beside), kHow);
 }
 
 std::string nccl_version(int code) {

@@ -17,8 +17,9 @@ inline constexpr const char* kSomeNcclFunction = "ncclGetVersion";
 using IsOwnNccl = bool (*)(const void* function);
 
 // The library in `chosen`, a path that the variable TUTTI_NCCL_LIB_PATH gives, or where that is empty the one that the
-// process has loaded, else one by the linker's paths or beside this library's package. Null: `problem` says why.
-void* find_nccl(const std::string& chosen, IsOwnNccl is_own, std::string& problem);
+// process has loaded, else one by the linker's paths or beside the package whose library the function `beside` lies in.
+// Null: `problem` says why.
+void* find_nccl(const std::string& chosen, IsOwnNccl is_own, const void* beside, std::string& problem);
 
 // "2.28.9", of what ncclGetVersion gives.
 std::string nccl_version(int code);
