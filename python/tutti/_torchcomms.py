@@ -138,18 +138,19 @@ def make_group(
     )
     made = _backend.create_backend(group, options, parent)
     if anew and store is None:
-        _outlast(chosen, rank, size, timeout)
+        _outlast(chosen, rank, size, timeout, f"tutti/torchcomms/{key}/formed")
     return made, chosen
 
 
-def _outlast(store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+def _outlast(store: dist.Store, rank: int, size: int, timeout: timedelta, text: str) -> None:
     """Keeps rank 0, in whose process the store is, until all ranks have formed their group over it, or some seconds.
 
-    Else it could abort its communicator and exit while another rank still reads what it needs.
+    Else it could abort its communicator and exit while another rank still reads what it needs. They are counted under
+    the name ``text``.
     """
-    store.add("tutti/torchcomms/formed", 1)
+    store.add(text, 1)
     until = time.monotonic() + min(timeout.total_seconds(), 5.0)
-    while rank == 0 and store.add("tutti/torchcomms/formed", 0) < size and time.monotonic() < until:
+    while rank == 0 and store.add(text, 0) < size and time.monotonic() < until:
         time.sleep(0.001)
 
 

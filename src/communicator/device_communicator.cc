@@ -99,7 +99,7 @@ class DeviceGroup final : public DeviceCommunicator {
         bootstraps_(communicator),
         rank_(communicator.rank()),
         size_(communicator.size()),
-        beside_(communicator.host_ranks().begin(), communicator.host_ranks().end()),
+        beside_(communicator.host_ranks()),
         options_(std::move(options)),
         ending_(std::make_shared<Ending>(communicator.name())) {
     options_.timeout = communicator.timeout();
@@ -324,7 +324,8 @@ class DeviceGroup final : public DeviceCommunicator {
   // Throws Error(kAborted) once the group has ended, also meanwhile.
   StreamCommunicatorPtr make(DeviceOptions options, std::vector<int> members, const std::string& id) const {
     ending_->throw_if_ended();
-    options.one_host = std::ranges::all_of(members, [&](int member) { return beside_.contains(member); });
+    options.one_host =
+        std::ranges::all_of(members, [&](int member) { return std::ranges::binary_search(beside_, member); });
     const BootstrapPtr bootstrap =
         bootstraps_.among(std::move(members), id, [ending = ending_] { ending->throw_if_ended(); });
     StreamCommunicatorPtr made = make_communicator(kind_, bootstrap, options);
@@ -433,8 +434,8 @@ class DeviceGroup final : public DeviceCommunicator {
   const std::string kind_;
   const GroupBootstraps bootstraps_;
   const int rank_, size_;
-  const std::set<int> beside_;  // the ranks of this one's host
-  DeviceOptions options_;       // its timeout under mutex_
+  const std::vector<int> beside_;  // the ranks of this one's host, in order
+  DeviceOptions options_;          // its timeout under mutex_
   const std::shared_ptr<Ending> ending_;
 
   int tries_ = 0;      // to make the group's communicator; under making_

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import threading
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
-from tutti import _core, _torchcomms
+from tutti import _backend, _core, _torchcomms
 
 pytestmark = pytest.mark.tutti_only
 
@@ -45,3 +48,32 @@ def test_no_store_and_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ValueError, match="MASTER_PORT are not set: set them, or pass store="):
         _torchcomms.make_group(None, 0, 2, "name", timedelta(seconds=1), {}, False)
+
+
+def test_rank_0_outlasts_the_forming_over_its_own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the store: what it did next could be to exit."""
+    store, formed = dist.HashStore(), threading.Event()
+    slow = threading.Event()
+
+    def create(group: Any, _options: Any, _parent: Any) -> object:
+        if group.group_rank == 1:
+            assert slow.wait(30)
+            formed.set()
+        return group
+
+    monkeypatch.setattr(_torchcomms, "_meet", lambda *_: store)
+    monkeypatch.setattr(_backend, "create_backend", create)
+    over: list[bool] = []
+
+    def make(rank: int) -> None:
+        _torchcomms.make_group(None, rank, 2, "again", timedelta(seconds=30), {}, True)
+        over.append(formed.is_set())
+
+    ranks = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+    for thread in ranks:
+        thread.start()
+    ranks[0].join(0.2)  # long enough to return, if it would
+    slow.set()
+    for thread in ranks:
+        thread.join(30)
+    assert over == [True, True]

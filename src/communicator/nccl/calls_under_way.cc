@@ -94,17 +94,12 @@ const CallsUnderWay::Call* CallsUnderWay::first(Clock::time_point& since) const 
   return &*inside_;
 }
 
-std::optional<CallsUnderWay::Waiting> CallsUnderWay::waiting(std::chrono::milliseconds long_enough) const {
+std::optional<CallsUnderWay::Waiting> CallsUnderWay::after(std::optional<std::chrono::milliseconds> long_enough) const {
   const std::lock_guard lock(mutex_);
   Clock::time_point since;
   const Call* const call = first(since);
-  if (call == nullptr || Clock::now() - since < long_enough) return std::nullopt;
+  if (call == nullptr || Clock::now() - since < long_enough.value_or(call->timeout)) return std::nullopt;
   return Waiting{call->number, call->record, call->timeout, call->end == nullptr};
-}
-
-std::optional<CallsUnderWay::Waiting> CallsUnderWay::late() const {
-  const auto waits = waiting(std::chrono::milliseconds(0));
-  return waits ? waiting(waits->timeout) : std::nullopt;
 }
 
 Metrics CallsUnderWay::metrics() {

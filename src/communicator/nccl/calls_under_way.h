@@ -55,9 +55,9 @@ class CallsUnderWay {
   void settle();
   bool none() const;
   // As of the last settle(): the call that has waited for so long on the device, or inside NCCL with nothing before it.
-  std::optional<Waiting> waiting(std::chrono::milliseconds long_enough) const;
+  std::optional<Waiting> waiting(std::chrono::milliseconds long_enough) const { return after(long_enough); }
   // That which has waited as long as it may.
-  std::optional<Waiting> late() const;
+  std::optional<Waiting> late() const { return after(std::nullopt); }
 
   Metrics metrics();
   void reset_metrics();
@@ -74,6 +74,8 @@ class CallsUnderWay {
   };
   // mutex_ is held. The call that is waited for, and since when; null: none.
   const Call* first(Clock::time_point& since) const;
+  // That call, if it has waited for `long_enough`; without a value, for its own limit.
+  std::optional<Waiting> after(std::optional<std::chrono::milliseconds> long_enough) const;
   void update(const Call& call, FlightRecorder::State state);
 
   StreamWork& work_;

@@ -35,7 +35,9 @@ struct Card {
     card.problem = in.text();
     card.version = in.text();
     card.id = in.text();
-    if (!in.done()) throw_error(ErrorKind::kMismatch, "a rank runs another version of Tutti");
+    if (!in.done())
+      throw_error(ErrorKind::kMismatch,
+                  "what a rank says before NCCL begins cannot be read: use one version of Tutti on all ranks");
     return card;
   }
 };

@@ -42,7 +42,7 @@ void at_the_end(StreamWork& work, const Call& call) noexcept {
 }  // namespace
 
 void NcclCommunicator::Life::abort() noexcept {
-  if (ending.exchange(true)) return;
+  if (ending.exchange(true, std::memory_order_acq_rel)) return;
   {
     const std::unique_lock lock(order, kPatienceWithNccl);  // without it, too: that is what ncclCommAbort is for
     if (ncclComm_t const mine = comm.exchange(nullptr, std::memory_order_acq_rel)) {
