@@ -25,11 +25,12 @@ FOLDER = Path(os.environ["STORM_FOLDER"])  # that all ranks share
 LIMIT_S = 50.0
 VICTIM = int(os.environ["STORM_VICTIM"])
 HEARD_S = 20.0  # far below LIMIT_S: what is known so soon was found by looking, not by waiting
-# With a death: a shrink waits so long for one that is alone on its host, as a rank without descriptors may be in a
-# part, and as long again where it has signed in.
+# With a death: a shrink of a part waits so long for a rank that has no descriptors or has heard of the death before it,
+# and as long again where one has signed in.
 ALONE_S = 5.0
 PATIENCE_S = LIMIT_S if VICTIM < 0 else ALONE_S
-SHRINK_S = ALONE_S if os.environ["STORM_ALONE"] == "yes" else LIMIT_S  # when the victim has died
+# When the victim has died, which nobody sees that is alone on its host: until survivors have left such a shrink.
+SHRINK_S = 2 * ALONE_S + 2 if os.environ["STORM_ALONE"] == "yes" else LIMIT_S
 # A group that does not form for want of these says so.
 WANT = re.compile(r"descriptor|ulimit -n|Too many open files", re.IGNORECASE)
 
