@@ -52,8 +52,8 @@ std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int k
 std::uint64_t splits_of(const Communicator& parent) noexcept;
 
 // Communicator::shrink without a store: the survivors of `group` give one new id, made by one of them or by anybody who
-// lives on. What the new group's connections prove is what the old group's do. Throws Error: as shrink, and kPeerLost
-// at once if the maker of the id has ended.
+// lives on; who waits for it calls abort() first. What the new group's connections prove is what the old group's do.
+// Throws Error: as shrink, and kPeerLost at once if the maker of the id has ended.
 std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& id, std::chrono::milliseconds timeout,
                                            std::vector<int>* members);
 

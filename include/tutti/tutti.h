@@ -103,7 +103,8 @@ TUTTI_C_API tutti_result tutti_group_create(const tutti_id* id, int rank, int si
 TUTTI_C_API tutti_result tutti_group_split(tutti_group* group, int color, int key, const char* name,
                                            tutti_group** part);
 /* After a failure: a call of the ranks of `group` that are still there, which make a new group, in their old order.
- * `id` is a new one, the same on all of them. Those that do not come within `timeout_ms` (0: the group's) are left out.
+ * `id` is a new one, the same on all of them; who waits for it calls tutti_group_abort() first. Those that do not come
+ * within `timeout_ms` (0: the group's) are left out.
  * `members` may be NULL; else it has room for the ranks of `group`, and the old ranks of the new group are put there.
  * `group` is aborted; destroy it. A process that dies meanwhile is TUTTI_PEER_LOST: shrink once more, by another id. */
 TUTTI_C_API tutti_result tutti_group_shrink(tutti_group* group, const tutti_id* id, int64_t timeout_ms, int* members,

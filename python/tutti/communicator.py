@@ -202,7 +202,8 @@ class Communicator:
         Returns the new group and the ranks that its members had in this one, which is aborted. Ranks that do not answer
         within ``timeout`` are left out; the others form a group, each step within as long again (at least 5 s; by an
         ``id`` its first call, too), or raise. They meet in the store of this group, if what serves it is still there;
-        or by a new ``id`` of :func:`tutti.make_id`, which one of them has made and carried to the others.
+        or by a new ``id`` of :func:`tutti.make_id`, which one of them has made and carried to the others. Who waits for
+        that calls :meth:`abort` first: then those hear of the failure that wait for this rank in a call.
         """
         core = self._open()
         if not timeout >= 0:

@@ -215,6 +215,7 @@ class Arrays(Face):
     def survive(self) -> list[int]:
         self.has_store = self.has_store and VICTIM != 0
         lowest = min(r for r in range(self.size) if r != VICTIM)
+        self.comm.abort("the group is being shrunk")  # one that heard of the death in a part is awaited in the group
         id = carried("survivors", self.make_id, self.rank == lowest)
         self.comm, members = self.comm.shrink(id, timeout=SHRINK_S)
         self.rank, self.size = self.comm.rank, self.comm.size
