@@ -67,6 +67,11 @@ std::string text_of_loss(Outcome outcome, const FailureContext& c) {
   if (outcome.status == Status::kPeerLost) {
     return peer + " " + (c.why_lost.empty() ? "died or cannot be reached any more" : c.why_lost) + kRestart;
   }
+  if (outcome.status == Status::kExhausted) {
+    const bool with_it = outcome.peer >= 0 && outcome.peer != c.rank;
+    const std::string what = with_it ? "messages with rank " + std::to_string(outcome.peer) : "this call";
+    return (c.detail.empty() ? "no memory for " + what : c.detail) + kRestart;
+  }
   if (outcome.status == Status::kPeerLeft) return peer + " has left the group (it exited or destroyed it)" + kRestart;
   // What this rank itself was waiting for may be the cause of the peer's failure, too.
   return peer + " gave up: " + reported_text(c.reported, c.reported_reason) +
@@ -91,12 +96,8 @@ Error make_error(Outcome outcome, const FailureContext& c) {
       return Error(
           ErrorKind::kInternal,
           head + peer + " says in shared memory that memory of this call lies outside of its arena" + kRestart);
-    case Status::kExhausted: {
-      const std::string what = outcome.peer >= 0 && outcome.peer != c.rank
-                                   ? "messages with rank " + std::to_string(outcome.peer)
-                                   : "this call";
-      return Error(ErrorKind::kExhausted, head + (c.detail.empty() ? "no memory for " + what : c.detail) + kRestart);
-    }
+    case Status::kExhausted:
+      return Error(ErrorKind::kExhausted, head + text_of_loss(outcome, c));
     default:
       if (!c.detail.empty()) return Error(ErrorKind::kInternal, head + c.detail);
       return Error(ErrorKind::kInternal, head + "internal error; please report it with the output of 'tutti doctor'");

@@ -34,7 +34,8 @@ struct FailureContext {
 Error make_error(Outcome outcome, const FailureContext& context);
 // What a peer said of its own failure: no pids, the call is its own.
 std::string reported_text(Outcome reported, const std::string& reason);
-// What has become of outcome.peer (kPeerLost, kPeerLeft, kPeerFailed): "rank 2 (pid 41) died ...", and what to do.
+// What has become of outcome.peer (kPeerLost, kPeerLeft, kPeerFailed), or what there is no memory for (kExhausted):
+// "rank 2 (pid 41) died ...", and what to do.
 std::string text_of_loss(Outcome outcome, const FailureContext& context);
 
 }  // namespace tutti

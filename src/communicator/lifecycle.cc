@@ -311,19 +311,20 @@ void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) con
 
 void CommunicatorImpl::fail_by(Outcome outcome, const std::string& what) noexcept {
   if (forked_child()) return;
+  Error error = starved_;
+  try {
+    FailureContext context;
+    context.rank = rank_;
+    find_cause(outcome, context);
+    error = Error(outcome.status == Status::kExhausted ? ErrorKind::kExhausted : ErrorKind::kPeerLost,
+                  "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": while " + what +
+                      " was forming, " + text_of_loss(outcome, context));
+  } catch (const std::bad_alloc&) {  // then the error says less
+  }
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
-    try {
-      const bool want = outcome.status == Status::kExhausted;
-      failure_.emplace(want ? ErrorKind::kExhausted : ErrorKind::kPeerLost,
-                       "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": " +
-                           (want ? "no memory for messages with rank " : "rank ") + std::to_string(outcome.peer) +
-                           (want ? "" : " was lost, or gave up,") + " while " + what +
-                           " was forming. Start the job again, or go on without it by shrink()");
-    } catch (const std::bad_alloc&) {
-      failure_.emplace(starved_);
-    }
+    failure_.emplace(error);
     // release: publishes failure_; pairs with the acquire in throw_if_unusable().
     failed_.store(true, std::memory_order_release);
   }

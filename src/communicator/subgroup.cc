@@ -42,8 +42,6 @@ bool can_form_in(Communicator& group, const std::vector<int>& members) {
   }
   if (!group.failure()) {
     if (!gone.ok() || failed.ok()) return true;  // one that is gone is found in the course of it, by all
-    FailureContext context;
-    own.find_cause(failed, context);
     own.fail_by(failed, "a group in it");
   }
   if (gone.ok()) return false;

@@ -247,6 +247,9 @@ TEST_P(Subgroup, OneThatKnowsOfAFailureIsNotAwaited) {
     told.arrive_and_wait();
     if (c.rank() == 0) {
       EXPECT_FALSE(can_form_in(c, {0, 1}));
+      const std::string why = c.failure()->what();
+      EXPECT_NE(why.find(": while a group in it was forming, rank 2 "), std::string::npos) << why;
+      EXPECT_NE(why.find("gave up: it aborted the group: of a whim. Start"), std::string::npos) << why;
     }
     if (c.rank() == 1) {
       const Error error = error_of([&] { form(c, {0, 1}, "part"); });
