@@ -32,10 +32,11 @@ foreach(file ${TUTTI_PYTHON_FILES})
 endforeach()
 
 # What algorithms in C++ are compiled against at run time (tutti.compile_native), and programs in C.
-file(MAKE_DIRECTORY ${TUTTI_PACKAGE_DIR}/include/tutti)
-foreach(header native_kernel.cuh native_kernel_host.h native_plugin.h native_plugin_abi.h tutti.h)
+file(MAKE_DIRECTORY ${TUTTI_PACKAGE_DIR}/include/tutti/plugin)
+foreach(header plugin/abi.h plugin/algorithm.h plugin/kernel.cuh plugin/kernel_host.h tutti.h)
+  get_filename_component(folder tutti/include/tutti/${header} DIRECTORY)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/tutti/${header} ${TUTTI_PACKAGE_DIR}/include/tutti/${header} SYMBOLIC)
-  install(FILES ${PROJECT_SOURCE_DIR}/include/tutti/${header} DESTINATION tutti/include/tutti COMPONENT python)
+  install(FILES ${PROJECT_SOURCE_DIR}/include/tutti/${header} DESTINATION ${folder} COMPONENT python)
 endforeach()
 
 # tutti_extension(target): places a module in the package, here and when installed, next to libtutti.

@@ -4,7 +4,7 @@
 // Every thread block puts a piece of its part of the rank's block into the rank's scratch, meets the same block of all
 // other ranks, and copies the pieces of all from there. Two halves of scratch in turn, so that a rank fills one while
 // its peers still read the other: one meeting a piece. Each byte is copied once into scratch and n-1 times out of it.
-#include <tutti/native_kernel.cuh>
+#include <tutti/plugin/kernel.cuh>
 
 namespace {
 

@@ -54,7 +54,7 @@ FOREIGN = {
     "nccl.h": {"nccl"},
 }
 # CUDA's public headers are for faces, tools and cuda folders; what lies in a cuda folder is for cuda folders only.
-PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|\w+\.cuh$)")
+PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|(plugin/)?\w+\.cuh$)")
 THREAD_STARTERS = {"src/base/thread.cc", "src/base/thread.h"}
 RAW_THREAD = re.compile(r"\bstd::(?:j?thread(?:\s+\w+)?\s*[({]|async\b)|\bpthread_create\b")
 THREAD_LIST = re.compile(r"\b(?:vector|array|list|deque)<std::j?thread\b[^>]*>\s+(\w+)")

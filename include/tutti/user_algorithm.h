@@ -69,7 +69,7 @@ using UserAlgorithmPtr = std::shared_ptr<const UserAlgorithm>;
 UserAlgorithmPtr plan_algorithm(const std::string& text, const std::string& place, const AlgorithmLimits& limits = {},
                                 const std::string& cache_folder = {});
 
-// What NVRTC compiles of a plug-in's kernels (include/tutti/native_kernel.cuh), on the machine that runs them.
+// What NVRTC compiles of a plug-in's kernels (include/tutti/plugin/kernel.cuh), on the machine that runs them.
 struct KernelSource {
   std::string file;  // where it is from, for the compiler's messages
   std::string text;
@@ -77,7 +77,7 @@ struct KernelSource {
   std::vector<std::string> options;            // for the compiler
 };
 
-// The algorithms of a shared object that was built from a plug-in (include/tutti/native_plugin.h). `content` tells
+// The algorithms of a shared object that was built from a plug-in (include/tutti/plugin/algorithm.h). `content` tells
 // plug-ins apart: a hash of the source and of how it was built. The object stays loaded for the life of the process.
 // `kernels`: null where the source has none. Throws Error(kInvalidArgument) if the file is no plug-in.
 struct PluginAlgorithm {

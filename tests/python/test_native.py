@@ -14,7 +14,7 @@ import pytest
 import tutti
 from tutti.algorithms import native
 
-PLUGIN = """#include <tutti/native_plugin.h>
+PLUGIN = """#include <tutti/plugin/algorithm.h>
 bool nothing(tutti::plugin::Context&) { return true; }
 TUTTI_NATIVE_ALGORITHM(create, .name = "nothing", .collective = "allreduce", .run = nothing)
 """
@@ -53,7 +53,7 @@ def test_what_was_built_is_built_once(cache: Path, tmp_path: Path) -> None:
     assert len(built(cache)) == 3
 
 
-KERNEL = """#include <tutti/native_kernel.cuh>
+KERNEL = """#include <tutti/plugin/kernel.cuh>
 #include "sub/own.cuh"
 template <class Team>
 TUTTI_DEVICE bool nothing(tutti::KernelContext<Team>& c) { return own(c); }
@@ -90,7 +90,7 @@ def test_a_kernel_s_source_goes_with_its_headers(
     (tmp_path / "far" / "elsewhere.cuh").write_text("#include <more/of.cuh>\n")
     (tmp_path / "far" / "more").mkdir()
     (tmp_path / "far" / "more" / "of.cuh").write_text("// far\n")
-    file = source(tmp_path, '#include <tutti/native_kernel.cuh>\n#include <cstring>\n#include "sub/own.cuh"\n')
+    file = source(tmp_path, '#include <tutti/plugin/kernel.cuh>\n#include <cstring>\n#include "sub/own.cuh"\n')
     options = ["-I", "far" if relative else str(tmp_path / "far"), "-DA=1", "-U", "B", "-O1"]
     command = [*native._compiler(), *native._OPTIONS, f"-I{tutti.get_include()}", *options]
     name, text, headers, macros = native._kernel_source(command, file, options)
@@ -159,7 +159,7 @@ def test_what_is_no_plugin_is_refused(cache: Path, tmp_path: Path, monkeypatch: 
         tutti.compile_native("../mine", source(tmp_path))
     for text, why in (
         ("int nothing = 0;\n", "no plug-in"),
-        ("#include <tutti/native_plugin.h>\n", "no TUTTI_NATIVE_ALGORITHM"),
+        ("#include <tutti/plugin/algorithm.h>\n", "no TUTTI_NATIVE_ALGORITHM"),
         (PLUGIN.replace("allreduce", "barrier"), '"barrier" is no collective'),
         (PLUGIN + "void missing();\nint use = (missing(), 1);\n", "cannot be loaded"),
     ):

@@ -35,11 +35,11 @@ class NativeAlgorithm:
 
 
 def get_include() -> str:
-    """The folder of the headers for algorithms in C++ and CUDA: ``#include <tutti/native_plugin.h>``."""
+    """The folder of the headers for algorithms in C++ and CUDA: ``#include <tutti/plugin/algorithm.h>``."""
     beside = Path(_core.__file__).parent / "include"
-    if (beside / "tutti" / "native_plugin.h").exists():
+    if (beside / "tutti" / "plugin" / "algorithm.h").exists():
         return str(beside)
-    raise RuntimeError(f"{beside} has no tutti/native_plugin.h: install the package again")
+    raise RuntimeError(f"{beside} has no tutti/plugin/algorithm.h: install the package again")
 
 
 class NativeCodeCompiler:
@@ -50,14 +50,14 @@ class NativeCodeCompiler:
         return self.compile(name, file, options)
 
     def compile(self, name: str, file: str | os.PathLike[str], options: Sequence[str] = ()) -> ModuleType:
-        """Compiles a C++ file that includes ``<tutti/native_plugin.h>`` and returns its algorithms as a module.
+        """Compiles a C++ file that includes ``<tutti/plugin/algorithm.h>`` and returns its algorithms as a module.
 
         The module has a function for every ``TUTTI_NATIVE_ALGORITHM`` of the file. The compiler is ``CXX``, else the
         system's; ``options`` are added to its command line. The result is kept in ``TUTTI_CACHE_DIR`` (else the user's
         cache folder), by the preprocessed source and all that shapes it; processes that compile at the same time wait
         for each other, and none ever sees half a file. With ``TUTTI_CACHE_DIR=none`` nothing is kept.
 
-        A ``.cu`` file includes ``<tutti/native_kernel.cuh>`` and has a ``TUTTI_NATIVE_KERNEL`` for each. It is compiled
+        A ``.cu`` file includes ``<tutti/plugin/kernel.cuh>`` and has a ``TUTTI_NATIVE_KERNEL`` for each. It is compiled
         so for tensors in main memory; for those on GPUs NVRTC compiles it too, when a group is given the algorithm,
         with the file's own headers and those of ``options`` that define macros (``-D``, ``-U``).
 

@@ -1,4 +1,4 @@
-// A program's own kernel (include/tutti/native_kernel.cuh) as NVRTC gets it, and what it becomes.
+// A program's own kernel (include/tutti/plugin/kernel.cuh) as NVRTC gets it, and what it becomes.
 //
 // A kernel that reduces has an entry for each of the reductions that have code of their own, and one for all others, so
 // that one compilation serves every call.

@@ -1,4 +1,4 @@
-// One call of a program's own kernel (tutti/native_kernel.cuh): what is around its thread blocks, and what carries out
+// One call of a program's own kernel (tutti/plugin/kernel.cuh): what is around its thread blocks, and what carries out
 // what they ask for.
 //
 // Every block announces the call to the same block of each peer and waits for theirs, as in every other kernel
@@ -19,7 +19,7 @@
 #include "algorithm/cuda/native_args.h"
 #include "device/cuda/reducers.cuh"
 #include "executor/cuda/packet_words.cuh"
-#include "tutti/native_kernel.cuh"
+#include "tutti/plugin/kernel.cuh"
 
 namespace tutti::cuda {
 

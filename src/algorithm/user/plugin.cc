@@ -1,4 +1,4 @@
-// Algorithms of plug-ins (include/tutti/native_plugin.h).
+// Algorithms of plug-ins (include/tutti/plugin/algorithm.h).
 //
 // A rank's memory for one algorithm is a block of its arena: a counter a peer, then the scratch that the plug-in asked
 // for. A counter holds call << 32 | k after the k-th signal of a call, so a signal that nobody has awaited is none in a
@@ -15,7 +15,7 @@
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
 #include "tutti/error.h"
-#include "tutti/native_plugin.h"
+#include "tutti/plugin/algorithm.h"
 #include "tutti/user_algorithm.h"
 
 namespace tutti {
@@ -230,7 +230,7 @@ class PluginRunner {
     Arrived(const std::uint64_t* words, std::uint64_t count, std::uint32_t flag) noexcept
         : words_(words), end_(words + count), flag_(flag) {}
     bool holds() noexcept override {
-      // acquire: pairs with the release in the peer's store of the packet (native_kernel.cuh).
+      // acquire: pairs with the release in the peer's store of the packet (tutti/plugin/kernel.cuh).
       while (words_ != end_ && __atomic_load_n(words_, __ATOMIC_ACQUIRE) >> 32 == flag_) ++words_;
       return words_ == end_;
     }
@@ -397,8 +397,10 @@ std::vector<PluginAlgorithm> plugin_algorithms(const std::string& path, const st
   if (object == nullptr) refuse(std::string("cannot be loaded: ") + ::dlerror());
   const auto version = symbol<std::uint32_t (*)()>(object, "tutti_plugin_version");
   const auto first = symbol<const TuttiPluginAlgorithm* (*)()>(object, "tutti_plugin_algorithms");
-  if (version == nullptr || first == nullptr) refuse("no plug-in: its source does not include <tutti/native_plugin.h>");
-  if (version() != kTuttiPluginVersion) refuse("built with another version of <tutti/native_plugin.h>");
+  if (version == nullptr || first == nullptr) {
+    refuse("no plug-in: its source does not include <tutti/plugin/algorithm.h>");
+  }
+  if (version() != kTuttiPluginVersion) refuse("built with another version of <tutti/plugin/algorithm.h>");
   std::vector<PluginAlgorithm> list;
   for (const TuttiPluginAlgorithm* entry = first(); entry != nullptr; entry = entry->next) {
     const std::optional<Collective> collective = collective_of_name(entry->collective);

@@ -1,5 +1,5 @@
 // A plug-in whose ranks ask the test between their steps: one algorithm that reduces nothing, and one that fails.
-#include <tutti/native_plugin.h>
+#include <tutti/plugin/algorithm.h>
 
 // Of rank `rank`, at its `step`, on its thread. The test's.
 extern "C" __attribute__((visibility("default"))) void (*asking_plugin_asks)(int rank, int step) = nullptr;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <tutti/native_kernel.cuh>
+#include <tutti/plugin/kernel.cuh>
 #include <vector>
 
 #include "bootstrap/ranks.h"

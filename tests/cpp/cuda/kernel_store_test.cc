@@ -112,7 +112,7 @@ TEST(EmbeddedHeaders, AreComplete) {
   PlanSourceRequest request;
   request.bytes = 64;
   std::string all = emit_plan(plan::write_plan(plan::packet_two_step_all_reduce(2), -1), request, "").text;
-  all += "#include \"algorithm/cuda/native_call.cuh\"\n#include \"tutti/native_kernel.cuh\"\n";  // of kernels
+  all += "#include \"algorithm/cuda/native_call.cuh\"\n#include \"tutti/plugin/kernel.cuh\"\n";  // of kernels
   for (const EmbeddedFile& file : compiled_plan_headers()) all += file.text;
   int found = 0;
   for (std::size_t at = all.find("#include \""); at != std::string::npos;
@@ -194,7 +194,7 @@ TEST_F(WithNvrtc, CompilesKernels) {
 // What an author sees of a mistake: the compiler's words, with the file and the line.
 TEST_F(WithNvrtc, TellsWhatIsWrongWithAKernel) {
   const KernelAlgorithm kernel = kernel_of(
-      "#include <tutti/native_kernel.cuh>\n#include \"own.cuh\"\nint x = unknown;\n", "create", Collective::kAllGather);
+      "#include <tutti/plugin/kernel.cuh>\n#include \"own.cuh\"\nint x = unknown;\n", "create", Collective::kAllGather);
   auto source = std::make_shared<KernelSource>(*kernel.source);
   KernelAlgorithm with_header = kernel;
   source->headers["own.cuh"] = "#if !defined(WANTED)\n#error not wanted\n#endif\n";

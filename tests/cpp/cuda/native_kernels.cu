@@ -1,5 +1,5 @@
 // Kernels of a program's own, for tests: on the host as a GPU runs them, on CPU ranks, compiled by NVRTC.
-#include <tutti/native_kernel.cuh>
+#include <tutti/plugin/kernel.cuh>
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Plug-ins of the tests (tests/python/algorithms_rank.py): right ones, and ones that fail in every way that they can.
-#include <tutti/native_plugin.h>
+#include <tutti/plugin/algorithm.h>
 
 #include <algorithm>
 #include <chrono>

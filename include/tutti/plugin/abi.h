@@ -1,5 +1,5 @@
 // What crosses between the library and an algorithm in C++ that was compiled at run time: C structures, so that
-// compiler and standard library of the two may differ. Authors use native_plugin.h.
+// compiler and standard library of the two may differ. Authors use algorithm.h.
 #pragma once
 
 #include <cstdint>

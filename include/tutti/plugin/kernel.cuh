@@ -1,7 +1,7 @@
 // A collective algorithm of your own as a kernel, compiled at run time by `tutti.compile_native("file.cu")`. The same
 // function runs on CUDA tensors, compiled by NVRTC, and on tensors in main memory, compiled by the system's compiler.
 //
-//   #include <tutti/native_kernel.cuh>
+//   #include <tutti/plugin/kernel.cuh>
 //
 //   template <class Team>
 //   TUTTI_DEVICE bool all_gather(tutti::KernelContext<Team>& c) {
@@ -27,7 +27,7 @@
 #if defined(__CUDACC__)
 #include "tutti/device/memory.cuh"
 #else
-#include <tutti/native_plugin.h>
+#include <tutti/plugin/algorithm.h>
 #define TUTTI_DEVICE inline
 #endif
 
@@ -129,7 +129,7 @@ class KernelContext {
 // TUTTI_NATIVE_KERNEL(create_x, x, .name = "x", .collective = "allreduce", ...) at the end of the file, outside of any
 // namespace, makes the function x known under create_x. After the name, in this order: .name, .collective,
 // .scratch_bytes of each rank, .min_bytes, .max_bytes of one rank block, .blocks (1 to 64) of a launch and .threads (32
-// to 512, whole warps), both of a call that does not say, .threads also the most; .refusal as in native_plugin.h.
+// to 512, whole warps), both of a call that does not say, .threads also the most; .refusal as in algorithm.h.
 #if defined(__CUDACC__)
 #define TUTTI_NATIVE_KERNEL(function, body, ...)   \
   namespace tutti::kernels {                       \
@@ -141,5 +141,5 @@ class KernelContext {
   };                                               \
   }
 #else
-#include <tutti/native_kernel_host.h>
+#include <tutti/plugin/kernel_host.h>
 #endif

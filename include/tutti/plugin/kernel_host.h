@@ -1,10 +1,10 @@
-// How a kernel of native_kernel.cuh runs in main memory: a rank is one block of one thread. Included by that header
-// where the system's compiler reads it.
+// How a kernel (kernel.cuh) runs in main memory: a rank is one block of one thread. Included by that header where
+// the system's compiler reads it.
 //
 // Thread rule: of the thread of the call.
 #pragma once
 
-#include <tutti/native_plugin.h>
+#include <tutti/plugin/algorithm.h>
 
 #include <array>
 #include <cstring>

@@ -1,7 +1,7 @@
 // A collective algorithm of your own in C++, compiled at run time by `tutti.compile_native`. This header is all that it
-// needs: nothing is linked, and what crosses to the library are the C structures of native_plugin_abi.h.
+// needs: nothing is linked, and what crosses to the library are the C structures of abi.h.
 //
-//   #include <tutti/native_plugin.h>
+//   #include <tutti/plugin/algorithm.h>
 //
 //   bool all_gather(tutti::plugin::Context& c) {
 //     std::memcpy(c.scratch(c.rank()), c.input(), c.block_bytes());       // to where the others can read it
@@ -21,7 +21,7 @@
 // of the C functions it calls back; an exception that leaves `run` fails the call.
 #pragma once
 
-#include <tutti/native_plugin_abi.h>
+#include <tutti/plugin/abi.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -100,7 +100,7 @@ class Context {
   }
 
   // Packets carry 4 bytes and a flag in a word, so that they need no signal: of each call, a word is stored once. What
-  // has packets in scratch has nothing else there, ever. Authors of kernels use native_kernel.cuh.
+  // has packets in scratch has nothing else there, ever. Authors of kernels use kernel.cuh.
   std::uint32_t flag() const noexcept { return call_.flag; }
   [[nodiscard]] bool await_packets(int of_peer, const std::uint64_t* words, std::uint64_t count) noexcept {
     return call_.await_packets(call_.library, of_peer, words, count) != 0;
@@ -148,7 +148,7 @@ int run_guarded(const TuttiPluginCall* call) noexcept {
 
 class Registered {
  public:
-  // `d`: a Description, or one of a kernel (native_kernel.cuh).
+  // `d`: a Description, or one of a kernel (kernel.cuh).
   template <class Any>
   Registered(const char* function, const Any& d, int (*run)(const TuttiPluginCall*), int blocks = 0,
              int threads = 0) noexcept
