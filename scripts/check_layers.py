@@ -4,8 +4,9 @@
 Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
 the layers below it; tests, benchmarks and examples include a face's in folders of its name only. Only faces include
 torch, Python or NCCL headers; only faces, tools and folders named cuda know of CUDA. Public headers name no type that
-is not public. Threads are started by src/base/thread.h. A file past 800 lines fails; one past 500 must be listed in
-scripts/large_files.txt with its reason; a public header past 200 fails.
+is not public; those of CUDA are in tutti/cuda, kernels' in tutti/device. Threads are started by src/base/thread.h. A
+file past 800 lines fails; one past 500 must be listed in scripts/large_files.txt with its reason; a public header past
+200 fails.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ FOREIGN = {
     "nccl.h": {"nccl"},
 }
 # CUDA's public headers are for faces, tools and cuda folders; what lies in a cuda folder is for cuda folders only.
-PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(cuda_|device/|(plugin/)?\w+\.cuh$)")
+# Beside tutti/cuda, which is such a folder:
+PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(device/|plugin/\w+\.cuh$)")
+# Names that only CUDA has: its own, those of CUDA's part of the library, and its compiler's words.
+CUDA_NAME = re.compile(r"\b(\w*[Cc]uda[A-Z]\w*|\w*cuda_\w*(?=\()|__(?:global|device|shared)__)")
 THREAD_STARTERS = {"src/base/thread.cc", "src/base/thread.h"}
 RAW_THREAD = re.compile(r"\bstd::(?:j?thread(?:\s+\w+)?\s*[({]|async\b)|\bpthread_create\b")
 THREAD_LIST = re.compile(r"\b(?:vector|array|list|deque)<std::j?thread\b[^>]*>\s+(\w+)")
@@ -107,6 +111,15 @@ def check_includes(path: Path, text: str) -> list[str]:
         elif below in ALLOWED and below != layer and below not in ALLOWED[layer]:
             problems.append(f"{path}: {layer} must not include {name}: {below} is not below it")
     return problems
+
+
+def check_public_cuda(path: Path, text: str) -> list[str]:
+    """What is CUDA's in a public header outside of CUDA's folders."""
+    if path.parts[:2] != ("include", "tutti") or _is_cuda(str(path)):
+        return []
+    found = {str(path)} if path.suffix == ".cuh" or "cuda" in path.stem else set()
+    found |= set(CUDA_NAME.findall(re.sub(r"//.*", "", text)))
+    return [f"{path}: {name} is CUDA's: put it in tutti/cuda or tutti/device" for name in sorted(found)]
 
 
 def check_threads(path: Path, text: str) -> list[str]:
@@ -172,6 +185,7 @@ def main() -> int:
         problems += check_size(path, text, known)
         if path.suffix not in {".py", ".pyi", ".cmake", ".sh"}:
             problems += check_includes(path, text)
+            problems += check_public_cuda(path, text)
             problems += check_threads(path, text)
     public = {path: (ROOT / path).read_text() for path in files if path.parts[:2] == ("include", "tutti")}
     problems += check_public_types(public)

@@ -26,7 +26,7 @@
 #include "gpu_ranks.h"
 #include "nccl_peer.h"
 #include "options.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace {
 

@@ -24,7 +24,7 @@
 #include "nccl_peer.h"
 #include "plan/operations.h"
 #include "plan/reader.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 #include "tutti/error.h"
 
 namespace {

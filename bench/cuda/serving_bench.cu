@@ -26,7 +26,7 @@
 #include "bootstrap/memory_store.h"
 #include "gpu_ranks.h"
 #include "options.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace {
 

@@ -24,7 +24,7 @@
 #include "gpu_ranks.h"
 #include "matmul.cuh"
 #include "options.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/registry.h"
-#include "tutti/cuda_capture.h"
+#include "tutti/cuda/capture.h"
 
 namespace tutti::face {
 

@@ -10,7 +10,7 @@
 namespace tutti::face {
 namespace {
 
-// Smaller calls run with copies anyway (include/tutti/cuda_communicator.h).
+// Smaller calls run with copies anyway (include/tutti/cuda/communicator.h).
 constexpr std::size_t kLeastBytes = std::size_t{1} << 20;
 
 // A tensor of its own over the memory: not a view, and with a version of its own.

@@ -14,7 +14,7 @@
 #include "nccl/circle.h"
 #include "nccl/decision.h"
 #include "nccl/scalars.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::nccl {
 

@@ -12,7 +12,7 @@
 #include "nccl/real_library.h"
 #include "nccl/settings.h"
 #include "tutti/config.h"
-#include "tutti/cuda_capture.h"
+#include "tutti/cuda/capture.h"
 #include "tutti/error.h"
 
 namespace tutti::nccl {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "device/cpu/arena.h"
-#include "tutti/cuda_memory.h"
+#include "tutti/cuda/memory.h"
 #include "tutti/device_communicator.h"
 #include "tutti/error.h"
 

@@ -32,7 +32,7 @@
 #include "tools/probes.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/report.h"
 #include "tutti/error.h"
 #include "tutti/types.h"
 

@@ -15,7 +15,7 @@
 #include "base/names.h"
 #include "python/communicator_bindings.h"
 #include "tools/tuning_rank.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;

@@ -11,8 +11,8 @@
 #include "tutti/call.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
-#include "tutti/cuda_communicator.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/communicator.h"
+#include "tutti/cuda/report.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -25,8 +25,8 @@
 #include "bootstrap/memory_store.h"
 #include "device/cpu/arena.h"
 #include "tools/probes.h"
-#include "tutti/cuda_communicator.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/communicator.h"
+#include "tutti/cuda/report.h"
 #include "tutti/error.h"
 
 namespace tutti {

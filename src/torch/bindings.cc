@@ -16,7 +16,7 @@
 #include "torch/process_group.h"
 #include "torch/serving.h"
 #include "tutti/config.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace py = pybind11;
 

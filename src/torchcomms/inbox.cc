@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/cuda_capture.h"
+#include "tutti/cuda/capture.h"
 
 namespace tutti::torchcomms {
 namespace {

@@ -14,7 +14,7 @@
 #include "aten/signals.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/work.h"
-#include "tutti/cuda_capture.h"
+#include "tutti/cuda/capture.h"
 
 namespace tutti::torchcomms {
 namespace {

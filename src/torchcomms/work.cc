@@ -8,7 +8,7 @@
 
 #include "aten/cuda_streams.h"
 #include "torchcomms/watch.h"
-#include "tutti/cuda_capture.h"
+#include "tutti/cuda/capture.h"
 
 namespace tutti::torchcomms {
 namespace {

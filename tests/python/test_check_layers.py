@@ -32,23 +32,27 @@ def checks() -> ModuleType:
     [
         ("src/channel/port.cc", '"channel/cuda/scratch.h"', "is for the cuda folders"),
         ("src/aten/tensors.cc", '"channel/cuda/scratch.h"', "is for the cuda folders"),
-        ("src/channel/port.cc", '"tutti/cuda_communicator.h"', "is for the cuda folders"),
-        ("include/tutti/work.h", '"tutti/cuda_report.h"', "is for the cuda folders"),
+        ("src/channel/port.cc", '"tutti/cuda/communicator.h"', "is for the cuda folders"),
+        ("include/tutti/work.h", '"tutti/cuda/report.h"', "is for the cuda folders"),
+        ("include/tutti/work.h", '"tutti/device/device.cuh"', "is for the cuda folders"),
+        ("include/tutti/work.h", '"tutti/plugin/kernel.cuh"', "is for the cuda folders"),
+        ("include/tutti/plugin/kernel.cuh", '"tutti/device/memory.cuh"', ""),
+        ("include/tutti/plugin/algorithm.h", '"tutti/device/memory.cuh"', "is for the cuda folders"),
         ("include/tutti/work.h", '"channel/port.h"', "a public header includes the internal"),
         ("src/base/clock.h", '"device/device.h"', "is not below it"),
         ("src/base/clock.h", "<torch/torch.h>", "may include torch/torch.h"),
         ("src/nccl/calls.cc", '"interpreter/without_python.h"', "may include interpreter/without_python.h"),
         ("src/torch/work.cc", '"interpreter/without_python.h"', ""),
-        ("src/aten/cuda_side.h", '"tutti/cuda_communicator.h"', ""),
+        ("src/aten/cuda_side.h", '"tutti/cuda/communicator.h"', ""),
         ("src/torch/work.cc", '"aten/errors.h"', ""),
         ("src/torchcomms/event.cc", '"aten/signals.h"', ""),
         ("src/aten/tensors.cc", '"torch/work.h"', "is not below it"),
         ("src/torchcomms/work.cc", '"torch/work.h"', "is not below it"),
         ("src/nccl/calls.cc", '"aten/tensors.h"', "is not below it"),
         ("src/communicator/check.cc", '"aten/tensors.h"', "is not below it"),
-        ("src/channel/cuda/scratch.cc", '"tutti/cuda_communicator.h"', ""),
+        ("src/channel/cuda/scratch.cc", '"tutti/cuda/communicator.h"', ""),
         ("src/channel/cuda/scratch.cc", '"device/cuda/driver.h"', ""),
-        ("include/tutti/cuda_report.h", '"tutti/cuda_communicator.h"', ""),
+        ("include/tutti/cuda/report.h", '"tutti/cuda/communicator.h"', ""),
         ("src/tools/explain.cc", '"python/signals.h"', "is not below it"),
         ("src/c/group.cc", '"nccl/settings.h"', "is not below it"),
         ("tests/cpp/nccl/served_test.cc", '"nccl/functions.h"', ""),
@@ -61,6 +65,28 @@ def test_includes(checks: ModuleType, path: str, include: str, wrong: str) -> No
     found = checks.check_includes(Path(path), f"#pragma once\n#include {include}\n")
     assert len(found) == bool(wrong)
     assert wrong in "".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "wrong"),
+    [
+        ("include/tutti/cuda/report.h", "CudaReport cuda_report();", []),
+        ("include/tutti/device/wait.cuh", "__device__ bool wait();", []),
+        ("include/tutti/plugin/kernel.cuh", "static __device__ bool run();", []),
+        ("include/tutti/cuda_report.h", "int x;", ["include/tutti/cuda_report.h"]),
+        ("include/tutti/device.cuh", "", ["include/tutti/device.cuh"]),
+        ("include/tutti/work.h", "class CudaWork {};", ["CudaWork"]),
+        ("include/tutti/work.h", "int cuda_capture_of(cudaStream_t stream);", ["cudaStream_t", "cuda_capture_of"]),
+        ("include/tutti/plugin/algorithm.h", "inline constexpr int kCudaPorts = 1;", ["kCudaPorts"]),
+        ("include/tutti/config.h", "std::string cuda_algorithm;  // of CudaCommunicator", []),
+        ("src/device/device.h", "CudaReport report();", []),
+    ],
+)
+def test_public_headers_of_cuda(checks: ModuleType, path: str, code: str, wrong: list[str]) -> None:
+    found = checks.check_public_cuda(Path(path), code)
+    assert len(found) == len(wrong)
+    for line, name in zip(found, wrong, strict=True):
+        assert f": {name} is CUDA's" in line
 
 
 @pytest.mark.parametrize(

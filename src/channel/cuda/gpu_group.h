@@ -26,7 +26,7 @@
 #include "channel/cuda/probe_verdict.h"
 #include "channel/cuda/registered_memory.h"
 #include "channel/cuda/symmetric_memory.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda {
 

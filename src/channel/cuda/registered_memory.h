@@ -18,7 +18,7 @@
 
 #include "bootstrap/bootstrap.h"
 #include "device/cuda/memory_sharing.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda {
 

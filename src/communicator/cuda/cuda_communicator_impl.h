@@ -1,4 +1,4 @@
-// The communicator behind include/tutti/cuda_communicator.h, in libtutti_cuda.so.
+// The communicator behind include/tutti/cuda/communicator.h, in libtutti_cuda.so.
 //
 // A call is: check, choose, launch. The host waits for nothing. What the device needs between calls lies in device
 // memory (DeviceWorld), so that a captured launch can be replayed.
@@ -32,7 +32,7 @@
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
 #include "communicator/cuda/tuned_calls.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda {
 

@@ -3,9 +3,9 @@
 #include "communicator/call_check.h"
 #include "communicator/device_entry.h"
 #include "device/cuda/cuda_reporter.h"
-#include "tutti/cuda_capture.h"
-#include "tutti/cuda_communicator.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/capture.h"
+#include "tutti/cuda/communicator.h"
+#include "tutti/cuda/report.h"
 #include "tutti/device/memory.cuh"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-// The memory behind include/tutti/cuda_communicator.h's CudaMemory: the user's bytes, then the words of the semaphores
+// The memory behind include/tutti/cuda/communicator.h's CudaMemory: the user's bytes, then the words of the semaphores
 // of channels and ports.
 //
 // Lock: mutex_ guards all members below it; the locks of the ports are taken under it.
@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "channel/cuda/gpu_group.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda {
 

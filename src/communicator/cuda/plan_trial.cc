@@ -18,8 +18,8 @@
 #include "communicator/device_entry.h"
 #include "executor/cuda/device_plan.h"
 #include "plan/structure.h"
-#include "tutti/cuda_communicator.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/communicator.h"
+#include "tutti/cuda/report.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // Memory that the ranks of a communicator have registered, and where a call's buffers lie in it.
 //
-// Registered memory is a promise (include/tutti/cuda_communicator.h): so each rank may decide by its own pointers
+// Registered memory is a promise (include/tutti/cuda/communicator.h): so each rank may decide by its own pointers
 // whether a call runs without copies, and by what, without asking the others. What it has decided is part of the
 // fingerprint that every call compares before a peer's memory is touched: a broken promise is an error, never wrong
 // data.
@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "tutti/call.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda {
 

@@ -1,6 +1,4 @@
 // What the driver says of the devices of this machine.
-#include "tutti/cuda_report.h"
-
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -8,6 +6,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/links.h"
+#include "tutti/cuda/report.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/report.h"
 
 namespace tutti::cuda {
 

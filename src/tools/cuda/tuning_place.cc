@@ -7,8 +7,8 @@
 #include "communicator/device_entry.h"
 #include "device/device.h"
 #include "tools/tuning_group.h"
-#include "tutti/cuda_communicator.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/communicator.h"
+#include "tutti/cuda/report.h"
 
 namespace tutti {
 namespace {

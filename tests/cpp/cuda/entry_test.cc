@@ -11,7 +11,7 @@
 
 #include "bootstrap/memory_store.h"
 #include "support/temporary_folder.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti {
 namespace {

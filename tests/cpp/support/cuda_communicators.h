@@ -17,7 +17,7 @@
 #include "communicator/named_algorithm.h"
 #include "device/registry.h"
 #include "tutti/communicator.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::test {
 

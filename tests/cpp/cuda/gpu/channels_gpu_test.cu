@@ -1,6 +1,6 @@
-// Kernels of a user's own over MemoryChannel: what include/tutti/device.cuh promises.
+// Kernels of a user's own over MemoryChannel: what include/tutti/device/device.cuh promises.
 #include "cuda/gpu/gpu_ranks.h"
-#include "tutti/device.cuh"
+#include "tutti/device/device.cuh"
 
 namespace tutti::cuda::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda::test {
 

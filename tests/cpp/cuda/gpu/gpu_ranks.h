@@ -15,7 +15,7 @@
 #include "communicator/device_entry.h"
 #include "cuda/collective_case.h"
 #include "device/cuda/cuda_reporter.h"
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti::cuda::test {
 

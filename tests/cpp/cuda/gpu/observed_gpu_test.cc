@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cuda/gpu/gpu_ranks.h"
-#include "tutti/cuda_report.h"
+#include "tutti/cuda/report.h"
 
 namespace tutti::cuda::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "cuda/gpu/gpu_ranks.h"
-#include "tutti/device.cuh"
+#include "tutti/device/device.cuh"
 
 namespace tutti::cuda::test {
 namespace {

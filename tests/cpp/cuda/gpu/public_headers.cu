@@ -1,6 +1,6 @@
-// Kernels of a user over include/tutti/device.cuh, compiled for every GPU that Tutti builds for, with hardware
+// Kernels of a user over include/tutti/device/device.cuh, compiled for every GPU that Tutti builds for, with hardware
 // multicast in. Nothing runs: that it compiles is the test.
-#include "tutti/device.cuh"
+#include "tutti/device/device.cuh"
 
 namespace tutti::test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cuda/gpu/gpu_ranks.h"
 #include "cuda/stress_calls.h"
-#include "tutti/device.cuh"
+#include "tutti/device/device.cuh"
 
 namespace tutti::cuda::test {
 namespace {

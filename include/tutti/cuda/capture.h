@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "tutti/cuda_communicator.h"
+#include "tutti/cuda/communicator.h"
 
 namespace tutti {
 

@@ -44,7 +44,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cuda_memory.h"
+#include "tutti/cuda/memory.h"
 #include "tutti/store.h"
 #include "tutti/stream_communicator.h"
 
