@@ -10,6 +10,7 @@ from tutti._metrics import Metrics
 __version__: str
 build_type: str
 compiler: str
+most_host_ranks: int
 
 class ConfigVariable:
     """One setting of the environment: what is in force and what it does."""

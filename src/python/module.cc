@@ -17,6 +17,7 @@
 #include "base/names.h"
 #include "base/process.h"
 #include "bootstrap/launch.h"
+#include "channel/host_segment.h"
 #include "device/cpu/kernels.h"
 #include "python/algorithm_bindings.h"
 #include "python/buffer_bindings.h"
@@ -190,6 +191,7 @@ NB_MODULE(_core, m) {
   m.attr("__version__") = TUTTI_VERSION;
   m.attr("build_type") = TUTTI_BUILD_TYPE;
   m.attr("compiler") = TUTTI_COMPILER;
+  m.attr("most_host_ranks") = kMaxHostRanks;
   m.def(
       "collectives", [] { return names_of<Collective>(kCollectiveCount); }, "Names of the collectives.");
   m.def("collective_traits", &collective_traits, nb::arg("collective"),

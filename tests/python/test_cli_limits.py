@@ -121,7 +121,7 @@ def test_no_topology_is_made_for_ranks_that_no_plan_has(monkeypatch: pytest.Monk
         ("plan calibrate -o file.json --check --png picture.text", "no picture is of the kind text"),
         ("bench --png picture.text", "no picture is of the kind text"),
         ("bench --seconds inf", "--seconds"),
-        ("bench --ranks 1025", "--ranks"),
+        ("bench --ranks 1025", "--ranks 1025: a host has at most 1024"),
         ("bench --sizes 8:64:x", '"x" is no whole number'),
         ("tune --minutes inf", "--minutes"),
         ("tune --ranks 2,x", '"x" is no whole number'),

@@ -44,6 +44,8 @@ def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: st
             raise ValueError(f"there is no backend {name} here; there are {', '.join(present)}")
     if not chosen or not names:
         raise ValueError("name at least one collective and one backend")
+    if ranks > _core.most_host_ranks:
+        raise ValueError(f"--ranks {ranks}: a host has at most {_core.most_host_ranks}")
     return Plan(chosen, _sizes(sizes), names, ranks, dtype, seconds)
 
 
