@@ -31,10 +31,21 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tutti._autoload import register, torch_registers
+from tutti.dist.autoload import register, torch_registers
 
 if TYPE_CHECKING:
-    from tutti._backend import (
+    from tutti._metrics import Metrics, MetricsRow
+    from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder
+    from tutti.algorithms.buffers import GpuBuffer, RawBuffer, RawGpuBuffer
+    from tutti.algorithms.builder import AlgorithmCollectionBuilder, CollectiveRequest
+    from tutti.algorithms.collection import AlgorithmCollection
+    from tutti.algorithms.compiler import compile
+    from tutti.algorithms.executor import ExecutionPlan, Executor
+    from tutti.algorithms.group import CommGroup
+    from tutti.algorithms.native import compile_native, get_include
+    from tutti.algorithms.types import AlgorithmType, CollectiveBufferMode, DataType, PacketType, ReduceOp
+    from tutti.communicator import Communicator, make_id
+    from tutti.dist.backend import (
         Options,
         abort,
         arena_stats,
@@ -53,21 +64,10 @@ if TYPE_CHECKING:
         use_shared_allocator,
         zeros,
     )
-    from tutti._cuda_memory import cuda_direct_calls, mem_pool, peer_tensors, register_tensors, unregister_tensors
-    from tutti._groups import get_communicator
-    from tutti._metrics import Metrics, MetricsRow
-    from tutti._pretence import pretend
-    from tutti._report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
-    from tutti.algorithms.algorithm import Algorithm, AlgorithmBuilder
-    from tutti.algorithms.buffers import GpuBuffer, RawBuffer, RawGpuBuffer
-    from tutti.algorithms.builder import AlgorithmCollectionBuilder, CollectiveRequest
-    from tutti.algorithms.collection import AlgorithmCollection
-    from tutti.algorithms.compiler import compile
-    from tutti.algorithms.executor import ExecutionPlan, Executor
-    from tutti.algorithms.group import CommGroup
-    from tutti.algorithms.native import compile_native, get_include
-    from tutti.algorithms.types import AlgorithmType, CollectiveBufferMode, DataType, PacketType, ReduceOp
-    from tutti.communicator import Communicator, make_id
+    from tutti.dist.cuda_memory import cuda_direct_calls, mem_pool, peer_tensors, register_tensors, unregister_tensors
+    from tutti.dist.groups import get_communicator
+    from tutti.dist.pretence import pretend
+    from tutti.dist.report import GroupInfo, dump_flight_record, dump_flight_trace, group_info, log_metrics
     from tutti.language.utils import AlgoSpec
 
 __version__ = "0.1.0"
@@ -130,7 +130,7 @@ __all__ = [
     "zeros",
 ]
 
-# Where the names are that are not in _backend.
+# Where the names are that are not in dist.backend.
 _HOMES = {
     "AlgoSpec": "tutti.language.utils",
     "Algorithm": "tutti.algorithms.algorithm",
@@ -146,7 +146,7 @@ _HOMES = {
     "ExecutionPlan": "tutti.algorithms.executor",
     "Executor": "tutti.algorithms.executor",
     "GpuBuffer": "tutti.algorithms.buffers",
-    "GroupInfo": "tutti._report",
+    "GroupInfo": "tutti.dist.report",
     "Metrics": "tutti._metrics",
     "MetricsRow": "tutti._metrics",
     "PacketType": "tutti.algorithms.types",
@@ -155,19 +155,19 @@ _HOMES = {
     "ReduceOp": "tutti.algorithms.types",
     "compile": "tutti.algorithms.compiler",
     "compile_native": "tutti.algorithms.native",
-    "cuda_direct_calls": "tutti._cuda_memory",
-    "dump_flight_record": "tutti._report",
-    "dump_flight_trace": "tutti._report",
-    "get_communicator": "tutti._groups",
+    "cuda_direct_calls": "tutti.dist.cuda_memory",
+    "dump_flight_record": "tutti.dist.report",
+    "dump_flight_trace": "tutti.dist.report",
+    "get_communicator": "tutti.dist.groups",
     "get_include": "tutti.algorithms.native",
-    "group_info": "tutti._report",
-    "log_metrics": "tutti._report",
+    "group_info": "tutti.dist.report",
+    "log_metrics": "tutti.dist.report",
     "make_id": "tutti.communicator",
-    "mem_pool": "tutti._cuda_memory",
-    "peer_tensors": "tutti._cuda_memory",
-    "pretend": "tutti._pretence",
-    "register_tensors": "tutti._cuda_memory",
-    "unregister_tensors": "tutti._cuda_memory",
+    "mem_pool": "tutti.dist.cuda_memory",
+    "peer_tensors": "tutti.dist.cuda_memory",
+    "pretend": "tutti.dist.pretence",
+    "register_tensors": "tutti.dist.cuda_memory",
+    "unregister_tensors": "tutti.dist.cuda_memory",
 }
 
 
@@ -175,7 +175,7 @@ def __getattr__(name: str) -> Any:
     """Loads the part of the package that holds ``name``, at its first use."""
     if name not in __all__:
         raise AttributeError(f"module 'tutti' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOMES.get(name, "tutti._backend")), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "tutti.dist.backend")), name)
     globals()[name] = value
     return value
 

@@ -28,12 +28,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tutti._groups import get_communicator  # first: it says what to do where torch is missing
+from tutti.dist.groups import get_communicator  # first: it says what to do where torch is missing
 
 # isort: split
 import torch
 
-from tutti._serving_calls import add_rms_norm_into, quantized_into
+from tutti.dist.serving_calls import add_rms_norm_into, quantized_into
 
 __all__ = [
     "all_reduce",

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tutti import _backend  # first: it says what to do where torch is missing
+from tutti.dist import backend  # first: it says what to do where torch is missing
 
 # isort: split
 import torch
 
-from tutti._needs_torch import load
-from tutti._serving_calls import add_rms_norm_into, quantized_into
+from tutti.dist.needs_torch import load
+from tutti.dist.serving_calls import add_rms_norm_into, quantized_into
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -52,7 +52,7 @@ class CustomAllReduce:
         if self.disabled:
             return
         of_group = dist.distributed_c10d._world.pg_map[group][1]
-        name = f"tutti.CustomAllReduce/{_backend._generation(of_group, 'CustomAllReduce', self.rank)}"
+        name = f"tutti.CustomAllReduce/{backend._generation(of_group, 'CustomAllReduce', self.rank)}"
         store = dist.PrefixStore(name, of_group)
         module = load()
         reason = ""

@@ -158,7 +158,7 @@ void bind_calls(GroupClass& group) {
 at::Tensor pool_memory(std::int64_t bytes, c10::Device device) {
   const py::gil_scoped_acquire locked;
   try {
-    const auto make = py::module_::import("tutti._cuda_memory").attr("pool_memory");
+    const auto make = py::module_::import("tutti.dist.cuda_memory").attr("pool_memory");
     return make(bytes, static_cast<int>(device.index())).cast<at::Tensor>();
   } catch (const py::error_already_set&) {
     return {};

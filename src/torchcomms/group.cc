@@ -55,7 +55,7 @@ MadeGroup make_group(const GroupPlan& plan) {
   return through_python("the communicator could not be made", [&]() -> MadeGroup {
     const py::object store = plan.store == nullptr ? py::object(py::none()) : py::cast(connection(plan.store));
     const py::object made =
-        py::module_::import("tutti._torchcomms")
+        py::module_::import("tutti.dist.torchcomms")
             .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints, plan.anew,
                                 plan.parent == nullptr ? py::object(py::none()) : py::cast(plan.parent), plan.ranks);
     const auto pair = made.cast<py::tuple>();
@@ -81,7 +81,7 @@ void unregistered_by_all(const Group& group, const at::Tensor& tensor) {
 
 std::shared_ptr<c10::Allocator> cuda_allocator() {
   return through_python("get_mem_allocator", [] {
-    const py::object made = py::module_::import("tutti._cuda_memory").attr("pool_allocator")();
+    const py::object made = py::module_::import("tutti.dist.cuda_memory").attr("pool_allocator")();
     // torch binds it as its CUDAAllocator, which is declared in headers of CUDA's; those derive from c10::Allocator and
     // from nothing else, so it is at the same address.
     py::detail::type_caster_generic caster(py::detail::get_type_info(Py_TYPE(made.ptr())));

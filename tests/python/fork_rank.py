@@ -80,7 +80,7 @@ class TorchRank:
         refused(lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, x, peer)]))
         refused(lambda: dist.all_reduce(x))  # also after a batch, which must have ended
         store = dist.distributed_c10d._world.pg_map[dist.group.WORLD][1]
-        refused(lambda: tutti._backend.get_communicator().split_ranks(store, [0, 1]))
+        refused(lambda: tutti.get_communicator().split_ranks(store, [0, 1]))
         refused(lambda: tutti.monitored_barrier(timeout=1))
         refused(lambda: tutti.get_metrics(), ValueError)
         refused(lambda: tutti.flight_record(), ValueError)

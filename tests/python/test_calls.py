@@ -370,7 +370,7 @@ def test_mapped_tensors_are_gathered_and_scattered_in_place(world: World) -> Non
 def allocate(ctx: Context) -> bool:
     """Backend.allocate_tensor gives mapped tensors."""
     import tutti
-    from tutti._backend import is_mapped
+    from tutti.dist.backend import is_mapped
 
     backend = tutti.get_communicator()
     tensor = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))

@@ -29,7 +29,7 @@ LIGHT = """
 import sys
 import tutti
 assert "torch" not in sys.modules, "torch was imported"
-assert not [name for name in sys.modules if name.startswith(("tutti._core", "tutti._torch", "tutti._backend"))]
+assert not [name for name in sys.modules if name.startswith(("tutti._core", "tutti._torch", "tutti.dist.backend"))]
 print("light")
 """
 
@@ -147,16 +147,16 @@ def test_groups_of_other_backends_are_refused() -> None:
 
 
 def test_another_torch_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tutti import _needs_torch
+    from tutti.dist import needs_torch
 
     monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
-    _needs_torch.refuse_another_torch("2.13.0")  # a package that does not say what it was built for
+    needs_torch.refuse_another_torch("2.13.0")  # a package that does not say what it was built for
     (tmp_path / "torch_version.txt").write_text("2.13.0+cpu")
-    _needs_torch.refuse_another_torch("2.13.1+cu130")  # the same interfaces
+    needs_torch.refuse_another_torch("2.13.1+cu130")  # the same interfaces
     with pytest.raises(
         ImportError, match=r"built for torch 2\.13\.0\+cpu, and here is torch 2\.12\.1: pip install"
     ) as caught:
-        _needs_torch.refuse_another_torch("2.12.1")
+        needs_torch.refuse_another_torch("2.12.1")
     assert "\n" not in str(caught.value)
 
 

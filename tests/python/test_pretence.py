@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from typer.testing import CliRunner
 
 import tutti
-from tutti import _autoload
 from tutti.cli.app import app
+from tutti.dist import autoload
 
 pytestmark = pytest.mark.tutti_only
 World = Callable[..., RankPool]
@@ -87,7 +87,7 @@ def test_other_names_are_refused_and_nothing_is_touched_unasked(monkeypatch: pyt
     assert dist.distributed_c10d._new_process_group_helper.__code__.co_filename == dist.distributed_c10d.__file__
     monkeypatch.setenv("TUTTI_PRETEND", "mpi")
     with pytest.warns(RuntimeWarning, match="TUTTI_PRETEND=mpi has no effect: .* not 'mpi'"):
-        _autoload._pretend_if_asked()
+        autoload._pretend_if_asked()
     monkeypatch.setattr(dist.distributed_c10d, "_new_process_group_helper", lambda other: None)
     with pytest.raises(RuntimeError, match='ask for "tutti" by name'):
         tutti.pretend("gloo")

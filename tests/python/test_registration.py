@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tutti_only
 
 USE = """
 import torch.distributed as dist, torch, sys
-assert "tutti._torch" not in sys.modules and "tutti._backend" not in sys.modules, "loaded before the first group"
+assert "tutti._torch" not in sys.modules and "tutti.dist.backend" not in sys.modules, "loaded before the first group"
 dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
 tensor = torch.ones(3)
 dist.all_reduce(tensor)
@@ -24,7 +24,7 @@ print("done")
 
 BROKEN = """
 import torch, torch.distributed as dist
-import tutti._autoload as autoload
+import tutti.dist.autoload as autoload
 dist.Backend._plugins = None  # anything may be wrong with the torch at hand
 autoload.register()
 print("done")

@@ -371,18 +371,18 @@ def training(ctx: Context, name: str) -> None:
 def user_algorithms(ctx: Context, name: str) -> None:
     """What the process's builder holds takes the calls of communicators made afterwards, or they fail and say why."""
     import tutti
-    from tutti import _torchcomms
+    from tutti.dist import torchcomms as face
     from tutti.language import AlgoSpec, AllReduce
     from tutti.language.builtins import ring_all_reduce
 
     groups = []
-    make_group = _torchcomms.make_group
+    make_group = face.make_group
 
     def remember(*arguments: Any) -> Any:
         groups.append(make_group(*arguments))
         return groups[-1]
 
-    _torchcomms.make_group = remember
+    face.make_group = remember
     builder = tutti.AlgorithmCollectionBuilder()
     try:
         spec = AlgoSpec("mine", AllReduce(ctx.size, 1))
@@ -419,7 +419,7 @@ def user_algorithms(ctx: Context, name: str) -> None:
         comm.finalize()
     finally:
         tutti.AlgorithmCollectionBuilder.reset()
-        _torchcomms.make_group = make_group
+        face.make_group = make_group
 
 
 def everything(ctx: Context, name: str, port: int) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tutti import _backend, _core, _torchcomms
+from tutti import _core
+from tutti.dist import backend as groups
+from tutti.dist import torchcomms as face
 
 pytestmark = pytest.mark.tutti_only
 
@@ -22,32 +24,32 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installed package of Tutti's, as far as the backend is concerned."""
     monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.3.0+git" if name == "torchcomms" else "")
-    monkeypatch.delenv(_torchcomms.LIBRARY_VARIABLE, raising=False)
+    monkeypatch.delenv(face.LIBRARY_VARIABLE, raising=False)
     return tmp_path
 
 
 def test_the_entry_point_says_where_the_library_is(package: Path) -> None:
     (package / "_comms_tutti.so").touch()
     (package / "torchcomms_version.txt").write_text("0.3.0\n")
-    assert _torchcomms.backend == str(package / "_comms_tutti.so") == os.environ.pop(_torchcomms.LIBRARY_VARIABLE)
+    assert face.backend == str(package / "_comms_tutti.so") == os.environ.pop(face.LIBRARY_VARIABLE)
     points = importlib.metadata.entry_points(group="torchcomms.backends", name="tutti")
-    assert [point.value for point in points] in ([], ["tutti._torchcomms:backend"])  # none: run from a build folder
+    assert [point.value for point in points] in ([], ["tutti.dist.torchcomms:backend"])  # none: run from a build folder
 
 
 def test_what_is_missing_is_named_with_the_remedy(package: Path) -> None:
     with pytest.raises(ImportError, match=rf"built without.*{package}.*TUTTI_TORCHCOMMS_INCLUDE=<checkout"):
-        _ = _torchcomms.backend
+        _ = face.backend
     (package / "_comms_tutti.so").touch()
     (package / "torchcomms_version.txt").write_text("0.2.0\n")
     with pytest.raises(ImportError, match=r"for torchcomms 0\.2\.0, and here is torchcomms 0\.3\.0.*pip install"):
-        _ = _torchcomms.backend
-    assert _torchcomms.LIBRARY_VARIABLE not in os.environ
+        _ = face.backend
+    assert face.LIBRARY_VARIABLE not in os.environ
 
 
 def test_no_store_and_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(ValueError, match="MASTER_PORT are not set: set them, or pass store="):
-        _torchcomms.make_group(None, 0, 2, "name", timedelta(seconds=1), {}, False)
+        face.make_group(None, 0, 2, "name", timedelta(seconds=1), {}, False)
 
 
 def test_rank_0_outlasts_the_forming_over_its_own_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +63,12 @@ def test_rank_0_outlasts_the_forming_over_its_own_store(monkeypatch: pytest.Monk
             formed.set()
         return group
 
-    monkeypatch.setattr(_torchcomms, "_meet", lambda *_: store)
-    monkeypatch.setattr(_backend, "create_backend", create)
+    monkeypatch.setattr(face, "_meet", lambda *_: store)
+    monkeypatch.setattr(groups, "create_backend", create)
     over: list[bool] = []
 
     def make(rank: int) -> None:
-        _torchcomms.make_group(None, rank, 2, "again", timedelta(seconds=30), {}, True)
+        face.make_group(None, rank, 2, "again", timedelta(seconds=30), {}, True)
         over.append(formed.is_set())
 
     ranks = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]

@@ -231,32 +231,32 @@ def dropped(ctx: Context, name: str) -> None:
 
 def abort_meanwhile(ctx: Context, name: str) -> None:
     """abort() while the first window's group is made."""
-    from tutti import _torchcomms
+    from tutti.dist import torchcomms as face
 
     comm = new_comm(ctx, name)
-    make = _torchcomms.make_group
+    make = face.make_group
 
     def abort_and_make(*arguments: Any) -> Any:
         comm.abort()
         return make(*arguments)
 
     if ctx.rank == 0:
-        _torchcomms.make_group = abort_and_make
+        face.make_group = abort_and_make
     refused("abort", lambda: comm.new_window(torch.zeros(4)))
 
 
 def failed_alone(ctx: Context, name: str) -> None:
     """A group of windows that fails is the communicator's failure: its other calls raise, too, on all ranks."""
-    from tutti import _torchcomms
+    from tutti.dist import torchcomms as face
 
     comm = new_comm(ctx, name)
-    make, made = _torchcomms.make_group, []
+    make, made = face.make_group, []
 
     def note(*arguments: Any) -> Any:
         made.append(make(*arguments))
         return made[-1]
 
-    _torchcomms.make_group = note
+    face.make_group = note
     window = comm.new_window(torch.zeros(4))
     noticed = threading.Event()
     comm.register_abort_hook(noticed.set)

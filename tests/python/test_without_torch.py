@@ -128,9 +128,9 @@ def test_commands_need_no_torch_but_those_that_measure_its_backends(python: str,
 
 
 def test_a_package_built_without_torch_says_how_to_build_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tutti import _needs_torch
+    from tutti.dist import needs_torch
 
-    found = _needs_torch.find_spec
-    monkeypatch.setattr(_needs_torch, "find_spec", lambda name: None if name == "tutti._torch" else found(name))
+    found = needs_torch.find_spec
+    monkeypatch.setattr(needs_torch, "find_spec", lambda name: None if name == "tutti._torch" else found(name))
     with pytest.raises(ImportError, match=r"was built without torch: .*pip install --no-build-isolation"):
-        _needs_torch.require_torch()
+        needs_torch.require_torch()

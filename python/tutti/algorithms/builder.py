@@ -202,7 +202,7 @@ def _function(selector: Selector | None) -> Selector | None:
 def _installer(target: Any) -> Install:
     """What gives algorithms to a communicator, or to the Tutti backend of a torch group. ``TypeError`` for others."""
     if hasattr(target, "_get_backend"):
-        from tutti._groups import get_communicator
+        from tutti.dist.groups import get_communicator
 
         backend = get_communicator(target)
         return lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles(backend.size()), choose))

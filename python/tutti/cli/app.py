@@ -134,7 +134,7 @@ def bench(
     png_file: Annotated[Path | None, typer.Option("--png", help="Save a plot here.")] = None,
 ) -> None:
     """Measures collectives x sizes on several backends side by side; checks every result in the same run."""
-    from tutti._needs_torch import require_torch
+    from tutti.dist.needs_torch import require_torch
 
     require_torch()
     from tutti.cli import bench as command

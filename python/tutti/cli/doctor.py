@@ -13,10 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from tutti import _core
-from tutti._needs_torch import require_torch
 from tutti._units import format_bytes, format_simd, format_us
 from tutti.cli import doctor_gpu
 from tutti.cli.doctor_finding import Finding, Verdict
+from tutti.dist.needs_torch import require_torch
 
 
 def _measured(probe: _core.Probe) -> str:

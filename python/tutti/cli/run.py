@@ -6,9 +6,9 @@ import os
 import sys
 from typing import NoReturn
 
-from tutti._autoload import torch_registers
-from tutti._needs_torch import require_torch
-from tutti._pretence import NAMES
+from tutti.dist.autoload import torch_registers
+from tutti.dist.needs_torch import require_torch
+from tutti.dist.pretence import NAMES
 
 __all__ = ["run"]
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from tutti._needs_torch import BACKEND
+from tutti.dist.needs_torch import BACKEND
 
 DEVICES = ("cpu", "cuda")
 
@@ -40,11 +40,11 @@ class _PresentDevices(Sequence[str]):
 
 def _create(options: Any, backend_options: Any) -> Any:
     """Creates the backend of one group; called by ``torch.distributed`` on every rank of it."""
-    from tutti import _backend
+    from tutti.dist import backend
 
     # The ranks of a group are those of the default group; none: it is the one that is being made.
-    parent = _backend.default_backend() if options.global_ranks_in_group else None
-    return _backend.create_backend(options, backend_options, parent)
+    parent = backend.default_backend() if options.global_ranks_in_group else None
+    return backend.create_backend(options, backend_options, parent)
 
 
 def register() -> None:
@@ -79,9 +79,9 @@ def _pretend_if_asked() -> None:
     name = os.environ.get("TUTTI_PRETEND")
     if not name:
         return
-    from tutti import _pretence
+    from tutti.dist import pretence
 
     try:
-        _pretence.pretend(name)
+        pretence.pretend(name)
     except (ImportError, ValueError, RuntimeError) as error:
         warnings.warn(f"TUTTI_PRETEND={name} has no effect: {error}", RuntimeWarning, stacklevel=2)

@@ -10,9 +10,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutti import _backend
-from tutti._groups import get_communicator
 from tutti._units import format_bytes, format_us
+from tutti.dist import backend
+from tutti.dist.groups import get_communicator
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -77,7 +77,7 @@ def log_metrics(group: ProcessGroup | None = None, level: int = logging.INFO) ->
 
 def format_metrics(group: ProcessGroup | None = None) -> str:
     """The table that :func:`log_metrics` writes."""
-    metrics = _backend.get_metrics(group)
+    metrics = backend.get_metrics(group)
     head = ("collective", "size", "algorithm", "calls", "bytes", "p50", "mean", "waiting")
     rows = [head]
     for row in metrics["rows"]:
@@ -110,7 +110,7 @@ def dump_flight_record(path: str | Path, group: ProcessGroup | None = None) -> P
     """
     info = group_info(group)
     target = Path(str(path).replace("{rank}", str(info.rank)))
-    target.write_text(_backend.flight_record(group))
+    target.write_text(backend.flight_record(group))
     return target
 
 
@@ -126,7 +126,7 @@ def dump_flight_trace(folder: str | Path, group: ProcessGroup | None = None, dev
     import torch.distributed as dist
 
     group = dist.distributed_c10d._get_default_group() if group is None else group
-    record: dict[str, Any] = json.loads(_backend.flight_record(group, device))
+    record: dict[str, Any] = json.loads(backend.flight_record(group, device))
     if not record["pg_status"]:
         raise ValueError(f"the group has made no calls on {device} tensors")
     name, description = group.group_name, group.group_desc

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tutti._needs_torch import BACKEND, load, require_torch
+from tutti.dist.needs_torch import BACKEND, load, require_torch
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -13,8 +13,8 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from tutti._groups import get_communicator
-from tutti._needs_torch import load
+from tutti.dist.groups import get_communicator
+from tutti.dist.needs_torch import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

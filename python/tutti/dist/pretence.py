@@ -14,7 +14,7 @@ import inspect
 import logging
 from typing import Any
 
-from tutti._needs_torch import BACKEND, require_torch
+from tutti.dist.needs_torch import BACKEND, require_torch
 
 __all__ = ["NAMES", "in_force", "pretend"]
 

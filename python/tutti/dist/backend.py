@@ -5,7 +5,7 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 - ``create_backend(dist_opts, options, parent)``: what ``torch.distributed`` calls on each rank of a new group.
   ``default_backend()``: the parent of groups that it makes of ranks of the default group.
 - ``empty(*size, dtype, device, group, ...)``, ``zeros(...)``: tensors that all ranks of the host map. What CUDA
-  tensors need beside: ``_cuda_memory``.
+  tensors need beside: ``cuda_memory``.
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
 - ``shared_allocator_enabled()``, ``arena_stats()``: for ``tutti info`` and tests.
 - ``get_metrics(group=None)``: ``{"rows": [{"device", "collective", "size_class", "algorithm", "calls", "bytes",
@@ -27,9 +27,10 @@ import weakref
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tutti import _core, _formed, _pretence, _want
-from tutti._groups import get_communicator
-from tutti._needs_torch import load
+from tutti import _core, _formed, _want
+from tutti.dist import pretence
+from tutti.dist.groups import get_communicator
+from tutti.dist.needs_torch import load
 
 if TYPE_CHECKING:
     import torch
@@ -103,7 +104,7 @@ def create_backend(dist_opts: Any, options: Any, parent: Any = None) -> Any:
     """
     module = load()
     # In gloo's place those for another backend are passed over, as gloo does.
-    if not (options is None or isinstance(options, module.Options) or _pretence.in_force()):
+    if not (options is None or isinstance(options, module.Options) or pretence.in_force()):
         raise TypeError(f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}")
     rank, size = dist_opts.group_rank, dist_opts.group_size
     name = str(dist_opts.group_id)
@@ -172,9 +173,9 @@ def empty(
     dtype = torch.get_default_dtype() if dtype is None else dtype
     where = torch.device("cpu" if device is None else device)
     if where.type == "cuda":
-        from tutti import _cuda_memory
+        from tutti.dist import cuda_memory
 
-        return _cuda_memory.empty(_size(size), dtype, where, group).requires_grad_(requires_grad)
+        return cuda_memory.empty(_size(size), dtype, where, group).requires_grad_(requires_grad)
     if where.type != "cpu":
         raise ValueError(f"tutti.empty makes CPU and CUDA tensors, not {where.type} tensors")
     if group is not None:
@@ -197,9 +198,9 @@ def zeros(
 def is_mapped(tensor: torch.Tensor) -> bool:
     """Whether the tensor lies in memory that all ranks of this host map; of a CUDA tensor, whether it is registered."""
     if tensor.is_cuda:
-        from tutti import _cuda_memory
+        from tutti.dist import cuda_memory
 
-        return _cuda_memory.is_registered(tensor)
+        return cuda_memory.is_registered(tensor)
     return bool(load().is_mapped(tensor))
 
 

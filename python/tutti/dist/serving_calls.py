@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tutti import _compositions
+from tutti.dist import compositions
 
 __all__ = ["add_rms_norm_into", "quantized_into"]
 
@@ -68,19 +68,19 @@ def add_rms_norm_into(
         return
     total = torch.empty_like(x, memory_format=torch.contiguous_format)
     communicator.all_reduce_into(total, x)
-    y, s = _compositions.add_rms_norm(total, residual, weight, eps)
+    y, s = compositions.add_rms_norm(total, residual, weight, eps)
     residual_out.copy_(s)
     if scales_out is not None:
-        scale = scales_out.copy_(_compositions.row_scales(y).view(scales_out.shape))
+        scale = scales_out.copy_(compositions.row_scales(y).view(scales_out.shape))
     if scale is None:
         out.copy_(y)
     else:
-        out.copy_(_compositions.to_fp8(y, scale))
+        out.copy_(compositions.to_fp8(y, scale))
 
 
 def quantized_into(communicator: Any, out: torch.Tensor, x: torch.Tensor, bits: str, block: int) -> None:
     """``out`` = the sum of ``x`` over all ranks, sent as blocks of codes; it may be ``x``."""
-    if bits not in _compositions.CODES:
+    if bits not in compositions.CODES:
         raise ValueError(f'all_reduce_quantized: bits must be "fp8" or "int8", not {bits!r}')
     if block not in (32, 64, 128, 256, 512):
         raise ValueError(f"all_reduce_quantized: a block has 32, 64, 128, 256 or 512 elements, not {block}")
@@ -91,4 +91,4 @@ def quantized_into(communicator: Any, out: torch.Tensor, x: torch.Tensor, bits: 
     if x.is_cuda and out.is_contiguous():
         communicator.all_reduce_quantized(out, x.contiguous(), bits, block)
     else:
-        _compositions.all_reduce_quantized(communicator, out, x, bits, block)
+        compositions.all_reduce_quantized(communicator, out, x, bits, block)

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tutti._needs_torch import load
+from tutti.dist.needs_torch import load
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -118,7 +118,7 @@ def make_group(
     ``parent``: the group whose ``ranks`` they are, over which they meet. The store is not asked then, not even where
     the parent has failed, which is raised: some of its ranks may have heard of that by other calls, and do not come.
     """
-    from tutti import _backend
+    from tutti.dist import backend
 
     options = _options(hints)
     if store is not None:
@@ -136,7 +136,7 @@ def make_group(
         group_id="torchcomms:" + quote(key, safe=":"),
         global_ranks_in_group=list(range(size)) if parent is None else list(ranks),
     )
-    made = _backend.create_backend(group, options, parent)
+    made = backend.create_backend(group, options, parent)
     if anew and store is None:
         _outlast(chosen, rank, size, timeout, f"tutti/torchcomms/{key}/formed")
     return made, chosen
