@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import tutti
 from tutti import _core
-from tutti._dtypes import short_name, torch_name
 from tutti._units import format_bytes, format_simd, format_us, parse_bytes
 from tutti.cli import bench, doctor
 from tutti.cli.app import app
 from tutti.cli.bench_cases import CASES, bus_factor
+from tutti.cli.dtypes import short_name, torch_name
 
 pytestmark = pytest.mark.tutti_only
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tutti import _core
 from tutti.cli.app import app
-from tutti.plan_tools import calibration, probes
-from tutti.plan_tools.calibration import SIZES, Timer, fit, least_of, measure, usable_ranks
-from tutti.plan_tools.comparison import PLANS, built_in, compare
+from tutti.plans import calibration, probes
+from tutti.plans.calibration import SIZES, Timer, fit, least_of, measure, usable_ranks
+from tutti.plans.comparison import PLANS, built_in, compare
 from tutti.topology import cpu_host
 
 pytestmark = pytest.mark.tutti_only

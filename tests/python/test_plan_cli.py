@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli import plan_runs
 from tutti.cli.app import app
-from tutti.plan_tools.graph import graph_of
+from tutti.plans import runs
+from tutti.plans.graph import graph_of
 
 pytestmark = pytest.mark.tutti_only
 
@@ -53,10 +53,10 @@ def test_runs_are_around_the_units_of_loops(monkeypatch: pytest.MonkeyPatch) -> 
                 if "iter_context" in op:
                     op["iter_context"]["unit_size"] = 1024
     chunks = min(text["gpus"][0][f"{side}_chunks"] for side in ("input", "output"))
-    sizes = plan_runs.block_sizes(text)
+    sizes = runs.block_sizes(text)
     for length in (1008, 1024, 1040, 1536, 2064):
         assert {length * chunks, length * chunks - 4} <= set(sizes)
-    right = plan_runs.try_plan(json.dumps(text))
+    right = runs.try_plan(json.dumps(text))
     assert right["sizes"] == sizes and right["fault"] is None and right["not_run"] is None
     # A proven plan never runs wrong, so an executor that does is made up.
     monkeypatch.setattr(_core, "run_plan", lambda *_, **__: {"fault": "rank 0: element 1 is wrong"})

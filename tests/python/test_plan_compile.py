@@ -10,10 +10,11 @@ import pytest
 from test_plan_run import direct_all_reduce
 from typer.testing import CliRunner
 
-from tutti import _core, _nvrtc
+from tutti import _core
 from tutti.cli import doctor_gpu
 from tutti.cli.app import app
-from tutti.cli.plan_compile import resources
+from tutti.plans import nvrtc
+from tutti.plans.nvrtc import resources
 
 pytestmark = pytest.mark.tutti_only
 
@@ -78,7 +79,7 @@ def test_what_cannot_be_compiled_is_refused(plan: str) -> None:
 
 def test_a_cubin_and_its_registers(plan: str, tmp_path: Path) -> None:
     try:
-        _core.nvrtc_info(_nvrtc.find())
+        _core.nvrtc_info(nvrtc.find())
     except NotImplementedError as error:
         assert not os.environ.get("TUTTI_NVRTC"), error
         pytest.skip(str(error))

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tutti import _core
 from tutti.cli.app import app
-from tutti.plan_tools.difference import compare
+from tutti.plans.difference import compare
 
 pytestmark = pytest.mark.tutti_only
 

@@ -15,8 +15,8 @@ from tutti.cli.app import app
 from tutti.language import AllReduce, CollectiveProgram, MemoryChannel, Rank, TestCollective
 from tutti.language.builtins import BUILTINS
 from tutti.language.utils import AlgoSpec
-from tutti.plan_tools.resolved import operations
-from tutti.plan_tools.shrinking import Shrinker, signature, tagged, untagged
+from tutti.plans.resolved import operations
+from tutti.plans.shrinking import Shrinker, signature, tagged, untagged
 
 pytestmark = pytest.mark.tutti_only
 

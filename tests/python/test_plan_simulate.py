@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from tutti import _core
 from tutti.cli.app import app
-from tutti.cli.plan_timeline import _ticks
 from tutti.language import AllGather, AllReduce
 from tutti.language.builtins import BUILTINS
 from tutti.language.errors import ProgramError
 from tutti.language.utils import AlgoSpec
+from tutti.plans.timeline import _ticks
 from tutti.topology import PRESETS, cpu_host, fat_tree, h200, nvswitch, ring, torus
 
 pytestmark = pytest.mark.tutti_only

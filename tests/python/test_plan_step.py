@@ -17,10 +17,10 @@ from tutti.cli.app import app
 from tutti.language import AllGather, AllReduce
 from tutti.language.builtins import BUILTINS
 from tutti.language.utils import AlgoSpec
-from tutti.plan_tools.provenance import Content, read_chunk
-from tutti.plan_tools.resolved import Where
-from tutti.plan_tools.stepping import Session
-from tutti.plan_tools.waiting import cycle
+from tutti.plans.provenance import Content, read_chunk
+from tutti.plans.resolved import Where
+from tutti.plans.stepping import Session
+from tutti.plans.waiting import cycle
 
 pytestmark = pytest.mark.tutti_only
 

@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 from tutti import _core
-from tutti._files import read_whole
 from tutti.algorithms.algorithm import Algorithm, core_of
 from tutti.algorithms.types import DataType, PacketType, ReduceOp
+from tutti.plans.files import read_whole
 
 __all__ = ["ExecutionPlan", "Executor"]
 

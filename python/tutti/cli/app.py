@@ -137,8 +137,8 @@ def bench(
     from tutti.dist.needs_torch import require_torch
 
     require_torch()
+    from tutti._pictures import check_picture
     from tutti.cli import bench as command
-    from tutti.cli.bench_plot import check_picture
 
     try:
         plan = command.make_plan(collectives, sizes, backends, ranks, dtype, seconds)
@@ -202,8 +202,8 @@ def explain(
 ) -> None:
     """Says which algorithm a call takes on this machine, and why."""
     from tutti import _core
-    from tutti._dtypes import short_name
     from tutti._units import format_bytes, parse_bytes
+    from tutti.cli.dtypes import short_name
 
     dtype = short_name(dtype)
     try:

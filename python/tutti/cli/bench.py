@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tutti._dtypes import torch_name
 from tutti._units import format_bytes, format_simd, format_us, parse_bytes, parse_count
 from tutti.cli.bench_rank import Plan, main, sizes_of
+from tutti.cli.dtypes import torch_name
 from tutti.cli.local_ranks import local_ranks
 
 SILENCE_S = 300  # without a result for this long, the run is given up

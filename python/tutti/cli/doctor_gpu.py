@@ -143,10 +143,11 @@ def _sharing(devices: int) -> Finding | None:
 
 def _compiler() -> Finding:
     """Whether plans can be compiled."""
-    from tutti import _core, _nvrtc
+    from tutti import _core
+    from tutti.plans import nvrtc
 
     try:
-        found = _core.nvrtc_info(_nvrtc.find())
+        found = _core.nvrtc_info(nvrtc.find())
     except NotImplementedError as error:
         return Finding(
             "compiler of plans",

@@ -12,13 +12,15 @@ from tutti.cli.plan_calibrate import calibrate
 from tutti.cli.plan_compile import compile_
 from tutti.cli.plan_device import Device, DeviceOption, GpuOption
 from tutti.cli.plan_diff import diff
-from tutti.cli.plan_file import PlanFile, load_plan, no_plan, read_plan, write_text
+from tutti.cli.plan_file import PlanFile, no_plan, write_text
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
-from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, PlanSource, Ranks, RanksPerHost
+from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, Ranks, RanksPerHost, plan_source
 from tutti.cli.plan_step import step
 from tutti.cli.plan_template import fold, generate
+from tutti.plans.files import load_plan, read_plan
+from tutti.plans.source import PlanSource
 
 app = typer.Typer(help="Execution plans: prove, run, simulate, show, compare, import, export.", no_args_is_help=True)
 for command in (simulate, calibrate, diff, shrink, step, generate, fold):
@@ -102,30 +104,29 @@ def check(
     With --device cuda also that a GPU can hold it; none is needed for that. Leaves 0 if it does, 1 if not or if a run
     goes wrong, 2 if the file is no plan.
     """
-    from tutti.cli import plan_device
-    from tutti.cli.plan_runs import line_of, try_plan
+    from tutti.plans import gpu_fit, runs
 
-    source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
+    source = plan_source(file, generated, ranks, ranks_per_host, pieces)
     if gpu is not None and device is not Device.cuda:
         raise typer.BadParameter("--gpu says which GPU is to hold the plan: ask that by --device cuda")
     with no_plan(source.name):
         verdict = source.check(strict)
         if try_it and verdict["outcome"] != "rejected":
-            verdict["runs"] = try_plan(verdict["repaired"] or source.text())
+            verdict["runs"] = runs.try_plan(verdict["repaired"] or source.text())
         if device is Device.cuda and verdict["outcome"] != "rejected":
-            verdict["device"] = plan_device.fit(verdict["repaired"] or source.text(), gpu or plan_device.USUAL)
-    runs, fit = verdict.get("runs"), verdict.get("device")
+            verdict["device"] = gpu_fit.fit(verdict["repaired"] or source.text(), gpu or gpu_fit.USUAL)
+    ran, fit = verdict.get("runs"), verdict.get("device")
     if json_out:
         import json
 
         typer.echo(json.dumps(verdict, indent=2))
     else:
         _print_verdict(source, verdict)
-        if runs is not None:
-            typer.echo(line_of(runs))
+        if ran is not None:
+            typer.echo(runs.line_of(ran))
         if fit is not None:
-            typer.echo(plan_device.line_of(fit))
-    wrong = verdict["outcome"] == "rejected" or (runs is not None and runs["fault"] is not None)
+            typer.echo(gpu_fit.line_of(fit))
+    wrong = verdict["outcome"] == "rejected" or (ran is not None and ran["fault"] is not None)
     wrong = wrong or (fit is not None and fit["refused"] is not None)
     raise typer.Exit(REJECTED if wrong else PROVEN)
 
@@ -183,8 +184,9 @@ def _show_table(file: Path) -> None:
 def _show_graph(file: Path, rank: int, svg: Path | None) -> None:
     from rich.console import Console
 
-    from tutti.cli.plan_graph import print_graph, svg_of
-    from tutti.plan_tools.graph import graph_of
+    from tutti.cli.plan_graph import print_graph
+    from tutti.plans.graph import graph_of
+    from tutti.plans.graph_picture import svg_of
 
     with no_plan(file):
         plan = load_plan(file)
@@ -219,8 +221,8 @@ def run(
     Leaves 0 if all is right, 1 at the first that is not, 2 if the plan cannot run this.
     """
     from tutti import _core
-    from tutti._dtypes import short_name
     from tutti._units import parse_bytes
+    from tutti.cli.dtypes import short_name
 
     dtype = short_name(dtype)
     if device is Device.cuda and (threads or seed is not None):

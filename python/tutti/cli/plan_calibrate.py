@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tutti._pictures import check_picture, pyplot
 from tutti._units import format_bytes, format_us
-from tutti.cli.bench_plot import check_picture, pyplot
-from tutti.cli.plan_file import store
+from tutti.plans.files import store
 
 if TYPE_CHECKING:
-    from tutti.plan_tools.comparison import Row
+    from tutti.plans.comparison import Row
 
 DONE, REFUSED = 0, 2  # exit statuses
 PROBES = 29  # ticks of a measurement
@@ -77,8 +77,8 @@ def calibrate(
         raise typer.BadParameter("--png plots what --check compares: ask for that, too")
     from rich.progress import Progress
 
-    from tutti.plan_tools.calibration import as_json, fit, least_of, measure, usable_ranks
-    from tutti.plan_tools.comparison import PLANS, SIZES, compare
+    from tutti.plans.calibration import as_json, fit, least_of, measure, usable_ranks
+    from tutti.plans.comparison import PLANS, SIZES, compare
 
     try:
         if png is not None:

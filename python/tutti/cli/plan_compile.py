@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tutti._units import MOST_INT
-from tutti.cli.plan_file import PlanFile, no_plan, read_plan, store, write_text
-
-
-def resources(log: str) -> str:
-    """Registers and spills of the kernel, as ptxas has logged them; "" if it has not."""
-    of_kernel = log[log.find("tutti_plan") :]
-    used = re.search(r"Used (\d+) registers", of_kernel)
-    spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", of_kernel)
-    if used is None or spilled is None:
-        return ""
-    return f"{used[1]} registers, spills {spilled[1]} bytes and loads {spilled[2]} back"
-
-
-def most_cluster(architecture: str) -> int:
-    """How many blocks of such a GPU may form a cluster."""
-    number = re.search(r"\d+", architecture)
-    return 8 if number is not None and int(number[0]) >= 90 else 1
+from tutti.cli.plan_file import PlanFile, no_plan, write_text
+from tutti.plans.files import read_plan, store
 
 
 def compile_(
@@ -45,14 +29,15 @@ def compile_(
 
     Leaves 0 if it could be, 1 if not, 2 if the file is no plan.
     """
-    from tutti import _core, _nvrtc
-    from tutti._dtypes import short_name
+    from tutti import _core
     from tutti._units import parse_bytes
+    from tutti.cli.dtypes import short_name
+    from tutti.plans import nvrtc
 
     dtype = short_name(dtype)
     with no_plan(file):
         try:
-            clusters = most_cluster(architecture)
+            clusters = nvrtc.most_cluster(architecture)
             made = _core.emit_plan(read_plan(file), rank, parse_bytes(size), dtype, op, in_place, clusters)
         except NotImplementedError as error:
             typer.echo(f"{file}: {error}", err=True)
@@ -61,7 +46,7 @@ def compile_(
         write_text(made["source"].rstrip("\n"), output)
         return
     try:
-        compiled = _core.compile_cuda(made["source"], architecture, _nvrtc.find())
+        compiled = _core.compile_cuda(made["source"], architecture, nvrtc.find())
     except NotImplementedError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
@@ -72,5 +57,5 @@ def compile_(
     threads = f"{made['threads']} threads a block and 32 for control"
     if made["cluster"] > 1:
         threads += f", clusters of {made['cluster']}"
-    parts = (what, threads, resources(compiled["log"]), f"NVRTC {compiled['compiler']}")
+    parts = (what, threads, nvrtc.resources(compiled["log"]), f"NVRTC {compiled['compiler']}")
     typer.echo("; ".join(part for part in parts if part))

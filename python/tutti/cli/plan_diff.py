@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, load_plan, no_plan
-from tutti.plan_tools.difference import BlockDifference, Difference, compare
+from tutti.cli.plan_file import PlanFile, no_plan
+from tutti.plans.difference import BlockDifference, Difference, compare
+from tutti.plans.files import load_plan
 
 SAME, DIFFERENT = 0, 1  # exit statuses; 2 if a file is no plan
 CONTEXT = 2  # lines of what is the same around what is not

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import no_plan, read_file, write_text
+from tutti.cli.plan_file import no_plan, write_text
+from tutti.plans.files import read_file
 
 
 def import_(

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, load_plan, no_plan, write_text
-from tutti.plan_tools.resolved import operations
-from tutti.plan_tools.shrinking import Shrinker
+from tutti.cli.plan_file import PlanFile, no_plan, write_text
+from tutti.plans.files import load_plan
+from tutti.plans.resolved import operations
+from tutti.plans.shrinking import Shrinker
 
 LONGEST_NAME = 4000  # with what is added to it, it is still one that the reader takes
 

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import format_bytes, format_us, parse_bytes
-from tutti.cli.plan_file import no_plan, read_file
-from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, PlanSource, Ranks, RanksPerHost
-from tutti.cli.plan_timeline import where, write_html, write_png, write_trace
+from tutti.cli.plan_file import no_plan
+from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, Ranks, RanksPerHost, plan_source
+from tutti.plans.files import read_file
+from tutti.plans.source import PlanSource
+from tutti.plans.timeline import where, write_html, write_png, write_trace
 from tutti.topology import PRESETS
 
 # Exit statuses; 2 if a file is wrong.
@@ -81,7 +83,7 @@ def simulate(
 
     Leaves 0, 1 if it went over budget, 2 if a file is wrong or the plan gets stuck.
     """
-    source = PlanSource(file, generated, ranks, ranks_per_host, pieces)
+    source = plan_source(file, generated, ranks, ranks_per_host, pieces)
     wants_timeline = any(path is not None for path in (html, png, trace))
     with no_plan(source.name, (ValueError, NotImplementedError, ImportError)):
         result = source.simulate(_topology(topology, source), parse_bytes(size), budget, wants_timeline)

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from tutti.cli.plan_file import PlanFile, no_plan, read_plan
+from tutti.cli.plan_file import PlanFile, no_plan
 from tutti.cli.plan_step_views import Views
-from tutti.plan_tools.resolved import Where
-from tutti.plan_tools.stepping import Breakpoint, Session
+from tutti.plans.files import read_plan
+from tutti.plans.resolved import Where
+from tutti.plans.stepping import Breakpoint, Session
 
 DONE, STUCK = 0, 1  # exit statuses; 2 if the file is no plan
 

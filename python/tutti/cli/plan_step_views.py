@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutti.cli.plan_file import read_file
-from tutti.plan_tools.provenance import Content
-from tutti.plan_tools.resolved import Where
-from tutti.plan_tools.stepping import Session
-from tutti.plan_tools.waiting import Task, cycle
+from tutti.plans.files import read_file
+from tutti.plans.provenance import Content
+from tutti.plans.resolved import Where
+from tutti.plans.stepping import Session
+from tutti.plans.waiting import Task, cycle
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from tutti._units import MOST_INT
-from tutti.cli.plan_file import PlanFile, no_plan, read_plan, write_text
-from tutti.cli.plan_source import Pieces, PlanSource, RanksPerHost
+from tutti.cli.plan_file import PlanFile, no_plan, write_text
+from tutti.cli.plan_source import Pieces, RanksPerHost, plan_source
+from tutti.plans.files import read_plan
 
 Output = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write here instead of printing.")]
 
@@ -30,7 +31,7 @@ def generate(
         for name, what in _core.plan_families().items():
             typer.echo(f"{name:<20} {what}")
         return
-    source = PlanSource(None, family, ranks, ranks_per_host, pieces)
+    source = plan_source(None, family, ranks, ranks_per_host, pieces)
     with no_plan(source.name):
         text = source.text()
         text = _core.write_out_plan(text, 2) if write_out else text

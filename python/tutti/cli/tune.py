@@ -18,8 +18,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tutti import _core
-from tutti._dtypes import short_name
 from tutti._units import format_bytes, format_us, parse_bytes, parse_count
+from tutti.cli.dtypes import short_name
 from tutti.cli.local_ranks import LocalRanks, local_ranks
 from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, files_in, given_plans
 from tutti.cli.tune_rank import Candidate, Cell, Task, main

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tutti import _core
-from tutti.cli.plan_file import read_file
 from tutti.language import (
     AlgoSpec,
     AllGather,
@@ -24,6 +23,7 @@ from tutti.language import (
     Scatter,
 )
 from tutti.language.builtins import BUILTINS
+from tutti.plans.files import read_file
 
 # Tutti's collectives in the words of the DSL; all_reduce and broadcast are in place, as in torch.
 KINDS: dict[str, tuple[type[Collective], bool]] = {

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tutti.plan_tools.resolved import (
+from tutti.plans.resolved import (
     MEMORY,
     PORT,
     SIGNALS,
@@ -22,7 +22,7 @@ from tutti.plan_tools.resolved import (
     channel_kind,
     operations,
 )
-from tutti.plan_tools.tidy import tidied
+from tutti.plans.tidy import tidied
 
 Unit = frozenset[Where]  # operations that only make sense together
 

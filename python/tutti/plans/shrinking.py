@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tutti.plan_tools import candidates
-from tutti.plan_tools.resolved import Json, Where, operations
-from tutti.plan_tools.tidy import tidied
+from tutti.plans import candidates
+from tutti.plans.resolved import Json, Where, operations
+from tutti.plans.tidy import tidied
 
 Verdict = dict[str, Any]
 # A verdict on what may be no plan at all: None then.

@@ -6,8 +6,8 @@ import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
-from tutti.plan_tools.alignment import Lines, align
-from tutti.plan_tools.resolved import MEMORY, PORT, Json, Resolver
+from tutti.plans.alignment import Lines, align
+from tutti.plans.resolved import MEMORY, PORT, Json, Resolver
 
 SETTINGS: dict[str, Any] = {
     "collective": None,

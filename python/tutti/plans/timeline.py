@@ -8,9 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from tutti._pictures import pyplot
 from tutti._units import format_bytes, format_us
-from tutti.cli.bench_plot import pyplot
-from tutti.cli.plan_file import store
+from tutti.plans.files import store
 
 # More lanes or steps than these are no picture any more; the trace takes all.
 MOST_LANES = 200

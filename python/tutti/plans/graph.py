@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tutti.plan_tools.resolved import MEMORY, PORT, SIGNALS, WAITS, Json, Resolver, Where, channel_kind, describe
+from tutti.plans.resolved import MEMORY, PORT, SIGNALS, WAITS, Json, Resolver, Where, channel_kind, describe
 
 # In the order of time: a row is the longest chain of operations of this rank that come before.
 PROGRAM, SEMAPHORE, BARRIER = "program", "semaphore", "barrier"

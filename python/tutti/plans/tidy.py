@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from tutti.plan_tools.resolved import MEMORY, PORT, SWITCH, Json, Resolver, Where, Wire, channel_kind, operations
+from tutti.plans.resolved import MEMORY, PORT, SWITCH, Json, Resolver, Where, Wire, channel_kind, operations
 
 
 class _Use:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from tutti.plan_tools.resolved import MEMORY, PORT, SWITCH, Json, Resolver, Where, Wire, channel_kind, describe
+from tutti.plans.resolved import MEMORY, PORT, SWITCH, Json, Resolver, Where, Wire, channel_kind, describe
 
 # Above this many thread blocks of a rank that have no equal they are compared in order, not with their likest.
 MOST_COMPARED = 64

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tutti.plan_tools.provenance import Content, read_chunk
-from tutti.plan_tools.resolved import Json, Resolver, Where, describe
-from tutti.plan_tools.waiting import PACKET_READERS, PACKET_WRITERS, Task, Wait, Waits
+from tutti.plans.provenance import Content, read_chunk
+from tutti.plans.resolved import Json, Resolver, Where, describe
+from tutti.plans.waiting import PACKET_READERS, PACKET_WRITERS, Task, Wait, Waits
 
 BEGIN = (-1, -1)  # in a history: a call begins
 

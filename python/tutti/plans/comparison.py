@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tutti.plan_tools.calibration import Timer
+from tutti.plans.calibration import Timer
 from tutti.topology import Topology
 
 # What is compared: two forms of synchronisation (signals, packets), few and many steps, three collectives.

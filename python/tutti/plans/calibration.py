@@ -1,7 +1,7 @@
 """Measures this machine by short plans and fits the topology of ranks that are threads or processes of it.
 
 What is measured is the least of many runs: other work on the machine only ever adds. Copies, signals and transfers have
-plans of their own (:mod:`tutti.plan_tools.probes`); the fit takes apart what a transfer of fresh data between two
+plans of their own (:mod:`tutti.plans.probes`); the fit takes apart what a transfer of fresh data between two
 cores consists of: the signal's latency, the receiver's own copy, and the rest, which is the link's.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tutti.plan_tools import probes
-from tutti.plan_tools.probes import Json
+from tutti.plans import probes
+from tutti.plans.probes import Json
 from tutti.topology import Topology, cpu_host
 
 SIZES = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20]  # bytes

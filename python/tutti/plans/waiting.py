@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tutti.plan_tools.resolved import MEMORY, PORT, SIGNALS, Json, Resolver, Where, channel_kind, operations
+from tutti.plans.resolved import MEMORY, PORT, SIGNALS, Json, Resolver, Where, channel_kind, operations
 
 Task = dict[str, Any]  # as PlanStepper.tasks() has it
 Block = tuple[int, int]

@@ -1,1 +1,0 @@
-"""Tools over plans in JSON: comparing, minimising, drawing and stepping through them, and measuring what they cost."""

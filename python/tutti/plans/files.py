@@ -1,0 +1,64 @@
+"""Plans in files that a user names.
+
+They are read within bounds: never more than there is room for, never a wait for one who writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+# Plans are far smaller; what is made of more would fill the memory. As in src/base/whole_file.h.
+MOST_BYTES = 64 << 20
+
+
+def read_whole(path: str | os.PathLike[str]) -> bytes:
+    """What is in a regular file. ``ValueError`` if it is none or has more than 64 MB, ``OSError`` from the system."""
+    # Not blocking: the other end of a pipe may never come.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is no regular file")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"has more than the {MOST_BYTES >> 20} MB that are read")
+    return content
+
+
+def read_file(file: Path) -> bytes:
+    """What is in a file. ValueError if it cannot be read, is no regular file or has more than 64 MB."""
+    try:
+        return read_whole(file)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
+
+
+def read_plan(file: Path) -> str:
+    """The JSON text of a plan; a file whose name ends in ``.xml`` is converted. ValueError if that cannot be."""
+    content = read_file(file)
+    if file.suffix.lower() == ".xml":
+        from tutti.msccl import import_plan
+
+        return json.dumps(import_plan(content, file.name))
+    # The reader names the byte at which a text stops being JSON, so bad UTF-8 goes on to it, marked.
+    return content.decode("utf-8-sig", errors="replace")
+
+
+def load_plan(file: Path) -> dict[str, Any]:
+    """The plan as an object, after the core has read it; a template is written out. ValueError if it is none."""
+    from tutti import _core
+
+    text = read_plan(file)
+    _core.plan_info(text)
+    plan: dict[str, Any] = json.loads(text)
+    return json.loads(_core.write_out_plan(text)) if "template" in plan else plan
+
+
+def store(content: str | bytes, file: Path) -> None:
+    """Writes a file. OSError that names it, also where the system does not (a full disk)."""
+    try:
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
