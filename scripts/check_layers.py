@@ -4,9 +4,9 @@
 Layers are the folders of src/, as docs describe them: a folder includes its own headers, the public ones, and those of
 the layers below it; tests, benchmarks and examples include a face's in folders of its name only. Only faces include
 torch, Python or NCCL headers; only faces, tools and folders named cuda know of CUDA. Public headers name no type that
-is not public; those of CUDA are in tutti/cuda, kernels' in tutti/device. Threads are started by src/base/thread.h. A
-file past 800 lines fails; one past 500 must be listed in scripts/large_files.txt with its reason; a public header past
-200 fails.
+is not public; those of CUDA are in tutti/cuda, kernels' in tutti/device. Layers of the Python package are its folders
+and public modules, over the private modules that all share. Threads are started by src/base/thread.h. A file past 800
+lines fails; one past 500 must be listed in scripts/large_files.txt with its reason; a public header past 200 fails.
 """
 
 from __future__ import annotations
@@ -54,6 +54,27 @@ FOREIGN = {
     "nanobind/": {"python"},
     "nccl.h": {"nccl"},
 }
+# What modules of the Python package import, private modules beside. PROGRAMS needs neither the library nor torch.
+SHARED = "_"
+PROGRAMS = {"language", "msccl", "topology"}
+IMPORTS: dict[str, set[str]] = {
+    SHARED: set(),
+    "topology": set(),
+    "msccl": set(),
+    "language": {"topology"},
+    "default_algos": {"language"},
+    "plans": PROGRAMS,
+    "communicator": set(),
+    "dist": set(),
+    "tutti": {"dist"},
+    "ops": {"dist"},
+    "serving": {"dist"},
+    "algorithms": {"tutti", "communicator", "dist", "plans", *PROGRAMS},
+    "ext": {"algorithms"},
+    "utils": {"algorithms"},
+}
+IMPORTS["cli"] = set(IMPORTS)
+IMPORTS["__main__"] = {"cli"}
 # CUDA's public headers are for faces, tools and cuda folders; what lies in a cuda folder is for cuda folders only.
 # Beside tutti/cuda, which is such a folder:
 PUBLIC_CUDA = re.compile(r"^(include/)?tutti/(device/|plugin/\w+\.cuh$)")
@@ -120,6 +141,24 @@ def check_public_cuda(path: Path, text: str) -> list[str]:
     found = {str(path)} if path.suffix == ".cuh" or "cuda" in path.stem else set()
     found |= set(CUDA_NAME.findall(re.sub(r"//.*", "", text)))
     return [f"{path}: {name} is CUDA's: put it in tutti/cuda or tutti/device" for name in sorted(found)]
+
+
+def check_imports(files: dict[str, str]) -> list[str]:
+    """Imports within the Python package that do not point downwards; ``files`` are texts by path below python/."""
+    problems = []
+    for module, imported in check_circles.python_graph(files).items():
+        layer = _python_layer(module)
+        if layer not in IMPORTS:
+            problems.append(f"{module}: {layer} is no layer of the package that scripts/check_layers.py knows")
+            continue
+        wrong = [name for name in sorted(imported) if _python_layer(name) not in {SHARED, layer, *IMPORTS[layer]}]
+        problems += [f"{module}: {layer} must not import {name}" for name in wrong]
+    return problems
+
+
+def _python_layer(module: str) -> str:
+    name = module.split(".")[:2][-1]
+    return SHARED if name.startswith("_") and name != "__main__" else name
 
 
 def check_threads(path: Path, text: str) -> list[str]:
@@ -190,6 +229,8 @@ def main() -> int:
     public = {path: (ROOT / path).read_text() for path in files if path.parts[:2] == ("include", "tutti")}
     problems += check_public_types(public)
     problems += check_circles.problems(ROOT, files)
+    package = [path for path in files if path.parts[0] == "python" and path.suffix == ".py"]
+    problems += check_imports({str(Path(*path.parts[1:])): (ROOT / path).read_text() for path in package})
     for listed in known:
         if not (ROOT / listed).is_file():
             problems.append(f"scripts/large_files.txt lists {listed}, which is not there")

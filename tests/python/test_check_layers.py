@@ -138,3 +138,24 @@ def test_circles_of_imports(checks: ModuleType) -> None:
     }
     graph = checks.check_circles.python_graph(files)
     assert checks.check_circles.circles(graph) == [["p.a", "p.b", "p.sub.c"]]
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "wrong"),
+    [
+        ("tutti/language/a.py", "from tutti import _shared", ""),
+        ("tutti/language/a.py", "def late():\n    from tutti.dist.a import x", "language must not import tutti.dist.a"),
+        ("tutti/plans/a.py", "from tutti.language.a import x", ""),
+        ("tutti/plans/a.py", "from tutti.cli.a import x", "plans must not import tutti.cli.a"),
+        ("tutti/plans/a.py", "from tutti.dist import a", "plans must not import tutti.dist.a"),
+        ("tutti/dist/a.py", "import tutti.plans.a", "dist must not import tutti.plans.a"),
+        ("tutti/_shared.py", "from tutti.language import a", "_ must not import tutti.language.a"),
+        ("tutti/cli/a.py", "from tutti.plans.a import x\nfrom tutti.dist.a import x", ""),
+        ("tutti/other.py", "", "other is no layer of the package"),
+    ],
+)
+def test_imports(checks: ModuleType, path: str, code: str, wrong: str) -> None:
+    files = {f"tutti/{folder}/a.py": "x = 1" for folder in ("language", "plans", "dist", "cli")}
+    found = checks.check_imports({**files, "tutti/_shared.py": "", path: code})
+    assert len(found) == bool(wrong)
+    assert wrong in "".join(found)
