@@ -284,6 +284,25 @@ def test_nonsense_times_are_refused(fresh_world: World) -> None:
     fresh_world(2, open_group=False).call(nonsense_times, unique_name("times"))
 
 
+def no_groups(ctx: Context) -> None:
+    import tutti
+
+    none = dist.new_group([0])
+    reads = (tutti.get_metrics, tutti.flight_record, tutti.sequence_number, tutti.get_error, tutti.abort, tutti.shrink)
+    for read in reads:
+        if ctx.rank == 1:
+            with pytest.raises(ValueError, match="this rank is not in the group"):
+                read(none)
+        with pytest.raises(TypeError, match="a process group is wanted, not 'by hand'"):
+            read("by hand")
+    assert reduce_ones() == ctx.size
+
+
+@pytest.mark.tutti_only
+def test_what_is_no_group_is_refused(fresh_world: World) -> None:
+    fresh_world(2).call(no_groups)
+
+
 def monitored(ctx: Context, absent: list[int], wait_all: bool) -> Any:
     group = dist.distributed_c10d._get_default_group()
     if ctx.rank in absent:

@@ -23,15 +23,20 @@ require_torch()
 def get_communicator(group: ProcessGroup | None = None, device: str = "cpu") -> _torch.ProcessGroupTutti:
     """The Tutti backend of ``group`` (the default group for ``None``) for tensors on ``device``.
 
-    ``ValueError`` if it has none.
+    ``ValueError`` if it has none, or is what ``new_group`` returns to ranks that are not in the group; ``TypeError`` if
+    it is no process group.
     """
     import torch
     import torch.distributed as dist
 
     module = load()
-    group = dist.distributed_c10d._get_default_group() if group is None else group
+    asked: Any = dist.distributed_c10d._get_default_group() if group is None else group
+    if asked is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("this rank is not in the group")
+    if not isinstance(asked, dist.ProcessGroup):
+        raise TypeError(f"a process group is wanted, not {asked!r}")
     try:
-        backend: Any = group._get_backend(torch.device(device))
+        backend: Any = asked._get_backend(torch.device(device))
     except RuntimeError:
         backend = None
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a checking wrapper around every backend.
