@@ -91,8 +91,8 @@ def _executed(tree: ast.AST) -> Iterator[ast.AST]:
         yield from _executed(node)
 
 
-def problems(root: Path, paths: Iterable[Path]) -> list[str]:
-    """A line for each circle among the files of the library and of the package."""
+def graphs(root: Path, paths: Iterable[Path]) -> tuple[Graph, Graph]:
+    """What the C++ files of the library include of each other, and the modules of the package import."""
     cpp: dict[str, str] = {}
     python: dict[str, str] = {}
     for path in paths:
@@ -101,6 +101,11 @@ def problems(root: Path, paths: Iterable[Path]) -> list[str]:
             cpp[str(Path(*path.parts[1:]))] = text
         elif path.parts[0] == "python" and path.suffix == ".py":
             python[str(Path(*path.parts[1:]))] = text
-    return [f"a circle of includes: {', '.join(found)}" for found in circles(cpp_graph(cpp))] + [
-        f"a circle of imports: {', '.join(found)}" for found in circles(python_graph(python))
+    return cpp_graph(cpp), python_graph(python)
+
+
+def problems(includes: Graph, imports: Graph) -> list[str]:
+    """A line for each circle."""
+    return [f"a circle of includes: {', '.join(found)}" for found in circles(includes)] + [
+        f"a circle of imports: {', '.join(found)}" for found in circles(imports)
     ]

@@ -143,10 +143,10 @@ def check_public_cuda(path: Path, text: str) -> list[str]:
     return [f"{path}: {name} is CUDA's: put it in tutti/cuda or tutti/device" for name in sorted(found)]
 
 
-def check_imports(files: dict[str, str]) -> list[str]:
-    """Imports within the Python package that do not point downwards; ``files`` are texts by path below python/."""
+def check_imports(imports: check_circles.Graph) -> list[str]:
+    """Imports within the Python package that do not point downwards."""
     problems = []
-    for module, imported in check_circles.python_graph(files).items():
+    for module, imported in imports.items():
         layer = _python_layer(module)
         if layer not in IMPORTS:
             problems.append(f"{module}: {layer} is no layer of the package that scripts/check_layers.py knows")
@@ -228,9 +228,9 @@ def main() -> int:
             problems += check_threads(path, text)
     public = {path: (ROOT / path).read_text() for path in files if path.parts[:2] == ("include", "tutti")}
     problems += check_public_types(public)
-    problems += check_circles.problems(ROOT, files)
-    package = [path for path in files if path.parts[0] == "python" and path.suffix == ".py"]
-    problems += check_imports({str(Path(*path.parts[1:])): (ROOT / path).read_text() for path in package})
+    includes, imports = check_circles.graphs(ROOT, files)
+    problems += check_circles.problems(includes, imports)
+    problems += check_imports(imports)
     for listed in known:
         if not (ROOT / listed).is_file():
             problems.append(f"scripts/large_files.txt lists {listed}, which is not there")
