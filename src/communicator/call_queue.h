@@ -31,7 +31,7 @@ class WorkState : public Work {
   // acquire: pairs with the release in settle(); makes error, source and the call's output visible.
   bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
   void wait(std::chrono::milliseconds timeout) override;
-  std::exception_ptr error() const noexcept override { return done() ? error_ : nullptr; }
+  std::exception_ptr error() const noexcept override;
   int source() const noexcept override { return done() ? source_ : -1; }
   void on_done(std::function<void(Work&)> callback) override;
 

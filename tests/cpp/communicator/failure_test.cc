@@ -3,6 +3,10 @@
 
 #include <atomic>
 #include <future>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "communicator/call_queue.h"
 #include "communicator/calls.h"
@@ -189,6 +193,40 @@ TEST(CallQueue, TakesNoneAfterItsEnd) {
   queue.stop();
   EXPECT_EQ(error_of([&] { queue.push({}, {}, nullptr); }).kind(), ErrorKind::kAborted);
   EXPECT_EQ(runner.runs, 1);
+}
+
+// Threads that ask why a call failed share no exception: what one does to its own, or when it lets go of it, is nothing
+// to the others. Here the queue's thread lets go of the call last: the thread sanitizer watches the reading before.
+TEST(CallQueue, EveryWaiterRaisesAnExceptionOfItsOwn) {
+  struct Runner final : CallRunner {
+    void run_queued(const Call&, std::chrono::milliseconds) override { throw_error(ErrorKind::kPeerLost, "why"); }
+  } runner;
+  CallQueue queue(runner);
+  WorkPtr work = queue.push({}, {}, nullptr);
+  work->on_done([](Work&) { std::this_thread::sleep_for(milliseconds(20)); });
+  std::vector<std::exception_ptr> raised;
+  for (int i = 0; i < 2; ++i) {
+    try {
+      work->wait();
+    } catch (...) {
+      raised.push_back(std::current_exception());
+    }
+    raised.push_back(work->error());
+  }
+  work.reset();
+  std::set<const void*> objects, texts;
+  for (const std::exception_ptr& error : raised) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kPeerLost);
+      EXPECT_STREQ(e.what(), "why");
+      objects.insert(&e);
+      texts.insert(e.what());
+    }
+  }
+  EXPECT_EQ(objects.size(), 4U);
+  EXPECT_EQ(texts.size(), 4U);
 }
 
 TEST(Failure, RefusedCallsLeaveTheGroupUsable) {
