@@ -47,6 +47,7 @@ std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size,
 // messages of `parent`: no store is asked, and nothing is opened for it. Throws Error: what the call does, as
 // Communicator::create, and kPeerLost within a second for a member that dies. What keeps a rank from joining its part
 // is told to the part's others; the other parts form.
+// A death of which the parent or a part learns ends both, where the dead rank is in them.
 std::shared_ptr<Communicator> split_group(Communicator& parent, int color, int key, const std::string& name);
 // How often that has been called, the same on all ranks.
 std::uint64_t splits_of(const Communicator& parent) noexcept;

@@ -99,7 +99,8 @@ TUTTI_C_API tutti_result tutti_make_id(const char* address, tutti_id* id);
 TUTTI_C_API tutti_result tutti_group_create(const tutti_id* id, int rank, int size, const tutti_options* options,
                                             tutti_group** group);
 /* A call of all ranks of `group`: those with the same color make a new group, in the order of `key`, then of rank. A
- * negative color gives NULL. `name` may be NULL: the parent's, with the color. */
+ * negative color gives NULL. `name` may be NULL: the parent's, with the color. A death of which the parent or a part
+ * learns ends both, where the dead rank is in them. */
 TUTTI_C_API tutti_result tutti_group_split(tutti_group* group, int color, int key, const char* name,
                                            tutti_group** part);
 /* After a failure: a call of the ranks of `group` that are still there, which make a new group, in their old order.

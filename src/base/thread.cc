@@ -62,4 +62,7 @@ bool on_main_thread() noexcept {
 
 bool on_library_thread() noexcept { return library_thread; }
 
+CountsAsLibraryThread::CountsAsLibraryThread() noexcept : before_(std::exchange(library_thread, true)) {}
+CountsAsLibraryThread::~CountsAsLibraryThread() { library_thread = before_; }
+
 }  // namespace tutti

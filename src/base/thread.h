@@ -19,7 +19,20 @@ std::thread start_joined_thread(const char* what, std::function<void()> body);
 // Whether the caller is the thread that the process began with, or that made this process by fork().
 bool on_main_thread() noexcept;
 
-// Whether the caller is one of start_thread(): it must not wait for the end of a thread that may be itself.
+// Whether the caller is one of start_thread(), or counts as one: it must not wait for the end of a thread that may be
+// itself, or wait for it.
 bool on_library_thread() noexcept;
+
+// While it lives, the calling thread counts as one of the library's.
+class CountsAsLibraryThread {
+ public:
+  CountsAsLibraryThread() noexcept;
+  ~CountsAsLibraryThread();
+  CountsAsLibraryThread(const CountsAsLibraryThread&) = delete;
+  CountsAsLibraryThread& operator=(const CountsAsLibraryThread&) = delete;
+
+ private:
+  const bool before_;
+};
 
 }  // namespace tutti

@@ -123,8 +123,18 @@ void GroupWaker::end_publishing() noexcept {
   if (host_ != nullptr) host_->end_publishing(WaitLane::kMessage);
 }
 
+void GroupWaker::look_elsewhere(std::function<bool()> hopeless) {
+  if (host_ != nullptr) return host_->look_elsewhere(std::move(hopeless));
+  hopeless_elsewhere_ = std::move(hopeless);
+}
+
 Outcome GroupWaker::check(int peer) noexcept {
-  if (host_ == nullptr) return kOkOutcome;
+  if (host_ == nullptr) {
+    const std::int64_t now = now_ns();
+    if (!hopeless_elsewhere_ || now - looked_ns_.load(std::memory_order_relaxed) < kLookNs) return kOkOutcome;
+    looked_ns_.store(now, std::memory_order_relaxed);
+    return hopeless_elsewhere_() ? Outcome{Status::kPeerFailed, rank_} : kOkOutcome;
+  }
   const int index = peer >= 0 && is_here(peer) ? map_.place_of(peer) : -1;
   Outcome outcome = host_->check(index);
   // "All have left" is said of this host only; ranks of others may still send.

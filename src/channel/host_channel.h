@@ -20,10 +20,12 @@
 
 #include <poll.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,6 +37,9 @@
 #include "device/cpu/arena.h"
 
 namespace tutti {
+
+// The kernel is asked about the peers at most this often.
+inline constexpr std::int64_t kLookNs = 50'000'000;
 
 class HostChannel {
  public:
@@ -180,8 +185,12 @@ class HostChannel {
   // doorbell. To be called while the lane does not sleep.
   void sleep_at(const Bell* bell) noexcept;
 
-  // Why waiting for `peer` (-1: for whoever may come) is hopeless.
+  // Why waiting for `peer` (-1: for whoever may come) is hopeless. kPeerFailed with this rank itself to blame: it has
+  // found so elsewhere, by the look below.
   Outcome check(int peer) noexcept;
+  // A group of several hosts: whether waiting for ranks of this one is hopeless for what has become of the rest. Asked
+  // about as often as the kernel is about the ranks here, without locks. Before the first call.
+  void look_elsewhere(std::function<bool()> hopeless) { hopeless_elsewhere_ = std::move(hopeless); }
   // A rank that has failed or died, by a look at all; not one that has left in good order.
   Outcome find_lost() const noexcept;
   void abort() noexcept;  // every wait here ends with kAborted
@@ -221,6 +230,7 @@ class HostChannel {
   }
   RankControl& control(int rank) const noexcept { return layout_.control(base_, rank); }
   Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
+  Outcome look_at_processes(int peer) noexcept;
   template <class Value>
   void store_and_wake(std::atomic<Value>& word, Value value) noexcept;
   // What `awaited`, or if that is -1 what any peer, has published in the lane so far: a sum, which only grows.
@@ -246,6 +256,7 @@ class HostChannel {
   int index_ = 0;
   WaitPolicy policy_;
   const Bell* ringer_ = nullptr;
+  std::function<bool()> hopeless_elsewhere_;  // empty: there is nothing else
   bool at_bell_ = false;        // where the message lane sleeps next; the group waker's lock
   bool light_barrier_ = false;  // sleepers make publishers' fences, by heavy_barrier()
   std::vector<std::shared_ptr<PeerArena>> peer_arenas_;

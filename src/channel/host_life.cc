@@ -13,11 +13,6 @@
 #include "channel/host_channel.h"
 
 namespace tutti {
-namespace {
-
-constexpr std::int64_t kLookNs = 50'000'000;  // the kernel is asked about the peers at most this often
-
-}  // namespace
 
 bool HostChannel::died(int peer) const noexcept {
   const HostMember& member = group_.members[static_cast<std::size_t>(peer)];
@@ -67,15 +62,28 @@ Outcome HostChannel::check(int peer) noexcept {
     anyone_here = anyone_here || state == RankState::kJoined;
   }
   if (peer < 0 && !anyone_here && ranks() > 1) return {Status::kPeerLeft, peer};
-  const std::unique_lock lock(look_mutex_, std::try_to_lock);
-  const std::int64_t now = now_ns();
-  if (!lock.owns_lock() || now - looked_ns_ < kLookNs) return kOkOutcome;
-  looked_ns_ = now;
+  {
+    const std::unique_lock lock(look_mutex_, std::try_to_lock);
+    const std::int64_t now = now_ns();
+    if (!lock.owns_lock() || now - looked_ns_ < kLookNs) return kOkOutcome;
+    looked_ns_ = now;
+    const Outcome end = look_at_processes(peer);
+    if (!end.ok()) {
+      looked_ns_ = 0;  // the next look finds it again
+      return end;
+    }
+  }
+  // Without the lock: it may call back for messages that it ends.
+  if (hopeless_elsewhere_ && hopeless_elsewhere_()) return {Status::kPeerFailed, index_};
+  return kOkOutcome;
+}
+
+// Under look_mutex_.
+Outcome HostChannel::look_at_processes(int peer) noexcept {
   const bool pollable = std::any_of(life_.begin(), life_.end(), [](const pollfd& p) { return p.fd >= 0; });
   if (pollable && ::poll(life_.data(), life_.size(), 0) <= 0) return kOkOutcome;
   for (int r = 0; r < ranks(); ++r) {
     if (!died(r)) continue;
-    looked_ns_ = 0;  // the next look finds it again
     // A rank that left in good order and then ended has not died on us.
     const auto state = static_cast<RankState>(control(r).state.load(std::memory_order_acquire));
     if (state == RankState::kJoined) return {Status::kPeerLost, r};

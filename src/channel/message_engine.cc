@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/clock.h"
+
 namespace tutti {
 namespace {
 
@@ -13,6 +15,10 @@ namespace {
 // nothing.
 constexpr std::size_t kSpareArrivals = 64;
 constexpr std::size_t kSpareBytes = std::size_t{512} << 10;
+
+// Most failures that a rank hears of are deadlines that have passed. Its own is near then, and names who is missing. Or
+// it is itself to blame, and is still trying again.
+constexpr std::int64_t kOwnFindingNs = 3'000'000'000;
 
 bool agree(const MessageOp& op, std::uint64_t bytes, const CallRecord& record) noexcept {
   if (op.bytes != bytes) return false;
@@ -332,6 +338,7 @@ void MessageEngine::lose(int peer, Outcome outcome) noexcept {
   Peer& p = at(peer);
   if (!p.dead.ok()) return;
   p.dead = outcome;
+  if (outcome.status == Status::kPeerFailed && failure_heard_ns_ == 0) failure_heard_ns_ = now_ns();
   p.polls_for_room = false;
   std::erase(active_, peer);
   change_poll_set();
@@ -356,6 +363,18 @@ void MessageEngine::lose(int peer, Outcome outcome) noexcept {
     if (op->peer == peer || (!op->is_send && op->source == peer)) finish(*op, outcome);
     op = next;
   }
+}
+
+Outcome MessageEngine::lost() const noexcept {
+  if (!failed_.ok()) return failed_;
+  const bool soon_known = failure_heard_ns_ != 0 && now_ns() - failure_heard_ns_ < kOwnFindingNs;
+  Outcome found;
+  for (const auto& p : peers_) {
+    const Status status = p->dead.status;
+    if (status == Status::kPeerLeft || (status == Status::kPeerFailed && soon_known)) continue;
+    if (weight_of(status) > weight_of(found.status)) found = p->dead;
+  }
+  return found;
 }
 
 void MessageEngine::awaited(std::vector<int>& peers) const {

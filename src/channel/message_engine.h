@@ -62,6 +62,9 @@ class MessageEngine {
   const MessagePort::Said& said_by(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->said; }
 
   Outcome dead(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->dead; }
+  void say_left() noexcept;
+  // See MessagePort::lost().
+  Outcome lost() const noexcept;
 
   // Peers that unfinished ops wait for, kAnySource among them.
   void awaited(std::vector<int>& peers) const;
@@ -182,6 +185,7 @@ class MessageEngine {
   std::vector<Arrival*> spare_arrivals_;
   std::size_t spare_bytes_ = 0;  // of their payloads
   Outcome failed_;
+  std::int64_t failure_heard_ns_ = 0;  // when a peer was first known to have failed
   struct LateMismatch {
     int peer;
     CallRecord ours;

@@ -280,6 +280,12 @@ void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) noexc
   for (Transport* transport : transports_) transport->close(outcome.status, words);
 }
 
+void MessageEngine::say_left() noexcept {
+  if (!failed_.ok() || ::getpid() != owner_) return;
+  const LastWords words = last_words({Status::kPeerLeft, rank_}, {});
+  for (Transport* transport : transports_) transport->close_at_exit(words);
+}
+
 // What `rank` has said of itself, or another of it, who knows an abort's reason only. The first word counts.
 void MessageEngine::note_said(int rank, const Farewell& farewell) {
   MessagePort::Said& said = at(rank).said;

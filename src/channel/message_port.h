@@ -169,6 +169,16 @@ class MessagePort {
   // Why messages to and from a peer are hopeless, as far as that is known without waiting; kOk when they are not.
   Outcome look(int peer) noexcept;
 
+  // How this port failed, or else whom of the ranks that it has links to it has lost, or has heard to have failed: of
+  // several, what explains most. kOk otherwise; a rank that has left in good order is no loss, and one that has failed
+  // none for three seconds, in which this one may find out why itself. As far as the port has been driven. Calls back
+  // for what ends.
+  Outcome lost() noexcept;
+
+  // The process ends, and with it this rank's part: peers of other hosts that have a link to it are told before this
+  // returns. Nothing is ended or called back here.
+  void say_left() noexcept;
+
   // Posted and unfinished ops.
   int pending() const noexcept;
 

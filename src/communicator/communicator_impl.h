@@ -33,6 +33,7 @@
 #include "communicator/algorithm_table.h"
 #include "communicator/call_queue.h"
 #include "communicator/failure.h"
+#include "communicator/family.h"
 #include "communicator/flight_recorder.h"
 #include "communicator/message_work.h"
 #include "communicator/metrics_table.h"
@@ -116,8 +117,12 @@ class CommunicatorImpl final : public Communicator,
   // Makes of what has become of a peer its cause: want of memory here, or, where the peer has told, whom it has lost in
   // turn. `context` gets what is known of it. May end messages, and calls back for them.
   void find_cause(Outcome& outcome, FailureContext& context) const;
-  // The group fails by what has become of a peer while something formed in it, as it would by its next call.
-  void fail_by(Outcome outcome, const std::string& what) noexcept;
+  // The group fails by what has become of a peer, as it would by its next call. `when`: how that is known, as the
+  // beginning of a sentence that goes on with the peer.
+  void fail_by(Outcome outcome, const std::string& when) noexcept;
+  // Of a group that has been formed in the messages of another, which takes those `members` of it: from now on, what
+  // one of them learns of a death, the other does. Before its first call. May throw std::bad_alloc.
+  void join_family_of(const CommunicatorImpl& parent, const std::vector<int>& members);
   std::weak_ptr<void> alive() noexcept override { return weak_from_this(); }
   void throw_if_unusable() const;
 
@@ -187,10 +192,17 @@ class CommunicatorImpl final : public Communicator,
   std::shared_ptr<Communicator> shrink_telling(Store& store, const std::string& id, std::chrono::milliseconds timeout,
                                                std::vector<int>* members);
 
-  // lifecycle.cc
+  // failing.cc
+  // What HostChannel::check() says when this rank has found elsewhere that waiting is hopeless.
+  bool blames_itself(Outcome outcome) const noexcept {
+    return outcome.status == Status::kPeerFailed && outcome.peer == rank_;
+  }
   Outcome want_behind(Outcome outcome) const noexcept;
   void trace_to_cause(Outcome& outcome, FailureContext& context) const;
+  void publish(const Error& error) noexcept;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
+  void tell_failure(Outcome outcome, const FailureContext& context) noexcept;
+  void tell_kin(int lost) noexcept;
   void throw_if_forked() const;
   Error parents_error() const;
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const noexcept {
@@ -239,6 +251,7 @@ class CommunicatorImpl final : public Communicator,
   OutstandingMessages outstanding_;
   std::atomic<std::uint64_t> monitored_barriers_{0};
   std::atomic<std::uint64_t> splits_{0};
+  std::shared_ptr<Family> family_;  // set before the first call
   std::unique_ptr<ExitHook> exit_hook_;
 };
 

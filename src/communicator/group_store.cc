@@ -260,7 +260,7 @@ void GroupStore::tell_lost() noexcept {
   const auto is_here = [&](int rank) { return std::ranges::binary_search(here, rank); };
   if (!is_here(lost_.peer) || std::ranges::all_of(members_, is_here)) return;
   try {
-    group_->fail_by(lost_, "'" + id_ + "'");
+    group_->fail_by(lost_, "while '" + id_ + "' was forming, ");
   } catch (const std::bad_alloc&) {
     group_->fail_by(lost_, {});
   }

@@ -1,4 +1,4 @@
-// How a communicator is made, fails and ends.
+// How a communicator is made and ends; how it fails is failing.cc.
 #include <algorithm>
 
 #include "algorithm/plan/plan_algorithm.h"
@@ -112,6 +112,7 @@ std::shared_ptr<Communicator> CommunicatorImpl::form(Store& store, const std::st
     agree_on_tuning(tuning, topology, rank, options);
     std::shared_ptr<CommunicatorImpl> made(
         new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{});
+    made->family_ = Family::of(made);
     Living::instance().add(made);
     return made;
   };
@@ -119,6 +120,11 @@ std::shared_ptr<Communicator> CommunicatorImpl::form(Store& store, const std::st
     return "rank " + std::to_string(rank) + " has no memory to form group '" + options.name + "'";
   };
   return telling(store, id, rank, [&] { return naming_want(form, want); });
+}
+
+void CommunicatorImpl::join_family_of(const CommunicatorImpl& parent, const std::vector<int>& members) {
+  parent.family_->add(shared_from_this(), parent, members);
+  family_ = parent.family_;
 }
 
 void Communicator::finish_all(std::chrono::milliseconds patience) noexcept {
@@ -165,8 +171,15 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
   context_.host = topology_.ranks.one_host() ? topology_.host.get() : nullptr;
   context_.hosts = topology_.ranks.one_host() ? nullptr : &place_;
   context_.port = port_.get();
+  if (context_.hosts != nullptr) {
+    topology_.waker->look_elsewhere([port = port_.get()] {
+      port->progress();  // a link's end is found behind what has come before
+      return !port->lost().ok();
+    });
+  }
   exit_hook_ = std::make_unique<ExitHook>([this] {
     if (topology_.host) topology_.host->leave();
+    port_->say_left();
   });
   logger_.debug("group '" + options_.name + "': " + std::to_string(size) + " ranks on " +
                 std::to_string(topology_.ranks.hosts()) + " hosts");
@@ -194,12 +207,10 @@ void CommunicatorImpl::shutdown() noexcept {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
     try {
-      failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' has been shut down on this rank");
+      publish(Error(ErrorKind::kAborted, "group '" + options_.name + "' has been shut down on this rank"));
     } catch (const std::bad_alloc&) {
-      failure_.emplace(aborted_);
+      publish(aborted_);
     }
-    // release: publishes failure_; pairs with the acquire in throw_if_unusable().
-    failed_.store(true, std::memory_order_release);
   }
   if (topology_.host) topology_.host->leave();
 }
@@ -221,13 +232,11 @@ void CommunicatorImpl::abort_because(std::string_view reason) noexcept {
     if (!failure_) {
       try {
         abort_reason_ = reason;
-        failure_.emplace(ErrorKind::kAborted, "group '" + options_.name + "' was aborted on rank " +
-                                                  std::to_string(rank_) + (reason.empty() ? "" : ": " + abort_reason_));
+        publish(Error(ErrorKind::kAborted, "group '" + options_.name + "' was aborted on rank " +
+                                               std::to_string(rank_) + (reason.empty() ? "" : ": " + abort_reason_)));
       } catch (const std::bad_alloc&) {
-        failure_.emplace(aborted_);
+        publish(aborted_);
       }
-      // release: publishes failure_; pairs with the acquire in throw_if_unusable().
-      failed_.store(true, std::memory_order_release);
     }
   }
   if (topology_.host) {
@@ -275,168 +284,6 @@ void CommunicatorImpl::reset_metrics() noexcept {
 std::string CommunicatorImpl::flight_record() const {
   throw_if_forked();
   return recorder_.dump(options_.name, rank_, size_);
-}
-
-Outcome CommunicatorImpl::look_at(int peer) const noexcept {
-  const int here = topology_.host != nullptr && peer != rank_ ? place_.place_here(peer) : -1;
-  if (here >= 0 && topology_.host->died(here)) return {Status::kPeerLost, peer};
-  return port_->look(peer);
-}
-
-// Where this rank has had no memory for what it reads, others have given up since, and it may have met that first.
-Outcome CommunicatorImpl::want_behind(Outcome outcome) const noexcept {
-  const bool may_follow = outcome.status == Status::kPeerLost || outcome.status == Status::kPeerLeft ||
-                          outcome.status == Status::kPeerFailed || outcome.status == Status::kTimeout;
-  if (!may_follow) return kOkOutcome;
-  port_->progress();  // finds the end of what is read no more
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
-    if (const Outcome end = port_->look(peer); end.status == Status::kExhausted) return end;
-  }
-  return kOkOutcome;
-}
-
-void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) const {
-  if (const Outcome want = want_behind(outcome); !want.ok()) {
-    outcome = want;
-    context.detail.clear();  // it is of what was waited for
-    return;
-  }
-  trace_to_cause(outcome, context);
-  if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
-    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
-    if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
-  }
-}
-
-void CommunicatorImpl::fail_by(Outcome outcome, const std::string& what) noexcept {
-  if (forked_child()) return;
-  Error error = starved_;
-  try {
-    FailureContext context;
-    context.rank = rank_;
-    find_cause(outcome, context);
-    error = Error(outcome.status == Status::kExhausted ? ErrorKind::kExhausted : ErrorKind::kPeerLost,
-                  "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": while " + what +
-                      " was forming, " + text_of_loss(outcome, context));
-  } catch (const std::bad_alloc&) {  // then the error says less
-  }
-  {
-    const std::lock_guard lock(failure_mutex_);
-    if (failure_) return;
-    failure_.emplace(error);
-    // release: publishes failure_; pairs with the acquire in throw_if_unusable().
-    failed_.store(true, std::memory_order_release);
-  }
-  metrics_.count_error();
-  if (topology_.host) topology_.host->report(outcome, 0, {});
-  port_->fail(outcome);
-}
-
-// Before any lock: a thread of the parent may have held it at the fork.
-void CommunicatorImpl::throw_if_forked() const {
-  if (forked_child()) [[unlikely]]
-    throw parents_error();
-}
-
-Error CommunicatorImpl::parents_error() const {
-  return {ErrorKind::kUnsupported,
-          "group '" + options_.name + "' of rank " + std::to_string(rank_) +
-              " belongs to the parent: Tutti is disabled in a forked child. Make the call in the parent, or start this "
-              "process by spawn or forkserver and make a group in it"};
-}
-
-void CommunicatorImpl::throw_if_unusable() const {
-  throw_if_forked();
-  // acquire: pairs with the releases that follow a write of failure_.
-  if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
-    const std::lock_guard lock(failure_mutex_);
-    try {
-      throw Error(failure_->kind(), std::string(failure_->what()));
-    } catch (const std::bad_alloc&) {
-      throw Error(*failure_);
-    }
-  }
-}
-
-// Fills in what the rank to blame has told of itself. On this host, whoever such a peer lost is lost to us too: the
-// message names the rank that died, not the one that noticed first.
-void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context) const {
-  const HostChannel* host = topology_.host.get();
-  int index = host != nullptr ? place_.place_here(outcome.peer) : -1;
-  if (index < 0) {
-    if (outcome.status != Status::kPeerFailed || outcome.peer < 0) return;
-    const MessagePort::Said said = port_->said_by(outcome.peer);
-    context.reported = said.outcome;
-    context.reported_reason = said.reason;
-    return;
-  }
-  // What a peer says of a rank is none until it has been looked at.
-  const auto reported_by = [&](int peer) {
-    Outcome said = host->reported(peer);
-    if (said.peer < 0 || said.peer >= size_) said.peer = -1;
-    return said;
-  };
-  // Who has only learnt of it from another is not who failed.
-  for (int hops = 0; hops < host->ranks() && outcome.status == Status::kPeerFailed; ++hops) {
-    const Outcome said = reported_by(index);
-    const int next = said.status == Status::kPeerFailed && said.peer != rank_ ? place_.place_here(said.peer) : -1;
-    if (next < 0 || host->reported(next).ok()) break;
-    index = next;
-    outcome.peer = said.peer;
-  }
-  context.reported = reported_by(index);
-  context.reported_reason = host->reason_of(index);
-  const Status cause = context.reported.status;
-  if (outcome.status == Status::kPeerFailed && (cause == Status::kPeerLost || cause == Status::kPeerLeft) &&
-      context.reported.peer >= 0 && context.reported.peer != rank_) {
-    outcome = context.reported;
-    index = place_.place_here(outcome.peer);
-  }
-  // A reason is known of an abort only: whoever brought it here from another host has aborted nothing.
-  const int aborter = context.reported.peer;
-  if (outcome.status == Status::kPeerFailed && cause == Status::kPeerFailed && !context.reported_reason.empty() &&
-      aborter >= 0 && aborter != rank_ && place_.place_here(aborter) < 0) {
-    outcome.peer = aborter;
-    context.reported = {Status::kAborted, aborter};
-    index = -1;
-  }
-  if (index >= 0) context.peer_pid = host->pid(index);
-}
-
-// The first failure decides what all later calls raise; peers on this host learn of it at once.
-Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcept {
-  if (forked_child()) return parents_error();  // by a handler of a signal, in the course of a wait
-  context.rank = rank_;
-  Error error = starved_;
-  try {
-    context.group = options_.name;
-    find_cause(outcome, context);
-  } catch (const std::bad_alloc&) {  // then the error says less
-  }
-  HostChannel* host = topology_.host.get();
-  {
-    const std::lock_guard lock(failure_mutex_);
-    // After an abort() here, a peer that has learnt of it may be noticed before the abort itself.
-    if (failure_ && failure_->kind() == ErrorKind::kAborted) outcome = {Status::kAborted, rank_};
-    try {
-      context.reason = abort_reason_;
-      error = make_error(outcome, context);
-    } catch (const std::bad_alloc&) {  // it stays as it was made beforehand
-    }
-    if (!failure_) {
-      failure_.emplace(error);
-      // release: publishes failure_; pairs with the acquire in throw_if_unusable().
-      failed_.store(true, std::memory_order_release);
-      logger_.info(error.what());  // the call raises it too
-    }
-  }
-  metrics_.count_error();
-  // Who learns of it from this rank learns why it was aborted, too.
-  const std::string& reason = outcome.status == Status::kPeerFailed ? context.reported_reason : context.reason;
-  if (host != nullptr) host->report(outcome, context.mine.sequence, reason);
-  port_->fail(outcome, reason);
-  return error;
 }
 
 }  // namespace tutti

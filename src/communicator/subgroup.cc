@@ -42,7 +42,7 @@ bool can_form_in(Communicator& group, const std::vector<int>& members) {
   }
   if (!group.failure()) {
     if (!gone.ok() || failed.ok()) return true;  // one that is gone is found in the course of it, by all
-    own.fail_by(failed, "a group in it");
+    own.fail_by(failed, "while a group in it was forming, ");
   }
   if (gone.ok()) return false;
   throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(gone.peer) + " of group '" + group.name() +
@@ -57,6 +57,7 @@ std::shared_ptr<Communicator> form_in(Communicator& group, const std::vector<int
     const int rank = store.rank();
     const auto options = telling(store, id, rank, settings);
     const auto made = Communicator::create(store, id, rank, store.size(), options);
+    dynamic_cast<CommunicatorImpl&>(*made).join_family_of(dynamic_cast<CommunicatorImpl&>(group), members);
     telling(store, id, rank, [&] { store.end(options.timeout); });
     return made;
   };

@@ -88,6 +88,10 @@ class Transport {
   // links die, with these words; so do the links of those that ask for one only later, for a while. Never blocks, and
   // takes no memory. Transports whose peers learn of it by other means need not do anything.
   virtual void close(Status /*why*/, const LastWords& /*words*/) noexcept {}
+
+  // The same of a process that ends when this returns: whoever has a link has been told by then, as far as it can be
+  // without waiting for a peer.
+  virtual void close_at_exit(const LastWords& /*words*/) noexcept {}
 };
 
 }  // namespace tutti

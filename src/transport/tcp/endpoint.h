@@ -51,7 +51,9 @@ class Endpoint {
   const SocketAddress& address() const noexcept { return address_; }
 
   std::unique_ptr<Member> join(const TcpOptions& options);
-  // The member is not touched any more.
+  // Its links end, with what it has said last, before this returns.
+  void close_now(Member& member) noexcept;
+  // The same, and the member is not touched any more.
   void leave(Member& member) noexcept;
   // A member has requests, or is closing.
   void look() noexcept;

@@ -64,6 +64,11 @@ void Endpoint::drop_starved(Member::Peer& peer) noexcept {
   drop_dial(peer);
 }
 
+void Endpoint::close_now(Member& member) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!member.closed) close(member);
+}
+
 void Endpoint::leave(Member& member) noexcept {
   const std::lock_guard lock(mutex_);
   if (!member.closed) close(member);

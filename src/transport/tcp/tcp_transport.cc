@@ -77,6 +77,11 @@ void TcpTransport::close(Status why, const LastWords& words) noexcept {
   endpoint_->look();
 }
 
+void TcpTransport::close_at_exit(const LastWords& words) noexcept {
+  member_->say_last(words);
+  endpoint_->close_now(*member_);
+}
+
 int TcpTransport::accept_new(std::span<int> peers) noexcept { return member_->take_news(peers); }
 std::string TcpTransport::why_lost(int peer) const { return member_->why_lost(peer); }
 void TcpTransport::on_news(std::function<void()> wake) { member_->wake.set(std::move(wake)); }

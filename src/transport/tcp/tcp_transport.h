@@ -65,6 +65,7 @@ class TcpTransport final : public NetworkTransport {
   void on_news(std::function<void()> wake) override;
   std::string why_lost(int peer) const override;
   void close(Status why, const LastWords& words) noexcept override;
+  void close_at_exit(const LastWords& words) noexcept override;
 
  private:
   explicit TcpTransport(const TcpOptions& options);

@@ -1,0 +1,197 @@
+// Ranks of other hosts that die, or end in good order, while a rank waits for others. Apart from tests whose ranks are
+// threads, as two_levels_process_test.cc is.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/exchange.h"
+#include "bootstrap/store_process.h"
+#include "communicator/two_levels.h"
+#include "support/child_process.h"
+#include "tutti/group_id.h"
+
+namespace tutti::test {
+namespace {
+
+using std::chrono::milliseconds;
+
+// More than any of these needs, and less than the watchdog's: a rank that waits for it fails the test by its error.
+constexpr milliseconds kTimeout(30'000);
+
+using Body = std::function<bool(std::shared_ptr<Communicator>)>;
+
+// A process a rank of `layout`, a letter a host. Where all have called one another and ended that call, `body` follows,
+// which is false, or raises, if something is wrong.
+void run_processes(const std::string& layout, const Body& body) {
+  StoreProcess stores;
+  std::vector<std::unique_ptr<ChildProcess>> ranks;
+  for (int r = 0; r < static_cast<int>(layout.size()); ++r) {
+    ranks.push_back(std::make_unique<ChildProcess>([&, r] {
+      try {
+        const auto store = stores.connect();
+        CommunicatorOptions options;
+        options.timeout = kTimeout;
+        options.config.log_level = "error";
+        options.config.host_id = std::string(1, layout[static_cast<std::size_t>(r)]);
+        const auto c = Communicator::create(*store, "test", r, static_cast<int>(layout.size()), options);
+        FloatCall made(Collective::kAllReduce, 100, 1);
+        c->run(made.call);
+        exchange(*store, "test", "ready", r, c->size(), "", kTimeout);
+        return body(c) ? 0 : 1;
+      } catch (const std::exception& e) {
+        std::fprintf(stderr, "layout %s, rank %d: %s\n", layout.c_str(), r, e.what());
+        return 2;
+      }
+    }));
+  }
+  for (std::size_t r = 0; r < ranks.size(); ++r) EXPECT_EQ(ranks[r]->join(), 0) << layout << ", rank " << r;
+}
+
+[[noreturn]] void die() { ::_exit(0); }
+
+bool says(const Error& error, ErrorKind kind, const std::string& text) {
+  const bool does = error.kind() == kind && std::string(error.what()).find(text) != std::string::npos;
+  if (!does) std::fprintf(stderr, "not '%s': %s\n", text.c_str(), error.what());
+  return does;
+}
+
+// The last rank, which leads another host, dies. Rank 1 makes no call until rank 0's has failed, as one may that knows
+// of the death from elsewhere: so rank 0 must find it itself.
+void expect_told(const std::string& layout, const std::function<void(Communicator&)>& wait_for_rank_1) {
+  const int dead = static_cast<int>(layout.size()) - 1;
+  Gate told;
+  run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
+    if (c->rank() == dead) die();
+    if (c->rank() != 0) return c->rank() == 1 ? told.wait() : true;
+    const Error error = error_of([&] { wait_for_rank_1(*c); });
+    told.open();
+    return says(error, ErrorKind::kPeerLost, "rank " + std::to_string(dead) + " died or cannot be reached any more");
+  });
+}
+
+TEST(FarDeaths, EndAWaitInSharedMemory) {
+  for (const std::size_t count : {10UL, 300'000UL}) {
+    expect_told("aab", [&](Communicator& c) {
+      FloatCall made(Collective::kAllReduce, count, 1);
+      c.run(made.call);
+    });
+  }
+}
+
+TEST(FarDeaths, EndAWaitForAMessage) {
+  float x = 0;
+  for (const char* layout : {"aab", "abc"}) {
+    expect_told(layout, [&](Communicator& c) { c.recv(&x, 1, DataType::kFloat32, 1, 7); });
+    expect_told(layout, [&](Communicator& c) { c.recv(&x, 1, DataType::kFloat32, kAnySource, 7); });
+    expect_told(layout, [&](Communicator& c) { c.irecv(&x, 1, DataType::kFloat32, 1, 7, {}, nullptr)->wait(); });
+  }
+}
+
+// Nobody waits for the message: the group's thread does.
+TEST(FarDeaths, EndAMessageThatNobodyWaitsFor) {
+  float x = 0;
+  expect_told("aab", [&](Communicator& c) {
+    std::promise<void> over;
+    const WorkPtr work = c.irecv(&x, 1, DataType::kFloat32, 1, 7, {}, nullptr);
+    work->on_done([&](Work&) { over.set_value(); });
+    over.get_future().wait();
+    std::rethrow_exception(work->error());
+  });
+}
+
+// The same of one that lives and has given up.
+TEST(FarDeaths, OfWhoGivesUpAreToldToo) {
+  Gate told;
+  run_processes("aab", [&](const std::shared_ptr<Communicator>& c) {
+    if (c->rank() == 2) c->abort("no more data");
+    if (c->rank() != 0) return told.wait();
+    FloatCall made(Collective::kAllReduce, 10, 1);
+    const Error error = error_of([&] { c->run(made.call); });
+    for (int other = 1; other < c->size(); ++other) told.open();
+    return says(error, ErrorKind::kPeerLost, "rank 2 gave up: it aborted the group: no more data");
+  });
+}
+
+// A process that ends in good order, with its group or without having given it up, is no loss to those that need it no
+// more; who does need it hears that it has left.
+TEST(FarDeaths, RanksThatLeaveAreNone) {
+  for (const bool gives_up : {true, false}) {
+    run_processes("abc", [&](std::shared_ptr<Communicator> c) {
+      float x = 1;
+      if (c->rank() == 2 && gives_up) c.reset();
+      if (c == nullptr) return true;
+      if (c->rank() == 2) std::exit(0);
+      // The first message shows that the end has been seen, the second that it did no harm.
+      const Error error = error_of([&] { c->recv(&x, 1, DataType::kFloat32, 2, 7); });
+      return says(error, ErrorKind::kPeerLost, "rank 2 has left the group");
+    });
+    run_processes("abc", [&](std::shared_ptr<Communicator> c) {
+      float x = 1;
+      if (c->rank() == 2 && gives_up) c.reset();
+      if (c == nullptr) return true;
+      if (c->rank() == 2) std::exit(0);
+      if (c->rank() == 0) return c->recv(&x, 1, DataType::kFloat32, 1, 7) == 1;
+      std::this_thread::sleep_for(milliseconds(700));  // several looks of rank 0's
+      c->send(&x, 1, DataType::kFloat32, 0, 7);
+      return true;
+    });
+  }
+}
+
+// Rank 2 dies; rank 1 hears of it in one group, and makes no call of the other. `in_part`: in a part of the two, else
+// in the whole.
+void expect_kin_told(const std::string& layout, bool in_part) {
+  Gate told;
+  run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
+    const auto part = split_group(*c, c->rank() == 0 ? 0 : 1, 0, "part");
+    const auto others = split_group(*c, c->rank() == 2 ? 0 : 1, 0, "others");
+    float x = 0;  // first a message that says that all parts have formed
+    if (c->rank() == 2) {
+      for (const int peer : {0, 1}) c->recv(&x, 1, DataType::kFloat32, peer, 1);
+      die();
+    }
+    c->send(&x, 1, DataType::kFloat32, 2, 1);
+    bool right = true;
+    if (c->rank() == 0) {
+      if (in_part) {
+        right = says(error_of([&] { c->recv(&x, 1, DataType::kFloat32, 1, 7); }), ErrorKind::kPeerLost, "rank 2");
+      }
+      told.open();
+    } else {
+      Communicator& hears = in_part ? *part : *c;
+      const int there = in_part ? 1 : 2;
+      right = says(error_of([&] { hears.recv(&x, 1, DataType::kFloat32, there, 7); }), ErrorKind::kPeerLost,
+                   "rank " + std::to_string(there) + " ");
+      const std::optional<Error> other = (in_part ? *c : *part).failure();
+      right = right && other.has_value() &&
+              says(*other, ErrorKind::kPeerLost,
+                   in_part ? "group 'tutti' on rank 1: as group 'part' has found, rank 2 "
+                           : "group 'part' on rank 0: as group 'tutti' has found, rank 1 ");
+      right = told.wait() && right;
+    }
+    // Groups without the dead rank go on.
+    FloatCall made(Collective::kAllReduce, 100, 1);
+    others->run(made.call);
+    return right && !others->failure();
+  });
+}
+
+TEST(FarDeaths, InAPartEndTheWhole) {
+  for (const char* layout : {"abc", "aab", "aaa"}) expect_kin_told(layout, true);
+}
+
+TEST(FarDeaths, InTheWholeEndItsParts) {
+  for (const char* layout : {"abc", "aab", "aaa"}) expect_kin_told(layout, false);
+}
+
+}  // namespace
+}  // namespace tutti::test
