@@ -116,6 +116,7 @@ mutant arena_test '*' $arena 'an offset past the block counts as mapped' '/^std:
 mutant arena_test '*' $arena 'memory is never given back' 's/if (units_.cached_bytes() > cached_limit_) trim();/;/'
 
 queue=src/communicator/call_queue.cc
+mutant communicator_test 'CallQueue.EveryWaiter*' $queue 'waiters share an exception' 's/own_copy(error_)/error_/'
 mutant communicator_test "$all_host" $queue 'the newest call runs first' 's/next = std::move(state.calls.front());/next = std::move(state.calls.back());/; s/state.calls.pop_front();/state.calls.pop_back();/'
 mutant communicator_test "$all_host" $queue 'a finished call tells nobody' '/^void WorkState::settle/,/^}/s/changed_.notify_all();/;/'
 mutant communicator_test "$all_host:CallQueue*" $queue 'calls after the end are taken' 's/if (state_->stopping) throw_error.*/;/'
@@ -202,8 +203,15 @@ mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who canno
 mutant left_places_test '*IdWhoseRanks*' src/communicator/group_id.cc 'who joins has not been there' '/^class Arrived/,/^};/s/store_->set(arrival_key(rank), "");/;/'
 mutant group_id_test 'GroupId.ATime*' src/communicator/group_id.cc 'a senseless time is told to nobody' 's/tell_at(id, rank, kMaker, error);/;/'
 mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member gave up is not said' 's/throw_lost_rank(cause, context,/throw_lost_rank(cause, {},/'
-mutant no_memory_forming_test '*FirstCallTells' src/communicator/lifecycle.cc 'want of memory is not asked for first' 's/want = want_behind(outcome); /want; /'
+mutant no_memory_forming_test '*FirstCallTells' src/communicator/failing.cc 'want of memory is not asked for first' 's/want = want_behind(outcome); /want; /'
 mutant no_memory_forming_test '*Anothers' src/communicator/group_store.cc 'want of memory for what is read for others is not said' 's/^  note_want();/  ;/'
+far=far_deaths_process_test
+mutant $far '*SharedMemory' src/communicator/lifecycle.cc 'a wait on one host does not look at others' 's/return !port->lost().ok();/return false;/'
+mutant $far '*ForAMessage' src/channel/group_waker.cc 'a rank alone on its host does not look at others' 's/return hopeless_elsewhere_() ? .*/return kOkOutcome;/'
+mutant $far '*LeaveAreNone' src/communicator/lifecycle.cc 'a process that exits does not say so' 's/port_->say_left();/;/'
+mutant $far '*LeaveAreNone' $engine 'who has left is lost' 's/status == Status::kPeerLeft || (/(/'
+mutant $far '*InAPart*' src/communicator/failing.cc 'a death in a part is not told to the whole' 's/ tell_kin(outcome.peer);/ ;/'
+mutant communicator_test 'TwoLevelsFault.AMissing*' $engine "others' deadlines end a wait before its own" 's/failure_heard_ns_ < kOwnFindingNs/failure_heard_ns_ < 0/'
 shrink=src/communicator/shrink.cc
 mutant forming_deaths_test '*AtAnyMomentOfAShrink' $life 'a death on the host is not seen' '/^bool HostChannel::died/,/^}/s/if (peer == index_) return false;/return false;/'
 mutant forming_deaths_test '*WhoseStoreSeesNobodyDie' $shrink 'a shrink forms in the time of the group' 's/ left(std::max<std::int64_t>(1, rest.*/ left(options.timeout);/'

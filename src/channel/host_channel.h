@@ -257,8 +257,8 @@ class HostChannel {
   WaitPolicy policy_;
   const Bell* ringer_ = nullptr;
   std::function<bool()> hopeless_elsewhere_;  // empty: there is nothing else
-  bool at_bell_ = false;        // where the message lane sleeps next; the group waker's lock
-  bool light_barrier_ = false;  // sleepers make publishers' fences, by heavy_barrier()
+  bool at_bell_ = false;                      // where the message lane sleeps next; the group waker's lock
+  bool light_barrier_ = false;                // sleepers make publishers' fences, by heavy_barrier()
   std::vector<std::shared_ptr<PeerArena>> peer_arenas_;
   std::vector<std::byte*> arenas_;
   bool arenas_mapped_ = false;

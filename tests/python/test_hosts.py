@@ -179,42 +179,6 @@ def test_killed_rank_of_two_hosts(fresh_world: World, collective: str, victim: i
     check_survivors(pool, survivors)
 
 
-def hear_of_a_death_in_a_part(ctx: Context) -> dict[str, Any]:
-    """Rank 3 dies, rank 1 hears of it in a part, and makes no call of the whole, in which the others wait for it."""
-    import tutti
-
-    part = dist.new_group([1, 3])
-    others = dist.new_group([0, 1, 2])
-    if ctx.rank == 3:
-        for peer in range(3):
-            dist.recv(torch.empty(1), peer)  # its groups have formed
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.send(torch.empty(1), 3)
-    message = ""
-    try:
-        if ctx.rank == 1:
-            dist.recv(torch.empty(1), 3, part)
-        else:
-            dist.recv(torch.empty(1), 1)
-    except dist.DistBackendError as error:
-        message = str(error)
-    result, why = tutti.get_error()
-    total = torch.ones(1)
-    dist.all_reduce(total, group=others)
-    return {"message": message, "error": result, "why": why, "others": total.item()}
-
-
-@pytest.mark.tutti_only
-def test_a_death_in_a_part_ends_the_whole(fresh_world: World) -> None:
-    pool = fresh_world(SIZE, env_of=host_id)
-    outcomes = pool.begin(hear_of_a_death_in_a_part).wait(20)
-    for rank in (0, 1, 2):
-        told = outcomes[rank].value
-        assert "died or cannot be reached any more" in told["message"], told
-        assert told["error"] != "success" and re.search(r"\brank 3\b", told["why"]), told
-        assert told["others"] == 3, told
-
-
 @pytest.mark.tutti_only
 def test_wrong_secret_is_refused(fresh_world: World) -> None:
     """A rank without the secret is no member, and both sides say that it is the secret: nobody has died."""
