@@ -211,6 +211,7 @@ mutant $far '*ForAMessage' src/channel/group_waker.cc 'a rank alone on its host 
 mutant $far '*LeaveAreNone' src/communicator/lifecycle.cc 'a process that exits does not say so' 's/port_->say_left();/;/'
 mutant $far '*LeaveAreNone' $engine 'who has left is lost' 's/status == Status::kPeerLeft || (/(/'
 mutant $far '*InAPart*' src/communicator/failing.cc 'a death in a part is not told to the whole' 's/ tell_kin(outcome.peer);/ ;/'
+mutant $far '*AfterALeave*' src/communicator/failing.cc 'a death is told to groups that the rank had left' 's/if (port.look(other.rank).status == .*/;/'
 mutant communicator_test 'TwoLevelsFault.AMissing*' $engine "others' deadlines end a wait before its own" 's/failure_heard_ns_ < kOwnFindingNs/failure_heard_ns_ < 0/'
 shrink=src/communicator/shrink.cc
 mutant forming_deaths_test '*AtAnyMomentOfAShrink' $life 'a death on the host is not seen' '/^bool HostChannel::died/,/^}/s/if (peer == index_) return false;/return false;/'

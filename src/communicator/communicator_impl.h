@@ -202,6 +202,7 @@ class CommunicatorImpl final : public Communicator,
   void publish(const Error& error) noexcept;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
   void tell_failure(Outcome outcome, const FailureContext& context) noexcept;
+  bool knows_gone(Outcome outcome, const FailureContext& context) const noexcept;
   void tell_kin(int lost) noexcept;
   void throw_if_forked() const;
   Error parents_error() const;

@@ -174,9 +174,20 @@ void CommunicatorImpl::tell_failure(Outcome outcome, const FailureContext& conte
   metrics_.count_error();
   // Who learns of it from this rank learns why it was aborted, too.
   const std::string& reason = outcome.status == Status::kPeerFailed ? context.reported_reason : context.reason;
+  const bool gone = knows_gone(outcome, context);
   if (topology_.host != nullptr) topology_.host->report(outcome, context.mine.sequence, reason);
   port_->fail(outcome, reason);
-  if (outcome.status == Status::kPeerLost && outcome.peer >= 0) tell_kin(outcome.peer);
+  if (gone) tell_kin(outcome.peer);
+}
+
+// Not by what others say, which tell their groups themselves, nor for want of a connection that other groups may have.
+// Before the port fails, after which it says of all peers that they are lost.
+bool CommunicatorImpl::knows_gone(Outcome outcome, const FailureContext& context) const noexcept {
+  if (outcome.status != Status::kPeerLost || outcome.peer < 0) return false;
+  const Outcome own = look_at(outcome.peer);
+  if (own.status != Status::kPeerLost || own.peer != outcome.peer) return false;
+  const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
+  return context.why_lost.empty() || (transport != nullptr && transport->is_gone(outcome.peer));
 }
 
 void CommunicatorImpl::tell_kin(int lost) noexcept {
@@ -184,7 +195,12 @@ void CommunicatorImpl::tell_kin(int lost) noexcept {
   try {
     kin = family_->with(*this, lost);
     const std::string when = "as group '" + options_.name + "' has found, ";
-    for (const Family::Kin& other : kin) other.group->fail_by({Status::kPeerLost, other.rank}, when);
+    for (const Family::Kin& other : kin) {
+      MessagePort& port = *other.group->port_;
+      port.progress();                                                  // it may have said that it leaves ...
+      if (port.look(other.rank).status == Status::kPeerLeft) continue;  // ... a group that needs it no more
+      other.group->fail_by({Status::kPeerLost, other.rank}, when);
+    }
   } catch (const std::bad_alloc&) {  // then they learn of it by their own calls
   }
   // What ends with these references must not be waited for here, in the midst of a call.

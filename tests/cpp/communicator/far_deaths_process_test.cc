@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "bootstrap/exchange.h"
@@ -42,11 +43,11 @@ void run_processes(const std::string& layout, const Body& body) {
         options.timeout = kTimeout;
         options.config.log_level = "error";
         options.config.host_id = std::string(1, layout[static_cast<std::size_t>(r)]);
-        const auto c = Communicator::create(*store, "test", r, static_cast<int>(layout.size()), options);
+        auto c = Communicator::create(*store, "test", r, static_cast<int>(layout.size()), options);
         FloatCall made(Collective::kAllReduce, 100, 1);
         c->run(made.call);
         exchange(*store, "test", "ready", r, c->size(), "", kTimeout);
-        return body(c) ? 0 : 1;
+        return body(std::move(c)) ? 0 : 1;
       } catch (const std::exception& e) {
         std::fprintf(stderr, "layout %s, rank %d: %s\n", layout.c_str(), r, e.what());
         return 2;
@@ -191,6 +192,37 @@ TEST(FarDeaths, InAPartEndTheWhole) {
 
 TEST(FarDeaths, InTheWholeEndItsParts) {
   for (const char* layout : {"abc", "aab", "aaa"}) expect_kin_told(layout, false);
+}
+
+// Rank 2 has left the whole in good order when it dies: the others, who hear of its death in another part, go on there.
+TEST(FarDeaths, AfterALeaveHarmNoGroup) {
+  for (const char* layout : {"abc", "aab", "aaa"}) {
+    run_processes(layout, [](std::shared_ptr<Communicator> c) {
+      const int rank = c->rank();
+      const auto part = split_group(*c, rank == 0 ? 0 : 1, 0, "part");
+      float x = 0;
+      if (rank == 2) {
+        for (const int peer : {0, 1}) c->recv(&x, 1, DataType::kFloat32, peer, 1);
+        c.reset();
+        part->send(&x, 1, DataType::kFloat32, 0, 1);  // not before rank 1 can know that
+        part->recv(&x, 1, DataType::kFloat32, 0, 1);
+        die();
+      }
+      c->send(&x, 1, DataType::kFloat32, 2, 1);
+      if (rank == 1) {
+        part->recv(&x, 1, DataType::kFloat32, 1, 1);
+        part->send(&x, 1, DataType::kFloat32, 1, 1);
+        if (!says(error_of([&] { part->recv(&x, 1, DataType::kFloat32, 1, 1); }), ErrorKind::kPeerLost,
+                  "died or cannot be reached")) {
+          return false;
+        }
+        c->send(&x, 1, DataType::kFloat32, 0, 1);
+      } else {
+        c->recv(&x, 1, DataType::kFloat32, 1, 1);
+      }
+      return !c->failure();
+    });
+  }
 }
 
 }  // namespace
