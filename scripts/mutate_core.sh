@@ -206,12 +206,13 @@ mutant group_id_test 'SplitGroup*' src/communicator/group_store.cc 'why a member
 mutant no_memory_forming_test '*FirstCallTells' src/communicator/failing.cc 'want of memory is not asked for first' 's/want = want_behind(outcome); /want; /'
 mutant no_memory_forming_test '*Anothers' src/communicator/group_store.cc 'want of memory for what is read for others is not said' 's/^  note_want();/  ;/'
 far=far_deaths_process_test
-mutant $far '*SharedMemory' src/communicator/lifecycle.cc 'a wait on one host does not look at others' 's/return !port->lost().ok();/return false;/'
-mutant $far '*ForAMessage' src/channel/group_waker.cc 'a rank alone on its host does not look at others' 's/return hopeless_elsewhere_() ? .*/return kOkOutcome;/'
-mutant $far '*LeaveAreNone' src/communicator/lifecycle.cc 'a process that exits does not say so' 's/port_->say_left();/;/'
+mutant $far '*SharedMemory' src/communicator/lifecycle.cc 'a wait on one host does not look at others' 's/return port->lost();/return kOkOutcome;/'
+mutant $far '*ForAMessage' src/channel/group_waker.cc 'a rank alone on its host does not look at others' 's/^    return look_elsewhere_();/    return kOkOutcome;/'
+mutant $far '*EndAPlan' src/algorithm/plan/plan_runner.cc 'a plan asks its own rank why it failed' 's/ || outcome.peer == context.hosts->rank//'
+mutant $far '*LeaveAreNone' src/communicator/lifecycle.cc 'a process that exits does not say so' 's/ say_left();/ ;/'
 mutant $far '*LeaveAreNone' $engine 'who has left is lost' 's/status == Status::kPeerLeft || (/(/'
-mutant $far '*InAPart*' src/communicator/failing.cc 'a death in a part is not told to the whole' 's/ tell_kin(outcome.peer);/ ;/'
-mutant $far '*AfterALeave*' src/communicator/failing.cc 'a death is told to groups that the rank had left' 's/if (port.look(other.rank).status == .*/;/'
+mutant $far '*InAPart*' src/communicator/failing.cc 'a death in a part is not told to the whole' 's/ tell_kin(outcome.peer, .*/ ;/'
+mutant $far '*AfterALeave*' src/communicator/failing.cc 'a death is told to groups that the rank had left' 's/if (there.status == Status::kPeerLeft) continue;/;/'
 mutant communicator_test 'TwoLevelsFault.AMissing*' $engine "others' deadlines end a wait before its own" 's/failure_heard_ns_ < kOwnFindingNs/failure_heard_ns_ < 0/'
 shrink=src/communicator/shrink.cc
 mutant forming_deaths_test '*AtAnyMomentOfAShrink' $life 'a death on the host is not seen' '/^bool HostChannel::died/,/^}/s/if (peer == index_) return false;/return false;/'

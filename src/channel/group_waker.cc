@@ -123,20 +123,21 @@ void GroupWaker::end_publishing() noexcept {
   if (host_ != nullptr) host_->end_publishing(WaitLane::kMessage);
 }
 
-void GroupWaker::look_elsewhere(std::function<bool()> hopeless) {
-  if (host_ != nullptr) return host_->look_elsewhere(std::move(hopeless));
-  hopeless_elsewhere_ = std::move(hopeless);
+void GroupWaker::look_elsewhere(const std::function<Outcome()>& look) {
+  look_elsewhere_ = look;
+  if (host_ != nullptr) host_->look_elsewhere([look] { return !look().ok(); });
 }
 
 Outcome GroupWaker::check(int peer) noexcept {
   if (host_ == nullptr) {
     const std::int64_t now = now_ns();
-    if (!hopeless_elsewhere_ || now - looked_ns_.load(std::memory_order_relaxed) < kLookNs) return kOkOutcome;
+    if (!look_elsewhere_ || now - looked_ns_.load(std::memory_order_relaxed) < kLookNs) return kOkOutcome;
     looked_ns_.store(now, std::memory_order_relaxed);
-    return hopeless_elsewhere_() ? Outcome{Status::kPeerFailed, rank_} : kOkOutcome;
+    return look_elsewhere_();
   }
   const int index = peer >= 0 && is_here(peer) ? map_.place_of(peer) : -1;
   Outcome outcome = host_->check(index);
+  if (outcome.status == Status::kPeerFailed && outcome.peer == host_->index()) return look_elsewhere_();
   // "All have left" is said of this host only; ranks of others may still send.
   if (outcome.status == Status::kPeerLeft && index < 0 && !map_.one_host()) return kOkOutcome;
   if (outcome.peer >= 0) outcome.peer = map_.beside(rank_)[static_cast<std::size_t>(outcome.peer)];

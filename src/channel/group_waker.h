@@ -30,9 +30,9 @@ class GroupWaker final : public PortWaker {
   void begin_publishing() noexcept override;
   void end_publishing() noexcept override;
   Outcome check(int peer) noexcept override;
-  // A group of several hosts: what check() and the waits of the host's channel ask besides, see
-  // HostChannel::look_elsewhere(). Before the first call.
-  void look_elsewhere(std::function<bool()> hopeless);
+  // A group of several hosts: what check() and the waits of the host's channel ask besides, whose answer names a rank
+  // of the group. See HostChannel::look_elsewhere(). Before the first call.
+  void look_elsewhere(const std::function<Outcome()>& look);
 
  private:
   bool sleep_on_doorbell(std::int64_t timeout_ns, Sleeper& sleeper) noexcept;
@@ -45,10 +45,10 @@ class GroupWaker final : public PortWaker {
   HostChannel* host_;
   const RankMap map_;
   const int rank_;
-  bool polls_ = false;                        // there are sockets to watch
-  std::function<bool()> hopeless_elsewhere_;  // empty: the host's channel has it, or there is nothing else
-  std::atomic<std::int64_t> looked_ns_{0};    // when it was last asked; relaxed: asking twice does no harm
-  std::mutex mutex_;                          // guards what follows
+  bool polls_ = false;                       // there are sockets to watch
+  std::function<Outcome()> look_elsewhere_;  // empty: there is nothing else
+  std::atomic<std::int64_t> looked_ns_{0};   // when it was last asked; relaxed: asking twice does no harm
+  std::mutex mutex_;                         // guards what follows
   int sleepers_ = 0;
   UniqueFd nudge_fd_;           // while somebody sleeps in poll()
   std::unique_ptr<Bell> bell_;  // likewise

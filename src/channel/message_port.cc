@@ -2,7 +2,6 @@
 #include "channel/message_port.h"
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <mutex>
@@ -21,9 +20,6 @@ constexpr std::int64_t kSliceNs = 100'000'000;
 
 // A busy port asks all the same, once in so many passes.
 constexpr std::uint32_t kCheckEvery = 4096;
-
-// A millisecond apart: for the lock, by a process that ends.
-constexpr int kTriesAtExit = 100;
 
 // Of this thread, in the order in which the ops ended.
 thread_local Afterwards* first_afterwards = nullptr;
@@ -335,13 +331,8 @@ Outcome MessagePort::lost() noexcept {
 }
 
 void MessagePort::say_left() noexcept {
-  // A handler of a signal may end the process in the midst of what this thread does under the lock.
-  std::unique_lock lock(state_->mutex, std::try_to_lock);
-  for (int tries = 0; !lock.owns_lock() && tries < kTriesAtExit; ++tries) {
-    ::usleep(1000);
-    lock.try_lock();
-  }
-  if (lock.owns_lock()) state_->engine.say_left();
+  const std::lock_guard lock(state_->mutex);
+  state_->engine.say_left();
 }
 
 std::uint64_t MessagePort::rescued_waits() const noexcept {

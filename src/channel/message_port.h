@@ -11,7 +11,8 @@
 // Collectives that cross hosts use the port with tags of their own (kCollectiveTag), so they never meet a user's.
 //
 // Thread rule: any thread may call any member. One mutex guards all state; it is never held while a thread sleeps.
-// Whoever waits drives the engine. Lock order: this mutex is a leaf; of the waker only ring() is called under it.
+// Whoever waits drives the engine. Lock order: of others only the transports' and their streams' are taken under this
+// mutex; of the waker only ring() is called.
 #pragma once
 
 #include <atomic>

@@ -119,7 +119,8 @@ class CommunicatorImpl final : public Communicator,
   void find_cause(Outcome& outcome, FailureContext& context) const;
   // The group fails by what has become of a peer, as it would by its next call. `when`: how that is known, as the
   // beginning of a sentence that goes on with the peer.
-  void fail_by(Outcome outcome, const std::string& when) noexcept;
+  // `by_kin`: by a group of the family, which tells the others itself.
+  void fail_by(Outcome outcome, const std::string& when, bool by_kin = false) noexcept;
   // Of a group that has been formed in the messages of another, which takes those `members` of it: from now on, what
   // one of them learns of a death, the other does. Before its first call. May throw std::bad_alloc.
   void join_family_of(const CommunicatorImpl& parent, const std::vector<int>& members);
@@ -201,9 +202,9 @@ class CommunicatorImpl final : public Communicator,
   void trace_to_cause(Outcome& outcome, FailureContext& context) const;
   void publish(const Error& error) noexcept;
   Error poison(Outcome outcome, FailureContext& context) noexcept;
-  void tell_failure(Outcome outcome, const FailureContext& context) noexcept;
-  bool knows_gone(Outcome outcome, const FailureContext& context) const noexcept;
-  void tell_kin(int lost) noexcept;
+  void tell_failure(Outcome outcome, const FailureContext& context, bool to_tell) noexcept;
+  void tell_kin(int lost, bool ended) noexcept;
+  void say_left() noexcept;
   void throw_if_forked() const;
   Error parents_error() const;
   std::chrono::milliseconds effective(std::chrono::milliseconds timeout) const noexcept {

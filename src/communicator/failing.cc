@@ -7,6 +7,12 @@
 #include "communicator/communicator_impl.h"
 
 namespace tutti {
+namespace {
+
+// More than a peer can have on its way to a port: what it has said last lies behind that.
+constexpr int kMostPasses = 256;
+
+}  // namespace
 
 Outcome CommunicatorImpl::look_at(int peer) const noexcept {
   const int here = topology_.host != nullptr && peer != rank_ ? place_.place_here(peer) : -1;
@@ -28,7 +34,7 @@ Outcome CommunicatorImpl::want_behind(Outcome outcome) const noexcept {
 }
 
 void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) const {
-  if (blames_itself(outcome)) outcome = port_->lost();
+  if (const Outcome found = blames_itself(outcome) ? port_->lost() : kOkOutcome; !found.ok()) outcome = found;
   if (const Outcome want = want_behind(outcome); !want.ok()) {
     outcome = want;
     context.detail.clear();  // it is of what was waited for
@@ -41,8 +47,9 @@ void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) con
   }
 }
 
-void CommunicatorImpl::fail_by(Outcome outcome, const std::string& when) noexcept {
-  if (forked_child()) return;
+void CommunicatorImpl::fail_by(Outcome outcome, const std::string& when, bool by_kin) noexcept {
+  // acquire: as in throw_if_unusable(). What follows may take a while, and there may be many groups.
+  if (forked_child() || failed_.load(std::memory_order_acquire)) return;
   FailureContext context;
   context.rank = rank_;
   Error error = starved_;
@@ -58,7 +65,7 @@ void CommunicatorImpl::fail_by(Outcome outcome, const std::string& when) noexcep
     if (failure_) return;
     publish(error);
   }
-  tell_failure(outcome, context);
+  tell_failure(outcome, context, !by_kin);
 }
 
 // Before any lock: a thread of the parent may have held it at the fork.
@@ -150,8 +157,10 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
     find_cause(outcome, context);
   } catch (const std::bad_alloc&) {  // then the error says less
   }
+  bool first = false;
   {
     const std::lock_guard lock(failure_mutex_);
+    first = !failure_;
     // After an abort() here, a peer that has learnt of it may be noticed before the abort itself.
     if (failure_ && failure_->kind() == ErrorKind::kAborted) outcome = {Status::kAborted, rank_};
     try {
@@ -160,46 +169,44 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
                                           : make_error(outcome, context);
     } catch (const std::bad_alloc&) {  // it stays as it was made beforehand
     }
-    if (!failure_) {
+    if (first) {
       publish(error);
       logger_.info(error.what());  // the call raises it too
     }
   }
-  tell_failure(outcome, context);
+  tell_failure(outcome, context, first);
   return error;
 }
 
-// Peers on this host learn of it at once, those of others by the end of their links, and this rank's other groups.
-void CommunicatorImpl::tell_failure(Outcome outcome, const FailureContext& context) noexcept {
+// Peers on this host learn of it at once, those of others by the end of their links, and this rank's other groups if
+// they are `to_tell`: by the first failure only, for the port says after it of all peers that they are lost.
+void CommunicatorImpl::tell_failure(Outcome outcome, const FailureContext& context, bool to_tell) noexcept {
   metrics_.count_error();
+  // Not by what others say, which tell their groups themselves.
+  const Outcome own =
+      to_tell && outcome.status == Status::kPeerLost && outcome.peer >= 0 ? look_at(outcome.peer) : kOkOutcome;
   // Who learns of it from this rank learns why it was aborted, too.
   const std::string& reason = outcome.status == Status::kPeerFailed ? context.reported_reason : context.reason;
-  const bool gone = knows_gone(outcome, context);
   if (topology_.host != nullptr) topology_.host->report(outcome, context.mine.sequence, reason);
   port_->fail(outcome, reason);
-  if (gone) tell_kin(outcome.peer);
+  if (own.status == Status::kPeerLost && own.peer == outcome.peer) tell_kin(outcome.peer, context.why_lost.empty());
 }
 
-// Not by what others say, which tell their groups themselves, nor for want of a connection that other groups may have.
-// Before the port fails, after which it says of all peers that they are lost.
-bool CommunicatorImpl::knows_gone(Outcome outcome, const FailureContext& context) const noexcept {
-  if (outcome.status != Status::kPeerLost || outcome.peer < 0) return false;
-  const Outcome own = look_at(outcome.peer);
-  if (own.status != Status::kPeerLost || own.peer != outcome.peer) return false;
-  const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
-  return context.why_lost.empty() || (transport != nullptr && transport->is_gone(outcome.peer));
-}
-
-void CommunicatorImpl::tell_kin(int lost) noexcept {
+// `ended`: the rank's process has, or its link; else there was no connection to it, which says nothing of those that
+// other groups may have.
+void CommunicatorImpl::tell_kin(int lost, bool ended) noexcept {
   std::vector<Family::Kin> kin;
   try {
     kin = family_->with(*this, lost);
     const std::string when = "as group '" + options_.name + "' has found, ";
     for (const Family::Kin& other : kin) {
       MessagePort& port = *other.group->port_;
-      port.progress();                                                  // it may have said that it leaves ...
-      if (port.look(other.rank).status == Status::kPeerLeft) continue;  // ... a group that needs it no more
-      other.group->fail_by({Status::kPeerLost, other.rank}, when);
+      for (int passes = 0; passes < kMostPasses && port.progress(); ++passes) {  // it may have said that it leaves
+      }
+      const Outcome there = port.look(other.rank);
+      if (there.status == Status::kPeerLeft) continue;  // the group needs it no more
+      const bool found = there.status == Status::kPeerLost && there.peer == other.rank;
+      if (ended || found) other.group->fail_by({Status::kPeerLost, other.rank}, when, true);
     }
   } catch (const std::bad_alloc&) {  // then they learn of it by their own calls
   }

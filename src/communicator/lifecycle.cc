@@ -1,5 +1,7 @@
 // How a communicator is made and ends; how it fails is failing.cc.
 #include <algorithm>
+#include <future>
+#include <memory>
 
 #include "algorithm/plan/plan_algorithm.h"
 #include "algorithm/plan/verdict_store.h"
@@ -89,6 +91,7 @@ class Living {
 };
 
 constexpr std::chrono::milliseconds kEndsSoon{2'000};
+constexpr std::chrono::milliseconds kAtExit{200};
 
 }  // namespace
 
@@ -123,8 +126,22 @@ std::shared_ptr<Communicator> CommunicatorImpl::form(Store& store, const std::st
 }
 
 void CommunicatorImpl::join_family_of(const CommunicatorImpl& parent, const std::vector<int>& members) {
-  parent.family_->add(shared_from_this(), parent, members);
-  family_ = parent.family_;
+  family_ = parent.family_;  // first: whoever finds the group there goes on from it
+  family_->add(shared_from_this(), parent, members);
+}
+
+// By another thread, which is awaited for a while: a handler of a signal may end the process in the midst of what its
+// thread does, under any lock.
+void CommunicatorImpl::say_left() noexcept {
+  try {
+    const auto said = std::make_shared<std::promise<void>>();
+    start_thread("that tells other hosts of the process's end", [port = port_.get(), said] {
+      port->say_left();
+      said->set_value();
+    }).detach();
+    said->get_future().wait_for(kAtExit);
+  } catch (const std::exception&) {  // then they see the connections end
+  }
 }
 
 void Communicator::finish_all(std::chrono::milliseconds patience) noexcept {
@@ -173,13 +190,14 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
   context_.port = port_.get();
   if (context_.hosts != nullptr) {
     topology_.waker->look_elsewhere([port = port_.get()] {
-      port->progress();  // a link's end is found behind what has come before
-      return !port->lost().ok();
+      if (forked_child()) return kOkOutcome;  // by a handler of a signal, in the course of a wait: it may hold locks
+      port->progress();                       // a link's end is found behind what has come before
+      return port->lost();
     });
   }
   exit_hook_ = std::make_unique<ExitHook>([this] {
     if (topology_.host) topology_.host->leave();
-    port_->say_left();
+    if (context_.hosts != nullptr) say_left();
   });
   logger_.debug("group '" + options_.name + "': " + std::to_string(size) + " ranks on " +
                 std::to_string(topology_.ranks.hosts()) + " hosts");

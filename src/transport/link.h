@@ -84,9 +84,6 @@ class Transport {
   // no more is known than that the link has ended. Any thread, at any time.
   virtual std::string why_lost(int /*peer*/) const { return {}; }
 
-  // Besides: whether nobody listens any more where the peer did, so that its process has ended, or has no group left.
-  virtual bool is_gone(int /*peer*/) const noexcept { return false; }
-
   // This rank has failed or left: nothing more is written or accepted. Peers read what has been written, then their
   // links die, with these words; so do the links of those that ask for one only later, for a while. Never blocks, and
   // takes no memory. Transports whose peers learn of it by other means need not do anything.

@@ -252,7 +252,7 @@ Outcome PlanRunner::check_host() noexcept {
 // A rank of this host has failed. If it has found its call to differ from ours it has said so by a message that may not
 // have been read: then that is what explains most.
 Outcome PlanRunner::ask_for_mismatch(CallContext& context, NetCall& net, Outcome outcome) noexcept {
-  if (outcome.peer < 0) return outcome;
+  if (outcome.peer < 0 || outcome.peer == context.hosts->rank) return outcome;  // found by a look at other hosts
   MessageOp probe;
   constexpr std::uint64_t kNobodySends = executor::kMostStream + 1;
   context.port->post_recv(probe, outcome.peer, NetCall::tag_of(context.record) + kNobodySends, nullptr, 0,

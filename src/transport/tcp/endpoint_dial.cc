@@ -163,7 +163,6 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
       if (p.was_full) return give_up(member, peer, kNoDescriptorThere);  // and has ended by now
-      p.gone.store(p.dial->error() == ECONNREFUSED, std::memory_order_relaxed);
       return lost(no_way(member, peer, p.dial->error()));
     case Handshake::State::kAbsent:
       return lost(has_left(member, peer));

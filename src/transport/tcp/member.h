@@ -58,11 +58,10 @@ struct Member {
     std::int64_t rest_until_ms = 0;
     int failures = 0;  // dials in a row that broke
     bool left_at_our_proof = false;
-    bool was_full = false;          // has said so
-    bool refused = false;           // its dial, here, for want of a descriptor
-    bool starved = false;           // there was no memory here for a connection to it
-    std::string why;                // there is no connection; the member's mutex
-    std::atomic<bool> gone{false};  // nobody listens there; relaxed: `why`, which is written next, publishes it
+    bool was_full = false;  // has said so
+    bool refused = false;   // its dial, here, for want of a descriptor
+    bool starved = false;   // there was no memory here for a connection to it
+    std::string why;        // there is no connection; the member's mutex
     TcpLink link;
     std::atomic<bool> asked{false};  // relaxed: only spares later calls the lock
   };

@@ -84,7 +84,6 @@ void TcpTransport::close_at_exit(const LastWords& words) noexcept {
 
 int TcpTransport::accept_new(std::span<int> peers) noexcept { return member_->take_news(peers); }
 std::string TcpTransport::why_lost(int peer) const { return member_->why_lost(peer); }
-bool TcpTransport::is_gone(int peer) const noexcept { return member_->at(peer).gone.load(std::memory_order_relaxed); }
 void TcpTransport::on_news(std::function<void()> wake) { member_->wake.set(std::move(wake)); }
 
 }  // namespace tutti::tcp

@@ -64,7 +64,6 @@ class TcpTransport final : public NetworkTransport {
   bool connects() const noexcept override { return true; }
   void on_news(std::function<void()> wake) override;
   std::string why_lost(int peer) const override;
-  bool is_gone(int peer) const noexcept override;
   void close(Status why, const LastWords& words) noexcept override;
   void close_at_exit(const LastWords& words) noexcept override;
 

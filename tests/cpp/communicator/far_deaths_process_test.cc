@@ -16,7 +16,9 @@
 
 #include "bootstrap/exchange.h"
 #include "bootstrap/store_process.h"
+#include "communicator/plan_calls.h"
 #include "communicator/two_levels.h"
+#include "executor/host_plans.h"
 #include "support/child_process.h"
 #include "tutti/group_id.h"
 
@@ -25,14 +27,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// More than any of these needs, and less than the watchdog's: a rank that waits for it fails the test by its error.
-constexpr milliseconds kTimeout(30'000);
+// More than the watchdog of child_process.h allows: a rank that waits for it fails the test.
+constexpr milliseconds kTimeout(120'000);
 
 using Body = std::function<bool(std::shared_ptr<Communicator>)>;
 
 // A process a rank of `layout`, a letter a host. Where all have called one another and ended that call, `body` follows,
 // which is false, or raises, if something is wrong.
-void run_processes(const std::string& layout, const Body& body) {
+void run_processes(const std::string& layout, const Body& body, const std::string& plan_path = "") {
   StoreProcess stores;
   std::vector<std::unique_ptr<ChildProcess>> ranks;
   for (int r = 0; r < static_cast<int>(layout.size()); ++r) {
@@ -42,6 +44,7 @@ void run_processes(const std::string& layout, const Body& body) {
         CommunicatorOptions options;
         options.timeout = kTimeout;
         options.config.log_level = "error";
+        options.config.plan_path = plan_path;
         options.config.host_id = std::string(1, layout[static_cast<std::size_t>(r)]);
         auto c = Communicator::create(*store, "test", r, static_cast<int>(layout.size()), options);
         FloatCall made(Collective::kAllReduce, 100, 1);
@@ -109,17 +112,54 @@ TEST(FarDeaths, EndAMessageThatNobodyWaitsFor) {
   });
 }
 
-// The same of one that lives and has given up.
-TEST(FarDeaths, OfWhoGivesUpAreToldToo) {
+// The same of one that lives and has given up, and why.
+void expect_told_of_abort(const std::string& layout, const std::function<void(Communicator&)>& wait_for_rank_1) {
   Gate told;
-  run_processes("aab", [&](const std::shared_ptr<Communicator>& c) {
+  run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
     if (c->rank() == 2) c->abort("no more data");
     if (c->rank() != 0) return told.wait();
-    FloatCall made(Collective::kAllReduce, 10, 1);
-    const Error error = error_of([&] { c->run(made.call); });
+    const Error error = error_of([&] { wait_for_rank_1(*c); });
     for (int other = 1; other < c->size(); ++other) told.open();
     return says(error, ErrorKind::kPeerLost, "rank 2 gave up: it aborted the group: no more data");
   });
+}
+
+TEST(FarDeaths, OfWhoGivesUpAreToldToo) {
+  expect_told_of_abort("aab", [](Communicator& c) {
+    FloatCall made(Collective::kAllReduce, 10, 1);
+    c.run(made.call);
+  });
+  for (const char* layout : {"aab", "abc"}) {
+    expect_told_of_abort(layout, [](Communicator& c) {
+      float x = 0;
+      c.recv(&x, 1, DataType::kFloat32, 1, 7);
+    });
+  }
+}
+
+// A rank of a plan that waits in shared memory asks a peer of which it has heard why it failed: not itself.
+TEST(FarDeaths, EndAPlan) {
+  PlanFolder folder;
+  const std::string file = folder.add("ring", plan::hosts_ring_all_reduce({4, 3}));
+  Gate told;
+  run_processes(
+      "aaab",
+      [&](const std::shared_ptr<Communicator>& c) {
+        FloatCall made(Collective::kAllReduce, 100, 1);  // rank 2 sends to rank 3 what it has from rank 1
+        if (c->rank() == 3) {                            // in the midst of the call
+          std::thread([] {
+            std::this_thread::sleep_for(milliseconds(300));
+            die();
+          }).detach();
+          c->run(made.call);
+        }
+        if (c->rank() != 2) return told.wait();
+        const Error error = error_of([&] { c->run(made.call); });
+        for (int other = 0; other < 2; ++other) told.open();
+        return calls_by(*c, Collective::kAllReduce, "plan:ring") != 0 &&
+               says(error, ErrorKind::kPeerLost, "rank 3 died or cannot be reached any more");
+      },
+      file);
 }
 
 // A process that ends in good order, with its group or without having given it up, is no loss to those that need it no
