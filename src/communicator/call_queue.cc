@@ -1,7 +1,6 @@
 #include "communicator/call_queue.h"
 
 #include <algorithm>
-#include <new>
 #include <vector>
 
 #include "base/clock.h"
@@ -9,6 +8,7 @@
 #include "base/registry.h"
 #include "base/thread.h"
 #include "communicator/call_check.h"
+#include "communicator/failure.h"
 #include "communicator/running_here.h"
 #include "tutti/error.h"
 
@@ -32,19 +32,14 @@ bool wait_slice(std::condition_variable& changed, std::unique_lock<std::mutex>& 
   return changed.wait_for(lock, std::chrono::nanoseconds(std::max<std::int64_t>(0, slice_ns)), holds);
 }
 
-// An exception of the asker's own, so that no two threads hold one object: the last to let go of it frees what others
-// have read, ordered by a count inside the standard library alone, which no thread sanitizer sees. A text is copied,
-// for copies of a std::runtime_error share it. What is no Error, or finds no memory, is shared.
+// An exception of the asker's own, so that no two threads hold one object: see with_own_text(). What is no Error is
+// shared.
 std::exception_ptr own_copy(const std::exception_ptr& error) noexcept {
   if (error == nullptr) return nullptr;
   try {
     std::rethrow_exception(error);
   } catch (const Error& shared) {
-    try {
-      return std::make_exception_ptr(Error(shared.kind(), std::string(shared.what())));
-    } catch (const std::bad_alloc&) {
-      return error;
-    }
+    return std::make_exception_ptr(with_own_text(shared));
   } catch (...) {
     return error;
   }

@@ -86,11 +86,7 @@ void CommunicatorImpl::throw_if_unusable() const {
   // acquire: pairs with the releases that follow a write of failure_.
   if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     const std::lock_guard lock(failure_mutex_);
-    try {
-      throw Error(failure_->kind(), std::string(failure_->what()));
-    } catch (const std::bad_alloc&) {
-      throw Error(*failure_);
-    }
+    throw with_own_text(*failure_);
   }
 }
 
@@ -141,7 +137,7 @@ void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context)
 
 // Under failure_mutex_. The first failure decides what all later calls raise.
 void CommunicatorImpl::publish(const Error& error) noexcept {
-  failure_.emplace(error);
+  failure_.emplace(with_own_text(error));
   // release: publishes failure_; pairs with the acquire in throw_if_unusable().
   failed_.store(true, std::memory_order_release);
 }
@@ -165,8 +161,7 @@ Error CommunicatorImpl::poison(Outcome outcome, FailureContext& context) noexcep
     if (failure_ && failure_->kind() == ErrorKind::kAborted) outcome = {Status::kAborted, rank_};
     try {
       context.reason = abort_reason_;
-      error = failure_ && found_elsewhere ? Error(failure_->kind(), std::string(failure_->what()))
-                                          : make_error(outcome, context);
+      error = failure_ && found_elsewhere ? with_own_text(*failure_) : make_error(outcome, context);
     } catch (const std::bad_alloc&) {  // it stays as it was made beforehand
     }
     if (first) {

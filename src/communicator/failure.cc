@@ -1,5 +1,7 @@
 #include "communicator/failure.h"
 
+#include <new>
+
 #include "bootstrap/exchange.h"
 
 namespace tutti {
@@ -76,6 +78,14 @@ std::string text_of_loss(Outcome outcome, const FailureContext& c) {
   // What this rank itself was waiting for may be the cause of the peer's failure, too.
   return peer + " gave up: " + reported_text(c.reported, c.reported_reason) +
          (c.detail.empty() ? "" : " (" + c.detail + ")") + kRestart;
+}
+
+Error with_own_text(const Error& error) noexcept {
+  try {
+    return {error.kind(), std::string(error.what())};
+  } catch (const std::bad_alloc&) {
+    return error;
+  }
 }
 
 Error make_error(Outcome outcome, const FailureContext& c) {

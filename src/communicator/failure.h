@@ -32,6 +32,10 @@ struct FailureContext {
 };
 
 Error make_error(Outcome outcome, const FailureContext& context);
+// A copy for another thread: copies of a std::runtime_error share its text, and whoever lets go of it last frees what
+// others have read, ordered by a count inside the standard library alone, which no thread sanitizer sees. Without
+// memory it is shared.
+Error with_own_text(const Error& error) noexcept;
 // What a peer said of its own failure: no pids, the call is its own.
 std::string reported_text(Outcome reported, const std::string& reason);
 // What has become of outcome.peer (kPeerLost, kPeerLeft, kPeerFailed), or what there is no memory for (kExhausted):
