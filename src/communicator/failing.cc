@@ -45,6 +45,18 @@ void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) con
     const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
     if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
   }
+  const bool lost_this_one = context.reported.status == Status::kPeerLost && context.reported.peer == rank_;
+  if (outcome.status == Status::kPeerFailed && lost_this_one) context.want_here = want_here();
+}
+
+// For a connection with any peer: who says that it lost this rank may have heard it of another.
+std::string CommunicatorImpl::want_here() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(peer)];
+    if (transport == nullptr) continue;
+    if (std::string want = transport->want_here(peer); !want.empty()) return want;
+  }
+  return {};
 }
 
 void CommunicatorImpl::fail_by(Outcome outcome, const std::string& when, bool by_kin) noexcept {

@@ -77,7 +77,7 @@ std::string text_of_loss(Outcome outcome, const FailureContext& c) {
   if (outcome.status == Status::kPeerLeft) return peer + " has left the group (it exited or destroyed it)" + kRestart;
   // What this rank itself was waiting for may be the cause of the peer's failure, too.
   return peer + " gave up: " + reported_text(c.reported, c.reported_reason) +
-         (c.detail.empty() ? "" : " (" + c.detail + ")") + kRestart;
+         (c.want_here.empty() ? "" : "; " + c.want_here) + (c.detail.empty() ? "" : " (" + c.detail + ")") + kRestart;
 }
 
 Error with_own_text(const Error& error) noexcept {

@@ -25,8 +25,9 @@ struct FailureContext {
   std::vector<int> missing;             // kTimeout: ranks that have not arrived
   std::string detail;                   // where in a plan this rank was waiting; kInternal, kExhausted: what has failed
   int peer_pid = 0;
-  std::string why_lost;  // kPeerLost: what became of the link, as the rest of a sentence; empty: no more is known
-  Outcome reported;      // kPeerFailed: what the peer reported ...
+  std::string why_lost;   // kPeerLost: what became of the link, as the rest of a sentence; empty: no more is known
+  std::string want_here;  // kPeerFailed, of a peer that lost this rank: what was wanting here for a link
+  Outcome reported;       // kPeerFailed: what the peer reported ...
   std::string reported_reason;  // ... and why it did what it says
   std::string reason;           // kAborted: why
 };

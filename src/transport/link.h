@@ -84,6 +84,10 @@ class Transport {
   // no more is known than that the link has ended. Any thread, at any time.
   virtual std::string why_lost(int /*peer*/) const { return {}; }
 
+  // What this rank itself has lacked for a link to `peer` that is not there, as a sentence's part; empty: nothing that
+  // is known. Any thread, at any time.
+  virtual std::string want_here(int /*peer*/) const { return {}; }
+
   // This rank has failed or left: nothing more is written or accepted. Peers read what has been written, then their
   // links die, with these words; so do the links of those that ask for one only later, for a while. Never blocks, and
   // takes no memory. Transports whose peers learn of it by other means need not do anything.

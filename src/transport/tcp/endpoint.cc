@@ -410,7 +410,7 @@ void Endpoint::admit(Member& member, Stranger& stranger) {
   if (verdict == Verdict::kAccept && shared != nullptr) verdict = Verdict::kShare;
   if (verdict == Verdict::kAccept && stranger.on_spare) {
     verdict = Verdict::kFull;
-    p.refused = true;
+    p.wanting.store(true, std::memory_order_relaxed);
   }
   if (verdict != Verdict::kAccept && verdict != Verdict::kShare) {
     handshake.answer(verdict, 0);

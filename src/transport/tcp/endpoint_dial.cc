@@ -17,10 +17,6 @@ constexpr const char* kNoDescriptorThere =
     "cannot be reached: it has no descriptor left for a connection (raise its ulimit -n, or destroy groups that are "
     "not used)";
 
-constexpr const char* kNoDescriptorHere =
-    "; this rank had no descriptor left for its connection before (raise ulimit -n here, or destroy groups that are "
-    "not used)";
-
 const std::string& where(const Member& member, int peer) {
   return member.known_addresses[static_cast<std::size_t>(peer)].there;
 }
@@ -121,6 +117,7 @@ void Endpoint::start_dial(Member& member, int peer, std::int64_t now_ms) {
     p.dial_began_ms = now_ms;
     p.state = State::kDialing;
   } else if (out_of_resources(errno) || errno == EAGAIN) {
+    if (out_of_descriptors(errno)) p.wanting.store(true, std::memory_order_relaxed);
     rest_after_failure(member, peer, now_ms,
                        "cannot be reached: no descriptors, ports or memory left here: " + describe_errno(errno),
                        kMostExhaustedHere);
@@ -157,7 +154,7 @@ void Endpoint::give_up_silent(Member& member, int peer) {
 void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   Member::Peer& p = member.at(peer);
   const auto lost = [&](std::string why) {
-    if (p.refused) why += kNoDescriptorHere;
+    if (const std::string want = member.want_here(peer); !want.empty()) why += "; " + want;
     give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : why);
   };
   switch (p.dial->state()) {
@@ -285,6 +282,7 @@ void Endpoint::bring_up(Member& member, int peer, std::uint32_t far) {
   Member::Peer& p = member.at(peer);
   p.link.attach(far);
   p.state = State::kUp;
+  p.wanting.store(false, std::memory_order_relaxed);
   member.tell(peer);
 }
 

@@ -78,6 +78,13 @@ std::string Member::why_lost(int peer) const {
   return p.why.empty() ? std::string(p.link.why()) : p.why;
 }
 
+std::string Member::want_here(int peer) const {
+  if (peer < 0 || peer >= options.size) return {};
+  if (!peers[static_cast<std::size_t>(peer)]->wanting.load(std::memory_order_relaxed)) return {};
+  return "this rank had no descriptor left for the connection with rank " + std::to_string(peer) +
+         " before (raise ulimit -n here, or destroy groups that are not used)";
+}
+
 void Member::say_last(const LastWords& last) noexcept {
   const std::lock_guard lock(mutex);
   words = last;

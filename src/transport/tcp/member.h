@@ -58,10 +58,10 @@ struct Member {
     std::int64_t rest_until_ms = 0;
     int failures = 0;  // dials in a row that broke
     bool left_at_our_proof = false;
-    bool was_full = false;  // has said so
-    bool refused = false;   // its dial, here, for want of a descriptor
-    bool starved = false;   // there was no memory here for a connection to it
-    std::string why;        // there is no connection; the member's mutex
+    bool was_full = false;             // has said so
+    bool starved = false;              // there was no memory here for a connection to it
+    std::string why;                   // there is no connection; the member's mutex
+    std::atomic<bool> wanting{false};  // there was no descriptor here for a connection that is not up; relaxed: a hint
     TcpLink link;
     std::atomic<bool> asked{false};  // relaxed: only spares later calls the lock
   };
@@ -74,6 +74,7 @@ struct Member {
   TcpLink* want(int peer, bool& asked_now) noexcept;
   int take_news(std::span<int> into) noexcept;
   std::string why_lost(int peer) const;
+  std::string want_here(int peer) const;
   void set_addresses(std::vector<PeerAddress> given);
   void say_last(const LastWords& words) noexcept;
   LastWords last_words() const noexcept;

@@ -84,6 +84,7 @@ void TcpTransport::close_at_exit(const LastWords& words) noexcept {
 
 int TcpTransport::accept_new(std::span<int> peers) noexcept { return member_->take_news(peers); }
 std::string TcpTransport::why_lost(int peer) const { return member_->why_lost(peer); }
+std::string TcpTransport::want_here(int peer) const { return member_->want_here(peer); }
 void TcpTransport::on_news(std::function<void()> wake) { member_->wake.set(std::move(wake)); }
 
 }  // namespace tutti::tcp

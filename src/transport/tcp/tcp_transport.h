@@ -64,6 +64,7 @@ class TcpTransport final : public NetworkTransport {
   bool connects() const noexcept override { return true; }
   void on_news(std::function<void()> wake) override;
   std::string why_lost(int peer) const override;
+  std::string want_here(int peer) const override;
   void close(Status why, const LastWords& words) noexcept override;
   void close_at_exit(const LastWords& words) noexcept override;
 

@@ -161,6 +161,56 @@ TEST(Descriptors, AConnectionIsMadeOrBothRanksLearnOfTheLimit) {
   EXPECT_GT(named, 0) << "no rank ran out";
 }
 
+// Rank 1, on another host, gives rank 0 up, and rank 2 hears of that, while rank 0 waits for rank 2 in shared memory.
+int run_given_up(StoreProcess& stores, int rank) {
+  const auto store = stores.connect();
+  const auto all_here = [&](const char* when) {
+    exchange(*store, "given up", when, rank, kRanks, "", std::chrono::seconds(30));
+  };
+  CommunicatorOptions options;
+  options.timeout = std::chrono::seconds(30);
+  options.config.log_level = "error";
+  options.config.host_id = rank == 1 ? "far" : "here";
+  const auto group = Communicator::create(*store, "given up", rank, kRanks, options);
+  float value = 1;
+  const auto send = [&](int to) { return group->isend(&value, 1, DataType::kFloat32, to, 0, {}, nullptr); };
+  const auto receive = [&](int from) { return group->irecv(&value, 1, DataType::kFloat32, from, 0, {}, nullptr); };
+  if (rank == 1) send(2)->wait();
+  if (rank == 2) receive(1)->wait();
+  if (rank == 0) leave(0);
+  all_here("connected");
+  while (rank == 0 && ::dup(0) >= 0) {  // what has been given back in the meantime
+  }
+  all_here("without descriptors");
+  std::string text = "no error";
+  try {
+    FloatCall sum(Collective::kAllReduce, 1, 1);
+    if (rank == 0) receive(2)->wait();
+    if (rank == 1) send(0)->wait();
+    if (rank == 2) group->run(sum.call);
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  all_here("through");
+  const bool told = rank != 0 || text.find("gave up: it lost rank 0") != std::string::npos;
+  if (told && text.find("ulimit -n") != std::string::npos) return kNamesTheLimit;
+  if (rank == 2 && text.find("rank 0") != std::string::npos) return kBlamesARank;
+  std::fprintf(stderr, "rank %d: %s\n", rank, text.c_str());
+  return kAnotherError;
+}
+
+TEST(Descriptors, ARankThatIsGivenUpForItsLimitNamesIt) {
+  if (kChecksNeedDescriptors) GTEST_SKIP() << "the undefined-behaviour sanitizer needs descriptors of its own";
+  StoreProcess stores;
+  std::vector<std::unique_ptr<ChildProcess>> ranks;
+  for (int r = 0; r < kRanks; ++r) {
+    ranks.push_back(std::make_unique<ChildProcess>([&stores, r] { return run_given_up(stores, r); }));
+  }
+  EXPECT_EQ(ranks[0]->join(), kNamesTheLimit);
+  EXPECT_EQ(ranks[1]->join(), kNamesTheLimit);
+  EXPECT_LE(ranks[2]->join(), kBlamesARank);
+}
+
 // A process of many groups watches each peer process once.
 TEST(Descriptors, MoreGroupsTakeNoMore) {
   StoreProcess stores;
