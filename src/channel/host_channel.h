@@ -191,7 +191,7 @@ class HostChannel {
   // A group of several hosts: whether waiting for ranks of this one is hopeless for what has become of the rest. Asked
   // about as often as the kernel is about the ranks here, without locks. Before the first call.
   void look_elsewhere(std::function<bool()> hopeless) { hopeless_elsewhere_ = std::move(hopeless); }
-  // A rank that has failed or died, by a look at all; not one that has left in good order.
+  // A rank that has failed or died, as its place on this host, by a look at all; not one that has left in good order.
   Outcome find_lost() const noexcept;
   void abort() noexcept;  // every wait here ends with kAborted
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }

@@ -109,7 +109,7 @@ class CommunicatorImpl final : public Communicator,
   // For what else goes between the ranks (group_bootstrap.h).
   MessagePort& port() const noexcept override { return *port_; }
   // What has become of a rank of this host that has died or given up, whether or not a call has met it. Waits for
-  // nothing. None where the group has several hosts.
+  // nothing, and calls nobody back.
   std::optional<Error> lost() const;
   // Why messages to and from a peer are hopeless, as far as that is known without waiting: kPeerLost of one of this
   // host that has died, whatever else has failed.

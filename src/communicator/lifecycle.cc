@@ -276,11 +276,12 @@ std::optional<Error> CommunicatorImpl::failure() const {
 }
 
 std::optional<Error> CommunicatorImpl::lost() const {
-  if (forked_child() || topology_.host == nullptr || !topology_.ranks.one_host()) return std::nullopt;
+  if (forked_child() || topology_.host == nullptr) return std::nullopt;
   // The others may have failed because of this rank. One that has ended its part itself asks nobody.
   if (std::optional<Error> own = failure()) return own->kind() != ErrorKind::kAborted ? own : std::nullopt;
   Outcome outcome = topology_.host->find_lost();
   if (outcome.ok()) return std::nullopt;
+  outcome.peer = host_ranks()[static_cast<std::size_t>(outcome.peer)];
   FailureContext context;
   trace_to_cause(outcome, context);
   return Error(ErrorKind::kPeerLost, "group '" + options_.name + "' on rank " + std::to_string(rank_) + ": " +

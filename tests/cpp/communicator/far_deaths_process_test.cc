@@ -14,8 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/store_process.h"
+#include "communicator/group_bootstrap.h"
 #include "communicator/plan_calls.h"
 #include "communicator/two_levels.h"
 #include "executor/host_plans.h"
@@ -185,6 +187,29 @@ TEST(FarDeaths, RanksThatLeaveAreNone) {
       c->send(&x, 1, DataType::kFloat32, 0, 7);
       return true;
     });
+  }
+}
+
+// What the calls of devices among ranks of one host ask: of a death there, and of none that ends in good order.
+TEST(FarDeaths, OfOneHostAreKnownToWhoMakesNoCall) {
+  for (const std::string layout : {"aaa", "aba", "baa"}) {
+    const int asks = static_cast<int>(layout.find(layout[2]));
+    for (const bool dies : {true, false}) {
+      run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
+        if (c->rank() == 2 && dies) die();
+        if (c->rank() != asks) return true;
+        const GroupBootstraps group(*c);
+        std::optional<Error> lost;
+        Deadline soon = Deadline::after(milliseconds(dies ? 20'000 : 300));
+        while (!lost && !soon.expired()) {
+          std::this_thread::sleep_for(milliseconds(1));
+          lost = group.lost();
+        }
+        if (!dies) return !lost;
+        return lost && says(*lost, ErrorKind::kPeerLost, "on rank " + std::to_string(asks) + ": rank 2 (pid ") &&
+               says(*lost, ErrorKind::kPeerLost, "died or cannot be reached any more");
+      });
+    }
   }
 }
 
