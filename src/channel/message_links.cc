@@ -281,9 +281,9 @@ void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) noexc
 }
 
 void MessageEngine::say_left() noexcept {
-  if (!failed_.ok() || ::getpid() != owner_) return;
-  const LastWords words = last_words({Status::kPeerLeft, rank_}, {});
-  for (Transport* transport : transports_) transport->close_at_exit(words);
+  if (::getpid() != owner_) return;
+  if (failed_.ok()) say_farewell({Status::kPeerLeft, rank_}, {});
+  for (Transport* transport : transports_) transport->finish_close();
 }
 
 // What `rank` has said of itself, or another of it, who knows an abort's reason only. The first word counts.

@@ -93,9 +93,9 @@ class Transport {
   // takes no memory. Transports whose peers learn of it by other means need not do anything.
   virtual void close(Status /*why*/, const LastWords& /*words*/) noexcept {}
 
-  // The same of a process that ends when this returns: whoever has a link has been told by then, as far as it can be
-  // without waiting for a peer.
-  virtual void close_at_exit(const LastWords& /*words*/) noexcept {}
+  // Behind close(), in a process that ends when this returns: whoever has a link has been told by then, as far as it
+  // can be without waiting for a peer.
+  virtual void finish_close() noexcept {}
 };
 
 }  // namespace tutti

@@ -77,10 +77,7 @@ void TcpTransport::close(Status why, const LastWords& words) noexcept {
   endpoint_->look();
 }
 
-void TcpTransport::close_at_exit(const LastWords& words) noexcept {
-  member_->say_last(words);
-  endpoint_->close_now(*member_);
-}
+void TcpTransport::finish_close() noexcept { endpoint_->close_now(*member_); }
 
 int TcpTransport::accept_new(std::span<int> peers) noexcept { return member_->take_news(peers); }
 std::string TcpTransport::why_lost(int peer) const { return member_->why_lost(peer); }

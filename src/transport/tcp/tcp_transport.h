@@ -66,7 +66,7 @@ class TcpTransport final : public NetworkTransport {
   std::string why_lost(int peer) const override;
   std::string want_here(int peer) const override;
   void close(Status why, const LastWords& words) noexcept override;
-  void close_at_exit(const LastWords& words) noexcept override;
+  void finish_close() noexcept override;
 
  private:
   explicit TcpTransport(const TcpOptions& options);

@@ -1,10 +1,12 @@
 // Ranks of other hosts that die, or end in good order, while a rank waits for others. Apart from tests whose ranks are
 // threads, as two_levels_process_test.cc is.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -186,6 +188,35 @@ TEST(FarDeaths, RanksThatLeaveAreNone) {
       std::this_thread::sleep_for(milliseconds(700));  // several looks of rank 0's
       c->send(&x, 1, DataType::kFloat32, 0, 7);
       return true;
+    });
+  }
+}
+
+// Of threads that share a core and are not woken in each other's place, the caller goes on for as long as it can.
+void hold_up_other_threads() {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(::sched_getcpu(), &one);
+  const sched_param none{};
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    const auto id = static_cast<pid_t>(std::stol(thread.path().filename().string()));
+    ::sched_setaffinity(id, sizeof(one), &one);
+    ::sched_setscheduler(id, SCHED_BATCH, &none);
+  }
+}
+
+// Its words are on their way when the process has ended.
+TEST(FarDeaths, WhoAbortsAndEndsAtOnceHasAborted) {
+  for (const char* layout : {"aab", "abc"}) {
+    run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
+      if (c->rank() == 2) {
+        hold_up_other_threads();
+        c->abort("no more data");
+        std::exit(0);
+      }
+      float x = 0;
+      const Error error = error_of([&] { c->recv(&x, 1, DataType::kFloat32, 2, 7); });
+      return says(error, ErrorKind::kPeerLost, "rank 2 gave up: it aborted the group: no more data");
     });
   }
 }
