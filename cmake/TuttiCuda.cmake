@@ -61,6 +61,7 @@ function(tutti_cuda_module name folder)
     src/device/cuda/leftovers.cc
     src/device/cuda/links.cc
     src/device/cuda/loaded_module.cc
+    src/device/cuda/stream_capture.cc
     src/device/cuda/memory_sharing.cc
     src/device/cuda/own_memory.cc
     src/device/cuda/pool_memory.cc

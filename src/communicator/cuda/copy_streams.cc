@@ -2,6 +2,7 @@
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
+#include "device/cuda/stream_capture.h"
 
 namespace tutti::cuda {
 
@@ -39,15 +40,9 @@ void CopyStreams::prepare(int rank) {
 
 void CopyStreams::issue(const std::vector<PlannedCopy>& copies, cudaStream_t stream) {
   if (copies.empty()) return;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;
-  cudaGraph_t graph = nullptr;
-  const cudaGraphNode_t* before = nullptr;
-  std::size_t count = 0;
-  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id, &graph, &before, nullptr, &count),
-             "cudaStreamGetCaptureInfo");
-  if (status != cudaStreamCaptureStatusActive) return fork(copies, stream);
-  add_nodes(copies, stream, graph, std::vector<cudaGraphNode_t>(before, before + count));
+  const StreamCapture capture = capture_of(stream);
+  if (capture.id == 0) return fork(copies, stream);
+  add_nodes(copies, stream, capture.graph, capture.last);
 }
 
 void CopyStreams::add_nodes(const std::vector<PlannedCopy>& copies, cudaStream_t stream, cudaGraph_t graph,

@@ -18,6 +18,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/leftovers.h"
 #include "device/cuda/relaxed_capture.h"
+#include "device/cuda/stream_capture.h"
 #include "tutti/config.h"
 
 namespace tutti::cuda {
@@ -99,7 +100,8 @@ CudaCommunicatorImpl::CudaCommunicatorImpl(const BootstrapPtr& bootstrap, const 
       log_(rank_, size_, config_.flight_recorder_entries, first_sequence, group_->control(),
            [this](RankState& state) { return group_->read_state(state); }),
       collectives_(options.lasting_streams),
-      messages_(options.lasting_streams) {
+      messages_(options.lasting_streams),
+      own_stream_(device) {
   set_timeout(options.timeout);
   early_launches_ = may_launch_early();
   if (!plan_files_.files.empty()) {
@@ -131,9 +133,6 @@ CudaCommunicatorImpl::~CudaCommunicatorImpl() {
   if (plans_ != nullptr) static_cast<void>(plans_->table().install({}, nullptr));
   // And copies of ports.
   for (const auto& [region, number] : port_memories_) group_->ports().proxy().remove(number, {});
-  if (own_stream_ != nullptr) {
-    give_back_on(group_->device(), [this] { static_cast<void>(cudaStreamDestroy(own_stream_)); });
-  }
   shared_board_.reset();
   registrations_.clear();
   give_back_mappings();  // their owners may free it when all have destroyed the communicator
@@ -389,21 +388,9 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& na
   return released_by_owner(std::shared_ptr<CudaMemory>(std::move(memory)));  // its end waits for the ports' thread
 }
 
-CudaStream CudaCommunicatorImpl::own_stream() {
-  const DeviceGuard guard(group_->device());
-  const std::lock_guard lock(mutex_);
-  if (own_stream_ == nullptr) {
-    const RelaxedCapture relaxed;
-    check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  }
-  return own_stream_;
-}
-
 bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {
   const DeviceGuard guard(group_->device());
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
-  return status != cudaStreamCaptureStatusNone;
+  return cuda::is_capturing(static_cast<cudaStream_t>(stream));
 }
 
 void CudaCommunicatorImpl::synchronize(CudaStream stream) {

@@ -28,6 +28,7 @@
 #include "communicator/cuda/call_log.h"
 #include "communicator/cuda/copy_streams.h"
 #include "communicator/cuda/device_plans.h"
+#include "communicator/cuda/own_stream.h"
 #include "communicator/cuda/quiet_device.h"
 #include "communicator/cuda/registrations.h"
 #include "communicator/cuda/stream_order.h"
@@ -76,7 +77,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   void exchange(const std::vector<CudaMessage>& messages, CudaStream stream,
                 std::chrono::milliseconds timeout) override;
   Serving* serving() noexcept override { return this; }
-  CudaStream own_stream() override;
+  CudaStream own_stream() override { return own_stream_.get(); }
   bool is_capturing(CudaStream stream) const override;
   void synchronize(CudaStream stream) override;
   void finish() noexcept override;
@@ -212,7 +213,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   unsigned last_grid_[2] = {};   // of the last launch, eager and captured
   bool early_launches_ = false;  // const after the constructor
   CopyStreams copy_streams_;
-  cudaStream_t own_stream_ = nullptr;
+  OwnStream own_stream_;                      // locks for itself
   std::chrono::milliseconds call_timeout_{};  // of the call that is being issued; zero: the group's
   std::unordered_map<const CudaRegion*, std::uint32_t> port_memories_;  // registered ones: the ports' numbers
   std::uint64_t offers_ = 0;                                            // of plans: names them

@@ -1,9 +1,9 @@
 #include "communicator/cuda/cuda_stream_work.h"
 
 #include "base/registry.h"
-#include "communicator/cuda/stream_order.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
+#include "device/cuda/stream_capture.h"
 
 namespace tutti::cuda {
 namespace {
@@ -12,12 +12,8 @@ cudaStream_t cuda(DeviceStream stream) noexcept { return static_cast<cudaStream_
 
 }  // namespace
 
-CudaStreamWork::CudaStreamWork(int device) : device_(device), events_(std::make_shared<Events>(device)) {}
-
-CudaStreamWork::~CudaStreamWork() {
-  if (own_stream_ == nullptr || forked_child()) return;
-  give_back_on(device_, [this] { static_cast<void>(cudaStreamDestroy(own_stream_)); });
-}
+CudaStreamWork::CudaStreamWork(int device)
+    : device_(device), events_(std::make_shared<Events>(device)), own_stream_(device) {}
 
 CudaStreamWork::Events::~Events() {
   if (forked_child()) return;
@@ -28,7 +24,7 @@ CudaStreamWork::Events::~Events() {
 
 bool CudaStreamWork::is_capturing(DeviceStream stream) const {
   const DeviceGuard guard(device_);
-  return StreamOrder::number_of_capture(cuda(stream)) != 0;
+  return cuda::is_capturing(cuda(stream));
 }
 
 StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
@@ -76,16 +72,6 @@ bool CudaStreamWork::reached(const Mark& mark) noexcept {
     if (!passed) static_cast<void>(cudaGetLastError());  // that it is not ready is no error
   });
   return passed;
-}
-
-DeviceStream CudaStreamWork::own_stream() {
-  const DeviceGuard guard(device_);
-  const std::lock_guard lock(mutex_);
-  if (own_stream_ == nullptr) {
-    const RelaxedCapture relaxed;
-    check_cuda(cudaStreamCreateWithFlags(&own_stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  }
-  return own_stream_;
 }
 
 void CudaStreamWork::wait(DeviceStream stream) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "communicator/cuda/own_stream.h"
 #include "communicator/nccl/stream_work.h"
 
 namespace tutti::cuda {
@@ -14,7 +15,6 @@ namespace tutti::cuda {
 class CudaStreamWork final : public StreamWork {
  public:
   explicit CudaStreamWork(int device);
-  ~CudaStreamWork() override;
 
   int device() const noexcept override { return device_; }
   bool is_capturing(DeviceStream stream) const override;
@@ -22,7 +22,7 @@ class CudaStreamWork final : public StreamWork {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) override;
   std::shared_ptr<std::byte> memory(std::size_t bytes, DeviceStream stream) override;
   bool reached(const Mark& mark) noexcept override;
-  DeviceStream own_stream() override;
+  DeviceStream own_stream() override { return own_stream_.get(); }
   void wait(DeviceStream stream) override;
   void run(const std::function<void()>& work) override;
 
@@ -38,8 +38,7 @@ class CudaStreamWork final : public StreamWork {
 
   const int device_;
   const std::shared_ptr<Events> events_;
-  std::mutex mutex_;  // guards the making of own_stream_
-  cudaStream_t own_stream_ = nullptr;
+  OwnStream own_stream_;
 };
 
 }  // namespace tutti::cuda

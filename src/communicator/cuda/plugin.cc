@@ -13,6 +13,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/pool_memory.h"
 #include "device/cuda/relaxed_capture.h"
+#include "device/cuda/stream_capture.h"
 #include "device/registry.h"
 
 namespace tutti::cuda {
@@ -75,15 +76,13 @@ class CudaDevice final : public CudaMemoryDevice {
   bool is_capturing(int device, CudaStream stream) override {
     if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     const DeviceGuard guard(device);
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status), "cudaStreamIsCapturing");
-    return status != cudaStreamCaptureStatusNone;
+    return cuda::is_capturing(static_cast<cudaStream_t>(stream));
   }
 
   std::uint64_t capture_of(int device, CudaStream stream) override {
     if (device < 0) check_cuda(cudaGetDevice(&device), "cudaGetDevice");
     const DeviceGuard guard(device);
-    return StreamOrder::number_of_capture(static_cast<cudaStream_t>(stream));
+    return cuda::capture_of(static_cast<cudaStream_t>(stream)).id;
   }
 
   void synchronize_stream(int device, CudaStream stream) override {

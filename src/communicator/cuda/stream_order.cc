@@ -45,19 +45,6 @@ StreamOrder::~StreamOrder() {
   });
 }
 
-StreamOrder::Capture StreamOrder::capture_of(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  Capture capture;
-  const cudaGraphNode_t* last = nullptr;
-  const cudaGraphEdgeData* edges = nullptr;  // of no use here; CUDA fails where it may not tell of uncommon ones
-  std::size_t count = 0;
-  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture.id, &capture.graph, &last, &edges, &count),
-             "cudaStreamGetCaptureInfo");
-  if (status != cudaStreamCaptureStatusActive) return {};
-  if (count > 0) capture.last.assign(last, last + count);
-  return capture;
-}
-
 void StreamOrder::record(cudaEvent_t& event, cudaStream_t stream) {
   if (event == nullptr) {
     check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
@@ -68,14 +55,14 @@ void StreamOrder::record(cudaEvent_t& event, cudaStream_t stream) {
 
 // An event on a stream that is captured belongs to the graph, and so would what waits for it: it would not run now.
 void StreamOrder::refuse_captured(cudaStream_t last) {
-  if (capture_of(last).id == 0) return;
+  if (!is_capturing(last)) return;
   throw_error(ErrorKind::kInvalidArgument,
               "a call that is not captured follows one on another stream, which is being captured now: end the capture "
               "first, or make the call on a stream of the capture");
 }
 
 bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>& resource) {
-  const Capture capture = capture_of(stream);
+  const StreamCapture capture = capture_of(stream);
   const bool eager = capture.id == 0;
   Launch& last = eager ? eager_ : captured_;
   unsigned long long number = 0;
@@ -99,7 +86,7 @@ bool StreamOrder::before(cudaStream_t stream, const std::shared_ptr<const void>&
   return !eager;
 }
 
-void StreamOrder::bind(const Capture& capture, cudaStream_t stream) {
+void StreamOrder::bind(const StreamCapture& capture, cudaStream_t stream) {
   if (replays_ == nullptr) replays_ = std::make_shared<const SharedEvent>();
   if (capture.id == bound_) return;
   retain_in(capture, replays_);
@@ -114,7 +101,7 @@ void StreamOrder::after(cudaStream_t stream, bool captured) {
     if (replays_ != nullptr) check_cuda(cudaEventRecord(replays_->event, stream), "cudaEventRecord");
     return;
   }
-  Capture capture = capture_of(stream);
+  StreamCapture capture = capture_of(stream);
   if (recording_ == nullptr) {
     check_cuda(cudaGraphAddEventRecordNode(&recording_, capture.graph, capture.last.data(), capture.last.size(),
                                            replays_->event),
@@ -142,7 +129,7 @@ void StreamOrder::retain(cudaStream_t stream, const std::shared_ptr<const void>&
   retain_in(capture_of(stream), resource);
 }
 
-void StreamOrder::retain_in(const Capture& capture, const std::shared_ptr<const void>& resource) {
+void StreamOrder::retain_in(const StreamCapture& capture, const std::shared_ptr<const void>& resource) {
   if (capture.id == 0) return;
   if (capture.id != retained_by_) {
     retained_by_ = capture.id;

@@ -20,6 +20,8 @@
 #include <memory>
 #include <vector>
 
+#include "device/cuda/stream_capture.h"
+
 namespace tutti::cuda {
 
 class StreamOrder {
@@ -41,8 +43,6 @@ class StreamOrder {
   bool idle() const noexcept;
   // Waits on the host for the last eager launch.
   void wait() noexcept;
-  // Of the capture that `stream` is in; 0: none.
-  static unsigned long long number_of_capture(cudaStream_t stream) { return capture_of(stream).id; }
 
  private:
   struct Launch {
@@ -51,21 +51,15 @@ class StreamOrder {
     unsigned long long number = 0;   // of the stream, eager
     unsigned long long capture = 0;  // 0: eager
   };
-  struct Capture {
-    unsigned long long id = 0;  // 0: none
-    cudaGraph_t graph = nullptr;
-    std::vector<cudaGraphNode_t> last;  // nodes of the graph behind which the stream's next one comes
-  };
   struct SharedEvent {
     SharedEvent();
     ~SharedEvent();
     int device = 0;
     cudaEvent_t event = nullptr;
   };
-  static Capture capture_of(cudaStream_t stream);
-  void retain_in(const Capture& capture, const std::shared_ptr<const void>& resource);
+  void retain_in(const StreamCapture& capture, const std::shared_ptr<const void>& resource);
   // Has the graph wait for the event of replays and eager calls, made here at the first capture, if it does not yet.
-  void bind(const Capture& capture, cudaStream_t stream);
+  void bind(const StreamCapture& capture, cudaStream_t stream);
 
   void record(cudaEvent_t& event, cudaStream_t stream);
   static void refuse_captured(cudaStream_t last);
