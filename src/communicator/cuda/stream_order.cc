@@ -1,6 +1,7 @@
 #include "communicator/cuda/stream_order.h"
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
 
 #include "device/cuda/cuda_check.h"
@@ -26,6 +27,34 @@ void CUDART_CB retire(void* held) {
   const std::lock_guard lock(retired().mutex);
   retired().resources.push_back(std::move(*resource));
   delete resource;
+}
+
+// Also where CUDA does not tell: of the legacy stream while another one is captured.
+bool may_be_captured(cudaStream_t stream) noexcept {
+  try {
+    return is_capturing(stream);
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
+// Another thread may be capturing in the global mode, which forbids this one to ask and to wait.
+template <class Act>
+void beside_captures(const Act& act) noexcept {
+  try {
+    const RelaxedCapture relaxed;
+    act();
+  } catch (const std::exception&) {
+    // CUDA is gone, and all that ran there.
+  }
+}
+
+// For all that runs on the current device, where a stream of it is captured: to wait for that stream, or for the device
+// by its name, would end the capture. cudaFree waits as well.
+void wait_for_device() noexcept {
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, 1) == cudaSuccess) static_cast<void>(cudaFree(memory));
+  static_cast<void>(cudaGetLastError());
 }
 
 }  // namespace
@@ -148,36 +177,30 @@ void StreamOrder::retain_in(const StreamCapture& capture, const std::shared_ptr<
 bool StreamOrder::idle() const noexcept {
   if (captured_.made) return false;
   if (!eager_.made) return true;
-  // As in wait().
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   cudaError_t state = cudaErrorNotReady;
-  if (!lasting_) {
-    state = eager_event_ == nullptr ? cudaErrorNotReady : cudaEventQuery(eager_event_);
-  } else {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;  // of which nothing may be asked
-    static_cast<void>(cudaStreamIsCapturing(eager_.stream, &capture));
-    if (capture == cudaStreamCaptureStatusNone) state = cudaStreamQuery(eager_.stream);
-  }
+  // As in wait(). Of a stream that is captured nothing may be asked.
+  beside_captures([&] {
+    if (!lasting_) {
+      if (eager_event_ != nullptr) state = cudaEventQuery(eager_event_);
+    } else if (!may_be_captured(eager_.stream)) {
+      state = cudaStreamQuery(eager_.stream);
+    }
+  });
   if (state != cudaSuccess) static_cast<void>(cudaGetLastError());
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
   return state == cudaSuccess;
 }
 
 void StreamOrder::wait() noexcept {
   if (!eager_.made) return;
-  // Another thread may be capturing in the global mode, which forbids this one to wait.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
-  if (lasting_) {
-    // A stream that is captured now cannot be awaited, and to try ends the capture.
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
-    static_cast<void>(cudaStreamIsCapturing(eager_.stream, &capture));
-    if (capture == cudaStreamCaptureStatusNone) static_cast<void>(cudaStreamSynchronize(eager_.stream));
-  } else if (eager_event_ != nullptr) {
-    static_cast<void>(cudaEventSynchronize(eager_event_));
-  }
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  beside_captures([&] {
+    if (!lasting_) {
+      if (eager_event_ != nullptr) static_cast<void>(cudaEventSynchronize(eager_event_));
+    } else if (!may_be_captured(eager_.stream)) {
+      static_cast<void>(cudaStreamSynchronize(eager_.stream));
+    } else {
+      wait_for_device();
+    }
+  });
 }
 
 }  // namespace tutti::cuda

@@ -207,6 +207,33 @@ TEST(Processes, GpusThatThePeersDoNotSee) {
   for (const pid_t rank : ranks) EXPECT_TRUE(wait_for(rank));
 }
 
+// The stream of the last call cannot be awaited while it is captured, and what frees memory behind finish() counts on
+// it. By processes: what waits for all of a GPU holds up the launches of its process's other threads.
+TEST(Processes, FinishWaitsForACallWhoseStreamIsCapturedNow) {
+  CudaOptions options = options_with("");
+  options.lasting_streams = true;
+  run_processes(2, options, [](Rank& rank) {
+    CaseShape shape;
+    shape.count = 300'000;
+    const CollectiveCase c(shape, rank.size, 1);
+    const Buffers b = prepare(rank, c, rank.stream);
+    cudaStream_t captured = rank.stream;
+    TUTTI_CUDA_OK(cudaStreamSynchronize(captured));
+    TUTTI_CUDA_OK(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));    // to look at the result
+    if (rank.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(500));  // so long rank 0's is under way
+    rank.comm->run(b.call, captured);
+    cudaGraph_t graph = nullptr;
+    TUTTI_CUDA_OK(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal));
+    rank.comm->finish();
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    TUTTI_CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    verify(rank, c, b, "while its stream is captured");
+    TUTTI_CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    TUTTI_CUDA_OK(cudaStreamEndCapture(captured, &graph));  // which finish() has left whole
+    TUTTI_CUDA_OK(cudaGraphDestroy(graph));
+  });
+}
+
 TEST(Processes, AKilledRankIsATimeoutOfTheOthers) {
   run_processes(2, options_with(""), [](Rank& rank) {
     CaseShape shape;
