@@ -1,17 +1,14 @@
 #include "aten/cuda_events.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
-#include "base/registry.h"
+#include "base/release.h"
 #include "tutti/cuda/capture.h"
 
 namespace tutti::face {
 
-CudaEvents::~CudaEvents() {
-  if (forked_child()) static_cast<void>(new std::vector<c10::Event>(std::move(unused_)));
-}
+CudaEvents::~CudaEvents() { left_by_child(unused_); }
 
 // The one that was given back last: of the devices that there may be, a group has calls on one.
 c10::Event CudaEvents::take(c10::DeviceIndex device) {
@@ -26,10 +23,7 @@ c10::Event CudaEvents::take(c10::DeviceIndex device) {
 }
 
 void CudaEvents::give_back(c10::Event event) noexcept {
-  if (forked_child()) {  // where another thread of the parent's may have had the lock
-    static_cast<void>(new (std::nothrow) c10::Event(std::move(event)));
-    return;
-  }
+  if (left_by_child(event)) return;  // where another thread of the parent's may have had the lock
   const std::lock_guard<std::mutex> lock(mutex_);
   if (unused_.size() < kKept) unused_.push_back(std::move(event));
 }

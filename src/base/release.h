@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/registry.h"
@@ -19,6 +20,15 @@ struct Release {
     if (!forked_child()) delete object;
   }
 };
+
+// For destructors, of what belongs to others that know no child, as CUDA's does: true in a child, and then nothing of
+// what these hold is destroyed.
+template <class... T>
+bool left_by_child(T&... held) noexcept {
+  if (!forked_child()) return false;
+  (static_cast<void>(new (std::nothrow) T(std::move(held))), ...);
+  return true;
+}
 
 // The same for what has a deleter of its own already.
 template <class T>

@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/interruption.h"
 #include "base/no_memory.h"
-#include "base/registry.h"
+#include "base/release.h"
 #include "communicator/call_check.h"
 #include "communicator/device_entry.h"
 #include "communicator/flight_recorder.h"
@@ -109,10 +109,7 @@ class DeviceGroup final : public DeviceCommunicator {
   // All pairs give up before the end of the first waits for its thread. A forked child has none of the threads, and
   // leaves everything as it is.
   ~DeviceGroup() override {
-    if (forked_child()) {
-      static_cast<void>(new Pairs(std::move(pairs_)));
-      return;
-    }
+    if (left_by_child(pairs_)) return;
     ending_->end("was destroyed", false);
   }
 

@@ -2,13 +2,12 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <new>
 #include <utility>
 
 #include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
-#include "base/registry.h"
+#include "base/release.h"
 
 namespace tutti::face {
 
@@ -33,10 +32,8 @@ void CudaWork::keep(const at::Tensor& tensor) {
 }
 
 CudaWork::~CudaWork() {
-  if (forked_child()) {  // may not touch CUDA, as the allocator may for memory that it gets back: it is left
-    static_cast<void>(new (std::nothrow) std::vector<at::Tensor>(std::move(stash_)));
-    return;
-  }
+  // A child may not touch CUDA, as the allocator may for memory that it gets back, and a future with its events.
+  if (left_by_child(stash_, outputs_, future_)) return;
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   for (const at::Tensor& tensor : stash_) cuda.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
 }

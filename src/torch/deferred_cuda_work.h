@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/release.h"
 #include "torch/work.h"
 
 namespace tutti::face {
@@ -23,6 +24,7 @@ class DeferredCudaWork final : public c10d::Work {
  public:
   // `peer`: of the group, for messages to people.
   DeferredCudaWork(int rank, int peer, c10d::OpType op, c10::Stream stream, const at::Tensor& tensor);
+  ~DeferredCudaWork() override { left_by_child(tensor_, future_); }  // as CudaWork
 
   // `work`: of the message, which has been enqueued; else `error`, as torch raises it.
   void settle(C10dWorkPtr work, const std::exception_ptr& error);

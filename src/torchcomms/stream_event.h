@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "aten/cuda_events.h"
+#include "base/release.h"
 
 namespace tutti::torchcomms {
 
@@ -22,6 +23,7 @@ class StreamEvent final : public c10d::Work {
  public:
   // `kept` lives as long as this does.
   StreamEvent(face::CudaEventsPtr events, c10::Stream stream, at::Tensor kept);
+  ~StreamEvent() override { left_by_child(kept_, future_); }  // the allocator, and a future's events, may touch CUDA
 
   bool isCompleted() override;
   bool isSuccess() const override { return true; }

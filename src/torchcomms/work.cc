@@ -118,6 +118,7 @@ void CallWork::wait() {
 void CallWork::waitBlocking() { wait_for_call(about_.limit.count() > 0 ? about_.limit : kAsLongAsTheCall); }
 
 void CallWork::markCompleted(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs) {
+  future_ = future;
   call_->getFuture()->addCallback([future, outputs = std::move(outputs)](c10::ivalue::Future& call) {
     if (call.hasError()) return future->setError(call.exception_ptr());
     future->markCompleted(c10::IValue(outputs));

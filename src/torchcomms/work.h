@@ -28,6 +28,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "base/release.h"
 #include "torchcomms/link.h"
 
 namespace tutti::torchcomms {
@@ -62,6 +63,7 @@ class CallWork final : public ::torch::comms::TorchWork {
   std::chrono::milliseconds getTimeout() const override { return about_.timeout; }
 
   CallWork(c10::intrusive_ptr<c10d::Work> call, About about);
+  ~CallWork() override { left_by_child(future_); }
 
  protected:
   // TorchComms' future of a call on a device: complete when the call is enqueued, as the call's own, and like that one
@@ -87,6 +89,7 @@ class CallWork final : public ::torch::comms::TorchWork {
   // Of the watch, which holds this work until then. relaxed: a number says nothing of other memory, and who misses it
   // leaves the work to the watch's next look.
   std::atomic<std::uint64_t> watched_{0};
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // TorchComms': its events are CUDA's, so a forked child leaves it
 };
 
 }  // namespace tutti::torchcomms

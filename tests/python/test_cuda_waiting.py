@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -365,3 +367,35 @@ def raising_at_a_message(ctx: Context) -> None:
 @two_gpus
 def test_a_handler_that_raises_leaves_a_first_message_under_way(fresh_world: World) -> None:
     fresh_world(2, env=DEVICE).call(raising_at_a_message, timeout_s=50)
+
+
+def forked(ctx: Context) -> None:
+    """A child lets go of works, their futures and what they hold, touches nothing of CUDA's, and says nothing."""
+    tensors = [torch.ones(1000, device="cuda") for _ in range(3)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    if ctx.rank == 0:
+        works.append(dist.isend(tensors[0], 1))
+    else:
+        works.append(dist.irecv(torch.empty(1000, device="cuda"), 0))
+    futures = [work.get_future() for work in works]
+    for work in works[:2]:
+        work.wait()
+    torch.cuda.synchronize()
+    time.sleep(0.2)  # until the message's thread has let go of it
+    with tempfile.TemporaryFile() as said:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends it if it hangs
+            os.dup2(said.fileno(), 2)
+            del tensors, work, works, futures
+            gc.collect()
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        said.seek(0)
+        text = said.read().decode()
+    assert (status, text) == (0, "")
+    ctx.meet("looked")
+
+
+def test_a_forked_child_leaves_what_works_hold(fresh_world: World) -> None:
+    fresh_world(2, env=DEVICE).call(forked, timeout_s=50)

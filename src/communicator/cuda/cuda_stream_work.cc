@@ -40,6 +40,7 @@ StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
   }
   if (event == nullptr) check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
   Mark made(event, [events = events_](void* used) {
+    if (forked_child()) return;
     const std::lock_guard lock(events->mutex);
     try {
       events->free.push_back(static_cast<cudaEvent_t>(used));
