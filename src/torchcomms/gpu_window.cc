@@ -5,13 +5,12 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 #include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
-#include "base/registry.h"
+#include "base/release.h"
 #include "torchcomms/stream_event.h"
 #include "torchcomms/work.h"
 
@@ -56,27 +55,12 @@ GpuWindow::GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int
       storage_(std::move(storage)),
       rank_(rank),
       bytes_(std::move(bytes)),
-      token_(at::zeros({1}, storage_.options())),
+      token_(at::empty({0}, storage_.options())),
       last_(2 * bytes_.size()),
       sent_(bytes_.size()),
-      awaited_(bytes_.size()) {
-  heard_.reserve(bytes_.size() + 2);
-  for (std::size_t peer = 0; peer < bytes_.size(); ++peer) heard_.push_back(at::zeros({1}, storage_.options()));
-}
+      awaited_(bytes_.size()) {}
 
-// A call may wait for a peer that has not come: its work is gone, or belongs to others, or was captured.
-GpuWindow::~GpuWindow() {
-  heard_.insert(heard_.end(), {token_, storage_});  // there is room
-  if (forked_child()) {                             // the allocator may touch CUDA for what it gets back
-    static_cast<void>(new (std::nothrow) std::vector<at::Tensor>(std::move(heard_)));
-    return;
-  }
-  if (quiet_) return;
-  try {
-    group_->keep(std::move(heard_));
-  } catch (const std::bad_alloc&) {  // then it goes early
-  }
-}
+GpuWindow::~GpuWindow() { left_by_child(storage_); }
 
 void GpuWindow::written(const c10::Stream& stream) {
   auto event = std::make_unique<face::CudaEvent>(events_, stream);
@@ -103,8 +87,9 @@ GpuWindow::CallPtr GpuWindow::put(const at::Tensor& data, int peer, std::int64_t
   return c10::make_intrusive<StreamEvent>(events_, stream, source);
 }
 
-GpuWindow::CallPtr GpuWindow::message(bool send, int peer, std::vector<at::Tensor> tensors) {
+GpuWindow::CallPtr GpuWindow::message(bool send, int peer) {
   const Group group = group_->in_use();
+  std::vector<at::Tensor> tensors{token_};
   const bool captured = capturing(token_.device());
   CallPtr call = send ? group->send(tensors, peer, 0) : group->recv(tensors, peer, 0);
   const auto place = static_cast<std::size_t>(peer);
@@ -119,7 +104,7 @@ GpuWindow::CallPtr GpuWindow::message(bool send, int peer, std::vector<at::Tenso
 
 GpuWindow::CallPtr GpuWindow::signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
-  if (peer != rank_) return message(/*send=*/true, peer, {token_});
+  if (peer != rank_) return message(/*send=*/true, peer);
   const c10::Stream stream = face::current_cuda_stream(token_.device());
   // Those of captures that have ended nobody can hear any more. Of a stream that may be gone nothing is asked.
   own_.remove_if([](const Own& own) {
@@ -131,7 +116,7 @@ GpuWindow::CallPtr GpuWindow::signal(int peer) {
 
 GpuWindow::CallPtr GpuWindow::wait_signal(int peer) {
   const c10::DeviceGuard on_device(token_.device());
-  if (peer != rank_) return message(/*send=*/false, peer, {heard_[static_cast<std::size_t>(peer)]});
+  if (peer != rank_) return message(/*send=*/false, peer);
   // CUDA lets no capture wait for what is outside of it, nor the other way round.
   const c10::Stream stream = face::current_cuda_stream(token_.device());
   const auto found = std::ranges::find(own_, capture_of(stream), &Own::capture);
@@ -179,7 +164,6 @@ bool GpuWindow::end(c10d::Backend& host, std::chrono::milliseconds timeout) {
       if (word(from, 1 + to) != word(to, 1 + size + from)) return false;
     }
   }
-  quiet_ = true;
   return true;
 }
 

@@ -1,12 +1,13 @@
 // A window on CUDA tensors whose ranks' GPUs reach each other: calls are enqueued on the caller's current stream, and
 // the host waits for nobody.
 //
-// put() copies into the peer's memory, as this GPU maps it; a signal is a message of one byte behind what the stream
+// put() copies into the peer's memory, as this GPU maps it; a signal is a message without bytes behind what the stream
 // holds, and waiting for one is receiving it. Messages of a pair of ranks match in order, so that each window has a
 // group of its own: the order in which a rank waits for several windows is then its own business.
 //
-// Ownership: the window's; the tensors of peers are valid until end(). What a signal that is still under way may touch
-// stays with the group. A forked child leaves all of CUDA's. Thread rule: the window's.
+// Ownership: the window's; the tensors of peers are valid until end(). A signal touches no memory but the group's own,
+// which its kernel's graph keeps, too: one may be under way, or be replayed, for longer than anything here lives. A
+// forked child leaves all of CUDA's. Thread rule: the window's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -67,7 +68,7 @@ class GpuWindow final {
   GpuWindow(std::shared_ptr<WindowGroup> group, at::Tensor storage, int rank, std::vector<at::Tensor> bytes);
   // Signals once between all ranks: the first of a group would else wait on the host for its peer's wait.
   void meet();
-  CallPtr message(bool send, int peer, std::vector<at::Tensor> tensors);
+  CallPtr message(bool send, int peer);
   void written(const c10::Stream& stream);
   struct Own {
     Own(const face::CudaEventsPtr& events, const c10::Stream& of, std::uint64_t in)
@@ -81,12 +82,10 @@ class GpuWindow final {
   const at::Tensor storage_;  // as bytes
   const int rank_;
   std::vector<at::Tensor> bytes_;             // by rank
-  const at::Tensor token_;                    // what a signal sends
-  std::vector<at::Tensor> heard_;             // by rank: where signals go, whose content says nothing
+  const at::Tensor token_;                    // what a signal sends, and receives: no bytes
   std::vector<CallPtr> last_;                 // by rank, sent and awaited: what was not captured
   std::vector<std::int64_t> sent_, awaited_;  // signals, by rank
   bool captured_ = false;                     // signals of which replays tell nothing
-  bool quiet_ = false;                        // no signal is under way any more
   std::vector<std::pair<c10::Stream, std::unique_ptr<face::CudaEvent>>> writes_;  // the last put of each stream
   const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();
   std::list<Own> own_;  // signals to this rank itself

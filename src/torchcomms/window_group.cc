@@ -4,7 +4,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <iterator>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/registry.h"
@@ -33,20 +32,12 @@ void WindowGroup::leave() noexcept {
   if (--uses_ == 0) unused_.notify_all();
 }
 
-void WindowGroup::keep(std::vector<at::Tensor> tensors) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (group_ == nullptr) return;  // they go without the lock, with the argument
-  kept_.insert(kept_.end(), std::make_move_iterator(tensors.begin()), std::make_move_iterator(tensors.end()));
-}
-
 void WindowGroup::end() {
-  if (forked_child()) return;    // a thread of the parent's may have had the lock, or use the group for ever
-  std::vector<at::Tensor> kept;  // go behind the group, whose end waits for its kernels
+  if (forked_child()) return;  // a thread of the parent's may have had the lock, or use the group for ever
   Group last;
   {
     std::unique_lock<std::mutex> lock(mutex_);
     last = std::exchange(group_, nullptr);
-    kept.swap(kept_);
     unused_.wait(lock, [this] { return uses_ == 0; });
   }
   if (last != nullptr) last->shutdown();

@@ -6,8 +6,6 @@
 // Ownership: shared by the communicator and its inboxes. Thread rule: any thread; end() not below a Use.
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -52,8 +50,6 @@ class WindowGroup final {
     if (!aborted.load(std::memory_order_acquire)) return;
     if (const Group now = group(); now != nullptr) now->abort();
   }
-  // Memory that the group's kernels may still write or read: goes with the group, at once where that has ended.
-  void keep(std::vector<at::Tensor> tensors);
   void end();  // without Python's global lock
 
  private:
@@ -64,7 +60,6 @@ class WindowGroup final {
   std::condition_variable unused_;
   Group group_;
   int uses_ = 0;
-  std::vector<at::Tensor> kept_;
   const std::string name_;
 };
 

@@ -150,7 +150,36 @@ def waits_beside_a_capture(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
-FUNCTIONS = [forked, dropped, signals_of_captures, waits_beside_a_capture]
+def outlived(ctx: Context, name: str) -> None:
+    """Replays of signals write nowhere, also when the communicator has ended, and their window is gone."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    store = ctx.store(name)
+    after, before = neighbours(ctx)
+    window = comm.new_window(torch.zeros(1000, device=device))
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        window.signal(after, True).wait()
+        window.wait_signal(before, True).wait()
+    graph.replay()
+    torch.cuda.synchronize()
+    del window
+    comm.finalize()
+    gc.collect()
+    others = [torch.full((1,), 7, dtype=torch.uint8, device=device) for _ in range(4096)]
+    torch.cuda.synchronize()
+    store.set(f"over {ctx.rank}", "1")
+    store.wait([f"over {rank}" for rank in range(ctx.size)])
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all(other.item() == 7 for other in others)
+    store.set(f"looked {ctx.rank}", "1")
+    store.wait([f"looked {rank}" for rank in range(ctx.size)])
+    del graph
+
+
+FUNCTIONS = [forked, dropped, signals_of_captures, waits_beside_a_capture, outlived]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
