@@ -37,7 +37,11 @@ std::vector<c10::Storage> storages_of(const std::vector<at::Tensor>& tensors, co
 std::string CudaSide::register_storages(std::vector<c10::Storage> storages) {
   const CudaLane& lane = group(storages.front().device());
   std::vector<DeviceRange> ranges;
-  for (const c10::Storage& storage : storages) ranges.push_back({storage.mutable_data(), storage.nbytes()});
+  std::list<Registered> held;  // made first: once peers map a storage, nothing may fail that holds it
+  for (c10::Storage& storage : storages) {
+    ranges.push_back({storage.mutable_data(), storage.nbytes()});
+    held.push_back({std::move(storage), {}});
+  }
   std::vector<std::shared_ptr<DeviceRegion>> regions;
   try {
     regions = lane.communicator->register_memory(ranges);
@@ -45,10 +49,10 @@ std::string CudaSide::register_storages(std::vector<c10::Storage> storages) {
     if (error.kind() != ErrorKind::kUnsupported) throw;
     return error.what();
   }
+  auto region = regions.cbegin();
+  for (Registered& one : held) one.region = *region++;
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (std::size_t i = 0; i < regions.size(); ++i) {
-    registered_.push_back({std::move(storages[i]), regions[i]});
-  }
+  registered_.splice(registered_.end(), held);
   return {};
 }
 

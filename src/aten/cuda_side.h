@@ -15,6 +15,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -79,7 +80,7 @@ class CudaSide {
 
   // Guards the members below; lanes and streams are never removed. Nothing that may wait is called under it.
   mutable std::mutex mutex_;
-  std::vector<Registered> registered_;           // before the communicators, which must end before they are freed
+  std::list<Registered> registered_;             // before the communicators, which must end before they are freed
   std::shared_ptr<DeviceCommunicator> devices_;  // never changes before the end
   const CudaEventsPtr events_ = std::make_shared<CudaEvents>();
   std::optional<CudaLane> group_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/no_memory.h"
 #include "base/thread.h"
 
 namespace tutti::cuda {
@@ -106,7 +107,7 @@ void PortProxy::run() noexcept {
   } catch (const Error& error) {
     fail(error);
   } catch (const std::exception& error) {
-    fail(Error(ErrorKind::kInternal, std::string("the proxy of ports: ") + error.what()));
+    fail(no_memory([&] { return std::string("the proxy of ports: ") + error.what(); }));
   }
   const std::lock_guard lock(mutex_);
   left_ = true;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <list>
 #include <mutex>
 
 #include "device/cuda/cuda_check.h"
@@ -11,10 +12,13 @@
 namespace tutti::cuda {
 namespace {
 
+// What graphs hold, or have given up: of one each, so that to give it up takes no memory.
+using Resources = std::list<std::shared_ptr<const void>>;
+
 // What graphs have given up. One a process; never destroyed, since graphs may be destroyed at exit.
 struct Retired {
   std::mutex mutex;  // guards resources; a leaf
-  std::vector<std::shared_ptr<const void>> resources;
+  Resources resources;
 };
 Retired& retired() {
   static Retired* const instance = new Retired;
@@ -23,10 +27,9 @@ Retired& retired() {
 
 // Called by CUDA when a graph and its executables are gone, on a thread that may not call CUDA.
 void CUDART_CB retire(void* held) {
-  auto* resource = static_cast<std::shared_ptr<const void>*>(held);
+  const std::unique_ptr<Resources> one(static_cast<Resources*>(held));
   const std::lock_guard lock(retired().mutex);
-  retired().resources.push_back(std::move(*resource));
-  delete resource;
+  retired().resources.splice(retired().resources.end(), *one);
 }
 
 // Also where CUDA does not tell: of the legacy stream while another one is captured.
@@ -60,7 +63,7 @@ void wait_for_device() noexcept {
 }  // namespace
 
 void release_retired() {
-  std::vector<std::shared_ptr<const void>> gone;
+  Resources gone;
   const std::lock_guard lock(retired().mutex);
   gone.swap(retired().resources);
 }
@@ -165,7 +168,7 @@ void StreamOrder::retain_in(const StreamCapture& capture, const std::shared_ptr<
     retained_.clear();
   }
   if (std::find(retained_.begin(), retained_.end(), resource.get()) != retained_.end()) return;
-  auto held = std::make_unique<std::shared_ptr<const void>>(resource);
+  auto held = std::make_unique<Resources>(1, resource);
   cudaUserObject_t object = nullptr;
   check_cuda(cudaUserObjectCreate(&object, held.get(), retire, 1, cudaUserObjectNoDestructorSync),
              "cudaUserObjectCreate");

@@ -21,19 +21,16 @@ class HostMemory final : public SharedMemory {
     void* p = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
     if (p == MAP_FAILED) throw_system_error(ErrorKind::kExhausted, "mmap", errno);
     host_ = p;
-    const cudaError_t error = cudaHostRegister(p, bytes_, cudaHostRegisterPortable | cudaHostRegisterMapped);
-    if (error != cudaSuccess) {
-      ::munmap(p, bytes_);
-      check_cuda(error, "cudaHostRegister");
+    try {
+      check_cuda(cudaHostRegister(p, bytes_, cudaHostRegisterPortable | cudaHostRegisterMapped), "cudaHostRegister");
+      registered_ = true;
+      check_cuda(cudaHostGetDevicePointer(&device_, host_, 0), "cudaHostGetDevicePointer");
+    } catch (...) {
+      release();
+      throw;
     }
-    check_cuda(cudaHostGetDevicePointer(&device_, host_, 0), "cudaHostGetDevicePointer");
   }
-  ~HostMemory() override {
-    leave(Leftover::kOwn, bytes_, [index = index_, host = host_, bytes = bytes_] {
-      give_back_on(index, [host] { static_cast<void>(cudaHostUnregister(host)); });
-      ::munmap(host, bytes);
-    });
-  }
+  ~HostMemory() override { release(); }
   std::byte* data() const noexcept override { return static_cast<std::byte*>(device_); }
   std::size_t bytes() const noexcept override { return bytes_; }
   std::byte* host() const noexcept override { return static_cast<std::byte*>(host_); }
@@ -41,10 +38,22 @@ class HostMemory final : public SharedMemory {
   void allow(int /*device*/) override {}  // portable: every device of the process sees it
 
  private:
+  void release() noexcept {
+    if (!registered_) {
+      ::munmap(host_, bytes_);
+      return;
+    }
+    leave(Leftover::kOwn, bytes_, [index = index_, host = host_, bytes = bytes_] {
+      give_back_on(index, [host] { static_cast<void>(cudaHostUnregister(host)); });
+      ::munmap(host, bytes);
+    });
+  }
+
   UniqueFd fd_;
   std::size_t bytes_;
   int index_ = 0;  // of the device that is current
   void* host_ = nullptr;
+  bool registered_ = false;
   void* device_ = nullptr;
 };
 

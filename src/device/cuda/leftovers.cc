@@ -2,7 +2,6 @@
 
 #include <list>
 #include <mutex>
-#include <new>
 #include <utility>
 
 namespace tutti::cuda {
@@ -26,15 +25,9 @@ Leftovers& all() {
 
 }  // namespace
 
-void leave(Leftover kind, std::size_t bytes, std::function<void()> give_back) noexcept {
+void keep_leftover(Leftover kind, std::size_t bytes, std::function<void()> give_back) {
   std::list<Kept> one;
-  try {
-    one.push_back({kind, bytes, nullptr});
-  } catch (const std::bad_alloc&) {
-    give_back();
-    return;
-  }
-  one.front().give_back.swap(give_back);
+  one.push_back({kind, bytes, std::move(give_back)});
   const std::lock_guard lock(all().mutex);
   all().kept.splice(all().kept.end(), one);
 }

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <new>
 
 namespace tutti::cuda {
 
@@ -17,9 +18,19 @@ enum class Leftover {
   kOwn,      // of nobody else's concern
 };
 
+// Throws std::bad_alloc, and keeps nothing.
+void keep_leftover(Leftover kind, std::size_t bytes, std::function<void()> give_back);
+
 // Calls `give_back`, which must not throw, when asked for it; at once where there is no memory to keep it. `bytes`: of
 // memory that is held by that.
-void leave(Leftover kind, std::size_t bytes, std::function<void()> give_back) noexcept;
+template <class GiveBack>
+void leave(Leftover kind, std::size_t bytes, const GiveBack& give_back) noexcept {
+  try {
+    keep_leftover(kind, bytes, give_back);
+  } catch (const std::bad_alloc&) {
+    give_back();
+  }
+}
 
 // What is kept.
 struct LeftoverCount {

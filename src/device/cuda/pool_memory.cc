@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "base/registry.h"
 #include "device/cuda/cuda_check.h"
@@ -24,7 +23,7 @@ namespace {
 struct Pool {
   std::mutex mutex;  // guards the members; a leaf
   std::map<void*, std::shared_ptr<SharedMemory>> memory;
-  std::vector<std::shared_ptr<SharedMemory>> kept;  // that could not be freed
+  std::multimap<void*, std::shared_ptr<SharedMemory>> kept;  // that could not be freed
 };
 Pool& pool() {
   static Pool* const instance = new Pool;
@@ -47,23 +46,19 @@ void* allocate(int device, std::size_t bytes) {
 // not. Where the device cannot be awaited (it has failed, or the process ends), the memory is kept.
 void deallocate(void* data, int device) noexcept {
   if (forked_child()) return;  // before a lock that the parent may have held; the memory is the parent's
-  std::shared_ptr<SharedMemory> memory;
-  const auto take = [&] {
+  decltype(Pool::memory)::node_type memory;
+  {
     const std::lock_guard lock(pool().mutex);
-    const auto found = pool().memory.find(data);
-    if (found == pool().memory.end()) return false;
-    memory = std::move(found->second);
-    pool().memory.erase(found);
-    return true;
-  };
+    memory = pool().memory.extract(data);
+  }
+  if (memory.empty()) return;
   try {
     const RelaxedCapture relaxed;
-    if (!take()) return;
     const DeviceGuard guard(device);
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   } catch (const std::exception&) {
     const std::lock_guard lock(pool().mutex);
-    pool().kept.push_back(std::move(memory));
+    pool().kept.insert(std::move(memory));
   }
 }
 
