@@ -30,6 +30,7 @@ bool Link::look_for_failure() {
 }
 
 bool Link::timed_out(std::uint64_t number) const {
+  if (forked_child()) return false;  // as above
   const std::lock_guard<std::mutex> lock(mutex_);
   return owner_ != nullptr && owner_->failure_of(number) == c10d::ErrorType::TIMEOUT;
 }

@@ -12,6 +12,7 @@
 #include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
+#include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/work.h"
 #include "tutti/cuda/capture.h"
@@ -54,6 +55,10 @@ void Window::await_stream(const TorchCommTutti& owner, const char* operation, c1
 }
 
 TorchCommTutti& Window::communicator(const char* operation) const {
+  if (forked_child()) {  // before any lock, of the communicator's or an inbox's: a thread of the parent may have had it
+    face::throw_backend_error("tutti: " + std::string(operation) +
+                              " of a window that belongs to the parent: Tutti is disabled in a forked child");
+  }
   TorchCommTutti* const owner = link_->owner();
   TORCH_CHECK(owner != nullptr, "tutti: ", operation, " of a window whose communicator is gone");
   owner->ready(operation);

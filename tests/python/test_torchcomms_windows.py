@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -269,6 +271,35 @@ def failed_alone(ctx: Context, name: str) -> None:
     assert noticed.wait(30) and comm.is_aborted()
 
 
+def forked(ctx: Context, name: str) -> None:
+    """A child's calls are refused before they take a lock that a thread of the parent may have had at the fork."""
+    comm = new_comm(ctx, name)
+    window = comm.new_window(torch.zeros(4))
+    calls: list[Callable[[], Any]] = [
+        lambda: window.put(torch.ones(1), ctx.rank, 0, False),
+        lambda: window.signal(ctx.rank, False),
+        lambda: window.wait_signal(ctx.rank, False),
+        lambda: window.get_attr(ctx.rank),
+        lambda: window.map_remote_tensor(ctx.rank),
+        window.tensor_deregister,
+    ]
+    window.signal(ctx.rank, False)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends it if it hangs
+        try:
+            for call in calls:
+                refused("forked child", call)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+    window.wait_signal(ctx.rank, False)
+    window.tensor_deregister()
+    comm.finalize()
+
+
 @pytest.mark.parametrize(
     ("ranks", "function"),
     [
@@ -281,6 +312,7 @@ def failed_alone(ctx: Context, name: str) -> None:
         (2, dropped),
         (2, abort_meanwhile),
         (2, failed_alone),
+        (2, forked),
     ],
 )
 def test_windows(fresh_world: World, ranks: int, function: Callable[..., None]) -> None:
