@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "aten/cuda_events.h"
+#include "aten/side_stream.h"
 #include "tutti/device_communicator.h"
 
 namespace tutti::face {
@@ -83,9 +84,11 @@ class CudaSide {
   std::list<Registered> registered_;             // before the communicators, which must end before they are freed
   std::shared_ptr<DeviceCommunicator> devices_;  // never changes before the end
   const CudaEventsPtr events_ = std::make_shared<CudaEvents>();
+  std::unique_ptr<const SideStream> group_stream_;
   std::optional<CudaLane> group_;
-  std::atomic<const CudaLane*> made_group_{nullptr};             // group_, once made: each call asks, without a lock
-  std::map<std::pair<int, bool>, c10::Stream> message_streams_;  // by peer, and whether this rank sends
+  std::atomic<const CudaLane*> made_group_{nullptr};  // group_, once made: each call asks, without a lock
+  std::map<std::pair<int, bool>, std::unique_ptr<const SideStream>>
+      message_streams_;  // by peer, and whether this rank sends
 };
 
 }  // namespace tutti::face

@@ -4,14 +4,18 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "aten/cuda_streams.h"
+#include "aten/side_stream.h"
 #include "base/registry.h"
 #include "support/child_process.h"
 
@@ -27,7 +31,7 @@ class CountingCuda final : public c10::impl::DeviceGuardImplInterface {
   };
 
   static std::mutex mutex;
-  static int made, alive;
+  static int made, alive, dealt;
   static std::vector<std::pair<c10::Stream, c10::Stream>> waits;  // which stream, for which
   static bool broken;
 
@@ -46,6 +50,11 @@ class CountingCuda final : public c10::impl::DeviceGuardImplInterface {
     return current_stream().device() == device ? current_stream() : c10::Stream(c10::Stream::DEFAULT, device);
   }
   c10::Stream exchangeStream(c10::Stream stream) const override { return std::exchange(current_stream(), stream); }
+  // In turn, and odd: as PyTorch numbers them.
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool high) const override {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return c10::Stream(c10::Stream::UNSAFE, device, 2 * (dealt++ % 32) + (high ? 101 : 1));
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return 2; }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex device,
@@ -88,6 +97,7 @@ class CountingCuda final : public c10::impl::DeviceGuardImplInterface {
 std::mutex CountingCuda::mutex;
 int CountingCuda::made = 0;
 int CountingCuda::alive = 0;
+int CountingCuda::dealt = 0;
 std::vector<std::pair<c10::Stream, c10::Stream>> CountingCuda::waits;
 bool CountingCuda::broken = false;
 
@@ -207,6 +217,61 @@ TEST_F(CudaEventsTest, CallsAsideOrderTheirStreamsWithoutNewEvents) {
     EXPECT_EQ(CountingCuda::waits, wanted);
   }
   EXPECT_EQ(CountingCuda::made, 1);
+}
+
+class SideStreams : public testing::Test {
+ protected:
+  void take(int count, int device = 0) {
+    for (int i = 0; i < count; ++i) {
+      taken_.push_back(
+          std::make_unique<SideStream>(c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device))));
+    }
+  }
+  std::size_t different() const {
+    std::set<std::pair<int, c10::StreamId>> ids;
+    for (const auto& one : taken_) ids.emplace(one->get().device_index(), one->get().id());
+    return ids.size();
+  }
+
+  std::vector<std::unique_ptr<SideStream>> taken_;
+};
+
+// Whatever others take of the pool between, and whatever groups have ended.
+TEST_F(SideStreams, NobodySharesOneWhileThereAreEnough) {
+  for (int round = 0; round < 5; ++round) {
+    take(20);
+    CountingCuda::dealt += 13;
+    take(12);
+    EXPECT_EQ(different(), 32U);
+    take(32, 1);
+    EXPECT_EQ(different(), 64U);
+    taken_.erase(taken_.begin() + 32, taken_.end());
+    taken_.erase(taken_.begin() + 5, taken_.begin() + 17);
+    take(12);
+    EXPECT_EQ(different(), 32U);
+    taken_.clear();
+  }
+}
+
+TEST_F(SideStreams, MoreThanThePoolHasAreSharedEvenly) {
+  take(64);
+  CountingCuda::dealt += 7;
+  take(1);
+  EXPECT_EQ(different(), 32U);
+  std::map<c10::StreamId, int> uses;
+  for (const auto& one : taken_) ++uses[one->get().id()];
+  for (const auto& [id, count] : uses) EXPECT_LE(count, 3);
+  EXPECT_EQ(std::ranges::count_if(uses, [](const auto& one) { return one.second == 3; }), 1);
+}
+
+TEST_F(SideStreams, AForkedChildLeavesThem) {
+  take(3);
+  EXPECT_FALSE(forked_child());
+  test::ChildProcess child([&] {
+    taken_.clear();
+    return 0;
+  });
+  EXPECT_EQ(child.join(), 0);
 }
 
 }  // namespace
