@@ -75,6 +75,10 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
   const RelaxedCapture relaxed;  // mappings may be made and given back beside a capture
   release_retired();
   QuietDevice::of_process().give_back_if_quiet();
+  // What the ranks agree on takes no memory any more.
+  std::vector<std::shared_ptr<CudaRegion>> regions(ranges.size());
+  std::vector<Registrations::Room> rooms;
+  for (const CudaRange& range : ranges) rooms.push_back(Registrations::room_at(static_cast<std::byte*>(range.data)));
   std::string problem;
   std::string name;
   {
@@ -85,9 +89,10 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
     name = "register " + std::to_string(registration_calls_++);
   }
   const auto made = group_->share(name, ranges, problem);
+  std::ranges::copy(made, regions.begin());
   const std::lock_guard lock(mutex_);
-  for (const auto& region : made) registrations_.add(region, rank_);
-  return {made.begin(), made.end()};
+  for (std::size_t i = 0; i < regions.size(); ++i) registrations_.add(regions[i], std::move(rooms[i]));
+  return regions;
 }
 
 void CudaCommunicatorImpl::unregister_memory(std::vector<std::shared_ptr<CudaRegion>> regions) {

@@ -85,10 +85,17 @@ std::string describe(const DirectPlace& place) {
   return text;
 }
 
-void Registrations::add(std::shared_ptr<const CudaRegion> region, int rank, bool allocated) {
-  const std::byte* base = region->data(rank);
+Registrations::Room Registrations::room_at(const std::byte* base) {
+  Entries one;
+  one.try_emplace(base);
+  return one.extract(one.begin());
+}
+
+void Registrations::add(std::shared_ptr<const CudaRegion> region, Room room, bool allocated) noexcept {
   const std::size_t bytes = region->bytes();
-  entries_.insert_or_assign(base, Entry{std::move(region), ++made_, bytes, allocated});
+  room.mapped() = {std::move(region), ++made_, bytes, allocated};
+  entries_.erase(room.key());
+  entries_.insert(std::move(room));
   const std::lock_guard lock(texts_mutex_);
   any_ = true;
 }

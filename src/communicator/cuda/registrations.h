@@ -55,9 +55,24 @@ std::optional<DirectSizes> direct_sizes(const Call& call, int size);
 DirectSizes copied_sizes(const Call& call, int rank, int size);
 
 class Registrations {
+  struct Entry {
+    std::shared_ptr<const CudaRegion> region;
+    std::uint32_t number = 0;
+    std::size_t bytes = 0;
+    bool allocated = false;
+  };
+  using Entries = std::map<const std::byte*, Entry>;  // by this rank's address
+
  public:
+  // For a range that begins at `base`, made before ranks agree on it: then nothing may fail that adds it.
+  using Room = Entries::node_type;
+  static Room room_at(const std::byte* base);
   // Numbered in the order of registration, which is the same on all ranks. `allocated`: by allocate().
-  void add(std::shared_ptr<const CudaRegion> region, int rank, bool allocated = false);
+  void add(std::shared_ptr<const CudaRegion> region, int rank, bool allocated = false) {
+    const std::byte* const base = region->data(rank);
+    add(std::move(region), room_at(base), allocated);
+  }
+  void add(std::shared_ptr<const CudaRegion> region, Room room, bool allocated = false) noexcept;
   void remove(const CudaRegion& region);
   void clear() noexcept { entries_.clear(); }
   bool contains(const void* data, std::size_t bytes) const { return find(data, bytes) != nullptr; }
@@ -79,18 +94,12 @@ class Registrations {
   std::string explain(std::uint32_t fingerprint) const;
 
  private:
-  struct Entry {
-    std::shared_ptr<const CudaRegion> region;
-    std::uint32_t number = 0;
-    std::size_t bytes = 0;
-    bool allocated = false;
-  };
   const std::pair<const std::byte* const, Entry>* find(const void* data, std::size_t bytes) const;
   // `allocated`: in memory of allocate() only.
   std::optional<DirectPlace> locate(const Call& call, const DirectSizes& sizes, std::uint64_t kind,
                                     bool allocated) const;
 
-  std::map<const std::byte*, Entry> entries_;  // by this rank's address
+  Entries entries_;
   std::uint32_t made_ = 0;
   mutable std::mutex texts_mutex_;  // guards the members below
   bool any_ = false;                // memory was ever registered

@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "communicator/cuda/registrations.h"
 #include "communicator/refused_memory.h"
 #include "cuda/host_ports.h"
 #include "device/cuda/leftovers.h"
@@ -45,6 +46,29 @@ TEST(NoMemory, WhatCannotBeKeptIsGivenBackAtOnce) {
     EXPECT_EQ(given, 1) << "the allocation that failed: " << n;
   }
   EXPECT_EQ(leftovers().things, 0u);
+}
+
+class OneRange final : public CudaRegion {
+ public:
+  std::size_t bytes() const noexcept override { return memory_.size(); }
+  std::byte* data(int) const noexcept override { return const_cast<std::byte*>(memory_.data()); }
+
+ private:
+  std::array<std::byte, 64> memory_{};
+};
+
+// Ranks have agreed on it by then: one that lacked it would make other calls of its tensors.
+TEST(NoMemory, ARangeIsAddedWhereRoomWasMade) {
+  count_me();
+  Registrations table;
+  const auto range = std::make_shared<OneRange>();
+  Registrations::Room room = Registrations::room_at(range->data(0));
+  {
+    const Refusal refusal(Of::kThisThread, Which::kAllFromThere, 1);
+    table.add(range, std::move(room));
+  }
+  EXPECT_TRUE(table.holds(*range));
+  EXPECT_TRUE(table.contains(range->data(0), 64));
 }
 
 // Its thread has no memory any more.
