@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import random
+import signal
 import sys
 from datetime import timedelta
 from typing import Any
@@ -43,6 +46,19 @@ def main() -> None:
                 dist.all_reduce(torch.ones(COUNT))
         except RuntimeError as error:
             assert "rank 0" in str(error), error
+        else:
+            raise AssertionError("rank 0 has ended")
+    elif WAY == "handler":  # of a signal ends rank 0 wherever that waits, as a C program would
+        signal.signal(signal.SIGALRM, lambda *_: ctypes.CDLL(None).exit(0))
+        if rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, 0.1))
+        try:
+            for step in range(1_000_000):
+                dist.all_reduce(torch.ones(1 + COUNT * (step % 3 == 2)))
+                dist.broadcast(torch.ones(COUNT), 0)
+                dist.recv(torch.ones(COUNT), 0) if rank else dist.send(torch.ones(COUNT), 1)
+        except RuntimeError as error:
+            assert "rank 0" in str(error) and "has left the group" in str(error), error
         else:
             raise AssertionError("rank 0 has ended")
     elif WAY == "group":  # destroyed, with works that outlive it

@@ -40,8 +40,8 @@ def own(errors: str) -> str:
     return "\n".join(line for line in errors.splitlines() if "destroy_process_group" not in line)
 
 
-WAYS = ["calls", "dropped", "callback", "sends", "receives", "one", "group"]
-CASES = [(way, "aa") for way in WAYS] + [("calls", "ab"), ("sends", "ab"), ("one", "ab")]
+WAYS = ["calls", "dropped", "callback", "sends", "receives", "one", "handler", "group"]
+CASES = [(way, "aa") for way in WAYS] + [(way, "ab") for way in ("calls", "sends", "one", "handler")]
 
 
 @pytest.mark.parametrize(("way", "hosts"), CASES)
