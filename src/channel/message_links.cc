@@ -303,9 +303,10 @@ void MessageEngine::note_said(int rank, const Farewell& farewell) {
 // Whoever a peer lost is lost to us too; what else went wrong is the peer's.
 Outcome MessageEngine::heard(int peer, const Farewell& farewell) {
   const auto [status, blamed] = farewell.outcome;
-  const bool known = blamed >= 0 && blamed < static_cast<int>(peers_.size()) && blamed != rank_;
+  const bool known = blamed >= 0 && blamed < static_cast<int>(peers_.size());
   Outcome outcome{Status::kPeerFailed, peer};
-  if (known && (status == Status::kPeerLost || status == Status::kPeerLeft || status == Status::kPeerFailed)) {
+  if (known && blamed != rank_ &&
+      (status == Status::kPeerLost || status == Status::kPeerLeft || status == Status::kPeerFailed)) {
     outcome = {status, blamed};
   }
   note_said(outcome.peer, {{status, known ? blamed : -1}, farewell.reason});

@@ -209,12 +209,14 @@ void hold_up_other_threads() {
 TEST(FarDeaths, WhoAbortsAndEndsAtOnceHasAborted) {
   for (const char* layout : {"aab", "abc"}) {
     run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
+      float x = 0;
       if (c->rank() == 2) {
+        for (const int peer : {0, 1}) c->recv(&x, 1, DataType::kFloat32, peer, 1);  // then all links stand
         hold_up_other_threads();
         c->abort("no more data");
         std::exit(0);
       }
-      float x = 0;
+      c->send(&x, 1, DataType::kFloat32, 2, 1);
       const Error error = error_of([&] { c->recv(&x, 1, DataType::kFloat32, 2, 7); });
       return says(error, ErrorKind::kPeerLost, "rank 2 gave up: it aborted the group: no more data");
     });
