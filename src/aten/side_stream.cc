@@ -28,7 +28,7 @@ int& uses_of(const c10::Stream& stream) { return uses().counts[{stream.device_in
 c10::Stream least_used(c10::Device device) {
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   std::vector<c10::Stream> dealt;
-  while (dealt.size() < SideStream::kOfPool) {
+  while (dealt.size() < 2 * SideStream::kOfPool) {  // once more: others may be dealt some meanwhile
     // Not under the lock: the first use of the pool makes streams.
     dealt.push_back(cuda.getStreamFromGlobalPool(device, /*isHighPriority=*/true));
     const std::lock_guard<std::mutex> lock(uses().mutex);

@@ -4,8 +4,9 @@
 // The pool has 32 streams and deals them out in turn, so two groups may get the same one, or two peers of a group: then
 // a message waits behind another one that has nothing to do with it, and if that is so on both sides, for good. So of
 // those that are dealt the one is taken that fewest groups of this process use: nobody's, while there are not more than
-// 32 in use. What a program takes of the pool (torch.cuda.Stream(priority=-1)) is not known here. Streams of Tutti's
-// own would be free of that, but CUDA may wait for kernels under way when it makes one; the pool's are made at once.
+// 32 in use. What a program takes of the pool (of the highest priority that PyTorch has) is not known here. Streams of
+// Tutti's own would be free of that, but CUDA may wait for kernels under way when it makes one; the pool's are made at
+// once.
 //
 // Ownership: of the use; the stream is PyTorch's and lasts. Thread rule: making and destroying from any thread.
 // Lock: one of the process, a leaf.

@@ -22,7 +22,7 @@ struct Release {
 };
 
 // For destructors, of what belongs to others that know no child, as CUDA's does: true in a child, and then nothing of
-// what these hold is destroyed.
+// what these hold is destroyed, unless there is no memory to leave it in.
 template <class... T>
 bool left_by_child(T&... held) noexcept {
   if (!forked_child()) return false;

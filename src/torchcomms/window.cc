@@ -180,6 +180,7 @@ void Window::tensor_deregister() {
 }
 
 std::shared_ptr<comms::TorchCommWindow> Window::clone() {
+  static_cast<void>(communicator("clone"));
   auto window = std::make_shared<Window>(link_);
   if (buf_tensor_.has_value()) window->tensor_register(buf_tensor_->clone(), /*owning=*/true);
   return window;

@@ -106,8 +106,10 @@ void PortProxy::run() noexcept {
     serve();
   } catch (const Error& error) {
     fail(error);
+  } catch (const std::bad_alloc&) {
+    fail(no_memory([] { return std::string("the proxy of ports has no memory"); }));
   } catch (const std::exception& error) {
-    fail(no_memory([&] { return std::string("the proxy of ports: ") + error.what(); }));
+    fail(Error(ErrorKind::kInternal, std::string("the proxy of ports: ") + error.what()));
   }
   const std::lock_guard lock(mutex_);
   left_ = true;

@@ -76,9 +76,8 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
   release_retired();
   QuietDevice::of_process().give_back_if_quiet();
   // What the ranks agree on takes no memory any more.
-  std::vector<std::shared_ptr<CudaRegion>> regions(ranges.size());
+  std::vector<std::shared_ptr<CudaRegion>> regions;
   std::vector<Registrations::Room> rooms;
-  for (const CudaRange& range : ranges) rooms.push_back(Registrations::room_at(static_cast<std::byte*>(range.data)));
   std::string problem;
   std::string name;
   {
@@ -86,6 +85,13 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
     throw_if_failed();
     copy_streams_.prepare(rank_);
     problem = problem_with(ranges);
+    try {
+      regions.resize(ranges.size());
+      for (const CudaRange& range : ranges)
+        rooms.push_back(Registrations::room_at(static_cast<std::byte*>(range.data)));
+    } catch (const std::bad_alloc&) {
+      problem = "has no memory";  // within the string
+    }
     name = "register " + std::to_string(registration_calls_++);
   }
   const auto made = group_->share(name, ranges, problem);
