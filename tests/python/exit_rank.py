@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import random
 import signal
 import sys
@@ -58,7 +59,9 @@ def main() -> None:
                 dist.broadcast(torch.ones(COUNT), 0)
                 dist.recv(torch.ones(COUNT), 0) if rank else dist.send(torch.ones(COUNT), 1)
         except RuntimeError as error:
-            assert "rank 0" in str(error) and "has left the group" in str(error), error
+            assert "rank 0" in str(error), error
+            # Between hosts, what is being sent to this rank may keep the words from it.
+            assert os.environ["TUTTI_HOST_ID"] != "a" or "has left the group" in str(error), error
         else:
             raise AssertionError("rank 0 has ended")
     elif WAY == "group":  # destroyed, with works that outlive it
