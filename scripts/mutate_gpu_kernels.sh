@@ -250,9 +250,10 @@ mutant "fences forgotten" $simplify 's/pack.op.fences != 0 || //; s/by.op.fences
 interpreter=src/executor/cuda/interpreter.cuh around=src/algorithm/cuda/plan_call.cuh
 once plans $plan_sources
 group plans "tests/cpp/cuda/plans_test.cc tests/cpp/cuda/mapped_plans_test.cc $plan_files"
-mutant unchanged $interpreter '' "$mapped:$joins:*Invocations*:*AMissingRank*:*AnotherCall*:*DoesNothing*:*FollowEachOther*"
+mutant unchanged $interpreter '' "$mapped:$joins:*Invocations*:*AMissingRank*:*AnotherCall*:*DoesNothing*:*FollowEachOther*:*AfterAFailure*"
 mutant "mapped tensors touched before all have come" $around 's/const bool agreed = call.check_headers_and_go();/const bool agreed = true;/' "$mapped"
 mutant "headers not awaited" $around 's/call.check_headers_and_go()/true/' '*AnotherCall*'
+mutant "poison before a late block not told" $around 's/if (own.is_first_control()) device::fail_as_told.*/;/' '*AfterAFailure*'
 mutant "one flag for all invocations" $interpreter 's/flag_ = static_cast.*/flag_ = 1;/' '*GiveTheBits*:*Invocations*'
 mutant "a flag that is zero" $interpreter 's/invocation_ % 0xffffffffu) + 1/invocation_ + 1)/' '*Invocations*'
 mutant "one half of scratch" $interpreter 's/half_ = invocation_ % args_.halves;/half_ = 0;/' '*FollowEachOther*'

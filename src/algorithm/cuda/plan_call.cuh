@@ -65,15 +65,19 @@ TUTTI_DEVICE void run_plan_block(const Team& team, const DeviceWorld& world, con
   block.prepare();
   const bool failed = own.any(device::load_relaxed(world.control.poison) != 0);
   await_members(team);
-  if (failed) return leave_out(team);
+  const device::Awaited awaited{world.rank, device::load_relaxed(&world.state->blocks[0].sequence), args.fingerprint,
+                                args.ticket, nullptr};
+  if (failed) {
+    // Reported here: a peer may have failed since the first block has found all it waited for.
+    if (own.is_first_control()) device::fail_as_told(world.control, awaited);
+    return leave_out(team);
+  }
   std::uint64_t* const progress = progress_of(*world.state, team.block());
   const auto note = [&](std::uint32_t ended) {
     if (args.ticket != 0 && team.worker() == 0) device::store_relaxed(progress, pack_progress(args.ticket, ended));
   };
   if (!own.is_worker()) return;
   note(args.ticket - 1);
-  const device::Awaited awaited{world.rank, device::load_relaxed(&world.state->blocks[0].sequence), args.fingerprint,
-                                args.ticket, nullptr};
   if (begins(team) && block.run(awaited)) note(args.ticket);
 }
 

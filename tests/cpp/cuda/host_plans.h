@@ -36,6 +36,7 @@ struct PlanHow {
   bool mapped = false;           // all ranks' tensors are
   int other = -1;                // a rank that makes another call
   int idle = -1;                 // a rank that comes, and runs nothing of the plan
+  int only = -1;                 // the one thread block of a rank that runs, as if the others had before
   int rounds = 1;                // so often; a rank begins the next one as soon as its own blocks have ended
   std::byte* instead = nullptr;  // of all tensors of other ranks, as a rank has mapped them
 };
@@ -94,7 +95,7 @@ class HostPlan {
   // One call, with segments as a communicator cuts it.
   void run(const std::vector<PlanCall>& calls, std::size_t block_bytes, DataType dtype, ReduceOp op,
            const PlanHow& how = {}, const Compiled& compiled = {}) {
-    const auto [workers, silent, fingerprint, ticket, wanted, other, idle, rounds, instead] = how;
+    const auto [workers, silent, fingerprint, ticket, wanted, other, idle, only, rounds, instead] = how;
     const bool mapped = wanted && can_be_mapped(calls, block_bytes);
     const auto variant = [&](int r, std::size_t bytes) {
       executor::DeviceVariant made =
@@ -141,7 +142,9 @@ class HostPlan {
       const auto run_rank = [&](int r) {
         for (int round = 0; round < rounds; ++round) {
           std::vector<std::thread> threads;
-          for (int b = 0; b < plan(r).blocks(); ++b) threads.emplace_back(run_one, r, b);
+          for (int b = 0; b < plan(r).blocks(); ++b) {
+            if (only < 0 || b == only) threads.emplace_back(run_one, r, b);
+          }
           for (std::thread& thread : threads) thread.join();
         }
       };

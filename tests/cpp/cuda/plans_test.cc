@@ -248,6 +248,28 @@ TEST(PlansOnGpus, AMissingRankIsATimeout) {
   }
 }
 
+// The first block has found all it waited for before a peer failed; a later one, for which the GPU had no room yet,
+// finds the failure before it begins.
+TEST(PlansOnGpus, ABlockThatComesAfterAFailureReportsIt) {
+  int workers = 0, late = 0;
+  for (const auto& [name, plan] : plan::plans_of_every_operation(2)) {
+    HostPlan device(plan);
+    for (int b = 1; b < device.plans[0]->blocks(); ++b) {
+      device.worlds.host(0).code = *device.worlds.world(0).control.failed = 0;
+      *device.worlds.world(0).control.poison = device::pack_poison(device::FailureCode::kTimeout, 0, 1);
+      Calls calls(2);
+      device.run(calls.list, 96, DataType::kInt32, ReduceOp::kSum,
+                 {.workers = workers, .silent = 1, .ticket = 9, .only = b});
+      EXPECT_EQ(device.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout)) << name;
+      EXPECT_EQ(device.worlds.host(0).reporter, 1u) << name;
+      EXPECT_EQ(device.worlds.host(0).ticket, 9u) << name;
+      ++late;
+    }
+    workers = 2 - workers;
+  }
+  EXPECT_GT(late, 0);
+}
+
 // A wait within the plan itself, of a peer that has come: its failure is recorded there, not by what is around.
 TEST(PlansOnGpus, APeerThatDoesNothingIsATimeout) {
   int workers = 0;
