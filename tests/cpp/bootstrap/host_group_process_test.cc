@@ -146,6 +146,7 @@ TEST(HostGroupProcess, ARankWithoutDescriptorsIsAHostOfItsOwn) {
     require(group.host_of == (std::vector<int>{0, 0, 2}));
     require(ranks_of(group) == (rank == 2 ? std::vector<int>{2} : std::vector<int>{0, 1}));
     require(static_cast<bool>(group.segment) == (rank != 2));
+    require((group.alone_because.find("ulimit -n") != std::string::npos) == (rank == 2));
     return true;
   });
   EXPECT_EQ(good, all_good(3));

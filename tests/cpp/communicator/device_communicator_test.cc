@@ -92,14 +92,15 @@ class DeviceCommunicators : public ::testing::Test {
   Told* told_ = nullptr;
 };
 
-// It can be found while it still gets the time limit of before: then another thread sets a new one, or waits to.
-// Of three ranks on two hosts: which communicators are told that all of theirs are on one.
-TEST_F(DeviceCommunicators, AreToldWhetherTheirRanksShareAHost) {
+// Of three ranks on two hosts: which communicators are told that all of theirs are on one, and which that they have
+// messages alone, and need little memory.
+TEST_F(DeviceCommunicators, AreToldWhetherTheirRanksShareAHostAndWhatTheyAreFor) {
   std::mutex mutex;
   std::map<std::string, std::set<bool>> said;
-  told_->making = [&](const std::string& id, bool one_host) {
+  told_->making = [&](const std::string& id, const DeviceOptions& options) {
     const std::lock_guard lock(mutex);
-    said[id].insert(one_host);
+    said[id].insert(options.one_host);
+    EXPECT_EQ(options.messages_only, id.find('>') != std::string::npos) << id;
   };
   World world;
   world.size = 3;
@@ -121,6 +122,7 @@ TEST_F(DeviceCommunicators, AreToldWhetherTheirRanksShareAHost) {
   }
 }
 
+// It can be found while it still gets the time limit of before: then another thread sets a new one, or waits to.
 TEST_F(DeviceCommunicators, ATimeoutThatIsSetWhileSomethingIsMadeCounts) {
   MemoryStore store;
   const auto host = create(store, 0, 1);

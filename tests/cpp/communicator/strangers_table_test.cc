@@ -1,9 +1,17 @@
-// What the table of strangers (docs/concepts.md) says of a group that lives: what its store has seen, and where it can
-// be reached from the network.
+// What the table of strangers (docs/concepts.md) says of a group that lives: what its store has seen, where it can be
+// reached from the network, and what another user of the machine may ring.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include <barrier>
+#include <cstddef>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <mutex>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +20,7 @@
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/ranks.h"
 #include "communicator/thread_ranks.h"
+#include "support/other_user.h"
 
 namespace tutti::test {
 namespace {
@@ -100,6 +109,75 @@ TEST(Strangers, AGroupOnOneHostOpensNoPort) {
   ASSERT_TRUE(soon([] { return listening_sockets() == 0; })) << "what earlier tests have left";
   live(4, 1, "", unused, [] { EXPECT_EQ(listening_sockets(), 0); });
   live(4, 2, "", unused, [] { EXPECT_GE(listening_sockets(), 1) << "of two hosts: nothing would be seen"; });
+}
+
+// The sockets of this machine whose names, of five characters, the system has chosen: "socket:[inode]" by name.
+std::map<std::string, std::string> named_by_the_system() {
+  std::ifstream sockets("/proc/net/unix");
+  std::map<std::string, std::string> named;
+  for (std::string line; std::getline(sockets, line);) {
+    std::istringstream fields(line);
+    std::string skipped, inode, name;
+    for (int field = 0; field < 6; ++field) fields >> skipped;
+    if (fields >> inode >> name && name.size() == 6 && name[0] == '@') named[name.substr(1)] = "socket:[" + inode + "]";
+  }
+  return named;
+}
+
+// Those that other processes have: what a test must leave alone.
+std::set<std::string> named_for_others() {
+  std::set<std::string> own, others;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    own.insert(std::filesystem::read_symlink(fd.path(), gone).string());
+  }
+  for (const auto& [name, socket] : named_by_the_system()) {
+    if (!own.contains(socket)) others.insert(name);
+  }
+  return others;
+}
+
+// Rings each bell once but `others`. How many there were.
+int ring_all(int socket, const std::set<std::string>& others) {
+  int rung = 0;
+  for (const auto& [name, of] : named_by_the_system()) {
+    if (others.contains(name)) continue;
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    name.copy(address.sun_path + 1, name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    rung += ::sendto(socket, "", 1, 0, reinterpret_cast<const sockaddr*>(&address), length) == 1 ? 1 : 0;
+  }
+  return rung;
+}
+
+// Rank 1 waits for its host and for another at once; so does rank 0 in the reduction.
+TEST(Strangers, WhoRingsABellCostsALook) {
+  if (!may_be_another_user()) GTEST_SKIP() << "only root can play another user";
+  const OtherUser stranger([others = named_for_others()](const Talk& talk) {
+    const UniqueFd own(::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int rung = 0;
+    while (!talk.something()) rung += ring_all(own.get(), others);
+    talk.say(std::to_string(rung));
+  });
+  World world;
+  world.size = 3;
+  world.host_of = [](int rank) { return rank < 2 ? "one" : "other"; };
+  run_ranks(world, [](Communicator& group) {
+    for (int round = 1; round <= 20; ++round) {
+      auto token = static_cast<float>(group.rank() == 2 ? round : 0);
+      if (group.rank() == 2) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        group.send(&token, 1, DataType::kFloat32, 1, 0, {});
+      } else if (group.rank() == 1) {
+        group.recv(&token, 1, DataType::kFloat32, 2, 0, {});
+        EXPECT_EQ(token, static_cast<float>(round));
+      }
+      call_all(group);
+    }
+  });
+  stranger.talk().say("end");
+  EXPECT_GT(std::stoi("0" + stranger.talk().hear()), 0) << "no bell was there";
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class ToldDevice final : public test::BareDevice {
   }
   StreamCommunicatorPtr make_communicator(const BootstrapPtr& bootstrap, const DeviceOptions& options) override {
     tell(told().meeting);
-    if (told().making) told().making(bootstrap->id(), options.one_host);
+    if (told().making) told().making(bootstrap->id(), options);
     bootstrap->all_gather("here", "", options.timeout);
     return std::make_shared<ToldCommunicator>(*bootstrap, options);
   }

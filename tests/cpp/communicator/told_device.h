@@ -4,13 +4,15 @@
 #include <functional>
 #include <string>
 
+#include "device/device.h"
+
 namespace tutti::test {
 
 // On the thread that asks. Each may be empty; they change while nothing is made.
 struct Told {
-  std::function<void(int device)> beginning;                         // a thread begins that works for this device
-  std::function<void()> meeting;                                     // a communicator meets its peers next
-  std::function<void(const std::string& id, bool one_host)> making;  // a communicator of that id is made
+  std::function<void(int device)> beginning;  // a thread begins that works for this device
+  std::function<void()> meeting;              // a communicator meets its peers next
+  std::function<void(const std::string& id, const DeviceOptions& options)> making;  // one of that id is made
   std::function<void()> setting_timeout;  // it is given a time limit, and does not have it yet
 };
 
