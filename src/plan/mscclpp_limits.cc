@@ -67,6 +67,7 @@ void check_block(const ThreadBlock& block, std::size_t rank, std::size_t index) 
 void check_mscclpp_limits(const Plan& plan) {
   limit(plan.threads_per_block <= kThreadsPerBlock, "/num_threads_per_block",
         "starts up to " + std::to_string(kThreadsPerBlock) + " threads a block");
+  limit(!plan.writes_input, "/writes_input", "gives a plan the caller's own input, which this one writes");
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     for (std::size_t b = 0; b < plan.ranks[rank].blocks.size(); ++b) check_block(plan.ranks[rank].blocks[b], rank, b);
   }

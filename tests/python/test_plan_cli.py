@@ -93,6 +93,16 @@ def test_a_fault_names_its_operations() -> None:
     assert "bcast.py:7" in fault["message"]
 
 
+def test_check_says_where_no_result_was_checked(tmp_path: Path) -> None:
+    known = PLANS / "ring_all_reduce_3.json"
+    file = tmp_path / "custom.json"
+    file.write_text(json.dumps(json.loads(known.read_text()) | {"collective": "custom"}))
+    for plan, says in ((known, False), (file, True)):
+        code, output = invoke("check", str(plan))
+        assert code == 0
+        assert ("note: its collective says nothing of results, so none was checked" in output) == says, output
+
+
 def test_check_prints_json() -> None:
     code, output = invoke("check", "--json", str(PLANS / "both_wait_first.json"))
     verdict = json.loads(output)

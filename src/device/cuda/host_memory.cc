@@ -5,6 +5,7 @@
 
 #include <cerrno>
 
+#include "base/mapping.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/leftovers.h"
 #include "device/cuda/relaxed_capture.h"
@@ -60,15 +61,13 @@ class HostMemory final : public SharedMemory {
 }  // namespace
 
 std::shared_ptr<SharedMemory> make_host_memory(std::size_t bytes) {
-  UniqueFd fd(::memfd_create("tutti-cuda", MFD_CLOEXEC));
-  if (!fd) throw_system_error(ErrorKind::kExhausted, "memfd_create", errno);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    throw_system_error(ErrorKind::kExhausted, "ftruncate", errno);
-  }
-  return std::make_shared<HostMemory>(std::move(fd), bytes);
+  return std::make_shared<HostMemory>(create_memfd("tutti-cuda", bytes), bytes);
 }
 
 std::shared_ptr<SharedMemory> open_host_memory(int fd, std::size_t bytes) {
+  if (!never_shrinks(fd) || file_bytes(fd) < bytes) {
+    throw_error(ErrorKind::kInternal, "host memory that another rank offers could shrink, or is smaller than it says");
+  }
   return std::make_shared<HostMemory>(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), bytes);
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/limits.h"
 #include "plan/plan_builder.h"
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
@@ -217,6 +218,21 @@ TEST(BoundsDeathTest, MemoryIsWhatWasCounted) {
     };
     EXPECT_EXIT(prove(), ::testing::ExitedWithCode(0), "") << hostile.name;
   }
+}
+
+// Sixteen gigabytes if they were things.
+TEST(BoundsDeathTest, CountsWhatASemaphoreBeginsWith) {
+  PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
+  builder.plan.ranks[0].semaphores.assign(256, kMaxCredit);
+  builder.at(0, 0).acquire(7).acquire(7);
+  const auto prove = [&builder](FaultKind fault) {
+    const Plan plan = read_plan(write_plan(builder.plan, -1));
+    allow_more_memory(128 * kMega);
+    exit_with([&] { return verify(plan).fault.kind == fault; });
+  };
+  EXPECT_EXIT(prove(FaultKind::kLeftover), ::testing::ExitedWithCode(0), "");
+  builder.at(0, 1).release(7).release(7);
+  EXPECT_EXIT(prove(FaultKind::kNone), ::testing::ExitedWithCode(0), "");
 }
 
 // 260,000 operations in 4 MB of text.

@@ -309,16 +309,6 @@ TEST(Verifier, CreditsMayBeGivenByReleases) {
   }
 }
 
-// Sixteen gigabytes if they were things.
-TEST(Verifier, CountsWhatASemaphoreBeginsWith) {
-  PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
-  builder.plan.ranks[0].semaphores.assign(256, kMaxCredit);
-  builder.at(0, 0).acquire(7).acquire(7);
-  EXPECT_EQ(verify(loaded(builder.plan)).fault.kind, FaultKind::kLeftover);
-  builder.at(0, 1).release(7).release(7);
-  EXPECT_EQ(verify(loaded(builder.plan)).outcome, Outcome::kProven);
-}
-
 // A loop without credits is right as long as its scratch need not be a ring; a larger message is refused, not run.
 TEST(Verifier, LimitsTheSizeWhereOnlyLargerMessagesRace) {
   for (const Case& c : repairable_cases()) {

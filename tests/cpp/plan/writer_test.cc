@@ -91,6 +91,10 @@ TEST(Export, ChecksThatExecutorsLimits) {
   maximum.ranks[1].blocks[0].operations[1].reduce = ReduceKind::kMax;
   EXPECT_NE(refusal(maximum).find("/gpus/1/threadblocks/0/ops/1/reduce_op"), std::string::npos);
   EXPECT_NE(refusal(packet_all_reduce(20)).find("16 remote buffers"), std::string::npos);
+  Plan scribbles = packet_all_reduce(2);
+  scribbles.in_place = false;
+  scribbles.writes_input = true;
+  EXPECT_NE(refusal(scribbles).find("/writes_input"), std::string::npos);
   EXPECT_EQ(refusal(packet_all_reduce(8)), "");
 }
 
