@@ -147,13 +147,14 @@ std::size_t file_bytes(int fd) noexcept {
   return static_cast<std::size_t>(status.st_size);
 }
 
-bool never_shrinks([[maybe_unused]] int fd) noexcept {
+bool keeps_bytes(int fd, std::size_t bytes) noexcept {
 #if defined(__linux__)
   const int seals = ::fcntl(fd, F_GET_SEALS);  // -1 for whatever cannot be sealed
-  return seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+  const bool never_shrinks = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
 #else
-  return true;  // no seals there: all ranks are trusted
+  const bool never_shrinks = true;  // no seals there: all ranks are trusted
 #endif
+  return never_shrinks && file_bytes(fd) >= bytes;  // in this order: the size can only grow then
 }
 
 void advise_huge_pages([[maybe_unused]] std::byte* data, [[maybe_unused]] std::size_t bytes) noexcept {

@@ -43,8 +43,8 @@ UniqueFd create_memfd(const char* name, std::size_t bytes);
 // Size of the file behind `fd`, 0 if it has none.
 std::size_t file_bytes(int fd) noexcept;
 
-// True if no holder of the file can make it shorter, so that a mapping within its size never faults.
-bool never_shrinks(int fd) noexcept;
+// True if the file has so many bytes and none of its holders can make it shorter: a mapping of them never faults.
+bool keeps_bytes(int fd, std::size_t bytes) noexcept;
 
 // Asks for huge pages in [data, data + bytes); refusal is harmless.
 void advise_huge_pages(std::byte* data, std::size_t bytes) noexcept;

@@ -1,7 +1,6 @@
 #include "bootstrap/host_joiner.h"
 
 #include <poll.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -17,11 +16,6 @@ namespace tutti {
 namespace {
 
 constexpr int kRetryMs = 1;
-
-bool holds(int fd, std::uint64_t bytes) noexcept {
-  struct stat status {};
-  return never_shrinks(fd) && ::fstat(fd, &status) == 0 && static_cast<std::uint64_t>(status.st_size) >= bytes;
-}
 
 }  // namespace
 
@@ -157,7 +151,7 @@ bool HostJoiner::take_welcome(const HostWelcome& welcome, std::vector<UniqueFd> 
 // The proof that memory can be shared: the descriptor came and maps. Whoever uses the group maps it again.
 bool HostJoiner::map_and_ack(const HostWelcome& welcome) {
   try {
-    if (!holds(segment_.get(), segment_bytes_)) {
+    if (!keeps_bytes(segment_.get(), segment_bytes_)) {
       wanting_ = "the memory that rank " + std::to_string(context_.leader) +
                  " offers could shrink under its readers, or is smaller than it says";
       return false;

@@ -117,6 +117,7 @@ class CommunicatorImpl final : public Communicator,
   // Makes of what has become of a peer its cause: want of memory here, or, where the peer has told, whom it has lost in
   // turn. `context` gets what is known of it. May end messages, and calls back for them.
   void find_cause(Outcome& outcome, FailureContext& context) const;
+  // What this rank has lacked for a connection with a peer, as a sentence's part; empty: nothing that is known.
   std::string want_here() const;
   // The group fails by what has become of a peer, as it would by its next call. `when`: how that is known, as the
   // beginning of a sentence that goes on with the peer.

@@ -75,7 +75,7 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
   const RelaxedCapture relaxed;  // mappings may be made and given back beside a capture
   release_retired();
   QuietDevice::of_process().give_back_if_quiet();
-  // What the ranks agree on takes no memory any more.
+  // Made before the ranks agree, which takes no memory any more then.
   std::vector<std::shared_ptr<CudaRegion>> regions;
   std::vector<Registrations::Room> rooms;
   std::string problem;
@@ -87,8 +87,9 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
     problem = problem_with(ranges);
     try {
       regions.resize(ranges.size());
-      for (const CudaRange& range : ranges)
+      for (const CudaRange& range : ranges) {
         rooms.push_back(Registrations::room_at(static_cast<std::byte*>(range.data)));
+      }
     } catch (const std::bad_alloc&) {
       problem = "has no memory";  // within the string
     }

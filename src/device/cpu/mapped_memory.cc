@@ -46,9 +46,8 @@ std::shared_ptr<PeerArena> MappedMemory::open_peer(int fd, std::uint64_t id, std
   if (const auto found = peers_.find(id); found != peers_.end()) {
     if (std::shared_ptr<PeerArena> peer = found->second.lock()) return peer->bytes() >= bytes ? peer : nullptr;
   }
-  // Beyond the file every access would be a bus error, and so it would be after its owner has cut it. The seal first:
-  // the size can only grow then.
-  if (bytes == 0 || !never_shrinks(fd) || file_bytes(fd) < bytes) return nullptr;
+  // Beyond the file every access would be a bus error, and so it would be after its owner has cut it.
+  if (bytes == 0 || !keeps_bytes(fd, bytes)) return nullptr;
   Mapping mapping = Mapping::shared(fd, bytes);
   advise_huge_pages(mapping.data(), mapping.bytes());
   exclude_from_core_dump(mapping.data(), mapping.bytes());

@@ -1,7 +1,6 @@
 // SharedMemory in host memory: a memfd, mapped and registered with CUDA.
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 
@@ -65,8 +64,10 @@ std::shared_ptr<SharedMemory> make_host_memory(std::size_t bytes) {
 }
 
 std::shared_ptr<SharedMemory> open_host_memory(int fd, std::size_t bytes) {
-  if (!never_shrinks(fd) || file_bytes(fd) < bytes) {
-    throw_error(ErrorKind::kInternal, "host memory that another rank offers could shrink, or is smaller than it says");
+  if (!keeps_bytes(fd, bytes)) {
+    throw_error(ErrorKind::kInternal,
+                "host memory that another rank offers could shrink, or is smaller than it says; install one version of "
+                "Tutti everywhere, or report it with the output of 'tutti doctor'");
   }
   return std::make_shared<HostMemory>(UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), bytes);
 }

@@ -1,4 +1,5 @@
-// What a rank tells of its end: of one failure, also when two threads have one each at the same moment.
+// What a rank tells of itself: of its end one failure, also when two threads have one each at the same moment, and of
+// its call what it has announced, whatever it writes there later.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -57,7 +58,9 @@ int rewrite(std::uint64_t from, std::uint64_t to) {
     if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR, &begin, &end) != 2) continue;
     auto* const words = reinterpret_cast<std::uint64_t*>(begin);
     for (std::size_t i = 0; i < (end - begin) / sizeof(std::uint64_t); ++i) {
-      if (words[i] == from) words[i] = to, ++found;
+      if (words[i] != from) continue;
+      words[i] = to;
+      ++found;
     }
   }
   return found;
