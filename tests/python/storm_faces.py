@@ -37,7 +37,7 @@ WANT = re.compile(r"descriptor|ulimit -n|Too many open files", re.IGNORECASE)
 
 def same(got: Any, *wanted: float) -> None:
     """Blocks of one value each."""
-    blocks = np.asarray(got).reshape(len(wanted), -1)
+    blocks = np.asarray(got.cpu() if hasattr(got, "cpu") else got).reshape(len(wanted), -1)
     assert (blocks == np.array(wanted).reshape(-1, 1)).all(), f"seed {SEED}: {blocks[:, :4]} for {wanted}"
 
 

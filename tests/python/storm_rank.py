@@ -22,9 +22,11 @@ from storm_faces import FOLDER, HEARD_S, SEED, VICTIM
 
 # What each face needs is imported for it alone.
 FACES = {"arrays": "storm_faces.Arrays", "torch": "storm_faces.Torch", "c": "storm_c.C", "comms": "storm_comms.Comms"}
+FACES |= {"cuda": "storm_cuda.Cuda"}
 FACE, ROUNDS = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ["RANK"])
-WITH_TORCH = ("torch", "comms")
+WITH_TORCH = ("torch", "comms", "cuda")
+DRY = FACE != "cuda"  # CUDA's driver and PyTorch's caches take descriptors too, and say of their want what they say
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
 
 
@@ -43,7 +45,7 @@ class Storm:
         self.forks_in_handlers = FACE not in WITH_TORCH or RANK % 2 == 0
         forks_aside = FACE not in WITH_TORCH or not self.forks_in_handlers
         self.over = threading.Event()
-        self.counts = {"signals": 0, "forks": 0, "dry spells": 0}
+        self.counts = {"signals": 0, "forks": 0} | ({"dry spells": 0} if DRY else {})
         self.failed: list[str] = []
         self.chooser = random.Random(f"{SEED} {RANK}")
         for number, handler in (
@@ -55,7 +57,11 @@ class Storm:
         signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
         self.threads = [
             threading.Thread(target=body, args=(random.Random(f"{SEED} {RANK} {body.__name__}"),))
-            for body in (self.send_signals, *([self.fork_aside] if forks_aside else []), self.take_descriptors)
+            for body in (
+                self.send_signals,
+                *([self.fork_aside] if forks_aside else []),
+                *([self.take_descriptors] if DRY else []),
+            )
         ]
         for thread in self.threads:
             thread.start()
