@@ -3,6 +3,11 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <future>
+#include <map>
+#include <span>
+#include <sstream>
 #include <thread>
 
 #include "channel/call_record.h"
@@ -93,6 +98,58 @@ TEST(ResumedPeer, DoesNotCompleteACallThatAnotherHasGivenUp) {
   const Error error = error_of([&] { c->run(all_reduce(x.data())); });
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
   EXPECT_NE(std::string(error.what()).find("rank 1"), std::string::npos) << error.what();
+  peer.join();
+}
+
+// The segments of groups that this process maps, by inode; each rank of it has a mapping of its own.
+std::map<std::string, std::vector<std::span<std::byte>>> mapped_segments() {
+  std::map<std::string, std::vector<std::span<std::byte>>> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream fields(line);
+    std::string skipped, inode, name;
+    std::uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    fields >> std::hex >> begin >> dash >> end >> skipped >> skipped >> skipped >> inode >> name;
+    if (name == "/memfd:tutti") found[inode].emplace_back(reinterpret_cast<std::byte*>(begin), end - begin);
+  }
+  return found;
+}
+
+// It may keep the segment of its group as long as it likes, and write anywhere in it.
+TEST(ResumedPeer, HasTheSegmentOfNoLaterGroup) {
+  MemoryStore store;
+  const auto before = mapped_segments();
+  std::promise<void> end;
+  std::thread peer([&, ended = end.get_future()] {
+    const Topology topology = form_topology(store, "first", 1, 2, options());
+    ended.wait();
+  });
+  auto first = Communicator::create(store, "first", 0, 2, options());
+  Floats x(kCount, true);
+  const Error error = error_of([&] { first->run(all_reduce(x.data()), std::chrono::milliseconds(100)); });
+  EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
+  first.reset();
+  auto kept = mapped_segments();
+  for (const auto& [inode, of_earlier_tests] : before) kept.erase(inode);
+  ASSERT_EQ(kept.size(), 1U) << "the peer's own";
+  const auto& [inode, mappings] = *kept.begin();
+  ASSERT_EQ(mappings.size(), 1U);
+  // Where waits end, where pipelines and slots are: whatever lies there.
+  std::atomic<bool> enough{false};
+  std::thread resumed([&, all = mappings.front()] {
+    while (!enough.load(std::memory_order_relaxed)) std::memset(all.data(), 77, all.size());
+  });
+  for (int group = 0; group < 3; ++group) {
+    run_ranks({}, [&, &used = inode](Communicator& c) {
+      for (int call = 0; call < 5; ++call) run_once(c, Collective::kAllReduce, 20'000, {}, call);
+      EXPECT_EQ(mapped_segments().at(used).size(), 1U) << "the later group has it";
+    });
+  }
+  enough.store(true, std::memory_order_relaxed);
+  resumed.join();
+  std::memset(mappings.front().data(), 0, mappings.front().size());  // so that the peer's end makes sense
+  end.set_value();
   peer.join();
 }
 
