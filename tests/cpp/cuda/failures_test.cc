@@ -2,6 +2,7 @@
 // and that nothing is called complete that is not.
 #include <array>
 
+#include "algorithm/cuda/direct.cuh"
 #include "algorithm/cuda/meet.cuh"
 #include "cuda/collective_case.h"
 #include "cuda/host_ranks.h"
@@ -155,6 +156,8 @@ TEST(Failures, ACallWithoutItsDataIsNotComplete) {
   two_shot.ticket = kTicket;
   MeetArgs meeting;
   meeting.ticket = kTicket;
+  DirectArgs direct;
+  direct.ticket = kTicket;
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_uniform_copy<2>(team, world, uniform); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_copy(team, world, exchange); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { ll_reduce<SumF32>(team, world, exchange); }), kBegun);
@@ -166,6 +169,25 @@ TEST(Failures, ACallWithoutItsDataIsNotComplete) {
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { bulk_reduce<SumF32>(team, world, exchange); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { bulk_two_shot<SumF32>(team, world, two_shot); }), kBegun);
   EXPECT_EQ(alone([&](const auto& team, const auto& world) { meet(team, world, meeting); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { direct_all_gather(team, world, direct); }), kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { direct_all_reduce<SumF32>(team, world, direct); }),
+            kBegun);
+  EXPECT_EQ(alone([&](const auto& team, const auto& world) { direct_reduce_scatter<SumF32>(team, world, direct); }),
+            kBegun);
+}
+
+// The same of messages: one that does not come, and one of more pieces than there is room for, which nobody takes.
+TEST(Failures, AMessageWithoutItsDataIsNotComplete) {
+  for (const bool send : {false, true}) {
+    HostRanks ranks(2);
+    ranks.host(0).timeout_ns = 20'000'000;
+    ranks.world(0).state->failed = device::pack_poison(device::FailureCode::kTimeout, 1, 0);  // recorded before
+    std::vector<std::byte> data(16 * (kMessageDepth + 1), std::byte{7});
+    FewMessages kernel = one_message(data, send, 1);
+    kernel.piece_bytes = 16;
+    run_messages(SerialTeam{}, ranks.world(0), kernel);
+    EXPECT_EQ(ranks.world(0).state->message_progress[0], pack_progress(kernel.ticket, kernel.ticket - 1)) << send;
+  }
 }
 
 }  // namespace

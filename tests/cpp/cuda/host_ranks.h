@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -51,19 +52,30 @@ class HostRanks {
   int size() const { return size_; }
   DeviceWorld& world(int r) { return worlds_[static_cast<std::size_t>(r)]; }
   device::HostControl& host(int r) { return *hosts_[static_cast<std::size_t>(r)]; }
+  // As on GPUs with room for one block each: run() begins a block of every rank, the last ones first, when the ones
+  // before have ended.
+  void run_one_block_at_a_time() { one_at_a_time_ = true; }
 
   // Runs body(rank, block) for all blocks of all ranks at once.
   void run(const std::function<int(int)>& blocks_of, const std::function<void(int, const SerialTeam&)>& body) {
     std::vector<std::thread> threads;
-    for (int r = 0; r < size_; ++r) {
-      for (int b = 0; b < blocks_of(r); ++b) {
+    const auto join = [&] {
+      for (std::thread& t : threads) t.join();
+      threads.clear();
+    };
+    int most = 0;
+    for (int r = 0; r < size_; ++r) most = std::max(most, blocks_of(r));
+    for (int b = most - 1; b >= 0; --b) {
+      for (int r = 0; r < size_; ++r) {
+        if (b >= blocks_of(r)) continue;
         threads.emplace_back([&, r, b] {
           const SerialTeam team{b, blocks_of(r)};
           body(r, team);
         });
       }
+      if (one_at_a_time_) join();
     }
-    for (std::thread& t : threads) t.join();
+    join();
   }
 
   // One collective, as the communicator would launch it.
@@ -123,6 +135,7 @@ class HostRanks {
   std::byte* scratch(int r) { return scratch_[static_cast<std::size_t>(r)].data(); }
 
   int size_;
+  bool one_at_a_time_ = false;
   std::vector<DeviceWorld> worlds_;
   std::vector<Mapping> scratch_;
   std::vector<std::unique_ptr<RankState>> states_;

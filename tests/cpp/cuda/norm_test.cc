@@ -252,6 +252,16 @@ TEST(Norm, CallsFollowEachOtherWithoutAPause) {
   }
 }
 
+TEST(Norm, BlocksNeedNotRunAtTheSameTime) {
+  HostRanks ranks(3);
+  ranks.run_one_block_at_a_time();
+  for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 10'000'000'000;
+  NormShape shape;
+  shape.rows = 7;
+  shape.hidden = 264;
+  for (const char* algorithm : kNormAlgorithms) run_norm(ranks, shape, 1, algorithm, 4);
+}
+
 TEST(Norm, AMissingRankIsATimeoutEverywhere) {
   NormShape shape;
   shape.rows = 4;

@@ -296,6 +296,19 @@ TEST(Ports, AbortEndsWaitsOfEveryKind) {
   EXPECT_EQ(static_cast<FailureCode>(ports.rank(0).host.code), FailureCode::kAborted);
 }
 
+// For room in the ring: PortRing.AbortAndDeadlineEndAWaitForRoom.
+TEST(Ports, TheDeadlineEndsAFlushAndAWait) {
+  for (const bool flush : {true, false}) {
+    HostPorts ports(2, 64, 2);
+    const device::PortChannel port = ports.port(0, 1);
+    ports.rank(0).engine->hold(1, true);
+    ports.rank(0).host.timeout_ns = 20'000'000;
+    EXPECT_FALSE(flush ? port.flush(kTeam) : port.wait(kTeam));
+    EXPECT_EQ(static_cast<FailureCode>(ports.rank(0).host.code), FailureCode::kTimeout);
+    ports.rank(0).engine->hold(1, false);
+  }
+}
+
 TEST(Ports, EndingCarriesOutWhatIsInTheRing) {
   HostPorts ports(2, 4096, 64);
   for (std::size_t i = 0; i < 4096; ++i) ports.memory(0)[i] = value(0, 1, 1, i);

@@ -93,6 +93,24 @@ TEST_P(Protocols, EveryCollectiveAtOddSizes) {
   }
 }
 
+// No block waits for another one of its rank, nor for another one of a peer's: a GPU need not hold them all at once.
+TEST_P(Protocols, BlocksNeedNotRunAtTheSameTime) {
+  for (const int size : {2, 3}) {
+    HostRanks ranks(size);
+    ranks.run_one_block_at_a_time();
+    for (int r = 0; r < size; ++r) ranks.host(r).timeout_ns = 10'000'000'000;
+    std::uint64_t seed = 900;
+    for (const Collective collective : kCollectives) {
+      CaseShape shape;
+      shape.collective = collective;
+      shape.count = collective == Collective::kBarrier ? 0 : 4099;
+      shape.root = size - 1;
+      run_case(ranks, shape, ++seed, GetParam());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(Protocols, EveryTypeAndOperation) {
   HostRanks ranks(3);
   std::uint64_t seed = 100;

@@ -164,6 +164,15 @@ TEST(Quantized, SharesItsSlotsWithOtherCollectives) {
   }
 }
 
+TEST(Quantized, BlocksNeedNotRunAtTheSameTime) {
+  HostRanks ranks(3);
+  ranks.run_one_block_at_a_time();
+  for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 10'000'000'000;
+  QuantizedShape shape;
+  shape.count = 9001;
+  for (const char* algorithm : kAlgorithms) run_quantized(ranks, shape, 1, algorithm, 4);
+}
+
 // Many calls without a pause between them, each with numbers of its own.
 TEST(Quantized, CallsFollowEachOtherWithoutAPause) {
   constexpr int kSize = 3, kCalls = 100, kBlocks = 2;
