@@ -35,7 +35,8 @@ class TorchRank:
     """A rank of torch.distributed, with its asynchronous calls."""
 
     def __init__(self) -> None:
-        dist.init_process_group("tutti", timeout=timedelta(seconds=240))
+        options = tutti.Options(overlap_futures=True)  # else to ask for a future waits for its call
+        dist.init_process_group("tutti", timeout=timedelta(seconds=240), pg_options=options)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self.works: list[Any] = []
 
@@ -44,6 +45,7 @@ class TorchRank:
         peer = (self.rank + 1) % self.size
         self.sum, self.got = torch.full((LONG,), 1.0), torch.zeros(5)
         self.works.append(dist.all_reduce(self.sum, async_op=True))
+        self.future = self.works[0].get_future()
         self.works.append(dist.irecv(self.got, peer))
         self.works.append(dist.isend(torch.full((LONG,), 2.0), peer))
 
@@ -93,6 +95,7 @@ class TorchRank:
         for work in self.works:
             assert not work.is_completed()
             refused(work.wait)
+        assert not self.works or not self.future.done()
         assert self.rank == dist.get_rank() and self.size == dist.get_world_size()
 
     def drop(self) -> None:

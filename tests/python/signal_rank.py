@@ -105,6 +105,12 @@ class Torch:
     def record(self) -> str:
         return tutti.flight_record(self.group)
 
+    def sequence(self) -> int:
+        return tutti.sequence_number(self.group)
+
+    def abort(self, reason: str) -> None:
+        tutti.abort(self.group, reason)
+
     def aborted(self) -> bool:
         return tutti.get_error(self.group)[0] != "success"
 
@@ -134,6 +140,12 @@ class Numpy:
 
     def record(self) -> str:
         return str(self.comm._core.flight_record())
+
+    def sequence(self) -> int:
+        return int(self.comm._core.sequence)
+
+    def abort(self, reason: str) -> None:
+        self.comm.abort(reason)
 
     def aborted(self) -> bool:
         return any(entry["failed"] for entry in json.loads(self.record())["entries"])
@@ -230,6 +242,43 @@ def raising_handlers() -> None:
             assert f"interrupted by {raises.__name__}" in seen, f"{name}: {seen}"
 
 
+def acting_handlers() -> None:
+    """A handler reads, is refused a collective of the group that waits, and aborts it: then the call raises."""
+    group = FACES[FACE]("acting")
+    group.calls["all_reduce"]()
+    if RANK == 1:
+        await_told("acted")
+        try:
+            group.calls["all_reduce"]()
+        except RuntimeError as error:
+            assert "rank 0" in str(error) and "by a handler" in str(error), error
+            return
+        raise AssertionError("the group goes on without rank 0")
+    raised: list[str] = []
+
+    def handle(*_: Any) -> None:
+        assert len(json.loads(group.record())["entries"]) == 2
+        assert group.sequence() == 2
+        assert not group.aborted()
+        try:
+            group.calls["barrier"]()
+        except (RuntimeError, ValueError) as error:
+            raised.append(str(error))
+        group.abort("by a handler")
+
+    signal.signal(signal.SIGUSR1, handle)
+    watch = signal_under_way(group, signal.SIGUSR1)
+    try:
+        group.calls["all_reduce"]()
+    except RuntimeError as error:
+        assert "by a handler" in str(error), error
+    else:
+        raise AssertionError("it has completed without rank 1")
+    watch.join()
+    assert len(raised) == 1 and "a handler of a signal" in raised[0], raised
+    tell("acted")
+
+
 def forming() -> None:
     """A group that forms can be interrupted, too."""
     if RANK == 0:
@@ -298,6 +347,7 @@ def main() -> None:
         "forming": forming,
         "storm": storm,
         "planned": planned,
+        "acting": acting_handlers,
     }
     for task in TASKS:
         tasks[task]()

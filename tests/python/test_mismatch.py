@@ -307,6 +307,62 @@ def test_refused_calls_leave_the_group_usable(world: World) -> None:
     assert world(2).call(refused) == [[], []]
 
 
+def calls_after_a_failure(ctx: Context) -> tuple[str, dict[str, str]]:
+    """What the call that fails says, and what each later one does."""
+    import tutti
+
+    group = dist.new_group([0, 1])
+    other = 1 - ctx.rank
+
+    def x(count: int = 4) -> torch.Tensor:
+        return torch.ones(count)
+
+    def said(call: Callable[[], Any]) -> str:
+        try:
+            work = call()
+            if isinstance(work, dist.Work):
+                work.wait()
+        except dist.DistBackendError as error:
+            return str(error)
+        return "nothing"
+
+    def batch() -> None:
+        sends = [dist.P2POp(dist.isend, x(), other, group), dist.P2POp(dist.irecv, x(), other, group)]
+        for work in dist.batch_isend_irecv(sends):
+            work.wait()
+
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(x(), group=group),
+        "an asynchronous one": lambda: dist.all_reduce(x(), group=group, async_op=True),
+        "reduce": lambda: dist.reduce(x(), 0, group=group),
+        "broadcast": lambda: dist.broadcast(x(), 0, group=group),
+        "all_gather": lambda: dist.all_gather([x(), x()], x(), group=group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(x(8), x(), group=group),
+        "gather": lambda: dist.gather(x(), [x(), x()] if ctx.rank == 0 else None, 0, group=group),
+        "scatter": lambda: dist.scatter(x(), [x(), x()] if ctx.rank == 0 else None, 0, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x(2), x(), group=group),
+        "all_to_all_single": lambda: dist.all_to_all_single(x(), x(), group=group),
+        "an uneven one": lambda: dist.all_to_all_single(x(), x(), [1, 3], [1, 3], group=group),
+        "barrier": lambda: dist.barrier(group=group),
+        "send": lambda: dist.send(x(), other, group=group),
+        "recv": lambda: dist.recv(x(), other, group=group),
+        "isend": lambda: dist.isend(x(), other, group=group),
+        "irecv": lambda: dist.irecv(x(), other, group=group),
+        "a batch": batch,
+        "objects": lambda: dist.all_gather_object([None, None], 1, group=group),
+        "monitored_barrier": lambda: tutti.monitored_barrier(group),
+    }
+    first = said(lambda: dist.all_reduce(x(2 + ctx.rank), group=group))
+    return first, {name: said(call) for name, call in calls.items()}
+
+
+def test_every_later_call_raises_the_same_error(world: World) -> None:
+    for first, later in world(2).call(calls_after_a_failure):
+        cause = first[first.index("the ranks make different calls") :]
+        assert "rank 0 calls all_reduce #1 f32[2]" in cause and "rank 1 calls all_reduce #1 f32[3]" in cause
+        assert not {name: text for name, text in later.items() if cause not in text}
+
+
 def mismatched_message(ctx: Context, counts: list[int], dtypes: list[torch.dtype]) -> tuple[str, bool]:
     """Rank 0 sends to rank 1 what rank 1 does not expect."""
     tensor = torch.full((counts[ctx.rank],), FILL).to(dtypes[ctx.rank])
