@@ -1,5 +1,7 @@
 // Every collective on a GPU: sizes, types, operations, alignments, protocols, transports.
+#include <filesystem>
 #include <random>
+#include <set>
 
 #include "cuda/gpu/gpu_ranks.h"
 #include "device/cpu/kernels.h"
@@ -159,11 +161,24 @@ TEST(Collectives, LinesAreUsedWhereTheLinksHaveNativeAtomics) {
   });
 }
 
+// Names in /dev/shm, but for those of CUDA itself.
+std::set<std::string> names_in_dev_shm() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("cuda") == std::string::npos) names.insert(name);
+  }
+  return names;
+}
+
+// Files without a name.
 TEST(Collectives, PinnedHostMemory) {
   GpuWorld world;
   world.size = 3;
   world.options.settings().cuda_transport = "host";
+  const std::set<std::string> names = names_in_dev_shm();
   run_gpu_ranks(world, [&](Rank& rank) {
+    EXPECT_EQ(names_in_dev_shm(), names);
     EXPECT_EQ(rank.comm->transport(), "pinned host memory: TUTTI_CUDA_TRANSPORT=host");
     for (const Collective collective : kCollectives) {
       for (const std::size_t count : {1, 3000, 100'003}) run_and_verify(rank, shape_of(collective, count), count);

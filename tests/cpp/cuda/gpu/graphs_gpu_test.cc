@@ -97,6 +97,44 @@ TEST(Graphs, ACaptureBetweenDoesNotPartEagerCalls) {
   });
 }
 
+// The body of a conditional node takes no events, which keep a communicator's calls in order: the call is refused, and
+// the communicator goes on, with graphs too.
+TEST(Graphs, TheBodyOfAConditionalNodeTakesNoCalls) {
+  run_gpu_ranks({}, [&](Rank& rank) {
+    run_and_verify(rank, sum(1000), 1);
+    rank.used = 0;
+    const CollectiveCase c(sum(1000), rank.size, 2);
+    const Buffers b = prepare(rank, c, rank.stream);
+    TUTTI_CUDA_OK(cudaStreamSynchronize(rank.stream));
+    cudaGraph_t graph = nullptr;
+    TUTTI_CUDA_OK(cudaGraphCreate(&graph, 0));
+    cudaGraphNodeParams node{};
+    node.type = cudaGraphNodeTypeConditional;
+    node.conditional.type = cudaGraphCondTypeIf;
+    node.conditional.size = 1;
+    TUTTI_CUDA_OK(cudaGraphConditionalHandleCreate(&node.conditional.handle, graph, 1, cudaGraphCondAssignDefault));
+    cudaGraphNode_t made = nullptr;
+    TUTTI_CUDA_OK(cudaGraphAddNode(&made, graph, nullptr, nullptr, 0, &node));
+    TUTTI_CUDA_OK(cudaStreamBeginCaptureToGraph(rank.other_stream, node.conditional.phGraph_out[0], nullptr, nullptr, 0,
+                                                cudaStreamCaptureModeThreadLocal));
+    EXPECT_THROW(rank.comm->run(b.call, rank.other_stream), Error);
+    cudaGraph_t body = nullptr;
+    static_cast<void>(cudaStreamEndCapture(rank.other_stream, &body));  // it may have ended with the refusal
+    static_cast<void>(cudaGetLastError());
+    static_cast<void>(cudaGraphDestroy(graph));
+    rank.barrier->arrive_and_wait();
+    EXPECT_FALSE(rank.comm->failure().has_value());
+    cudaGraphExec_t outside = capture(rank.stream, [&] { rank.comm->run(b.call, rank.stream); });
+    make_ready(rank, outside);
+    TUTTI_CUDA_OK(cudaGraphLaunch(outside, rank.stream));
+    rank.comm->synchronize(rank.stream);
+    verify(rank, c, b, "outside");
+    run_and_verify(rank, sum(3000), 3);
+    rank.barrier->arrive_and_wait();
+    TUTTI_CUDA_OK(cudaGraphExecDestroy(outside));
+  });
+}
+
 TEST(Graphs, OutliveTheCommunicator) {
   GpuWorld world;
   run_gpu_ranks(world, [&](Rank& rank) {
