@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Breaks the order and index rules of the GPU kernels and ports one at a time and checks that one of the host's tests of
-# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test, of programs' own
-# kernels cuda_native_kernel_test, of plans cuda_plans_test, and of compiled ones cuda_emitted_text_test), with random
-# delays, notices each: a test that no mutant fails protects nothing. Runs on the host; takes a compilation a mutant.
-# Barriers within a block have mutants in `failures`, `own`, `lowering` and `plans`: elsewhere a block is one thread.
+# them (cuda_protocols_test, cuda_failures_test, cuda_stress_test, cuda_serving_test, cuda_ports_test, cuda_choice_test,
+# of programs' own kernels cuda_native_kernel_test, of plans cuda_plans_test, and of compiled ones
+# cuda_emitted_text_test), with random delays, notices each: a test that no mutant fails protects nothing. Runs on the
+# host; takes a compilation a mutant. Barriers within a block have mutants in `failures`, `own`, `lowering` and `plans`:
+# elsewhere a block is one thread.
 #   scripts/mutate_gpu_kernels.sh [BUILD [GROUP]]
 #   scripts/mutate_gpu_kernels.sh -n     only says which mutants no longer apply, without a build
-# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, stress, norm, codes, ports, own,
-# lowering, plans or emission, else all. On a busy machine TUTTI_MUTANT_SECONDS is more than the 60 that a mutant has: one
-# that has not ended by then (exit code 124) counts as found.
+# BUILD: a build folder with libtutti.so (build/release). GROUP: protocols, failures, layout, stress, norm, codes, ports,
+# own, lowering, plans or emission, else all. On a busy machine TUTTI_MUTANT_SECONDS is more than the 60 that a mutant
+# has: one that has not ended by then (exit code 124) counts as found.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 dry='' tried=0
@@ -76,6 +77,9 @@ mutant "messages without credits" src/algorithm/cuda/messages.cuh \
 mutant "batches cut by place in the list" src/algorithm/cuda/plan_exchange.cc \
   's/if (r.send != send || r.peer != peer) continue;/if (r.send != send || r.peer != peer) { ++position; continue; }/; s/first + kMessagesOfALane/first + kManyMessages/; s/first += kMessagesOfALane/first += kManyMessages/' \
   'Order.Batches*'
+mutant "a block waits for the next one" $headers \
+  's/= header(world_.scratch\[world_.rank\], peer);/= reinterpret_cast<const std::uint64_t*>(world_.scratch[world_.rank] + world_.layout.header((team_.block() + 1) % team_.blocks(), parity(), peer));/' \
+  '*BlocksNeed*'
 mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::Pair64{0, 0});/;/' 'Scrubbing.*'
 mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh "$early_results" 'Order.*'
 mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
@@ -88,6 +92,11 @@ messages=src/algorithm/cuda/messages.cuh
 mutant "poison before a message not told" $messages 's/device::fail_as_told(world.control, {lane.peer.*/;/' 'Failures.AMessage*'
 mutant "overlap of messages not looked for" $messages 's/set_busy(lane.send != 0 ? &state.sending : &state.receiving) != 0/false/' 'Failures.MessageKernels*'
 mutant "complete without its data" $headers 's/ \&\& !incomplete//' 'Failures.ACall*'
+mutant "a message complete without its data" $messages 's/if (!ok) return;/if (!ok) break;/' 'Failures.AMessageWithout*'
+
+group layout tests/cpp/cuda/scratch_layout_test.cc
+mutant unchanged $ring '' 'ScratchLayout.*'
+mutant "lines where packets lie" $ring 's/ll128_ = take(.*;/ll128_ = ll_;/' 'ScratchLayout.*'
 
 group stress "tests/cpp/cuda/stress_test.cc $plans"
 mutant unchanged $headers '' 'Stress.*'
