@@ -6,11 +6,10 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "algorithm/call_memory.h"
 #include "algorithm/group_place.h"
 #include "algorithm/shm/shared_writer.h"
 #include "base/clock.h"
@@ -38,28 +37,9 @@ struct CallShape {
   bool announced = false;  // all ranks' announcements of this call have been verified
 };
 
-// Memory that grows and is kept between calls; one a communicator. What it holds is lost when it grows.
-class Scratch {
- public:
-  // Throws std::bad_alloc.
-  std::byte* get(std::size_t bytes) {
-    if (bytes_ < bytes) {
-      bytes_ = 0;
-      memory_.reset();
-      memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      bytes_ = bytes;
-    }
-    return memory_.get();
-  }
-
- private:
-  std::unique_ptr<std::byte[]> memory_;
-  std::size_t bytes_ = 0;
-};
-
-// What a rank has of the call under way; the communicator's, from call to call. Scratch and writers learn.
+// What a rank has of the call under way; the communicator's, from call to call. Memory is kept, writers learn.
 struct CallState {
-  Scratch scratch;
+  CallMemory memory;
   SharedWriter slot_writer, stage_writer;  // apart: sizes and reuse differ, and with them the better way to store
   Deadline deadline;
   CallRecord record;      // this rank's own, complete
@@ -71,7 +51,7 @@ struct CallState {
 // What an algorithm sees of a call: among which ranks it runs and by what they reach each other, and the call's state.
 struct CallContext {
   explicit CallContext(CallState& call) noexcept
-      : scratch(call.scratch),
+      : memory(call.memory),
         slot_writer(call.slot_writer),
         stage_writer(call.stage_writer),
         deadline(call.deadline),
@@ -99,7 +79,7 @@ struct CallContext {
   // among all. `watched`: a rank beyond them whose first message would show that it makes another call; -1 for none.
   const int* members = nullptr;
   int watched = -1;
-  Scratch& scratch;
+  CallMemory& memory;
   SharedWriter &slot_writer, &stage_writer;
   Deadline& deadline;
   CallRecord& record;
@@ -122,6 +102,9 @@ class Algorithm {
   // True if run() announces the call itself. Otherwise the communicator has announced it, and verified the
   // announcements of all ranks, before run().
   virtual bool announces() const noexcept { return false; }
+
+  // Bytes of context.memory that run() takes. The context is the group's, between calls: any thread asks.
+  virtual std::size_t memory(const Call& /*call*/, const CallContext& /*context*/) const noexcept { return 0; }
 
   // Runs the call. On anything but kOk no memory of the call is touched by this rank any more.
   virtual Outcome run(const Call& call, CallContext& context) const noexcept = 0;

@@ -43,14 +43,7 @@ void AlgorithmTable::install(AlgorithmSet set, int hosts) {
   selector_ = std::move(selector);
 }
 
-std::string AlgorithmTable::explain(const CallShape& shape) const {
-  std::shared_ptr<const Selector> selector;
-  {
-    const std::lock_guard lock(mutex_);
-    selector = selector_;
-  }
-  return selector->explain(shape);
-}
+std::string AlgorithmTable::explain(const CallShape& shape) const { return hold_selector()->explain(shape); }
 
 UserAlgorithmPtr AlgorithmTable::choose(const AlgorithmRequest& request) const { return choose_(request); }
 

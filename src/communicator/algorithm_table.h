@@ -33,7 +33,11 @@ class AlgorithmTable {
 
   // What the choice follows from beside the call: ranks must agree on it. 0 where nobody has added anything.
   std::uint32_t identity() const noexcept { return identity_; }
-  const Selector& selector() const noexcept { return *selector_; }
+  const Selector& selector() const noexcept { return *selector_; }  // under run_mutex_
+  std::shared_ptr<const Selector> hold_selector() const {
+    const std::lock_guard lock(mutex_);
+    return selector_;
+  }
 
   // What the program's selector function answers; null where it leaves the call to the library.
   bool chooses() const noexcept { return choose_ != nullptr; }

@@ -76,7 +76,11 @@ void CommunicatorImpl::run(const Call& call, std::chrono::milliseconds timeout) 
   });
 }
 
+// Memory is taken now, in the caller's thread: one that is refused takes no place in the queue. What a selector of the
+// program's chooses is known when the call runs.
 WorkPtr CommunicatorImpl::push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive) {
+  const auto chosen = call.choice != nullptr ? algorithms_.made(*call.choice->algorithm) : nullptr;
+  reserve(call, chosen.get());
   WorkPtr work = queue_.push(call, timeout, std::move(keep_alive));
   queued_.fetch_add(1, std::memory_order_relaxed);  // see sequence()
   return work;
@@ -137,8 +141,9 @@ void CommunicatorImpl::run_locked(const Call& call, std::chrono::milliseconds ti
   const UserAlgorithmPtr chosen = chosen_for(call);
   Dispatch how;
   if (chosen != nullptr) how.chosen = algorithms_.made(*chosen);
-  // What may find no memory comes before the call has a number: a call that is refused here leaves all ranks as they
-  // were.
+  // What may find no memory comes before the call has a number.
+  reserve(call, how.chosen.get());
+  context_.memory.begin();
   const Call& effective_call = call.op == ReduceOp::kPremulSum ? premultiplied(call) : call;
   const std::size_t bytes = block_bytes(call, rank_);
   const bool timed = metrics_.wants_time(bytes);
@@ -193,31 +198,50 @@ Error CommunicatorImpl::call_failed(Outcome outcome) noexcept {
   return error;
 }
 
-// The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
-const Call& CommunicatorImpl::premultiplied(const Call& call) {
-  if (!reduces(call.collective)) return call;
-  const int blocks = input_blocks(call.collective, size_);
-  std::size_t bytes = 0;
-  for (int b = 0; b < blocks; ++b) bytes += call.input.size(b);
-  std::byte* at = nullptr;
+void CommunicatorImpl::reserve(const Call& call, const Algorithm* algorithm) {
+  std::size_t bytes = multiplied_bytes(call);
+  if (context_.hosts != nullptr) {
+    const std::shared_ptr<const Selector> selector = algorithms_.hold_selector();
+    if (algorithm == nullptr) algorithm = selector->select(shape_of(call));
+    if (algorithm != nullptr) bytes += algorithm->memory(call, context_);
+  }
+  if (bytes == 0) return;
   try {
-    at = factor_scratch_.get(bytes);
-    factor_blocks_.resize(static_cast<std::size_t>(blocks));
+    context_.memory.reserve(bytes);
   } catch (const std::bad_alloc&) {
     throw_error(ErrorKind::kExhausted, std::string(to_string(call.collective)) + " of group '" + options_.name +
                                            "' on rank " + std::to_string(rank_) + ": no memory for the " +
                                            std::to_string(bytes) +
-                                           " bytes of the multiplied input. Nothing has been sent: free some memory "
-                                           "and call again");
+                                           " bytes that it takes beside its tensors. Nothing has been sent: free some "
+                                           "memory and call again");
   }
-  for (int b = 0; b < blocks; ++b) {
-    factor_blocks_[static_cast<std::size_t>(b)] = at;
+}
+
+// Of the call's memory: its input, where that is to be multiplied, and where its blocks begin.
+std::size_t CommunicatorImpl::multiplied_bytes(const Call& call) const noexcept {
+  if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return 0;
+  const int blocks = input_blocks(call.collective, size_);
+  std::size_t bytes = 0;
+  for (int b = 0; b < blocks; ++b) bytes += call.input.size(b);
+  return CallMemory::bytes_of<std::byte>(bytes) + CallMemory::bytes_of<void*>(static_cast<std::size_t>(blocks));
+}
+
+// The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
+const Call& CommunicatorImpl::premultiplied(const Call& call) noexcept {
+  if (!reduces(call.collective)) return call;
+  const int count = input_blocks(call.collective, size_);
+  const std::span<void*> blocks = context_.memory.take<void*>(static_cast<std::size_t>(count));
+  std::size_t bytes = 0;
+  for (int b = 0; b < count; ++b) bytes += call.input.size(b);
+  std::byte* at = context_.memory.take<std::byte>(bytes).data();
+  for (int b = 0; b < count; ++b) {
+    blocks[static_cast<std::size_t>(b)] = at;
     cpu::scale(at, call.input.data(b), call.input.size(b) / size_of(call.dtype), call.dtype, call.factor);
     at += call.input.size(b);
   }
   factor_call_ = call;
-  factor_call_.input.base = static_cast<std::byte*>(factor_blocks_[0]);
-  factor_call_.input.pointers = call.input.pointers != nullptr ? factor_blocks_.data() : nullptr;
+  factor_call_.input.base = static_cast<std::byte*>(blocks[0]);
+  factor_call_.input.pointers = call.input.pointers != nullptr ? blocks.data() : nullptr;
   return factor_call_;
 }
 

@@ -150,6 +150,9 @@ class CommunicatorImpl final : public Communicator,
   // collective.cc
   // `numbered`: of a call of the queue, set once it has its number; null of others.
   void run_locked(const Call& call, std::chrono::milliseconds timeout, bool* numbered);
+  // Takes what the call needs of memory in its course, by `algorithm` if that is known: a call that is refused here
+  // leaves all ranks as they were. Any thread. Throws Error(kExhausted), std::bad_alloc.
+  void reserve(const Call& call, const Algorithm* algorithm);
   WorkPtr push(const Call& call, std::chrono::milliseconds timeout, std::shared_ptr<void> keep_alive);
   void throw_if_running_here(const char* what) const;
   [[noreturn]] static void throw_running_here(const char* what);
@@ -159,7 +162,8 @@ class CommunicatorImpl final : public Communicator,
     const Algorithm* ran = nullptr;
     const char* refused = nullptr;  // why the chosen one cannot run after all, on all ranks alike
   };
-  const Call& premultiplied(const Call& call);
+  std::size_t multiplied_bytes(const Call& call) const noexcept;
+  const Call& premultiplied(const Call& call) noexcept;
   Outcome dispatch(const Call& call, Dispatch& how) noexcept;
   Outcome announce(const Call& call, CallShape& shape) noexcept;
   Outcome announce_here() noexcept;
@@ -233,9 +237,7 @@ class CommunicatorImpl final : public Communicator,
   CallState call_;
   CallContext context_{call_};
   std::array<std::span<std::byte>, 2> lent_;  // of the call under way: the mapped input and output
-  Scratch factor_scratch_;                    // kPremulSum: the multiplied input ...
-  std::vector<void*> factor_blocks_;          // ... where its blocks begin ...
-  Call factor_call_;                          // ... and the call on it
+  Call factor_call_;                          // kPremulSum: the call on the multiplied input
 
   MetricsTable metrics_;
   std::mutex message_metrics_mutex_;  // point-to-point calls of several threads record one at a time; a leaf

@@ -7,7 +7,7 @@
 //   reduce          sends B, receives (n-1) B at the root; a
 // The price against the ring is a connection to every rank and n - 1 senders to one receiver. Source: the "pairwise
 // exchange" of Thakur, Rabenseifner and Gropp, IJHPCA 2005, with the reduction deferred.
-#include <vector>
+#include <span>
 
 #include "algorithm/net/families.h"
 #include "algorithm/net/ring.h"
@@ -23,22 +23,41 @@ constexpr int kRounds = 2;
 
 std::size_t direct_ops(int ranks) noexcept { return 2 * kRounds * static_cast<std::size_t>(ranks); }
 
+std::size_t segment_for(int ranks) noexcept {
+  const std::size_t share = kRoundBytes / static_cast<std::size_t>(ranks) / 64 * 64;
+  return std::clamp(share, kLeastSegment, kSegmentBytes);
+}
+
+// Of a rank whose own chunk has `own` bytes: that of a peer's segment, and of all of them.
+std::size_t slot_for(int ranks, std::size_t own) noexcept { return (std::min(segment_for(ranks), own) + 63) / 64 * 64; }
+std::size_t slots_for(int ranks, std::size_t own) noexcept {
+  return kRounds * static_cast<std::size_t>(ranks) * slot_for(ranks, own);
+}
+
+std::size_t direct_memory(int ranks, std::size_t own) noexcept {
+  return CallMemory::bytes_of<std::byte>(slots_for(ranks, own)) +
+         CallMemory::bytes_of<const void*>(static_cast<std::size_t>(ranks));
+}
+
 // Chunk c of everybody's input goes to rank c, in rounds of a segment of each chunk.
 // `only`: the one chunk there is, or -1 when every rank has one.
 template <class SizeOf, class Own>
 class DirectReduce {
  public:
   DirectReduce(NetCall& net, const Call& call, const SizeOf& size_of_chunk, const Own& own, int only)
-      : net_(net), call_(call), size_of_(size_of_chunk), own_(own), only_(only), n_(net.size()) {
-    const std::size_t share = kRoundBytes / static_cast<std::size_t>(n_) / 64 * 64;
-    segment_ = std::clamp(share, kLeastSegment, kSegmentBytes);
+      : net_(net),
+        call_(call),
+        size_of_(size_of_chunk),
+        own_(own),
+        only_(only),
+        n_(net.size()),
+        segment_(segment_for(n_)),
+        slot_bytes_(slot_for(n_, size_of_(net.rank()))),
+        slots_(net.memory().take<std::byte>(slots_for(n_, size_of_(net.rank()))).data()),
+        sources_(net.memory().take<const void*>(static_cast<std::size_t>(n_))) {
     std::size_t largest = 0;
     for (int c = 0; c < n_; ++c) largest = std::max<std::size_t>(largest, size_of_(c));
     rounds_ = std::max<std::size_t>(1, (largest + segment_ - 1) / segment_);
-    const std::size_t slot = std::min(segment_, size_of_(net_.rank()));
-    slot_bytes_ = (slot + 63) / 64 * 64;
-    slots_ = net_.scratch(kRounds * static_cast<std::size_t>(n_) * slot_bytes_);
-    sources_.resize(static_cast<std::size_t>(n_));
   }
 
   Outcome run(std::byte* result) {
@@ -91,11 +110,11 @@ class DirectReduce {
   const Own& own_;
   const int only_;
   const int n_;
-  std::size_t segment_ = 0;
+  const std::size_t segment_;
+  const std::size_t slot_bytes_;
+  std::byte* const slots_;
+  const std::span<const void*> sources_;
   std::size_t rounds_ = 0;
-  std::size_t slot_bytes_ = 0;
-  std::byte* slots_ = nullptr;
-  std::vector<const void*> sources_;
 };
 
 class DirectAllReduce final : public NetAlgorithm {
@@ -104,11 +123,17 @@ class DirectAllReduce final : public NetAlgorithm {
       : NetAlgorithm(
             Collective::kAllReduce, "direct",
             "each rank reduces a part that all others send it, rounding once, then the parts go around the ring") {}
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(ops(context.size)) +
+           direct_memory(context.size, Partition(call.input.size(0), context.size).size(context.rank));
+  }
 
  private:
+  static std::size_t ops(int ranks) noexcept { return std::max(direct_ops(ranks), kRingOps); }
+
   Outcome execute(const Call& call, CallContext& context) const override {
     const Partition chunks(call.input.size(0), context.size);
-    NetCall net(context, std::max(direct_ops(context.size), kRingOps));
+    NetCall net(context, ops(context.size));
     const std::byte* input = call.input.data(0);
     std::byte* output = call.output.data(0);
     const auto size_of_chunk = [&](int c) { return chunks.size(c); };
@@ -125,6 +150,9 @@ class DirectReduceScatter final : public NetAlgorithm {
   DirectReduceScatter() noexcept
       : NetAlgorithm(Collective::kReduceScatter, "direct",
                      "each rank reduces the blocks that all others send it, in rank order, rounding once") {}
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(direct_ops(context.size)) + direct_memory(context.size, call.input.size(context.rank));
+  }
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
@@ -140,6 +168,10 @@ class DirectRootReduce final : public NetAlgorithm {
  public:
   DirectRootReduce() noexcept
       : NetAlgorithm(Collective::kReduce, "direct", "the root receives all inputs and reduces them at once") {}
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(direct_ops(context.size)) +
+           direct_memory(context.size, context.rank == call.root ? call.input.size(0) : 0);
+  }
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {

@@ -6,7 +6,7 @@
 //   Source:
 //                the all-gather of Bruck et al., "Efficient algorithms for all-to-all communications in multiport
 //                message-passing systems", TPDS 1997. For messages so small that only the latency counts.
-#include <vector>
+#include <span>
 
 #include "algorithm/net/families.h"
 #include "algorithm/net/net_algorithm.h"
@@ -26,6 +26,9 @@ class DisseminationBarrier final : public NetAlgorithm {
  public:
   DisseminationBarrier() noexcept
       : NetAlgorithm(Collective::kBarrier, "dissemination", "empty messages over doubling distances") {}
+  std::size_t memory(const Call&, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(2 * steps_of(context.size));
+  }
 
  private:
   Outcome execute(const Call&, CallContext& context) const override {
@@ -50,15 +53,20 @@ class DisseminationAllReduce final : public NetAlgorithm {
                ? "all inputs together are too large to be sent to everybody"
                : nullptr;
   }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    const auto n = static_cast<std::size_t>(context.size);
+    return NetCall::bytes_for(2 * steps_of(context.size)) + n * CallMemory::bytes_of<std::byte>(call.input.size(0)) +
+           CallMemory::bytes_of<const void*>(n);
+  }
 
  private:
-  // Block i of the scratch is the input of rank r - i.
+  // Block i is the input of rank r - i.
   Outcome execute(const Call& call, CallContext& context) const override {
     NetCall net(context, 2 * steps_of(context.size));
     const std::size_t bytes = call.input.size(0);
-    const std::size_t stride = (bytes + 63) / 64 * 64;
-    std::byte* blocks = net.scratch(stride * static_cast<std::size_t>(net.size()));
-    std::vector<const void*> sources(static_cast<std::size_t>(net.size()));
+    const std::size_t stride = CallMemory::bytes_of<std::byte>(bytes);
+    std::byte* blocks = net.memory().take<std::byte>(stride * static_cast<std::size_t>(net.size())).data();
+    const std::span<const void*> sources = net.memory().take<const void*>(static_cast<std::size_t>(net.size()));
     copy_unless_same(blocks, call.input.data(0), bytes);
     std::size_t op = 0;
     for (int distance = 1; distance < net.size(); distance *= 2, op += 2) {

@@ -20,10 +20,13 @@ class PairwiseAllToAll final : public NetAlgorithm {
   PairwiseAllToAll() noexcept
       : NetAlgorithm(Collective::kAllToAll, "pairwise",
                      "each pair of ranks exchanges its blocks, a few pairs at a time") {}
+  std::size_t memory(const Call&, const CallContext&) const noexcept override { return NetCall::bytes_for(kOps); }
 
  private:
+  static constexpr std::size_t kOps = 2 * kPairs;
+
   Outcome execute(const Call& call, CallContext& context) const override {
-    NetCall net(context, 2 * kPairs);
+    NetCall net(context, kOps);
     const Blocks& in = call.input;
     const Blocks& out = call.output;
     for (int i = 1; i < net.size(); ++i) {
@@ -42,13 +45,18 @@ class LinearRooted final : public NetAlgorithm {
  public:
   LinearRooted(Collective collective, std::string_view summary) noexcept
       : NetAlgorithm(collective, "linear", summary) {}
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(ops(context.rank == call.root, context.size));
+  }
 
  private:
+  static std::size_t ops(bool root, int ranks) noexcept { return root ? static_cast<std::size_t>(ranks) : 1; }
+
   Outcome execute(const Call& call, CallContext& context) const override {
     const bool gathers = collective() == Collective::kGather;
     const bool root = context.rank == call.root;
     const Blocks& own = gathers ? call.input : call.output;
-    NetCall net(context, root ? static_cast<std::size_t>(context.size) : 1);
+    NetCall net(context, ops(root, context.size));
     net.greet();
     const auto move = [&, sends = gathers != root](std::size_t op, int peer, const Blocks& blocks, int block) {
       sends ? net.send(op, peer, blocks.data(block), blocks.size(block))

@@ -25,8 +25,8 @@ class NetAlgorithm : public NativeAlgorithm {
   }
 
  protected:
-  // Returns with no op of the call posted. May throw std::bad_alloc before its first message: see the head of
-  // net_call.h.
+  // Returns with no op of the call posted. What it takes of memory it takes before its first message; std::bad_alloc
+  // where that was not there beforehand (call_memory.h).
   virtual Outcome execute(const Call& call, CallContext& context) const = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 namespace tutti {
 namespace {
@@ -25,7 +26,8 @@ NetCall::NetCall(CallContext& context, std::size_t ops)
     : context_(context),
       tag_(tag_of(context.record)),
       count_(ops),
-      ops_(std::make_unique<MessageOp[]>(ops + kGreetings + 1)) {
+      ops_(context.memory.take<MessageOp>(ops + kGreetings + 1)) {
+  std::uninitialized_default_construct(ops_.begin(), ops_.end());
   if (context.watched >= 0) context.port->post_recv(ops_[watch()], context.watched, tag_, nullptr, 0, context.record);
 }
 
@@ -34,9 +36,14 @@ std::uint64_t NetCall::tag_of(const CallRecord& record) noexcept {
 }
 
 NetCall::~NetCall() {
-  for (std::size_t i = 0; i <= watch(); ++i) {
-    if (!unused(ops_[i]) && !ops_[i].done()) context_.port->cancel(ops_[i]);
+  for (MessageOp& op : ops_) {
+    if (!unused(op) && !op.done()) context_.port->cancel(op);
   }
+  std::destroy(ops_.begin(), ops_.end());
+}
+
+std::size_t NetCall::bytes_for(std::size_t ops) noexcept {
+  return CallMemory::bytes_of<MessageOp>(ops + kGreetings + 1);
 }
 
 void NetCall::send(std::size_t op, int peer, const void* data, std::size_t bytes) noexcept {

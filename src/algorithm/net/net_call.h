@@ -8,19 +8,21 @@
 // begin so calls greet() first. Plans do so too; their own messages have a step each in the tag, so that those of
 // several channels between two ranks do not depend on each other's order (executor/program/inflow.h).
 //
-// Memory is taken before the first message. A call that found none later would take its messages back one by one, and
-// what comes for the first of them would meet the next, which its sender hears of as a mismatch.
+// Memory is there before the call has its number (call_memory.h). A call that found none in its course would take its
+// messages back one by one, and what comes for the first of them would meet the next, which its sender hears of as a
+// mismatch.
 //
 // A call may run among some of the group's ranks (CallContext::members): neighbours are then those among the members,
 // and peers are named by their places. Where a member's left neighbour in the group is on another host and no member,
 // it is watched: a receive is posted that the same call never serves. If that rank makes another call, its first
 // message comes here, and the call ends with a mismatch.
 //
-// Ownership: owns the ops; the memory they point at is the caller's. Thread rule: one thread, that of the call.
+// Ownership: the ops are this one's; the memory they point at is the caller's. Thread rule: one thread, that of the
+// call.
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <span>
 
 #include "algorithm/algorithm.h"
 
@@ -28,8 +30,9 @@ namespace tutti {
 
 class NetCall {
  public:
-  // Room for `ops` messages at a time. Throws std::bad_alloc.
+  // Room for `ops` messages at a time, in the call's memory, of which it takes bytes_for(ops).
   NetCall(CallContext& context, std::size_t ops);
+  static std::size_t bytes_for(std::size_t ops) noexcept;
   ~NetCall();
   NetCall(const NetCall&) = delete;
   NetCall& operator=(const NetCall&) = delete;
@@ -44,8 +47,7 @@ class NetCall {
   int left(int steps = 1) const noexcept {
     return (context_.rank + context_.size - steps % context_.size) % context_.size;
   }
-  // Before the first message. Throws std::bad_alloc.
-  std::byte* scratch(std::size_t bytes) { return context_.scratch.get(bytes); }
+  CallMemory& memory() noexcept { return context_.memory; }
 
   // Op number `op` must be unused, or awaited since its last use. `peer`: as right() and left() count.
   void send(std::size_t op, int peer, const void* data, std::size_t bytes) noexcept;
@@ -72,7 +74,7 @@ class NetCall {
   CallContext& context_;
   const std::uint64_t tag_;
   const std::size_t count_;
-  std::unique_ptr<MessageOp[]> ops_;  // three more than `count_`: two for greet(), one for the watched rank
+  const std::span<MessageOp> ops_;  // three more than `count_`: two for greet(), one for the watched rank
 };
 
 }  // namespace tutti

@@ -22,7 +22,7 @@ Outcome ring_reduce_scatter(NetCall& net, const Call& call, const SizeOf& size_o
                             std::byte* result) {
   const int n = net.size();
   const std::size_t slot_bytes = RingLap<SizeOf>(n, size_of_chunk).segment_bytes();
-  std::byte* slots = net.scratch(kRingWindow * slot_bytes);
+  std::byte* slots = net.memory().take<std::byte>(kRingWindow * slot_bytes).data();
   const auto land = [&](const RingItem& item) { return slots + item.slot * slot_bytes; };
   const auto take = [&](const RingItem& item, std::byte* partial) {
     const bool last = item.step == n - 2;
@@ -30,6 +30,11 @@ Outcome ring_reduce_scatter(NetCall& net, const Call& call, const SizeOf& size_o
             last ? divisor_of(call, n) : 1);
   };
   return ring_pass(net, net.left(), size_of_chunk, own(net.left()), land, take);
+}
+
+template <class SizeOf>
+std::size_t ring_reduce_scatter_memory(int ranks, const SizeOf& size_of_chunk) noexcept {
+  return CallMemory::bytes_of<std::byte>(kRingWindow * RingLap<SizeOf>(ranks, size_of_chunk).segment_bytes());
 }
 
 class RingAllReduce final : public NetAlgorithm {
@@ -40,6 +45,11 @@ class RingAllReduce final : public NetAlgorithm {
   const char* refusal(const CallShape& shape) const noexcept override {
     return rounds_partials(shape.dtype, shape.op) ? "partial sums of a narrow type would be rounded at every rank"
                                                   : nullptr;
+  }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    const Partition chunks(call.input.size(0), context.size);
+    return NetCall::bytes_for(kRingOps) +
+           ring_reduce_scatter_memory(context.size, [&](int c) { return chunks.size(c); });
   }
 
  private:
@@ -65,6 +75,10 @@ class RingReduceScatter final : public NetAlgorithm {
     return rounds_partials(shape.dtype, shape.op) ? "partial sums of a narrow type would be rounded at every rank"
                                                   : nullptr;
   }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(kRingOps) +
+           ring_reduce_scatter_memory(context.size, [&](int c) { return call.input.size(c); });
+  }
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {
@@ -80,6 +94,7 @@ class RingReduceScatter final : public NetAlgorithm {
 class RingAllGather final : public NetAlgorithm {
  public:
   RingAllGather() noexcept : NetAlgorithm(Collective::kAllGather, "ring", "blocks travel around the ring of ranks") {}
+  std::size_t memory(const Call&, const CallContext&) const noexcept override { return NetCall::bytes_for(kRingOps); }
 
  private:
   Outcome execute(const Call& call, CallContext& context) const override {

@@ -30,7 +30,7 @@ std::size_t child_op(std::size_t first, std::size_t child, std::size_t k) noexce
 
 }  // namespace
 
-TreePlace binomial_place(int rank, int root, int ranks) {
+TreePlace binomial_place(int rank, int root, int ranks) noexcept {
   TreePlace place;
   const int v = (rank - root + ranks) % ranks;
   for (int bit = 1; bit < ranks; bit *= 2) {
@@ -38,29 +38,29 @@ TreePlace binomial_place(int rank, int root, int ranks) {
       place.parent = (v - bit + root) % ranks;
       break;
     }
-    if (v + bit < ranks) place.children.push_back((v + bit + root) % ranks);
+    if (v + bit < ranks) place.add_child((v + bit + root) % ranks);
   }
   return place;
 }
 
-TreePlace broadcast_chain_place(int rank, int root, int ranks) {
+TreePlace broadcast_chain_place(int rank, int root, int ranks) noexcept {
   TreePlace place;
   const int right = (rank + 1) % ranks;
   if (rank != root) place.parent = (rank + ranks - 1) % ranks;
-  if (right != root) place.children.push_back(right);
+  if (right != root) place.add_child(right);
   return place;
 }
 
-TreePlace reduce_chain_place(int rank, int root, int ranks) {
+TreePlace reduce_chain_place(int rank, int root, int ranks) noexcept {
   TreePlace place;
   const int left = (rank + ranks - 1) % ranks;
   place.own_first = false;
   if (rank != root) place.parent = (rank + 1) % ranks;
-  if (left != root) place.children.push_back(left);
+  if (left != root) place.add_child(left);
   return place;
 }
 
-std::size_t tree_ops(const TreePlace& place) noexcept { return (place.children.size() + 1) * kTreeWindow; }
+std::size_t tree_ops(const TreePlace& place) noexcept { return (place.children() + 1) * kTreeWindow; }
 
 Outcome tree_broadcast(NetCall& net, std::size_t first_op, const TreePlace& place, std::byte* data,
                        std::size_t bytes) noexcept {
@@ -73,31 +73,45 @@ Outcome tree_broadcast(NetCall& net, std::size_t first_op, const TreePlace& plac
   for (std::size_t k = 0; k < segments.count(); ++k) {
     if (Outcome outcome = net.wait(parent_op(first_op, k)); !outcome.ok()) return outcome;
     // The child with the largest subtree first: it has the longest way to go.
-    for (std::size_t c = place.children.size(); c-- > 0;) {
+    for (std::size_t c = place.children(); c-- > 0;) {
       const std::size_t op = child_op(first_op, c, k);
       if (Outcome outcome = net.wait(op); !outcome.ok()) return outcome;
-      net.send(op, place.children[c], data + segments.begin(k), segments.size(k));
+      net.send(op, place.child(c), data + segments.begin(k), segments.size(k));
     }
     receive(k + kTreeWindow);
   }
   return net.finish();
 }
 
+namespace {
+
+std::size_t window_of(const Segments& segments) noexcept { return std::min(kTreeWindow, segments.count()); }
+
+// Slots of the children, then of what goes to the parent.
+std::size_t slots_for(const TreePlace& place, const Segments& segments) noexcept {
+  return (place.children() + 1) * window_of(segments) * segments.size(0);
+}
+
+}  // namespace
+
+std::size_t tree_reduce_memory(const TreePlace& place, const Call& call) noexcept {
+  return CallMemory::bytes_of<std::byte>(slots_for(place, Segments(call.input.size(0))));
+}
+
 Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, const Call& call, std::byte* result) {
   const Segments segments(call.input.size(0));
   const std::byte* input = call.input.data(0);
-  const std::size_t children = place.children.size();
-  const std::size_t window = std::min(kTreeWindow, segments.count());
+  const std::size_t children = place.children();
+  const std::size_t window = window_of(segments);
   const std::size_t slot_bytes = segments.size(0);
-  // Slots of the children, then of what goes to the parent.
-  std::byte* slots = net.scratch((children + 1) * window * slot_bytes);
+  std::byte* slots = net.memory().take<std::byte>(slots_for(place, segments)).data();
   const auto slot = [&](std::size_t c, std::size_t k) { return slots + (c * window + k % window) * slot_bytes; };
   const auto receive = [&](std::size_t k) {
     for (std::size_t c = 0; c < children && k < segments.count(); ++c) {
-      net.recv(child_op(first_op, c, k), place.children[c], slot(c, k), segments.size(k));
+      net.recv(child_op(first_op, c, k), place.child(c), slot(c, k), segments.size(k));
     }
   };
-  std::vector<const void*> sources(children + 1);
+  std::array<const void*, TreePlace::kMostChildren + 1> sources;
   net.greet();
   for (std::size_t k = 0; k < window; ++k) receive(k);
   for (std::size_t k = 0; k < segments.count(); ++k) {
@@ -109,7 +123,7 @@ Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, 
       sources[place.own_first ? c + 1 : c] = slot(c, k);
     }
     void* dst = place.parent < 0 ? result + segments.begin(k) : slot(children, k);
-    cpu::reduce(&dst, 1, sources.data(), static_cast<int>(sources.size()), segments.size(k) / size_of(call.dtype),
+    cpu::reduce(&dst, 1, sources.data(), static_cast<int>(children + 1), segments.size(k) / size_of(call.dtype),
                 call.dtype, call.op, place.parent < 0 ? divisor_of(call, net.size()) : 1);
     if (place.parent >= 0) net.send(parent_op(first_op, k), place.parent, dst, segments.size(k));
     receive(k + window);
@@ -130,11 +144,17 @@ class TreeBroadcast final : public NetAlgorithm {
     return !chain_ && shape.ranks > 2 && shape.bytes > kMostTreeBytes ? "a tree repeats the bytes of a large message"
                                                                       : nullptr;
   }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return NetCall::bytes_for(tree_ops(place_in(call, context)));
+  }
 
  private:
+  TreePlace place_in(const Call& call, const CallContext& context) const noexcept {
+    return chain_ ? broadcast_chain_place(context.rank, call.root, context.size)
+                  : binomial_place(context.rank, call.root, context.size);
+  }
   Outcome execute(const Call& call, CallContext& context) const override {
-    const TreePlace place = chain_ ? broadcast_chain_place(context.rank, call.root, context.size)
-                                   : binomial_place(context.rank, call.root, context.size);
+    const TreePlace place = place_in(call, context);
     NetCall net(context, tree_ops(place));
     net.greet();
     std::byte* data = call.output.data(0);
@@ -158,11 +178,18 @@ class TreeReduce final : public NetAlgorithm {
                ? "a tree's root receives a large message several times"
                : nullptr;
   }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    const TreePlace place = place_in(call, context);
+    return NetCall::bytes_for(tree_ops(place)) + tree_reduce_memory(place, call);
+  }
 
  private:
+  TreePlace place_in(const Call& call, const CallContext& context) const noexcept {
+    return chain_ ? reduce_chain_place(context.rank, call.root, context.size)
+                  : binomial_place(context.rank, call.root, context.size);
+  }
   Outcome execute(const Call& call, CallContext& context) const override {
-    const TreePlace place = chain_ ? reduce_chain_place(context.rank, call.root, context.size)
-                                   : binomial_place(context.rank, call.root, context.size);
+    const TreePlace place = place_in(call, context);
     NetCall net(context, tree_ops(place));
     const Outcome outcome = tree_reduce(net, 0, place, call, net.rank() == call.root ? call.output.data(0) : nullptr);
     return outcome.ok() ? net.finish() : outcome;
@@ -178,6 +205,10 @@ class TreeAllReduce final : public NetAlgorithm {
   const char* refusal(const CallShape& shape) const noexcept override {
     if (rounds_partials(shape.dtype, shape.op)) return kRounding;
     return shape.bytes > kMostTreeAllReduceBytes ? "a tree repeats the bytes of a large message" : nullptr;
+  }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    const TreePlace place = binomial_place(context.rank, 0, context.size);
+    return NetCall::bytes_for(2 * tree_ops(place)) + tree_reduce_memory(place, call);
   }
 
  private:

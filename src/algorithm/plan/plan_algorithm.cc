@@ -38,6 +38,10 @@ class PlanAlgorithm final : public Algorithm {
     return unfit_.empty() ? plan_refusal(*plan_, collective_, shape) : unfit_.c_str();
   }
 
+  std::size_t memory(const Call&, const CallContext& context) const noexcept override {
+    return context.hosts != nullptr ? NetCall::bytes_for(0) : 0;
+  }
+
   // Const like every algorithm; what changes belongs to the communicator that runs it under its lock.
   Outcome run(const Call& call, CallContext& context) const noexcept override {
     PlanRunner* const ready = runner();

@@ -139,21 +139,16 @@ Outcome PlanRunner::run(const Call& call, CallContext& context) noexcept {
 }
 
 Outcome PlanRunner::run_between_hosts(const Call& call, CallContext& context) noexcept {
-  std::unique_ptr<NetCall> net;
-  try {
-    net = std::make_unique<NetCall>(context, 0);
-  } catch (const std::bad_alloc&) {
-    return {Status::kExhausted, context.rank};
-  }
-  net->greet();
+  NetCall net(context, 0);  // what it takes, PlanAlgorithm::memory() has said
+  net.greet();
   // Ranks of a host exchange places only after their calls have been compared.
-  Outcome outcome = joined_ ? kOkOutcome : net->finish();
+  Outcome outcome = joined_ ? kOkOutcome : net.finish();
   if (outcome.ok()) {
-    far_->open(*context.port, context.record, net->tag());
-    outcome = run_invocations(call, context, net.get());
+    far_->open(*context.port, context.record, net.tag());
+    outcome = run_invocations(call, context, &net);
     far_->close();
   }
-  return outcome.ok() ? net->finish() : outcome;
+  return outcome.ok() ? net.finish() : outcome;
 }
 
 Outcome PlanRunner::join(CallContext& context) noexcept {

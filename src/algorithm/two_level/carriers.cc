@@ -33,6 +33,11 @@ class CarriersAllReduce final : public TwoLevelAlgorithm {
                ? "partial sums of a narrow type would be rounded on every host"
                : nullptr;
   }
+  std::size_t memory(const Call& call, const CallContext& c) const noexcept override {
+    const Pass pass(call, c);
+    if (!pass.carries()) return NetCall::bytes_for(0);
+    return exchange_.memory(part_of(call, nullptr, pass.share_bytes()), pass.share_bytes(), c);
+  }
 
  private:
   Outcome execute(const Call& call, CallContext& c) const override {

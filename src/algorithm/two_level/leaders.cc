@@ -16,7 +16,7 @@
 //
 // Ranks take the result before they announce a call that uses the slot again, so nothing is awaited at the end.
 #include <algorithm>
-#include <vector>
+#include <span>
 
 #include "algorithm/shm/shm_algorithm.h"
 #include "algorithm/two_level/two_level_algorithm.h"
@@ -59,7 +59,8 @@ class LeadersAlgorithm : public TwoLevelAlgorithm {
     host->publish(StepLane::kFilled, host->step_base() + 1);
     host->advance_steps(1);
   }
-  // The others' end.
+  // The others' end, and what it takes of the call's memory.
+  static std::size_t memory_to_take() noexcept { return NetCall::bytes_for(0); }
   static Outcome take(CallContext& c, std::byte* result, std::size_t bytes) {
     HostChannel& host = *c.hosts->host;
     if (Outcome outcome = host.await(0, c.deadline); !outcome.ok()) return of_group(c, outcome);
@@ -81,12 +82,15 @@ class Inputs {
  public:
   // `bytes`: of one rank's input.
   Inputs(const CallContext& c, std::size_t bytes)
-      : bytes_(bytes), memory_(bytes * static_cast<std::size_t>(c.size)), by_rank_(static_cast<std::size_t>(c.size)) {
-    std::byte* at = memory_.data();
-    for (int h = 0; h < c.hosts->ranks.hosts(); ++h) {
-      const std::vector<int>& ranks = c.hosts->ranks.on(h);
-      blocks_.push_back(at);
-      sizes_.push_back(bytes * ranks.size());
+      : bytes_(bytes),
+        blocks_(c.memory.take<void*>(hosts_of(c))),
+        sizes_(c.memory.take<std::size_t>(hosts_of(c))),
+        by_rank_(c.memory.take<const void*>(static_cast<std::size_t>(c.size))) {
+    std::byte* at = c.memory.take<std::byte>(bytes * static_cast<std::size_t>(c.size)).data();
+    for (std::size_t h = 0; h < hosts_of(c); ++h) {
+      const std::vector<int>& ranks = c.hosts->ranks.on(static_cast<int>(h));
+      blocks_[h] = at;
+      sizes_[h] = bytes * ranks.size();
       for (const int r : ranks) {
         by_rank_[static_cast<std::size_t>(r)] = at;
         at += bytes;
@@ -94,33 +98,52 @@ class Inputs {
     }
   }
 
+  // Of the call's memory, with what bring() takes.
+  static std::size_t memory(const Call& call, const CallContext& c, const TwoLevelExchange& all_gather) noexcept {
+    const auto ranks = static_cast<std::size_t>(c.size);
+    return CallMemory::bytes_of<void*>(hosts_of(c)) + CallMemory::bytes_of<std::size_t>(hosts_of(c)) +
+           CallMemory::bytes_of<const void*>(ranks) + CallMemory::bytes_of<std::byte>(call.input.size(0) * ranks) +
+           all_gather.memory(gather_of(call), 0, c);
+  }
+
   Outcome bring(const Call& call, CallContext& c, const TwoLevelExchange& all_gather) {
     const auto mine = static_cast<std::size_t>(c.hosts->ranks.host_of(c.hosts->rank));
     for (std::size_t i = 0; i < c.hosts->here().size(); ++i) {
       cpu::copy(static_cast<std::byte*>(blocks_[mine]) + i * bytes_, input_of(call, c, static_cast<int>(i)), bytes_);
     }
-    Call part = call;
-    part.collective = Collective::kAllGather;
-    part.uneven = true;
+    Call part = gather_of(call);
     part.input = Blocks::single(blocks_[mine], sizes_[mine]);
     part.output = Blocks::list(blocks_.data(), sizes_.data());
     AmongHosts among(c, [](int) { return 0; });
     return all_gather.run(part, 0, among.context());
   }
 
-  const std::vector<const void*>& by_rank() const noexcept { return by_rank_; }
+  std::span<const void* const> by_rank() const noexcept { return by_rank_; }
 
  private:
-  std::size_t bytes_;
-  std::vector<std::byte> memory_;
-  std::vector<void*> blocks_;  // by host, and so by leader: hosts are in the order of their first ranks
-  std::vector<std::size_t> sizes_;
-  std::vector<const void*> by_rank_;
+  static std::size_t hosts_of(const CallContext& c) noexcept {
+    return static_cast<std::size_t>(c.hosts->ranks.hosts());
+  }
+  // But for its blocks.
+  static Call gather_of(const Call& call) noexcept {
+    Call part = call;
+    part.collective = Collective::kAllGather;
+    part.uneven = true;
+    return part;
+  }
+
+  const std::size_t bytes_;
+  const std::span<void*> blocks_;  // by host, and so by leader: hosts are in the order of their first ranks
+  const std::span<std::size_t> sizes_;
+  const std::span<const void*> by_rank_;
 };
 
 class LeadersBarrier final : public LeadersAlgorithm {
  public:
   LeadersBarrier() : LeadersAlgorithm(Collective::kBarrier), exchange_(Collective::kBarrier) {}
+  std::size_t memory(const Call& call, const CallContext& c) const noexcept override {
+    return memory_to_take() + exchange_.memory(call, 0, c);
+  }
 
  private:
   Outcome execute(const Call& call, CallContext& c) const override {
@@ -146,6 +169,12 @@ class LeadersAllReduce final : public LeadersAlgorithm {
                    shape.bytes > kMostGathered / static_cast<std::size_t>(std::max(1, shape.ranks))
                ? "all inputs together, of a type whose partial sums would be rounded, are too large for the leaders"
                : nullptr;
+  }
+  std::size_t memory(const Call& call, const CallContext& c) const noexcept override {
+    const std::size_t bytes = call.input.size(0);
+    return memory_to_take() + (rounds_partials(call.dtype, call.op)
+                                   ? Inputs::memory(call, c, gather_)
+                                   : reduce_.memory(part_of(call, nullptr, bytes), bytes, c));
   }
 
  private:
@@ -189,6 +218,10 @@ class LeadersAllReduce final : public LeadersAlgorithm {
 class LeadersBroadcast final : public LeadersAlgorithm {
  public:
   LeadersBroadcast() : LeadersAlgorithm(Collective::kBroadcast), exchange_(Collective::kBroadcast) {}
+  std::size_t memory(const Call& call, const CallContext& c) const noexcept override {
+    const std::size_t bytes = call.output.size(0);
+    return memory_to_take() + exchange_.memory(part_of(call, nullptr, bytes), bytes, c);
+  }
 
  private:
   Outcome execute(const Call& call, CallContext& c) const override {
@@ -237,13 +270,20 @@ class LeadersAllGather final : public LeadersAlgorithm {
                ? "all ranks' blocks together are larger than a slot of 32 KB"
                : nullptr;
   }
+  std::size_t memory(const Call& call, const CallContext& c) const noexcept override {
+    return memory_to_take() + CallMemory::bytes_of<std::byte>(result_bytes(call, c)) +
+           Inputs::memory(call, c, exchange_);
+  }
 
  private:
+  static std::size_t result_bytes(const Call& call, const CallContext& c) noexcept {
+    return call.input.size(0) * static_cast<std::size_t>(c.size);
+  }
   Outcome execute(const Call& call, CallContext& c) const override {
     const std::size_t bytes = call.input.size(0);
     const auto ranks = static_cast<std::size_t>(c.size);
     if (Outcome outcome = announce(c, call.input.data(0), bytes); !outcome.ok()) return outcome;
-    std::vector<std::byte> result(bytes * ranks);
+    const std::span<std::byte> result = c.memory.take<std::byte>(result_bytes(call, c));
     const bool leads = c.hosts->place() == 0;
     if (leads) {
       if (Outcome outcome = await_announcements(c); !outcome.ok()) return outcome;

@@ -3,7 +3,7 @@
 // Thread rule: that of the call.
 #pragma once
 
-#include <vector>
+#include <span>
 
 #include "algorithm/algorithm.h"
 
@@ -12,14 +12,20 @@ namespace tutti {
 // What algorithms over messages see: one rank of each host, in the order of the ranks. This rank must be one of them.
 class AmongHosts {
  public:
-  // The one of host h is `place_on(h)` of its ranks.
+  // The one of host h is `place_on(h)` of its ranks. Takes bytes_for(the group's) of the call's memory.
   template <class PlaceOn>
-  AmongHosts(const CallContext& whole, const PlaceOn& place_on) : context_(whole) {
+  AmongHosts(const CallContext& whole, const PlaceOn& place_on)
+      : context_(whole), members_(whole.memory.take<int>(static_cast<std::size_t>(whole.hosts->ranks.hosts()))) {
     const RankMap& ranks = whole.hosts->ranks;
-    for (int h = 0; h < ranks.hosts(); ++h) members_.push_back(ranks.on(h)[static_cast<std::size_t>(place_on(h))]);
+    for (int h = 0; h < ranks.hosts(); ++h) {
+      members_[static_cast<std::size_t>(h)] = ranks.on(h)[static_cast<std::size_t>(place_on(h))];
+    }
     enter();
   }
   AmongHosts(const AmongHosts&) = delete;
+  static std::size_t bytes_for(const CallContext& whole) noexcept {
+    return CallMemory::bytes_of<int>(static_cast<std::size_t>(whole.hosts->ranks.hosts()));
+  }
 
   CallContext& context() noexcept { return context_; }
   // Of one of these ranks.
@@ -29,7 +35,7 @@ class AmongHosts {
   void enter() noexcept;
 
   CallContext context_;
-  std::vector<int> members_;
+  const std::span<int> members_;
 };
 
 // The rank's left neighbour in the group if that is on another host, else -1.

@@ -47,19 +47,35 @@ TwoLevelExchange::TwoLevelExchange(Collective collective) {
   }
 }
 
-Outcome TwoLevelExchange::run(const Call& part, std::size_t largest, CallContext& context) const noexcept {
+const Algorithm* TwoLevelExchange::choose(const Call& part, std::size_t largest, int ranks) const noexcept {
   CallShape shape;
   shape.collective = part.collective;
   shape.dtype = part.dtype;
   shape.op = part.op;
   shape.bytes = part.uneven ? 0 : largest;
-  shape.ranks = shape.hosts = context.size;
+  shape.ranks = shape.hosts = ranks;
   shape.uneven = part.uneven;
   shape.root = part.root;
   for (const auto& candidate : candidates_) {
-    if (candidate->refusal(shape) == nullptr) return candidate->run(part, context);
+    if (candidate->refusal(shape) == nullptr) return candidate.get();
   }
-  return {Status::kInternal, -1};
+  return nullptr;
+}
+
+Outcome TwoLevelExchange::run(const Call& part, std::size_t largest, CallContext& context) const noexcept {
+  const Algorithm* algorithm = choose(part, largest, context.size);
+  return algorithm != nullptr ? algorithm->run(part, context) : Outcome{Status::kInternal, -1};
+}
+
+std::size_t TwoLevelExchange::memory(const Call& part, std::size_t largest, const CallContext& whole) const noexcept {
+  // As the first of them, and the root: no other has larger chunks, or more children.
+  CallContext first = whole;
+  first.rank = 0;
+  first.size = whole.hosts->ranks.hosts();
+  Call theirs = part;
+  theirs.root = 0;
+  const Algorithm* algorithm = choose(part, largest, first.size);
+  return AmongHosts::bytes_for(whole) + (algorithm != nullptr ? algorithm->memory(theirs, first) : 0);
 }
 
 Call part_of(const Call& call, std::byte* data, std::size_t bytes) noexcept {
@@ -83,6 +99,7 @@ Outcome await_filled(CallContext& context, int place, std::uint64_t value) {
   if (left < 0) return of_group(context, host.await_step(place, StepLane::kFilled, value, context.deadline));
   CallContext watching = context;
   watching.watched = left;
+  const CallMemory::Part part(context.memory);
   NetCall net(watching, 0);
   WatchedStep step(context, net, place, value);
   const Outcome outcome = of_group(context, host.await_condition(place, step, context.deadline));

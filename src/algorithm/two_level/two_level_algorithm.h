@@ -30,8 +30,12 @@ class TwoLevelExchange {
   explicit TwoLevelExchange(Collective collective);
   // `part` is the call of these ranks; `largest`: bytes of the largest block. The context is that of AmongHosts.
   Outcome run(const Call& part, std::size_t largest, CallContext& context) const noexcept;
+  // Of the call's memory, with what AmongHosts takes; the context is that of the group.
+  std::size_t memory(const Call& part, std::size_t largest, const CallContext& whole) const noexcept;
 
  private:
+  const Algorithm* choose(const Call& part, std::size_t largest, int ranks) const noexcept;
+
   std::vector<std::shared_ptr<const Algorithm>> candidates_;
 };
 
@@ -40,7 +44,7 @@ Call part_of(const Call& call, std::byte* data, std::size_t bytes) noexcept;
 void average(const Call& call, std::byte* data, std::size_t bytes, int ranks) noexcept;
 
 // Until the rank with `place` on this host has published `value` as filled. Watches, if this rank's left neighbour is
-// on another host. The context is that of the group. May throw std::bad_alloc.
+// on another host. The context is that of the group. Takes NetCall::bytes_for(0) of the call's memory, until then.
 Outcome await_filled(CallContext& context, int place, std::uint64_t value);
 
 }  // namespace tutti

@@ -1,6 +1,7 @@
 // An algorithm within the limits that its user has set.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -28,6 +29,9 @@ class LimitedAlgorithm final : public Algorithm {
   const char* refusal(const CallShape& shape) const noexcept override {
     const char* reason = limits_refusal(limits_, shape);
     return reason != nullptr ? reason : algorithm_->refusal(shape);
+  }
+  std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
+    return algorithm_->memory(call, context);
   }
   Outcome run(const Call& call, CallContext& context) const noexcept override { return algorithm_->run(call, context); }
 
