@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Breaks the core's protocols one line at a time (announcements, pipelines, messages, wakers, arena, queue of calls,
-# handshakes, Unix sockets) and checks that the C++ tests notice: a rule that no test fails without is not protected.
+# handshakes, Unix sockets, the verifier of plans, forks, what ranks compare) and checks that the C++ tests notice: a
+# rule that no test fails without is not protected.
 #   scripts/mutate_core.sh [-n] [-t] [-j WORKERS] [-k WORDS] [-w FOLDER]
 # WORKERS (2): mutants at once, each in a copy of its own of one build, with as many compilers as there are cores a
 # worker. WORDS: only mutants whose file or name contains them. FOLDER: where the build is kept for the next run; else a
@@ -231,6 +232,98 @@ mutant bootstrap_test "$local" $protocol 'a message of the host needs no proof' 
 mutant bootstrap_test "$local" $protocol 'a proof is not bound to the name of its message' 's/ name,$/ "",/'
 mutant bootstrap_test "$local" $poll 'anyone may pass on a Hello' 's/if (entry->pid_ns == pid_namespace() \&\& entry->pid != peer.pid) return;/;/'
 mutant bootstrap_test "$local" $poll 'silent strangers are never dropped' 's/if (strangers_.size() >= most) strangers_.pop_front();/;/'
+
+# What the verifier of plans must not take for proven. Some faults only mutants of plans have.
+cells=src/plan/verifier/memory.cc runs=src/plan/verifier/execution.cc lengths=src/plan/verifier/lengths.cc
+mutant plan_test 'Verifier.*' $cells 'a read may come before its data' '/^void Memory::read(/,/^}/s/if (!seen) {/if (false) {/'
+mutant plan_test 'Verifier.*' $cells 'a write over one in flight is no race' '/^void Memory::write(/,/^}/s/if (seen(writer)) continue;/continue;/'
+mutant plan_test 'Verifier.*' $cells 'what is being read may be overwritten' '/^void Memory::write(/,/^}/s/if (happened_before(reader, actor, lane)) continue;/continue;/'
+mutant plan_test 'Verifier.Lanes*' $cells 'lanes need no join' 's/return access.lane == lane;/return true;/'
+mutant plan_test 'Mutation.Relaxed*' $runs 'a relaxed signal publishes' 's/if (acquires \&\& token.releases) {/if (acquires) {/'
+mutant plan_test 'Verifier.*' $runs 'transfers of two thread blocks come in order' '/^Execution::Post Execution::posts_before/,/^}/s/if (precedes) {/if (true) {/'
+mutant plan_test 'Verifier.TheSame*' $cells 'the same value comes after nothing' 's/if (follows || comes_after(past, actor, lane)) continue;/continue;/'
+mutant plan_test 'Verifier.TheSame*' $cells 'who wrote a value before is forgotten' 's/for (const Access\& writer : state.writers) budget_.append(state.past, .*/;/'
+mutant plan_test 'Verifier.TheSame*' $cells 'who read a value before is forgotten' 's/for (const Access\& reader : state.readers) budget_.append(state.past, .*/;/'
+mutant plan_test 'Verifier.EveryUse*' $cells 'scratch of the call before needs no order' 's/if (!half.before.empty() \&\& !half.settled.contains(actor.key)) {/if (false) {/'
+mutant plan_test 'Verifier.Repairs*' $cells 'a store into scratch lands at once' 's/ || !landed(half, other, actor)//'
+mutant plan_test 'Verifier.WhatAPacket*' $cells 'what a lane knows its thread block knows' 's/lasting.clock = actor.lasting;/;/'
+mutant plan_test 'Verifier.Rejects*' $runs 'calls are looked at in any order' 's/ \&\& (!oldest_call_only || block.invocation == oldest)//'
+mutant plan_test 'Mutants.*' src/plan/verifier/verifier.cc 'both halves of scratch are used once' 's/plan.double_scratch ? 3 : 2/2/'
+mutant plan_test 'Explorer.KnowsLoops*' $lengths 'loops count alike' 's/(credit + 2) \* uneven_rate(plan)/credit + 2/'
+mutant plan_test 'Verifier.Credits*' $lengths 'releases before a loop are no credit' 's/if (semaphore \&\& !in_loop .*/;/'
+mutant plan_test 'Verifier.Limits*' $lengths 'a loop uses its scratch once' 's/if (ring > 0) cut.ring_units = .*/;/'
+mutant plan_test 'Mutants.*' $lengths 'parts of a chunk begin anywhere' 's/parts = std::lcm(parts, .*/parts = 1;/'
+mutant plan_test 'Verifier.*' $runs 'a semaphore begins with nothing' 's/counter.unraised = counter.initial;/;/'
+mutant plan_test 'BoundsDeathTest.CountsWhat*' $runs 'a semaphore may end otherwise than it began' 's/if (counter.count() == counter.initial) continue;/continue;/'
+mutant plan_test 'Verifier.ReportsTokens*' $runs 'signals may be left over' 's/if (counters\[i\].tokens.empty()) continue;/continue;/'
+inputs=src/plan/verifier/input_writes.cc results=src/plan/verifier/expected.cc
+mutant plan_test 'Verifier.ProtectsTheInput*' $inputs 'an input may be written' 's/if (plan.in_place || plan.writes_input) return std::nullopt;/return std::nullopt;/'
+mutant plan_test 'Verifier.ProtectsTheInput*' $inputs 'a loop may write an input' 's/if (writes_an_input(plan, site.rank, block, inner)) return .*/;/'
+mutant plan_test 'Verifier.ProtectsTheInput*' $inputs 'a multicast may write an input' 's/return plan.ranks\[rank\].switch_channels\[channel\].buffer == BufferKind::kInput;/return false;/'
+mutant plan_test 'Bounds.*' src/plan/verifier/budget.h 'a proof takes any number of steps' 's/if (steps_left_ < 0) refuse_steps();/;/'
+mutant plan_test 'BoundsDeathTest.Memory*' src/plan/verifier/budget.h 'a proof takes any memory' 's/if (held_ > limits_.bytes) refuse_bytes();/;/'
+mutant plan_test 'Verifier.Rejects*' src/plan/verifier/values.cc 'an input may count twice' 's/if ((node.members\[i\] \& part.members\[i\]) != 0 .*/;/'
+mutant plan_test 'Verifier.Rejects*' $results 'an input may be missing' 's/^\( *\)is.count == ranks;/\1true;/'
+mutant plan_test 'Mutation.AnotherOrder*' $results 'the reduction of any chunk will do' '/^std::string Expected::reduction_fault/,/^}/s/is.place == want.chunk \* layout_.cut().units + unit/true/'
+mutant plan_test 'Verifier.AMessage*' $results 'two ranks may get the input of one' 's/if (taker_\[is.rank\] != rank) {/if (false) {/'
+mutant plan_test 'Verifier.AMessage*' $results 'one rank may get the inputs of two' 's/if (source_\[rank\] != is.rank) {/if (false) {/'
+mutant plan_test 'Verifier.RefusesAMix*' $results 'one call may reduce in two ways' 's/if (right \&\& is.reduced \&\& is.reduce != \*reduction_) {/if (false) {/'
+mutant plan_test 'Verifier.TellsWhether*' $results 'all ranks get the same bits' 's/same_bits_ = same_bits_ \&\& first == value;/;/'
+mutant plan_test 'Verifier.SaysWhat*' src/plan/verifier/verifier.cc 'a collective that nobody knows is proven' 's/^    require_known(plan);/    ;/'
+mutant plan_test 'Verifier.Rejects*' $runs 'a chunk may pass through a shorter one' 's/if (memory_.shortest(cell) > position) {/if (false) {/'
+
+# What a forked child finds dead, and what it and its parent leave to each other.
+registry=src/base/registry.cc children=src/device/cpu/forked_children.cc shared=src/device/cpu/mapped_memory.cc
+mutant base_test 'ForkedChild.*' $registry 'a child does not know that it is one' 's/forked_child_.store(true, .*/;/'
+mutant base_test 'ExitHookTest.*' $registry 'a child says at its exit that its parent leaves' 's/if (forked_child_.load(.*)) return;.*/;/'
+mutant base_test 'Release.*' src/base/release.h 'a child destroys what is its parent'"'"'s' 's/if (!forked_child()) delete object;/delete object;/'
+mutant base_test 'Release.*' src/base/release.h 'a child destroys what it holds of others' 's/^  (static_cast<void>(new .*/  ;/'
+mutant arena_test 'ArenaFork*' $children 'forks are not counted' 's/forks_.store(forks() + 1, .*/;/'
+mutant arena_test 'ArenaFork*' $children 'a child is taken for ended' 's/own_life_ = std::move(new_write_end_);/new_write_end_.reset();/'
+mutant arena_test 'ArenaFork*' $arena 'a child writes into its parent'"'"'s tensors' 's/replace_by_private_copy(mapping_.data() + part->begin, .*/;/'
+mutant arena_test 'ArenaFork*' $shared 'a child reaches the memory of peers' 's/if (const std::shared_ptr<PeerArena> peer = entry.lock()) replace_by_nothing(.*/;/'
+mutant tcp_test 'TcpFault.PeerKilledWhile*' src/transport/tcp/endpoint_fork.cc 'a child keeps its parent'"'"'s connections' 's/if (const auto stream = known.stream.lock()) stream->abandon();/;/'
+mutant message_test 'MessageFail.*' $links 'a child says farewell for its parent' '/^void MessageEngine::say_farewell/,/^}/s/if (::getpid() != owner_) return;/;/'
+mutant communicator_test '*ForkedRank*' src/communicator/failing.cc 'a child makes its parent'"'"'s calls' '/^void CommunicatorImpl::throw_if_forked/,/^}/s/if (forked_child())/if (false)/'
+mutant communicator_test '*ForkedRank*' src/communicator/lifecycle.cc 'a child aborts its parent'"'"'s group' '/^void CommunicatorImpl::abort_because/,/^}/s/if (forked_child()) return;/;/'
+mutant communicator_test '*ForkedRank*' $queue 'a child waits for its parent'"'"'s calls' '/^void WorkState::throw_if_forked/,/^}/s/if (forked_child())/if (false)/'
+
+# What a call has lent to its peers and lost.
+loans=src/device/cpu/loans.cc calls=src/communicator/collective.cc
+mutant arena_test 'LentMemory*' $arena 'what is lost stays shared' '/^void MemfdArena::take_back/,/^}/s/^  settle();/  ;/'
+mutant arena_test 'LentMemory*' $arena 'pages that nobody has written still show the file' 's/own = take_own_pages(data, bytes);/;/'
+mutant arena_test 'LentMemory*' $arena 'the rest of a lost block is mapped' '/^void MemfdArena::take_back/,/^}/s/if (Block\* const block = find(range.data())) set_aside(block);/;/'
+mutant arena_test 'LentMemory*' $arena 'an offset is given of what is not in the file' 's/return loans_.any_detached(pages_of(begin, bytes)) ? kNotMapped : begin;/return begin;/'
+mutant arena_test 'LentMemory*' $arena 'small memory beside what is lost is given out' 's/if (!detached(\*block)) return block;/return block;/'
+mutant arena_test 'LentMemory*' $arena 'a child sees again what its parent had lent' '/^void MemfdArena::after_fork_in_child/,/^}/s/loans_.first_shared(rest)/rest.begin < rest.end ? std::optional<ByteRange>(rest) : std::nullopt/'
+mutant arena_test 'LentMemory*' $loans 'what is lost is lent again' 's/if (any_detached(range) || any_lost(range)) return false;/;/'
+mutant arena_test 'LentMemory*' $loans 'calls of other groups lose what they lend, too' 's/if (!it->lost || lent) continue;/if (!it->lost) continue;/'
+mutant communicator_test 'ResumedPeer.*' $calls 'a call that failed gives its tensors back' 's/  take_tensors_back(false);/  take_tensors_back(true);/'
+mutant communicator_test 'MappedTensors.*' $calls 'an input counts as mapped on all ranks' 's/if (.* \&\& said.mapped_input == kNotMapped) shape.mapped_input = false;/;/'
+mutant communicator_test 'MappedTensors.*' $calls 'an output counts as mapped on all ranks' 's/if (.* \&\& said.mapped_output == kNotMapped) shape.mapped_output = false;/;/'
+
+# What ranks compare: while a group forms, and of each call.
+agreed=src/bootstrap/agreed_settings.cc settings=src/communicator/topology.cc places=src/communicator/cuda/registrations.cc
+mutant bootstrap_test 'AgreedSettings.*' $agreed 'ranks of different settings form a group' 's/if (required.empty()) return optional;/return optional;/'
+mutant bootstrap_test 'AgreedSettings.*' $agreed 'the first setting alone is compared' 's/s < of_ranks.front().size(); ++s/s < 1; ++s/'
+mutant bootstrap_test 'AgreedSettings.*' $agreed 'other settings are compared by their place' 's/if (same_names(of_ranks\[r\], of_ranks.front())) continue;/continue;/'
+mutant subgroup_test '*' $settings 'sizes are not compared' 's/^ *size_setting(size),//'
+mutant communicator_test 'Settings.Each*' $settings 'forced algorithms are not compared' 's/^ *text_setting("TUTTI_ALGORITHM.*//'
+mutant communicator_test 'Settings.Each*' $settings 'plans are not compared' 's/^ *plan_setting(config.plan_path, .*//'
+mutant communicator_test 'Settings.Each*' $settings 'staging areas are not compared' 's/^ *{"TUTTI_STAGE_BYTES", .*//'
+mutant communicator_test 'TunedGroup.*' $settings 'tuning tables are not compared' 's/^ *tuning_setting(tuning.path, .*/};/'
+mutant host_channel_test 'HostChannelModel.*' src/channel/host_segment.h 'sizes of uneven calls are kept for half the window' 's/sequence % kWindow \* static/sequence % (kWindow \/ 2) * static/'
+mutant communicator_test 'Failure.Blocks*' $calls 'a block of another size is written' 's/if (host.sizes(r)\[rank_\] != room) {/if (false) {/'
+mutant message_test 'Fingerprint.*' src/channel/call_record.cc 'algorithms that calls name are not compared' 's/if (record.algorithm != 0) h = mix(h, record.algorithm);/;/'
+mutant communicator_test 'UserAlgorithms.*' $calls 'a call does not say what it names' 's/record.algorithm = fold(chosen->identity());/;/'
+mutant communicator_test 'UserAlgorithms.*' src/communicator/algorithm_table.cc 'installed algorithms are not compared' 's/^    identity.add(algorithm->identity());/    ;/'
+mutant communicator_test 'UserAlgorithms.*' src/algorithm/user/user_algorithm.cc 'limits are not compared' 's/^      .add(limits_.max_bytes)//'
+mutant cuda_registration_test 'RegistrationTable.*' $places 'ranges of registered memory are not compared' 's/^    identity.add(buffer.range);/    ;/'
+mutant cuda_registration_test 'DirectIdentity.*' $places 'half of an offset is compared' 's/identity.add(buffer.offset);/identity.add(static_cast<std::uint32_t>(buffer.offset));/'
+mutant cuda_registration_test 'DirectIdentity.*' $places 'steps of one buffer cancel those of the other' 's/hash_ = mix64(hash_ \* 0x9e3779b97f4a7c15ULL + value + 1);/hash_ += mix64(value);/'
+mutant cuda_registration_test 'DirectIdentity.*' $places 'numbers of blocks are not compared' 's/identity.add(static_cast<std::uint64_t>(blocks));/;/'
+mutant cuda_registration_test 'RegistrationTable.*' $places 'a number is given to another range' 's/++made_, bytes,/static_cast<std::uint32_t>(entries_.size()) + 1, bytes,/'
+mutant cuda_registration_test 'RegistrationTable.*' $places 'memory beyond a range is taken for registered' 's/ \&\& bytes <= found.second.bytes - offset ? / ? /'
 
 relax='s/std::memory_order_\(release\|acquire\)/std::memory_order_relaxed/'
 ring=src/transport/shm/ring.cc

@@ -83,6 +83,8 @@ TEST_F(LentMemoryTest, OfACallThatFailedIsNeverMappedNorGivenOutAgain) {
     take_back(data, bytes, false);
     EXPECT_TRUE(all(data, bytes, 1));
     EXPECT_TRUE(all(neighbour, bytes, 2));
+    // What shares a page with it peers would look for in the file, where it is no more.
+    EXPECT_EQ(arena_->offset_of(neighbour, bytes) == kNotMapped, bytes < 4096);
     arena_->deallocate(data);
     arena_->deallocate(neighbour);
     for (int i = 0; i < 20; ++i) {
@@ -118,6 +120,23 @@ TEST_F(LentMemoryTest, WaitsForTheCallsOfOtherGroups) {
   EXPECT_TRUE(all(data, half, 1));
   EXPECT_EQ(data[half], std::byte{5});
   EXPECT_EQ(data[kMiB - 1], std::byte{77}) << "pages of the other call alone stay as they are";
+}
+
+TEST_F(LentMemoryTest, WhatSharesAPageWithItIsLentNoMoreMeanwhile) {
+  constexpr std::size_t kBytes = 1000;
+  std::byte* const lost = filled(kBytes, 1);
+  std::byte* const lent = filled(kBytes, 2);
+  std::byte* const beside = filled(kBytes, 3);
+  ASSERT_EQ(arena_->offset_of(lost, 1) / 4096, arena_->offset_of(beside, kBytes) / 4096);
+  ASSERT_NE(arena_->lend(lost, kBytes), kNotMapped);
+  ASSERT_NE(arena_->lend(lent, kBytes), kNotMapped);
+  testing::internal::CaptureStderr();
+  take_back(lost, kBytes, false);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("stay shared until"), std::string::npos);
+  EXPECT_EQ(arena_->lend(beside, kBytes), kNotMapped) << "else the page would stay shared for longer";
+  take_back(lent, kBytes, true);
+  std::memset(at_peer(lost), 77, kBytes);
+  EXPECT_TRUE(all(lost, kBytes, 1));
 }
 
 TEST_F(LentMemoryTest, TwoLoansOfOneTensorAreLostTogether) {

@@ -7,6 +7,7 @@
 #include "channel/farewell.h"
 #include "channel/message_frame.h"
 #include "channel/sim_ports.h"
+#include "support/child_process.h"
 #include "support/sanitized.h"
 
 namespace tutti::test {
@@ -328,6 +329,18 @@ TEST(MessageFail, IsToldToWhoHasNoRoom) {
   ASSERT_TRUE(ports.run_until([&] { return in.op.done(); }));
   EXPECT_TRUE(in.ended(Status::kPeerFailed, 0));
   EXPECT_EQ(ports[1].said_by(0).reason, "the loss is NaN");
+}
+
+// The connections are its parent's.
+TEST(MessageFail, IsToldToNobodyByAForkedChild) {
+  SimPorts ports(2);
+  Parcel in(8);
+  in.recv(ports[1], 0, 2);
+  EXPECT_EQ(run_in_child([&] {
+              ports[0].fail({Status::kAborted, 0}, "the child's");
+              return ports.run_until([&] { return in.op.done(); }) ? 1 : 0;
+            }),
+            0);
 }
 
 TEST_F(MessageForged, MoreTakenThanWasSentEndsTheLink) {

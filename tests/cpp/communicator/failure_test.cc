@@ -1,6 +1,7 @@
 // What happens when ranks disagree, do not come, leave, abort or hand over nonsense.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <set>
@@ -86,6 +87,34 @@ TEST(Failure, MismatchedCountOpAndCollectiveRaiseEverywhere) {
           "f32", "i32");
     }
   }
+}
+
+// Rank 0 has three floats for rank 1, which has room for two.
+TEST(Failure, BlocksOfOtherSizesAreRefusedBeforeTheyAreWritten) {
+  run_ranks({}, [](Communicator& c) {
+    std::vector<float> in(8, 1), out(8, -1);
+    const auto list = [&](std::vector<float>& all, std::size_t of_0, std::size_t of_1, auto& pointers, auto& bytes) {
+      pointers = {all.data(), all.data() + 4};
+      bytes = {of_0 * sizeof(float), of_1 * sizeof(float)};
+      return Blocks::list(pointers.data(), bytes.data());
+    };
+    std::array<void*, 2> from{}, to{};
+    std::array<std::size_t, 2> given{}, room{};
+    Call call;
+    call.collective = Collective::kAllToAll;
+    call.dtype = DataType::kFloat32;
+    call.uneven = true;
+    call.input = c.rank() == 0 ? list(in, 4, 3, from, given) : list(in, 1, 4, from, given);
+    call.output = c.rank() == 0 ? list(out, 4, 1, to, room) : list(out, 2, 4, to, room);
+    const Error error = error_of([&] { c.run(call); });
+    if (c.rank() == 1) {
+      EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
+      EXPECT_TRUE(contains(error, "with blocks of other sizes")) << error.what();
+      EXPECT_EQ(out, std::vector<float>(8, -1));
+    } else {
+      EXPECT_NE(error.kind(), ErrorKind::kInternal) << error.what();
+    }
+  });
 }
 
 TEST(Failure, TwoRootsAreFoundAtTheNextCall) {

@@ -1,9 +1,13 @@
-// Gather and scatter where the tensors of one side, of both or of none are mapped, and where the root's are a list.
+// Gather and scatter where the tensors of one side, of both or of none are mapped, and where the root's are a list; and
+// tensors that are mapped no more.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "bootstrap/memory_store.h"
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
 
@@ -120,6 +124,43 @@ TEST(MappedTensors, OfEitherSideAreScatteredWithoutStaging) {
   run_every_root(Collective::kScatter, {.inputs = true, .outputs = true, .list = true, .in_place = true}, "mapped");
   run_every_root(Collective::kScatter, {.inputs = true, .list = true}, "staged");
   run_every_root(Collective::kScatter, {}, "staged");
+}
+
+std::string run_all_reduce(Communicator& c, float* x) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DataType::kFloat32;
+  call.count = kMappedCount;
+  call.input = call.output = Blocks::single(x, kMappedCount * sizeof(float));
+  c.reset_metrics();
+  c.run(call);
+  const Metrics metrics = c.metrics();
+  return metrics.rows.size() == 1 ? std::string(metrics.rows[0].algorithm) : "not one call";
+}
+
+// What a call has lent that failed is where it was for its owner alone. The others still map the arena that it was in.
+TEST(MappedTensors, OfACallThatFailedAreStagedInASmallerGroup) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (int r = 0; r < 3; ++r) {
+    threads.emplace_back([&store, r] {
+      CommunicatorOptions options;
+      options.timeout = std::chrono::milliseconds(20'000);
+      options.config.log_level = "error";
+      const auto c = Communicator::create(store, "whole", r, 3, options);
+      Floats x(kMappedCount, true);
+      std::fill_n(x.data(), kMappedCount, 1.0F);
+      EXPECT_EQ(run_all_reduce(*c, x.data()), "mapped");
+      if (r == 2) return;
+      EXPECT_NE(std::string(error_of([&] { run_all_reduce(*c, x.data()); }).what()), "");
+      const auto smaller = c->shrink(store, "smaller", std::chrono::milliseconds(1500), nullptr);
+      std::fill_n(x.data(), kMappedCount, static_cast<float>(r + 1));
+      EXPECT_EQ(process_arena()->offset_of(x.data(), kMappedCount * sizeof(float)), kNotMapped);
+      EXPECT_EQ(run_all_reduce(*smaller, x.data()), "staged");
+      EXPECT_EQ(std::count(x.data(), x.data() + kMappedCount, 3.0F), static_cast<std::ptrdiff_t>(kMappedCount));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // On a rank that has no tensor of one side, too.

@@ -135,6 +135,21 @@ TEST(UserAlgorithms, OrdinaryCallsTakeWhatIsInstalled) {
   });
 }
 
+TEST(UserAlgorithms, RanksThatHaveInstalledDifferentOnesAreToldSo) {
+  const auto ring = made(plan::ring_all_reduce(2), "ring");
+  const auto switched = made(plan::switch_all_reduce(2), "switched");
+  AlgorithmLimits limits = ring->limits();
+  limits.max_bytes = 1 << 20;
+  for (const UserAlgorithmPtr& other : {switched, ring->with_limits(limits)}) {
+    run_ranks({}, [&](Communicator& c) {
+      c.set_algorithms({{c.rank() == 0 ? ring : other}, nullptr});
+      const Error error = error_of([&] { reduce(c, nullptr); });
+      EXPECT_EQ(error.kind(), ErrorKind::kMismatch) << error.what();
+      EXPECT_NE(std::string(error.what()).find("with the plans"), std::string::npos) << error.what();
+    });
+  }
+}
+
 TEST(UserAlgorithms, AFunctionChoosesAmongThem) {
   const auto ring = made(plan::ring_all_reduce(2), "ring");
   const auto staged = library_algorithm(Collective::kAllReduce, "staged");

@@ -85,6 +85,13 @@ TEST(Mutation, EveryIndexMatters) {
                   });
 }
 
+// Nor may all ranks' chunks be another's.
+TEST(Mutation, AnotherOrderOfChunksIsMissed) {
+  PlanBuilder builder(PlanCollective::kAllReduce, 1, 2, 2, 0);
+  builder.at(0).copy(local(kI, 0), local(kO, 1)).copy(local(kI, 1), local(kO, 0));
+  EXPECT_EQ(verify(builder.plan).fault.kind, FaultKind::kWrongResult);
+}
+
 // What publishes data must be a signal: relaxed, it needs at least a repair; never is it accepted as it stands.
 TEST(Mutation, RelaxedPublicationIsNotAccepted) {
   for_each_mutant(

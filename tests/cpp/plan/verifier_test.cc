@@ -176,6 +176,49 @@ TEST(Verifier, TheSameValueIsARaceWithWhatWasThereBefore) {
   }
 }
 
+// One thread block uses scratch for one thing and then for another. A second one writes the other thing too: it reads
+// it then, or has waited for the first thing, but not for who reads that.
+Plan same_value_after(bool written, int first, int second) {
+  PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 1);
+  builder.plan.ranks[0].semaphores = {0};
+  builder.at(0, 1);
+  const auto one = builder.at(0, first);
+  const auto other = builder.at(0, second);
+  one.copy(local(kI, 0), local(kS, 0)).nop();
+  if (written) {
+    one.release(0).copy(local(kS, 0), local(kO, 0)).nop().copy(local(kI, 1), local(kS, 0)).nop();
+    one.copy(local(kS, 0), local(kO, 1));
+    other.acquire(0).nop().copy(local(kI, 1), local(kS, 0));
+  } else {
+    one.copy(local(kI, 0), local(kO, 0)).copy(local(kI, 1), local(kS, 0)).release(0);
+    other.copy(local(kI, 1), local(kS, 0)).nop().copy(local(kS, 0), local(kO, 1)).acquire(0);
+  }
+  return builder.plan;
+}
+
+TEST(Verifier, TheSameValueComesAfterWhoWroteAndWhoReadTheOneBefore) {
+  for (const bool written : {false, true}) {
+    for (const int first : {0, 1}) {
+      const Verdict verdict = verify(loaded(same_value_after(written, first, 1 - first)));
+      EXPECT_EQ(verdict.outcome, Outcome::kRejected) << written << first;
+      EXPECT_EQ(verdict.fault.kind, FaultKind::kRace) << verdict.fault.message;
+    }
+  }
+}
+
+// Operations that begin at different places put one element on different lanes.
+TEST(Verifier, LanesAreJoinedBeforeAnotherReads) {
+  for (const bool joined : {true, false}) {
+    PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 2);
+    builder.at(0).copy(local(kI, 0, 2), local(kS, 0, 2));
+    if (joined) builder.at(0).nop();
+    builder.at(0).copy(local(kS, 0), local(kO, 0)).copy(local(kS, 1), local(kO, 1));
+    const Verdict verdict = verify(loaded(builder.plan));
+    EXPECT_EQ(verdict.outcome, joined ? Outcome::kProven : Outcome::kRejected) << verdict.fault.message;
+    EXPECT_EQ(verdict.fault.kind, joined ? FaultKind::kNone : FaultKind::kRace) << verdict.fault.message;
+  }
+}
+
 // Rank 0's two thread blocks put into rank 1's scratch through one port channel; rank 2 reads what the first has put.
 // Where that lies depends on the size of a call, so the second must wait for rank 2 as well.
 Plan port_of_two_blocks(bool second_waits_for_reader) {
@@ -237,6 +280,30 @@ TEST(Verifier, EveryLanesUseOfScratchComesAfterThoseOfTheCallBefore) {
   EXPECT_NE(wrong.fault.message.find("'s scratch, and"), std::string::npos) << wrong.fault.message;
 }
 
+// Rank 1 says by a packet that it has read, in the call before, what rank 0's scratch held. The packet tells the lane
+// that takes it; what the others write into scratch, wherever, comes after a join.
+Plan packet_for_one_lane(bool joined) {
+  PlanBuilder builder(PlanCollective::kCustom, 2, 2, 2, 3);
+  const auto owner = builder.at(0);
+  const auto reader = builder.at(1);
+  owner.signal(1, 0).move(OpKind::kUnpackPackets, {local(kS, 0)}, {local(kO, 0)});
+  if (joined) owner.nop();
+  owner.copy(local(kI, 0), local(kS, 2)).nop().copy(local(kI, 1), local(kS, 1)).nop().signal(1, 1);
+  reader.wait(0, 0).nop();
+  reader.move_memory(OpKind::kPutPackets, {local(kI, 0)}, {reader.remote(ChannelKind::kMemory, 0, kS, 0)});
+  reader.wait(0, 1).nop();
+  reader.move_memory(OpKind::kGet, {reader.remote(ChannelKind::kMemory, 0, kS, 1)}, {local(kO, 0)});
+  return builder.plan;
+}
+
+TEST(Verifier, WhatAPacketTellsOneLaneTheOthersDoNotKnow) {
+  const Verdict right = verify_strictly(loaded(packet_for_one_lane(true)));
+  EXPECT_EQ(right.outcome, Outcome::kProven) << right.fault.message;
+  const Verdict wrong = verify_strictly(loaded(packet_for_one_lane(false)));
+  EXPECT_EQ(wrong.outcome, Outcome::kRejected);
+  EXPECT_NE(wrong.fault.message.find("'s scratch, and"), std::string::npos) << wrong.fault.message;
+}
+
 // An input is the caller's, unless the plan is in place or says that it writes inputs.
 TEST(Verifier, ProtectsTheInput) {
   PlanBuilder builder(PlanCollective::kBroadcast, 1, 2, 2, 0);
@@ -269,6 +336,53 @@ Operation on_semaphore(OpKind kind, std::int32_t id) {
   op.kind = kind;
   op.semaphore_ids = {id};
   return op;
+}
+
+// By a loop, through a channel, or to all ranks at once.
+TEST(Verifier, ProtectsTheInputWhereverItIsWritten) {
+  const auto fault = [](const PlanBuilder& builder) { return verify_strictly(loaded(builder.plan)).fault; };
+  PlanBuilder looping(PlanCollective::kCustom, 1, 1, 1, 0);
+  Operation copy;
+  copy.kind = OpKind::kCopy;
+  copy.sources = {local(kO, 0)};
+  copy.destinations = {local(kI, 0)};
+  looping.at(0).add(loop_of(1, {Operation{}, copy}));
+  EXPECT_EQ(fault(looping).kind, FaultKind::kInput) << fault(looping).message;
+  EXPECT_NE(fault(looping).message.find("operation 0.1 (copy)"), std::string::npos) << fault(looping).message;
+  PlanBuilder putting(PlanCollective::kCustom, 2, 1, 1, 0);
+  putting.at(0).put(1, local(kI, 0), kI, 0).nop().signal(1);
+  putting.at(1).wait(0);
+  EXPECT_EQ(fault(putting).kind, FaultKind::kInput) << fault(putting).message;
+  PlanBuilder storing(PlanCollective::kCustom, 2, 2, 2, 0);
+  for (int r = 0; r < 2; ++r) {
+    const auto block = storing.at(r);
+    Operation op;
+    op.kind = OpKind::kGroupLoadReduceStore;
+    op.channel = ChannelKind::kSwitch;
+    op.sources = {block.group(kI, r)};
+    op.destinations = {block.group(kI, r)};
+    block.add(op);
+  }
+  EXPECT_EQ(fault(storing).kind, FaultKind::kInput) << fault(storing).message;
+}
+
+// A rank of a send_recv gets all of one rank's input, and no other rank gets that.
+TEST(Verifier, AMessageHasOneSenderAndOneReceiver) {
+  PlanBuilder twice(PlanCollective::kSendRecv, 2, 1, 1, 0);
+  twice.at(0).wait(1).nop().put(1, local(kI, 0), kO, 0).copy(local(kI, 0), local(kO, 0)).nop().signal(1);
+  twice.at(1).signal(0).wait(0);
+  const Verdict two_receivers = verify(loaded(twice.plan));
+  EXPECT_EQ(two_receivers.fault.kind, FaultKind::kWrongResult);
+  EXPECT_NE(two_receivers.fault.message.find("has received rank 0's input already"), std::string::npos)
+      << two_receivers.fault.message;
+  PlanBuilder halves(PlanCollective::kSendRecv, 2, 2, 2, 0);
+  for (int r = 0; r < 2; ++r) {
+    halves.at(r).signal(1 - r).wait(1 - r).nop().put(1 - r, local(kI, 1), kO, 1).copy(local(kI, 0), local(kO, 0));
+    halves.at(r).nop().signal(1 - r).wait(1 - r);
+  }
+  const Verdict two_senders = verify(loaded(halves.plan));
+  EXPECT_EQ(two_senders.fault.kind, FaultKind::kWrongResult);
+  EXPECT_NE(two_senders.fault.message.find("sent the chunks before"), std::string::npos) << two_senders.fault.message;
 }
 
 // A chunk of one and a half units makes three iterations over both chunks, and two over each.
