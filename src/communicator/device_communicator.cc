@@ -235,6 +235,7 @@ class DeviceGroup final : public DeviceCommunicator {
   }
   void set_timeout(std::chrono::milliseconds timeout) override {
     check_group_timeout(options_.name, timeout);
+    if (forked_child()) return;  // a thread of the parent's may have had the lock, and the child makes no call
     // Throughout under the lock: what is made meanwhile, and other threads' calls, get the same order.
     const std::lock_guard lock(mutex_);
     if (group_ != nullptr) group_->set_timeout(timeout);

@@ -65,6 +65,10 @@ void TorchCommTutti::refuse_if(const std::string& operation, const std::string& 
   if (!reason.empty()) refuse(operation, reason);
 }
 
+void TorchCommTutti::refuse_in_child(const char* operation) const {
+  if (forked_child()) refuse(operation, "it belongs to the parent: Tutti is disabled in a forked child");
+}
+
 int TorchCommTutti::checked_rank(int rank, const char* operation, const char* which) const {
   if (rank >= 0 && rank < size_) return rank;
   ready(operation);
@@ -90,6 +94,7 @@ Group TorchCommTutti::current_group() const {
 }
 
 void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew) {
+  if (generation_ > 0) refuse_in_child("reconfigure");  // what is new to the child, Python's part refuses
   choose_device(rank);
   end_windows();
   MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew,
@@ -165,6 +170,7 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
 void TorchCommTutti::finalize() {
   if (life_ == Life::kNew || life_ == Life::kAwaitsReconfigure) refuse("finalize", "it is not initialized");
   if (life_ == Life::kFinalized) refuse("finalize", "it is already finalized");
+  if (forked_child()) return;  // the group is the parent's, and so are the locks
   life_ = Life::kFinalized;
   registered_.clear();
   end_windows();
@@ -177,10 +183,11 @@ void TorchCommTutti::finalize() {
 void TorchCommTutti::setTimeout(Milliseconds timeout) {
   if (timeout.count() <= 0) refuse("set_timeout", "a time limit must be positive");
   ready("set_timeout").setTimeout(timeout);
+  options_.timeout = timeout;
+  if (forked_child()) return;  // a thread of the parent's may have had a group's lock
   for (const auto& of_gpus : gpu_window_groups_) {
     if (const Group group = of_gpus->group(); group != nullptr) group->setTimeout(timeout);
   }
-  options_.timeout = timeout;
 }
 
 void TorchCommTutti::setHints(Hints hints) {
@@ -202,6 +209,7 @@ std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector
                                                                const comms::CommOptions& options) {
   constexpr const char* kOperation = "split";
   ready(kOperation);
+  refuse_in_child(kOperation);
   for (const int rank : ranks) checked_rank(rank, kOperation, "the list's");
   if (std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
     refuse(kOperation, "Duplicate ranks found in ranks list " + join(ranks));

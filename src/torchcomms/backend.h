@@ -8,7 +8,8 @@
 // failure of a call end it for good; reconfigure() makes another one. finalize() ends it on this rank.
 //
 // Ownership: shared with TorchComms; works do not hold the communicator. Thread rule: TorchCommBackend's, the caller
-// serializes; abort(), isAborted() and the hooks' registration from any thread beside it.
+// serializes; abort(), isAborted() and the hooks' registration from any thread beside it. In a forked child calls raise
+// before they take a lock; abort(), finalize() and the end do nothing.
 #pragma once
 
 #include <atomic>
@@ -153,6 +154,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   c10d::Backend& ready(const char* operation) const;
   [[noreturn]] void refuse(const std::string& operation, const std::string& reason) const;
   void refuse_if(const std::string& operation, const std::string& reason) const;
+  // Before any lock: at the fork a thread of the parent's may have had it.
+  void refuse_in_child(const char* operation) const;
   void take_hints(Hints hints);
   void choose_device(int rank);
   void offer_allocator() const;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "aten/errors.h"
 #include "aten/signals.h"
+#include "base/registry.h"
 
 namespace tutti::torchcomms {
 namespace {
@@ -26,6 +28,7 @@ c10::intrusive_ptr<Event> Event::ended() {
 }
 
 bool Event::end(std::exception_ptr error) {
+  if (forked_child()) return true;  // a thread of the parent's may have had the lock, and nobody else waits
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (completed_) return false;
@@ -40,8 +43,14 @@ bool Event::end(std::exception_ptr error) {
 bool Event::wait(std::chrono::milliseconds timeout) {
   const bool limited = timeout.count() > 0;
   const auto start = Clock::now();
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
   for (;;) {
+    if (forked_child()) {  // perhaps by a handler. Who holds the lock is a thread of the parent's, for ever
+      if (lock.try_lock() && completed_) break;
+      face::throw_backend_error(
+          "tutti: wait: the signal belongs to the parent: Tutti is disabled in a forked child. Await it there");
+    }
+    lock.lock();
     auto slice = std::chrono::nanoseconds(kSlice);
     if (limited) slice = std::clamp<std::chrono::nanoseconds>(timeout - (Clock::now() - start), {}, slice);
     if (cv_.wait_for(lock, slice, [this] { return completed_; })) break;
@@ -53,7 +62,6 @@ bool Event::wait(std::chrono::milliseconds timeout) {
     } catch (...) {
       if (end(std::current_exception())) throw;
     }
-    lock.lock();
   }
   if (exception_ != nullptr) std::rethrow_exception(exception_);
   return true;

@@ -21,11 +21,11 @@ class Event final : public c10d::Work {
   // `late`: why a wait that has run out of time raises.
   explicit Event(std::function<std::string()> late = {});
 
-  // False: it had ended before, and nothing has changed.
+  // False: it had ended before, and nothing has changed. In a forked child it does nothing.
   bool end(std::exception_ptr error = nullptr);
 
   // No limit where `timeout` is not positive. Signals of Python's are handled meanwhile. A wait that is late, or that
-  // a handler has interrupted, ends the event with that error.
+  // a handler has interrupted, ends the event with that error. In a forked child it raises unless the event has ended.
   bool wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 

@@ -71,12 +71,14 @@ c10d::ErrorType TorchCommTutti::failure() const {
 }
 
 bool TorchCommTutti::isAborted() const {
-  if (aborted_.load(std::memory_order_acquire)) return true;
+  // To a forked child the parent's group is lost. Before any lock: a thread of the parent's may have had it.
+  if (forked_child() || aborted_.load(std::memory_order_acquire)) return true;
   const std::lock_guard<std::mutex> lock(mutex_);
   return failure() != c10d::ErrorType::SUCCESS;
 }
 
 void TorchCommTutti::abort() {
+  if (forked_child()) return;  // the group and its hooks are the parent's
   Group group;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -88,6 +90,7 @@ void TorchCommTutti::abort() {
     const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
     run_hooks();
   });
+  if (forked_child()) return;  // by a hook
   std::vector<std::shared_ptr<WindowGroup>> of_windows;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -110,6 +113,7 @@ void TorchCommTutti::run_hooks_of_failure() {
     late = error == c10d::ErrorType::TIMEOUT;
   }
   run_hooks();
+  if (forked_child()) return;  // by a hook
   end_with_windows();
   if (!failure_aborts_.load(std::memory_order_relaxed) || aborted_.load(std::memory_order_acquire)) return;
   Logger(LogLevel::kError, rank)
@@ -135,6 +139,7 @@ void TorchCommTutti::run_hooks() {
 }
 
 void TorchCommTutti::registerAbortHook(std::int64_t number, comms::AbortHook hook) {
+  refuse_in_child("register_abort_hook");
   without_python([&] {
     const std::lock_guard<std::recursive_mutex> lock(link_->hooks());
     comms::TorchCommBackend::registerAbortHook(number, std::move(hook));
@@ -142,6 +147,7 @@ void TorchCommTutti::registerAbortHook(std::int64_t number, comms::AbortHook hoo
 }
 
 void TorchCommTutti::unregisterAbortHook(std::int64_t number) {
+  if (forked_child()) return;  // hooks run no more there
   // A function of Python's goes with its lock, hence not with the hooks'.
   decltype(abortHooks_)::node_type hook;
   without_python([&] {

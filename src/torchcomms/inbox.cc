@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/registry.h"
 #include "tutti/cuda/capture.h"
 
 namespace tutti::torchcomms {
@@ -197,6 +198,7 @@ bool Inbox::ended() {
 }
 
 void Inbox::fail(std::exception_ptr error) {
+  if (forked_child()) return;  // by a handler, within close(): a thread of the parent's may have had the lock
   std::vector<EventPtr> waiting;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "aten/cuda_streams.h"
+#include "base/registry.h"
 #include "torchcomms/watch.h"
 #include "tutti/cuda/capture.h"
 
@@ -101,6 +102,7 @@ void CallWork::wait_for_call(std::chrono::milliseconds timeout) {
   try {
     call_->wait(timeout);
   } catch (...) {
+    if (forked_child()) throw;  // the state is the parent's, and so are the locks of what waits for it
     // A wait may end before the call does: it was late.
     end(call_->isCompleted() ? status_of_failure() : WorkStatus::TIMEDOUT);
     about_.link->look_for_failure();

@@ -20,13 +20,12 @@ import pytest
 import torch
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN, interface, new_comm, refused, same
+from torchcomms_interface import NEEDS_TORCHCOMMS, ON_STAND_IN, STAND_IN, interface, new_comm, refused, same
 
 World = Callable[..., RankPool]
 SOON = timedelta(milliseconds=200)
 LONG = 60.0  # seconds; nothing takes that long
 pytestmark = [pytest.mark.tutti_only, NEEDS_TORCHCOMMS]
-ON_STAND_IN = pytest.mark.skipif(not STAND_IN, reason="TorchComms binds states and hooks of works for C++ alone")
 
 
 def events_of(work: Any) -> list[str]:

@@ -25,6 +25,8 @@ NEEDS_TORCHCOMMS = pytest.mark.skipif(
     not STAND_IN and importlib.util.find_spec("torchcomms") is None,
     reason="torchcomms is not installed; ctest runs this file on the stand-in for it",
 )
+# Of tests of what TorchComms gives C++ alone.
+ON_STAND_IN = pytest.mark.skipif(not STAND_IN, reason="TorchComms does not give it to Python")
 CPU = torch.device("cpu")
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 # Of a file about CUDA tensors. Ranks take the GPUs in turn.

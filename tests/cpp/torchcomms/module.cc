@@ -10,6 +10,7 @@
 
 #include <comms/torchcomms/TorchCommBackend.hpp>
 #include <comms/torchcomms/TorchCommFactory.hpp>
+#include <thread>
 
 #include "c10d.h"
 
@@ -340,6 +341,18 @@ void bind_windows(py::module_& module, Class& comm) {
       py::arg("tensor") = std::nullopt, Release());
 }
 
+// Threads ask for the communicator's state without a pause while `call` runs: at nearly any moment one of them has the
+// lock that this takes.
+void while_others_ask(const Backend& comm, const py::function& call) {
+  std::vector<std::jthread> asking;
+  for (int i = 0; i < 3; ++i) {
+    asking.emplace_back([&comm](const std::stop_token& over) {
+      while (!over.stop_requested()) static_cast<void>(comm.isAborted());
+    });
+  }
+  call();
+}
+
 struct Registered {
   Backend* comm;
   std::int64_t number;
@@ -357,6 +370,7 @@ void bind_life(py::module_& module, Class& comm) {
       .def("finalize", &Backend::finalize, Release())
       .def("abort", &Backend::abort, Release())
       .def("is_aborted", &Backend::isAborted)
+      .def("while_others_ask", &while_others_ask)
       .def("get_init_handle", &Backend::getInitHandle)
       .def("is_initialized", &Backend::isInitialized)
       .def("set_timeout", &Backend::setTimeout)
