@@ -250,7 +250,7 @@ mutant plan_test 'Verifier.WhatAPacket*' $cells 'what a lane knows its thread bl
 mutant plan_test 'Verifier.Rejects*' $runs 'calls are looked at in any order' 's/ \&\& (!oldest_call_only || block.invocation == oldest)//'
 mutant plan_test 'Mutants.*' src/plan/verifier/verifier.cc 'both halves of scratch are used once' 's/plan.double_scratch ? 3 : 2/2/'
 mutant plan_test 'Explorer.KnowsLoops*' $lengths 'loops count alike' 's/(credit + 2) \* uneven_rate(plan)/credit + 2/'
-mutant plan_test 'Verifier.Credits*' $lengths 'releases before a loop are no credit' 's/if (semaphore \&\& !in_loop .*/;/'
+mutant plan_test 'VerifierLoops.Credits*' $lengths 'releases before a loop are no credit' 's/if (semaphore \&\& !in_loop .*/;/'
 mutant plan_test 'Verifier.Limits*' $lengths 'a loop uses its scratch once' 's/if (ring > 0) cut.ring_units = .*/;/'
 mutant plan_test 'Mutants.*' $lengths 'parts of a chunk begin anywhere' 's/parts = std::lcm(parts, .*/parts = 1;/'
 mutant plan_test 'Verifier.*' $runs 'a semaphore begins with nothing' 's/counter.unraised = counter.initial;/;/'

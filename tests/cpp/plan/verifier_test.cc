@@ -323,21 +323,6 @@ TEST(Verifier, ProtectsTheInput) {
   EXPECT_EQ(kept->repairs, verdict.repairs);
 }
 
-Operation loop_of(std::int32_t chunks, std::vector<Operation> body) {
-  Operation loop;
-  loop.kind = OpKind::kPipeline;
-  loop.iteration = {1 << 20, chunks};
-  loop.body = std::move(body);
-  return loop;
-}
-
-Operation on_semaphore(OpKind kind, std::int32_t id) {
-  Operation op;
-  op.kind = kind;
-  op.semaphore_ids = {id};
-  return op;
-}
-
 // By a loop, through a channel, or to all ranks at once.
 TEST(Verifier, ProtectsTheInputWhereverItIsWritten) {
   const auto fault = [](const PlanBuilder& builder) { return verify_strictly(loaded(builder.plan)).fault; };
@@ -346,7 +331,11 @@ TEST(Verifier, ProtectsTheInputWhereverItIsWritten) {
   copy.kind = OpKind::kCopy;
   copy.sources = {local(kO, 0)};
   copy.destinations = {local(kI, 0)};
-  looping.at(0).add(loop_of(1, {Operation{}, copy}));
+  Operation loop;
+  loop.kind = OpKind::kPipeline;
+  loop.iteration = {1 << 20, 1};
+  loop.body = {Operation{}, copy};
+  looping.at(0).add(loop);
   EXPECT_EQ(fault(looping).kind, FaultKind::kInput) << fault(looping).message;
   EXPECT_NE(fault(looping).message.find("operation 0.1 (copy)"), std::string::npos) << fault(looping).message;
   PlanBuilder putting(PlanCollective::kCustom, 2, 1, 1, 0);
@@ -383,44 +372,6 @@ TEST(Verifier, AMessageHasOneSenderAndOneReceiver) {
   const Verdict two_senders = verify(loaded(halves.plan));
   EXPECT_EQ(two_senders.fault.kind, FaultKind::kWrongResult);
   EXPECT_NE(two_senders.fault.message.find("sent the chunks before"), std::string::npos) << two_senders.fault.message;
-}
-
-// A chunk of one and a half units makes three iterations over both chunks, and two over each.
-TEST(Verifier, LoopsAreExaminedAtEveryLength) {
-  PlanBuilder builder(PlanCollective::kCustom, 1, 2, 2, 0);
-  builder.plan.ranks[0].semaphores = {0};
-  builder.at(0, 1);
-  builder.at(0, 0).add(loop_of(2, {on_semaphore(OpKind::kSemRelease, 0)}));
-  builder.at(0, 1).add(loop_of(2, {on_semaphore(OpKind::kSemAcquire, 0)}));
-  const Verdict right = verify(loaded(builder.plan));
-  EXPECT_EQ(right.outcome, Outcome::kProven) << right.fault.message;
-  auto& operations = builder.at(0, 1).operations();
-  operations.assign(2, loop_of(1, {on_semaphore(OpKind::kSemAcquire, 0)}));
-  EXPECT_EQ(verify(loaded(builder.plan)).outcome, Outcome::kRejected);
-}
-
-// Three credits, whether the semaphore begins with them or its thread block gives them before its loop.
-TEST(Verifier, CreditsMayBeGivenByReleases) {
-  for (const std::int32_t released : {0, 1, 3}) {
-    PlanBuilder builder(PlanCollective::kBroadcast, 1, 1, 1, 1);
-    builder.plan.reuse_resources = true;
-    builder.plan.ranks[0].semaphores = {0, 3 - released};
-    builder.at(0, 1);
-    const auto stage = [](std::int32_t from, std::int32_t to, Operand source, Operand destination) {
-      Operation copy;
-      copy.kind = OpKind::kCopy;
-      copy.sources = {source};
-      copy.destinations = {destination};
-      return loop_of(1, {on_semaphore(OpKind::kSemAcquire, from), Operation{}, copy, Operation{},
-                         on_semaphore(OpKind::kSemRelease, to)});
-    };
-    for (std::int32_t i = 0; i < released; ++i) builder.at(0, 1).release(1);
-    builder.at(0, 0).add(stage(1, 0, local(kI, 0), local(kS, 0)));
-    builder.at(0, 1).add(stage(0, 1, local(kS, 0), local(kO, 0)));
-    for (std::int32_t i = 0; i < released; ++i) builder.at(0, 0).acquire(1);
-    const Verdict verdict = verify(loaded(builder.plan));
-    EXPECT_EQ(verdict.outcome, Outcome::kProven) << released << ": " << verdict.fault.message;
-  }
 }
 
 // A loop without credits is right as long as its scratch need not be a ring; a larger message is refused, not run.
