@@ -25,7 +25,10 @@ bool has_native_atomics(int device, const std::string& uuid) {
   if (cudaGetDeviceCount(&count) != cudaSuccess) count = 0;
   for (int other = 0; other < count; ++other) {
     cudaDeviceProp prop{};
-    if (cudaGetDeviceProperties(&prop, other) != cudaSuccess) continue;
+    if (cudaGetDeviceProperties(&prop, other) != cudaSuccess) {
+      static_cast<void>(cudaGetLastError());  // else it would be taken for that of a later call
+      continue;
+    }
     if (std::string_view(prop.uuid.bytes, sizeof(prop.uuid.bytes)) == uuid) {
       return reach_of(device, other) == CudaReach::kAtomic;
     }
