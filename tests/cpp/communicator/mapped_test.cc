@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <thread>
 #include <vector>
@@ -161,6 +162,51 @@ TEST(MappedTensors, OfACallThatFailedAreStagedInASmallerGroup) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// A list counts as not mapped, also where some of its tensors lie in the arena, or the first does.
+TEST(MappedTensors, OfAListSomeMayLieElsewhere) {
+  constexpr std::size_t kBytes = kMappedCount * sizeof(float);
+  World world;
+  world.size = 3;
+  run_ranks(world, [](Communicator& c) {
+    for (const Collective collective : {Collective::kAllGather, Collective::kGather}) {
+      for (const unsigned mapped : {0b001U, 0b010U, 0b110U, 0b111U}) {
+        for (const bool input_mapped : {false, true}) {
+          const int root = collective == Collective::kGather ? 1 : -1;
+          const bool writes = root < 0 || c.rank() == root;
+          std::deque<Floats> list;
+          std::vector<void*> pointers;
+          for (unsigned r = 0; r < 3; ++r) {
+            pointers.push_back(list.emplace_back(kMappedCount, (mapped >> r & 1U) != 0).data());
+          }
+          Floats input(kMappedCount, input_mapped);
+          fill(input.data(), c.rank(), 0);
+          Call call;
+          call.collective = collective;
+          call.dtype = DataType::kFloat32;
+          call.count = kMappedCount;
+          call.root = root;
+          call.input = Blocks::single(input.data(), kBytes);
+          if (writes) {
+            call.output = Blocks::single(nullptr, kBytes);
+            call.output.pointers = pointers.data();
+          }
+          c.reset_metrics();
+          c.run(call);
+          for (int r = 0; writes && r < 3; ++r) {
+            const auto* const got = static_cast<const float*>(pointers[static_cast<std::size_t>(r)]);
+            std::size_t right = 0;
+            while (right < kMappedCount && got[right] == mapped_value(r, 0, right)) ++right;
+            EXPECT_EQ(right, kMappedCount) << "of rank " << r << ", mapped " << mapped;
+          }
+          const Metrics metrics = c.metrics();
+          ASSERT_EQ(metrics.rows.size(), 1U);
+          EXPECT_EQ(metrics.rows[0].algorithm, input_mapped ? "mapped" : "staged") << "mapped " << mapped;
+        }
+      }
+    }
+  });
 }
 
 // On a rank that has no tensor of one side, too.
