@@ -14,9 +14,12 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "net/address.h"
 
 namespace tutti::test {
 
@@ -76,21 +79,23 @@ inline int open_descriptors() {
   return count;
 }
 
-// The TCP sockets at which this process listens.
-inline int listening_sockets() {
-  int count = 0;
+// Where the TCP sockets are at which this process listens.
+inline std::vector<SocketAddress> listening_addresses() {
+  std::vector<SocketAddress> addresses;
   DIR* directory = ::opendir("/proc/self/fd");
-  if (directory == nullptr) return -1;
+  if (directory == nullptr) throw std::runtime_error("/proc/self/fd cannot be read");
   while (const dirent* entry = ::readdir(directory)) {
     const int fd = std::atoi(entry->d_name);
     int domain = AF_UNIX, listens = 0;
     socklen_t bytes = sizeof(int);
     if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) != 0 || domain == AF_UNIX) continue;
-    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0) count += listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) continue;
+    addresses.push_back(local_address(fd));
   }
   ::closedir(directory);
-  return count;
+  return addresses;
 }
+inline int listening_sockets() { return static_cast<int>(listening_addresses().size()); }
 
 // Whether it comes to be so, in far more time than it takes.
 inline bool soon(const std::function<bool()>& so) {

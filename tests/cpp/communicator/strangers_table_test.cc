@@ -16,11 +16,14 @@
 #include <thread>
 #include <vector>
 
+#include "base/process.h"
 #include "base/secret.h"
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/ranks.h"
 #include "communicator/thread_ranks.h"
+#include "net/address.h"
 #include "support/other_user.h"
+#include "tutti/group_id.h"
 
 namespace tutti::test {
 namespace {
@@ -109,6 +112,41 @@ TEST(Strangers, AGroupOnOneHostOpensNoPort) {
   ASSERT_TRUE(soon([] { return listening_sockets() == 0; })) << "what earlier tests have left";
   live(4, 1, "", unused, [] { EXPECT_EQ(listening_sockets(), 0); });
   live(4, 2, "", unused, [] { EXPECT_GE(listening_sockets(), 1) << "of two hosts: nothing would be seen"; });
+}
+
+// The store of an id, while rank 0 waits there for the other, and what is left of it once the group has formed.
+void form_by_an_id(const std::string& address, const std::function<void(const std::vector<SocketAddress>&)>& look) {
+  ASSERT_TRUE(soon([] { return listening_sockets() == 0; })) << "what earlier tests have left";
+  const GroupId id = make_group_id(Config{}, address);
+  look(listening_addresses());
+  std::barrier formed(2);
+  const auto errors = run_threads(2, [&](int rank) {
+    CommunicatorOptions options;
+    options.timeout = std::chrono::seconds(20);
+    options.config.log_level = "error";
+    if (rank == 1) look(listening_addresses());
+    const auto group = join_group(id, rank, 2, options);
+    formed.arrive_and_wait();
+    if (rank == 0) {
+      EXPECT_TRUE(soon([] { return listening_sockets() == 0; })) << "it is on one host";
+    }
+    formed.arrive_and_wait();
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+TEST(Strangers, TheStoreOfAnIdOfLocalhostIsOpenToThisMachineAlone) {
+  for (const std::string address : {"localhost", "127.0.0.1"}) {
+    form_by_an_id(address, [&](const std::vector<SocketAddress>& listening) {
+      EXPECT_EQ(listening.size(), 1U);
+      for (const SocketAddress& at : listening) EXPECT_TRUE(at.loopback()) << address << ": " << at.text();
+    });
+  }
+  // Of another address it is open to the network: there it could be seen.
+  form_by_an_id(host_name(), [&](const std::vector<SocketAddress>& listening) {
+    ASSERT_EQ(listening.size(), 1U);
+    EXPECT_FALSE(listening.front().loopback()) << listening.front().text();
+  });
 }
 
 // The sockets of this machine whose names, of five characters, the system has chosen: "socket:[inode]" by name.
