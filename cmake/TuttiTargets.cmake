@@ -90,6 +90,16 @@ function(tutti_test_code target)
   endif()
 endfunction()
 
+# tutti_asks_for_lost_wakeups(program): each of its GoogleTests fails that loses a wake-up.
+function(tutti_asks_for_lost_wakeups program)
+  if(NOT TARGET tutti_test_wakeups)
+    add_library(tutti_test_wakeups OBJECT ${PROJECT_SOURCE_DIR}/tests/cpp/support/lost_wakeups.cc)
+    target_link_libraries(tutti_test_wakeups PRIVATE tutti_options GTest::gtest)
+    target_include_directories(tutti_test_wakeups PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests/cpp)
+  endif()
+  target_sources(${program} PRIVATE $<TARGET_OBJECTS:tutti_test_wakeups>)
+endfunction()
+
 # tutti_test(name SOURCES a_test.cc LINK ...): a GoogleTest program, each test known to ctest, with a watchdog. Where
 # neither the tests nor what they call have a second thread (ONE_THREAD), the thread sanitizer has nothing to see.
 # LIBRARY: what to link in place of tutti; the tests' names then begin with the program's.
@@ -111,6 +121,7 @@ function(tutti_test name)
     set(TEST_LIBRARY tutti)
   endif()
   add_executable(${name} ${TEST_SOURCES})
+  tutti_asks_for_lost_wakeups(${name})
   target_link_libraries(${name} PRIVATE ${TEST_LIBRARY} GTest::gtest GTest::gtest_main Threads::Threads ${TEST_LINK})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/cpp)
   tutti_unity(${name} 5)

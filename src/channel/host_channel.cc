@@ -11,6 +11,7 @@
 #include "base/futex.h"
 #include "base/interruption.h"
 #include "base/process.h"
+#include "channel/rescued_waits.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -141,8 +142,10 @@ Outcome HostChannel::wait_slowly(int peer, int awaited, Deadline& deadline, cons
     const bool excused = light_barrier_ && slice == kFirstSliceNs;
     if (unrung) slice = kSliceNs;
     if (!ready()) return false;
-    // relaxed: only this thread counts.
-    if (unrung && !excused && missed_by(awaited, before, seen)) rescued_waits_.fetch_add(1, std::memory_order_relaxed);
+    if (unrung && !excused && missed_by(awaited, before, seen)) {
+      rescued_waits_.fetch_add(1, std::memory_order_relaxed);  // relaxed: only this thread counts
+      count_rescued_wait();
+    }
     return true;
   };
   Outcome outcome;

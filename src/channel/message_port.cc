@@ -11,6 +11,7 @@
 #include "base/spin.h"
 #include "channel/afterwards.h"
 #include "channel/message_engine.h"
+#include "channel/rescued_waits.h"
 
 namespace tutti {
 namespace {
@@ -163,8 +164,10 @@ struct MessagePort::State {
       ++sleepers;  // from here on, news about what we poll nudge us
     }
     Sleeper sleeper(*this, number, still_idle, op, told);
-    // relaxed: a count, nothing else depends on it
-    if (waker->sleep(fds, timeout_ns, sleeper)) rescued_waits.fetch_add(1, std::memory_order_relaxed);
+    if (waker->sleep(fds, timeout_ns, sleeper)) {
+      rescued_waits.fetch_add(1, std::memory_order_relaxed);  // relaxed: a count, nothing else depends on it
+      count_rescued_wait();
+    }
     const std::lock_guard lock(mutex);
     --sleepers;
   }

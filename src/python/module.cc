@@ -18,6 +18,7 @@
 #include "base/process.h"
 #include "bootstrap/launch.h"
 #include "channel/host_segment.h"
+#include "channel/rescued_waits.h"
 #include "device/cpu/kernels.h"
 #include "python/algorithm_bindings.h"
 #include "python/buffer_bindings.h"
@@ -192,6 +193,7 @@ NB_MODULE(_core, m) {
   m.attr("build_type") = TUTTI_BUILD_TYPE;
   m.attr("compiler") = TUTTI_COMPILER;
   m.attr("most_host_ranks") = kMaxHostRanks;
+  m.def("rescued_waits", &rescued_waits_of_process, "Lost wake-ups of all groups that this process has or had.");
   m.def(
       "collectives", [] { return names_of<Collective>(kCollectiveCount); }, "Names of the collectives.");
   m.def("collective_traits", &collective_traits, nb::arg("collective"),

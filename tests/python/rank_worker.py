@@ -12,6 +12,7 @@ import faulthandler
 import importlib
 import os
 import signal
+import sys
 import traceback
 import warnings
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class Context:
         self.spec = spec
         self.generation = ""
         self.kept: dict[str, Any] = {}  # what a test keeps between two calls
+        self.lost_wake_ups = 0  # that the pool has been told of
         self._client: Any = None
 
     def store(self, name: str) -> Any:
@@ -113,9 +115,14 @@ class Context:
         import torch.distributed as dist
 
         if dist.is_initialized():
-            rescued = rescued_waits() if self.backend == "tutti" else 0
             dist.destroy_process_group()
-            assert rescued == 0, f"{rescued} wake-ups were lost"
+
+    def keep_wake_ups(self) -> None:
+        """Fails if some were lost since it was last asked, of whatever group of whatever face of the library."""
+        core = sys.modules.get("tutti._core")
+        lost = 0 if core is None else core.rescued_waits() - self.lost_wake_ups
+        self.lost_wake_ups += lost
+        assert lost == 0, f"{lost} wake-ups were lost"
 
     def meet(self, name: str, ranks: list[int] | None = None) -> None:
         """A barrier through the store: independent of what is under test. The name is used once a generation."""
@@ -130,19 +137,17 @@ class Context:
         self.store("meet").wait(keys, datetime.timedelta(seconds=60))
 
 
-def rescued_waits() -> int:
-    """The lost wake-ups of all groups of this process; a forked child has none of its own."""
-    import torch.distributed as dist
-
-    import tutti
-
-    found = 0
-    for group in dist.distributed_c10d._world.pg_map:
-        try:
-            found += tutti.get_communicator(group).metrics()["rescued_waits"]
-        except (ValueError, RuntimeError):  # of another backend; or the child's of a fork
-            continue
-    return found
+def call_of(request: Any, context: Context) -> tuple[int, str, Any]:
+    """Does what the pool asks, and answers; who has lost a wake-up raises."""
+    number, module, name, arguments = request
+    try:
+        result = getattr(importlib.import_module(module), name)(context, *arguments)
+        context.keep_wake_ups()
+    except Leave:
+        raise
+    except BaseException as error:  # noqa: BLE001: everything goes to the test
+        return number, "raised", Raised.of(error)
+    return number, "ok", result
 
 
 def open_group(ctx: Context, name: str, timeout_s: float) -> None:
@@ -190,18 +195,15 @@ def serve(connection: Any, spec: RankSpec) -> None:
             os._exit(0)
         if request is None:
             context.close()
+            context.keep_wake_ups()
             return
-        number, module, name, arguments = request
         try:
-            function = getattr(importlib.import_module(module), name)
-            answer = ("ok", function(context, *arguments))
+            answer = call_of(request, context)
         except Leave:
             return
-        except BaseException as error:  # noqa: BLE001: everything goes to the test
-            answer = ("raised", Raised.of(error))
         try:
-            connection.send((number, *answer))
+            connection.send(answer)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
         except Exception as error:  # noqa: BLE001: a result that cannot be pickled
-            connection.send((number, "raised", Raised.of(error)))
+            connection.send((answer[0], "raised", Raised.of(error)))

@@ -24,6 +24,7 @@ import tutti
 
 MISSING = Path(__file__).with_name("missing_rank.py")
 RANK = Path(__file__).with_name("communicator_rank.py")
+WATCHED = Path(__file__).with_name("watched_rank.py")
 
 
 def free_port() -> int:
@@ -56,7 +57,7 @@ def launch(
     environment |= {"WORLD_SIZE": str(ranks), **(meet or own_store())}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(script), *tasks],
+            [sys.executable, str(WATCHED), str(script), *tasks],
             env={
                 **environment,
                 "RANK": str(rank),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_communicator import free_port
+from test_communicator import WATCHED, free_port
 
 RANK = Path(__file__).with_name("fork_rank.py")
 RANKS = 2
@@ -23,7 +23,7 @@ def test_children_are_harmless(face: str, hosts: int) -> None:
     environment |= {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(RANK), face, str(told[1 - rank])],
+            [sys.executable, str(WATCHED), str(RANK), face, str(told[1 - rank])],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank), "TUTTI_HOST_ID": f"host{rank % hosts}"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "net/address.h"
+#include "support/lost_wakeups.h"
 
 namespace tutti::test {
 
@@ -40,10 +42,11 @@ inline std::vector<std::string> run_threads(int size, const std::function<void(i
   return errors;
 }
 
-// Forks a process a rank; false where its function returned false, threw, or the process was killed. The caller must
-// have no other thread that holds a lock.
+// Forks a process a rank; false where its function returned false, threw, lost a wake-up, or the process was killed.
+// The caller must have no other thread that holds a lock.
 inline pid_t fork_rank(const std::function<bool()>& rank_main) {
   std::fflush(nullptr);
+  const std::uint64_t before = lost_wakeups();
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
   ::alarm(300);  // the watchdog: a stuck rank ends by a signal, which wait_for() tells
@@ -53,8 +56,9 @@ inline pid_t fork_rank(const std::function<bool()>& rank_main) {
   } catch (const std::exception& e) {
     std::fprintf(stderr, "rank process %d: %s\n", static_cast<int>(::getpid()), e.what());
   }
+  if (lost_wakeups() != before) std::fprintf(stderr, "rank process %d lost a wake-up\n", static_cast<int>(::getpid()));
   std::fflush(nullptr);
-  ::_exit(good ? 0 : 1);
+  ::_exit(code_unless_lost(good ? 0 : 1, before));
 }
 
 inline bool wait_for(pid_t pid) {

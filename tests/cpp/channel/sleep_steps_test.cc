@@ -27,6 +27,7 @@
 #include "channel/host_channels.h"
 #include "channel/sim_ports.h"
 #include "channel/sleepers.h"
+#include "support/lost_wakeups.h"
 #include "transport/shm/shm_transport.h"
 
 namespace {
@@ -204,7 +205,9 @@ TEST_F(SleepSteps, TheFirstSleepIsShortAndTheFlagStaysUp) {
   EXPECT_FALSE(flag_is_up(WaitLane::kCollective));
 }
 
-using RescuedWait = SleepSteps;
+struct RescuedWait : SleepSteps {
+  RescuedWait() { test::may_lose_wakeups(); }  // to count them
+};
 
 TEST_F(RescuedWait, IsCountedWhereTheWriterHasPassedWithoutARing) {
   await_step(1, [this] {
@@ -240,7 +243,7 @@ class Brought final : public HostChannel::Condition {
   const std::atomic<bool>& there_;
 };
 
-class RescuedWaitForAny : public SleepSteps {
+class RescuedWaitForAny : public RescuedWait {
  protected:
   // Rescued waits of a wait for anybody; what it waits for comes by `tell`, when it has looked for the last time before
   // its second sleep.
@@ -334,7 +337,7 @@ class Port {
 };
 
 // Rank 0 waits for a message; what brings it happens when it has looked for the last time before it sleeps for long.
-class RescuedWaitForMessages : public SleepSteps {
+class RescuedWaitForMessages : public RescuedWait {
  protected:
   std::uint64_t rescued_by(const std::function<void()>& tell) {
     test::Parcel in(8);

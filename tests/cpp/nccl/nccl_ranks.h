@@ -20,6 +20,7 @@
 
 #include "device/nccl/abi.h"
 #include "nccl/functions.h"
+#include "support/lost_wakeups.h"
 
 #define DECLARE(result, name, parameters, arguments) extern "C" result name parameters;
 TUTTI_NCCL_FUNCTIONS(DECLARE)
@@ -112,6 +113,7 @@ inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
   std::fflush(nullptr);
   std::vector<pid_t> children;
   for (int r = 0; r < size; ++r) {
+    const std::uint64_t before = tutti::test::lost_wakeups();
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -123,6 +125,7 @@ inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
 #endif
       Rank rank(r, size, pipes);
       body(rank);
+      EXPECT_EQ(tutti::test::lost_wakeups(), before) << "on rank " << r;
       std::fflush(nullptr);
       ::_exit(testing::Test::HasFailure() ? 1 : 0);
     }

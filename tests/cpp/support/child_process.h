@@ -6,9 +6,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
 #include <utility>
 
 #include "base/unique_fd.h"
+#include "support/lost_wakeups.h"
 
 namespace tutti::test {
 
@@ -40,12 +42,15 @@ class Gate {
 
 class ChildProcess {
  public:
-  // `body` returns the exit code. It must not use GoogleTest.
+  // `body` returns the exit code. It must not use GoogleTest. The child that has lost a wake-up ends with kLostWakeups.
   template <typename Body>
-  explicit ChildProcess(Body&& body) : pid_(::fork()) {
+  explicit ChildProcess(Body&& body) {
+    const std::uint64_t before = lost_wakeups();
+    pid_ = ::fork();
     if (pid_ != 0) return;
     ::alarm(60);  // the watchdog: a stuck child ends by a signal, which join() reports
-    ::_exit(std::forward<Body>(body)());
+    const int code = std::forward<Body>(body)();
+    ::_exit(code_unless_lost(code, before));
   }
   // A test that failed before it joined leaves no child behind.
   ~ChildProcess() {
@@ -68,7 +73,7 @@ class ChildProcess {
   }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = -1;
 };
 
 template <typename Body>
