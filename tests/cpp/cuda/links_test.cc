@@ -90,8 +90,8 @@ TEST_F(Links, ToAGpuThatIsNotSeenHaveNone) {
 TEST_F(Links, AreAskedForBehindAGpuThatSaysNothing) {
   driver.native[0][2] = 1;
   driver.has_properties[1] = false;
-  EXPECT_TRUE(has_native_atomics(0, uuid_of(2)));
   EXPECT_FALSE(has_native_atomics(0, uuid_of(1)));
+  EXPECT_TRUE(has_native_atomics(0, uuid_of(2)));
 }
 
 }  // namespace
