@@ -47,7 +47,11 @@ mutant() {
     echo "$group: $name: the change does not apply to $file"; survivors+=("$group: $name"); return
   fi
   (cd "$work/tree" && g++ -std=c++20 -O1 -DTUTTI_RANDOM_DELAYS -Iinclude -Isrc -Itests/cpp \
-    $sources -o test -L"$build" -ltutti -lgtest -lgtest_main -lpthread -Wl,-rpath,"$build") || exit 2
+    $sources -o test -L"$build" -ltutti -lgtest -lgtest_main -lpthread -Wl,-rpath,"$build") 2>"$work/log" || {
+    grep -q 'static assertion failed' "$work/log" && echo "$group: $name: found (it does not compile)" && return
+    cat "$work/log"
+    exit 2
+  }
   # A mutant may hang, which is found out soon; what is right may be slow.
   local limit=$seconds
   [ "$name" = unchanged ] && limit=$((5 * seconds))

@@ -296,6 +296,23 @@ TEST(Ports, AbortEndsWaitsOfEveryKind) {
   EXPECT_EQ(static_cast<FailureCode>(ports.rank(0).host.code), FailureCode::kAborted);
 }
 
+// What was asked for before has been copied then.
+TEST(Ports, ADrainWaitsForCopiesUnderWay) {
+  HostPorts ports(2, 64);
+  const device::PortChannel port = ports.port(0, 1);
+  ports.rank(0).engine->hold(1, true);
+  ASSERT_TRUE(port.put(kTeam, 0, 0, 8));
+  std::atomic<bool> drained{false};
+  std::thread drain([&] {
+    ports.rank(0).proxy->drain();
+    drained.store(true);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // enough for one that would not wait
+  EXPECT_FALSE(drained.load());
+  ports.rank(0).engine->hold(1, false);
+  drain.join();
+}
+
 // For room in the ring: PortRing.AbortAndDeadlineEndAWaitForRoom.
 TEST(Ports, TheDeadlineEndsAFlushAndAWait) {
   for (const bool flush : {true, false}) {
