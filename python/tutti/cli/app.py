@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from tutti._units import MOST_INT
 from tutti.cli.plan import app as plan_app
 
-CANNOT = 2  # exit status
+CANNOT, INTERRUPTED = 2, 130  # exit statuses
 
 
 class _Commands(TyperGroup):
@@ -24,6 +24,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # who reads has gone: click ends quietly
+        except KeyboardInterrupt:
+            typer.echo("tutti: interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
         except MemoryError:
             typer.echo("tutti: that takes more memory than there is", err=True)
         except OSError as error:

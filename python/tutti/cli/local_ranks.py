@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -48,10 +49,20 @@ class LocalRanks:
 
 
 @contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Ctrl-C waits until the block is left, and never reaches the processes that start in it, which inherit this."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def local_ranks(
     context: Any, size: int, body: Callable[..., None], arguments: Callable[[int, str, Any], tuple[Any, ...]]
 ) -> Iterator[LocalRanks]:
-    """Starts ``size`` processes, ended when the block is left.
+    """Starts ``size`` processes, ended when the block is left, also by Ctrl-C, which they themselves do not hear.
 
     Each calls ``body`` with what ``arguments`` gives for its rank, a temporary folder and the queue of reports.
     ``context`` is a start method of ``multiprocessing`` or ``torch.multiprocessing``. ValueError, before any starts, if
@@ -63,14 +74,18 @@ def local_ranks(
         processes = [
             context.Process(target=body, args=arguments(rank, folder, reports), daemon=True) for rank in range(size)
         ]
-        for process in processes:
-            process.start()
+        started = []
         try:
+            for process in processes:
+                with _interrupts_later():
+                    process.start()
+                    started.append(process)
             yield LocalRanks(processes, reports)
             for process in processes:
                 process.join(timeout=10)
         finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
+            with _interrupts_later():  # a second one leaves nothing behind, either
+                for process in started:
+                    if process.is_alive():
+                        process.kill()
+                    process.join()

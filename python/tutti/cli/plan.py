@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,20 @@ for command in (simulate, calibrate, diff, shrink, step, generate, fold):
     app.command()(command)
 app.command("import")(import_)
 app.command("compile")(compile_)
+
+# What asks for signals of Python's itself, because it waits for lines.
+LISTENS = ("step",)
+
+
+@app.callback()
+def _end_at_once(context: typer.Context) -> None:
+    """Execution plans: prove, run, simulate, show, compare, import, export."""
+    if context.invoked_subcommand in LISTENS or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    # The library looks for no signals while it proves, runs or simulates, and there is nothing to be left behind.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    context.call_on_close(lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+
 
 # Exit statuses of `check`; 2 if the file is no plan.
 PROVEN, REJECTED = 0, 1

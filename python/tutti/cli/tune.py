@@ -29,6 +29,7 @@ SILENCE_S = 180  # without a result for this long, the run is given up
 MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
 SHARE = 0.7  # of the time for timed calls; the rest is for making groups and checking results
 LEAST_S = 0.01  # for a cell
+KEPT = "What has been measured is kept: the same command goes on from there."
 UNIT = 8  # bytes: what is measured is whole elements of any type
 DTYPES = ("f32", "bf16", "f16", "f64", "i32", "i64")
 
@@ -221,8 +222,11 @@ def run(settings: Settings, console: Console | None = None, now: Callable[[], fl
         measure(tasks, state, seconds, console)
     except RuntimeError as error:
         console.print(f"[red]tutti tune:[/red] {escape(str(error))}", highlight=False)
-        console.print("What has been measured is kept: the same command goes on from there.")
+        console.print(KEPT)
         return 1
+    except KeyboardInterrupt:
+        console.print(KEPT)
+        raise
     results = [(task.cell, state.find(task) or {}) for task in tasks]
     written = {plan.file for plan in plans} | plan_files(settings.output)
     table = make_table(settings.output, [cell_entry(cell, result) for cell, result in results if result["ns"]], plans)
