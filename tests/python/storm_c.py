@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from storm_faces import LIMIT_S, VICTIM, Arrays, carried, same
+from storm_faces import LIMIT_S, OF_ANY, Arrays, Face, carried
 
-ID_BYTES, ANY_SOURCE, SUM = 128, -1, 0
+ID_BYTES, SUM = 128, 0
 TYPES = {np.dtype(np.uint8): 1, np.dtype(np.float32): 16, np.dtype(np.float64): 17}
 
 
@@ -58,9 +59,10 @@ class Group:
         options = [ctypes.c_int32(number) for number in (TYPES[of.dtype], *rest)]
         self.do(f"tutti_{name}", self.handle, *pointers, ctypes.c_size_t(count), *options)
 
-    def all_reduce(self, x: Any) -> Any:
-        self.call("all_reduce", x, x, x.size, SUM)
-        return x
+    def all_reduce(self, x: Any, out: Any = None) -> Any:
+        out = x if out is None else out
+        self.call("all_reduce", x, out, x.size, SUM)
+        return out
 
     def reduce(self, x: Any, root: int) -> None:
         self.call("reduce", x, x if root == self.rank else None, x.size, SUM, root)
@@ -124,8 +126,7 @@ class Group:
 class C(Arrays):
     """Groups of tutti.h. They have no store: all meet by ids."""
 
-    # Who waits for anyone, and not for the one on another host that has died, may wait until the deadline.
-    kinds = Arrays.kinds if VICTIM >= 0 and os.environ["STORM_HOSTS"] != "1" else (*Arrays.kinds, "of_any")
+    kinds = (*Face.kinds, *OF_ANY)
 
     def open(self) -> Any:
         self.has_store = False
@@ -139,15 +140,8 @@ class C(Arrays):
         Group.do("tutti_make_id", address.encode(), id)
         return id.raw
 
-    def of_any(self, count: int) -> None:
-        """Rank 0 takes what comes, whoever sends it. A tag each time: who is early may be at the next."""
-        self.turn += 1
-        if self.rank != 0:
-            self.comm.send(self.here(count), 0, self.turn)
-            return
-        out = np.empty(count)
-        for _ in range(1, self.size):
-            same(out, self.comm.recv(out, ANY_SOURCE, self.turn) + 1)
+    def look(self, chooser: random.Random) -> None:
+        """Has no such calls."""
 
     def metrics(self) -> Any:
         return None

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from forked_calls import refused
-from storm_faces import VICTIM, Torch, same
+from storm_faces import VICTIM, Face, same
+from storm_torch import Torch
 
 import tutti
 
@@ -21,7 +22,8 @@ REGISTERED = 1 << 20  # elements: enough that registering them gains something
 
 
 class Cuda(Torch):
-    kinds = (*Torch.kinds, "graph", "registered", "aside", "many", "types")
+    kinds = (*Face.kinds, "uneven", "coalesced", "batch", "objects", "functional")
+    kinds += ("graph", "registered", "aside", "many", "types")
     if VICTIM >= 0:  # these end with what a rank has read at once, whether or not a peer has died
         kinds = tuple(k for k in kinds if k not in ("part", "smaller", "objects", "graph", "registered"))
 
@@ -119,6 +121,12 @@ class Cuda(Torch):
         elif what == 1:
             tutti.abort()
             dist.destroy_process_group()
+
+    def metrics(self) -> Any:
+        """None: what is mapped is counted otherwise here."""
+        metrics = tutti.get_metrics()
+        assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
+        print(sorted({row["algorithm"] for row in metrics["rows"]}))
 
     def close(self) -> None:
         torch.cuda.synchronize()

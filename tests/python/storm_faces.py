@@ -11,7 +11,6 @@ import random
 import re
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,19 @@ import numpy as np
 from forked_calls import refused
 
 import tutti
+import tutti.algorithms.buffers  # and what else is loaded late: there may be no descriptors for it then
+import tutti.algorithms.builder
+import tutti.algorithms.compiler
+import tutti.algorithms.executor
+import tutti.algorithms.group
+from tutti.language import AlgoSpec, AllGather, AllReduce
+from tutti.language.builtins import BUILTINS
 
+ANY_SOURCE = -1
 SEED = int(os.environ["STORM_SEED"])
 FOLDER = Path(os.environ["STORM_FOLDER"])  # that all ranks share
+MAPPED = os.environ["STORM_MAPPED"] == "yes"
+GROUPS = [int(ranks) for ranks in os.environ["STORM_GROUPS"].split(",")]  # how many ranks each host has
 LIMIT_S = 50.0
 VICTIM = int(os.environ["STORM_VICTIM"])
 HEARD_S = 20.0  # far below LIMIT_S: what is known so soon was found by looking, not by waiting
@@ -31,6 +40,8 @@ ALONE_S = 5.0
 PATIENCE_S = LIMIT_S if VICTIM < 0 else ALONE_S
 # When the victim has died, which nobody sees that is alone on its host: until survivors have left such a shrink.
 SHRINK_S = 2 * ALONE_S + 2 if os.environ["STORM_ALONE"] == "yes" else LIMIT_S
+# Who waits for anyone, and not for the one on another host that has died, may wait until the deadline.
+OF_ANY = ("of_any",) if VICTIM < 0 or len(GROUPS) == 1 else ()
 # A group that does not form for want of these says so.
 WANT = re.compile(r"descriptor|ulimit -n|Too many open files", re.IGNORECASE)
 
@@ -64,6 +75,12 @@ class Face:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self.hosts = [host for host, ranks in enumerate(GROUPS) for _ in range(ranks)]  # of each rank
+        self.own = random.Random(f"{SEED} {rank} memory")
+        self.given: list[tuple[Any, Any]] = []  # what calls read and nobody may write, with copies
+        self.held: list[tuple[Any, Any]] = []  # what no call has had, with copies
+        self.made: dict[Any, Any] = {}
+        self.seen = 0
         self.formed = {True: 0, False: 0}
         self.of: list[int] = []  # of the group that this call has made: errors of that name its ranks by their places
         self.begin_anew()
@@ -76,8 +93,86 @@ class Face:
     def sum(self) -> float:
         return self.size * (self.size + 1) / 2
 
-    def here(self, count: int) -> Any:
-        return np.full(count, self.rank + 1.0)
+    def is_private(self) -> bool:
+        """Whether the next memory is not to be mapped: one in eight, so that ranks differ in some calls."""
+        return not MAPPED or self.own.random() < 1 / 8
+
+    def empty(self, count: int, dtype: Any = np.float64) -> Any:
+        if self.is_private():
+            return np.empty(count, dtype)
+        return tutti.RawBuffer(count * np.dtype(dtype).itemsize).numpy(dtype)
+
+    def full(self, count: int, *values: float, dtype: Any = np.float64) -> Any:
+        """Blocks of one value each."""
+        x = self.empty(count * len(values), dtype)
+        x.reshape(len(values), -1)[:] = np.reshape(values, (-1, 1))
+        return x
+
+    def here(self, count: int, dtype: Any = np.float64) -> Any:
+        return self.full(count, self.rank + 1.0, dtype=dtype)
+
+    def give(self, x: Any) -> Any:
+        """What a call only reads."""
+        view = np.asarray(x)
+        self.given.append((view, np.array(view)))
+        return x
+
+    def unchanged(self) -> None:
+        """What calls were given to read, and what they were not given, is what it was."""
+        for x, copy in [*self.given, *self.held]:
+            assert (x == copy).all(), f"seed {SEED}: {np.flatnonzero(x != copy)[:4]} of {x.size} have changed"
+
+    def scribble(self) -> None:
+        """In a child: what the parent gave to calls, and what it has beside, is the child's own."""
+        for x, _ in [*self.given, *self.held]:
+            x[:1000] = -7
+
+    def forget(self) -> None:
+        """The calls that were under way when one failed."""
+
+    def hold(self) -> None:
+        """Where the memory of failed calls was, perhaps: who has not heard of the failure yet does not write there."""
+        for count in (1, 1000, 5000, 60_000, 300_000) * 2:
+            x = np.asarray(self.full(count, self.own.random()))
+            self.held.append((x, np.array(x)))
+
+    def look(self, chooser: random.Random) -> None:
+        """Reads what the group says of itself, at any moment, in another thread."""
+
+    def ended(self) -> None:
+        """Once the group is closed."""
+
+    def algorithm(self, kind: str, in_place: bool) -> Any:
+        """A program of our own: a ring on one host, one of two levels on several."""
+        key = (kind, in_place, *self.hosts)
+        if key not in self.made:
+            groups = tuple(self.hosts.count(host) for host in sorted(set(self.hosts)))
+            spec = AlgoSpec(
+                "own",
+                {"allreduce": AllReduce, "allgather": AllGather}[kind](self.size, 1, in_place),
+                tags={"groups": groups} if len(groups) > 1 else {},
+            )
+            program = BUILTINS[kind, "ring" if len(groups) == 1 else "two_level"]
+            self.made[key] = tutti.compile(algo=program, algo_spec=spec, rank=self.rank), program(spec).to_json()
+        return self.made[key]
+
+    def own_algorithms(self, target: Any, calls: Callable[[], None]) -> None:
+        """Ordinary calls by algorithms that the program gives, and takes back."""
+        builder = tutti.AlgorithmCollectionBuilder(target)
+        builder.add_algorithm_builder(self.algorithm("allgather", False)[0])
+        builder.add_algorithm_builder(self.algorithm("allreduce", True)[0])
+        if self.shared.random() < 0.5:
+            builder.set_algorithm_selector(lambda known, request: known.get(request.collective, {}).get("own"))
+        builder.build()
+        calls()
+        builder.reset()
+
+    def check_record(self, record: dict[str, Any], metrics: Any) -> None:
+        calls = [entry["record_id"] for entry in record["entries"]]
+        assert calls == sorted(calls), f"seed {SEED}: {calls}"
+        seen = sum(row["calls"] for row in metrics["rows"])
+        assert seen >= self.seen, f"seed {SEED}: {seen} calls after {self.seen}"
+        self.seen = seen
 
     def await_all(self) -> None:
         """Faces whose calls may be waited for later do so."""
@@ -114,30 +209,36 @@ class Face:
 class Arrays(Face):
     """``tutti.Communicator`` on arrays."""
 
+    kinds = (*Face.kinds, "own_algorithm", "own_algorithm", "given_algorithms", *OF_ANY)
+
     def __init__(self) -> None:
         self.comm = self.open()
         super().__init__(self.comm.rank, self.comm.size)
 
     def open(self) -> Any:
         self.has_store = True  # rank 0 lives, which serves it
+        if SEED % 2:
+            return tutti.CommGroup(timeout=LIMIT_S).communicator
         return tutti.Communicator(timeout=LIMIT_S)
 
     def make_id(self, address: str = "") -> bytes:
         return tutti.make_id(address)
 
     def all_reduce(self, count: int) -> None:
-        same(self.comm.all_reduce(self.here(count).astype(np.float32)), self.sum)
+        same(self.comm.all_reduce(self.here(count, np.float32)), self.sum)
+        out = self.empty(count)
+        same(self.comm.all_reduce(self.give(self.here(count)), out), self.sum)
 
     def broadcast(self, count: int) -> None:
         same(self.comm.broadcast(self.here(count), root=count % self.size), count % self.size + 1)
 
     def all_gather(self, count: int) -> None:
-        out = self.comm.all_gather(self.here(count), np.empty(self.size * count))
+        out = self.comm.all_gather(self.give(self.here(count)), self.empty(self.size * count))
         same(out, *(r + 1 for r in range(self.size)))
 
     def all_to_all(self, count: int) -> None:
-        x = np.repeat(np.arange(self.size), count) + 10.0 * self.rank
-        out = self.comm.all_to_all(x, np.empty(self.size * count))
+        x = self.give(self.full(count, *(r + 10 * self.rank for r in range(self.size))))
+        out = self.comm.all_to_all(x, self.empty(self.size * count))
         same(out, *(10 * r + self.rank for r in range(self.size)))
 
     def reduce(self, count: int) -> None:
@@ -147,24 +248,24 @@ class Arrays(Face):
             same(x, self.sum)
 
     def reduce_scatter(self, count: int) -> None:
-        x = np.repeat(np.arange(self.size), count) + 1.0 * self.rank
-        out = self.comm.reduce_scatter(x, np.empty(count))
+        x = self.give(self.full(count, *(r + self.rank for r in range(self.size))))
+        out = self.comm.reduce_scatter(x, self.empty(count))
         same(out, self.size * self.rank + self.size * (self.size - 1) / 2)
 
     def gather(self, count: int) -> None:
         root = count % self.size
-        out = np.empty(self.size * count) if root == self.rank else None
-        self.comm.gather(self.here(count), out, root)
+        out = self.empty(self.size * count) if root == self.rank else None
+        self.comm.gather(self.give(self.here(count)), out, root)
         if out is not None:
             same(out, *(r + 1 for r in range(self.size)))
 
     def scatter(self, count: int) -> None:
         root = count % self.size
-        parts = np.repeat(np.arange(self.size) + 1.0, count) if root == self.rank else None
-        same(self.comm.scatter(parts, np.empty(count), root), self.rank + 1)
+        parts = self.give(self.full(count, *(r + 1 for r in range(self.size)))) if root == self.rank else None
+        same(self.comm.scatter(parts, self.empty(count), root), self.rank + 1)
 
     def messages(self, count: int) -> None:
-        x, out = np.full(count, float(self.rank)), np.empty(count)
+        x, out = self.give(self.full(count, self.rank)), self.empty(count)
         before = (self.rank - 1) % self.size
         for send in (True, False) if self.rank == 0 else (False, True):
             if send:
@@ -172,6 +273,43 @@ class Arrays(Face):
             else:
                 assert self.comm.recv(out, before) == before
         same(out, before)
+
+    def of_any(self, count: int) -> None:
+        """Rank 0 takes what comes, whoever sends it. A tag each time: who is early may be at the next."""
+        self.turn += 1
+        if self.rank != 0:
+            self.comm.send(self.give(self.here(count)), 0, self.turn)
+            return
+        out = self.empty(count)
+        for _ in range(1, self.size):
+            same(out, self.comm.recv(out, ANY_SOURCE, self.turn) + 1)
+
+    def algorithm_by(self, kind: str, x: Any, out: Any) -> None:
+        """By the algorithm, or by an executor and the text of its plan."""
+        algorithm, text = self.algorithm(kind, out is x)
+        if self.shared.random() < 0.5:
+            algorithm.execute(self.comm, x, out)
+            return
+        plan = tutti.ExecutionPlan.from_text(text, self.rank)
+        tutti.Executor(self.comm).execute(self.rank, x, out, plan=plan)
+
+    def own_algorithm(self, count: int) -> None:
+        if self.shared.random() < 0.5:
+            x = self.here(count, np.float32)
+            self.algorithm_by("allreduce", x, x)
+            same(x, self.sum)
+        else:
+            out = self.empty(self.size * count)
+            self.algorithm_by("allgather", self.give(self.here(count)), out)
+            same(out, *(r + 1 for r in range(self.size)))
+
+    def given_algorithms(self, count: int) -> None:
+        def calls() -> None:
+            self.all_gather(count)
+            self.all_reduce(count)
+            self.broadcast(count)
+
+        self.own_algorithms(self.comm, calls)
 
     def barrier(self, count: int) -> None:
         self.comm.barrier()
@@ -221,14 +359,21 @@ class Arrays(Face):
         self.rank, self.size = self.comm.rank, self.comm.size
         return members
 
+    def look(self, chooser: random.Random) -> None:
+        self.check_record(self.comm.flight_record(), self.comm.metrics())
+
     def in_child(self, what: int) -> None:
         if what == 0:
+            self.scribble()
             refused(lambda: self.comm.all_reduce(np.ones(3)))
             refused(lambda: self.comm.send(np.ones(3), (self.rank + 1) % self.size))
             refused(lambda: self.comm.split(0))
         elif what == 1:
             self.comm.abort("the child's")
             self.comm.close()
+        else:
+            time.sleep(0.005)  # whatever its parent does with them now
+            self.unchanged()
 
     def metrics(self) -> Any:
         return self.comm.metrics()
@@ -248,8 +393,20 @@ class Later(Face):
         self.chooser = random.Random(SEED + 1)
         self.pending: list[tuple[Any, Callable[[], None]]] = []
 
-    def full(self, count: int, value: float | None = None) -> Any:
-        return self.torch.full((count,), self.rank + 1.0 if value is None else float(value))
+    def empty(self, count: int, dtype: Any = None) -> Any:
+        """Mapped by the allocator that the environment asks for."""
+        if MAPPED and self.is_private():
+            return self.torch.from_numpy(np.empty(count, np.float32))
+        return self.torch.empty(count)
+
+    def full(self, count: int, *values: float | None, dtype: Any = None) -> Any:
+        values = values or (self.rank + 1.0,)
+        x = self.empty(count * len(values))
+        x.numpy().reshape(len(values), -1)[:] = np.reshape(values, (-1, 1))
+        return x
+
+    def forget(self) -> None:
+        self.pending.clear()
 
     def finish(self, work: Any, check: Callable[[], None]) -> None:
         self.pending.append((work, check))
@@ -261,177 +418,3 @@ class Later(Face):
             work, check = self.pending.pop()
             work.wait()
             check()
-
-
-class Torch(Later):
-    """A default group of ``torch.distributed``."""
-
-    kinds = (*Face.kinds, "uneven", "coalesced", "batch", "objects")
-
-    def __init__(self) -> None:
-        import torch.distributed as dist
-
-        self.dist = dist
-        dist.init_process_group("tutti", timeout=timedelta(seconds=LIMIT_S))
-        super().__init__(dist.get_rank(), dist.get_world_size())
-        self.group: Any = None
-
-    def begin(self, name: str, *arguments: Any, check: Callable[[], None] = lambda: None, **options: Any) -> None:
-        self.finish(getattr(self.dist, name)(*arguments, group=self.group, async_op=True, **options), check)
-
-    def all_reduce(self, count: int) -> None:
-        x = self.full(count)
-        self.begin("all_reduce", x, check=lambda: same(x, self.sum))
-
-    def broadcast(self, count: int) -> None:
-        x, root = self.full(count), count % self.size
-        self.begin("broadcast", x, group_src=root, check=lambda: same(x, root + 1))
-
-    def all_gather(self, count: int) -> None:
-        out = [self.torch.empty(count) for _ in range(self.size)]
-        check = lambda: same(self.torch.cat(out), *(r + 1 for r in range(self.size)))  # noqa: E731
-        self.begin("all_gather", out, self.full(count), check=check)
-
-    def all_to_all(self, count: int) -> None:
-        x = self.torch.arange(self.size).repeat_interleave(count) + 10.0 * self.rank
-        out = self.torch.empty(self.size * count)
-        check = lambda: same(out, *(10 * r + self.rank for r in range(self.size)))  # noqa: E731
-        self.begin("all_to_all_single", out, x, check=check)
-
-    def uneven(self, count: int) -> None:
-        """Rank r sends r + 1 parts to each, so it gets as many from each as that one's number says."""
-        n, mine = self.size, self.rank + 1
-        x, out = self.full(n * count * mine, self.rank), self.torch.empty(count * n * (n + 1) // 2)
-        check = lambda: same(out, *(r for r in range(n) for _ in range(r + 1)))  # noqa: E731
-        self.begin("all_to_all_single", out, x, [count * (r + 1) for r in range(n)], [count * mine] * n, check=check)
-
-    def reduce(self, count: int) -> None:
-        x, root = self.full(count), count % self.size
-        check = lambda: same(x, self.sum) if root == self.rank else None  # noqa: E731
-        self.begin("reduce", x, group_dst=root, check=check)
-
-    def reduce_scatter(self, count: int) -> None:
-        x = self.torch.arange(self.size).repeat_interleave(count) + 1.0 * self.rank
-        out, wanted = self.torch.empty(count), self.size * self.rank + self.size * (self.size - 1) / 2
-        self.begin("reduce_scatter_tensor", out, x, check=lambda: same(out, wanted))
-
-    def gather(self, count: int) -> None:
-        root, wanted = count % self.size, [r + 1 for r in range(self.size)]
-        out = [self.torch.empty(count) for _ in range(self.size)] if root == self.rank else None
-        check = lambda: same(self.torch.cat(out), *wanted) if out else None  # noqa: E731
-        self.begin("gather", self.full(count), out, group_dst=root, check=check)
-
-    def scatter(self, count: int) -> None:
-        out, root = self.torch.empty(count), count % self.size
-        parts = [self.full(count, r + 1.0) for r in range(self.size)] if root == self.rank else None
-        self.begin("scatter", out, parts, group_src=root, check=lambda: same(out, self.rank + 1))
-
-    def messages(self, count: int) -> None:
-        x, out, before = self.full(count, self.rank), self.torch.empty(count), (self.rank - 1) % self.size
-        receive = self.dist.irecv(out, group=self.group, group_src=before)
-        send = self.dist.isend(x, group=self.group, group_dst=(self.rank + 1) % self.size)
-        self.finish(send, lambda: same(x, self.rank))
-        self.finish(receive, lambda: same(out, before))
-
-    def batch(self, count: int) -> None:
-        """To every other rank and from each, by messages of several lengths."""
-        others = [r for r in range(self.size) if r != self.rank]
-        out = {(r, k): self.torch.empty(count + k) for r in others for k in range(3)}
-        operation = self.dist.P2POp
-        todo = [operation(self.dist.irecv, to, group=self.group, group_peer=r) for (r, k), to in out.items()]
-        sent = [self.full(count + k, 10 * self.rank + k) for k in range(3)]
-        todo += [operation(self.dist.isend, sent[k], group=self.group, group_peer=r) for r, k in out]
-        works = self.dist.batch_isend_irecv(todo) if todo else []
-        for work in works:
-            self.finish(work, lambda: None)
-        self.await_all()
-        for (r, k), got in out.items():
-            same(got, 10 * r + k)
-
-    def coalesced(self, count: int) -> None:
-        """Several calls as one."""
-        kind = self.shared.randrange(3)
-        x = [self.full(count + k, self.rank + 1.0 + k) for k in range(3)]
-        out = [self.torch.empty((count + k) * self.size) for k in range(3)]
-        with self.dist._coalescing_manager(self.group, async_ops=True) as manager:
-            for k in range(3):
-                if kind == 0:
-                    self.dist.all_reduce(x[k], group=self.group)
-                elif kind == 1:
-                    self.dist.all_gather_into_tensor(out[k], x[k], group=self.group)
-                else:
-                    wide = x[k].repeat(self.size)
-                    self.dist.reduce_scatter_tensor(x[k], wide, group=self.group)
-
-        def check() -> None:
-            for k in range(3):
-                if kind == 1:
-                    same(out[k], *(r + 1 + k for r in range(self.size)))
-                else:
-                    same(x[k], self.sum + k * self.size)
-
-        self.finish(manager, check)
-
-    def objects(self, count: int) -> None:
-        out = [None] * self.size
-        self.await_all()
-        self.dist.all_gather_object(out, {"rank": self.rank, "text": "x" * (count % 3000)}, group=self.group)
-        assert out == [{"rank": r, "text": "x" * (count % 3000)} for r in range(self.size)], f"seed {SEED}: {out}"
-
-    def barrier(self, count: int) -> None:
-        self.begin("barrier")
-
-    def votes(self, yes: bool) -> int:
-        self.await_all()
-        x = self.full(1, float(yes))
-        self.dist.all_reduce(x, group=self.group)
-        return int(x)
-
-    def part(self, count: int) -> None:
-        """By new_group, which all call, or by a split."""
-        if self.group is not None:
-            return  # new_group takes ranks of the default group
-        of, split = self.some_ranks(), self.shared.random() < 0.5
-        make = (lambda: tutti.split_group([of])) if split else (lambda: self.dist.new_group(of))
-        part = self.all_or_none(of, make, make)
-        if part is not None:
-            x = self.full(count)
-            self.dist.all_reduce(x, group=part)
-            same(x, sum(r + 1 for r in of))
-            self.dist.destroy_process_group(part)
-
-    def smaller(self, count: int) -> None:
-        if self.group is not None:
-            return
-        everyone = list(range(self.size))
-        part = self.all_or_none(everyone, self.dist.new_group)
-        smaller = self.all_or_none(everyone, lambda: tutti.shrink(part, PATIENCE_S)) if part is not None else None
-        if smaller is not None:
-            self.none_is_missing(smaller[1])
-            x = self.full(count)
-            self.dist.all_reduce(x, group=smaller[0])
-            same(x, sum(r + 1 for r in smaller[1]))
-            self.dist.destroy_process_group(smaller[0])
-        if part is not None:
-            self.dist.destroy_process_group(part)
-
-    def survive(self) -> list[int]:
-        self.pending.clear()
-        self.group, members = tutti.shrink(timeout=SHRINK_S)
-        self.rank, self.size = self.dist.get_rank(self.group), self.dist.get_world_size(self.group)
-        return members
-
-    def in_child(self, what: int) -> None:
-        self.dist.distributed_c10d._world.pg_coalesce_state.clear()  # of the parent: calls would only be noted down
-        if what == 0:
-            refused(lambda: self.dist.all_reduce(self.torch.ones(3)))
-            refused(lambda: self.dist.isend(self.torch.ones(3), (self.rank + 1) % self.size))
-        elif what == 1:
-            tutti.abort()
-            self.dist.destroy_process_group()
-
-    def metrics(self) -> Any:
-        return tutti.get_metrics()
-
-    def close(self) -> None:
-        self.dist.destroy_process_group()

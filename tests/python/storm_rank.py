@@ -18,11 +18,11 @@ import threading
 import time
 from typing import Any
 
-from storm_faces import FOLDER, HEARD_S, SEED, VICTIM
+from storm_faces import FOLDER, HEARD_S, MAPPED, SEED, VICTIM
 
 # What each face needs is imported for it alone.
-FACES = {"arrays": "storm_faces.Arrays", "torch": "storm_faces.Torch", "c": "storm_c.C", "comms": "storm_comms.Comms"}
-FACES |= {"cuda": "storm_cuda.Cuda"}
+FACES = {"arrays": "storm_faces.Arrays", "torch": "storm_torch.Torch", "c": "storm_c.C", "comms": "storm_comms.Comms"}
+FACES |= {"nccl": "storm_nccl.Nccl", "cuda": "storm_cuda.Cuda"}
 FACE, ROUNDS = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ["RANK"])
 WITH_TORCH = ("torch", "comms", "cuda")
@@ -45,7 +45,7 @@ class Storm:
         self.forks_in_handlers = FACE not in WITH_TORCH or RANK % 2 == 0
         forks_aside = FACE not in WITH_TORCH or not self.forks_in_handlers
         self.over = threading.Event()
-        self.counts = {"signals": 0, "forks": 0} | ({"dry spells": 0} if DRY else {})
+        self.counts = {"signals": 0, "forks": 0, **({"dry spells": 0} if DRY else {}), "looks": 0}
         self.failed: list[str] = []
         self.chooser = random.Random(f"{SEED} {RANK}")
         for number, handler in (
@@ -61,6 +61,7 @@ class Storm:
                 self.send_signals,
                 *([self.fork_aside] if forks_aside else []),
                 *([self.take_descriptors] if DRY else []),
+                self.look,
             )
         ]
         for thread in self.threads:
@@ -115,6 +116,16 @@ class Storm:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             self.counts["dry spells"] += 1
 
+    def look(self, chooser: random.Random) -> None:
+        while not self.over.wait(chooser.uniform(0, 0.03)):
+            try:
+                self.rank.look(chooser)
+            except Exception as error:
+                self.failed.append(f"a look at the group: {error!r}")
+                return
+            finally:
+                self.counts["looks"] += 1
+
     def end(self) -> None:
         if self.over.is_set():
             return
@@ -151,6 +162,8 @@ def calls_of(rank: Any, calls: random.Random, rounds: int) -> None:
             rank.of = []
             getattr(rank, calls.choice(rank.kinds))(calls.choice(COUNTS))
         rank.await_all()
+        rank.unchanged()
+        rank.given.clear()
 
 
 def calls_until_the_death(rank: Any, storm: Storm, calls: random.Random) -> None:
@@ -160,6 +173,9 @@ def calls_until_the_death(rank: Any, storm: Storm, calls: random.Random) -> None
             calls_of(rank, calls, 1)
     except (RuntimeError, TimeoutError) as error:
         text, heard = str(error), time.time()
+    rank.unchanged()
+    rank.forget()
+    rank.hold()
     storm.end()  # what there may be no descriptors for is not what is asked here
     died = float((FOLDER / "death").read_text())
     assert heard - died < HEARD_S, f"seed {SEED}: heard after {heard - died:.1f} s: {text}"
@@ -171,6 +187,8 @@ def calls_until_the_death(rank: Any, storm: Storm, calls: random.Random) -> None
     assert time.time() - heard < HEARD_S, f"seed {SEED}: shrunk after {time.time() - heard:.1f} s: {text}"
     print(f"heard after {heard - died:.1f} s, shrunk after {time.time() - heard:.1f} s: {text}")
     assert VICTIM not in members and len(members) == rank.size, f"seed {SEED}: {members}"
+    rank.unchanged()
+    rank.hosts = [rank.hosts[member] for member in members]
     rank.begin_anew()
     calls_of(rank, random.Random(SEED + 3), ROUNDS)
 
@@ -197,7 +215,10 @@ def main() -> None:
     if metrics is not None:
         assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
         print(sorted({row["algorithm"] for row in metrics["rows"]}))
+        mapped = MAPPED and len(set(rank.hosts)) == 1  # between hosts all is staged
+        assert (metrics["mapped_calls"] > 0) == mapped, f"seed {SEED}: {metrics['mapped_calls']} calls needed no copy"
     rank.close()
+    rank.ended()
     groups = f"groups formed {rank.formed[True]}, not {rank.formed[False]}"
     print(f"{storm.counts} in {time.monotonic() - begun:.1f} s; {groups}")
     print("done")

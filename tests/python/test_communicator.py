@@ -51,6 +51,7 @@ def launch(
     meet: dict[str, str] | None = None,
     env_of: Callable[[int], dict[str, str]] = lambda rank: {},
     fails: bool = False,
+    within: float = 60,
 ) -> list[str]:
     """What the ranks have printed; all end well, but the one that ``dies``, or none where all are to fail."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "MASTER", "TUTTI_"))}
@@ -72,7 +73,7 @@ def launch(
         for rank in range(ranks)
     ]
     try:
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        outputs = [process.communicate(timeout=within)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
