@@ -232,6 +232,43 @@ TEST(Descriptors, MoreGroupsTakeNoMore) {
   for (const auto& rank : ranks) EXPECT_EQ(rank->join(), 0);
 }
 
+// The limit that many systems give, and no rank may raise: kept where each group holds no descriptor of a peer.
+TEST(Descriptors, SixtyFourRanksOfSixteenGroupsStayBelowAThousand) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer makes 64 processes too many";
+  constexpr int kMany = 64, kGroups = 16;
+  StoreProcess stores;
+  std::vector<std::unique_ptr<ChildProcess>> ranks;
+  for (int r = 0; r < kMany; ++r) {
+    ranks.push_back(std::make_unique<ChildProcess>([&stores, r] {
+      const rlimit limit{1024, 1024};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      const auto store = stores.connect();
+      CommunicatorOptions options;
+      options.config.log_level = "error";
+      options.config.stage_bytes = 64 << 10;  // sixteen areas of each of 64 ranks
+      std::vector<std::shared_ptr<Communicator>> groups;
+      try {
+        for (int g = 0; g < kGroups; ++g) {
+          groups.push_back(Communicator::create(*store, std::to_string(g), r, kMany, options));
+          FloatCall made(Collective::kAllReduce, 1, 1);
+          made.in[0] = static_cast<float>(r);
+          groups.back()->run(made.call);
+          if (made.out[0] != kMany * (kMany - 1) / 2) return 1;
+        }
+      } catch (const std::exception& e) {
+        std::fprintf(stderr, "rank %d, group %zu: %s\n", r, groups.size(), e.what());
+        return 2;
+      }
+      const int open = open_descriptors();
+      exchange(*store, "all", "through", r, kMany, "", std::chrono::seconds(30));
+      if (r == 0) std::printf("a rank holds %d descriptors\n", open);
+      std::fflush(stdout);
+      return open < 1024 ? 0 : 3;
+    }));
+  }
+  for (int r = 0; r < kMany; ++r) EXPECT_EQ(ranks[static_cast<std::size_t>(r)]->join(), 0) << "rank " << r;
+}
+
 TEST(Descriptors, TheSoftLimitIsRaisedByTheFirstGroupOnly) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);

@@ -2,6 +2,8 @@
 // differs and how. Never a wrong result, never a rank left waiting.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <map>
 #include <string>
 #include <vector>
@@ -106,6 +108,77 @@ TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
       } else {
         EXPECT_NE(error.find(name), std::string::npos) << error;
         EXPECT_NE(error.find(odd.said), std::string::npos) << error;
+      }
+    }
+  }
+}
+
+// What is no variable of the environment. A rank's timeout is its own, and whoever has more time hears of its end.
+TEST(Settings, TheTimeoutOfAGroupMayDiffer) {
+  for (const int hosts : {1, 3}) {
+    World world;
+    world.size = 3;
+    if (hosts > 1) world.host_of = [](int r) { return "host" + std::to_string(r); };
+    std::vector<std::string> errors(3);
+    world.errors = &errors;
+    world.timeout_of = [](int rank) -> std::chrono::milliseconds {
+      return rank == 1 ? std::chrono::milliseconds(1'500) : std::chrono::minutes(10);
+    };
+    std::promise<void> others_failed;
+    std::atomic<int> failed{0};
+    run_ranks(world, [&](Communicator& c) {
+      expect_right_results(c);
+      if (c.rank() == 0) return others_failed.get_future().wait();
+      std::vector<float> x(1), y(1);
+      try {
+        c.run(make(Collective::kAllReduce, x, y));
+      } catch (const Error&) {
+        if (failed.fetch_add(1) == 1) others_failed.set_value();
+        throw;
+      }
+    });
+    EXPECT_EQ(errors[0], "");
+    EXPECT_NE(errors[1].find("1500 ms"), std::string::npos) << errors[1];
+    EXPECT_NE(errors[1].find("rank 0"), std::string::npos) << errors[1];
+    EXPECT_NE(errors[2].find("rank 1"), std::string::npos) << errors[2];
+  }
+}
+
+// All ranks are told that they go by other algorithms, also where no call of theirs would take them.
+TEST(Settings, AlgorithmsThatOneRankHasAreNamedToAllRanks) {
+  plan::Plan ring = plan::ring_all_reduce(3);
+  ring.name = "installed";
+  const UserAlgorithmPtr by_plan = plan_algorithm(plan::write_plan(ring), "a test");
+  const UserAlgorithmPtr by_library = library_algorithm(Collective::kAllReduce, "staged");
+  const auto choose = [&](const AlgorithmRequest&) { return by_library; };
+  const std::map<std::string, AlgorithmSet> sets = {{"a plan", {{by_plan}, nullptr}},
+                                                    {"a plan and the library's", {{by_plan, by_library}, nullptr}},
+                                                    {"the library's", {{by_library}, nullptr}},
+                                                    {"a function", {{by_library}, choose}}};
+  for (const auto& [name, set] : sets) {
+    for (const int hosts : {1, 3}) {
+      for (int odd = 0; odd < 3; ++odd) {
+        SCOPED_TRACE(name + " on rank " + std::to_string(odd) + " of " + std::to_string(hosts) + " hosts");
+        World world;
+        world.size = 3;
+        world.timeout = std::chrono::minutes(10);
+        if (hosts > 1) world.host_of = [](int r) { return "host" + std::to_string(r); };
+        std::vector<std::string> errors(3);
+        world.errors = &errors;
+        run_ranks(world, [&, &set = set, odd = odd](Communicator& c) {
+          if (c.rank() == odd) c.set_algorithms(set);
+          expect_right_results(c);
+        });
+        int named = 0;
+        for (const std::string& error : errors) {
+          const bool names =
+              error.find(" with the plans ") != std::string::npos || error.find(" by staged (") != std::string::npos;
+          // Two ranks that have found it may tell the third before it has looked.
+          const bool heard = error.find("its call differs from that of rank") != std::string::npos;
+          EXPECT_TRUE(names || heard) << error;
+          named += names ? 1 : 0;
+        }
+        EXPECT_GT(named, 0);
       }
     }
   }

@@ -18,6 +18,8 @@ namespace tutti::test {
 struct World {
   int size = 2;
   std::chrono::milliseconds timeout{20'000};
+  // The timeout of a rank, where it is not that of all.
+  std::function<std::chrono::milliseconds(int)> timeout_of;
   // Host of a rank; all on one when empty.
   std::function<std::string(int)> host_of;
   std::string algorithm;
@@ -41,7 +43,7 @@ inline void run_ranks(const World& world, const std::function<void(Communicator&
     threads.emplace_back([&, r] {
       try {
         CommunicatorOptions options;
-        options.timeout = world.timeout;
+        options.timeout = world.timeout_of ? world.timeout_of(r) : world.timeout;
         if (world.config_of) options.config = world.config_of(r);
         if (!world.algorithm.empty()) options.config.algorithm = world.algorithm;
         options.config.log_level = world.log_level;
