@@ -336,7 +336,7 @@ void expect_no_more_than_no_group(const std::vector<Change>& changes) {
   }
   if (kSanitized) {  // a sample
     std::shuffle(trials.begin(), trials.end(), random);
-    trials.resize(trials.size() / 4);
+    trials.resize(trials.size() / 8);
   }
   try_all(trials);
   std::size_t reached = 0, whole = 0, none = 0;
