@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from forked_calls import refused
-from storm_faces import VICTIM, Face, same
+from storm_faces import SEED, VICTIM, Face, same
 from storm_torch import Torch
 
 import tutti
@@ -33,6 +33,22 @@ class Cuda(Torch):
         super().__init__()
         self.streams = [torch.cuda.Stream() for _ in range(3)]
         self.for_children = torch.ones(3)
+
+    def empty(self, count: int, dtype: Any = None) -> Any:
+        return torch.empty(count)
+
+    def full(self, count: int, *values: float | None, dtype: Any = None) -> Any:
+        return torch.tensor(values or (self.rank + 1.0,), dtype=torch.float32).repeat_interleave(count)
+
+    def give(self, x: torch.Tensor) -> torch.Tensor:
+        self.given.append((x, x.clone()))
+        return x
+
+    def unchanged(self) -> None:
+        assert all(torch.equal(x, copy) for x, copy in self.given), f"seed {SEED}: what calls read has changed"
+
+    def hold(self) -> None:
+        """Memory of the host's is not what is asked for here."""
 
     def finish(self, work: Any, check: Callable[[], None]) -> None:
         def when_over() -> None:
@@ -121,6 +137,10 @@ class Cuda(Torch):
         elif what == 1:
             tutti.abort()
             dist.destroy_process_group()
+
+    def check_record(self, record: dict[str, Any], metrics: Any) -> None:
+        """Each communicator of a group, those of its pairs too, numbers its records itself."""
+        super().check_record({"entries": []}, metrics)
 
     def metrics(self) -> Any:
         """None: what is mapped is counted otherwise here."""

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "algorithm/net/net_call.h"
 #include "algorithm/plan/plan_admission.h"
 #include "algorithm/plan/plan_runner.h"
 #include "base/collective_traits.h"
