@@ -36,6 +36,7 @@ TEST(Release, DestroysWhereItWasMadeOnly) {
 }
 
 TEST(Release, WhatHasAnOwnDeleterToo) {
+  ASSERT_FALSE(forked_child());  // from here on children know what they are
   int ended = 0;
   std::shared_ptr<Counted> parents = released_by_owner(std::make_shared<Counted>(ended));
   EXPECT_EQ(test::run_in_child([&] {
