@@ -90,6 +90,7 @@ mutant message_test '*' $outbox 'a withdrawal is not told' 's/if (header_.kind =
 mutant message_test '*' $outbox 'a credit beyond what was sent counts' 's/if (credit - eager_taken_ > eager_sent_ - eager_taken_) return false;/;/'
 
 # What the count of rescued waits finds, and what it must not count.
+mutant host_channel_test 'RescuedWait*' src/channel/rescued_waits.cc 'tests are not told of a lost wake-up' 's/{ rescued_waits.fetch_add(.*; }/{}/'
 group=src/channel/group_waker.cc port=src/channel/message_port.cc
 mutant host_channel_test 'RescuedWait*' $links 'a ring is lost: the count' 's/if (moved \&\& p.rings) waker_->ring(peer);/;/'
 mutant host_channel_test 'RescuedWait*' $links 'a ring for room is lost: the count' '/^bool MessageEngine::receive/,/^}/s/waker_->ring(peer);/;/'
@@ -116,6 +117,10 @@ mutant arena_test '*' $arena 'any pointer can be freed' 's/ || block->state != B
 mutant arena_test '*' $arena 'an offset past the block counts as mapped' '/^std::uint64_t MemfdArena::find_offset/,/^}/s/if (bytes > block->offset + block->bytes - begin) return kNotMapped;/;/'
 mutant arena_test '*' $arena 'memory is never given back' 's/if (units_.cached_bytes() > cached_limit_) trim();/;/'
 
+calls=src/communicator/collective.cc
+mutant no_memory_calls_test '*Queued*' $calls 'a queued call takes its memory when it runs' '/^WorkPtr CommunicatorImpl::push/,/^}/s/  reserve(call, chosen.get());/  ;/'
+mutant no_memory_calls_test '*' $calls 'a call takes its memory in its course' 's/    context_.memory.reserve(bytes);/    ;/'
+mutant no_memory_calls_test '*OnOneHost*' src/algorithm/call_memory.h 'what was taken late is not kept' 's/      reserve(bytes_ + std::exchange(late_bytes_, 0));/      ;/'
 queue=src/communicator/call_queue.cc
 mutant communicator_test 'CallQueue.EveryWaiter*' $queue 'waiters share an exception' 's/own_copy(error_)/error_/'
 mutant communicator_test "$all_host" $queue 'the newest call runs first' 's/next = std::move(state.calls.front());/next = std::move(state.calls.back());/; s/state.calls.pop_front();/state.calls.pop_back();/'

@@ -1,6 +1,7 @@
 // What a call takes of memory while it runs, there before the call has its number: a call for which there is none is
 // refused while no other rank waits for it. An algorithm says beforehand how much it takes (Algorithm::memory). What it
-// takes beyond that, or where it was chosen only when the call was announced, is looked for when it is taken.
+// takes beyond that, or where it was chosen only when the call was announced, is looked for when it is taken, and from
+// then on there beforehand.
 //
 // Thread rule: any thread reserves; begin() and what follows is for the thread of the call. The mutex guards what is
 // reserved; a leaf.
@@ -20,7 +21,7 @@ namespace tutti {
 
 class CallMemory {
  public:
-  // What take() gives, and what array() uses up, is a multiple of this.
+  // What take() gives begins at a multiple of this, and uses up one.
   static constexpr std::size_t kLine = 64;
 
   template <class T>
@@ -35,14 +36,16 @@ class CallMemory {
     if (bytes <= reserved_) return;
     next_ = Block(bytes);
     reserved_ = bytes;
+    has_next_.store(true, std::memory_order_release);  // whoever sees it takes the mutex, which orders the rest
   }
 
   // Nothing of the last call's is in use any more.
   void begin() noexcept {
     used_ = 0;
-    more_.clear();
+    if (!more_.empty()) keep_more();
+    if (!has_next_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);
-    if (next_.memory == nullptr) return;
+    has_next_.store(false, std::memory_order_relaxed);
     block_ = std::move(next_);
     bytes_ = reserved_;
   }
@@ -53,6 +56,7 @@ class CallMemory {
     const std::size_t bytes = bytes_of<T>(count);
     if (bytes > bytes_ - used_) {
       late_.fetch_add(1, std::memory_order_relaxed);  // a number for tests, which orders nothing
+      late_bytes_ += bytes;
       return {reinterpret_cast<T*>(more_.emplace_front(bytes).first), count};
     }
     std::byte* const at = block_.first + used_;
@@ -87,12 +91,23 @@ class CallMemory {
     std::byte* first = nullptr;  // in it, at the begin of a line
   };
 
+  // The next calls find there what the last one did not.
+  void keep_more() noexcept {
+    more_.clear();
+    try {
+      reserve(bytes_ + std::exchange(late_bytes_, 0));
+    } catch (const std::bad_alloc&) {  // then it is looked for again
+    }
+  }
+
   static inline std::atomic<std::uint64_t> late_{0};
 
   // Of the call under way.
   Block block_;
   std::size_t bytes_ = 0, used_ = 0;  // of block_, from its first on
   std::forward_list<Block> more_;
+  std::size_t late_bytes_ = 0;  // in more_
+  std::atomic<bool> has_next_{false};
   std::mutex mutex_;
   Block next_;                // of the next call, if that has more; guarded by the mutex, and so is
   std::size_t reserved_ = 0;  // how much that is, or what block_ has

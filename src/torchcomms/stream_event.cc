@@ -5,18 +5,31 @@
 #include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
+#include "base/registry.h"
 
 namespace tutti::torchcomms {
+namespace {
+
+// Before the lock, which a thread of the parent's may have held at the fork.
+void throw_if_forked() {
+  if (!forked_child()) return;
+  face::throw_backend_error(
+      "tutti: wait: the copy belongs to the parent: Tutti is disabled in a forked child. Await it there");
+}
+
+}  // namespace
 
 StreamEvent::StreamEvent(face::CudaEventsPtr events, c10::Stream stream, at::Tensor kept)
     : stream_(stream), kept_(std::move(kept)), event_(std::move(events), stream) {}
 
 bool StreamEvent::isCompleted() {
+  if (forked_child()) return false;
   const std::lock_guard<std::mutex> lock(mutex_);
   return event_.query();
 }
 
 void StreamEvent::synchronize() {
+  throw_if_forked();
   const std::lock_guard<std::mutex> lock(mutex_);
   event_.block(face::current_cuda_stream(stream_.device()));
 }
@@ -34,6 +47,7 @@ bool StreamEvent::wait(std::chrono::milliseconds timeout) {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> StreamEvent::getFuture() {
+  throw_if_forked();
   const std::lock_guard<std::mutex> lock(mutex_);
   if (future_ == nullptr) future_ = face::enqueued_future(stream_, {kept_});
   return future_;

@@ -86,6 +86,18 @@ def launch(
     return outputs
 
 
+def test_a_rank_that_has_lost_a_wake_up_fails(tmp_path: Path) -> None:
+    script = tmp_path / "rank.py"
+    script.write_text("""import sys, types
+core = types.ModuleType("tutti._core")
+core.rescued_waits = lambda: int(sys.argv[1])
+sys.modules["tutti._core"] = core
+""")
+    for lost in (0, 2):
+        done = subprocess.run([sys.executable, WATCHED, script, str(lost)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == ((90, "2 wake-ups were lost\n") if lost else (0, "")), done
+
+
 @pytest.mark.tutti_only
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_a_rank_that_never_comes_is_named_to_all(hosts: int) -> None:

@@ -78,7 +78,7 @@ def gloo_on(ctx: Context, odd: int) -> str:
             store=ctx.store(f"{ctx.generation}.pretence"),
             rank=ctx.rank,
             world_size=ctx.size,
-            timeout=datetime.timedelta(seconds=3),
+            timeout=datetime.timedelta(seconds=8),
         )
         dist.all_reduce(torch.ones(1))
     except Exception as error:

@@ -199,16 +199,21 @@ def _torch_group() -> Finding:
             for rank in range(2)
         ]
         said, failures = [], []
-        for rank in ranks:
-            try:
-                out, err = rank.communicate(timeout=120)
-            except subprocess.TimeoutExpired:
-                rank.kill()
-                out, err = rank.communicate()
-                err += "\nno answer within 120 s"
-            if rank.returncode != 0:
-                failures.append((err.strip().splitlines() or ["killed"])[-1])
-            said.append(out.strip())
+        try:
+            for rank in ranks:
+                try:
+                    out, err = rank.communicate(timeout=120)
+                except subprocess.TimeoutExpired:
+                    rank.kill()
+                    out, err = rank.communicate()
+                    err += "\nno answer within 120 s"
+                if rank.returncode != 0:
+                    failures.append((err.strip().splitlines() or ["killed"])[-1])
+                said.append(out.strip())
+        finally:
+            for rank in ranks:
+                rank.kill()  # where Ctrl-C has ended the wait
+                rank.wait()
     if failures:
         return Finding(
             "torch group",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,12 +51,21 @@ class LocalRanks:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C waits until the block is left, and never reaches the processes that start in it, which inherit this."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Ctrl-C waits until the block is left, whatever thread hears it, and never reaches the processes that start in it,
+    which inherit the mask of this one.
+    """
+    heard: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if in_main else None
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -29,8 +29,8 @@ for command in (simulate, calibrate, diff, shrink, step, generate, fold):
 app.command("import")(import_)
 app.command("compile")(compile_)
 
-# What asks for signals of Python's itself, because it waits for lines.
-LISTENS = ("step",)
+# What asks for signals of Python's itself: one waits for lines, the other has a bar in the terminal to take away.
+LISTENS = ("step", "calibrate")
 
 
 @app.callback()

@@ -29,7 +29,7 @@ SILENCE_S = 180  # without a result for this long, the run is given up
 MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
 SHARE = 0.7  # of the time for timed calls; the rest is for making groups and checking results
 LEAST_S = 0.01  # for a cell
-KEPT = "What has been measured is kept: the same command goes on from there."
+KEPT = "What has been measured is kept: the same command goes on from there, without --no-resume."
 UNIT = 8  # bytes: what is measured is whole elements of any type
 DTYPES = ("f32", "bf16", "f16", "f64", "i32", "i64")
 

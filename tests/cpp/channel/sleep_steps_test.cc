@@ -210,11 +210,13 @@ struct RescuedWait : SleepSteps {
 };
 
 TEST_F(RescuedWait, IsCountedWhereTheWriterHasPassedWithoutARing) {
+  const std::uint64_t before = test::lost_wakeups();
   await_step(1, [this] {
     of_peer().publishing[0].value.store(2, std::memory_order_relaxed);
     of_peer().steps[static_cast<int>(StepLane::kFilled)].value.store(1, std::memory_order_release);
   });
   EXPECT_EQ(me_->rescued_waits(), 1U);
+  EXPECT_EQ(test::lost_wakeups(), before + 1) << "what every test is asked for counts nothing";
 }
 
 // It may ring yet.

@@ -154,7 +154,7 @@ TEST(MappedTensors, OfACallThatFailedAreStagedInASmallerGroup) {
       EXPECT_EQ(run_all_reduce(*c, x.data()), "mapped");
       if (r == 2) return;
       EXPECT_NE(std::string(error_of([&] { run_all_reduce(*c, x.data()); }).what()), "");
-      const auto smaller = c->shrink(store, "smaller", std::chrono::milliseconds(1500), nullptr);
+      const auto smaller = c->shrink(store, "smaller", std::chrono::seconds(4), nullptr);
       std::fill_n(x.data(), kMappedCount, static_cast<float>(r + 1));
       EXPECT_EQ(process_arena()->offset_of(x.data(), kMappedCount * sizeof(float)), kNotMapped);
       EXPECT_EQ(run_all_reduce(*smaller, x.data()), "staged");

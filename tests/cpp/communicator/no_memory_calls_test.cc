@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <barrier>
 #include <cstring>
 
 #include "algorithm/call_memory.h"
@@ -120,9 +121,9 @@ void try_on_two_ranks(World world, const Case& what, bool queued) {
   EXPECT_EQ(CallMemory::late(), late) << "calls have taken memory after they had their number";
 }
 
-class NoMemoryForACall : public testing::TestWithParam<bool> {};
+class NoMemoryForCalls : public testing::TestWithParam<bool> {};
 
-TEST_P(NoMemoryForACall, BetweenHosts) {
+TEST_P(NoMemoryForCalls, BetweenHosts) {
   const auto endpoint = keep_endpoint();
   World world;
   world.size = 3;
@@ -150,7 +151,7 @@ TEST_P(NoMemoryForACall, BetweenHosts) {
   }
 }
 
-TEST_P(NoMemoryForACall, InTwoLevels) {
+TEST_P(NoMemoryForCalls, InTwoLevels) {
   const auto endpoint = keep_endpoint();
   World world;
   world.size = 5;
@@ -167,7 +168,29 @@ TEST_P(NoMemoryForACall, InTwoLevels) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NoMemoryForACall, testing::Bool(),
+// There an algorithm over messages is known to be the one only when the call has been announced.
+TEST(NoMemoryForACall, OnOneHostIsLookedForOnce) {
+  World world;
+  world.size = 3;
+  world.algorithm = "all_reduce=ring";
+  std::barrier<> all(world.size);
+  std::uint64_t late = 0;
+  run_ranks(world, [&](Communicator& comm) {
+    for (int call = 0; call < 4; ++call) {
+      Made made({Collective::kAllReduce, "", DataType::kFloat32, 50'000}, comm.rank(), comm.size());
+      comm.run(made.call);
+      EXPECT_TRUE(made.right()) << "on rank " << comm.rank();
+      all.arrive_and_wait();
+      if (call == 0 && comm.rank() == 0) late = CallMemory::late();
+      all.arrive_and_wait();
+    }
+    if (comm.rank() == 0) {
+      EXPECT_EQ(CallMemory::late(), late);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NoMemoryForCalls, testing::Bool(),
                          [](const auto& test) { return test.param ? "Queued" : "AtOnce"; });
 
 }  // namespace
