@@ -120,9 +120,10 @@ std::map<std::string, std::vector<std::span<std::byte>>> mapped_segments() {
 TEST(ResumedPeer, HasTheSegmentOfNoLaterGroup) {
   MemoryStore store;
   const auto before = mapped_segments();
-  std::promise<void> end;
+  std::promise<void> formed, end;
   std::thread peer([&, ended = end.get_future()] {
     const Topology topology = form_topology(store, "first", 1, 2, options());
+    formed.set_value();
     ended.wait();
   });
   auto first = Communicator::create(store, "first", 0, 2, options());
@@ -130,6 +131,7 @@ TEST(ResumedPeer, HasTheSegmentOfNoLaterGroup) {
   const Error error = error_of([&] { first->run(all_reduce(x.data()), std::chrono::milliseconds(100)); });
   EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
   first.reset();
+  formed.get_future().wait();  // from here on the peer itself touches nothing there
   auto kept = mapped_segments();
   for (const auto& [inode, of_earlier_tests] : before) kept.erase(inode);
   ASSERT_EQ(kept.size(), 1U) << "the peer's own";
