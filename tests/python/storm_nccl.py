@@ -120,8 +120,8 @@ class Nccl(Face):
         calls = [(group.calls()[kind][0], group.calls()[kind][1](count)) for kind in kinds]
         if grouped:
             do("ncclGroupEnd")
-        noted = STAND_IN.stand_in_take().decode()
-        by_tutti = [check for name, check in calls if name not in noted.split()]
+        noted = {word.partition(":")[0] for word in STAND_IN.stand_in_take().decode().split()}
+        by_tutti = [check for name, check in calls if name not in noted]
         for check in by_tutti:
             check()
         self.ran[True] += len(by_tutti)
