@@ -36,16 +36,17 @@ class CallMemory {
     if (bytes <= reserved_) return;
     next_ = Block(bytes);
     reserved_ = bytes;
-    has_next_.store(true, std::memory_order_release);  // whoever sees it takes the mutex, which orders the rest
+    has_next_.store(true, std::memory_order_release);  // pairs with the acquire in begin()
   }
 
   // Nothing of the last call's is in use any more.
   void begin() noexcept {
     used_ = 0;
     if (!more_.empty()) keep_more();
+    // acquire: what was reserved for this call is seen; it came before the call, so a later one is missed by right.
     if (!has_next_.load(std::memory_order_acquire)) return;
     const std::lock_guard lock(mutex_);
-    has_next_.store(false, std::memory_order_relaxed);
+    has_next_.store(false, std::memory_order_relaxed);  // written under the mutex only
     block_ = std::move(next_);
     bytes_ = reserved_;
   }
@@ -64,7 +65,7 @@ class CallMemory {
     return {reinterpret_cast<T*>(at), count};
   }
 
-  // How often calls of this process have taken what was not reserved.
+  // How often calls of this process have taken what was not reserved. relaxed: as where it is counted.
   static std::uint64_t late() noexcept { return late_.load(std::memory_order_relaxed); }
 
   // A part of a call: what it takes is free again at its end.

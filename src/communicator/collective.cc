@@ -23,6 +23,12 @@ namespace {
 int input_blocks(Collective c, int ranks) noexcept { return traits_of(c).input_blocks ? ranks : 1; }
 int output_blocks(Collective c, int ranks) noexcept { return traits_of(c).output_blocks ? ranks : 1; }
 
+std::size_t bytes_in(const Blocks& blocks, int count) noexcept {
+  std::size_t bytes = 0;
+  for (int b = 0; b < count; ++b) bytes += blocks.size(b);
+  return bytes;
+}
+
 // All of a block list's memory, if it is one piece; else nothing.
 std::span<std::byte> piece_of(const Blocks& blocks, int count) noexcept {
   if (blocks.pointers != nullptr || blocks.base == nullptr) return {};
@@ -201,8 +207,8 @@ Error CommunicatorImpl::call_failed(Outcome outcome) noexcept {
 void CommunicatorImpl::reserve(const Call& call, const Algorithm* algorithm) {
   std::size_t bytes = multiplied_bytes(call);
   if (context_.hosts != nullptr) {
-    const std::shared_ptr<const Selector> selector = algorithms_.hold_selector();
-    if (algorithm == nullptr) algorithm = selector->select(shape_of(call));
+    const std::shared_ptr<const Selector> selector = algorithm == nullptr ? algorithms_.hold_selector() : nullptr;
+    if (selector != nullptr) algorithm = selector->select(shape_of(call));
     if (algorithm != nullptr) bytes += algorithm->memory(call, context_);
   }
   if (bytes == 0) return;
@@ -221,9 +227,8 @@ void CommunicatorImpl::reserve(const Call& call, const Algorithm* algorithm) {
 std::size_t CommunicatorImpl::multiplied_bytes(const Call& call) const noexcept {
   if (call.op != ReduceOp::kPremulSum || !reduces(call.collective)) return 0;
   const int blocks = input_blocks(call.collective, size_);
-  std::size_t bytes = 0;
-  for (int b = 0; b < blocks; ++b) bytes += call.input.size(b);
-  return CallMemory::bytes_of<std::byte>(bytes) + CallMemory::bytes_of<void*>(static_cast<std::size_t>(blocks));
+  return CallMemory::bytes_of<std::byte>(bytes_in(call.input, blocks)) +
+         CallMemory::bytes_of<void*>(static_cast<std::size_t>(blocks));
 }
 
 // The call on an input that has been multiplied, in memory of our own: a call that fails must leave its input alone.
@@ -231,9 +236,7 @@ const Call& CommunicatorImpl::premultiplied(const Call& call) noexcept {
   if (!reduces(call.collective)) return call;
   const int count = input_blocks(call.collective, size_);
   const std::span<void*> blocks = context_.memory.take<void*>(static_cast<std::size_t>(count));
-  std::size_t bytes = 0;
-  for (int b = 0; b < count; ++b) bytes += call.input.size(b);
-  std::byte* at = context_.memory.take<std::byte>(bytes).data();
+  std::byte* at = context_.memory.take<std::byte>(bytes_in(call.input, count)).data();
   for (int b = 0; b < count; ++b) {
     blocks[static_cast<std::size_t>(b)] = at;
     cpu::scale(at, call.input.data(b), call.input.size(b) / size_of(call.dtype), call.dtype, call.factor);

@@ -156,7 +156,7 @@ class Face:
             self.made[key] = tutti.compile(algo=program, algo_spec=spec, rank=self.rank), program(spec).to_json()
         return self.made[key]
 
-    def own_algorithms(self, target: Any, calls: Callable[[], None]) -> None:
+    def own_algorithms(self, target: Any, count: int) -> None:
         """Ordinary calls by algorithms that the program gives, and takes back."""
         builder = tutti.AlgorithmCollectionBuilder(target)
         builder.add_algorithm_builder(self.algorithm("allgather", False)[0])
@@ -164,7 +164,8 @@ class Face:
         if self.shared.random() < 0.5:
             builder.set_algorithm_selector(lambda known, request: known.get(request.collective, {}).get("own"))
         builder.build()
-        calls()
+        for kind in ("all_gather", "all_reduce", "broadcast"):
+            getattr(self, kind)(count)
         builder.reset()
 
     def check_record(self, record: dict[str, Any], metrics: Any) -> None:
@@ -304,12 +305,7 @@ class Arrays(Face):
             same(out, *(r + 1 for r in range(self.size)))
 
     def given_algorithms(self, count: int) -> None:
-        def calls() -> None:
-            self.all_gather(count)
-            self.all_reduce(count)
-            self.broadcast(count)
-
-        self.own_algorithms(self.comm, calls)
+        self.own_algorithms(self.comm, count)
 
     def barrier(self, count: int) -> None:
         self.comm.barrier()

@@ -126,12 +126,7 @@ class Torch(Later):
             same(out, self.dist.get_group_rank(group, source) + 1)
 
     def given_algorithms(self, count: int) -> None:
-        def calls() -> None:
-            self.all_gather(count)
-            self.all_reduce(count)
-            self.broadcast(count)
-
-        self.own_algorithms(self.group or self.dist.group.WORLD, calls)
+        self.own_algorithms(self.group or self.dist.group.WORLD, count)
 
     def comm_group(self, count: int) -> None:
         """Of the group's ranks, for arrays: algorithms and messages of its own."""
