@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cmath>
@@ -29,6 +30,7 @@
 #endif
 
 #include "base/cgroup.h"
+#include "base/clock.h"
 #include "base/mapping.h"
 #include "base/secret.h"
 #include "base/whole_file.h"
@@ -67,6 +69,33 @@ int affinity_cores(std::span<const pid_t> others) {
   return std::max(1, cores);
 }
 
+// What this process's control group allows may change while it runs, but not from one rank or group to the next, and
+// the kernel answers under a lock that all processes share: asked again after a second.
+template <class Limit>
+class AskedEachSecond {
+ public:
+  explicit constexpr AskedEachSecond(std::optional<Limit> (*ask)(const FileReader&)) : ask_(ask) {}
+
+  std::optional<Limit> get() {
+    const std::int64_t now = now_ns();
+    // acquire: with the time comes the limit that was stored before it, or a later one.
+    if (now >= until_.load(std::memory_order_acquire)) {
+      limit_.store(ask_(system_file).value_or(Limit{}), std::memory_order_relaxed);  // ordered by the next store
+      until_.store(now + 1'000'000'000, std::memory_order_release);                  // the pair of the load above
+    }
+    const Limit limit = limit_.load(std::memory_order_relaxed);  // each that may be found here was true a second ago
+    return limit == Limit{} ? std::nullopt : std::optional(limit);
+  }
+
+ private:
+  std::optional<Limit> (*const ask_)(const FileReader&);
+  std::atomic<std::int64_t> until_{0};
+  std::atomic<Limit> limit_{};  // 0: none
+};
+
+constinit AskedEachSecond<double> cpu_quota(cgroup_cpu_quota);
+constinit AskedEachSecond<std::uint64_t> memory_limit(cgroup_memory_limit);
+
 #endif
 
 }  // namespace
@@ -77,7 +106,7 @@ int usable_cores([[maybe_unused]] std::span<const pid_t> others) noexcept {
 #if defined(__linux__)
   try {
     int cores = affinity_cores(others);
-    if (const std::optional<double> quota = cgroup_cpu_quota(system_file)) {
+    if (const std::optional<double> quota = cpu_quota.get()) {
       cores = static_cast<int>(std::min(static_cast<double>(cores), std::ceil(*quota)));
     }
     return std::max(1, cores);
@@ -113,7 +142,7 @@ std::size_t usable_memory_bytes() noexcept {
   const std::size_t memory = physical_memory_bytes();
 #if defined(__linux__)
   try {
-    if (const std::optional<std::uint64_t> limit = cgroup_memory_limit(system_file)) {
+    if (const std::optional<std::uint64_t> limit = memory_limit.get()) {
       return static_cast<std::size_t>(std::min<std::uint64_t>(memory, *limit));
     }
   } catch (const std::exception&) {

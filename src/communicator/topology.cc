@@ -51,6 +51,8 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   WaitPolicy policy;
   std::vector<pid_t> processes;
   for (const HostMember& member : members) processes.push_back(member.pid);
+  std::sort(processes.begin(), processes.end());  // ranks may be threads of one
+  processes.erase(std::unique(processes.begin(), processes.end()), processes.end());
   const auto ranks_here = static_cast<int>(members.size());
   const int cores = usable_cores(processes);
   // The launcher may have started more ranks here than this communicator has. They share our cores unless it has bound
