@@ -25,6 +25,7 @@ from oracle import (
     reduced,
     same_bits,
 )
+from rank_pool import RankPool
 from rank_worker import Context
 
 MODES = ["sync", "async"]
@@ -436,3 +437,16 @@ def sweep(
                 problems.append(f"{case}: {problem}")
             sums.append(sum(zlib.crc32(memoryview(t.view(torch.uint8).numpy())) for t in run.shared))
     return number, problems, sums
+
+
+def run_sweep(pool: RankPool, collective: str, seed: int, every: int, roundings: int = 1) -> None:
+    answers = pool.call(sweep, [collective], seed, every, roundings, timeout_s=120)
+    problems = [f"rank {rank}: {problem}" for rank, (_, found, _) in enumerate(answers) for problem in found]
+    if problems:
+        pool.kill()
+    assert not problems, "\n".join(problems)
+    assert answers[0][0] > 0
+    first = answers[0][2]
+    for rank, (_, _, sums) in enumerate(answers):
+        differ = [number for number, pair in enumerate(zip(first, sums, strict=True)) if pair[0] != pair[1]]
+        assert not differ, f"ranks 0 and {rank} have different bits in cases {differ[:10]}"

@@ -29,6 +29,9 @@ MAX_POOLS = 3  # idle ranks cost memory
 PATIENCE_S = 30.0  # behind a test's time limit, which ends what hangs in Python
 ERRORS = pytest.StashKey[int]()
 
+# What these assert is said as fully as what tests assert.
+pytest.register_assert_rewrite("conformance", "failures", "launching")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--backend", default="tutti", help="backend under test; gloo validates the tests themselves")

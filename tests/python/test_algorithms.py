@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from launching import free_port, launch
 from rank_worker import Context
-from test_communicator import free_port, launch
-from test_examples import run_example
+from running_examples import run_example
 
 import tutti
 import tutti.utils

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conformance import COLLECTIVES
+from conformance import COLLECTIVES, run_sweep
 from rank_pool import RankPool
 from rank_worker import Context
-from test_conformance import run_sweep
 from torch import nn
 
 import tutti

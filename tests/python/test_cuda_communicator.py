@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_communicator import launch
+from launching import launch
 from test_devices import tutti_command
 
 from tutti.language import AlgoSpec, AllReduce

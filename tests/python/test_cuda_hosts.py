@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from conformance import COLLECTIVES, Case, Run, cases
+from failures import check_survivors
 from oracle import COMPLEX, FLOATS
 from rank_pool import RankPool
 from rank_worker import Context
 from test_cuda import DEVICE, GPUS, batched, captured_at_once, dropped, graphed, overlapped, scaled, scaled_by_tensor
 from test_cuda_messages import crossed
-from test_faults import check_survivors
 from torch import nn
 
 import tutti

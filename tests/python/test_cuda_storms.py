@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_storms import weather
+from storm_weather import weather
 
 pytestmark = [pytest.mark.tutti_only, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 

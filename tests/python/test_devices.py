@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_rank import ByInterface
-from test_communicator import launch
+from launching import launch
 
 from tutti import _core, _devices
 from tutti.language import AlgoSpec, AllReduce

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_communicator import free_port
+from launching import free_port
 
 RANK = Path(__file__).with_name("exit_rank.py")
 pytestmark = pytest.mark.tutti_only

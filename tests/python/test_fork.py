@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_communicator import WATCHED, free_port
+from launching import WATCHED, free_port
 
 RANK = Path(__file__).with_name("fork_rank.py")
 RANKS = 2

@@ -17,18 +17,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from conformance import COLLECTIVES, NOT_IN_GLOO
+from conformance import COLLECTIVES, NOT_IN_GLOO, run_sweep
+from failures import DEATH_ON_HOSTS_S, call_until_error, check_death, check_survivors, connect_all, raised_in_time
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from test_conformance import run_sweep
-from test_faults import call_until_error, check_message, check_survivors, raised_in_time
 
 World = Callable[..., RankPool]
 
 SIZE = 4
 EVERY = 25
 ROUNDINGS = 2  # a narrow type may be rounded once inside a host and once between them
-DEATH_S = 2.0
 PARTITION_S = 6.0  # heartbeats of half a second, on a busy machine
 CUT_S = 15.0  # missing heartbeats tell one side of a cut, unanswered probes the other
 SUBNET = "10.213.77"
@@ -149,20 +147,6 @@ def test_a_callback_makes_no_collective_within_one(fresh_world: World) -> None:
     }
 
 
-def check_death(messages: dict[int, str], victim: int, collective: str) -> None:
-    """Across hosts the first survivors name the dead rank; one that hears of it late may name the rank that told it."""
-    assert any(re.search(rf"\brank {victim}\b", message) for message in messages.values()), messages
-    for rank, message in messages.items():
-        blamed = re.search(r"\brank (\d+) (?:\(pid \d+\) )?(?:died|gave up|has left)", message)
-        assert blamed and int(blamed[1]) != rank, message
-        check_message(message, int(blamed[1]), collective)
-
-
-def connect_all(ctx: Context) -> None:
-    """Lets every pair of ranks talk: a rank that is refused a first connection can only blame who refuses it."""
-    dist.all_to_all_single(torch.empty(ctx.size), torch.ones(ctx.size))
-
-
 @pytest.mark.tutti_only
 @pytest.mark.parametrize("victim", [0, 3])
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all_single", "send_recv"])
@@ -174,7 +158,7 @@ def test_killed_rank_of_two_hosts(fresh_world: World, collective: str, victim: i
         call_until_error, collective, 30_000, victim, each=lambda rank: (0.04 if rank == victim else None,)
     )
     death = pending.wait(20, [victim])[victim]
-    messages = raised_in_time(pending.wait(15, survivors), death.seconds, DEATH_S, pool)
+    messages = raised_in_time(pending.wait(15, survivors), death.seconds, DEATH_ON_HOSTS_S, pool)
     check_death(messages, victim, collective)
     check_survivors(pool, survivors)
 
@@ -315,7 +299,7 @@ def test_killed_rank_across_namespaces(hosts: Hosts, backend: str, store_port: i
             call_until_error, "all_reduce", 30_000, 5, each=lambda rank: (0.04 if rank == 2 else None,)
         )
         death = pending.wait(20, [2])[2]
-        messages = raised_in_time(pending.wait(15, [0, 1, 3]), death.seconds, DEATH_S, pool)
+        messages = raised_in_time(pending.wait(15, [0, 1, 3]), death.seconds, DEATH_ON_HOSTS_S, pool)
         check_death(messages, 2, "all_reduce")
         check_survivors(pool, [0, 1, 3])
     finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_communicator import free_port
+from launching import free_port
 from typer.testing import CliRunner
 
 from tutti.cli import nccl

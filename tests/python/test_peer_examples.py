@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launching import free_port
 from rank_pool import RankPool
 from rank_worker import Context
-from test_communicator import free_port
 
 CHECKOUT = os.environ.get("TUTTI_TEST_MSCCLPP")
 pytestmark = [

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_plan_run import direct_all_reduce
+from direct_plan import direct_all_reduce
 from typer.testing import CliRunner
 
 from tutti import _core

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from failures import DEADLINE_S, DEATH_S, SLACK_S, await_file, check_message, check_survivors, raised_in_time
 from rank_pool import Pending, RankPool
 from rank_worker import Context
-from test_faults import DEADLINE_S, DEATH_S, SLACK_S, await_file, check_message, check_survivors, raised_in_time
 
 import tutti
 from tutti.language import AlgoSpec, AllReduce

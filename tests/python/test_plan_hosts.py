@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from conformance import run_sweep
+from failures import DEATH_ON_HOSTS_S, call_until_error, check_death, check_survivors, connect_all, raised_in_time
 from rank_pool import RankPool
 from rank_worker import Context
-from test_conformance import run_sweep
-from test_faults import call_until_error, check_survivors, raised_in_time
-from test_hosts import DEATH_S, check_death, connect_all
+from two_levels import KINDS, host_of, two_level
 
-from tutti.language import AlgoSpec, AllGather, AllReduce, AllToAll, Broadcast, Collective, Reduce, ReduceScatter
-from tutti.language.builtins import BUILTINS
+from tutti.language import AllGather, AllToAll
 from tutti.language.channel import MemoryChannel, PortChannel
 from tutti.language.program import CollectiveProgram
 from tutti.language.rank import Rank
@@ -28,27 +27,10 @@ Channel = MemoryChannel | PortChannel
 
 SPLITS = {"2x2": (2, 2), "3+1": (3, 1), "2x1": (1, 1)}
 EVERY = 40
-KINDS: dict[str, type[Collective]] = {
-    "allreduce": AllReduce,
-    "allgather": AllGather,
-    "reducescatter": ReduceScatter,
-    "broadcast": Broadcast,
-    "reduce": Reduce,
-}
-
-
-def host_of(groups: tuple[int, ...], rank: int) -> int:
-    return next(host for host in range(len(groups)) if rank < sum(groups[: host + 1]))
 
 
 def environment(groups: tuple[int, ...], plans: Path) -> Callable[[int], dict[str, str]]:
     return lambda rank: {"TUTTI_HOST_ID": f"host{host_of(groups, rank)}", "TUTTI_PLAN_PATH": str(plans)}
-
-
-def two_level(folder: Path, kind: str, groups: tuple[int, ...], in_place: bool) -> None:
-    spec = AlgoSpec("two_level", KINDS[kind](sum(groups), 1, in_place), tags={"groups": groups})
-    program = BUILTINS[kind, "two_level"](spec)
-    (folder / f"{kind}.json").write_text(program.to_json())
 
 
 def algorithms(ctx: Context, collective: str) -> set[str]:
@@ -205,6 +187,6 @@ def test_killed_rank(fresh_world: World, tmp_path: Path, victim: int) -> None:
         call_until_error, "all_reduce", 30_000, victim, each=lambda rank: (0.04 if rank == victim else None,)
     )
     death = pending.wait(20, [victim])[victim]
-    messages = raised_in_time(pending.wait(15, survivors), death.seconds, DEATH_S, pool)
+    messages = raised_in_time(pending.wait(15, survivors), death.seconds, DEATH_ON_HOSTS_S, pool)
     check_death(messages, victim, "all_reduce")
     check_survivors(pool, survivors)

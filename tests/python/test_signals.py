@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_communicator import free_port, launch
-from test_plan_hosts import two_level
+from launching import free_port, launch
+from two_levels import two_level
 
 RANK = Path(__file__).with_name("signal_rank.py")
 

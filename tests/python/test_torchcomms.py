@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from counting_store import CountingStore
+from launching import free_port
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from test_communicator import free_port
-from test_subgroups import CountingStore
 from torchcomms_interface import (
     CPU,
     NEEDS_TORCHCOMMS,

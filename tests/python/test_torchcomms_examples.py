@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from rank_pool import RankPool
 from rank_worker import Context
-from test_examples import launch, run_example
+from running_examples import launch, run_example
 from torchcomms_interface import GPUS, NEEDS_TORCHCOMMS, STAND_IN, interface
 
 World = Callable[..., RankPool]

@@ -16,10 +16,10 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from launching import free_port
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from test_communicator import free_port
-from test_storms import weather
+from storm_weather import weather
 from torchcomms_interface import CPU, NEEDS_TORCHCOMMS, interface, new_comm, refused, same
 
 World = Callable[..., RankPool]

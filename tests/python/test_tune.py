@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from direct_plan import direct_all_reduce
 from test_cli import invoke
 
 from tutti import _core
@@ -181,8 +182,6 @@ def test_only_a_clear_gain_replaces_the_default(times: list[list[float]], best: 
 
 
 def test_plans_of_the_same_name_are_refused(tmp_path: Path) -> None:
-    from test_plan_run import direct_all_reduce
-
     for name, in_place in (("a", False), ("b", True)):
         (tmp_path / f"{name}.json").write_text(json.dumps(direct_all_reduce(2, in_place)))
     code, output = invoke("tune", *QUICK, "-c", "all_reduce", "--plans", str(tmp_path), "-o", str(tmp_path / "t.json"))
@@ -191,8 +190,6 @@ def test_plans_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_users_plan_is_measured(tmp_path: Path) -> None:
-    from test_plan_run import direct_all_reduce
-
     plan, file = tmp_path / "direct.json", tmp_path / "out" / "t.json"
     plan.write_text(json.dumps(direct_all_reduce(2, True)))
     options = ("--ranks", "2", "-s", "4096", "--minutes", "0.001", "--tensors", "mapped", "--no-built-in")

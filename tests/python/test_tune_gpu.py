@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_communicator import launch
+from launching import launch
 from test_devices import RANK, tutti_command
 
 from tutti import _core

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from test_plan_hosts import two_level
+from two_levels import two_level
 
 from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import ring_all_reduce
