@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a notebook of a page that is a session (see tests/python/test_tutorial.py).
+"""Makes a notebook of a page that is a session (see tests/python/project/test_tutorial.py).
 
     scripts/make_notebook.py docs/tutorial.md > docs/tutorial.ipynb
 

@@ -73,8 +73,8 @@ fi
 python=${TUTTI_TEST_PYTHON:-}
 if wants python && [ -n "$python" ]; then
   # One file a process, each with ranks of its own; what needs more GPUs than there are skips.
-  for file in test_cuda_messages test_cuda test_cuda_memory test_cuda_waiting test_ops test_serving; do
-    step "python_$file" 150 "$python" -m pytest -q -p no:cacheprovider "$root/tests/python/$file.py"
+  for file in cuda/test_cuda_messages cuda/test_cuda cuda/test_cuda_memory cuda/test_cuda_waiting dist/test_ops dist/test_serving; do
+    step "python_${file#*/}" 150 "$python" -m pytest -q -p no:cacheprovider "$root/tests/python/$file.py"
   done
 elif wants python; then
   echo "=== TUTTI_TEST_PYTHON is not set: the tests through PyTorch are left out"

@@ -6,6 +6,7 @@ import faulthandler
 import importlib
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -24,10 +25,14 @@ import rank_pool
 import torch.distributed as dist
 from rank_pool import RankPool
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 MAX_POOLS = 3  # idle ranks cost memory
 PATIENCE_S = 30.0  # behind a test's time limit, which ends what hangs in Python
 ERRORS = pytest.StashKey[int]()
+
+# pytest puts it on the path, where its folders would be found as packages: torchcomms, where that is not installed.
+sys.path[:] = [path for path in sys.path if Path(path).resolve() != HERE]
 
 # What these assert is said as fully as what tests assert.
 pytest.register_assert_rewrite("conformance", "failures", "launching")

@@ -1,5 +1,5 @@
-// Arguments at the edges of NCCL's interface, on communicators that Tutti serves. tests/python/nccl_edges.py asks NCCL
-// itself for those that need none.
+// Arguments at the edges of NCCL's interface, on communicators that Tutti serves. tests/python/support/nccl_edges.py
+// asks NCCL itself for those that need none.
 #include "nccl_ranks.h"
 #include "tutti/error.h"
 

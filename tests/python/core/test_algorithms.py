@@ -1,0 +1,214 @@
+"""Algorithms that a program chooses itself: ranks are processes without torch unless a test says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from launching import SUPPORT, free_port, launch
+from rank_worker import Context
+from running_examples import run_example
+
+import tutti
+import tutti.utils
+from tutti.language import AlgoSpec, AllReduce
+from tutti.language.builtins import ring_all_reduce
+
+RANK = SUPPORT / "algorithms_rank.py"
+REGISTRATION = SUPPORT / "registration_rank.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path))
+    monkeypatch.setenv("TEST_PORT", str(free_port()))
+    return tmp_path
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_programs_and_files(folder: Path, ranks: int) -> None:
+    launch(ranks, "programs", "files", "refusals", script=RANK)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_algorithms_that_come_with_tutti(ranks: int) -> None:
+    launch(ranks, "defaults", script=RANK)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_algorithms_that_fit_no_such_number_of_ranks(ranks: int) -> None:
+    launch(ranks, "unfitting", script=RANK)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_native_and_buffers(ranks: int) -> None:
+    launch(ranks, "native", "buffers", script=RANK)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_kernels_in_main_memory(ranks: int) -> None:
+    launch(ranks, "kernels", script=RANK)
+
+
+def test_memory_stays_until_peers_have_ended() -> None:
+    launch(2, "leaving", script=RANK)
+
+
+def test_native_failures() -> None:
+    launch(2, "broken", script=RANK)
+    launch(2, "waiting", script=RANK)
+    launch(2, "forgetting", script=RANK)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_registered_algorithms(ranks: int) -> None:
+    launch(ranks, "registered", "selected", "by_default", script=REGISTRATION)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_groups(folder: Path, ranks: int) -> None:
+    launch(ranks, "groups", script=REGISTRATION)
+
+
+@pytest.mark.parametrize("how", ["choice", "plan", "asking", "registering"])
+def test_ranks_that_differ_say_in_what(how: str) -> None:
+    launch(2, f"differ_in_{how}", script=REGISTRATION)
+
+
+def test_several_hosts() -> None:
+    launch(2, "hosts", hosts=2, script=REGISTRATION)
+
+
+def beside_torch(ctx: Context) -> list[list[float]]:
+    """On torch's tensors, narrow types and mapped memory among them, in a group made of torch's."""
+    group = tutti.CommGroup(torch_group=dist.group.WORLD, timeout=20)
+    again = tutti.CommGroup(torch_group=dist.group.WORLD, timeout=20)
+    assert again.communicator.size == group.nranks == ctx.size
+    algorithm = tutti.compile(ring_all_reduce, AlgoSpec("ring", AllReduce(ctx.size, 1)), ctx.rank)
+    results = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.float8_e5m2):
+        tensor = torch.full((40,), 1.0).to(dtype)
+        out = torch.empty_like(tensor)
+        algorithm.execute(group, tensor, out, accum_dtype=tutti.utils.torch_dtype_to_mscclpp_dtype(dtype))
+        results.append(sorted(set(out.float().tolist())))
+    buffer = tutti.RawBuffer(2 << 10)
+    mapped = torch.utils.dlpack.from_dlpack(buffer.to_dlpack(data_type=str(torch.bfloat16)))
+    assert mapped.dtype == torch.bfloat16 and mapped.shape == (1024,) and tutti.is_mapped(mapped)
+    mapped.fill_(1)
+    algorithm.execute(group, mapped, mapped)
+    results.append(sorted(set(mapped.float().tolist())))
+    square = torch.utils.dlpack.from_dlpack(buffer.to_dlpack("torch.float32", (4, 4), (8, 1)))
+    assert square.stride() == (8, 1) and square.data_ptr() == buffer.data()
+    assert torch.equal(
+        torch.from_dlpack(tutti.RawBuffer.from_dlpack(torch.arange(4, dtype=torch.uint8))), torch.arange(4)
+    )
+    for bad in (torch.ones(4, 4).t(), torch.ones(4, device="meta")):
+        with pytest.raises(ValueError, match=r"not contiguous|main memory"):
+            algorithm.execute(group, bad, out)
+    lazy = torch.full((40,), 1j).conj()
+    for bad, remedy in ((lazy, "resolve_conj"), (lazy.imag, "resolve_neg")):
+        for ends in ((bad, torch.zeros(40, dtype=bad.dtype)), (torch.zeros(40, dtype=bad.dtype), bad)):
+            with pytest.raises(ValueError, match=remedy):
+                algorithm.execute(group, *ends)
+        with pytest.raises(ValueError, match=remedy):
+            tutti.RawBuffer.from_dlpack(bad)
+    weights, result = torch.ones(40, requires_grad=True), torch.zeros(40)
+    with pytest.raises(ValueError, match="detach"):
+        algorithm.execute(group, weights, weights)
+    algorithm.execute(group, weights, result)
+    assert result.tolist() == [ctx.size] * 40
+    dist.barrier()
+    return results
+
+
+@pytest.mark.tutti_only
+def test_beside_torch(fresh_world: Any) -> None:
+    for results in fresh_world(2).call(beside_torch):
+        assert results == [[2.0]] * 7
+
+
+def backend_takes(ctx: Context, port: int) -> list[str]:
+    """The process's builder before init_process_group; then a builder of the group's own."""
+    spec = AlgoSpec("early", AllReduce(ctx.size, 1), max_message_size=1000)
+    tutti.AlgorithmCollectionBuilder().add_algorithm_builder(tutti.compile(ring_all_reduce, spec, ctx.rank))
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("tutti", store=store, rank=ctx.rank, world_size=ctx.size)
+    tutti.AlgorithmCollectionBuilder.reset()
+    names: list[str] = []
+
+    def call(tensor: torch.Tensor) -> None:
+        tutti.reset_metrics()
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [ctx.size] * len(tensor)
+        names.extend(row["algorithm"] for row in tutti.get_metrics()["rows"] if row["calls"])
+
+    call(torch.ones(10))
+    call(torch.ones(1000))
+    late = tutti.AlgorithmCollectionBuilder(dist.group.WORLD)
+    late.add_algorithm_builder(tutti.compile(ring_all_reduce, AlgoSpec("late", AllReduce(ctx.size, 1)), ctx.rank))
+    late.set_algorithm_selector(lambda algorithms, request: algorithms["allreduce"]["late"])
+    late.build()
+    work = dist.all_reduce(torch.ones(3), async_op=True)  # asked on the progress thread
+    assert work is not None
+    work.wait()
+    call(torch.ones(1000))
+    pieces = [torch.empty(2) for _ in range(ctx.size)]
+    dist.all_gather(pieces, torch.ones(2))
+    late.reset()
+    call(torch.ones(10))
+    dist.destroy_process_group()
+    return names
+
+
+@pytest.mark.tutti_only
+def test_the_backend_takes_what_is_registered(fresh_world: Any, store_port: int) -> None:
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    for names in fresh_world(2, open_group=False).call(backend_takes, store.port):
+        early, native, late, back = names
+        assert (early, late) == ("plan:early", "plan:late")
+        assert not native.startswith("plan:") and not back.startswith("plan:")
+
+
+@pytest.mark.tutti_only
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_example(fresh_world: Any, ranks: int) -> None:
+    environment = {"TUTTI_MASTER_ADDR": "127.0.0.1", "TUTTI_MASTER_PORT": str(free_port())}
+    pool = fresh_world(ranks, open_group=False, env=environment)
+    pool.call(run_example, "customized_comm.py", 0, ["--bytes", "4", "100000"])
+
+
+def test_collection_refuses_what_does_not_belong() -> None:
+    ring = tutti.compile(ring_all_reduce, AlgoSpec("ring", AllReduce(2, 1)), 0)
+    collection = tutti.AlgorithmCollection()
+    collection.register("all_reduce", "ring", ring)
+    assert collection.for_collective("allreduce") == {"ring": ring}
+    assert collection.to_mapping() == {"allreduce": {"ring": ring}}
+    for arguments, text in (
+        (("allgather", "ring", ring), "not allgather"),
+        (("allreduce", "other", ring), "not 'other'"),
+        (("allreduce", "ring", ring), "already"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            collection.register_algorithm(*arguments)
+
+
+def test_names_that_programs_for_mscclpp_import() -> None:
+    import tutti.default_algos
+    import tutti.ext
+
+    assert tutti.ext.AlgorithmCollectionBuilder is tutti.AlgorithmCollectionBuilder
+    for name, kind in (("allreduce", AllReduce), ("allgather", None), ("reducescatter", None)):
+        assert callable(getattr(tutti.default_algos, f"{name}_multi_nodes")), (name, kind)
+    spec = AlgoSpec("two", AllReduce(4, 1), nranks_per_node=2)
+    assert tutti.compile(tutti.default_algos.allreduce_multi_nodes, spec, 0, thread_block_group_size=2).name == "two"
+    with pytest.raises(ValueError, match="thread block"):
+        tutti.compile(tutti.default_algos.allreduce_multi_nodes, spec, 0, thread_block_group_size=0)
+    assert tutti.utils.torch_dtype_to_mscclpp_dtype(torch.bfloat16) is tutti.DataType.bfloat16
+    with pytest.raises(ValueError, match="Unknown data type"):
+        tutti.utils.torch_dtype_to_mscclpp_dtype(torch.complex32)
+    assert tutti.utils.is_torch_tensor(torch.ones(1)) and not tutti.utils.is_torch_tensor(3)
+    assert tutti.utils.pack(7, b"ab", torch.ones(1))[:6] == b"\x07\0\0\0ab"
+    assert tutti.utils.get_device_arch()

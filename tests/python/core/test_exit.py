@@ -1,0 +1,58 @@
+"""Interpreters that end while calls are under way: with the exit code that the program gave, and no more said."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from launching import SUPPORT, free_port
+
+RANK = SUPPORT / "exit_rank.py"
+pytestmark = pytest.mark.tutti_only
+
+
+def ends(way: str, host_of: list[str]) -> list[tuple[int, str, str]]:
+    """Exit code, standard output and errors of each of two ranks."""
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(RANK), way],
+            env={**os.environ, **meet, "RANK": str(r), "TUTTI_HOST_ID": host_of[r]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for r in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=90) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
+
+
+def own(errors: str) -> str:
+    """Without PyTorch's advice to destroy the group."""
+    return "\n".join(line for line in errors.splitlines() if "destroy_process_group" not in line)
+
+
+WAYS = ["calls", "dropped", "callback", "sends", "receives", "one", "handler", "group"]
+CASES = [(way, "aa") for way in WAYS] + [(way, "ab") for way in ("calls", "sends", "one", "handler")]
+
+
+@pytest.mark.parametrize(("way", "hosts"), CASES)
+def test_calls_under_way_are_no_crash(way: str, hosts: str) -> None:
+    for code, output, errors in ends(way, list(hosts)):
+        assert (code, own(errors)) == (0, ""), (way, errors)
+        assert output in ("ended\n", "")
+
+
+def test_what_the_program_raises_is_all_that_is_said() -> None:
+    for code, _, errors in ends("raises", ["a", "a"]):
+        assert code == 1
+        assert errors.rstrip().endswith("RuntimeError: the program's own"), errors
+        assert errors.count("Traceback") == 1
+        assert "terminate" not in errors

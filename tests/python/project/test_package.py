@@ -1,0 +1,167 @@
+"""The package as users import it: light, complete, typed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from rank_pool import RankPool
+from rank_worker import Context
+
+import tutti
+from tutti import _core
+from tutti.language import collectives
+
+pytestmark = pytest.mark.tutti_only
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "python" / "tutti"
+
+LIGHT = """
+import sys
+import tutti
+assert "torch" not in sys.modules, "torch was imported"
+assert not [name for name in sys.modules if name.startswith(("tutti._core", "tutti._torch", "tutti.dist.backend"))]
+print("light")
+"""
+
+
+def test_importing_costs_nothing_where_torch_registers_the_backend() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", LIGHT], env=os.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "light" in finished.stdout, finished.stderr
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in tutti.__all__:
+        value = getattr(tutti, name)
+        assert name == "__version__" or (value.__doc__ or "").strip(), f"tutti.{name} has no docstring"
+    assert dir(tutti) == sorted(tutti.__all__)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        tutti.no_such_thing  # noqa: B018
+
+
+def test_versions_agree() -> None:
+    said = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert tutti.__version__ == said == _core.__version__
+    cuda = tomllib.loads((ROOT / "packaging/cuda/pyproject.toml").read_text())["project"]
+    assert (cuda["version"], cuda["dependencies"]) == (said, [f"tutti-comms=={said}"])
+
+
+def stub_names(body: list[ast.stmt]) -> set[str]:
+    names = set()
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+    return names
+
+
+def public_names(module: ModuleType) -> set[str]:
+    return {name for name in dir(module) if not name.startswith("_") or name == "__version__"}
+
+
+def test_the_stub_names_what_the_module_has() -> None:
+    body = ast.parse((PACKAGE / "_core.pyi").read_text()).body
+    assert stub_names(body) == public_names(_core)
+    for probe in ("Probe", "InterfaceProbe", "LaunchInfo", "ConfigVariable"):
+        stub = next(n for n in body if getattr(n, "name", "") == probe)
+        assert isinstance(stub, ast.ClassDef)
+        assert stub_names(stub.body) == {name for name in dir(getattr(_core, probe)) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", sorted(set(_core.collectives()) - {"barrier"}))
+def test_programs_and_calls_agree_on_what_a_collective_is(name: str) -> None:
+    program = {kind.name: kind for kind in vars(collectives).values() if hasattr(kind, "init_buffers")}[
+        name.replace("_", "")
+    ]
+    traits, ranks = _core.collective_traits(name), 3
+    rooted = traits["has_root"]
+    one = program(ranks, 1, root=1) if rooted else program(ranks, 1)
+    assert (one.root is not None) == rooted
+    sizes = [one.sizes(rank) for rank in range(ranks)]
+    if name in ("all_reduce", "reduce", "broadcast", "all_to_all"):  # of as many chunks as all shares together
+        assert max(sizes) == (ranks, ranks)
+        return
+    assert (max(sizes)[0] == ranks) == traits["input_blocks"]
+    assert (max(size[1] for size in sizes) == ranks) == traits["output_blocks"]
+
+
+def test_the_package_says_it_is_typed() -> None:
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def use_reports(ctx: Context, folder: str) -> None:
+    """Rank's part of the next test."""
+    import torch
+    import torch.distributed as dist
+
+    tutti.reset_metrics()
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1000))
+    info = tutti.group_info()
+    assert (info.rank, info.size, info.host_ranks, info.failure) == (ctx.rank, ctx.size, tuple(range(ctx.size)), None)
+    assert info.sequence >= 3
+    assert info.timeout.total_seconds() > 0
+
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tutti")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    tutti.log_metrics()
+    logger.removeHandler(handler)
+    assert len(records) == 1
+    row = next(line for line in records[0].splitlines() if line.startswith("all_reduce"))
+    assert " 3 " in row, records[0]
+
+    path = tutti.dump_flight_record(f"{folder}/record.{{rank}}.json")
+    assert path.name == f"record.{ctx.rank}.json"
+    assert json.loads(path.read_text())["entries"]
+
+
+def test_reports(fresh_world: Callable[..., RankPool], tmp_path: Path) -> None:
+    fresh_world(2).call(use_reports, str(tmp_path))
+
+
+def test_groups_of_other_backends_are_refused() -> None:
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="tutti"):
+            tutti.group_info()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_another_torch_is_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tutti.dist import needs_torch
+
+    monkeypatch.setattr(_core, "__file__", str(tmp_path / "_core.so"))
+    needs_torch.refuse_another_torch("2.13.0")  # a package that does not say what it was built for
+    (tmp_path / "torch_version.txt").write_text("2.13.0+cpu")
+    needs_torch.refuse_another_torch("2.13.1+cu130")  # the same interfaces
+    with pytest.raises(
+        ImportError, match=r"built for torch 2\.13\.0\+cpu, and here is torch 2\.12\.1: pip install"
+    ) as caught:
+        needs_torch.refuse_another_torch("2.12.1")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_package_knows_its_torch() -> None:
+    import torch
+
+    path = Path(_core.__file__).parent / "torch_version.txt"
+    assert path.read_text().split("+")[0] == torch.__version__.split("+")[0]
