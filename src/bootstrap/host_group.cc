@@ -146,16 +146,6 @@ std::vector<int> silent(const HostContext& context, const std::vector<int>& lead
   return ranks.empty() ? leaders : ranks;
 }
 
-// What the store holds for a leader's verdict can be another's: of ranks of other hosts, which share no memory with
-// that leader, or of this one, which would have heard it from its leader.
-bool may_be_said(const HostContext& context, int leader, const HostVerdict& verdict) {
-  const std::string& hint = context.cards[static_cast<std::size_t>(leader)].hint;
-  return std::ranges::all_of(verdict.ranks, [&](int r) {
-    return r >= 0 && r < context.request.size && r != context.request.rank &&
-           context.cards[static_cast<std::size_t>(r)].hint == hint;
-  });
-}
-
 // The verdicts of these leaders, from the store. While this rank's own leader is among them its death is noticed.
 void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, int leader_pidfd, HostGroup& group) {
   constexpr std::int64_t kSliceMs = 500;
@@ -180,11 +170,7 @@ void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders,
     }
   }
   for (std::size_t i = 0; i < blobs.size(); ++i) {
-    const std::optional<HostVerdict> verdict = decode_verdict(blobs[i]);
-    if (!verdict || !may_be_said(context, leaders[i], *verdict)) {
-      throw_error(ErrorKind::kInternal, "the store holds a malformed list of a host's ranks");
-    }
-    apply(*verdict, group);
+    apply(verdict_in_store(context, leaders[i], blobs[i]), group);
   }
 }
 

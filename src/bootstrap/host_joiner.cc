@@ -66,7 +66,10 @@ HostVerdict HostJoiner::last_words() {
   const std::chrono::milliseconds moment(std::clamp<std::int64_t>(context_.remaining_ms(), 1, kAMomentMs));
   try {
     const std::string blob = context_.store.get(verdict_key(context_.request.id, context_.leader), moment);
-    if (const std::optional<HostVerdict> verdict = decode_verdict(blob)) return *verdict;
+    HostVerdict verdict = verdict_in_store(context_, context_.leader, blob);
+    if (!verdict.ok()) return verdict;
+    throw_forged(context_, context_.leader,
+                 "a list without rank " + std::to_string(context_.request.rank) + ", which has not been asked");
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kTimeout) throw;
   }

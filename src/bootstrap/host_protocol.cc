@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <functional>
 
 #include "base/bytes.h"
 #include "base/process.h"
@@ -38,6 +40,21 @@ HostEntry read_entry(ByteReader& in) noexcept {
   e.has_pidfd = (flags & kHasPidfd) != 0;
   e.has_arena = (flags & kHasArena) != 0;
   return e;
+}
+
+// What keeps this from being the list that a leader gives to ranks of other hosts, which share no memory with it, or to
+// those of its own that have left: itself, and else ranks of its host alone, ascending. Empty if it is one.
+std::string wrong_with(const HostContext& context, int leader, const std::vector<int>& ranks) {
+  if (ranks.empty()) return "nobody";
+  const std::string& hint = context.cards[static_cast<std::size_t>(leader)].hint;
+  for (const int r : ranks) {
+    const std::string name = "rank " + std::to_string(r);
+    if (r < 0 || r >= context.request.size) return name + ", which does not exist";
+    if (r == context.request.rank) return name + ", which knows nothing of it";
+    if (context.cards[static_cast<std::size_t>(r)].hint != hint) return name + ", which is of another host";
+  }
+  if (std::ranges::adjacent_find(ranks, std::ranges::greater_equal{}) != ranks.end()) return "a list in no order";
+  return std::ranges::binary_search(ranks, leader) ? "" : "others, and not that rank itself";
 }
 
 }  // namespace
@@ -110,6 +127,22 @@ std::optional<HostVerdict> decode_verdict(std::string_view bytes) {
   for (std::uint32_t i = 0; i < count; ++i) verdict.ranks.push_back(static_cast<int>(in.u32()));
   if (!in.done()) return std::nullopt;
   return verdict;
+}
+
+void throw_forged(const HostContext& context, int leader, std::string_view named) {
+  throw_error(ErrorKind::kMismatch, "as the ranks that share memory with rank " + std::to_string(leader) +
+                                        " the store gives " + std::string(named) + " (communicator \"" +
+                                        context.request.id +
+                                        "\"): another group uses the same name in it, or it changes values");
+}
+
+HostVerdict verdict_in_store(const HostContext& context, int leader, std::string_view bytes) {
+  const std::optional<HostVerdict> verdict = decode_verdict(bytes);
+  if (!verdict) throw_forged(context, leader, "what is no list");
+  if (!verdict->ok()) return *verdict;
+  const std::string wrong = wrong_with(context, leader, verdict->ranks);
+  if (!wrong.empty()) throw_forged(context, leader, wrong);
+  return *verdict;
 }
 
 std::string place_of(const HostContext& context) {

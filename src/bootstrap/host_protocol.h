@@ -80,6 +80,10 @@ struct HostVerdict {
 };
 std::string encode(const HostVerdict& verdict);
 std::optional<HostVerdict> decode_verdict(std::string_view bytes);
+// What the store holds for a leader's verdict can be anybody's: throws Error(kMismatch) for what that leader does not
+// say to ranks of other hosts, or to one of its own that has left.
+HostVerdict verdict_in_store(const HostContext& context, int leader, std::string_view bytes);
+[[noreturn]] void throw_forged(const HostContext& context, int leader, std::string_view named);
 
 // One process, as told by the leader to the members. Descriptors travel beside it, where the flags say so.
 struct HostEntry {

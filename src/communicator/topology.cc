@@ -159,12 +159,23 @@ void raise_if_none(const std::string& address) {
                    address.substr(std::min<std::size_t>(2, address.size())));
 }
 
-// Where a rank is reached by each network: empty where it has none of it.
-std::string card_of(const Topology& topology, const std::vector<std::unique_ptr<NetworkTransport>>& made) {
+// Where a rank is reached by each network: empty where it has none of it. Before that, what all hosts must know of each
+// other, and the lowest rank of its host, which the others have from the store.
+std::string card_of(const Topology& topology, int rank, const std::vector<std::unique_ptr<NetworkTransport>>& made) {
   ByteWriter card;
-  card.u8(topology.arenas_mapped ? 1 : 0);  // what all hosts must know of each other travels with the addresses
+  card.u8(topology.arenas_mapped ? 1 : 0).u32(static_cast<std::uint32_t>(topology.ranks.beside(rank).front()));
   for (const auto& transport : made) card.text(transport != nullptr ? transport->address() : std::string());
   return std::move(card).str();
+}
+
+// Who wrote the store may have said of a rank where it is not.
+void check_place(const Topology& topology, int rank, int peer, int first) {
+  if (const int known = topology.ranks.beside(peer).front(); known != first) {
+    throw_error(ErrorKind::kMismatch,
+                "rank " + std::to_string(peer) + " is of the host of rank " + std::to_string(first) +
+                    ", and the store has told rank " + std::to_string(rank) + " that it is of that of rank " +
+                    std::to_string(known) + ": another group uses the same name in it, or it changes values");
+  }
 }
 
 // The ranks of other hosts, each by the first network that both have.
@@ -175,6 +186,7 @@ void share_out(Topology& topology, int rank, const std::vector<std::string>& car
     raise_if_none(cards[r]);
     ByteReader card(cards[r]);
     if (card.u8() == 0) topology.arenas_mapped = false;
+    const auto first = static_cast<int>(card.u32());
     Transport*& of_peer = topology.transport_of_peer[r];
     for (std::size_t n = 0; n < made.size(); ++n) {
       const std::string_view address = card.text();
@@ -186,6 +198,7 @@ void share_out(Topology& topology, int rank, const std::vector<std::string>& car
       throw_error(ErrorKind::kInternal, "what rank " + std::to_string(r) +
                                             " said of its networks has come in part: use one version on all ranks");
     }
+    check_place(topology, rank, static_cast<int>(r), first);
     if (of_peer == nullptr && static_cast<int>(r) != rank) {
       throw_error(ErrorKind::kUnsupported,
                   "ranks " + std::to_string(rank) + " and " + std::to_string(r) +
@@ -230,7 +243,7 @@ void add_networks(Topology& topology, Store& store, int rank, int size, const st
     }
   };
   const std::vector<std::string> cards =
-      exchange(store, topology.id, kNetworkTopic, rank, size, card_of(topology, made), options.timeout, watch);
+      exchange(store, topology.id, kNetworkTopic, rank, size, card_of(topology, rank, made), options.timeout, watch);
   share_out(topology, rank, cards, std::move(made));
 }
 

@@ -19,6 +19,7 @@
 #include "base/bytes.h"
 #include "bootstrap/forwarding_store.h"
 #include "bootstrap/host_protocol.h"
+#include "bootstrap/ranks.h"
 #include "communicator/two_levels.h"
 #include "support/sanitized.h"
 
@@ -353,6 +354,37 @@ void expect_no_more_than_no_group(const std::vector<Change>& changes) {
   }
   std::printf("%zu changes: all ranks' groups worked in %zu, nobody's in %zu\n", trials.size(), whole, none);
   EXPECT_EQ(reached, trials.size()) << "every change is one of a value that there is";
+}
+
+// A list of the ranks that share memory may lack one that has left them. One that has not says so itself.
+TEST(HostileStore, AMemberLeftOutIsFound) {
+  class Forging final : public ForwardingStore {
+   public:
+    using ForwardingStore::ForwardingStore;
+    std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds time) override {
+      std::vector<std::string> values = ForwardingStore::multi_get(keys, time);
+      if (keys.front() != verdict_key("hostile", 0)) return values;
+      HostVerdict verdict;
+      verdict.ranks = {0};
+      return {encode(verdict)};
+    }
+  };
+  MemoryStore store;
+  run_threads(3, [&](int rank) {
+    Forging forging(store);
+    CommunicatorOptions options;
+    options.timeout = kPatience;
+    options.config.log_level = "error";
+    options.config.host_id = rank == 2 ? "second" : "first";
+    const Error error = error_of([&] {
+      Communicator::create(rank == 2 ? static_cast<Store&>(forging) : store, "hostile", rank, 3, options)->run(Call{});
+    });
+    if (rank != 2) return;
+    EXPECT_EQ(error.kind(), ErrorKind::kMismatch);
+    EXPECT_STREQ(error.what(),
+                 "rank 1 is of the host of rank 0, and the store has told rank 2 that it is of that of rank 1: another "
+                 "group uses the same name in it, or it changes values");
+  });
 }
 
 TEST(HostileStore, BytesThatMeanNothing) { expect_no_more_than_no_group(meaningless()); }
