@@ -146,8 +146,20 @@ std::vector<int> silent(const HostContext& context, const std::vector<int>& lead
   return ranks.empty() ? leaders : ranks;
 }
 
-// The verdicts of these leaders, from the store. While this rank's own leader is among them its death is noticed.
-void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, int leader_pidfd, HostGroup& group) {
+// A rank that has lost its leader's answer is counted in all the same, and the others wait for it.
+void throw_if_counted(const HostContext& context, std::string_view blob) {
+  const std::optional<HostVerdict> verdict = decode_verdict(blob);
+  const std::string self = "rank " + std::to_string(context.request.rank);
+  if (!verdict || std::ranges::find(verdict->ranks, context.request.rank) == verdict->ranks.end()) return;
+  throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(context.leader) + " of the same host has counted " + self +
+                                        " in, and its connection to " + self +
+                                        " ended before it said so (communicator \"" + context.request.id + "\")");
+}
+
+// The verdicts of these leaders, from the store. `own`: if this rank's own leader is among them and was reached. Its
+// death is noticed.
+void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, const HostJoiner* own,
+                    HostGroup& group) {
   constexpr std::int64_t kSliceMs = 500;
   std::vector<std::string> keys;
   for (const int l : leaders) keys.push_back(verdict_key(context.request.id, l));
@@ -165,11 +177,12 @@ void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders,
                                              " to say which ranks share memory (communicator \"" + context.request.id +
                                              "\")");
       }
-      if (leader_pidfd >= 0 && pidfd_ended(leader_pidfd)) throw_leader_died(context);
+      if (own != nullptr && own->leader_pidfd() >= 0 && pidfd_ended(own->leader_pidfd())) throw_leader_died(context);
       throw_if_told(context.store, context.request.id, context.request.rank);
     }
   }
   for (std::size_t i = 0; i < blobs.size(); ++i) {
+    if (own != nullptr && own->is_counted() && leaders[i] == context.leader) throw_if_counted(context, blobs[i]);
     apply(verdict_in_store(context, leaders[i], blobs[i]), group);
   }
 }
@@ -232,7 +245,7 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
     apply(*verdict, group);
     std::erase(unheard, context.leader);
   }
-  if (!unheard.empty()) fetch_verdicts(context, unheard, verdict || !joiner ? -1 : joiner->leader_pidfd(), group);
+  if (!unheard.empty()) fetch_verdicts(context, unheard, !verdict && joiner ? &*joiner : nullptr, group);
   return group;
 }
 

@@ -60,7 +60,8 @@ SocketStatus HostJoiner::connect() {
   }
 }
 
-// Of a leader that listens no more, though this rank has not come: it has failed, and said why before, or it is dead.
+// Of a leader that listens no more, though this rank has not come: it has failed, and said why before where it could,
+// or it is dead.
 HostVerdict HostJoiner::last_words() {
   constexpr std::int64_t kAMomentMs = 500;
   const std::chrono::milliseconds moment(std::clamp<std::int64_t>(context_.remaining_ms(), 1, kAMomentMs));
@@ -73,7 +74,7 @@ HostVerdict HostJoiner::last_words() {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kTimeout) throw;
   }
-  throw_leader_died(context_);
+  throw_leader_died(context_, ", or gave up: its own output says why");
 }
 
 bool HostJoiner::say(std::string_view bytes, std::span<const int> fds) {
@@ -164,7 +165,8 @@ bool HostJoiner::map_and_ack(const HostWelcome& welcome) {
     wanting_ = e.what();
     return false;
   }
-  return say(pair_.ack(welcome.challenge), {});
+  acked_ = say(pair_.ack(welcome.challenge), {});
+  return acked_;
 }
 
 void HostJoiner::build_group(const HostVerdict& verdict, HostGroup& group) {

@@ -26,6 +26,9 @@ class HostJoiner {
   // What was wanting, if that is why run() gave nothing: of the system, or of the memory that came. Else empty.
   const std::string& wanting() const noexcept { return wanting_; }
 
+  // This rank has said that it is in: the leader may count it, and its answer have been lost.
+  bool is_counted() const noexcept { return acked_; }
+
   // The leader's process, to be watched while waiting for the store; -1 when unknown.
   int leader_pidfd() const noexcept { return leader_.pidfd.get(); }
 
@@ -57,6 +60,7 @@ class HostJoiner {
   UniqueFd segment_;
   std::uint64_t segment_bytes_ = 0;
   std::string wanting_;
+  bool acked_ = false;
 };
 
 }  // namespace tutti

@@ -2,8 +2,12 @@
 // anybody may have written it.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/mapping.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
 #include "bootstrap/forwarding_store.h"
@@ -12,6 +16,7 @@
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
 #include "communicator/thread_ranks.h"
+#include "net/local_socket.h"
 
 namespace tutti {
 namespace {
@@ -75,16 +80,74 @@ TEST(HostVerdict, WhatALeaderDoesNotSayIsNotBelieved) {
   }
 }
 
-// Rank 0 has closed its socket before rank 1 came, as a leader does that has failed.
+// Of rank 0, a leader at whose socket nobody listens any more when rank 1 comes.
+HostCard card_of_a_leader(const HostGroupRequest& request) {
+  return {"chosen:host", "tutti-" + random_secret().substr(0, 32), random_nonce(), request.segment_bytes(2), {}, {}, 0,
+          machine_id()};
+}
+
 TEST(HostVerdict, OfALeaderThatHasNotAskedThisRankIsNone) {
   MemoryStore store;
   const HostGroupRequest request = request_of(1, 2, "host");
-  HostCard card{"chosen:host", "tutti-closed", random_nonce(), request.segment_bytes(2), {}, {}, 0, machine_id()};
-  store.set(exchange_key("world", kHostTopic, 0), encode(card));
+  store.set(exchange_key("world", kHostTopic, 0), encode(card_of_a_leader(request)));
   HostVerdict verdict;
   verdict.ranks = {0};
   store.set(verdict_key("world", 0), encode(verdict));
   expect_forged(error_of([&] { form_host_group(store, request); }), "a list without rank 1, which has not been asked");
+}
+
+// Whether it is dead nobody can know: it may have failed, and not reached the store to say so.
+TEST(HostVerdict, ALeaderThatSaysNothingMayHaveGivenUp) {
+  MemoryStore store;
+  const HostGroupRequest request = request_of(1, 2, "host");
+  store.set(exchange_key("world", kHostTopic, 0), encode(card_of_a_leader(request)));
+  const Error error = error_of([&] { form_host_group(store, request); });
+  EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+  EXPECT_STREQ(error.what(),
+               "rank 0 died while communicator \"world\" was forming, or gave up: its own output says why");
+}
+
+// A leader that welcomes rank 1, counts it in, and loses the connection before it has said so.
+void count_in(Store& store, const HostGroupRequest& request) {
+  HostCard own = card_of_a_leader(request);
+  const UniqueFd listener = listen_local(own.socket_name);
+  std::vector<HostCard> cards;
+  for (const auto& blob : exchange(store, "world", kHostTopic, 0, 2, encode(own), request.timeout)) {
+    cards.push_back(*decode_card(blob));
+  }
+  Deadline deadline = Deadline::after(request.timeout);
+  const HostContext context{store, request, cards, {0, 1}, 0, deadline, request.secret, true};
+  const HostPair pair(context, 1);
+  UniqueFd member;
+  ASSERT_TRUE(test::soon([&] { return (member = accept_local(listener.get()).socket).get() >= 0; }));
+  LocalMessage message;
+  const auto heard = [&] { return receive_message(member.get(), message) == SocketStatus::kOk; };
+  ASSERT_TRUE(test::soon(heard));
+  const std::optional<HostEntry> entry = pair.read_hello(message.bytes);
+  ASSERT_TRUE(entry);
+  const UniqueFd segment = create_memfd("tutti", request.segment_bytes(2));
+  const HostWelcome welcome{0, 1, request.segment_bytes(2), random_nonce(), {own_entry(request), *entry}};
+  const int fds[] = {segment.get()};
+  ASSERT_EQ(send_message(member.get(), pair.welcome(welcome), fds), SocketStatus::kOk);
+  ASSERT_TRUE(test::soon(heard));
+  ASSERT_TRUE(pair.read_ack(message.bytes, welcome.challenge));
+  HostVerdict verdict;
+  verdict.ranks = {0, 1};
+  store.set(verdict_key("world", 0), encode(verdict));
+}
+
+TEST(HostVerdict, WhoIsCountedInAndNotToldSaysSo) {
+  MemoryStore store;
+  const auto errors = test::run_threads(2, [&](int rank) {
+    const HostGroupRequest request = request_of(rank, 2, "host");
+    if (rank == 0) return count_in(store, request);
+    const Error error = error_of([&] { form_host_group(store, request); });
+    EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
+    EXPECT_STREQ(error.what(),
+                 "rank 0 of the same host has counted rank 1 in, and its connection to rank 1 ended before it said so "
+                 "(communicator \"world\")");
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 }  // namespace
