@@ -1,6 +1,9 @@
 #include "communicator/group_store.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/bytes.h"
@@ -15,6 +18,13 @@ namespace {
 constexpr std::chrono::milliseconds kSoon(500);
 constexpr std::size_t kAnnounced = 32U << 10;   // about what a message is sent in pieces from
 constexpr std::int64_t kShortNs = 100'000'000;  // less than it a port that drives for all does not wait
+
+std::optional<std::int64_t> amount_of(std::string_view text) {
+  std::int64_t amount = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return amount;
+}
 
 }  // namespace
 
@@ -118,9 +128,11 @@ std::string GroupStore::get(std::string_view key, std::chrono::milliseconds time
 std::int64_t GroupStore::add(std::string_view key, std::int64_t amount) {
   Deadline now = Deadline::after(std::chrono::milliseconds(0));
   if (amount == 0) await([] { return false; }, now);
-  const auto sum = sums_.try_emplace(std::string(key)).first;
-  sum->second += amount;
-  const std::int64_t result = sum->second;
+  std::int64_t& sum = sums_[std::string(key)];
+  if (__builtin_add_overflow(sum, amount, &sum)) {
+    throw_error(ErrorKind::kInternal, "the sum '" + std::string(key) + "' of " + what() + " is too large");
+  }
+  const std::int64_t result = sum;
   if (amount != 0) say(Kind::kAmount, true, key, std::to_string(amount));
   return result;
 }
@@ -191,7 +203,13 @@ void GroupStore::take_in(Peer& peer, const std::string& text) {
   const auto kind = static_cast<Kind>(in.u8());
   const bool to_all = in.u8() != 0;
   const std::string key(in.text()), value(in.text());
-  if (!in.done()) {
+  std::int64_t sum = 0;
+  bool known = in.done() && kind <= Kind::kEnd;
+  if (known && kind == Kind::kAmount) {
+    const std::optional<std::int64_t> amount = amount_of(value);
+    known = amount && !__builtin_add_overflow(sums_[key], *amount, &sum);
+  }
+  if (!known) {
     throw_error(ErrorKind::kInternal, "rank " + std::to_string(members_[static_cast<std::size_t>(peer.member)]) +
                                           " speaks another version of Tutti: install one version everywhere");
   }
@@ -200,7 +218,7 @@ void GroupStore::take_in(Peer& peer, const std::string& text) {
     return;
   }
   if (kind == Kind::kValue) values_.insert_or_assign(key, value);
-  if (kind == Kind::kAmount) sums_[key] += std::stoll(value);
+  if (kind == Kind::kAmount) sums_[key] = sum;
   if (to_all && passes_on()) send(text, peer.member);
 }
 

@@ -7,11 +7,13 @@
 #include <atomic>
 #include <barrier>
 #include <latch>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/bytes.h"
 #include "communicator/communicator_impl.h"
 #include "communicator/group_bootstrap.h"
 #include "communicator/group_store.h"
@@ -395,6 +397,42 @@ TEST_P(LargeSubgroup, ItsStoreKeepsTheOrderOfEachRank) {
     EXPECT_EQ(error_of([&] { store.get("nothing", std::chrono::milliseconds(1)); }).kind(), ErrorKind::kTimeout);
     store.end(std::chrono::minutes(1));
     c.run(Call{});
+  });
+}
+
+// What another rank of the group says that no rank of this version does.
+TEST(Subgroups, WhatNoRankSaysIsAnError) {
+  const auto said = [](std::uint8_t kind, const std::string& value) {
+    ByteWriter out;
+    out.u8(kind).u8(1).text("sum").text(value);
+    return out.str();
+  };
+  constexpr std::uint8_t kAmount = 1, kBeyond = 3;
+  const std::string most = std::to_string(std::numeric_limits<std::int64_t>::max());
+  const std::vector<std::string> texts = {
+      said(kAmount, ""),       said(kAmount, "1x"), said(kAmount, " 1"), said(kAmount, most + "0"),
+      said(kAmount, "none"),   said(kAmount, most), said(kBeyond, "1"),  "",
+      said(kAmount, "1") + "1"};
+  run_ranks(World{}, [&](Communicator& group) {
+    const auto own =
+        std::dynamic_pointer_cast<CommunicatorImpl>(dynamic_cast<CommunicatorImpl&>(group).shared_from_this());
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+      const std::string id = "part " + std::to_string(i);
+      if (group.rank() == 1) {
+        MessageHead head(texts[i]);
+        MessageOp op;
+        post_forming(own->port(), op, true, 0, forming_tag(id, "store", "head"), &head, sizeof head);
+        Deadline deadline = Deadline::after(group.options().timeout);
+        EXPECT_TRUE(own->port().wait(op, deadline).ok());
+      } else {
+        GroupStore store(own, {0, 1}, id);
+        store.add("sum", 1);
+        const Error error = error_of([&] { store.get("never", group.options().timeout); });
+        EXPECT_EQ(error.kind(), ErrorKind::kInternal) << texts[i];
+        EXPECT_STREQ(error.what(), "rank 1 speaks another version of Tutti: install one version everywhere");
+      }
+    }
+    group.run(Call{});  // goes on as if nothing had been
   });
 }
 
