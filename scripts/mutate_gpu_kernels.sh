@@ -224,7 +224,7 @@ mutant "the call awaited behind the first touch" $records 's/records.insert(firs
 mutant "a block that reaches nowhere does not count" $records 's/  BlockRecord record;/  if (first == records.end()) return;\n&/' "*AwaitsTheCall*"
 mutant "the tensor of another rank" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (side * device::kMaxRanks + 0 * rank)/' "$mapped"
 mutant "the input of another rank for its output" $lowering 's/(kPeers + (side \* device::kMaxRanks + rank)/(kPeers + (0 * side + rank)/' "$mapped"
-mutant "plain data read beside the packets that announce it" $lowering 's/if (code == DeviceCode::kFold \&\& operation.fence) push_awaits(record);/;/' '*GiveTheBits*'
+mutant "plain data read beside the packets that announce it" $lowering 's/if (code == DeviceCode::kFold \&\& operation.fence) push_awaits(record);/;/' '*FencesStay*'
 mutant "a call in place that reads what it has written" $lowering 's/if (variant_.overlaps) shadowed_.*/;/' "$mapped:*GiveTheBits*"
 mutant "an input that is written" $lowering 's/if (device_.plan().writes_input) shadowed_.*/;/' "$mapped:*GiveTheBits*"
 mutant "shadows that are not full yet" $lowering 's/if (!loads.empty()) meet(device_.around());/;/' '*GiveTheBits*'
@@ -316,6 +316,7 @@ mutant "a target less" $emit 's/"to" + places(op.sources, op.targets) + ")"/"to"
 mutant "a plain source taken for packets" $emit 's/i == op.plain ? operand(i) : packets(i)/packets(i)/' '*'
 mutant "loads early behind a join" $emit 's/ops\[0\].joins != 0 || ops\[0\].fences != 0 || //' '*'
 mutant "loads early what is not of the input" $emit 's/from <= kUserBlocks \&\&//' '*'
+mutant "loads early for a loop" $emit 's/roll(ops, records_.operands)\[0\].turns == 1/true/' '*'
 mutant "loads early more than an item of each lane" $emit 's/ops\[0\].bytes <= static_cast<std::uint64_t>(workers_) \* 16/true/' '*'
 mutant "turns of uneven strides" $rolled 's/!evenly_spaced(i - length, i, i + length)/false/' '*'
 mutant "a turn too many" $rolled 's/const std::uint64_t turns = 1 + repeated/const std::uint64_t turns = 2 + repeated/' '*'

@@ -15,6 +15,7 @@
 #include "executor/cuda/alike.h"
 #include "executor/cuda/emit.h"
 #include "executor/cuda/rolled.h"
+#include "plan/plan_builder.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda::test {
@@ -188,6 +189,31 @@ TEST(EmittedText, LoadsEarlyWhatIsOfTheInputAlone) {
   plan::Plan in_place = plan::packet_all_reduce(2);
   in_place.in_place = true;
   compare({"in place", std::make_shared<const plan::Plan>(in_place)}, 0, {64, 1UL << 20}, 256);
+}
+
+// A loop reads other bytes at each turn, so it has no first item that could lie ready. Both kinds of loads.
+TEST(EmittedText, LoadsNothingEarlyForALoop) {
+  for (const plan::OpKind put : {plan::OpKind::kPut, plan::OpKind::kPutPackets}) {
+    constexpr std::int32_t kChunks = 4;
+    const bool packets = put == plan::OpKind::kPutPackets;
+    plan::PlanBuilder builder(plan::PlanCollective::kAllGather, 2, kChunks, 2 * kChunks, packets ? kChunks : 0);
+    for (const std::int32_t r : {0, 1}) {
+      const auto block = builder.at(r);
+      for (std::int32_t c = 0; c < kChunks; ++c) {
+        const plan::Operand to = packets ? block.remote(plan::ChannelKind::kMemory, 1 - r, plan::kS, c)
+                                         : block.remote(plan::ChannelKind::kMemory, 1 - r, plan::kO, r * kChunks + c);
+        block.move_memory(put, {plan::local(plan::kI, c)}, {to});
+      }
+    }
+    builder.plan.double_scratch = packets;
+    const auto shared = std::make_shared<const plan::Plan>(std::move(builder.plan));
+    const executor::DevicePlan device(shared, 0, {64, 1UL << 20});
+    const std::string text = executor::emit(device, {{.bytes = 4096}}).block;
+    const std::size_t loop = text.find("turn < " + std::to_string(kChunks)), first = text.find("(bytes<1024>");
+    ASSERT_LT(loop, first) << text;
+    ASSERT_LT(first, text.size()) << text;
+    compare({packets ? "a loop of packs" : "a loop of copies", shared}, 0, {64, 1UL << 20}, 4096);
+  }
 }
 
 TEST(EmittedText, HasEachRecordAsItStands) {
