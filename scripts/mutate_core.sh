@@ -62,8 +62,8 @@ mutant device_communicator_test '*Dropped*' src/communicator/group_bootstrap.cc 
 mutant device_communicator_test '*WhatConnects*' src/communicator/device_communicator.cc 'a first message makes its own direction alone' 's/^    pairs_.try_emplace({peer, !send}.*/    ;/'
 
 pipe=src/algorithm/shm/exchange.h
-mutant communicator_test '*Collectives*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'
-mutant communicator_test '*Collectives*' $pipe 'a place is filled one round early' 's/base + before + 1); !outcome/base + before); !outcome/'
+mutant exchange_test '*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'
+mutant exchange_test '*' $pipe 'a place is filled one round early' 's/base + before + 1); !outcome/base + before); !outcome/'
 mutant communicator_test '*Collectives*' $pipe 'a round is drained before it is filled' 's/StepLane::kFilled, base + u + 1); !outcome/StepLane::kFilled, base + u); !outcome/'
 mutant communicator_test '*Collectives*' $pipe 'a round is published before it is filled' 's/      fill(t, ring.at(c.rank, t));/      host.publish(StepLane::kFilled, base + t + 1);\n&/'
 mutant communicator_test '*Collectives*' $pipe 'steps do not go on' 's/host.advance_steps(rounds);/;/'
@@ -96,7 +96,7 @@ mutant host_channel_test 'RescuedWait*' $links 'a ring is lost: the count' 's/if
 mutant host_channel_test 'RescuedWait*' $links 'a ring for room is lost: the count' '/^bool MessageEngine::receive/,/^}/s/waker_->ring(peer);/;/'
 mutant host_channel_test 'RescuedWait*' $port 'a nudge is lost: the count' 's/^    if (nudge) waker->nudge();/    ;/'
 mutant communicator_test '*TwoLevels*:*BetweenHosts*' $host 'a bell is lost: the count' 's/if (ringer_ != nullptr \&\& name != 0) ringer_->ring(name);/;/'
-mutant communicator_test '*BetweenHosts*' src/algorithm/plan/plan_runner.cc 'who waits for messages hears no signal of its host' 's/if (!world_.ranks.one_host()) world_.host->ring_doorbell(index, WaitLane::kMessage);/;/'
+mutant slept_signals_process_test '*' src/algorithm/plan/plan_runner.cc 'who waits for messages hears no signal of its host' 's/if (!world_.ranks.one_host()) world_.host->ring_doorbell(index, WaitLane::kMessage);/;/'
 mutant host_channel_test 'RescuedWait*' $port 'what a thread of the rank has done is not looked at' 's/return told || (op_ != nullptr \&\& op_->done()) || /return told || /'
 mutant host_channel_test 'RescuedWait*' $port 'who is about to nudge has lost a wake-up' 's/if (state_.owing.load(std::memory_order_acquire) != 0) return false;/;/'
 mutant host_channel_test 'RescuedWait*' $links 'what a writer waits for is not looked at' 's/ || (p.rings \&\& !p.out.idle() \&\& p.link->is_drained());/;/'

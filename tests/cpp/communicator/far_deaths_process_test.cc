@@ -1,12 +1,14 @@
 // Ranks of other hosts that die, or end in good order, while a rank waits for others. Apart from tests whose ranks are
 // threads, as two_levels_process_test.cc is.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <sched.h>
+#include <poll.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
@@ -192,27 +194,36 @@ TEST(FarDeaths, RanksThatLeaveAreNone) {
   }
 }
 
-// Of threads that share a core and are not woken in each other's place, the caller goes on for as long as it can.
-void hold_up_other_threads() {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(::sched_getcpu(), &one);
-  const sched_param none{};
-  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
-    const auto id = static_cast<pid_t>(std::stol(thread.path().filename().string()));
-    ::sched_setaffinity(id, sizeof(one), &one);
-    ::sched_setscheduler(id, SCHED_BATCH, &none);
+// The thread of this process's connections, by the poll() below, which it calls with no lock held.
+class NetworkThread {
+ public:
+  // It stands still from now on, whatever it is woken for.
+  static void hold() {
+    held_ = true;
+    while (!polls_) std::this_thread::sleep_for(milliseconds(1));
   }
-}
+  static int poll(pollfd* fds, nfds_t count, int timeout) {
+    static const auto next = reinterpret_cast<int (*)(pollfd*, nfds_t, int)>(::dlsym(RTLD_NEXT, "poll"));
+    if (::gettid() == ::getpid()) return next(fds, count, timeout);
+    polls_ = true;
+    const int ready = next(fds, count, timeout);
+    while (held_) ::pause();
+    polls_ = false;
+    return ready;
+  }
 
-// Its words are on their way when the process has ended.
+ private:
+  static inline std::atomic<bool> held_ = false, polls_ = false;
+};
+
+// Its words are on their way when the process has ended, whether or not another thread has come to send them.
 TEST(FarDeaths, WhoAbortsAndEndsAtOnceHasAborted) {
   for (const char* layout : {"aab", "abc"}) {
     run_processes(layout, [&](const std::shared_ptr<Communicator>& c) {
       float x = 0;
       if (c->rank() == 2) {
         for (const int peer : {0, 1}) c->recv(&x, 1, DataType::kFloat32, peer, 1);  // then all links stand
-        hold_up_other_threads();
+        NetworkThread::hold();
         c->abort("no more data");
         std::exit(0);
       }
@@ -325,3 +336,9 @@ TEST(FarDeaths, AfterALeaveHarmNoGroup) {
 
 }  // namespace
 }  // namespace tutti::test
+
+// NOLINTBEGIN: the C library's interface
+extern "C" __attribute__((visibility("default"))) int poll(pollfd* fds, nfds_t count, int timeout) {
+  return tutti::test::NetworkThread::poll(fds, count, timeout);
+}
+// NOLINTEND
