@@ -17,9 +17,10 @@ void check_computes(const UserAlgorithm& algorithm, const CallShape& shape) {
 
 void refuse_named(const UserAlgorithm& algorithm, const CallShape& shape, const char* reason) {
   if (reason == nullptr) return;
+  // A predicate, as "needs blocks of equal size", or a sentence: "rank 0 reaches rank 3 of another host".
   throw_error(ErrorKind::kInvalidArgument, "\"" + algorithm.name() + "\" cannot run this " +
                                                std::string(to_string(shape.collective)) + " of " +
-                                               std::to_string(shape.bytes) + " bytes a rank block: it " + reason);
+                                               std::to_string(shape.bytes) + " bytes a rank block: " + reason);
 }
 
 AlgorithmRequest request_of(const Call& call, const CallShape& shape, int rank) noexcept {

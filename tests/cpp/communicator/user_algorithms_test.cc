@@ -80,6 +80,25 @@ TEST(UserAlgorithms, WhatCannotRunIsRefusedAndNothingIsLost) {
   });
 }
 
+// Reasons are predicates of the algorithm, or sentences of their own.
+TEST(UserAlgorithms, WhyOneCannotRunReadsAsASentence) {
+  World world;
+  world.size = 4;
+  world.host_of = [](int rank) { return std::string(1, "aabb"[rank]); };
+  const auto ring = made(plan::ring_all_reduce(4), "ring");
+  AlgorithmLimits limits = ring->limits();
+  limits.max_bytes = 100;
+  const auto small = ring->with_limits(limits);
+  run_ranks(world, [&](Communicator& c) {
+    const std::string head = "\"ring\" cannot run this all_reduce of 4000 bytes a rank block: ";
+    const std::string far = error_of([&] { reduce(c, ring); }).what();
+    EXPECT_NE(far.find(head + "rank 0 reaches rank 3 of another host by its memory channel 0"), std::string::npos)
+        << far;
+    const std::string other = error_of([&] { reduce(c, small); }).what();
+    EXPECT_NE(other.find(head + "is for messages of other sizes"), std::string::npos) << other;
+  });
+}
+
 class Foreign final : public UserAlgorithm {
  public:
   Foreign() : UserAlgorithm({}) {}
