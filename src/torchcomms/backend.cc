@@ -372,7 +372,7 @@ WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, boo
   }
   if (!async) return c10::make_intrusive<comms::TorchWorkCompleted>();
   const Milliseconds timeout = options.timeout.count() > 0 ? options.timeout : options_.timeout;
-  return CallWork::make(std::move(call), {gpu, timeout, limit, link_, generation_});
+  return CallWork::make(std::move(call), {gpu, timeout, limit, link_, generation_, operation});
 }
 
 }  // namespace tutti::torchcomms

@@ -35,6 +35,12 @@ bool Link::timed_out(std::uint64_t number) const {
   return owner_ != nullptr && owner_->failure_of(number) == c10d::ErrorType::TIMEOUT;
 }
 
+std::string Link::on_communicator() const {
+  if (forked_child()) return "";  // as above
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return owner_ != nullptr ? " on communicator '" + std::string(owner_->getCommName()) + "'" : "";
+}
+
 void Link::end() {
   if (forked_child()) {  // as above; there is no other thread
     owner_ = nullptr;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 namespace tutti::torchcomms {
 
@@ -27,6 +28,9 @@ class Link {
   // Whether what ended generation `number` of the communicator was a limit of time, as far as is known. Waits for
   // nothing.
   bool timed_out(std::uint64_t number) const;
+
+  // " on communicator 'name'", for messages; nothing if it is gone.
+  std::string on_communicator() const;
 
   // The communicator goes: waits for hooks that run on other threads.
   void end();

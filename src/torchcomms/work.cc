@@ -106,9 +106,20 @@ void CallWork::wait_for_call(std::chrono::milliseconds timeout) {
     // A wait may end before the call does: it was late.
     end(call_->isCompleted() ? status_of_failure() : WorkStatus::TIMEDOUT);
     about_.link->look_for_failure();
-    throw;
+    try {
+      throw;
+    } catch (const c10::ValueError& wrong) {  // of arguments, found when the call had its turn
+      refuse(wrong.what_without_backtrace());
+    } catch (const c10::TypeError& wrong) {
+      refuse(wrong.what_without_backtrace());
+    }
   }
   end(WorkStatus::COMPLETED);
+}
+
+// RuntimeError, as the call itself raises.
+void CallWork::refuse(const char* reason) const {
+  C10_THROW_ERROR(Error, std::string("tutti: ") + about_.operation + about_.link->on_communicator() + ": " + reason);
 }
 
 void CallWork::wait() {

@@ -52,6 +52,7 @@ class CallWork final : public ::torch::comms::TorchWork {
     std::chrono::milliseconds limit{};
     std::shared_ptr<Link> link;
     std::uint64_t generation = 0;  // of the communicator
+    const char* operation = "";    // a literal
   };
   static constexpr std::chrono::milliseconds kSettled{1};
 
@@ -76,6 +77,7 @@ class CallWork final : public ::torch::comms::TorchWork {
   void watch_device();
   void call_is_over(bool failed);
   void wait_for_call(std::chrono::milliseconds timeout);
+  [[noreturn]] void refuse(const char* reason) const;
   WorkStatus status_of_failure() const;
   // The first of the library's thread and wait() sets it, and the other waits for that: when wait() returns, it is set.
   void end(WorkStatus status);
