@@ -191,14 +191,14 @@ mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller
 mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/^void fetch_verdicts/,/^}/s/throw_if_told(.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is told nothing' 's/^  throw_if_told(.*/  ;/'
 mutant forming_failures_test '*' src/bootstrap/host_joiner.cc 'who awaits its leader is told nothing' 's/^      throw_if_told(.*/      ;/'
-mutant forming_failures_test '*' src/communicator/topology.cc 'who awaits its host is told nothing' '/^Outcome join_host/,/^}/s/throw_if_told(.*/;/'
-mutant forming_failures_test '*' src/communicator/topology.cc 'a rank leaves its host without a word' 's/if (topology.host != nullptr) topology.host->report(.*/;/'
+mutant forming_failures_test '*' src/communicator/formed_group.cc 'who awaits its host is told nothing' '/^Outcome join_host/,/^}/s/throw_if_told(.*/;/'
+mutant forming_failures_test '*' src/communicator/formed_group.cc 'a rank leaves its host without a word' 's/if (formed.host != nullptr) formed.host->report(.*/;/'
 mutant bootstrap_test 'LeadersMemory.*' src/base/mapping.cc 'memory that may shrink is mapped' 's/return never_shrinks \&\& /return /'
 mutant bootstrap_test 'LeadersMemory.*' src/base/mapping.cc 'memory smaller than it says is mapped' 's/file_bytes(fd) >= bytes;/file_bytes(fd) > 0;/'
-mutant communicator_test 'HostLimit.*' src/communicator/topology.cc 'any number of ranks shares memory' 's/request.most_ranks = .*/;/'
+mutant communicator_test 'HostLimit.*' src/communicator/formed_group.cc 'any number of ranks shares memory' 's/request.most_ranks = .*/;/'
 mutant communicator_test 'Strangers.*' src/bootstrap/host_group.cc 'a secret that was given enters the store' 's/if (request.rank == 0 \&\& request.secret.empty()) own.secret = .*/own.secret = request.secret.empty() ? random_secret() : request.secret;/'
 mutant bootstrap_test 'TcpStore.*' src/bootstrap/tcp_store_requests.cc 'who is refused for its secret is not told of' 's/^    tell_of_refused(client);/    ;/'
-mutant communicator_test 'Networks.*' src/communicator/topology.cc 'the last network that both have is taken' 's/ || of_peer != nullptr / /'
+mutant communicator_test 'Networks.*' src/communicator/formed_group.cc 'the last network that both have is taken' 's/ || of_peer != nullptr / /'
 mutant group_id_test 'SplitGroup*' src/communicator/split.cc 'keys of a split decide nothing' 's/std::pair(wish(r).key, r)/r/'
 mutant left_places_test '*Shrink*' src/communicator/group_id.cc 'the place that survivors met at stays' '/^std::shared_ptr<Communicator> shrink_group/,/^}/s/offer.end();/;/'
 mutant group_id_test 'SplitGroup*' src/communicator/split.cc 'a negative color makes a part' 's/own.color >= 0 \&\& //'
@@ -308,7 +308,7 @@ mutant communicator_test 'MappedTensors.*' $calls 'an input counts as mapped on 
 mutant communicator_test 'MappedTensors.*' $calls 'an output counts as mapped on all ranks' 's/if (.* \&\& said.mapped_output == kNotMapped) shape.mapped_output = false;/;/'
 
 # What ranks compare: while a group forms, and of each call.
-agreed=src/bootstrap/agreed_settings.cc settings=src/communicator/topology.cc places=src/communicator/cuda/registrations.cc
+agreed=src/bootstrap/agreed_settings.cc settings=src/communicator/formed_group.cc places=src/communicator/cuda/registrations.cc
 mutant bootstrap_test 'AgreedSettings.*' $agreed 'ranks of different settings form a group' 's/if (required.empty()) return optional;/return optional;/'
 mutant bootstrap_test 'AgreedSettings.*' $agreed 'the first setting alone is compared' 's/s < of_ranks.front().size(); ++s/s < 1; ++s/'
 mutant bootstrap_test 'AgreedSettings.*' $agreed 'other settings are compared by their place' 's/if (same_names(of_ranks\[r\], of_ranks.front())) continue;/continue;/'

@@ -13,7 +13,7 @@ void CommunicatorImpl::set_algorithms(AlgorithmSet set) {
     throw_error(ErrorKind::kTimeout, "set_algorithms: calls of group '" + options_.name + "' are still under way");
   }
   const std::lock_guard lock(run_mutex_);
-  algorithms_.install(std::move(set), topology_.ranks.hosts());
+  algorithms_.install(std::move(set), formed_.ranks.hosts());
 }
 
 void CommunicatorImpl::check_choice(const Call& call) const {

@@ -62,10 +62,10 @@ CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {
   shape.op = call.op;
   shape.bytes = call.uneven ? 0 : block_bytes(call, rank_);
   shape.ranks = size_;
-  shape.hosts = topology_.ranks.hosts();
+  shape.hosts = formed_.ranks.hosts();
   shape.uneven = call.uneven;
   shape.root = has_root(call.collective) ? call.root : -1;
-  shape.crowded = topology_.host != nullptr && topology_.host->crowded();
+  shape.crowded = formed_.host != nullptr && formed_.host->crowded();
   return shape;
 }
 
@@ -250,7 +250,7 @@ const Call& CommunicatorImpl::premultiplied(const Call& call) noexcept {
 
 // Completes what the algorithm has said by what the ranks of this host have announced.
 void CommunicatorImpl::explain_failure(Outcome& outcome, FailureContext& context) {
-  HostChannel* host = topology_.host.get();
+  HostChannel* host = formed_.host.get();
   bool announced = context_.host != nullptr;  // the difference is one of announcements
   if (host != nullptr && outcome.status == Status::kPeerFailed) {
     // A peer found the difference first. Both calls are to be named on every rank.
@@ -296,7 +296,7 @@ Outcome CommunicatorImpl::dispatch(const Call& call, Dispatch& how) noexcept {
   }
   how.ran = algorithm;
   const Outcome outcome = algorithm->run(call, context_);
-  const HostChannel* host = topology_.host.get();
+  const HostChannel* host = formed_.host.get();
   if (!outcome.ok() || host == nullptr) return outcome;
   const Outcome life = host->check_given_up();
   return context_.hosts != nullptr ? of_group(context_, life) : life;

@@ -35,9 +35,9 @@
 #include "communicator/failure.h"
 #include "communicator/family.h"
 #include "communicator/flight_recorder.h"
+#include "communicator/formed_group.h"
 #include "communicator/message_work.h"
 #include "communicator/metrics_table.h"
-#include "communicator/topology.h"
 #include "tutti/communicator.h"
 
 namespace tutti {
@@ -50,7 +50,7 @@ class CommunicatorImpl final : public Communicator,
                                private MessageOwner,
                                private CallRunner {
  public:
-  CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans,
+  CommunicatorImpl(FormedGroup formed, int rank, int size, const CommunicatorOptions& options, const PlanFiles& plans,
                    const Tuning& tuning);
   ~CommunicatorImpl() override;
 
@@ -62,8 +62,8 @@ class CommunicatorImpl final : public Communicator,
   int size() const noexcept override { return size_; }
   const std::string& name() const noexcept override { return options_.name; }
   const CommunicatorOptions& options() const noexcept override { return options_; }
-  const std::vector<int>& host_ranks() const noexcept override { return topology_.ranks.beside(rank_); }
-  int host_count() const noexcept override { return topology_.ranks.hosts(); }
+  const std::vector<int>& host_ranks() const noexcept override { return formed_.ranks.beside(rank_); }
+  int host_count() const noexcept override { return formed_.ranks.hosts(); }
 
   void check(const Call& call) const override;
   void run(const Call& call, std::chrono::milliseconds timeout) override;
@@ -224,7 +224,7 @@ class CommunicatorImpl final : public Communicator,
   // Made beforehand, for when there is no memory to make them with: a call was refused; the group has failed, or was
   // aborted, and more cannot be said.
   const Error refused_, starved_, aborted_;
-  Topology topology_;
+  FormedGroup formed_;
   const GroupPlace place_;
   std::unique_ptr<MessagePort> port_;
   mutable AlgorithmTable algorithms_;  // see there for its threads

@@ -15,8 +15,8 @@ constexpr int kMostPasses = 256;
 }  // namespace
 
 Outcome CommunicatorImpl::look_at(int peer) const noexcept {
-  const int here = topology_.host != nullptr && peer != rank_ ? place_.place_here(peer) : -1;
-  if (here >= 0 && topology_.host->died(here)) return {Status::kPeerLost, peer};
+  const int here = formed_.host != nullptr && peer != rank_ ? place_.place_here(peer) : -1;
+  if (here >= 0 && formed_.host->died(here)) return {Status::kPeerLost, peer};
   return port_->look(peer);
 }
 
@@ -42,7 +42,7 @@ void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) con
   }
   trace_to_cause(outcome, context);
   if (outcome.status == Status::kPeerLost && outcome.peer >= 0) {
-    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
+    const Transport* transport = formed_.transport_of_peer[static_cast<std::size_t>(outcome.peer)];
     if (transport != nullptr) context.why_lost = transport->why_lost(outcome.peer);
   }
   const bool lost_this_one = context.reported.status == Status::kPeerLost && context.reported.peer == rank_;
@@ -52,7 +52,7 @@ void CommunicatorImpl::find_cause(Outcome& outcome, FailureContext& context) con
 // For a connection with any peer: who says that it lost this rank may have heard it of another.
 std::string CommunicatorImpl::want_here() const {
   for (int peer = 0; peer < size_; ++peer) {
-    const Transport* transport = topology_.transport_of_peer[static_cast<std::size_t>(peer)];
+    const Transport* transport = formed_.transport_of_peer[static_cast<std::size_t>(peer)];
     if (transport == nullptr) continue;
     if (std::string want = transport->want_here(peer); !want.empty()) return want;
   }
@@ -105,7 +105,7 @@ void CommunicatorImpl::throw_if_unusable() const {
 // Fills in what the rank to blame has told of itself. On this host, whoever such a peer lost is lost to us too: the
 // message names the rank that died, not the one that noticed first.
 void CommunicatorImpl::trace_to_cause(Outcome& outcome, FailureContext& context) const {
-  const HostChannel* host = topology_.host.get();
+  const HostChannel* host = formed_.host.get();
   int index = host != nullptr ? place_.place_here(outcome.peer) : -1;
   if (index < 0) {
     if (outcome.status != Status::kPeerFailed || outcome.peer < 0) return;
@@ -194,7 +194,7 @@ void CommunicatorImpl::tell_failure(Outcome outcome, const FailureContext& conte
       to_tell && outcome.status == Status::kPeerLost && outcome.peer >= 0 ? look_at(outcome.peer) : kOkOutcome;
   // Who learns of it from this rank learns why it was aborted, too.
   const std::string& reason = outcome.status == Status::kPeerFailed ? context.reported_reason : context.reason;
-  if (topology_.host != nullptr) topology_.host->report(outcome, context.mine.sequence, reason);
+  if (formed_.host != nullptr) formed_.host->report(outcome, context.mine.sequence, reason);
   port_->fail(outcome, reason);
   if (own.status == Status::kPeerLost && own.peer == outcome.peer) tell_kin(outcome.peer, context.why_lost.empty());
 }

@@ -20,34 +20,34 @@ namespace {
 
 // A table counts only if all ranks have the same one, for the choice of an algorithm follows from it, and on one host,
 // as it was measured.
-void agree_on_tuning(Tuning& tuning, const Topology& topology, int rank, const CommunicatorOptions& options) {
+void agree_on_tuning(Tuning& tuning, const FormedGroup& formed, int rank, const CommunicatorOptions& options) {
   if (rank == 0 && !tuning.complaint.empty()) {
     Logger(parse_log_level(options.config.log_level), rank).warning(tuning.complaint);
   }
-  if (!topology.ranks.one_host() || topology.host == nullptr) {
+  if (!formed.ranks.one_host() || formed.host == nullptr) {
     tuning = {};
     return;
   }
-  if (topology.differences.empty()) return;
+  if (formed.differences.empty()) return;
   if (rank == 0) {
-    Logger(parse_log_level(options.config.log_level), rank).warning(not_used(options.name, topology.differences));
+    Logger(parse_log_level(options.config.log_level), rank).warning(not_used(options.name, formed.differences));
   }
   tuning = {};
 }
 
 // A user's plans first, then the library's own algorithms, then the plans that the tuning table may choose.
-std::shared_ptr<const AlgorithmCollection> collect(const Topology& topology, const GroupPlace& place,
+std::shared_ptr<const AlgorithmCollection> collect(const FormedGroup& formed, const GroupPlace& place,
                                                    const PlanFiles& plans, const Tuning& tuning) {
-  if (!topology.arenas_mapped || (plans.files.empty() && tuning.plans.empty())) return AlgorithmCollection::defaults();
+  if (!formed.arenas_mapped || (plans.files.empty() && tuning.plans.empty())) return AlgorithmCollection::defaults();
   auto collection = std::make_shared<AlgorithmCollection>(*AlgorithmCollection::defaults());
   collection->prefer(plan_algorithms(plans.files, place));
   for (auto& algorithm : plan_algorithms(tuning.plans, place)) collection->add(std::move(algorithm));
   return collection;
 }
 
-std::vector<TuningRule> rules(const Topology& topology, int size, const Tuning& tuning) {
+std::vector<TuningRule> rules(const FormedGroup& formed, int size, const Tuning& tuning) {
   if (tuning.table == nullptr) return {};
-  return rules_of(*tuning.table, size, topology.host->crowded());
+  return rules_of(*tuning.table, size, formed.host->crowded());
 }
 
 // The deleter of communicators. A callback may drop the last reference to its own, on a thread that the destructor
@@ -111,10 +111,10 @@ std::shared_ptr<Communicator> CommunicatorImpl::form(Store& store, const std::st
     const PlanFiles plans = load_plans(options.config.plan_path, size, cache_folder(options.config));
     CommunicatorOptions forming = options;
     forming.timeout = within;
-    Topology topology = form_topology(store, id, rank, size, forming, plans, tuning);
-    agree_on_tuning(tuning, topology, rank, options);
-    std::shared_ptr<CommunicatorImpl> made(
-        new CommunicatorImpl(std::move(topology), rank, size, options, plans, tuning), End{});
+    FormedGroup formed = form_group(store, id, rank, size, forming, plans, tuning);
+    agree_on_tuning(tuning, formed, rank, options);
+    std::shared_ptr<CommunicatorImpl> made(new CommunicatorImpl(std::move(formed), rank, size, options, plans, tuning),
+                                           End{});
     made->family_ = Family::of(made);
     Living::instance().add(made);
     return made;
@@ -155,7 +155,7 @@ void Communicator::finish_all(std::chrono::milliseconds patience) noexcept {
   for (const auto& group : groups) group->finish(deadline);
 }
 
-CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const CommunicatorOptions& options,
+CommunicatorImpl::CommunicatorImpl(FormedGroup formed, int rank, int size, const CommunicatorOptions& options,
                                    const PlanFiles& plans, const Tuning& tuning)
     : rank_(rank),
       size_(size),
@@ -169,44 +169,43 @@ CommunicatorImpl::CommunicatorImpl(Topology topology, int rank, int size, const 
                                           "again, or go on without it by shrink()"),
       aborted_(ErrorKind::kAborted,
                "group '" + options.name + "' has been aborted or shut down on rank " + std::to_string(rank)),
-      topology_(std::move(topology)),
-      place_{rank, topology_.ranks, topology_.host.get()},
+      formed_(std::move(formed)),
+      place_{rank, formed_.ranks, formed_.host.get()},
       algorithms_(
-          collect(topology_, place_, plans, tuning),
-          [measured = rules(topology_, size, tuning),
+          collect(formed_, place_, plans, tuning),
+          [measured = rules(formed_, size, tuning),
            forced = options.config.algorithm](std::shared_ptr<const AlgorithmCollection> collection) {
             return Selector(std::move(collection), measured, forced);
           },
-          place_, topology_.arenas_mapped, plans.identity),
+          place_, formed_.arenas_mapped, plans.identity),
       timeout_ms_(options.timeout.count()),
       recorder_(options.config.flight_recorder_entries),
       queue_(*this) {
-  port_ =
-      std::make_unique<MessagePort>(rank, size, topology_.transport_of_peer, topology_.waker.get(), topology_.spin_ns);
+  port_ = std::make_unique<MessagePort>(rank, size, formed_.transport_of_peer, formed_.waker.get(), formed_.spin_ns);
   context_.rank = rank;
   context_.size = size;
-  context_.host = topology_.ranks.one_host() ? topology_.host.get() : nullptr;
-  context_.hosts = topology_.ranks.one_host() ? nullptr : &place_;
+  context_.host = formed_.ranks.one_host() ? formed_.host.get() : nullptr;
+  context_.hosts = formed_.ranks.one_host() ? nullptr : &place_;
   context_.port = port_.get();
   if (context_.hosts != nullptr) {
-    topology_.waker->look_elsewhere([port = port_.get()] {
+    formed_.waker->look_elsewhere([port = port_.get()] {
       if (forked_child()) return kOkOutcome;  // by a handler of a signal, in the course of a wait: it may hold locks
       port->progress();                       // a link's end is found behind what has come before
       return port->lost();
     });
   }
   exit_hook_ = std::make_unique<ExitHook>([this] {
-    if (topology_.host) topology_.host->leave();
+    if (formed_.host) formed_.host->leave();
     if (context_.hosts != nullptr) say_left();
   });
   logger_.debug("group '" + options_.name + "': " + std::to_string(size) + " ranks on " +
-                std::to_string(topology_.ranks.hosts()) + " hosts");
+                std::to_string(formed_.ranks.hosts()) + " hosts");
 }
 
 CommunicatorImpl::~CommunicatorImpl() {
   exit_hook_.reset();
   if (!queue_.empty() || !outstanding_.empty()) abort_because("the communicator was destroyed with calls under way");
-  if (topology_.host) topology_.host->leave();
+  if (formed_.host) formed_.host->leave();
   port_->fail({Status::kPeerLeft, rank_});
   queue_.stop();
   {
@@ -214,7 +213,7 @@ CommunicatorImpl::~CommunicatorImpl() {
     stopping_.store(true, std::memory_order_release);  // release: pairs with the acquire in message_loop()
     message_thread_wake_.notify_all();
   }
-  topology_.waker->nudge();
+  formed_.waker->nudge();
   if (message_thread_.joinable()) message_thread_.join();
 }
 
@@ -230,7 +229,7 @@ void CommunicatorImpl::shutdown() noexcept {
       publish(aborted_);
     }
   }
-  if (topology_.host) topology_.host->leave();
+  if (formed_.host) formed_.host->leave();
 }
 
 void CommunicatorImpl::finish(Deadline& patience) noexcept {
@@ -257,9 +256,9 @@ void CommunicatorImpl::abort_because(std::string_view reason) noexcept {
       }
     }
   }
-  if (topology_.host) {
-    topology_.host->report({Status::kAborted, rank_}, 0, reason);
-    topology_.host->abort();
+  if (formed_.host) {
+    formed_.host->report({Status::kAborted, rank_}, 0, reason);
+    formed_.host->abort();
   }
   port_->fail({Status::kAborted, rank_}, reason);
 }
@@ -276,10 +275,10 @@ std::optional<Error> CommunicatorImpl::failure() const {
 }
 
 std::optional<Error> CommunicatorImpl::lost() const {
-  if (forked_child() || topology_.host == nullptr) return std::nullopt;
+  if (forked_child() || formed_.host == nullptr) return std::nullopt;
   // The others may have failed because of this rank. One that has ended its part itself asks nobody.
   if (std::optional<Error> own = failure()) return own->kind() != ErrorKind::kAborted ? own : std::nullopt;
-  Outcome outcome = topology_.host->find_lost();
+  Outcome outcome = formed_.host->find_lost();
   if (outcome.ok()) return std::nullopt;
   outcome.peer = host_ranks()[static_cast<std::size_t>(outcome.peer)];
   FailureContext context;
@@ -292,7 +291,7 @@ Metrics CommunicatorImpl::metrics() const {
   throw_if_forked();
   Metrics metrics = metrics_.snapshot();
   metrics.rescued_waits = port_->rescued_waits();
-  if (topology_.host != nullptr) metrics.rescued_waits += topology_.host->rescued_waits();
+  if (formed_.host != nullptr) metrics.rescued_waits += formed_.host->rescued_waits();
   return metrics;
 }
 

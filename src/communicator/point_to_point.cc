@@ -57,7 +57,7 @@ int CommunicatorImpl::transfer(bool is_send, void* data, std::size_t count, Data
 // Of a send, before it begins: what is small is done once the ring or the link has taken it, though nobody will ever
 // read it. A receive may still find what has been sent.
 void CommunicatorImpl::throw_if_gone(int peer, const CallRecord& record, std::chrono::milliseconds timeout) {
-  const Outcome hopeless = topology_.waker != nullptr ? topology_.waker->check(peer) : kOkOutcome;
+  const Outcome hopeless = formed_.waker != nullptr ? formed_.waker->check(peer) : kOkOutcome;
   if (hopeless.ok()) return;
   MessageOp op;
   op.peer = peer;

@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "communicator/call_records.h"
+#include "communicator/formed_group.h"
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
-#include "communicator/topology.h"
 
 namespace tutti::test {
 namespace {
@@ -69,13 +69,13 @@ void refuse(RankZeroCall& of_rank_zero, std::uint64_t mapped_input, std::uint64_
   MemoryStore store;
   const CommunicatorOptions options = patient_options();
   std::thread peer([&] {
-    const Topology topology = form_topology(store, "test", 1, 2, options);
+    const FormedGroup formed = form_group(store, "test", 1, 2, options);
     Deadline enough = Deadline::after(options.timeout);
-    ASSERT_TRUE(topology.host->begin_and_announce(of_rank_zero.record(mapped_input, mapped_output), enough).ok());
+    ASSERT_TRUE(formed.host->begin_and_announce(of_rank_zero.record(mapped_input, mapped_output), enough).ok());
     // Stays until rank 0 has said that it failed.
-    const Outcome end = topology.host->await_step(0, StepLane::kDrained, 1, enough);
+    const Outcome end = formed.host->await_step(0, StepLane::kDrained, 1, enough);
     EXPECT_EQ(end.status, Status::kPeerFailed);
-    EXPECT_EQ(topology.host->reported(0).status, Status::kCorrupt);
+    EXPECT_EQ(formed.host->reported(0).status, Status::kCorrupt);
   });
   const auto c = Communicator::create(store, "test", 0, 2, options);
   const Error error = error_of([&] { c->run(of_rank_zero.call); });
@@ -123,10 +123,10 @@ TEST(CorruptPeer, RanksThatDoNotExistAreNotLookedAt) {
     MemoryStore store;
     const CommunicatorOptions options = patient_options();
     std::thread liar([&] {
-      const Topology topology = form_topology(store, "test", 1, 2, options);
-      topology.host->report({Status::kPeerLost, peer}, 1, "");
+      const FormedGroup formed = form_group(store, "test", 1, 2, options);
+      formed.host->report({Status::kPeerLost, peer}, 1, "");
       Deadline enough = Deadline::after(options.timeout);
-      const Outcome end = topology.host->await_step(0, StepLane::kDrained, 1, enough);  // until rank 0 has failed
+      const Outcome end = formed.host->await_step(0, StepLane::kDrained, 1, enough);  // until rank 0 has failed
       EXPECT_EQ(end.status, Status::kPeerFailed);
     });
     const auto c = Communicator::create(store, "test", 0, 2, options);

@@ -18,8 +18,8 @@
 #include "bootstrap/exchange.h"
 #include "channel/message_frame.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/formed_group.h"
 #include "communicator/thread_ranks.h"
-#include "communicator/topology.h"
 #include "transport/sim/sim_network.h"
 
 namespace tutti::test {
@@ -195,8 +195,8 @@ TEST(GroupBootstraps, AnInterruptedLookSaysSo) {
   const auto form = [&](int rank) {
     CommunicatorOptions options;
     options.config.host_id = "host " + std::to_string(rank);
-    return std::make_shared<CommunicatorImpl>(form_topology(store, "test", rank, 2, options, {}, {}, {&kHolding, 1}),
-                                              rank, 2, options, PlanFiles{}, Tuning{});
+    return std::make_shared<CommunicatorImpl>(form_group(store, "test", rank, 2, options, {}, {}, {&kHolding, 1}), rank,
+                                              2, options, PlanFiles{}, Tuning{});
   };
   std::thread peer([&] {
     const auto group = form(1);

@@ -12,8 +12,8 @@
 #include "bootstrap/ranks.h"
 #include "communicator/asking_plugin.h"
 #include "communicator/communicator_impl.h"
+#include "communicator/formed_group.h"
 #include "communicator/thread_ranks.h"
-#include "communicator/topology.h"
 #include "tutti/user_algorithm.h"
 
 namespace tutti::test {
@@ -40,9 +40,9 @@ TEST(NativePlugin, PublishesWhereverItDoesNotWait) {
   MemoryStore store;
   const auto errors = run_threads(2, [&](int rank) {
     const CommunicatorOptions options;
-    Topology topology = form_topology(store, "test", rank, 2, options);
-    hosts[static_cast<std::size_t>(rank)] = topology.host.get();
-    const auto group = std::make_shared<CommunicatorImpl>(std::move(topology), rank, 2, options, PlanFiles{}, Tuning{});
+    FormedGroup formed = form_group(store, "test", rank, 2, options);
+    hosts[static_cast<std::size_t>(rank)] = formed.host.get();
+    const auto group = std::make_shared<CommunicatorImpl>(std::move(formed), rank, 2, options, PlanFiles{}, Tuning{});
     float number = 1;
     Call call;
     call.collective = Collective::kAllReduce;

@@ -9,8 +9,8 @@
 
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
+#include "communicator/formed_group.h"
 #include "communicator/thread_ranks.h"
-#include "communicator/topology.h"
 #include "transport/sim/sim_network.h"
 
 namespace tutti {
@@ -49,21 +49,21 @@ class SimTransport final : public NetworkTransport {
 
 constexpr Network kSim{"sim", &SimTransport::create};
 
-Topology form(Store& store, int rank, std::span<const Network> networks) {
+FormedGroup form(Store& store, int rank, std::span<const Network> networks) {
   CommunicatorOptions options;
   options.timeout = std::chrono::milliseconds(30'000);
   options.config.host_id = "host " + std::to_string(rank);
-  return form_topology(store, "networks", rank, kRanks, options, {}, {}, networks);
+  return form_group(store, "networks", rank, kRanks, options, {}, {}, networks);
 }
 
 TEST(Networks, APeerIsReachedByTheFirstThatBothHave) {
   const std::array<Network, 2> networks = {kSim, built_in_networks().back()};
   MemoryStore store;
   const auto errors = test::run_threads(kRanks, [&](int rank) {
-    const Topology topology = form(store, rank, networks);
+    const FormedGroup formed = form(store, rank, networks);
     for (int peer = 0; peer < kRanks; ++peer) {
       if (peer == rank) continue;
-      Transport& transport = *topology.transport_of_peer[static_cast<std::size_t>(peer)];
+      Transport& transport = *formed.transport_of_peer[static_cast<std::size_t>(peer)];
       EXPECT_EQ(transport.name(), rank + peer == 1 ? "sim" : "tcp") << rank << " to " << peer;
       EXPECT_NE(transport.link(peer), nullptr);
     }

@@ -7,9 +7,9 @@
 
 #include "algorithm/plan/plan_admission.h"
 #include "algorithm/plan/plan_algorithm.h"
+#include "communicator/formed_group.h"
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
-#include "communicator/topology.h"
 #include "executor/executor_plans.h"
 #include "plan/plan_builder.h"
 #include "plan/structure.h"
@@ -228,8 +228,8 @@ TEST(Plans, ARacyFileIsRefused) {
 // One rank's all-reduce of four floats without a communicator, for which load_plans() and the lock would be in the way.
 class BareCall {
  public:
-  BareCall(const Topology& topology, int rank, std::uint64_t sequence, std::chrono::milliseconds timeout)
-      : host_(*topology.host) {
+  BareCall(const FormedGroup& formed, int rank, std::uint64_t sequence, std::chrono::milliseconds timeout)
+      : host_(*formed.host) {
     call_.collective = Collective::kAllReduce;
     call_.dtype = DataType::kFloat32;
     call_.count = 4;
@@ -261,16 +261,16 @@ class BareCall {
 
 // A test's `body` for two ranks, with the algorithm that a plan makes.
 void run_two_ranks(const std::shared_ptr<const plan::Plan>& made,
-                   const std::function<void(const Topology&, int rank, const Algorithm&)>& body) {
+                   const std::function<void(const FormedGroup&, int rank, const Algorithm&)>& body) {
   MemoryStore store;
   const auto rank_body = [&](int rank) {
     CommunicatorOptions options;
     options.timeout = std::chrono::milliseconds(20'000);
-    const Topology topology = form_topology(store, made->name, rank, 2, options);
+    const FormedGroup formed = form_group(store, made->name, rank, 2, options);
     const auto algorithms =
-        plan_algorithms({{made->name + ".json", made}}, GroupPlace{rank, topology.ranks, topology.host.get()});
+        plan_algorithms({{made->name + ".json", made}}, GroupPlace{rank, formed.ranks, formed.host.get()});
     ASSERT_EQ(algorithms.size(), 1U);
-    body(topology, rank, *algorithms[0]);
+    body(formed, rank, *algorithms[0]);
   };
   std::thread other(rank_body, 1);
   rank_body(0);
@@ -281,15 +281,15 @@ void run_two_ranks(const std::shared_ptr<const plan::Plan>& made,
 TEST(Plans, APlaceOutsideOfAPeersArenaIsFound) {
   const auto made = std::make_shared<plan::Plan>(plan::two_step_all_reduce(2));
   for (const std::uint64_t place : {std::uint64_t{1} << 50, std::uint64_t{8}, kNotMapped - 64}) {
-    run_two_ranks(made, [&](const Topology& topology, int rank, const Algorithm& algorithm) {
-      BareCall call(topology, rank, 1, std::chrono::milliseconds(10'000));
+    run_two_ranks(made, [&](const FormedGroup& formed, int rank, const Algorithm& algorithm) {
+      BareCall call(formed, rank, 1, std::chrono::milliseconds(10'000));
       if (rank == 0) {
         const Outcome outcome = call.run(algorithm);
         EXPECT_EQ(outcome.status, Status::kCorrupt);
         EXPECT_EQ(outcome.peer, 1);
         return;
       }
-      HostChannel& host = *topology.host;
+      HostChannel& host = *formed.host;
       Deadline enough = Deadline::after(std::chrono::milliseconds(10'000));
       ASSERT_TRUE(host.begin_and_announce(call.context.record, enough).ok());
       ASSERT_TRUE(host.await_records(enough).ok());
@@ -312,12 +312,12 @@ TEST(Plans, AWaitEndsWhenItsConditionHasHeldOnce) {
   const auto rank_body = [&](int rank) {
     CommunicatorOptions options;
     options.config.spins = 0;
-    const Topology topology = form_topology(store, "once", rank, 2, options);
+    const FormedGroup formed = form_group(store, "once", rank, 2, options);
     // Where each rank has a core: 64 looks without a pause, one after asking for the peer, one just before it sleeps.
     for (int yes = 1; rank == 0 && yes <= 67; ++yes) {
       Once once(yes);
       Deadline deadline = Deadline::after(std::chrono::milliseconds(20'000));
-      EXPECT_TRUE(topology.host->await_condition(1, once, deadline).ok());
+      EXPECT_TRUE(formed.host->await_condition(1, once, deadline).ok());
       EXPECT_EQ(once.asked, yes);
     }
     done.arrive_and_wait();
@@ -335,8 +335,8 @@ TEST(Plans, AStuckPlanTimesOutAndSaysWhere) {
   operations.erase(std::find_if(operations.begin(), operations.end(),
                                 [](const plan::Operation& op) { return op.kind == plan::OpKind::kSignal; }));
   std::barrier both_have_waited(2);  // who leaves first would be all that the other sees
-  run_two_ranks(stuck, [&](const Topology& topology, int rank, const Algorithm& algorithm) {
-    BareCall call(topology, rank, 1, std::chrono::milliseconds(200));
+  run_two_ranks(stuck, [&](const FormedGroup& formed, int rank, const Algorithm& algorithm) {
+    BareCall call(formed, rank, 1, std::chrono::milliseconds(200));
     const Outcome outcome = call.run(algorithm);
     const std::string& detail = call.context.detail;
     EXPECT_EQ(outcome.status, Status::kTimeout);
@@ -357,12 +357,12 @@ TEST(Plans, ARunnerIsMadeAtTheFirstCallAndKept) {
   const std::shared_ptr<const plan::Plan> plan = made;
   std::barrier both(2);
   long before = 0;
-  run_two_ranks(plan, [&](const Topology& topology, int rank, const Algorithm& algorithm) {
+  run_two_ranks(plan, [&](const FormedGroup& formed, int rank, const Algorithm& algorithm) {
     both.arrive_and_wait();
     if (rank == 0) before = plan.use_count();
     both.arrive_and_wait();
     for (std::uint64_t sequence = 1; sequence <= 3; ++sequence) {
-      BareCall call(topology, rank, sequence, std::chrono::milliseconds(10'000));
+      BareCall call(formed, rank, sequence, std::chrono::milliseconds(10'000));
       EXPECT_TRUE(call.run(algorithm).ok());
       EXPECT_EQ(call.data[3], 8);
       both.arrive_and_wait();

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "channel/call_record.h"
+#include "communicator/formed_group.h"
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
-#include "communicator/topology.h"
 
 namespace tutti::test {
 namespace {
@@ -57,8 +57,8 @@ TEST(ResumedPeer, ChangesNothingOfASurvivors) {
   std::atomic<bool> given_up{false};
   std::atomic<bool> resumed{false};
   std::thread peer([&] {
-    const Topology topology = form_topology(store, "test", 1, 2, options());
-    HostChannel& host = *topology.host;
+    const FormedGroup group = form_group(store, "test", 1, 2, options());
+    HostChannel& host = *group.host;
     Deadline enough = Deadline::after(options().timeout);
     ASSERT_TRUE(host.begin_and_announce(record_of(theirs.data()), enough).ok());
     ASSERT_TRUE(host.await_records(enough).ok());
@@ -85,8 +85,8 @@ TEST(ResumedPeer, DoesNotCompleteACallThatAnotherHasGivenUp) {
   Floats x(kCount, true);
   Floats theirs(kCount, true);
   std::thread peer([&] {
-    const Topology topology = form_topology(store, "test", 1, 2, options());
-    HostChannel& host = *topology.host;
+    const FormedGroup group = form_group(store, "test", 1, 2, options());
+    HostChannel& host = *group.host;
     Deadline enough = Deadline::after(options().timeout);
     ASSERT_TRUE(host.begin_and_announce(record_of(theirs.data()), enough).ok());
     ASSERT_TRUE(host.await_records(enough).ok());
@@ -122,7 +122,7 @@ TEST(ResumedPeer, HasTheSegmentOfNoLaterGroup) {
   const auto before = mapped_segments();
   std::promise<void> formed, end;
   std::thread peer([&, ended = end.get_future()] {
-    const Topology topology = form_topology(store, "first", 1, 2, options());
+    const FormedGroup group = form_group(store, "first", 1, 2, options());
     formed.set_value();
     ended.wait();
   });

@@ -1,4 +1,4 @@
-// How a communicator forms: who shares a host, and the transports between all ranks.
+// What a communicator is formed of: who shares a host, and the transports between all ranks.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace tutti {
 
-struct Topology {
+struct FormedGroup {
   std::string id;
   RankMap ranks = RankMap::one_host(1);
   bool arenas_mapped = false;         // on every host with several ranks, each has mapped the arenas of all
@@ -32,7 +32,7 @@ struct Topology {
 // ranks, naming one that has no descriptors. Whatever a group holds of the system it has when this returns, but for
 // connections and threads.
 // Compares what the choice of algorithms follows from: Error(kMismatch) on all ranks that names what differs.
-Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
+FormedGroup form_group(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
                        const PlanFiles& plans = {}, const Tuning& tuning = {},
                        std::span<const Network> networks = built_in_networks());
 

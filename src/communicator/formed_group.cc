@@ -1,4 +1,4 @@
-#include "communicator/topology.h"
+#include "communicator/formed_group.h"
 
 #include <algorithm>
 #include <bit>
@@ -127,21 +127,21 @@ Outcome join_host(HostChannel& host, Store& store, const std::string& id, int ra
   }
 }
 
-void add_shm(Topology& topology, int rank, std::size_t ring_capacity) {
+void add_shm(FormedGroup& formed, int rank, std::size_t ring_capacity) {
   ShmTransportOptions shm;
-  shm.index = topology.ranks.place_of(rank);
-  shm.rank_of_index = topology.ranks.beside(rank);
+  shm.index = formed.ranks.place_of(rank);
+  shm.rank_of_index = formed.ranks.beside(rank);
   shm.ring_capacity = ring_capacity;
-  HostChannel* host = topology.host.get();
+  HostChannel* host = formed.host.get();
   shm.ring_memory = [host](int src, int dst) { return host->ring(src, dst); };
-  topology.owned.push_back(std::make_unique<ShmTransport>(std::move(shm)));
-  for (const int r : topology.ranks.beside(rank)) {
-    topology.transport_of_peer[static_cast<std::size_t>(r)] = topology.owned.back().get();
+  formed.owned.push_back(std::make_unique<ShmTransport>(std::move(shm)));
+  for (const int r : formed.ranks.beside(rank)) {
+    formed.transport_of_peer[static_cast<std::size_t>(r)] = formed.owned.back().get();
   }
 }
 
-void add_waker(Topology& topology, int rank) {
-  topology.waker = std::make_unique<GroupWaker>(topology.host.get(), topology.ranks, rank);
+void add_waker(FormedGroup& formed, int rank) {
+  formed.waker = std::make_unique<GroupWaker>(formed.host.get(), formed.ranks, rank);
 }
 
 // In the place of an address: why a rank has none, which all ranks raise.
@@ -161,16 +161,16 @@ void raise_if_none(const std::string& address) {
 
 // Where a rank is reached by each network: empty where it has none of it. Before that, what all hosts must know of each
 // other, and the lowest rank of its host, which the others have from the store.
-std::string card_of(const Topology& topology, int rank, const std::vector<std::unique_ptr<NetworkTransport>>& made) {
+std::string card_of(const FormedGroup& formed, int rank, const std::vector<std::unique_ptr<NetworkTransport>>& made) {
   ByteWriter card;
-  card.u8(topology.arenas_mapped ? 1 : 0).u32(static_cast<std::uint32_t>(topology.ranks.beside(rank).front()));
+  card.u8(formed.arenas_mapped ? 1 : 0).u32(static_cast<std::uint32_t>(formed.ranks.beside(rank).front()));
   for (const auto& transport : made) card.text(transport != nullptr ? transport->address() : std::string());
   return std::move(card).str();
 }
 
 // Who wrote the store may have said of a rank where it is not.
-void check_place(const Topology& topology, int rank, int peer, int first) {
-  if (const int known = topology.ranks.beside(peer).front(); known != first) {
+void check_place(const FormedGroup& formed, int rank, int peer, int first) {
+  if (const int known = formed.ranks.beside(peer).front(); known != first) {
     throw_error(ErrorKind::kMismatch,
                 "rank " + std::to_string(peer) + " is of the host of rank " + std::to_string(first) +
                     ", and the store has told rank " + std::to_string(rank) + " that it is of that of rank " +
@@ -179,15 +179,15 @@ void check_place(const Topology& topology, int rank, int peer, int first) {
 }
 
 // The ranks of other hosts, each by the first network that both have.
-void share_out(Topology& topology, int rank, const std::vector<std::string>& cards,
+void share_out(FormedGroup& formed, int rank, const std::vector<std::string>& cards,
                std::vector<std::unique_ptr<NetworkTransport>> made) {
   std::vector<std::vector<std::string>> addresses(made.size(), std::vector<std::string>(cards.size()));
   for (std::size_t r = 0; r < cards.size(); ++r) {
     raise_if_none(cards[r]);
     ByteReader card(cards[r]);
-    if (card.u8() == 0) topology.arenas_mapped = false;
+    if (card.u8() == 0) formed.arenas_mapped = false;
     const auto first = static_cast<int>(card.u32());
-    Transport*& of_peer = topology.transport_of_peer[r];
+    Transport*& of_peer = formed.transport_of_peer[r];
     for (std::size_t n = 0; n < made.size(); ++n) {
       const std::string_view address = card.text();
       if (made[n] == nullptr || address.empty() || of_peer != nullptr || static_cast<int>(r) == rank) continue;
@@ -198,7 +198,7 @@ void share_out(Topology& topology, int rank, const std::vector<std::string>& car
       throw_error(ErrorKind::kInternal, "what rank " + std::to_string(r) +
                                             " said of its networks has come in part: use one version on all ranks");
     }
-    check_place(topology, rank, static_cast<int>(r), first);
+    check_place(formed, rank, static_cast<int>(r), first);
     if (of_peer == nullptr && static_cast<int>(r) != rank) {
       throw_error(ErrorKind::kUnsupported,
                   "ranks " + std::to_string(rank) + " and " + std::to_string(r) +
@@ -209,16 +209,16 @@ void share_out(Topology& topology, int rank, const std::vector<std::string>& car
   for (std::size_t n = 0; n < made.size(); ++n) {
     if (made[n] == nullptr) continue;
     made[n]->set_peer_addresses(addresses[n]);
-    topology.owned.push_back(std::move(made[n]));
+    formed.owned.push_back(std::move(made[n]));
   }
 }
 
-void add_networks(Topology& topology, Store& store, int rank, int size, const std::string& secret,
+void add_networks(FormedGroup& formed, Store& store, int rank, int size, const std::string& secret,
                   const CommunicatorOptions& options, std::span<const Network> networks) {
   NetworkOptions wanted;
   wanted.rank = rank;
   wanted.size = size;
-  wanted.communicator = topology.id;
+  wanted.communicator = formed.id;
   wanted.secret = secret;
   wanted.interface = options.config.interface;
   wanted.master_address = options.config.master_address;
@@ -226,38 +226,38 @@ void add_networks(Topology& topology, Store& store, int rank, int size, const st
   wanted.logger = Logger(parse_log_level(options.config.log_level), rank);
   std::vector<std::unique_ptr<NetworkTransport>> made;
   try {
-    add_waker(topology, rank);  // before the exchange: what may be missing is missing here
+    add_waker(formed, rank);  // before the exchange: what may be missing is missing here
     for (const Network& network : networks) made.push_back(network.create(wanted));
   } catch (const Error& e) {
     const KnownToAll told(e.kind(), "group '" + options.name + "' cannot form, for rank " + std::to_string(rank) +
                                         " on host " + host_name() + " cannot make connections: " + e.what());
-    give(store, topology.id, kNetworkTopic, rank, size, no_address(told));
+    give(store, formed.id, kNetworkTopic, rank, size, no_address(told));
     throw told;
   }
   // A rank that dies now is seen by those of its host only: the others hear it of them.
   const auto watch = [&] {
-    for (const int dead : topology.ranks.beside(rank)) {
-      if (topology.host == nullptr || !topology.host->died(topology.ranks.place_of(dead))) continue;
-      throw_died(store, topology.id, dead,
+    for (const int dead : formed.ranks.beside(rank)) {
+      if (formed.host == nullptr || !formed.host->died(formed.ranks.place_of(dead))) continue;
+      throw_died(store, formed.id, dead,
                  "rank " + std::to_string(dead) + " died while group '" + options.name + "' was forming");
     }
   };
   const std::vector<std::string> cards =
-      exchange(store, topology.id, kNetworkTopic, rank, size, card_of(topology, rank, made), options.timeout, watch);
-  share_out(topology, rank, cards, std::move(made));
+      exchange(store, formed.id, kNetworkTopic, rank, size, card_of(formed, rank, made), options.timeout, watch);
+  share_out(formed, rank, cards, std::move(made));
 }
 
 }  // namespace
 
-Topology form_topology(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
+FormedGroup form_group(Store& store, const std::string& id, int rank, int size, const CommunicatorOptions& options,
                        const PlanFiles& plans, const Tuning& tuning, std::span<const Network> networks) {
-  Topology topology;
-  topology.id = id;
-  topology.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
+  FormedGroup formed;
+  formed.id = id;
+  formed.transport_of_peer.assign(static_cast<std::size_t>(size), nullptr);
   PeerProcesses::instance();  // raises the limit on descriptors
   if (size == 1) {
-    add_waker(topology, rank);
-    return topology;
+    add_waker(formed, rank);
+    return formed;
   }
   HostGroup group = find_host(store, id, rank, size, options, plans, tuning);
   const std::string secret = group.secret;
@@ -267,14 +267,13 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
                  " shares no memory with other ranks there and talks to them over TCP, which is slower: " +
                  group.alone_because);
   }
-  topology.differences = group.differences;
-  topology.ranks = RankMap(group.host_of);
-  const auto here = static_cast<int>(topology.ranks.beside(rank).size());
+  formed.differences = group.differences;
+  formed.ranks = RankMap(group.host_of);
+  const auto here = static_cast<int>(formed.ranks.beside(rank).size());
   share_cache(group.members, options.config);
   const WaitPolicy policy = wait_policy(group.members, options.config);
-  topology.spin_ns = policy.spin_ns;
-  if (!topology.ranks.one_host() && options.config.spins < 0)
-    topology.spin_ns = std::min(policy.spin_ns, kSpinNetworkNs);
+  formed.spin_ns = policy.spin_ns;
+  if (!formed.ranks.one_host() && options.config.spins < 0) formed.spin_ns = std::min(policy.spin_ns, kSpinNetworkNs);
   if (here > 1) {
     // Made before the last rank had mapped it: one that could not has left, and its part is not used.
     SegmentShape shape = segment_shape(group.segment_ranks, options.config);
@@ -286,30 +285,30 @@ Topology form_topology(Store& store, const std::string& id, int rank, int size, 
     }
     shape.ranks = here;
     const SegmentLayout layout(shape);
-    topology.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
-    if (const Outcome outcome = join_host(*topology.host, store, id, rank, options.timeout); !outcome.ok()) {
+    formed.host = std::make_unique<HostChannel>(std::move(group), layout, policy);
+    if (const Outcome outcome = join_host(*formed.host, store, id, rank, options.timeout); !outcome.ok()) {
       throw_if_interrupted("the forming of group '" + options.name + "' on rank " + std::to_string(rank));
-      const int blamed = topology.ranks.beside(rank)[static_cast<std::size_t>(std::max(0, outcome.peer))];
+      const int blamed = formed.ranks.beside(rank)[static_cast<std::size_t>(std::max(0, outcome.peer))];
       const std::string text =
           "rank " + std::to_string(blamed) + " did not finish joining group '" + options.name + "'";
       if (outcome.status == Status::kPeerLost) throw_died(store, id, blamed, text);
       throw_error(outcome.status == Status::kTimeout ? ErrorKind::kTimeout : ErrorKind::kPeerLost, text);
     }
-    topology.arenas_mapped = topology.host->arenas_mapped();
-    add_shm(topology, rank, layout.shape().ring_capacity);
+    formed.arenas_mapped = formed.host->arenas_mapped();
+    add_shm(formed, rank, layout.shape().ring_capacity);
   }
-  if (here == 1) topology.arenas_mapped = process_arena() != nullptr;
-  if (!topology.ranks.one_host()) {
+  if (here == 1) formed.arenas_mapped = process_arena() != nullptr;
+  if (!formed.ranks.one_host()) {
     try {
-      add_networks(topology, store, rank, size, secret, options, networks);
+      add_networks(formed, store, rank, size, secret, options, networks);
     } catch (const std::exception& error) {
       // Ranks of this host may have all addresses, and wait for this one in a call.
-      if (topology.host != nullptr) topology.host->report({Status::kAborted, rank}, 0, error.what());
+      if (formed.host != nullptr) formed.host->report({Status::kAborted, rank}, 0, error.what());
       throw;
     }
   }
-  if (topology.waker == nullptr) add_waker(topology, rank);  // all ranks are here: it takes nothing
-  return topology;
+  if (formed.waker == nullptr) add_waker(formed, rank);  // all ranks are here: it takes nothing
+  return formed;
 }
 
 }  // namespace tutti
