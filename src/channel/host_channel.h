@@ -1,8 +1,8 @@
 // How the ranks of one communicator on one host meet: announcements, slots, steps and staging in shared memory.
 //
-// This is the memory channel of the native algorithms. They see only what is here: who has announced which call, memory
-// to put payloads in, and counters to publish and await. All waits are noexcept and return an Outcome; every one of
-// them ends by itself when the deadline passes, a needed peer dies, leaves or fails, or this rank aborts.
+// This is the memory channel of the built-in algorithms. They see only what is here: who has announced which call,
+// memory to put payloads in, and counters to publish and await. All waits are noexcept and return an Outcome; every one
+// of them ends by itself when the deadline passes, a needed peer dies, leaves or fails, or this rank aborts.
 //
 // Ranks here are indexes on the host, 0 to ranks()-1, ascending with the communicator's ranks.
 //

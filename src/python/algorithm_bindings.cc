@@ -253,12 +253,6 @@ void bind_algorithms(nb::module_& m) {
         return bound(library_algorithm(from_name<Collective>(collective, "collective", kCollectiveCount), name));
       },
       "collective"_a, "name"_a);
-  m.def(
-      "library_algorithm_names",
-      [](const std::string& collective) {
-        return library_algorithm_names(from_name<Collective>(collective, "collective", kCollectiveCount));
-      },
-      "collective"_a);
   m.def("run_by", &run_by, "comm"_a, "algorithm"_a, "input"_a, "output"_a, "dtype"_a, "op"_a.none(), "root"_a = -1,
         "extras"_a = std::map<std::string, std::int64_t>(), "timeout"_a = 0.0);
   m.def(

@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "algorithm/collection.h"
 #include "algorithm/tuning/table.h"
 #include "algorithm/tuning/tuned.h"
 #include "base/machine.h"
@@ -16,6 +15,7 @@
 #include "python/communicator_bindings.h"
 #include "tools/tuning_rank.h"
 #include "tutti/cuda/communicator.h"
+#include "tutti/user_algorithm.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -38,15 +38,9 @@ std::string default_tuning_file() {
   return config.user_config.empty() ? std::string() : tuning_file(config.user_config);
 }
 
-std::vector<std::string> native_algorithms(const std::string& collective, const std::string& device) {
+std::vector<std::string> algorithm_names(const std::string& collective, const std::string& device) {
   const auto called = from_name<Collective>(collective, "collective", kCollectiveCount);
-  if (device == "cuda") return CudaCommunicator::algorithms(called);
-  const auto all = AlgorithmCollection::defaults();
-  std::vector<std::string> names;
-  for (const auto& algorithm : all->of(called)) {
-    names.emplace_back(algorithm->name());
-  }
-  return names;
+  return device == "cuda" ? CudaCommunicator::algorithms(called) : library_algorithm_names(called);
 }
 
 using Candidates = std::vector<std::pair<std::string, std::string>>;
@@ -86,7 +80,7 @@ void bind_tuning(nb::module_& m) {
   m.def("machine", &machine, "What a tuning table holds for: cpu, cores, last_cache_bytes.");
   m.def("default_tuning_file", &default_tuning_file,
         "This machine's table in the user's folder; empty without a home.");
-  m.def("native_algorithms", &native_algorithms, "collective"_a, "device"_a = "cpu",
+  m.def("library_algorithm_names", &algorithm_names, "collective"_a, "device"_a = "cpu",
         "The library's own, in the order of preference; of a call on GPUs (cuda) those that a table can choose.");
   m.def(
       "check_tuning_table", [](const std::string& text) { read_tuning_table(text); }, "text"_a,

@@ -67,7 +67,7 @@ bool TuningRank::crowded() const { return size_ > usable_cores(); }
 std::string TuningRank::gpus() const { return place_->gpus(); }
 
 TuningGroup& TuningRank::group_for(const TuningCandidate& candidate) {
-  auto& groups = candidate.plan_path.empty() ? native_ : of_plans_;
+  auto& groups = candidate.plan_path.empty() ? built_in_ : of_plans_;
   std::shared_ptr<TuningGroup>& group = groups[candidate.plan_path.empty() ? candidate.algorithm : candidate.plan_path];
   if (group == nullptr) group = place_->make_group(candidate, "tune" + std::to_string(groups_made_++));
   return *group;

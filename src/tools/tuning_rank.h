@@ -65,7 +65,7 @@ class TuningRank {
   int groups_made_ = 0;
   const std::shared_ptr<Communicator> control_;  // to agree by
   const std::unique_ptr<TuningPlace> place_;
-  std::map<std::string, std::shared_ptr<TuningGroup>> native_;  // by algorithm; "": without any choice
+  std::map<std::string, std::shared_ptr<TuningGroup>> built_in_;  // by algorithm; "": without any choice
   std::map<std::string, std::shared_ptr<TuningGroup>> of_plans_;
 };
 

@@ -124,7 +124,7 @@ class AlgorithmCollectionBuilder:
     def build_default_algorithms(
         self, scratch_buffer: int = 0, scratch_buffer_size: int = 0, rank: int = 0
     ) -> AlgorithmCollection:
-        """The algorithms that come with Tutti: its programs, its native ones, and MSCCL++'s names for them.
+        """The algorithms that come with Tutti: its programs, the library's own, and MSCCL++'s names for them.
 
         They take memory of the communicator that runs them, so the arguments are not used.
         """

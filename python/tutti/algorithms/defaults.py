@@ -54,7 +54,7 @@ def _program(name: str, collective: str, algorithm: str) -> Algorithm:
     return Algorithm(native_handle=Family(name, collective, make, "plan"))
 
 
-def _native(collective: str, name: str) -> Algorithm:
+def _library(collective: str, name: str) -> Algorithm:
     plain = collective.replace("_", "")
     make: Callable[[int], _core.UserAlgorithm] = lambda ranks: _core.library_algorithm(collective, name)  # noqa: E731
     return Algorithm(native_handle=Family(name, plain, make, "library"))
@@ -63,14 +63,14 @@ def _native(collective: str, name: str) -> Algorithm:
 @cache
 def default_algorithms() -> AlgorithmCollection:
     """Every program of :data:`tutti.language.builtins.BUILTINS` as ``NAME_COLLECTIVE`` (``ring_allreduce``), under
-    MSCCL++'s names those that do what these do there, and the native ones under the names of ``tutti explain``.
+    MSCCL++'s names those that do what these do there, and the library's own under the names of ``tutti explain``.
     """
     programs = [_program(f"{name}_{collective}", collective, name) for collective, name in BUILTINS]
     peers = [_program(name, *place) for name, place in _PEER_NAMES.items()]
-    native = [
-        _native(collective, name)
+    library = [
+        _library(collective, name)
         for collective in _core.collectives()
         if collective != "barrier"
         for name in _core.library_algorithm_names(collective)
     ]
-    return AlgorithmCollection([*programs, *peers, *native])
+    return AlgorithmCollection([*programs, *peers, *library])

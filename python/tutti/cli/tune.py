@@ -79,7 +79,7 @@ def make_settings(
     """The settings that the options describe. ValueError says which is wrong and what it may be."""
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--device is cpu or cuda, not {device}")
-    known = tuple(name for name in _core.collectives() if _core.native_algorithms(name, device))
+    known = tuple(name for name in _core.collectives() if _core.library_algorithm_names(name, device))
     tensors = tensors or ("private" if device == "cuda" else "private,mapped")
     if device == "cuda" and words(tensors) != ("private",):
         raise ValueError("a table chooses for private tensors on GPUs only: registered memory has calls of its own")
@@ -149,8 +149,8 @@ def make_tasks(settings: Settings, folder: Path) -> tuple[list[Task], list[Tuned
         for collective in settings.collectives:
             own = _plans_for(settings, collective, ranks, folder)
             plans += own
-            natives = [Candidate(name) for name in _core.native_algorithms(collective, settings.device)]
-            candidates[collective] = (*natives, *(Candidate(plan.algorithm, str(plan.file)) for plan in own))
+            built_in = [Candidate(name) for name in _core.library_algorithm_names(collective, settings.device)]
+            candidates[collective] = (*built_in, *(Candidate(plan.algorithm, str(plan.file)) for plan in own))
         tasks += [Task(cell, candidates[cell.collective]) for cell in cells_of(settings, ranks)]
     return tasks, plans
 

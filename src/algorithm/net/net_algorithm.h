@@ -5,15 +5,15 @@
 #include <cstddef>
 #include <new>
 
-#include "algorithm/native_algorithm.h"
+#include "algorithm/built_in_algorithm.h"
 #include "algorithm/net/net_call.h"
 #include "device/cpu/kernels.h"
 
 namespace tutti {
 
-class NetAlgorithm : public NativeAlgorithm {
+class NetAlgorithm : public BuiltInAlgorithm {
  public:
-  using NativeAlgorithm::NativeAlgorithm;
+  using BuiltInAlgorithm::BuiltInAlgorithm;
   const char* refusal(const CallShape&) const noexcept override { return nullptr; }
 
   Outcome run(const Call& call, CallContext& context) const noexcept final {

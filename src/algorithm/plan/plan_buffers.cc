@@ -1,6 +1,6 @@
 #include "algorithm/plan/plan_buffers.h"
 
-#include "algorithm/native_algorithm.h"
+#include "algorithm/built_in_algorithm.h"
 #include "base/collective_traits.h"
 #include "device/cpu/kernels.h"
 

@@ -3,14 +3,14 @@
 
 #include <array>
 
-#include "algorithm/native_algorithm.h"
+#include "algorithm/built_in_algorithm.h"
 #include "device/cpu/kernels.h"
 
 namespace tutti {
 
-class ShmAlgorithm : public NativeAlgorithm {
+class ShmAlgorithm : public BuiltInAlgorithm {
  public:
-  using NativeAlgorithm::NativeAlgorithm;
+  using BuiltInAlgorithm::BuiltInAlgorithm;
 
  protected:
   static const char* refuse_hosts(const CallShape& shape) noexcept {

@@ -1,4 +1,4 @@
-// The native algorithms for ranks of one host, over its shared memory.
+// The built-in algorithms for ranks of one host, over its shared memory.
 //
 // Three families, by how a payload crosses:
 //   slots   one round: every sender copies its payload beside its announcement, every reader takes it from there

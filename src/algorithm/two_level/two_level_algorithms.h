@@ -1,4 +1,4 @@
-// The native algorithms in two levels, for groups on several hosts of several ranks.
+// The built-in algorithms in two levels, for groups on several hosts of several ranks.
 #pragma once
 
 #include "algorithm/shm/shm_algorithms.h"

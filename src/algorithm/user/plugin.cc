@@ -9,7 +9,7 @@
 #include <atomic>
 #include <utility>
 
-#include "algorithm/native_algorithm.h"
+#include "algorithm/built_in_algorithm.h"
 #include "algorithm/plan/plan_memory.h"
 #include "algorithm/user/algorithm_source.h"
 #include "algorithm/user/identity.h"

@@ -1,4 +1,4 @@
-// What the algorithms written in C++ have in common, over shared memory or over messages.
+// What the built-in algorithms have in common, over shared memory or over messages.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace tutti {
 
-class NativeAlgorithm : public Algorithm {
+class BuiltInAlgorithm : public Algorithm {
  public:
-  NativeAlgorithm(Collective collective, std::string_view name, std::string_view summary) noexcept
+  BuiltInAlgorithm(Collective collective, std::string_view name, std::string_view summary) noexcept
       : collective_(collective), name_(name), summary_(summary) {}
   std::string_view name() const noexcept final { return name_; }
   Collective collective() const noexcept final { return collective_; }
