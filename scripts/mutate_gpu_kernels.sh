@@ -66,7 +66,7 @@ mutant() {
   fi
 }
 
-plans="src/algorithm/cuda/choice.cc src/algorithm/cuda/plan_exchange.cc"
+plans="src/algorithm/cuda/choice.cc src/algorithm/cuda/launch_args.cc"
 group protocols "tests/cpp/cuda/protocols_test.cc $plans"
 headers=src/algorithm/cuda/block_call.cuh ring=src/channel/cuda/scratch_layout.h
 one_set='s/return static_cast<int>(sequence_ % kParities);/return 0;/'
@@ -78,7 +78,7 @@ mutant "headers not awaited" $headers "$no_headers" 'Order.*'
 mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Order.*'
 mutant "messages without credits" src/algorithm/cuda/messages.cuh \
   's/team.is_first_control() \&\& piece_number >= kMessageDepth/false/' 'Order.*'
-mutant "batches cut by place in the list" src/algorithm/cuda/plan_exchange.cc \
+mutant "batches cut by place in the list" src/algorithm/cuda/launch_args.cc \
   's/if (r.send != send || r.peer != peer) continue;/if (r.send != send || r.peer != peer) { ++position; continue; }/; s/first + kMessagesOfALane/first + kManyMessages/; s/first += kMessagesOfALane/first += kManyMessages/' \
   'Order.Batches*'
 mutant "a block waits for the next one" $headers \
@@ -109,7 +109,7 @@ mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Stress.*'
 
 packets=include/tutti/device/packets.cuh codec=src/algorithm/cuda/tile_codec.cuh
 ll=src/algorithm/cuda/ll.cuh ll128=src/algorithm/cuda/ll128.cuh bulk=src/algorithm/cuda/bulk.cuh
-group norm "tests/cpp/cuda/norm_test.cc src/algorithm/cuda/plan_add_rms_norm.cc $plans"
+group norm "tests/cpp/cuda/norm_test.cc src/algorithm/cuda/norm_launch.cc $plans"
 norm=src/algorithm/cuda/add_rms_norm.cuh rows=src/algorithm/cuda/norm_rows.cuh
 order='Norm.Calls*:Norm.Shares*' values='Norm.Every*:Norm.Large*'
 mutant unchanged $norm '' "$order"
@@ -134,11 +134,11 @@ mutant "columns behind the last" $rows 's/ && at.column < args.row_bytes//' "$va
 mutant "rows of another block" $rows 's/static_cast<std::size_t>(team.block()) \* args.block_rows + index/index/' "$values"
 mutant "no residual" $rows 's/add<Lanes>(sum, residuals\[i \* kHere + l\])/sum/' "$values"
 mutant "no residual, rows read again" $rows 's/add<Lanes>(device::load_user(args.input + offset, 16), residual)/device::load_user(args.input + offset, 16)/' "$values"
-mutant "the residual overwritten by the sums" src/algorithm/cuda/plan_add_rms_norm.cc 's/call.residual_output != call.residual ? //; s/call.residual_output : call.workspace/call.residual_output/' "$values"
+mutant "the residual overwritten by the sums" src/algorithm/cuda/norm_launch.cc 's/call.residual_output != call.residual ? //; s/call.residual_output : call.workspace/call.residual_output/' "$values"
 mutant "an inverse kept for the next row" $rows 's/if (first_of_row(task) == known) return;/if (known >= 0) return;/' "$values"
 mutant "the sums of another row" $rows 's|return task / args.segments \* args.segments;|return 0 * task;|' "$values"
 
-group codes "tests/cpp/cuda/quantized_test.cc src/algorithm/cuda/plan_quantized.cc $plans"
+group codes "tests/cpp/cuda/quantized_test.cc src/algorithm/cuda/quantized_launch.cc $plans"
 codes=src/algorithm/cuda/quantized.cuh
 order='Quantized.Calls*:Quantized.Shares*' values='Quantized.TheError*:Quantized.Hostile*'
 mutant unchanged $codes '' "$order"

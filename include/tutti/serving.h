@@ -19,7 +19,7 @@ namespace tutti {
 // All ranks get the same bits, whatever kernels run, if they give the same residual and weight; those of a row do not
 // depend on the number of rows.
 //
-// Small rows take one kernel, others an all-reduce and a kernel behind it: src/algorithm/cuda/plan_add_rms_norm.h.
+// Small rows take one kernel, others an all-reduce and a kernel behind it: src/algorithm/cuda/norm_launch.h.
 //
 // Memory of this rank's device, contiguous, of any alignment. residual_output may be residual, and output may be input
 // if both have one dtype; other overlap is refused or undefined. After a failure the outputs and the workspace are

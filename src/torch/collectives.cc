@@ -22,7 +22,7 @@ void build_all_reduce(Prepared& prepared, const at::Tensor& tensor, const Reduct
 }
 
 // Which of the coalesced tensors are reduced together: the small ones of one dtype, in order of appearance.
-using Plan = std::vector<std::vector<at::Tensor>>;
+using Parts = std::vector<std::vector<at::Tensor>>;
 
 // Whether some share memory, a tensor that is given twice among them.
 bool any_overlap(const std::vector<at::Tensor>& tensors) {
@@ -39,29 +39,29 @@ bool any_overlap(const std::vector<at::Tensor>& tensors) {
          extents.end();
 }
 
-Plan plan_coalesced(const std::vector<at::Tensor>& tensors) {
+Parts parts_of(const std::vector<at::Tensor>& tensors) {
   // Of all before any is looked into: the memory of one whose storage was cut off may be another's by now.
   for (const at::Tensor& tensor : tensors) require_dense(tensor, "all_reduce_coalesced");
-  Plan plan;
+  Parts parts;
   if (any_overlap(tensors)) {  // then one after the other, as they were given
-    for (const at::Tensor& tensor : tensors) plan.push_back({tensor});
-    return plan;
+    for (const at::Tensor& tensor : tensors) parts.push_back({tensor});
+    return parts;
   }
-  std::vector<std::pair<at::ScalarType, std::size_t>> flat;  // dtype -> index in the plan
+  std::vector<std::pair<at::ScalarType, std::size_t>> flat;  // dtype -> index in the parts
   for (const auto& tensor : tensors) {
     if (Prepared::bytes_of(tensor) >= kFlattenBelowBytes) {
-      plan.push_back({tensor});
+      parts.push_back({tensor});
       continue;
     }
     auto found = std::find_if(flat.begin(), flat.end(), [&](const auto& f) { return f.first == tensor.scalar_type(); });
     if (found == flat.end()) {
-      flat.emplace_back(tensor.scalar_type(), plan.size());
-      plan.push_back({tensor});
+      flat.emplace_back(tensor.scalar_type(), parts.size());
+      parts.push_back({tensor});
     } else {
-      plan[found->second].push_back(tensor);
+      parts[found->second].push_back(tensor);
     }
   }
-  return plan;
+  return parts;
 }
 
 void build_flat_all_reduce(Prepared& prepared, const std::vector<at::Tensor>& tensors, const Reduction& reduction) {
@@ -131,13 +131,13 @@ C10dWorkPtr ProcessGroupTutti::run_sparse(const at::Tensor& tensor, const c10d::
 C10dWorkPtr ProcessGroupTutti::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   if (tensors.empty()) refuse("all_reduce_coalesced takes at least one tensor");
   const Reduction reduction = to_reduction(options.reduceOp, tensors);
-  const Plan plan = plan_coalesced(tensors);
+  const Parts parts = parts_of(tensors);
   return issue_many({"tutti:all_reduce", OpType::ALLREDUCE_COALESCED}, tensors, tensors, options.asyncOp,
-                    options.timeout, plan.size(), [&](std::size_t i, Prepared& prepared) {
-                      if (plan[i].size() == 1) {
-                        build_all_reduce(prepared, plan[i].front(), reduction);
+                    options.timeout, parts.size(), [&](std::size_t i, Prepared& prepared) {
+                      if (parts[i].size() == 1) {
+                        build_all_reduce(prepared, parts[i].front(), reduction);
                       } else {
-                        build_flat_all_reduce(prepared, plan[i], reduction);
+                        build_flat_all_reduce(prepared, parts[i], reduction);
                       }
                     });
 }

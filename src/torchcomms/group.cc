@@ -51,13 +51,14 @@ auto through_python(const char* what, Call&& call) {
 
 }  // namespace
 
-MadeGroup make_group(const GroupPlan& plan) {
+MadeGroup make_group(const GroupRequest& request) {
   return through_python("the communicator could not be made", [&]() -> MadeGroup {
-    const py::object store = plan.store == nullptr ? py::object(py::none()) : py::cast(connection(plan.store));
+    const py::object store = request.store == nullptr ? py::object(py::none()) : py::cast(connection(request.store));
     const py::object made =
         py::module_::import("tutti.dist.torchcomms")
-            .attr("make_group")(store, plan.rank, plan.size, plan.key, plan.timeout, plan.hints, plan.anew,
-                                plan.parent == nullptr ? py::object(py::none()) : py::cast(plan.parent), plan.ranks);
+            .attr("make_group")(
+                store, request.rank, request.size, request.key, request.timeout, request.hints, request.anew,
+                request.parent == nullptr ? py::object(py::none()) : py::cast(request.parent), request.ranks);
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   });

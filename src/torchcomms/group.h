@@ -26,7 +26,7 @@ namespace tutti::torchcomms {
 using Group = c10::intrusive_ptr<c10d::Backend>;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-struct GroupPlan {
+struct GroupRequest {
   StorePtr store;   // null: the job's
   int rank = 0;     // in the group
   int size = 1;     // of the group
@@ -48,7 +48,7 @@ struct MadeGroup {
 
 // Collective over the ranks of the group. What Python raises becomes c10::Error, but for an interruption by the user,
 // which passes.
-MadeGroup make_group(const GroupPlan& plan);
+MadeGroup make_group(const GroupRequest& request);
 
 // Collective over the group: registers the storage of a CUDA tensor, and gives those of all ranks as bytes that this
 // rank's GPU reaches, valid until unregistered_by_all(). Empty on all ranks where they cannot be registered. Both take

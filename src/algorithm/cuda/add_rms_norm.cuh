@@ -3,7 +3,7 @@
 // The data move as in the all-reduce's one shot over LL, over the same slots, but a row of all ranks is read by the
 // block that normalises it (norm_rows.cuh), and s = sum + residual stays in its registers. A block sends its rows to
 // all peers by itself, at 40 GB/s or so: of larger rows that takes longer than a second kernel, which is why those take
-// one (plan_add_rms_norm.h).
+// one (norm_launch.h).
 //
 // Why output may be input, and residual_output may be residual: a row is only read by the block that writes it, each
 // element by one thread, before it writes.

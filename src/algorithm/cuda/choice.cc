@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "algorithm/cuda/copy_plan.h"
 #include "algorithm/cuda/exchange_args.h"
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
+#include "algorithm/cuda/peer_copies.h"
 #include "base/parse.h"
 #include "channel/cuda/scratch_layout.h"
 #include "tutti/error.h"

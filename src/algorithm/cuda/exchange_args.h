@@ -11,7 +11,7 @@ namespace tutti::cuda {
 
 // Every collective but the two-shot all-reduce is one exchange: this rank sends `send[p]` to each rank p, and either
 // copies what each rank has sent to `receive[p]`, or reduces it, its own part included, into `output`. What there is
-// not has zero bytes. The tables of collectives are in plan_exchange.h.
+// not has zero bytes. The tables of collectives are in launch_args.h.
 struct ExchangeArgs {
   const std::byte* send[device::kMaxRanks] = {};  // [rank]: this rank's own part
   std::size_t send_bytes[device::kMaxRanks] = {};

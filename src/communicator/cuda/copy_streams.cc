@@ -38,17 +38,17 @@ void CopyStreams::prepare(int rank) {
   check_cuda(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
 }
 
-void CopyStreams::issue(const std::vector<PlannedCopy>& copies, cudaStream_t stream) {
+void CopyStreams::issue(const std::vector<PeerCopy>& copies, cudaStream_t stream) {
   if (copies.empty()) return;
   const StreamCapture capture = capture_of(stream);
   if (capture.id == 0) return fork(copies, stream);
   add_nodes(copies, stream, capture.graph, capture.last);
 }
 
-void CopyStreams::add_nodes(const std::vector<PlannedCopy>& copies, cudaStream_t stream, cudaGraph_t graph,
+void CopyStreams::add_nodes(const std::vector<PeerCopy>& copies, cudaStream_t stream, cudaGraph_t graph,
                             const std::vector<cudaGraphNode_t>& before) {
   std::array<std::vector<cudaGraphNode_t>, 2> ends{before, before};  // of each lane
-  for (const PlannedCopy& copy : copies) {
+  for (const PeerCopy& copy : copies) {
     std::vector<cudaGraphNode_t>& end = ends[lane_of(copy)];
     cudaGraphNode_t node = nullptr;
     check_cuda(cudaGraphAddMemcpyNode1D(&node, graph, end.data(), end.size(), copy.to, copy.from, copy.bytes,
@@ -66,10 +66,10 @@ void CopyStreams::add_nodes(const std::vector<PlannedCopy>& copies, cudaStream_t
       "cudaStreamUpdateCaptureDependencies");
 }
 
-void CopyStreams::fork(const std::vector<PlannedCopy>& copies, cudaStream_t stream) {
+void CopyStreams::fork(const std::vector<PeerCopy>& copies, cudaStream_t stream) {
   check_cuda(cudaEventRecord(forked_, stream), "cudaEventRecord");
   for (const Lane& lane : lanes_) check_cuda(cudaStreamWaitEvent(lane.stream, forked_, 0), "cudaStreamWaitEvent");
-  for (const PlannedCopy& copy : copies) {
+  for (const PeerCopy& copy : copies) {
     check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.bytes, cudaMemcpyDefault, lanes_[lane_of(copy)].stream),
                "cudaMemcpyAsync");
   }

@@ -15,7 +15,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "algorithm/cuda/copy_plan.h"
+#include "algorithm/cuda/peer_copies.h"
 
 namespace tutti::cuda {
 
@@ -29,7 +29,7 @@ class CopyStreams {
   // Makes what issue() needs, on the current device, for this rank. Nothing if it is there.
   void prepare(int rank);
   // Enqueues the copies: after what `stream` holds, before what follows on it.
-  void issue(const std::vector<PlannedCopy>& copies, cudaStream_t stream);
+  void issue(const std::vector<PeerCopy>& copies, cudaStream_t stream);
 
  private:
   struct Lane {
@@ -37,9 +37,9 @@ class CopyStreams {
     cudaEvent_t done = nullptr;
   };
   // 0: to the peers; 1: at home.
-  std::size_t lane_of(const PlannedCopy& copy) const { return copy.peer == rank_ ? 1 : 0; }
-  void fork(const std::vector<PlannedCopy>& copies, cudaStream_t stream);
-  void add_nodes(const std::vector<PlannedCopy>& copies, cudaStream_t stream, cudaGraph_t graph,
+  std::size_t lane_of(const PeerCopy& copy) const { return copy.peer == rank_ ? 1 : 0; }
+  void fork(const std::vector<PeerCopy>& copies, cudaStream_t stream);
+  void add_nodes(const std::vector<PeerCopy>& copies, cudaStream_t stream, cudaGraph_t graph,
                  const std::vector<cudaGraphNode_t>& before);
 
   int rank_ = 0;

@@ -17,8 +17,8 @@
 #include <optional>
 
 #include "algorithm/cuda/choice.h"
-#include "algorithm/cuda/plan_add_rms_norm.h"
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
+#include "algorithm/cuda/norm_launch.h"
 #include "algorithm/plan/plan_files.h"
 #include "algorithm/tuning/tuned.h"
 #include "base/log.h"
@@ -121,7 +121,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
   void run_collective(const Call& call, cudaStream_t stream);
   // What run_collective() does when the choice is made and announced.
   Launched launch_collective(const Call& call, const Choice& choice, std::uint32_t fingerprint, cudaStream_t stream);
-  Launched launch_norm(const AddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint, cudaStream_t stream);
+  Launched launch_norm(const AddRmsNorm& call, NormLaunch& norm, std::uint32_t fingerprint, cudaStream_t stream);
   // plan_calls.cc
   CallShape plan_shape_of(const Call& call) const noexcept;
   // Collective: all ranks offer the same plans, of which the new ones get memory. What was offered, by identity.

@@ -1,6 +1,6 @@
-// The calls of include/tutti/serving.h: check, plan, launch, as every other call.
+// The calls of include/tutti/serving.h: check, choose, launch, as every other call.
 #include "algorithm/cuda/kernels.h"
-#include "algorithm/cuda/plan_quantized.h"
+#include "algorithm/cuda/quantized_launch.h"
 #include "communicator/cuda/cuda_communicator_impl.h"
 #include "device/cuda/cuda_check.h"
 
@@ -14,7 +14,7 @@ void CudaCommunicatorImpl::all_reduce_add_rms_norm(const AddRmsNorm& call, CudaS
   const std::lock_guard lock(mutex_);
   throw_if_failed();
   call_timeout_ = timeout;
-  NormPlan plan = plan_add_rms_norm(call, size_, group_->most_blocks(), group_->ll128(), forced_);
+  NormLaunch norm = make_norm_launch(call, size_, group_->most_blocks(), group_->ll128(), forced_);
   CallRecord record;
   record.sequence = ++sequence_;
   record.call = kCallAddRmsNorm;
@@ -23,26 +23,26 @@ void CudaCommunicatorImpl::all_reduce_add_rms_norm(const AddRmsNorm& call, CudaS
   record.tag = call.hidden;
   // What goes over the wire, and the kind of output, in which a difference can only be a mistake.
   const std::uint32_t output = !call.fp8 ? 0 : call.scale != nullptr ? 1 : 2;
-  const std::uint32_t way = output << 1 | static_cast<std::uint32_t>(plan.one_kernel);
+  const std::uint32_t way = output << 1 | static_cast<std::uint32_t>(norm.one_kernel);
   record.hash = post(
-      record, (number_of(plan.choice) * 0x01000193u ^ way) * 0x01000193u ^ static_cast<std::uint32_t>(call.hidden));
-  const Launched how = launch_norm(call, plan, record.hash, static_cast<cudaStream_t>(stream));
-  log_.issued({record, -1, call.rows * plan.args.row_bytes, name_of(plan), call_timeout_}, how);
+      record, (number_of(norm.choice) * 0x01000193u ^ way) * 0x01000193u ^ static_cast<std::uint32_t>(call.hidden));
+  const Launched how = launch_norm(call, norm, record.hash, static_cast<cudaStream_t>(stream));
+  log_.issued({record, -1, call.rows * norm.args.row_bytes, name_of(norm), call_timeout_}, how);
 }
 
 // Of two kernels, how the first was launched: headers, deadline and ticket are its business. The second waits for
 // nobody. Where the first has failed it normalises what it finds, which the failure has declared undefined.
-Launched CudaCommunicatorImpl::launch_norm(const AddRmsNorm& call, NormPlan& plan, std::uint32_t fingerprint,
+Launched CudaCommunicatorImpl::launch_norm(const AddRmsNorm& call, NormLaunch& norm, std::uint32_t fingerprint,
                                            cudaStream_t stream) {
-  if (plan.one_kernel) {
-    plan.args.fingerprint = fingerprint;
-    return launch(add_rms_norm_kernel_of(plan.aligned, call.dtype), plan.blocks, plan.threads, plan.args,
+  if (norm.one_kernel) {
+    norm.args.fingerprint = fingerprint;
+    return launch(add_rms_norm_kernel_of(norm.aligned, call.dtype), norm.blocks, norm.threads, norm.args,
                   Lane::kCollectives, stream);
   }
-  const Launched how = launch_collective(sum_of(call, plan), plan.choice, fingerprint, stream);
-  void* parameters[] = {&plan.args};
-  check_cuda(cudaLaunchKernel(norm_kernel_of(plan.vectors, call.dtype), dim3(static_cast<unsigned>(plan.blocks)),
-                              dim3(static_cast<unsigned>(plan.threads)), parameters, 0, stream),
+  const Launched how = launch_collective(sum_of(call, norm), norm.choice, fingerprint, stream);
+  void* parameters[] = {&norm.args};
+  check_cuda(cudaLaunchKernel(norm_kernel_of(norm.vectors, call.dtype), dim3(static_cast<unsigned>(norm.blocks)),
+                              dim3(static_cast<unsigned>(norm.threads)), parameters, 0, stream),
              "cudaLaunchKernel");
   collectives_.after(stream, how.captured);
   return how;
@@ -56,7 +56,7 @@ void CudaCommunicatorImpl::all_reduce_quantized(const QuantizedAllReduce& call, 
   const std::lock_guard lock(mutex_);
   throw_if_failed();
   call_timeout_ = timeout;
-  QuantizedPlan plan = plan_quantized(call, size_, group_->most_blocks(), forced_);
+  QuantizedLaunch quantized = make_quantized_launch(call, size_, group_->most_blocks(), forced_);
   CallRecord record;
   record.sequence = ++sequence_;
   record.call = kCallQuantized;
@@ -64,12 +64,12 @@ void CudaCommunicatorImpl::all_reduce_quantized(const QuantizedAllReduce& call, 
   record.count = call.count;
   record.tag = static_cast<std::uint64_t>(call.block);
   const std::uint32_t choice =
-      static_cast<std::uint32_t>(plan.pattern) | static_cast<std::uint32_t>(plan.args.int8) << 2 |
-      static_cast<std::uint32_t>(plan.blocks) << 3 | static_cast<std::uint32_t>(call.block) << 10;
-  record.hash = plan.args.fingerprint = post(record, choice);
-  const Launched how = launch(quantized_kernel_of(plan.pattern, call.dtype), plan.blocks, plan.threads, plan.args,
-                              Lane::kCollectives, static_cast<cudaStream_t>(stream));
-  log_.issued({record, -1, call.count * size_of(call.dtype), name_of(choice_of(plan)), call_timeout_}, how);
+      static_cast<std::uint32_t>(quantized.pattern) | static_cast<std::uint32_t>(quantized.args.int8) << 2 |
+      static_cast<std::uint32_t>(quantized.blocks) << 3 | static_cast<std::uint32_t>(call.block) << 10;
+  record.hash = quantized.args.fingerprint = post(record, choice);
+  const Launched how = launch(quantized_kernel_of(quantized.pattern, call.dtype), quantized.blocks, quantized.threads,
+                              quantized.args, Lane::kCollectives, static_cast<cudaStream_t>(stream));
+  log_.issued({record, -1, call.count * size_of(call.dtype), name_of(choice_of(quantized)), call_timeout_}, how);
 }
 
 }  // namespace tutti::cuda

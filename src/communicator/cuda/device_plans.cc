@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "algorithm/cuda/kernels.h"
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
 #include "algorithm/cuda/team.cuh"
 #include "algorithm/cuda/twin.cuh"
 #include "base/collective_traits.h"

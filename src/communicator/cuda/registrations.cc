@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {

@@ -1,6 +1,6 @@
 // Collectives by copy engines, on the host: the real plans and kernels' bodies, copies by memcpy, ranks as threads.
-#include "algorithm/cuda/copy_plan.h"
 #include "algorithm/cuda/meet.cuh"
+#include "algorithm/cuda/peer_copies.h"
 #include "cuda/collective_case.h"
 #include "cuda/host_ranks.h"
 #include "tutti/error.h"
@@ -53,12 +53,12 @@ void run_rank(MappedCase& m, HostRanks& ranks, int r) {
     outputs.push_back(m.data[static_cast<std::size_t>(p)] + m.output_at);
   }
   if (call.collective == Collective::kAllReduce) {
-    const DirectArgs args = plan_reduce_half(call, r, ranks.size(), 1, inputs.data(), outputs.data(), 7);
+    const DirectArgs args = make_reduce_half(call, r, ranks.size(), 1, inputs.data(), outputs.data(), 7);
     direct_reduce_scatter<SumF32>(team, ranks.world(r), args);
   } else {
     meet(team, ranks.world(r), MeetArgs{7});
   }
-  for (const PlannedCopy& copy : plan_copies(call, r, ranks.size(), inputs.data(), outputs.data())) {
+  for (const PeerCopy& copy : peer_copies(call, r, ranks.size(), inputs.data(), outputs.data())) {
     std::memcpy(copy.to, copy.from, copy.bytes);
   }
   meet(team, ranks.world(r), MeetArgs{9});

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "algorithm/cuda/choice.h"
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
 #include "algorithm/plan/plan_files.h"
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/tuning/tuned.h"

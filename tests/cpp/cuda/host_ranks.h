@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "algorithm/cuda/kernel_set.cuh"
+#include "algorithm/cuda/launch_args.h"
 #include "algorithm/cuda/messages.cuh"
-#include "algorithm/cuda/plan_exchange.h"
 #include "base/mapping.h"
 
 namespace tutti::cuda::test {

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "algorithm/cuda/add_rms_norm.cuh"
-#include "algorithm/cuda/plan_add_rms_norm.h"
+#include "algorithm/cuda/norm_launch.h"
 #include "cuda/norm_case.h"
 #include "cuda/serving_case.h"
 #include "support/sanitized.h"
@@ -27,37 +27,37 @@ void with_lanes(DataType dtype, F f) {
 // One rank's call, as the communicator would launch it.
 struct RankCall {
   AddRmsNorm call;
-  NormPlan plan;
+  NormLaunch launch;
 
-  int blocks() const { return plan.choice.blocks; }
+  int blocks() const { return launch.choice.blocks; }
   // A block of the kernel that communicates.
   void communicate(const SerialTeam& team, const DeviceWorld& world, std::uint32_t fingerprint) const {
-    if (!plan.one_kernel) return HostRanks::launch(team, world, sum_of(call, plan), plan.choice, fingerprint);
-    AddRmsNormArgs args = plan.args;
+    if (!launch.one_kernel) return HostRanks::launch(team, world, sum_of(call, launch), launch.choice, fingerprint);
+    AddRmsNormArgs args = launch.args;
     args.fingerprint = fingerprint;
     NormScratch scratch;
     with_lanes(call.dtype, [&]<class Lanes>() {
-      if (plan.aligned) return add_rms_norm<true, Lanes>(team, world, args, scratch);
+      if (launch.aligned) return add_rms_norm<true, Lanes>(team, world, args, scratch);
       add_rms_norm<false, Lanes>(team, world, args, scratch);
     });
   }
   // The second kernel, if there is one: all its blocks, the last one first, since their order is not promised.
   void normalise() const {
-    for (int b = plan.blocks - 1; b >= 0 && !plan.one_kernel; --b) {
-      const SerialTeam team{b, plan.blocks};
+    for (int b = launch.blocks - 1; b >= 0 && !launch.one_kernel; --b) {
+      const SerialTeam team{b, launch.blocks};
       NormScratch scratch;
       with_lanes(call.dtype, [&]<class Lanes>() {
-        if (plan.vectors == 1) return add_and_norm<1, Lanes>(team, plan.args, scratch);
-        if (plan.vectors == 2) return add_and_norm<2, Lanes>(team, plan.args, scratch);
-        if (plan.vectors == 4) return add_and_norm<4, Lanes>(team, plan.args, scratch);
-        add_and_norm<0, Lanes>(team, plan.args, scratch);
+        if (launch.vectors == 1) return add_and_norm<1, Lanes>(team, launch.args, scratch);
+        if (launch.vectors == 2) return add_and_norm<2, Lanes>(team, launch.args, scratch);
+        if (launch.vectors == 4) return add_and_norm<4, Lanes>(team, launch.args, scratch);
+        add_and_norm<0, Lanes>(team, launch.args, scratch);
       });
     }
   }
 };
 RankCall rank_call(const AddRmsNorm& call, int size, int most_blocks, const char* algorithm) {
   check_add_rms_norm(call);
-  return {call, plan_add_rms_norm(call, size, most_blocks, true, parse_forced(algorithm))};
+  return {call, make_norm_launch(call, size, most_blocks, true, parse_forced(algorithm))};
 }
 
 // One rank's memory for a case, between guards.
@@ -119,7 +119,7 @@ void run_norm(HostRanks& ranks, const NormShape& shape, std::uint64_t seed, cons
   std::vector<RankCall> calls;
   for (int r = 0; r < size; ++r) memory.emplace_back(c, r);
   for (const NormMemory& of_rank : memory) calls.push_back(rank_call(of_rank.call(), size, most_blocks, algorithm));
-  SCOPED_TRACE(describe(shape, size) + " " + to_string(calls[0].plan) + " seed " + std::to_string(seed));
+  SCOPED_TRACE(describe(shape, size) + " " + to_string(calls[0].launch) + " seed " + std::to_string(seed));
   ranks.run(
       [&](int) { return calls[0].blocks(); },
       [&](int r, const SerialTeam& team) { calls[static_cast<std::size_t>(r)].communicate(team, ranks.world(r), 99); });
@@ -229,7 +229,7 @@ TEST(Norm, CallsFollowEachOtherWithoutAPause) {
       memory[i].emplace_back(cases[i], r);
       calls[i].push_back(rank_call(memory[i].back().call(), kSize, kBlocks,
                                    kNormAlgorithms[(i + i / 7) % std::size(kNormAlgorithms)]));
-      calls[i].back().plan.choice.piece_bytes = 64 * (1 + i % 4);  // bulk: many pieces
+      calls[i].back().launch.choice.piece_bytes = 64 * (1 + i % 4);  // bulk: many pieces
     }
   }
   ranks.run([](int) { return kBlocks; },
@@ -357,7 +357,7 @@ TEST(Norm, ChoosesBySize) {
     AddRmsNorm call;
     call.rows = rows;
     call.hidden = hidden;
-    return to_string(plan_add_rms_norm(call, size, kMaxBlocks, ll128, parse_forced(forced)));
+    return to_string(make_norm_launch(call, size, kMaxBlocks, ll128, parse_forced(forced)));
   };
   const auto sum_and = [](std::size_t rows, std::size_t hidden, int size, bool ll128, const char* forced,
                           const char* norm) {
@@ -402,19 +402,19 @@ TEST(Norm, MemoryChangesOnlyWhatIsLocal) {
     call.workspace = memory.data() + (4 << 16);
     call.fp8 = true;
     call.scale = &scale;
-    return plan_add_rms_norm(call, 4, kMaxBlocks, true, std::nullopt);
+    return make_norm_launch(call, 4, kMaxBlocks, true, std::nullopt);
   };
   std::byte* const residual = memory.data() + (1 << 16);
   std::byte* const elsewhere = memory.data() + (5 << 16);
-  const NormPlan apart = planned(0, elsewhere), in_place = planned(0, residual), shifted = planned(0, elsewhere + 2);
+  const NormLaunch apart = planned(0, elsewhere), in_place = planned(0, residual), shifted = planned(0, elsewhere + 2);
   EXPECT_EQ(apart.sum, elsewhere);
   EXPECT_EQ(in_place.sum, memory.data() + (4 << 16)) << "the residual is still needed";
   EXPECT_EQ(shifted.vectors, 0) << "memory of any alignment";
   EXPECT_NE(apart.vectors, 0);
-  for (const NormPlan& plan : {in_place, shifted}) {
-    EXPECT_EQ(plan.one_kernel, apart.one_kernel);
-    EXPECT_EQ(to_string(plan.choice), to_string(apart.choice));
-    EXPECT_EQ(plan.choice.piece_bytes, apart.choice.piece_bytes);
+  for (const NormLaunch& launch : {in_place, shifted}) {
+    EXPECT_EQ(launch.one_kernel, apart.one_kernel);
+    EXPECT_EQ(to_string(launch.choice), to_string(apart.choice));
+    EXPECT_EQ(launch.choice.piece_bytes, apart.choice.piece_bytes);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "algorithm/cuda/plan_quantized.h"
+#include "algorithm/cuda/quantized_launch.h"
 #include "cuda/quantized_case.h"
 #include "cuda/serving_case.h"
 #include "tutti/error.h"
@@ -18,20 +18,20 @@ constexpr DataType kTypes[] = {DataType::kBfloat16, DataType::kFloat16, DataType
 constexpr DataType kCodes[] = {DataType::kFloat8E4M3fn, DataType::kInt8};
 
 template <class Lanes>
-void launch_as(const SerialTeam& team, const DeviceWorld& world, const QuantizedPlan& plan) {
-  switch (plan.pattern) {
+void launch_as(const SerialTeam& team, const DeviceWorld& world, const QuantizedLaunch& launch) {
+  switch (launch.pattern) {
     case QuantizedPattern::kLL:
-      return quantized_all_reduce<QuantizedPattern::kLL, Lanes>(team, world, plan.args);
+      return quantized_all_reduce<QuantizedPattern::kLL, Lanes>(team, world, launch.args);
     case QuantizedPattern::kLLTwoShot:
-      return quantized_all_reduce<QuantizedPattern::kLLTwoShot, Lanes>(team, world, plan.args);
+      return quantized_all_reduce<QuantizedPattern::kLLTwoShot, Lanes>(team, world, launch.args);
     case QuantizedPattern::kBulk:
-      return quantized_all_reduce<QuantizedPattern::kBulk, Lanes>(team, world, plan.args);
+      return quantized_all_reduce<QuantizedPattern::kBulk, Lanes>(team, world, launch.args);
   }
 }
-void launch_quantized(const SerialTeam& team, const DeviceWorld& world, DataType dtype, const QuantizedPlan& plan) {
-  if (dtype == DataType::kBfloat16) return launch_as<Bf16Lanes>(team, world, plan);
-  if (dtype == DataType::kFloat16) return launch_as<F16Lanes>(team, world, plan);
-  launch_as<F32Lanes>(team, world, plan);
+void launch_quantized(const SerialTeam& team, const DeviceWorld& world, DataType dtype, const QuantizedLaunch& launch) {
+  if (dtype == DataType::kBfloat16) return launch_as<Bf16Lanes>(team, world, launch);
+  if (dtype == DataType::kFloat16) return launch_as<F16Lanes>(team, world, launch);
+  launch_as<F32Lanes>(team, world, launch);
 }
 
 // Runs the case once; returns rank 0's output.
@@ -42,7 +42,7 @@ std::vector<std::byte> run_quantized(HostRanks& ranks, const QuantizedShape& sha
   const QuantizedCase c(shape, size, seed);
   const std::size_t shift = kGuard + shape.shift * size_of(shape.dtype), bytes = c.input(0).size();
   std::vector<std::vector<std::byte>> ins, outs;
-  std::vector<QuantizedPlan> plans;
+  std::vector<QuantizedLaunch> launches;
   for (int r = 0; r < size; ++r) {
     ins.emplace_back(bytes + shift + kGuard, std::byte{0x5a});
     outs.emplace_back(bytes + shift + kGuard, std::byte{0xa5});
@@ -50,14 +50,14 @@ std::vector<std::byte> run_quantized(HostRanks& ranks, const QuantizedShape& sha
     std::byte* const out = outs.back().data() + shift;
     const QuantizedAllReduce call = quantized_call(shape, shape.in_place ? out : ins.back().data() + shift, out);
     check_quantized(call);
-    plans.push_back(plan_quantized(call, size, most_blocks, parse_forced(algorithm)));
-    plans.back().args.fingerprint = 17;
-    if (piece_tiles != 0) plans.back().args.piece_tiles = piece_tiles;
+    launches.push_back(make_quantized_launch(call, size, most_blocks, parse_forced(algorithm)));
+    launches.back().args.fingerprint = 17;
+    if (piece_tiles != 0) launches.back().args.piece_tiles = piece_tiles;
   }
-  SCOPED_TRACE(describe(shape, size) + " " + to_string(plans[0]) + " seed " + std::to_string(seed));
-  ranks.run([&](int) { return plans[0].blocks; },
+  SCOPED_TRACE(describe(shape, size) + " " + to_string(launches[0]) + " seed " + std::to_string(seed));
+  ranks.run([&](int) { return launches[0].blocks; },
             [&](int r, const SerialTeam& team) {
-              launch_quantized(team, ranks.world(r), shape.dtype, plans[static_cast<std::size_t>(r)]);
+              launch_quantized(team, ranks.world(r), shape.dtype, launches[static_cast<std::size_t>(r)]);
             });
   for (int r = 0; r < size; ++r) {
     const auto& out = outs[static_cast<std::size_t>(r)];
@@ -135,9 +135,10 @@ TEST(Quantized, NumbersThatAreCodesAreExact) {
     ranks.run([](int) { return 1; },
               [&](int r, const SerialTeam& team) {
                 auto* to = reinterpret_cast<std::byte*>(outs[static_cast<std::size_t>(r)].data());
-                QuantizedPlan plan = plan_quantized(quantized_call(shape, bytes, to), 2, 1, parse_forced(algorithm));
-                plan.args.fingerprint = 17;
-                launch_quantized(team, ranks.world(r), shape.dtype, plan);
+                QuantizedLaunch launch =
+                    make_quantized_launch(quantized_call(shape, bytes, to), 2, 1, parse_forced(algorithm));
+                launch.args.fingerprint = 17;
+                launch_quantized(team, ranks.world(r), shape.dtype, launch);
               });
     for (const auto& got : outs) {
       for (std::size_t i = 0; i < in.size(); ++i) ASSERT_EQ(got[i], 2 * in[i]) << algorithm << " element " << i;
@@ -179,7 +180,7 @@ TEST(Quantized, CallsFollowEachOtherWithoutAPause) {
   HostRanks ranks(kSize);
   std::vector<QuantizedCase> cases;
   std::vector<std::vector<std::byte>> outs[kSize];
-  std::vector<QuantizedPlan> plans[kSize];
+  std::vector<QuantizedLaunch> launches[kSize];
   for (std::size_t i = 0; i < kCalls; ++i) {
     QuantizedShape shape;
     shape.count = 1 + i * i * 37 % 6000;
@@ -191,21 +192,22 @@ TEST(Quantized, CallsFollowEachOtherWithoutAPause) {
     for (int r = 0; r < kSize; ++r) {
       outs[r].emplace_back(cases[i].input(r).size());
       const auto call = quantized_call(cases[i].shape(), cases[i].input(r).data(), outs[r].back().data());
-      plans[r].push_back(plan_quantized(call, kSize, kBlocks, parse_forced(kAlgorithms[(i + i / 7) % 3])));
-      plans[r].back().args.fingerprint = 5;
-      plans[r].back().args.piece_tiles = 1 + i % 3;
+      launches[r].push_back(make_quantized_launch(call, kSize, kBlocks, parse_forced(kAlgorithms[(i + i / 7) % 3])));
+      launches[r].back().args.fingerprint = 5;
+      launches[r].back().args.piece_tiles = 1 + i % 3;
     }
   }
   ranks.run(
       [](int) { return kBlocks; },
       [&](int r, const SerialTeam& thread) {
-        for (const QuantizedPlan& plan : plans[r]) {
-          if (thread.block_index >= plan.blocks) continue;
-          launch_quantized(SerialTeam{thread.block_index, plan.blocks}, ranks.world(r), DataType::kBfloat16, plan);
+        for (const QuantizedLaunch& launch : launches[r]) {
+          if (thread.block_index >= launch.blocks) continue;
+          launch_quantized(SerialTeam{thread.block_index, launch.blocks}, ranks.world(r), DataType::kBfloat16, launch);
         }
       });
   for (std::size_t i = 0; i < kCalls; ++i) {
-    SCOPED_TRACE("call " + std::to_string(i) + " " + describe(cases[i].shape(), kSize) + " " + to_string(plans[0][i]));
+    SCOPED_TRACE("call " + std::to_string(i) + " " + describe(cases[i].shape(), kSize) + " " +
+                 to_string(launches[0][i]));
     for (int r = 1; r < kSize; ++r) ASSERT_EQ(outs[r][i], outs[0][i]) << "rank " << r << " has other bits than rank 0";
     ASSERT_EQ(cases[i].complaint(outs[0][i].data()), "");
   }
@@ -218,10 +220,10 @@ TEST(Quantized, AMissingRankIsATimeoutEverywhere) {
   for (const char* algorithm : kAlgorithms) {
     expect_a_missing_rank_found(algorithm, [&](const DeviceWorld& world, int r, const SerialTeam& team) {
       std::vector<std::byte> out(c.input(r).size());
-      QuantizedPlan plan =
-          plan_quantized(quantized_call(shape, c.input(r).data(), out.data()), 3, 1, parse_forced(algorithm));
-      plan.args.fingerprint = 5;
-      launch_quantized(team, world, shape.dtype, plan);
+      QuantizedLaunch launch =
+          make_quantized_launch(quantized_call(shape, c.input(r).data(), out.data()), 3, 1, parse_forced(algorithm));
+      launch.args.fingerprint = 5;
+      launch_quantized(team, world, shape.dtype, launch);
     });
   }
 }
@@ -250,7 +252,7 @@ TEST(Quantized, ChoosesBySize) {
   const auto chosen = [](std::size_t count, int size, const char* forced) {
     QuantizedAllReduce call;
     call.count = count;
-    return to_string(plan_quantized(call, size, kMaxBlocks, parse_forced(forced)));
+    return to_string(make_quantized_launch(call, size, kMaxBlocks, parse_forced(forced)));
   };
   EXPECT_EQ(chosen(1, 4, ""), "ll_one_shot@1x32");
   EXPECT_EQ(chosen(32'768, 4, ""), "ll_one_shot@16x128");

@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "algorithm/cuda/kernel_set.cuh"
+#include "algorithm/cuda/launch_args.h"
 #include "algorithm/cuda/messages.cuh"
-#include "algorithm/cuda/plan_add_rms_norm.h"
-#include "algorithm/cuda/plan_exchange.h"
-#include "algorithm/cuda/plan_quantized.h"
+#include "algorithm/cuda/norm_launch.h"
+#include "algorithm/cuda/quantized_launch.h"
 #include "algorithm/cuda/serving_kernel_set.cuh"
 #include "cuda/collective_case.h"
 #include "cuda/norm_case.h"
@@ -253,7 +253,7 @@ TEST_P(OneKernel, AddRmsNorm) {
          take(c.expected_output().size()),
          nullptr,
          reinterpret_cast<float*>(take(4 * shape.rows))};
-    jobs_[r].norm = plan_add_rms_norm(norm_call(shape, b), kRanks, kBlocks, true, parse_forced("ll_one_shot")).args;
+    jobs_[r].norm = make_norm_launch(norm_call(shape, b), kRanks, kBlocks, true, parse_forced("ll_one_shot")).args;
     jobs_[r].norm.input = b.input;
     jobs_[r].norm.block_rows = shape.rows / kBlocks;
     jobs_[r].norm.fingerprint = 7;
@@ -277,8 +277,8 @@ TEST_P(OneKernel, SumOfCodes) {
   QuantizedPattern pattern = QuantizedPattern::kBulk;
   for (int r = 0; r < kRanks; ++r) {
     outs[r] = take(c.input(r).size());
-    const QuantizedPlan plan =
-        plan_quantized(quantized_call(shape, taken(c.input(r)), outs[r]), kRanks, kBlocks, parse_forced(GetParam()));
+    const QuantizedLaunch plan = make_quantized_launch(quantized_call(shape, taken(c.input(r)), outs[r]), kRanks,
+                                                       kBlocks, parse_forced(GetParam()));
     pattern = plan.pattern;
     jobs_[r].quantized = plan.args;
     jobs_[r].quantized.fingerprint = 7;

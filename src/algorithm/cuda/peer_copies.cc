@@ -1,6 +1,6 @@
-#include "algorithm/cuda/copy_plan.h"
+#include "algorithm/cuda/peer_copies.h"
 
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
 
 namespace tutti::cuda {
 
@@ -23,13 +23,13 @@ bool copy_engines_can(const Call& call, int size) noexcept {
   }
 }
 
-std::vector<PlannedCopy> plan_copies(const Call& call, int rank, int size, std::byte* const* inputs,
-                                     std::byte* const* outputs) {
+std::vector<PeerCopy> peer_copies(const Call& call, int rank, int size, std::byte* const* inputs,
+                                  std::byte* const* outputs) {
   const std::size_t bytes = agreed_bytes(call, size);
   const auto in = [&](int owner, int block) { return inputs[owner] + static_cast<std::size_t>(block) * bytes; };
   const auto out = [&](int owner, int block) { return outputs[owner] + static_cast<std::size_t>(block) * bytes; };
   const bool root = rank == call.root;
-  std::vector<PlannedCopy> copies;
+  std::vector<PeerCopy> copies;
   const auto add = [&](int peer, std::byte* to, const std::byte* from, std::size_t size_of_copy) {
     if (to != from) copies.push_back({peer, to, from, size_of_copy});  // else in place: there already
   };
@@ -65,7 +65,7 @@ std::vector<PlannedCopy> plan_copies(const Call& call, int rank, int size, std::
   return copies;
 }
 
-DirectArgs plan_reduce_half(const Call& call, int rank, int size, int blocks, std::byte* const* inputs,
+DirectArgs make_reduce_half(const Call& call, int rank, int size, int blocks, std::byte* const* inputs,
                             std::byte* const* outputs, std::uint32_t fingerprint) {
   DirectArgs args;
   args.bytes = args.chunk_bytes = agreed_bytes(call, size) / static_cast<std::size_t>(size);

@@ -19,7 +19,7 @@
 
 namespace tutti::cuda {
 
-struct PlannedCopy {
+struct PeerCopy {
   int peer = 0;  // whose link it takes; this rank: a copy at home
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
@@ -32,11 +32,11 @@ bool copy_engines_can(const Call& call, int size) noexcept;
 
 // At most one copy a peer. inputs[p] and outputs[p] are rank p's buffers of the call, as mapped here; of what the
 // copies above do not touch they may be anything.
-std::vector<PlannedCopy> plan_copies(const Call& call, int rank, int size, std::byte* const* inputs,
-                                     std::byte* const* outputs);
+std::vector<PeerCopy> peer_copies(const Call& call, int rank, int size, std::byte* const* inputs,
+                                  std::byte* const* outputs);
 
 // The first half of an all-reduce, for the kernel of a direct reduce-scatter.
-DirectArgs plan_reduce_half(const Call& call, int rank, int size, int blocks, std::byte* const* inputs,
+DirectArgs make_reduce_half(const Call& call, int rank, int size, int blocks, std::byte* const* inputs,
                             std::byte* const* outputs, std::uint32_t fingerprint);
 
 }  // namespace tutti::cuda

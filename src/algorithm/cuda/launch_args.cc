@@ -1,4 +1,4 @@
-#include "algorithm/cuda/plan_exchange.h"
+#include "algorithm/cuda/launch_args.h"
 
 #include <algorithm>
 

@@ -16,7 +16,7 @@ namespace tutti::cuda {
 // Throws Error(kInvalidArgument), or Error(kUnsupported) for rows that the kernels do not take.
 void check_add_rms_norm(const AddRmsNorm& call);
 
-struct NormPlan {
+struct NormLaunch {
   bool one_kernel = false;
   Choice choice;             // of the kernel that communicates
   std::byte* sum = nullptr;  // of two kernels: the all-reduce's output
@@ -28,14 +28,14 @@ struct NormPlan {
   AddRmsNormArgs args;         // without the fingerprint
 };
 // A forced choice is the all-reduce's; LL in one shot is also the one kernel's, where that takes the rows.
-NormPlan plan_add_rms_norm(const AddRmsNorm& call, int size, int most_blocks, bool ll128,
-                           const std::optional<ForcedChoice>& forced);
+NormLaunch make_norm_launch(const AddRmsNorm& call, int size, int most_blocks, bool ll128,
+                            const std::optional<ForcedChoice>& forced);
 // Of two kernels, the first.
-Call sum_of(const AddRmsNorm& call, const NormPlan& plan) noexcept;
+Call sum_of(const AddRmsNorm& call, const NormLaunch& launch) noexcept;
 
 // "one_kernel", or the all-reduce's; lives for ever.
-std::string_view name_of(const NormPlan& plan) noexcept;
+std::string_view name_of(const NormLaunch& launch) noexcept;
 // "one_kernel@4x256", or "ll_two_shot@4x256, norm@64x512".
-std::string to_string(const NormPlan& plan);
+std::string to_string(const NormLaunch& launch);
 
 }  // namespace tutti::cuda

@@ -14,19 +14,19 @@ namespace tutti::cuda {
 // Throws Error(kInvalidArgument).
 void check_quantized(const QuantizedAllReduce& call);
 
-struct QuantizedPlan {
+struct QuantizedLaunch {
   QuantizedPattern pattern = QuantizedPattern::kBulk;
   int blocks = 1;
   int threads = 512;   // workers
   QuantizedArgs args;  // without the fingerprint
 };
 // The protocol of `forced` counts where its kernel takes the call; there is none over LL128.
-QuantizedPlan plan_quantized(const QuantizedAllReduce& call, int size, int most_blocks,
-                             const std::optional<ForcedChoice>& forced);
+QuantizedLaunch make_quantized_launch(const QuantizedAllReduce& call, int size, int most_blocks,
+                                      const std::optional<ForcedChoice>& forced);
 
 // "ll_one_shot@4x128", as to_string(Choice).
-std::string to_string(const QuantizedPlan& plan);
+std::string to_string(const QuantizedLaunch& launch);
 // The same for name_of().
-Choice choice_of(const QuantizedPlan& plan) noexcept;
+Choice choice_of(const QuantizedLaunch& launch) noexcept;
 
 }  // namespace tutti::cuda

@@ -1,4 +1,4 @@
-#include "algorithm/cuda/plan_quantized.h"
+#include "algorithm/cuda/quantized_launch.h"
 
 #include <algorithm>
 
@@ -10,23 +10,23 @@ namespace tutti::cuda {
 namespace {
 
 // Tiles between ranks, then between blocks: few tiles a block while the message is small.
-void cut_tiles(QuantizedPlan& plan, int size, int most_blocks) {
-  QuantizedArgs& args = plan.args;
-  const std::size_t chunks = plan.pattern == QuantizedPattern::kLL ? 1 : static_cast<std::size_t>(size);
+void cut_tiles(QuantizedLaunch& launch, int size, int most_blocks) {
+  QuantizedArgs& args = launch.args;
+  const std::size_t chunks = launch.pattern == QuantizedPattern::kLL ? 1 : static_cast<std::size_t>(size);
   args.chunk_tiles = std::max<std::size_t>(1, ceil_div(args.tiles, chunks));
-  const std::size_t wanted = ceil_div(args.chunk_tiles, plan.pattern == QuantizedPattern::kBulk ? 32 : 4);
+  const std::size_t wanted = ceil_div(args.chunk_tiles, launch.pattern == QuantizedPattern::kBulk ? 32 : 4);
   const auto most = static_cast<std::size_t>(std::min(most_blocks, kMaxBlocks));
   args.block_tiles = ceil_div(args.chunk_tiles, std::min(wanted, most));
-  plan.blocks = static_cast<int>(ceil_div(args.chunk_tiles, args.block_tiles));
-  plan.threads = static_cast<int>(std::min<std::size_t>(args.block_tiles, 16)) * 32;
+  launch.blocks = static_cast<int>(ceil_div(args.chunk_tiles, args.block_tiles));
+  launch.threads = static_cast<int>(std::min<std::size_t>(args.block_tiles, 16)) * 32;
   const auto tile_bytes = static_cast<std::size_t>(16 * tile_vectors(args.scale_vectors));
   // Several pieces of a large part, so that the trips of one overlap the other's.
   args.piece_tiles = std::clamp<std::size_t>(ceil_div(args.block_tiles, 8), 16, kBulkPieceBytes / tile_bytes);
 }
 
-bool fits(const QuantizedPlan& plan) {
-  return plan.pattern == QuantizedPattern::kBulk ||
-         plan.args.block_tiles * static_cast<std::size_t>(tile_vectors(plan.args.scale_vectors)) <= kLLItems;
+bool fits(const QuantizedLaunch& launch) {
+  return launch.pattern == QuantizedPattern::kBulk ||
+         launch.args.block_tiles * static_cast<std::size_t>(tile_vectors(launch.args.scale_vectors)) <= kLLItems;
 }
 
 QuantizedPattern pattern_of(const ForcedChoice& forced) {
@@ -56,10 +56,10 @@ void check_quantized(const QuantizedAllReduce& call) {
   if (in != out && in < out + bytes && out < in + bytes) refuse("input and output overlap, and are not the same");
 }
 
-QuantizedPlan plan_quantized(const QuantizedAllReduce& call, int size, int most_blocks,
-                             const std::optional<ForcedChoice>& forced) {
-  QuantizedPlan plan;
-  QuantizedArgs& args = plan.args;
+QuantizedLaunch make_quantized_launch(const QuantizedAllReduce& call, int size, int most_blocks,
+                                      const std::optional<ForcedChoice>& forced) {
+  QuantizedLaunch launch;
+  QuantizedArgs& args = launch.args;
   args.input = static_cast<const std::byte*>(call.input);
   args.output = static_cast<std::byte*>(call.output);
   args.count = call.count;
@@ -68,24 +68,24 @@ QuantizedPlan plan_quantized(const QuantizedAllReduce& call, int size, int most_
   args.scale_vectors = std::max(1, 32 / args.scaled_lanes / 4);
   args.int8 = call.code == DataType::kInt8 ? 1 : 0;
   const auto takes = [&](QuantizedPattern pattern) {
-    plan.pattern = pattern;
-    cut_tiles(plan, size, most_blocks);
-    return fits(plan);
+    launch.pattern = pattern;
+    cut_tiles(launch, size, most_blocks);
+    return fits(launch);
   };
-  if (forced && !forced->copy_engine && takes(pattern_of(*forced))) return plan;
+  if (forced && !forced->copy_engine && takes(pattern_of(*forced))) return launch;
   const std::size_t bytes = call.count * size_of(call.dtype);
   // One shot has one rounding to codes less, too.
-  if (bytes <= (size <= 2 ? 256 * kKB : 128 * kKB) && takes(QuantizedPattern::kLL)) return plan;
-  if (bytes <= 1024 * kKB && takes(QuantizedPattern::kLLTwoShot)) return plan;
+  if (bytes <= (size <= 2 ? 256 * kKB : 128 * kKB) && takes(QuantizedPattern::kLL)) return launch;
+  if (bytes <= 1024 * kKB && takes(QuantizedPattern::kLLTwoShot)) return launch;
   takes(QuantizedPattern::kBulk);
-  return plan;
+  return launch;
 }
 
-Choice choice_of(const QuantizedPlan& plan) noexcept {
-  const Protocol protocol = plan.pattern == QuantizedPattern::kBulk ? Protocol::kBulk : Protocol::kLL;
-  return {protocol, plan.pattern != QuantizedPattern::kLL, plan.blocks, plan.threads, 0};
+Choice choice_of(const QuantizedLaunch& launch) noexcept {
+  const Protocol protocol = launch.pattern == QuantizedPattern::kBulk ? Protocol::kBulk : Protocol::kLL;
+  return {protocol, launch.pattern != QuantizedPattern::kLL, launch.blocks, launch.threads, 0};
 }
 
-std::string to_string(const QuantizedPlan& plan) { return to_string(choice_of(plan)); }
+std::string to_string(const QuantizedLaunch& launch) { return to_string(choice_of(launch)); }
 
 }  // namespace tutti::cuda

@@ -1,4 +1,4 @@
-#include "algorithm/cuda/plan_add_rms_norm.h"
+#include "algorithm/cuda/norm_launch.h"
 
 #include <algorithm>
 
@@ -17,15 +17,15 @@ constexpr std::size_t kOneKernelBlockBytes = 8 * kKB;
 std::size_t one_shot_bytes(int size) { return size <= 2 ? 512 * kKB : 64 * kKB; }
 
 // Cuts the rows between at most `most_blocks` blocks.
-void cut_rows(NormPlan& plan, std::size_t most_blocks) {
-  AddRmsNormArgs& args = plan.args;
+void cut_rows(NormLaunch& launch, std::size_t most_blocks) {
+  AddRmsNormArgs& args = launch.args;
   args.block_rows = std::max<std::size_t>(1, ceil_div(args.rows, most_blocks));
-  plan.blocks = std::max(1, static_cast<int>(ceil_div(args.rows, args.block_rows)));
+  launch.blocks = std::max(1, static_cast<int>(ceil_div(args.rows, args.block_rows)));
 }
 
-bool takes_one_kernel(NormPlan& plan, int size, int most_blocks, const std::optional<ForcedChoice>& forced) {
-  const AddRmsNormArgs& args = plan.args;
-  cut_rows(plan, static_cast<std::size_t>(std::min(most_blocks, kMaxBlocks)));
+bool takes_one_kernel(NormLaunch& launch, int size, int most_blocks, const std::optional<ForcedChoice>& forced) {
+  const AddRmsNormArgs& args = launch.args;
+  cut_rows(launch, static_cast<std::size_t>(std::min(most_blocks, kMaxBlocks)));
   if (args.rows == 0) return true;  // the second of two would have no blocks
   if (args.block_rows * static_cast<std::size_t>(args.segments) > kHeldSegments) return false;
   if (forced && !forced->copy_engine) return forced->protocol == Protocol::kLL && !forced->two_shot;
@@ -33,20 +33,20 @@ bool takes_one_kernel(NormPlan& plan, int size, int most_blocks, const std::opti
 }
 
 // The second kernel sends nothing, so its blocks are as many as there are rows, or a few rows are one block's.
-void plan_norm(NormPlan& plan) {
+void cut_norm_rows(NormLaunch& launch) {
   constexpr int kSegments = 8;        // that keep a block busy
   constexpr std::size_t kMany = 512;  // blocks: more than a GPU has processors for
-  AddRmsNormArgs& args = plan.args;
+  AddRmsNormArgs& args = launch.args;
   args.block_rows = args.rows < kMany ? 1 : static_cast<std::size_t>(std::max(1, kSegments / args.segments));
-  plan.blocks = static_cast<int>(ceil_div(args.rows, args.block_rows));
+  launch.blocks = static_cast<int>(ceil_div(args.rows, args.block_rows));
   const int tasks = static_cast<int>(args.block_rows) * args.segments;
   constexpr int kWarps = kNormThreads / 32;
-  plan.vectors = 0;
+  launch.vectors = 0;
   for (const int vectors : kNormVectors) {
-    if (plan.aligned && plan.vectors == 0 && tasks <= vectors * kWarps) plan.vectors = vectors;
+    if (launch.aligned && launch.vectors == 0 && tasks <= vectors * kWarps) launch.vectors = vectors;
   }
-  const int warps = plan.vectors == 0 ? kWarps : (tasks + plan.vectors - 1) / plan.vectors;
-  plan.threads = 32 * warps;
+  const int warps = launch.vectors == 0 ? kWarps : (tasks + launch.vectors - 1) / launch.vectors;
+  launch.threads = 32 * warps;
 }
 
 bool is_aligned(const AddRmsNormArgs& args) {
@@ -123,10 +123,10 @@ void check_add_rms_norm(const AddRmsNorm& call) {
   check_workspace(call, bytes, output_bytes);
 }
 
-NormPlan plan_add_rms_norm(const AddRmsNorm& call, int size, int most_blocks, bool ll128,
-                           const std::optional<ForcedChoice>& forced) {
-  NormPlan plan;
-  AddRmsNormArgs& args = plan.args;
+NormLaunch make_norm_launch(const AddRmsNorm& call, int size, int most_blocks, bool ll128,
+                            const std::optional<ForcedChoice>& forced) {
+  NormLaunch launch;
+  AddRmsNormArgs& args = launch.args;
   args.input = static_cast<const std::byte*>(call.input);
   args.residual = static_cast<const std::byte*>(call.residual);
   args.weight = static_cast<const std::byte*>(call.weight);
@@ -140,39 +140,39 @@ NormPlan plan_add_rms_norm(const AddRmsNorm& call, int size, int most_blocks, bo
   args.hidden = static_cast<float>(call.hidden);
   args.epsilon = call.epsilon;
   args.fp8 = call.fp8 ? 1 : 0;
-  plan.one_kernel = takes_one_kernel(plan, size, most_blocks, forced);
-  if (plan.one_kernel) {
-    plan.threads = std::clamp(static_cast<int>(args.block_rows) * args.segments * 32, 32, kNormThreads);
-    plan.choice = {Protocol::kLL, false, plan.blocks, plan.threads, 0};
-    plan.aligned = is_aligned(args);
-    return plan;
+  launch.one_kernel = takes_one_kernel(launch, size, most_blocks, forced);
+  if (launch.one_kernel) {
+    launch.threads = std::clamp(static_cast<int>(args.block_rows) * args.segments * 32, 32, kNormThreads);
+    launch.choice = {Protocol::kLL, false, launch.blocks, launch.threads, 0};
+    launch.aligned = is_aligned(args);
+    return launch;
   }
-  plan.choice =
+  launch.choice =
       choose({Collective::kAllReduce, call.dtype, size, args.rows * args.row_bytes, most_blocks, ll128}, forced);
-  plan.sum = place_of_sum(call);
-  args.input = plan.sum;
-  plan.aligned = is_aligned(args);
-  plan_norm(plan);
-  return plan;
+  launch.sum = place_of_sum(call);
+  args.input = launch.sum;
+  launch.aligned = is_aligned(args);
+  cut_norm_rows(launch);
+  return launch;
 }
 
-Call sum_of(const AddRmsNorm& call, const NormPlan& plan) noexcept {
+Call sum_of(const AddRmsNorm& call, const NormLaunch& launch) noexcept {
   Call sum;
   sum.collective = Collective::kAllReduce;
   sum.dtype = call.dtype;
   sum.count = call.rows * call.hidden;
-  sum.input = Blocks::single(call.input, plan.args.rows * plan.args.row_bytes);
-  sum.output = Blocks::single(plan.sum, plan.args.rows * plan.args.row_bytes);
+  sum.input = Blocks::single(call.input, launch.args.rows * launch.args.row_bytes);
+  sum.output = Blocks::single(launch.sum, launch.args.rows * launch.args.row_bytes);
   return sum;
 }
 
-std::string_view name_of(const NormPlan& plan) noexcept {
-  return plan.one_kernel ? "one_kernel" : name_of(plan.choice);
+std::string_view name_of(const NormLaunch& launch) noexcept {
+  return launch.one_kernel ? "one_kernel" : name_of(launch.choice);
 }
 
-std::string to_string(const NormPlan& plan) {
-  std::string text = plan.one_kernel ? std::string(name_of(plan)) : to_string(plan.choice) + ", norm";
-  return text.append("@").append(std::to_string(plan.blocks)).append("x").append(std::to_string(plan.threads));
+std::string to_string(const NormLaunch& launch) {
+  std::string text = launch.one_kernel ? std::string(name_of(launch)) : to_string(launch.choice) + ", norm";
+  return text.append("@").append(std::to_string(launch.blocks)).append("x").append(std::to_string(launch.threads));
 }
 
 }  // namespace tutti::cuda
