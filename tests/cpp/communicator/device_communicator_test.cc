@@ -194,6 +194,7 @@ TEST_F(DeviceCommunicators, WhatConnectsToARankBeginsOnTheDeviceOfTheMessages) {
 
 // Each allocation is refused in turn. What is refused is the caller's still; nobody waits for it, or calls it.
 TEST_F(DeviceCommunicators, WithoutMemoryAMessageIsRefusedBeforeItIsTaken) {
+  if (!counts_the_librarys()) GTEST_SKIP() << kHasItsOwn;
   with_peer([&](const std::shared_ptr<Communicator>& host) {
     Fate fate;
     {
@@ -230,6 +231,7 @@ TEST_F(DeviceCommunicators, WithoutMemoryAMessageIsRefusedBeforeItIsTaken) {
 }
 
 TEST_F(DeviceCommunicators, AnAbortAndAnEndTakeNoMemory) {
+  if (!counts_the_librarys()) GTEST_SKIP() << kHasItsOwn;
   with_peer([&](const std::shared_ptr<Communicator>& host) {
     const auto devices = DeviceCommunicator::create("told", *host);
     EXPECT_EQ(devices->pair(0, 1, /*send=*/true, {}), nullptr);

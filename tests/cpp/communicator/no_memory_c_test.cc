@@ -114,7 +114,9 @@ Counts run(Of of, int victim, long n) {
   return {Refusal::counted(), Refusal::refused()};
 }
 
-TEST(NoMemoryC, IsACodeAndAText) {
+class NoMemoryC : public RefusedMemory<> {};
+
+TEST_F(NoMemoryC, IsACodeAndAText) {
   spare_me();
   const auto endpoint = keep_endpoint();
   for (const Of of : {Of::kThisThread, Of::kLibrarysThreads}) {
@@ -130,7 +132,7 @@ TEST(NoMemoryC, IsACodeAndAText) {
   }
 }
 
-TEST(NoMemoryC, OfAnId) {
+TEST_F(NoMemoryC, OfAnId) {
   count_me();
   for (long n = 1;; ++n) {
     tutti_id id;

@@ -121,7 +121,7 @@ void try_on_two_ranks(World world, const Case& what, bool queued) {
   EXPECT_EQ(CallMemory::late(), late) << "calls have taken memory after they had their number";
 }
 
-class NoMemoryForCalls : public testing::TestWithParam<bool> {};
+class NoMemoryForCalls : public RefusedMemory<testing::TestWithParam<bool>> {};
 
 TEST_P(NoMemoryForCalls, BetweenHosts) {
   const auto endpoint = keep_endpoint();
@@ -168,8 +168,10 @@ TEST_P(NoMemoryForCalls, InTwoLevels) {
   }
 }
 
+class NoMemoryForACall : public RefusedMemory<> {};
+
 // There an algorithm over messages is known to be the one only when the call has been announced.
-TEST(NoMemoryForACall, OnOneHostIsLookedForOnce) {
+TEST_F(NoMemoryForACall, OnOneHostIsLookedForOnce) {
   World world;
   world.size = 3;
   world.algorithm = "all_reduce=ring";

@@ -9,13 +9,15 @@
 namespace tutti::test {
 namespace {
 
-TEST(NoMemoryForming, OfAGroupFromAStore) {
+class NoMemoryForming : public RefusedMemory<> {};
+
+TEST_F(NoMemoryForming, OfAGroupFromAStore) {
   Scene scene;
   scene.during = [](const Rank& rank, const Group&) { return rank.create(); };
   sweep_all(scene, {"aa", "ab", "aab"}, 20);
 }
 
-TEST(NoMemoryForming, OfASplit) {
+TEST_F(NoMemoryForming, OfASplit) {
   Scene scene;
   scene.before = [](const Rank& rank) { return rank.create(); };
   const std::string name = "a part whose name takes memory";
@@ -25,7 +27,7 @@ TEST(NoMemoryForming, OfASplit) {
   sweep_all(scene, {"aa", "ab"}, 10);
 }
 
-TEST(NoMemoryForming, OfASubgroup) {
+TEST_F(NoMemoryForming, OfASubgroup) {
   Scene scene;
   scene.before = [](const Rank& rank) { return rank.create(); };
   const std::vector<std::vector<int>> all{{}, {}, all_ranks(2), all_ranks(3)};
@@ -70,7 +72,7 @@ std::string end_without_memory(long n) {
 
 // Behind the last that rank 0 awaits may come what rank 1 does, over the same connection: without memory for that, rank
 // 0 has all, and is to say why rank 1 has not. Who reads for whom follows from who dials whom, and so by chance.
-TEST(NoMemoryForming, OfASubgroupForWhatIsAnothers) {
+TEST_F(NoMemoryForming, OfASubgroupForWhatIsAnothers) {
   const auto endpoint = keep_endpoint();
   for (int round = 0; round < 30; ++round) {
     for (long n = 1, refused = 1; refused != 0; ++n) {
@@ -131,7 +133,7 @@ Error first_call_of_who_starves(const std::string& layout, First call) {
   return *raised;
 }
 
-TEST(NoMemoryForming, IsTheCauseThatTheFirstCallTells) {
+TEST_F(NoMemoryForming, IsTheCauseThatTheFirstCallTells) {
   for (const std::string layout : {"abc", "aab"}) {
     for (const First call : {First::kRecv, First::kAllReduce, First::kRecvInTime, First::kSubgroup}) {
       SCOPED_TRACE(layout + ", call " + std::to_string(static_cast<int>(call)));
@@ -143,7 +145,7 @@ TEST(NoMemoryForming, IsTheCauseThatTheFirstCallTells) {
   }
 }
 
-TEST(NoMemoryForming, OfAShrink) {
+TEST_F(NoMemoryForming, OfAShrink) {
   Scene scene;
   scene.before = [](const Rank& rank) { return rank.create(); };
   scene.during = [](const Rank& rank, const Group& parent) {

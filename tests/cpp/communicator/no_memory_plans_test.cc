@@ -13,7 +13,9 @@ struct Subject {
   const char* layout;
 };
 
-TEST(NoMemoryPlans, ForTheFirstCall) {
+class NoMemoryPlans : public RefusedMemory<> {};
+
+TEST_F(NoMemoryPlans, ForTheFirstCall) {
   const Subject subjects[] = {{"two_step", plan::two_step_all_reduce(2), "aa"},
                               {"packets", plan::packet_two_step_all_reduce(2), "aa"},
                               {"ring", plan::hosts_ring_all_reduce({2, 1}), "ab"},

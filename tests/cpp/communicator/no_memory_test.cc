@@ -202,7 +202,7 @@ void greet(Communicator& comm) {
   comm.run(all_reduce(x));
 }
 
-class NoMemory : public testing::TestWithParam<std::tuple<Of, Which>> {
+class NoMemory : public RefusedMemory<testing::TestWithParam<std::tuple<Of, Which>>> {
  protected:
   static void sweep_all(const Scene& scene) { sweep(scene, std::get<0>(GetParam()), std::get<1>(GetParam())); }
 };

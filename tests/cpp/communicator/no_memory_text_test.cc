@@ -54,13 +54,15 @@ void fill(FlightRecorder& recorder) {
   }
 }
 
-TEST(NoMemoryText, OfAFlightRecord) {
+class NoMemoryText : public RefusedMemory<> {};
+
+TEST_F(NoMemoryText, OfAFlightRecord) {
   FlightRecorder recorder(4);
   fill(recorder);
   sweep([&] { return recorder.dump("group", 0, 4); });
 }
 
-TEST(NoMemoryText, OfMergedRecords) {
+TEST_F(NoMemoryText, OfMergedRecords) {
   FlightRecorder host(4), device(4, FlightRecorder::Of::kCuda);
   fill(host);
   fill(device);
@@ -68,7 +70,7 @@ TEST(NoMemoryText, OfMergedRecords) {
   sweep([&] { return merge_records(records, "/cuda"); });
 }
 
-TEST(NoMemoryText, OfAPlan) {
+TEST_F(NoMemoryText, OfAPlan) {
   const plan::Plan made = plan::hosts_ring_all_reduce({2, 1});
   const std::string text = plan::write_plan(made);
   sweep([&] { return plan::write_plan(made); });
@@ -76,13 +78,13 @@ TEST(NoMemoryText, OfAPlan) {
 }
 
 // The plan itself is in the process's cache by then: what is left is the way to its folder.
-TEST(NoMemoryText, OfAFolderOfPlans) {
+TEST_F(NoMemoryText, OfAFolderOfPlans) {
   PlanFolder folder;
   const std::string path = folder.add("ring", plan::hosts_ring_all_reduce({2, 1}));
   sweep([&] { return load_plans(path, 3, "").identity; });
 }
 
-TEST(NoMemoryText, OfATopology) {
+TEST_F(NoMemoryText, OfATopology) {
   const std::string text = R"({"nodes": ["a", "b"], "ranks": ["a", "b"], "routes": [{"nodes": ["a", "b"]}],
     "links": [{"from": "a", "to": "b", "latency_us": 1.5, "bandwidth_gbs": 4}], "efficiency": [[10, 0.5], [1000, 1]]})";
   sweep([&] { return plan::read_topology(text).links.size(); });

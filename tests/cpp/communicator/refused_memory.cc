@@ -44,6 +44,7 @@ void* or_throw(void* memory) {
 
 void count_me() noexcept { this_thread = Thread::kCounted; }
 void spare_me() noexcept { this_thread = Thread::kSpared; }
+void forget_me() noexcept { this_thread = Thread::kLibrarys; }
 
 Refusal::Refusal(Of of, Which which, long n) noexcept {
   whose.store(of);
