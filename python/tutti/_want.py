@@ -10,11 +10,13 @@ from tutti import _core
 
 __all__ = ["told", "told_by"]
 
+_WHY = "it has no memory to form the group"
+
 
 @contextmanager
 def told(store: Any, name: str, rank: int) -> Iterator[None]:
     """While ``rank`` joins the group ``name`` over a store: a ``MemoryError`` is told to the ranks that wait for it."""
-    with told_by(lambda: _core.tell_no_memory(store, name, rank), name, rank):
+    with told_by(lambda: _core.tell_cannot_join(store, name, rank, _WHY), name, rank):
         yield
 
 

@@ -233,12 +233,13 @@ std::shared_ptr<Communicator> create(std::shared_ptr<Store> store, int rank, int
   return member_of(std::move(store), std::move(communicator));
 }
 
-// Tells the others of the group `name` that this rank had not even the memory to begin to join it.
-void tell_no_memory(nb::object store, const char* name, int rank) {
+// Tells the others of the group `name` why `rank` will not join it: this one, which had not even the memory to begin,
+// or another, which knows nothing of the group.
+void tell_cannot_join(nb::object store, const char* name, int rank, const char* why) {
   std::shared_ptr<Store> place;
   if (!nb::try_cast(store, place)) place = python_store(std::move(store));
   const nb::gil_scoped_release released;
-  give_reason(*place, name, rank, "it has no memory to form the group");
+  give_reason(*place, name, rank, why);
 }
 
 nb::bytes make_id(const std::string& address) {
@@ -331,7 +332,7 @@ void bind_communicator(nb::module_& m) {
         return create(python_store(std::move(store)), rank, size, name, timeout);
       },
       "store"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);
-  m.def("tell_no_memory", &tell_no_memory, "store"_a, "name"_a, "rank"_a);
+  m.def("tell_cannot_join", &tell_cannot_join, "store"_a, "name"_a, "rank"_a, "why"_a);
   m.def("memory_store", [] { return std::shared_ptr<Store>(std::make_shared<MemoryStore>()); });
   m.def("make_id", &make_id, "address"_a = "");
   m.def("join_group", &join, "id"_a, "rank"_a, "size"_a, "name"_a, "timeout"_a);

@@ -109,8 +109,12 @@ def create_backend(dist_opts: Any, options: Any, parent: Any = None) -> Any:
     rank, size = dist_opts.group_rank, dist_opts.group_size
     name = str(dist_opts.group_id)
     if parent is None:
-        place = f"{name}/{_generation(dist_opts.store, name, rank)}"
-        with _want.told(dist_opts.store, place, rank):
+        turn = _generation(dist_opts.store, name, rank)
+        place = f"{name}/{turn}"
+        with (
+            _want.told(dist_opts.store, place, rank),
+            pretence.look_for_gloo(dist_opts.store, place, rank, size, first=turn == 1),
+        ):
             backend = module.ProcessGroupTutti(dist_opts.store, rank, size, place, _options(dist_opts, options))
     else:
         ranks = list(dist_opts.global_ranks_in_group)

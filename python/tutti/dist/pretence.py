@@ -9,18 +9,23 @@ Thread rule: the program calls it where no other thread makes groups.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 from tutti.dist.needs_torch import BACKEND, require_torch
 
-__all__ = ["NAMES", "in_force", "pretend"]
+__all__ = ["NAMES", "in_force", "look_for_gloo", "pretend"]
 
 NAMES = ("gloo",)  # nccl and mpi would have torch.distributed look for members that only theirs have
 
 _MARK = "_tutti_pretends"
+_LOOK_EVERY_S = 0.5
+_WHY = "its group of this name is gloo's: it lacks `tutti run --as gloo`, TUTTI_PRETEND=gloo or tutti.pretend()"
 _LOGGER = logging.getLogger("tutti")
 
 
@@ -61,6 +66,43 @@ def in_force() -> bool:
     import torch.distributed.distributed_c10d as c10d
 
     return hasattr(c10d._new_process_group_helper, _MARK)
+
+
+@contextlib.contextmanager
+def look_for_gloo(store: Any, place: str, rank: int, size: int, first: bool) -> Iterator[None]:
+    """While the group ``place`` forms: if the next rank makes gloo's group of its name, all who wait for it are told.
+
+    gloo begins with its address, under its rank in the store that the group has here. Keys stay where they are, so one
+    may be of an earlier group. It is of this one if it came while this rank looked; or if this rank has asked neither
+    gloo nor, before this (``first``), Tutti for a group of the name. Else the rank is missed at the deadline. Each rank
+    looks for the next one only: of those that pretend, one is before those that do not.
+    """
+    if size == 1 or not in_force():
+        yield
+        return
+    from tutti import _core
+
+    there = (rank + 1) % size
+    over = threading.Event()
+
+    def has_begun(one: int) -> bool:
+        return bool(store.check([f"0/{one}"]))
+
+    def look() -> None:
+        with contextlib.suppress(Exception):  # a store that cannot say so, or has gone: the deadline remains
+            may_be_old = has_begun(there) and not (first and not has_begun(rank))
+            while not may_be_old and not over.wait(_LOOK_EVERY_S):
+                if has_begun(there):
+                    _core.tell_cannot_join(store, place, there, _WHY)
+                    return
+
+    looker = threading.Thread(target=look, daemon=True)
+    looker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looker.join()
 
 
 def _serving(original: Any) -> Any:

@@ -5,6 +5,7 @@ error on all ranks that says what differs. The C++ tests of settings have the re
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable
 
 import pytest
@@ -87,8 +88,32 @@ def gloo_on(ctx: Context, odd: int) -> str:
 
 
 @pytest.mark.parametrize("odd", [0, 2])
-def test_a_rank_that_does_not_pretend_is_missed(fresh_world: World, odd: int) -> None:
-    """That rank's group is gloo's, which waits for the others in its own way. They name it at their deadline."""
+def test_a_rank_that_does_not_pretend_is_named(fresh_world: World, odd: int) -> None:
+    """That rank's group is gloo's, which waits for the others in its own way. They see by the store that it is."""
     for rank, said in enumerate(fresh_world(3).call(gloo_on, odd)):
         assert said
-        assert rank == odd or f"rank {odd} did not come" in said, said
+        assert rank == odd or (f"rank {odd} cannot join" in said and "its group of this name is gloo's" in said), said
+
+
+def gloo_again_on(ctx: Context, late: int) -> list[float]:
+    """The sums of two groups of one name in one store, of which the second alone is Tutti's; a rank is late for it."""
+    ctx.close()
+    sums = []
+    for turn in range(2):
+        if turn == 1:
+            tutti.pretend("gloo")
+            time.sleep(2.0 if ctx.rank == late else 0)
+        dist.init_process_group("gloo", store=ctx.store(f"{ctx.generation}.again"), rank=ctx.rank, world_size=ctx.size)
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        sums.append(tensor.item())
+        dist.barrier()
+        ctx.close()
+        dist.distributed_c10d._world.group_count = 0  # so that the next has the same name
+    return sums
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_what_gloo_has_left_in_the_store_accuses_nobody(fresh_world: World, late: int) -> None:
+    for sums in fresh_world(3).call(gloo_again_on, late):
+        assert sums == [3.0, 3.0]
