@@ -49,8 +49,6 @@ class InterfaceProbe:
 class Store:
     """Where ranks find each other."""
 
-    def add(self, key: str, amount: int) -> int: ...
-
 class TcpStore(Store):
     """One that rank 0 serves."""
 

@@ -6,12 +6,13 @@ import ast
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 from rank_pool import RankPool
@@ -67,17 +68,38 @@ def stub_names(body: list[ast.stmt]) -> set[str]:
     return names
 
 
-def public_names(module: ModuleType) -> set[str]:
+def public_names(module: Any) -> set[str]:
     return {name for name in dir(module) if not name.startswith("_") or name == "__version__"}
 
 
-def test_the_stub_names_what_the_module_has() -> None:
-    body = ast.parse((PACKAGE / "_core.pyi").read_text()).body
-    assert stub_names(body) == public_names(_core)
-    for probe in ("Probe", "InterfaceProbe", "LaunchInfo", "ConfigVariable"):
-        stub = next(n for n in body if getattr(n, "name", "") == probe)
-        assert isinstance(stub, ast.ClassDef)
-        assert stub_names(stub.body) == {name for name in dir(getattr(_core, probe)) if not name.startswith("_")}
+def parameters(function: ast.FunctionDef) -> tuple[tuple[str, bool], ...]:
+    """Names, and which of them may be left out."""
+    given = function.args
+    names = [arg.arg for arg in (*given.posonlyargs, *given.args)]
+    optional = dict.fromkeys(names[len(names) - len(given.defaults) :], True)
+    optional |= {arg.arg: value is not None for arg, value in zip(given.kwonlyargs, given.kw_defaults, strict=True)}
+    names += [arg.arg for arg in given.kwonlyargs]
+    return tuple((name, optional.get(name, False)) for name in names if name != "self")
+
+
+def compare_stub(body: list[ast.stmt], owner: Any, place: str) -> None:
+    """Members of the module or of a class of it, those of their members, and what functions take."""
+    assert {name for name in stub_names(body) if not name.startswith("__") or not place} == public_names(owner), place
+    overloads: dict[str, set[Any]] = {}
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            compare_stub(node.body, getattr(owner, node.name), f"{place}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            overloads.setdefault(node.name, set()).add(parameters(node))
+    for name, said in overloads.items():
+        made = getattr(getattr(owner, name), "__nb_signature__", ())  # none: a property, or a constructor
+        texts = (re.sub(r"\\\d+", "None", re.sub(r"ndarray\[[^]]*]", "ndarray", text)) for text, *_ in made)
+        there = {parameters(node) for text in texts for node in ast.parse(f"{text}: ...").body}  # type: ignore[arg-type]
+        assert said == there or not made, f"{place}{name}"
+
+
+def test_the_stub_says_what_the_module_has() -> None:
+    compare_stub(ast.parse((PACKAGE / "_core.pyi").read_text()).body, _core, "")
 
 
 @pytest.mark.parametrize("name", sorted(set(_core.collectives()) - {"barrier"}))
