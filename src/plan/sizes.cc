@@ -103,10 +103,6 @@ Sizes::Sizes(const Plan& plan, std::int64_t input_block_bytes, std::int64_t outp
   }
 }
 
-std::int64_t Sizes::buffer_bytes(BufferKind buffer) const {
-  return shape_.blocks[index_of(buffer)] * block_bytes_[index_of(buffer)];
-}
-
 std::int64_t Sizes::scratch_bytes(std::int32_t rank) const {
   const std::int64_t region = plan_.ranks[rank].chunks_of(BufferKind::kScratch) * scratch_stride_;
   return (use_.plain ? region : 0) + (use_.packets ? 2 * region : 0);

@@ -81,9 +81,6 @@ class Sizes {
 
   std::int64_t chunk_bytes() const { return chunk_bytes_; }  // c
 
-  // Bytes of the user's input or output buffer.
-  std::int64_t buffer_bytes(BufferKind buffer) const;
-
   // Bytes that one invocation needs of a rank's scratch; with double scratch there are two of these.
   std::int64_t scratch_bytes(std::int32_t rank) const;
 

@@ -40,15 +40,6 @@ REDUCE: Json = {
     "dst_buff": _operand(type="o"),
 }
 TAKE: Json = {"name": "copy", "src_buff": _operand(type="s"), "dst_buff": _operand(type="o")}
-REDUCE_TAKEN: Json = {**REDUCE, "src_buff": _operand(type="i") + _operand(type="s")}
-PUT_PACKETS: Json = {
-    "name": "ppkt",
-    "channel_type": "memory",
-    "channel_ids": [0],
-    "src_buff": _operand(type="i"),
-    "dst_buff": _operand(buffer_id=0),
-}
-UNPACK: Json = {"name": "upkt", "src_buff": _operand(type="s"), "dst_buff": _operand(type="o")}
 
 
 def probe(name: str, operations: list[list[Json]]) -> Json:

@@ -38,7 +38,6 @@ TEST(Sizes, ChunksCoverTheirBlocks) {
     PlanBuilder builder(PlanCollective::kAllToAll, 3, 9, 9, 0);
     for (int k = 0; k < 9; ++k) builder.at(0).copy(local(kI, k), local(kO, k));
     const Sizes sizes(builder.plan, bytes);
-    EXPECT_EQ(sizes.buffer_bytes(kO), 3 * bytes);
     std::int64_t next = 0;
     for (const Operation& op : builder.plan.ranks[0].blocks[0].operations) {
       for (const Move& move : sizes.moves_of(0, builder.plan.ranks[0].blocks[0], op)) {
