@@ -43,15 +43,16 @@ class PlanAlgorithm final : public Algorithm {
     return context.hosts != nullptr ? NetCall::bytes_for(0) : 0;
   }
 
-  // Const like every algorithm; what changes belongs to the communicator that runs it under its lock.
+  // Const like every algorithm: what may be called from any thread (all but this) reads what never changes.
   Outcome run(const Call& call, CallContext& context) const noexcept override {
     PlanRunner* const ready = runner();
     return ready != nullptr ? ready->run(call, context) : Outcome{Status::kExhausted, context.rank};
   }
 
  private:
-  // Made at the first call, because it takes longer than a group and few of a group's plans are called. Null if there
-  // is no memory for it; nothing else can fail that was admitted.
+  // Made at the first call, because it takes longer than a group and few of a group's plans are called. Null if it
+  // cannot be made. That a plan suits has been found when it was admitted, so what is caught is want of memory, by
+  // whatever name (bad_alloc, length_error, Error(kExhausted)), and to the call, which may not throw, all are one.
   PlanRunner* runner() const noexcept {
     try {
       if (runner_ == nullptr) runner_ = std::make_unique<PlanRunner>(plan_, *world_);
@@ -67,6 +68,7 @@ class PlanAlgorithm final : public Algorithm {
   const std::shared_ptr<const plan::Plan> plan_;
   const std::shared_ptr<const GroupPlace> world_;
   std::string unfit_;  // why it cannot run on these hosts
+  // Mutable because only run() touches it, under the communicator's lock (see the header); so it needs none of its own.
   mutable std::unique_ptr<PlanRunner> runner_;
 };
 
