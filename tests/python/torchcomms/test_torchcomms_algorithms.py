@@ -25,8 +25,8 @@ from tutti.language import AlgoSpec, AllGather, AllReduce
 from tutti.language.builtins import BUILTINS
 
 World = Callable[..., RankPool]
-KERNELS = Path(__file__).resolve().parents[1] / "cpp/cuda/native_kernels.cu"
-PLUGIN = Path(__file__).with_name("plugins") / "algorithms.cc"
+KERNELS = Path(__file__).resolve().parents[2] / "cpp/cuda/native_kernels.cu"
+PLUGIN = Path(__file__).resolve().parents[1] / "support" / "plugins" / "algorithms.cc"
 pytestmark = [pytest.mark.tutti_only, NEEDS_TORCHCOMMS]
 
 
