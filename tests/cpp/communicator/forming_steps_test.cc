@@ -1,58 +1,14 @@
 // A process that is killed after its first, second, ... message while its group forms, is split or shrinks: each time
 // the others hear at once that it died. What is between two messages of a rank nobody sees but in shared memory, which
 // forming_deaths_test.cc tries at random moments.
-//
-// A message is what a call of the C library sends or takes, or a connection that it makes or accepts: this program's
-// come before the C library's own, and kill it by themselves.
-#include <dlfcn.h>
-#include <signal.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 
+#include "communicator/counted_steps.h"
 #include "communicator/forming_deaths.h"
 #include "communicator/group_bootstrap.h"
 #include "communicator/subgroup.h"
 #include "support/sanitized.h"
 #include "tutti/group_id.h"
-
-namespace {
-
-std::atomic<int> steps_left{-1};  // of the process that is to die; below 0 of all others
-
-// relaxed: one thread of this process is the one that counts to 0
-void step_done(long result) {
-  if (result < 0 || steps_left.load(std::memory_order_relaxed) < 0) return;
-  if (steps_left.fetch_sub(1, std::memory_order_relaxed) == 1) ::raise(SIGKILL);
-}
-
-template <class Call>
-Call next_of(const char* name) {
-  return reinterpret_cast<Call>(::dlsym(RTLD_NEXT, name));
-}
-
-}  // namespace
-
-#define TUTTI_COUNT_STEPS(result_type, name, parameters, arguments)               \
-  extern "C" __attribute__((visibility("default"))) result_type name parameters { \
-    static const auto next = next_of<result_type(*) parameters>(#name);           \
-    const result_type result = next arguments;                                    \
-    const int error = errno;                                                      \
-    step_done(static_cast<long>(result));                                         \
-    errno = error;                                                                \
-    return result;                                                                \
-  }
-
-// NOLINTBEGIN: the C library's interface
-TUTTI_COUNT_STEPS(int, connect, (int fd, const sockaddr* address, socklen_t length), (fd, address, length))
-TUTTI_COUNT_STEPS(int, accept4, (int fd, sockaddr* address, socklen_t* length, int flags), (fd, address, length, flags))
-TUTTI_COUNT_STEPS(ssize_t, send, (int fd, const void* data, size_t bytes, int flags), (fd, data, bytes, flags))
-TUTTI_COUNT_STEPS(ssize_t, recv, (int fd, void* data, size_t bytes, int flags), (fd, data, bytes, flags))
-TUTTI_COUNT_STEPS(ssize_t, sendmsg, (int fd, const msghdr* message, int flags), (fd, message, flags))
-TUTTI_COUNT_STEPS(ssize_t, recvmsg, (int fd, msghdr* message, int flags), (fd, message, flags))
-// NOLINTEND
 
 namespace tutti::test {
 namespace {
@@ -95,10 +51,10 @@ void kill_at_every_step(const std::string& layout, int victim, const Prepare& pr
         const Rank rank{store, layout, r, victim};
         const auto prepared = prepare(rank);
         if (r != victim) return lost({store, layout, r, victim}, [&] { return form(rank, prepared); });
-        steps_left.store(steps, std::memory_order_relaxed);
+        die_after(steps);
         const Group group = form(rank, prepared);
         group->run(Call{});
-        steps_left.store(-1, std::memory_order_relaxed);
+        die_after(-1);
         return int{kFormed};  // it leaves
       });
     }
