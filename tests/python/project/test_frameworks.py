@@ -22,7 +22,7 @@ RECIPES = [
     pytest.param(*match.group("module", "code", "command"), id=match["module"])
     for match in RECIPE.finditer(PAGE.read_text())
 ]
-OWN_CHECKS = "torchrun --nproc-per-node=2 -m tutti run --as gloo -m accelerate.test_utils.scripts.test_ops"
+OWN_CHECKS = "torchrun --nproc-per-node=2 -m tutti run --as gloo -m accelerate.test_utils.scripts."
 
 
 def run(command: str, folder: Path, **env: str) -> str:
@@ -59,9 +59,12 @@ def test_recipe_runs(tmp_path: Path, module: str, code: str, command: str) -> No
     run(command, tmp_path)
 
 
-def test_accelerates_own_checks_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "said"), [("test_ops", "testing gather"), ("test_script", "**Test reinstantiated state**")]
+)
+def test_accelerates_own_checks_pass(tmp_path: Path, script: str, said: str) -> None:
     need("accelerate")
-    assert "testing gather" in run(OWN_CHECKS, tmp_path, ACCELERATE_USE_CPU="true")
+    assert said in run(OWN_CHECKS + script, tmp_path, ACCELERATE_USE_CPU="true")
 
 
 def test_every_recipe_is_run() -> None:
