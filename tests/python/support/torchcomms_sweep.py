@@ -1,10 +1,11 @@
-"""Every collective of TorchComms on many dtypes and sizes, in place too, synchronous and asynchronous ones in turns.
+"""Every collective of TorchComms on many dtypes and sizes, in place too; each call synchronous, then again and not.
 
 Data is a function of its rank, so each rank knows what all must have. Values are small, hence sums are exact.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,14 +23,17 @@ ADDED = [
 MOVED_ONLY = [torch.bool, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
+MEGABYTE = 1 << 20
+LARGE = [(torch.bfloat16, MEGABYTE), (torch.float32, 32 * MEGABYTE)]  # of a rank's block
+
+
 def data(rank: int, count: int, like: torch.Tensor) -> torch.Tensor:
-    values = (torch.arange(count) * 7 + 3 * rank) % 5
-    return values.to(torch.float32).to(like.dtype).to(like.device)
+    values = (torch.arange(5) * 7 + 3 * rank) % 5
+    return values.to(torch.float32).to(like.dtype).to(like.device).repeat(count // 5 + 1)[:count]
 
 
 def total(parts: list[torch.Tensor]) -> torch.Tensor:
-    exact = torch.complex128 if parts[0].is_complex() else torch.float64
-    return torch.stack(parts).sum(0, dtype=exact).to(parts[0].dtype)
+    return functools.reduce(torch.add, parts)  # of values that every dtype has
 
 
 def moves(comm: Any, count: int, like: torch.Tensor) -> Iterator[Case]:
@@ -123,14 +127,24 @@ def reductions(comm: Any, count: int, like: torch.Tensor) -> Iterator[Case]:
 
 
 def sweep(comm: Any, sizes: list[int], device: torch.device) -> None:
-    turns = itertools.cycle((False, True))  # of an odd number of cases: each case in both
+    """All dtypes on these numbers of elements."""
     for dtype in [*ADDED, *MOVED_ONLY]:
-        like = torch.zeros(0, dtype=dtype, device=device)
         for count in sizes:
-            cases = [*moves(comm, count, like), *(reductions(comm, count, like) if dtype in ADDED else ())]
-            for name, before, call, result, wanted in cases:
-                asynchronous = next(turns)
-                result.copy_(before)
-                call(asynchronous).wait()
-                equal = result.cpu().view(torch.uint8).equal(wanted.cpu().view(torch.uint8))
-                assert equal, f"{name} of {count} {dtype}, asynchronous={asynchronous}: {result}, not {wanted}"
+            check(comm, dtype, count, device)
+
+
+def sweep_of_large(comm: Any, device: torch.device) -> None:
+    """A few dtypes on megabytes."""
+    for dtype, size in LARGE:
+        check(comm, dtype, size // dtype.itemsize, device)
+
+
+def check(comm: Any, dtype: torch.dtype, count: int, device: torch.device) -> None:
+    like = torch.zeros(0, dtype=dtype, device=device)
+    cases = itertools.chain(moves(comm, count, like), reductions(comm, count, like) if dtype in ADDED else ())
+    for name, before, call, result, wanted in cases:
+        for asynchronous in (False, True):
+            result.copy_(before)
+            call(asynchronous).wait()
+            equal = result.cpu().view(torch.uint8).equal(wanted.cpu().view(torch.uint8))
+            assert equal, f"{name} of {count} {dtype}, asynchronous={asynchronous}: {result}, not {wanted}"

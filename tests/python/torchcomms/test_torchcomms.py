@@ -27,6 +27,7 @@ from torchcomms_interface import (
     same,
 )
 from torchcomms_sweep import sweep as sweep_of_collectives
+from torchcomms_sweep import sweep_of_large
 
 World = Callable[..., RankPool]
 PLUGIN = SUPPORT / "plugins" / "algorithms.cc"
@@ -138,6 +139,13 @@ def dtypes(ctx: Context, name: str) -> None:
     """Every collective in every dtype."""
     comm = new_comm(ctx, name)
     sweep_of_collectives(comm, [1, 1000, 70_001], CPU)
+    comm.finalize()
+
+
+def large(ctx: Context, name: str) -> None:
+    """Every collective on megabytes."""
+    comm = new_comm(ctx, name)
+    sweep_of_large(comm, CPU)
     comm.finalize()
 
 
@@ -440,7 +448,7 @@ def test_on_cpu_tensors(fresh_world: World, ranks: int, function: Callable[..., 
 
 
 @pytest.mark.parametrize(
-    ("ranks", "function"), [(2, dtypes), (3, dtypes), (2, user_algorithms), (2, failures), (3, aborted)]
+    ("ranks", "function"), [(2, dtypes), (3, dtypes), (2, large), (2, user_algorithms), (2, failures), (3, aborted)]
 )
 def test_in_a_world_of_its_own(fresh_world: World, ranks: int, function: Callable[..., None]) -> None:
     fresh_world(ranks, open_group=False).call(function, unique_name("tc"), timeout_s=120)

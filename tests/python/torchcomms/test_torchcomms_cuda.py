@@ -25,6 +25,7 @@ from torchcomms_interface import (
     same,
 )
 from torchcomms_sweep import sweep as sweep_of_collectives
+from torchcomms_sweep import sweep_of_large
 
 World = Callable[..., RankPool]
 pytestmark = ON_GPUS
@@ -109,6 +110,14 @@ def dtypes(ctx: Context, name: str) -> None:
     device = device_of(ctx)
     comm = new_comm(ctx, name, device=device)
     sweep_of_collectives(comm, [1, 1000, 70_001], device)
+    comm.finalize()
+
+
+def large(ctx: Context, name: str) -> None:
+    """Every collective on megabytes."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    sweep_of_large(comm, device)
     comm.finalize()
 
 
@@ -399,6 +408,7 @@ ON_BOTH = [
     sweep,
     collectives,
     dtypes,
+    large,
     messages,
     streams,
     waits_of_messages,
