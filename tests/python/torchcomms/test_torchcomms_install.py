@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
+import shutil
+import subprocess
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +19,7 @@ from tutti import _core
 from tutti.dist import backend as groups
 from tutti.dist import torchcomms as face
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.tutti_only
 
 
@@ -44,6 +48,43 @@ def test_what_is_missing_is_named_with_the_remedy(package: Path) -> None:
     with pytest.raises(ImportError, match=r"for torchcomms 0\.2\.0, and here is torchcomms 0\.3\.0.*pip install"):
         _ = face.backend
     assert face.LIBRARY_VARIABLE not in os.environ
+
+
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+@pytest.mark.parametrize(
+    ("given", "text", "said"),
+    [
+        (
+            "",
+            "",
+            r"TUTTI_TORCHCOMMS_INCLUDE is {root}, where {header} was looked for and not found\. .* root of a checkout",
+        ),
+        ("comms", "", r"TUTTI_TORCHCOMMS_INCLUDE is {root}/comms, where {header} was looked for and not found\."),
+        (
+            "",
+            "class TorchCommBackend;",
+            "whose {header} does not say TORCHCOMM_BACKEND_ABI_VERSION.* root of a checkout",
+        ),
+        ("", 'constexpr std::string_view TORCHCOMM_BACKEND_ABI_VERSION = "1.3";', "abi 1.3, release 0.3.0"),
+    ],
+    ids=["no headers", "another folder", "another header", "right"],
+)
+def test_the_build_says_what_it_looked_for(tmp_path: Path, given: str, text: str, said: str) -> None:
+    header = "comms/torchcomms/TorchCommBackend.hpp"
+    if text or given:
+        (tmp_path / header).parent.mkdir(parents=True)
+        (tmp_path / header).write_text(text + "\n")
+        (tmp_path / "version.txt").write_text("0.3.0\n")
+    script = tmp_path / "look.cmake"
+    script.write_text(
+        f"include({ROOT}/cmake/TuttiTorchcomms.cmake)\n"
+        f"tutti_torchcomms_headers({tmp_path / given} abi release)\n"
+        'message("abi ${abi}, release ${release}")\n'
+    )
+    done = subprocess.run(["cmake", "-P", str(script)], capture_output=True, text=True, check=False)
+    words = " ".join(done.stderr.split())  # CMake breaks lines
+    assert re.search(said.format(root=re.escape(str(tmp_path)), header=re.escape(header)), words), words
+    assert (done.returncode == 0) == said.startswith("abi")
 
 
 def test_no_store_and_nowhere_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
