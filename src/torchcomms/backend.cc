@@ -366,6 +366,11 @@ WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, boo
     refuse(operation, wrong.what_without_backtrace());
   } catch (const c10::TypeError& wrong) {
     refuse(operation, wrong.what_without_backtrace());
+  } catch (const c10::DistBackendError& late) {
+    link_->look_for_failure();
+    if (call == nullptr || gpu.has_value() || !is_of_wait(*call, limit)) throw;
+    C10_THROW_ERROR(DistBackendError, "tutti: " + std::string(operation) + " on communicator '" + name_ +
+                                          "': " + late.what_without_backtrace());
   } catch (...) {
     link_->look_for_failure();
     throw;

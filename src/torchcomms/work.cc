@@ -112,14 +112,19 @@ void CallWork::wait_for_call(std::chrono::milliseconds timeout) {
       refuse(wrong.what_without_backtrace());
     } catch (const c10::TypeError& wrong) {
       refuse(wrong.what_without_backtrace());
+    } catch (const c10::DistBackendError& late) {
+      if (!is_of_wait(*call_, timeout)) throw;
+      C10_THROW_ERROR(DistBackendError, on_communicator() + late.what_without_backtrace());
     }
   }
   end(WorkStatus::COMPLETED);
 }
 
 // RuntimeError, as the call itself raises.
-void CallWork::refuse(const char* reason) const {
-  C10_THROW_ERROR(Error, std::string("tutti: ") + about_.operation + about_.link->on_communicator() + ": " + reason);
+void CallWork::refuse(const char* reason) const { C10_THROW_ERROR(Error, on_communicator() + reason); }
+
+std::string CallWork::on_communicator() const {
+  return std::string("tutti: ") + about_.operation + about_.link->on_communicator() + ": ";
 }
 
 void CallWork::wait() {

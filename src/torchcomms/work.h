@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -36,6 +37,11 @@ namespace tutti::torchcomms {
 // For waits on the host that have no limit of their own: the call has one, and ends by it. c10d's works take a limit to
 // mean the host.
 inline constexpr std::chrono::milliseconds kAsLongAsTheCall = std::chrono::hours(24 * 365);
+
+// Whether what a wait with this limit has raised is that limit: the call itself goes on, and has not named itself.
+inline bool is_of_wait(c10d::Work& call, std::chrono::milliseconds limit) {
+  return limit.count() > 0 && limit < kAsLongAsTheCall && !call.isCompleted();
+}
 
 // Whether the caller's current stream of that GPU is captured: calls go into a graph then, and never end.
 bool capturing(c10::Device gpu);
@@ -78,6 +84,7 @@ class CallWork final : public ::torch::comms::TorchWork {
   void call_is_over(bool failed);
   void wait_for_call(std::chrono::milliseconds timeout);
   [[noreturn]] void refuse(const char* reason) const;
+  std::string on_communicator() const;  // what a message begins with
   WorkStatus status_of_failure() const;
   // The first of the library's thread and wait() sets it, and the other waits for that: when wait() returns, it is set.
   void end(WorkStatus status);

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN
@@ -77,7 +78,7 @@ def test_regions_of_algorithms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     records += [{**record, "implementation": "gloo", "algorithm": ""} for record in records]
     stretches = [("slots", 4, 64), ("staged", 1024, 1024), ("slots", 4096, 4096)]
     assert report.regions(records) == stretches
-    seen = []
+    seen: list[Any] = []
     monkeypatch.setattr(report.pyplot, "close", seen.append)
     report.draw("all_reduce", records, tmp_path / "figure.png")
     above, below = seen[0].axes
