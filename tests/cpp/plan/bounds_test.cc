@@ -30,14 +30,6 @@ struct Hostile {
   std::string says;
 };
 
-Operation loop_of(std::int32_t chunks, std::int64_t unit, std::vector<Operation> body) {
-  Operation loop;
-  loop.kind = OpKind::kPipeline;
-  loop.iteration = {unit, chunks};
-  loop.body = std::move(body);
-  return loop;
-}
-
 Operation of(OpKind kind, std::vector<std::int32_t> semaphores = {}) {
   Operation op;
   op.kind = kind;
@@ -69,8 +61,8 @@ Plan counting_loop() {
     body.push_back(of(OpKind::kSemRelease, {0}));
     body.push_back(of(OpKind::kSemAcquire, {0}));
   }
-  builder.at(0).add(loop_of(1, 16, {of(OpKind::kNop)}));
-  builder.at(0).add(loop_of(1 << 11, 16, body));
+  builder.at(0).add(loop_of(1, {of(OpKind::kNop)}, 16));
+  builder.at(0).add(loop_of(1 << 11, body, 16));
   return builder.plan;
 }
 
@@ -80,9 +72,9 @@ Plan signals_not_taken_yet() {
   builder.plan.ranks[0].semaphores = {0, 20};
   const std::vector<Operation> body{copy_of(local(kI, 0), local(kO, 0)), of(OpKind::kNop),
                                     of(OpKind::kSemRelease, {0})};
-  builder.at(0, 0).add(loop_of(1 << 11, 16, body));
-  builder.at(0, 1).add(loop_of(1 << 11, 16, {of(OpKind::kSemAcquire, {0})}));
-  builder.at(0, 1).add(loop_of(1, 16, {of(OpKind::kSemAcquire, {1}), of(OpKind::kSemRelease, {1})}));
+  builder.at(0, 0).add(loop_of(1 << 11, body, 16));
+  builder.at(0, 1).add(loop_of(1 << 11, {of(OpKind::kSemAcquire, {0})}, 16));
+  builder.at(0, 1).add(loop_of(1, {of(OpKind::kSemAcquire, {1}), of(OpKind::kSemRelease, {1})}, 16));
   return builder.plan;
 }
 
@@ -134,8 +126,8 @@ Plan units_far_apart() {
   PlanBuilder builder(PlanCollective::kCustom, 1, 1, 1, 0);
   builder.plan.ranks[0].semaphores = {1 << 20};
   const std::vector<Operation> body{of(OpKind::kSemAcquire, {0}), of(OpKind::kSemRelease, {0})};
-  builder.at(0).add(loop_of(1 << 24, std::int64_t{1} << 40, body));
-  builder.at(0).add(loop_of((1 << 24) - 1, 16, body));
+  builder.at(0).add(loop_of(1 << 24, body, std::int64_t{1} << 40));
+  builder.at(0).add(loop_of((1 << 24) - 1, body, 16));
   builder.plan.max_message_bytes = std::uint64_t{1} << 63;
   return builder.plan;
 }

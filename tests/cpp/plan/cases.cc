@@ -129,11 +129,7 @@ Plan pipelined(std::int32_t credits, bool reuse) {
     if (from >= 0) body.acquire(from).nop();
     body.copy(source, destination).nop();
     if (to >= 0) body.release(to);
-    Operation loop;
-    loop.kind = OpKind::kPipeline;
-    loop.iteration = {1 << 20, 1};
-    loop.body = inner.plan.ranks[0].blocks[static_cast<std::size_t>(block)].operations;
-    return loop;
+    return loop_of(1, inner.plan.ranks[0].blocks[static_cast<std::size_t>(block)].operations);
   };
   builder.at(0, 0).add(stage(0, credits > 0 ? 1 : -1, 0, local(kI, 0), local(kS, 0)));
   builder.at(0, 1).add(stage(1, 0, credits > 0 ? 1 : -1, local(kS, 0), local(kO, 0)));

@@ -38,14 +38,6 @@ void expect_refused(const Plan& plan, FaultKind kind, const std::string& what) {
   EXPECT_EQ(verdict.fault.kind, kind) << what << ": " << verdict.fault.message;
 }
 
-Operation loop_of(std::int32_t chunks, std::vector<Operation> body, std::int64_t unit = kUnit) {
-  Operation loop;
-  loop.kind = OpKind::kPipeline;
-  loop.iteration = {unit, chunks};
-  loop.body = std::move(body);
-  return loop;
-}
-
 // Makes a loop of what the block does from operation `first` on.
 void repeat(const At& block, std::size_t first, std::int32_t chunks = 1, std::int64_t unit = kUnit) {
   auto& all = block.operations();

@@ -13,6 +13,15 @@ inline Operand local(BufferKind buffer, std::int32_t index, std::int32_t size = 
   return {Operand::Place::kLocal, buffer, 0, index, size};
 }
 
+// The `body` over `chunks` in pieces of `unit` bytes.
+inline Operation loop_of(std::int32_t chunks, std::vector<Operation> body, std::int64_t unit = std::int64_t{1} << 20) {
+  Operation loop;
+  loop.kind = OpKind::kPipeline;
+  loop.iteration = {unit, chunks};
+  loop.body = std::move(body);
+  return loop;
+}
+
 inline constexpr BufferKind kI = BufferKind::kInput;
 inline constexpr BufferKind kO = BufferKind::kOutput;
 inline constexpr BufferKind kS = BufferKind::kScratch;

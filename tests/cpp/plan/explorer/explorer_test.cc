@@ -63,11 +63,7 @@ TEST(Explorer, CutsChunksWithinAnIteration) {
     Operation op;
     op.kind = kind;
     op.semaphore_ids = {0};
-    Operation around;
-    around.kind = OpKind::kPipeline;
-    around.iteration = {1024, chunks};
-    around.body = {op};
-    return around;
+    return plan::loop_of(chunks, {op}, 1024);
   };
   builder.at(0, 1);
   builder.at(0, 0).add(loop(2, OpKind::kSemRelease));
