@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -11,6 +12,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+# pytest puts this folder on the path, where those in it would be found as packages: torchcomms, where that is not
+# installed, by torch, too, so before torch is imported.
+with contextlib.suppress(ValueError):
+    sys.path.remove(str(Path(__file__).parent))
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -25,14 +31,10 @@ import rank_pool
 import torch.distributed as dist
 from rank_pool import RankPool
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MAX_POOLS = 3  # idle ranks cost memory
 PATIENCE_S = 30.0  # behind a test's time limit, which ends what hangs in Python
 ERRORS = pytest.StashKey[int]()
-
-# pytest puts it on the path, where its folders would be found as packages: torchcomms, where that is not installed.
-sys.path[:] = [path for path in sys.path if Path(path).resolve() != HERE]
 
 # What these assert is said as fully as what tests assert.
 pytest.register_assert_rewrite("conformance", "failures", "launching")
