@@ -188,7 +188,7 @@ mutant bootstrap_test 'TcpStoreEnd*' $server 'a server has no time to end at' 's
 mutant bootstrap_test 'TcpStoreEnd*' $server 'a server forgets that it has more time' 's/std::max(until_ns, told_leaving_ ? told_leaving_->until_ns : 0)/until_ns/'
 mutant bootstrap_test 'TcpStoreEnd*' $server 'a server that has ended keeps its descriptors' 's/^  bell_.reset();/  ;/'
 mutant bootstrap_test 'Exchange*' $told 'a rank is told of itself' 's/if (teller == rank) return;.*/;/'
-mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/^void fetch_verdicts/,/^}/s/throw_if_told(.*/;/'
+mutant forming_failures_test '*' src/bootstrap/host_group.cc 'who awaits another host is told nothing' '/ wait_for(const HostContext/,/^}/s/throw_if_told(.*/;/'
 mutant forming_failures_test '*' src/bootstrap/host_leader_poll.cc 'a leader is told nothing' 's/^  throw_if_told(.*/  ;/'
 mutant forming_failures_test '*' src/bootstrap/host_joiner.cc 'who awaits its leader is told nothing' 's/^      throw_if_told(.*/      ;/'
 mutant forming_failures_test '*' src/communicator/formed_group.cc 'who awaits its host is told nothing' '/^Outcome join_host/,/^}/s/throw_if_told(.*/;/'

@@ -132,8 +132,8 @@ void apply(const HostVerdict& verdict, HostGroup& group) {
   }
 }
 
-// The leaders whose verdict the store does not have.
-std::vector<int> silent(const HostContext& context, const std::vector<int>& leaders) {
+// The leaders whose verdict the store does not have; else who passes them on, or all.
+std::vector<int> silent(const HostContext& context, const std::vector<int>& leaders, bool passed_on) {
   std::vector<int> ranks;
   for (const int leader : leaders) {
     try {
@@ -143,7 +143,8 @@ std::vector<int> silent(const HostContext& context, const std::vector<int>& lead
       ranks.push_back(leader);
     }
   }
-  return ranks.empty() ? leaders : ranks;
+  if (ranks.empty()) return passed_on ? std::vector<int>{0} : leaders;
+  return ranks;
 }
 
 // A rank that has lost its leader's answer is counted in all the same, and the others wait for it.
@@ -156,32 +157,64 @@ void throw_if_counted(const HostContext& context, std::string_view blob) {
                                         " ended before it said so (communicator \"" + context.request.id + "\")");
 }
 
-// The verdicts of these leaders, from the store. `own`: if this rank's own leader is among them and was reached. Its
+// Who waits for rank 0, and is of its host, sees it die; the others hear it of that.
+void throw_if_first_died(const HostContext& context, const HostGroup& group) {
+  const HostMember& first = group.members.front();
+  if (first.rank != 0 || context.request.rank == 0 || !first.pidfd || !pidfd_ended(first.pidfd.get())) return;
+  const std::string text = "rank 0 died while communicator \"" + context.request.id + "\" was forming";
+  tell_death(context.store, context.request.id, 0, text);
+  throw KnownToAll(ErrorKind::kPeerLost, text);
+}
+
+// What the store holds under these keys. `own`: while this rank's own leader, which it has reached, is awaited; its
 // death is noticed.
-void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, const HostJoiner* own,
-                    HostGroup& group) {
+std::vector<std::string> wait_for(const HostContext& context, const std::vector<std::string>& keys,
+                                  const std::vector<int>& leaders, bool passed_on, const HostJoiner* own,
+                                  const HostGroup& group) {
   constexpr std::int64_t kSliceMs = 500;
-  std::vector<std::string> keys;
-  for (const int l : leaders) keys.push_back(verdict_key(context.request.id, l));
-  std::vector<std::string> blobs;
-  while (blobs.empty()) {
+  for (;;) {
     const std::int64_t left_ms = std::max<std::int64_t>(1, context.remaining_ms());
     try {
-      blobs = context.store.multi_get(keys, std::chrono::milliseconds(std::min(left_ms, kSliceMs)));
+      return context.store.multi_get(keys, std::chrono::milliseconds(std::min(left_ms, kSliceMs)));
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kTimeout) throw;
       if (context.deadline.expired()) {
         throw_error(ErrorKind::kTimeout, "rank " + std::to_string(context.request.rank) + " waited " +
                                              std::to_string(context.request.timeout.count()) + " ms for " +
-                                             name_ranks(silent(context, leaders)) +
+                                             name_ranks(silent(context, leaders, passed_on)) +
                                              " to say which ranks share memory (communicator \"" + context.request.id +
                                              "\")");
       }
       if (own != nullptr && own->leader_pidfd() >= 0 && pidfd_ended(own->leader_pidfd())) throw_leader_died(context);
+      if (passed_on) throw_if_first_died(context, group);
       throw_if_told(context.store, context.request.id, context.request.rank);
     }
   }
-  for (std::size_t i = 0; i < blobs.size(); ++i) {
+}
+
+// The verdicts of these leaders, from the store. `heard`: of this rank's own, if it has come; `own`: by whom it has
+// not. Of more than kMostDirect rank 0 reads them, and passes them on in one value.
+void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, const HostVerdict* heard,
+                    const HostJoiner* own, HostGroup& group) {
+  const bool passed_on = leaders.size() > static_cast<std::size_t>(kMostDirect) && context.request.rank != 0;
+  std::vector<std::string> keys;
+  for (const int l : leaders) {
+    if (heard == nullptr || l != context.leader) keys.push_back(verdict_key(context.request.id, l));
+  }
+  if (keys.empty()) return;
+  if (passed_on) keys = {verdicts_key(context.request.id)};
+  std::vector<std::string> blobs = wait_for(context, keys, leaders, passed_on, own, group);
+  if (passed_on) {
+    blobs = unpack_verdicts(context, blobs.front(), leaders.size());
+  } else if (heard != nullptr) {
+    const auto at = std::ranges::find(leaders, context.leader) - leaders.begin();
+    blobs.insert(blobs.begin() + at, encode(*heard));
+  }
+  if (leaders.size() > static_cast<std::size_t>(kMostDirect) && context.request.rank == 0) {
+    context.store.set(verdicts_key(context.request.id), pack_verdicts(blobs));
+  }
+  for (std::size_t i = 0; i < leaders.size(); ++i) {
+    if (heard != nullptr && leaders[i] == context.leader) continue;
     if (own != nullptr && own->is_counted() && leaders[i] == context.leader) throw_if_counted(context, blobs[i]);
     apply(verdict_in_store(context, leaders[i], blobs[i]), group);
   }
@@ -220,10 +253,10 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
 
   std::map<std::string_view, std::vector<int>> hosts;
   for (int r = 0; r < request.size; ++r) hosts[cards[static_cast<std::size_t>(r)].hint].push_back(r);
-  std::vector<int> unheard;  // leaders whose verdict this rank needs
+  std::vector<int> leaders;  // of hosts of several ranks
   for (const auto& [hint, ranks] : hosts) {
     require_room_for(ranks, request);
-    if (const int leader = leader_of(ranks, cards); leader >= 0) unheard.push_back(leader);
+    if (const int leader = leader_of(ranks, cards); leader >= 0) leaders.push_back(leader);
   }
   const std::vector<int>& mine = hosts[own.hint];
   const HostContext context{store,        request,          cards, mine, leader_of(mine, cards), deadline,
@@ -241,11 +274,10 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
       group.alone_because = "no rank of this host can listen on a Unix socket: " + describe_errno(listen_error);
     }
   }
-  if (verdict) {
-    apply(*verdict, group);
-    std::erase(unheard, context.leader);
+  if (verdict) apply(*verdict, group);
+  if (hosts.size() > 1 || !verdict) {
+    fetch_verdicts(context, leaders, verdict ? &*verdict : nullptr, !verdict && joiner ? &*joiner : nullptr, group);
   }
-  if (!unheard.empty()) fetch_verdicts(context, unheard, !verdict && joiner ? &*joiner : nullptr, group);
   return group;
 }
 

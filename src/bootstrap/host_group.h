@@ -7,8 +7,9 @@
 // member the pidfds and arenas of all others, so that it works without a common PID namespace.
 //
 // Cost in operations of the store, a rank: one set and one multi_get (all ranks' cards; one get of more than
-// kMostDirect ranks, see exchange.h) when all share one host; with several hosts one multi_get more, and one set more
-// of each leader. Then two exchanges over the Unix socket. 2 ranks took 0.3 to 0.4 ms over our TCP store (p50 of 200,
+// kMostDirect ranks, see exchange.h) when all share one host; with several hosts one multi_get more (one get where more
+// than kMostDirect of them have several ranks: rank 0 reads for all), and one set more of each leader. Then two
+// exchanges over the Unix socket. 2 ranks took 0.3 to 0.4 ms over our TCP store (p50 of 200,
 // two busy cores). A rank that cannot join costs its leader one look into the store after 100 ms.
 //
 // Ownership: the group owns its descriptors, all closed on exec; sockets are closed when it returns. Thread rule:

@@ -145,6 +145,20 @@ HostVerdict verdict_in_store(const HostContext& context, int leader, std::string
   return *verdict;
 }
 
+std::string pack_verdicts(const std::vector<std::string>& verdicts) {
+  ByteWriter out;
+  for (const std::string& verdict : verdicts) out.text(verdict);
+  return std::move(out).str();
+}
+
+std::vector<std::string> unpack_verdicts(const HostContext& context, std::string_view packed, std::size_t count) {
+  ByteReader in(packed);
+  std::vector<std::string> verdicts;
+  for (std::size_t i = 0; i < count; ++i) verdicts.emplace_back(in.text());
+  if (!in.done()) throw_forged(context, 0, "and with other leaders what is no list of lists");
+  return verdicts;
+}
+
 std::string place_of(const HostContext& context) {
   return "rank " + std::to_string(context.request.rank) + " on host " + host_name();
 }
@@ -261,6 +275,7 @@ std::optional<HostVerdict> HostPair::read_verdict(std::string_view bytes) const 
 std::string verdict_key(std::string_view id, int leader) {
   return store_key(id, "host verdict", std::to_string(leader));
 }
+std::string verdicts_key(std::string_view id) { return store_key(id, "host verdicts"); }
 std::string left_count_key(std::string_view id, int leader) {
   return store_key(id, "host left", std::to_string(leader));
 }

@@ -84,6 +84,9 @@ std::optional<HostVerdict> decode_verdict(std::string_view bytes);
 // What the store holds for a leader's verdict can be anybody's: throws Error(kMismatch) for what that leader does not
 // say to ranks of other hosts, or to one of its own that has left.
 HostVerdict verdict_in_store(const HostContext& context, int leader, std::string_view bytes);
+// The verdicts of many leaders in one value.
+std::string pack_verdicts(const std::vector<std::string>& verdicts);
+std::vector<std::string> unpack_verdicts(const HostContext& context, std::string_view packed, std::size_t count);
 [[noreturn]] void throw_forged(const HostContext& context, int leader, std::string_view named);
 
 // One process, as told by the leader to the members. Descriptors travel beside it, where the flags say so.
@@ -142,8 +145,10 @@ class HostPair {
 // The rank that a Hello claims to come from, before anything is proven; -1 if it cannot be one.
 int claimed_rank(std::string_view bytes) noexcept;
 
-// Keys of the store: the leader's verdict; how many ranks left its host's group, and which.
+// Keys of the store: the leader's verdict; those of many leaders, passed on by rank 0; how many ranks left its host's
+// group, and which.
 std::string verdict_key(std::string_view id, int leader);
+std::string verdicts_key(std::string_view id);
 std::string left_count_key(std::string_view id, int leader);
 std::string left_key(std::string_view id, int rank);
 

@@ -1,7 +1,9 @@
 // What ranks of other hosts, or those that its leader does not ask, find in the store as the list of a host's ranks:
 // anybody may have written it.
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <cstdio>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +17,7 @@
 #include "bootstrap/host_protocol.h"
 #include "bootstrap/memory_store.h"
 #include "bootstrap/ranks.h"
+#include "bootstrap/store_process.h"
 #include "communicator/thread_ranks.h"
 #include "net/local_socket.h"
 
@@ -148,6 +151,68 @@ TEST(HostVerdict, WhoIsCountedInAndNotToldSaysSo) {
                  "(communicator \"world\")");
   });
   EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
+// So many hosts of two ranks that rank 0 reads for all which ranks share memory, and passes it on.
+constexpr int kManyHosts = kMostDirect + 1;
+
+HostGroupRequest request_of_many(int rank) {
+  return request_of(rank, 2 * kManyHosts, "host " + std::to_string(rank / 2));
+}
+
+TEST(HostVerdict, OfManyHostsAllAreKnownToAll) {
+  MemoryStore store;
+  const auto errors = test::run_threads(2 * kManyHosts, [&](int rank) {
+    HostGroupRequest request = request_of_many(rank);
+    if (rank == 7) request.secret = "another";  // it leaves its host, and hears of that, too, by the store
+    const HostGroup group = form_host_group(store, request);
+    for (int r = 0; r < request.size; ++r) {
+      EXPECT_EQ(group.host_of[static_cast<std::size_t>(r)], r == 7 ? 7 : r / 2 * 2);
+    }
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2 * kManyHosts));
+}
+
+TEST(HostVerdict, OfManyHostsAFailureIsToldToAll) {
+  for (const int leader : {0, 2 * kManyHosts - 2}) {
+    MemoryStore store;
+    const auto errors = test::run_threads(2 * kManyHosts, [&](int rank) {
+      HostGroupRequest request = request_of_many(rank);
+      if (rank == leader) {
+        request.segment_bytes = [all = request.segment_bytes, size = request.size](int ranks) {
+          if (ranks != size) throw_error(ErrorKind::kExhausted, "there is no memory for two");
+          return all(ranks);
+        };
+      }
+      telling(store, request.id, rank, [&] { form_host_group(store, request); });
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(2 * kManyHosts, "there is no memory for two")) << "of rank " << leader;
+  }
+}
+
+// Rank 0 is killed before it passes them on: its host sees that, and the others hear it of rank 1.
+TEST(HostVerdictProcess, OfManyHostsTheDeathOfTheFirstIsToldToAll) {
+  class LastStore final : public test::ForwardingStore {
+   public:
+    using ForwardingStore::ForwardingStore;
+    void set(std::string_view key, std::string_view value) override {
+      if (key == verdicts_key("world")) ::raise(SIGKILL);
+      ForwardingStore::set(key, value);
+    }
+  };
+  test::StoreProcess process;
+  auto good = test::run_processes(2 * kManyHosts, [&](int rank) {
+    const auto below = process.connect();
+    LastStore store(*below);
+    HostGroupRequest request = request_of_many(rank);
+    request.timeout = std::chrono::minutes(10);  // behind the watchdog
+    const Error error = error_of([&] { telling(store, request.id, rank, [&] { form_host_group(store, request); }); });
+    const bool named = std::string(error.what()).find("rank 0 died while") != std::string::npos;
+    if (!named) std::fprintf(stderr, "rank %d: another error: %s\n", rank, error.what());
+    return named && error.kind() == ErrorKind::kPeerLost;
+  });
+  good.front() = !good.front();
+  EXPECT_EQ(good, std::vector<bool>(2 * kManyHosts, true));
 }
 
 }  // namespace
