@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -221,18 +220,6 @@ def explain(
         here = "this machine's GPUs" if device == "cuda" else "this machine"
         typer.echo(f"{call}; {ranks} {'rank' if ranks == 1 else 'ranks'} on {here}:")
         typer.echo(reasons.rstrip())
-    except (ValueError, NotImplementedError) as error:
+    except (ValueError, RuntimeError) as error:  # the latter where no ranks can be made, for want of descriptors
         typer.echo(f"tutti explain: {error}", err=True)
         raise typer.Exit(2) from None
-
-
-def main() -> None:
-    """Runs the command line."""
-    try:
-        app()
-    except ImportError as error:
-        # Most often the compiled part, built for another Python or torch.
-        sys.exit(f"tutti: {error}")
-    except OSError as error:  # of what is printed before a command runs: help, the version
-        typer.echo(f"tutti: {error}", err=True)
-        sys.exit(CANNOT)

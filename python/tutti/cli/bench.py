@@ -18,6 +18,7 @@ from tutti._units import format_bytes, format_simd, format_us, parse_bytes, pars
 from tutti.cli.bench_rank import Plan, main, sizes_of
 from tutti.cli.dtypes import torch_name
 from tutti.cli.local_ranks import local_ranks
+from tutti.plans.files import store
 
 SILENCE_S = 300  # without a result for this long, the run is given up
 
@@ -188,7 +189,7 @@ def run(plan: Plan, json_file: Path | None, png_file: Path | None) -> int:
         return 1
     console.print(_table(report))
     if json_file is not None:
-        json_file.write_text(json.dumps(report, indent=1) + "\n")
+        store(json.dumps(report, indent=1) + "\n", json_file)
         console.print(f"Results: {json_file}")
     if png_file is not None:
         from tutti.cli.bench_plot import plot

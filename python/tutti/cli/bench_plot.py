@@ -7,6 +7,7 @@ from typing import Any
 
 from tutti._pictures import pyplot
 from tutti._units import format_bytes
+from tutti.plans.files import store_picture
 
 
 def plot(report: dict[str, Any], path: Path) -> None:
@@ -37,5 +38,5 @@ def plot(report: dict[str, Any], path: Path) -> None:
     axes.flat[0].legend(fontsize=8)
     figure.suptitle(f"{report['ranks']} ranks, {report['dtype']}, {report['conditions']['cores']} cores")
     figure.tight_layout()
-    figure.savefig(path, dpi=130)
+    store_picture(figure, path, dpi=130)
     plt.close(figure)

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tutti import _core
+from tutti._interrupts import interrupts_later
 from tutti._units import format_bytes, format_simd, format_us
 from tutti.cli import doctor_gpu
 from tutti.cli.doctor_finding import Finding, Verdict
@@ -194,12 +195,15 @@ def _torch_group() -> Finding:
         return Finding("torch group", Verdict.SLOWER, "not there", "tutti.Communicator works without it", str(error))
     with tempfile.TemporaryDirectory(prefix="tutti-doctor-") as folder:
         command = [sys.executable, "-m", "tutti.cli.doctor_rank", folder]
-        ranks = [
-            subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for rank in range(2)
-        ]
+        ranks: list[subprocess.Popen[str]] = []
         said, failures = [], []
         try:
+            for number in range(2):
+                with interrupts_later():  # which would lose the rank that is being started
+                    rank = subprocess.Popen(
+                        [*command, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                    )
+                    ranks.append(rank)
             for rank in ranks:
                 try:
                     out, err = rank.communicate(timeout=120)

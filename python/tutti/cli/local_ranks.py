@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import queue
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from tutti import _core
+from tutti._interrupts import interrupts_later
 
 
 class LocalRanks:
@@ -50,25 +49,6 @@ class LocalRanks:
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[None]:
-    """Ctrl-C waits until the block is left, whatever thread hears it, and never reaches the processes that start in it,
-    which inherit the mask of this one.
-    """
-    heard: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if in_main else None
-    try:
-        yield
-    finally:
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if heard:
-        signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
 def local_ranks(
     context: Any, size: int, body: Callable[..., None], arguments: Callable[[int, str, Any], tuple[Any, ...]]
 ) -> Iterator[LocalRanks]:
@@ -87,14 +67,14 @@ def local_ranks(
         started = []
         try:
             for process in processes:
-                with _interrupts_later():
+                with interrupts_later():
                     process.start()
                     started.append(process)
             yield LocalRanks(processes, reports)
             for process in processes:
                 process.join(timeout=10)
         finally:
-            with _interrupts_later():  # a second one leaves nothing behind, either
+            with interrupts_later():  # a second one leaves nothing behind, either
                 for process in started:
                     if process.is_alive():
                         process.kill()

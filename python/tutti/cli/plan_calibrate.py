@@ -11,7 +11,7 @@ import typer
 
 from tutti._pictures import check_picture, pyplot
 from tutti._units import format_bytes, format_us
-from tutti.plans.files import store
+from tutti.plans.files import store, store_picture
 
 if TYPE_CHECKING:
     from tutti.plans.comparison import Row
@@ -57,7 +57,7 @@ def write_plot(rows: list[Row], title: str, path: Path) -> None:
     right.legend(fontsize=7)
     figure.suptitle(title, fontsize=9)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    store_picture(figure, path, dpi=110)
     plt.close(figure)
 
 

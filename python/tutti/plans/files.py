@@ -5,11 +5,14 @@ They are read within bounds: never more than there is room for, never a wait for
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
 from pathlib import Path
 from typing import Any
+
+from tutti._interrupts import interrupts_later
 
 # Plans are far smaller; what is made of more would fill the memory. As in src/base/whole_file.h.
 MOST_BYTES = 64 << 20
@@ -57,8 +60,26 @@ def load_plan(file: Path) -> dict[str, Any]:
 
 
 def store(content: str | bytes, file: Path) -> None:
-    """Writes a file. OSError that names it, also where the system does not (a full disk)."""
+    """Writes a file, all of it before a Ctrl-C is heard. OSError that names it, also where the system does not (a full
+    disk).
+    """
+    data = content.encode() if isinstance(content, str) else content
     try:
-        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        with open(file, "wb", opener=lambda name, flags: os.open(name, flags & ~os.O_TRUNC, 0o666)) as target:
+            if not stat.S_ISREG(os.fstat(target.fileno()).st_mode):  # who reads a pipe may never do so
+                target.write(data)
+                return
+            with interrupts_later():
+                target.truncate()
+                target.write(data)
+                target.flush()
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(file)) from None
+
+
+def store_picture(figure: Any, path: Path, dpi: int) -> None:
+    """Draws a figure of matplotlib's whole, then writes it; a name without a kind becomes that of a PNG."""
+    drawn = io.BytesIO()
+    target = path if path.suffix[1:] else Path(f"{path}.png")
+    figure.savefig(drawn, format=target.suffix[1:].lower(), dpi=dpi)
+    store(drawn.getvalue(), target)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tutti._pictures import pyplot
 from tutti._units import format_bytes, format_us
-from tutti.plans.files import store
+from tutti.plans.files import store, store_picture
 
 # More lanes or steps than these are no picture any more; the trace takes all.
 MOST_LANES = 200
@@ -117,7 +117,7 @@ def write_png(result: dict[str, Any], path: Path) -> None:
     patches = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items()]
     axis.legend(handles=patches, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    store_picture(figure, path, dpi=120)
     plt.close(figure)
 
 

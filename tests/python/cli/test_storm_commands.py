@@ -48,14 +48,18 @@ def session(leader: int) -> dict[int, str]:
     return found
 
 
+def words_of(name: str, folder: Path, much: str) -> list[str]:
+    plan = folder / "ring.json"
+    plan.write_text(ring_all_reduce(AlgoSpec("ring", AllReduce(2, 1, False))).to_json())
+    return [*COMMANDS[name].format(plan=plan, folder=folder).split(), much]
+
+
 class Run:
     """A command in a session of its own."""
 
-    def __init__(self, name: str, folder: Path, much: str, limit: int | None = None) -> None:
-        plan, self.temporary = folder / "ring.json", folder / "temporary"
-        plan.write_text(ring_all_reduce(AlgoSpec("ring", AllReduce(2, 1, False))).to_json())
+    def __init__(self, words: list[str], folder: Path, limit: int | None = None, **env: str) -> None:
+        self.temporary = folder / "temporary"
         self.temporary.mkdir(exist_ok=True)
-        words = [*COMMANDS[name].format(plan=plan, folder=folder).split(), much]
 
         def fewer() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # what runs tests in the background may ignore it
@@ -66,10 +70,11 @@ class Run:
             [sys.executable, "-m", "tutti", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
             preexec_fn=fewer,
-            env={**os.environ, "TMPDIR": str(self.temporary), "COLUMNS": "200"},
+            env={**os.environ, "TMPDIR": str(self.temporary), "COLUMNS": "200", **env},
         )
 
     def ended(self, what: str, within: float) -> str:
@@ -105,7 +110,7 @@ def test_an_interrupt_ends_all_of_it(name: str, whom: str, seed: int, tmp_path: 
     for number in range(ROUNDS):
         turn = number + (name == "bench") + (whom == "terminal")
         moment, since_ranks = moments.uniform(0, 3), starts_ranks and turn % 2 == 0
-        run = Run(name, tmp_path, LONG[name.split()[0]])
+        run = Run(words_of(name, tmp_path, LONG[name.split()[0]]), tmp_path)
         end = time.monotonic() + WORK_S
         while since_ranks and len(session(run.process.pid)) < 3:  # one of multiprocessing's own is there before
             assert run.process.poll() is None, run.process.communicate()
@@ -125,7 +130,7 @@ def test_want_of_descriptors_is_a_line(name: str, seed: int, tmp_path: Path) -> 
     limits = random.Random(f"{seed} {name}")
     for _ in range(ROUNDS):
         limit = limits.randrange(5, 18)
-        run = Run(name, tmp_path, SHORT[name.split()[0]], limit)
+        run = Run(words_of(name, tmp_path, SHORT[name.split()[0]]), tmp_path, limit)
         what = f"{name} with {limit} descriptors"
         output = run.ended(what, WORK_S)
         assert run.process.returncode == 0 or re.search("Too many open files|descriptor", output), f"{what}: {output}"
