@@ -20,8 +20,8 @@ pytestmark = pytest.mark.tutti_only
 
 
 def each(*groups: tuple[int, ...], few: tuple[int, ...]) -> pytest.MarkDecorator:
-    """Faces with ranks by host; `few` are those of the C face in an ordinary run."""
-    thin = [("c", ranks) for ranks in (groups if GIVEN else [few])]
+    """Faces with ranks by host; `few` are those of the C face and of models in an ordinary run."""
+    thin = [(face, ranks) for face in ("c", "models") for ranks in (groups if GIVEN else [few])]
     cases = [(face, ranks) for face in COUNTED for ranks in groups] + thin
     comms = [pytest.param("comms", ranks, marks=NEEDS_TORCHCOMMS) for ranks in groups if GIVEN]
     return pytest.mark.parametrize(("face", "groups"), [*cases, *comms], ids=str)
@@ -38,7 +38,7 @@ def test_data_stay_right_and_nothing_hangs(face: str, groups: tuple[int, ...], s
 @each((3,), (2, 1), few=(3,))
 def test_a_death_is_named_and_the_others_go_on(face: str, groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
     # With torch rank 0 serves the store, without which nothing goes on.
-    victim = random.Random(f"{seed} victim").randrange(int(face in ("torch", "comms")), sum(groups))
+    victim = random.Random(f"{seed} victim").randrange(int(face not in ("arrays", "c")), sum(groups))
     weather(face, groups, seed, tmp_path, victim)
 
 

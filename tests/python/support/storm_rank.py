@@ -22,10 +22,10 @@ from storm_faces import FOLDER, HEARD_S, MAPPED, SEED, VICTIM
 
 # What each face needs is imported for it alone.
 FACES = {"arrays": "storm_faces.Arrays", "torch": "storm_torch.Torch", "c": "storm_c.C", "comms": "storm_comms.Comms"}
-FACES |= {"nccl": "storm_nccl.Nccl", "cuda": "storm_cuda.Cuda"}
+FACES |= {"nccl": "storm_nccl.Nccl", "cuda": "storm_cuda.Cuda", "models": "storm_models.Models"}
 FACE, ROUNDS = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ["RANK"])
-WITH_TORCH = ("torch", "comms", "cuda")
+WITH_TORCH = ("torch", "comms", "cuda", "models")
 DRY = FACE != "cuda"  # CUDA's driver and PyTorch's caches take descriptors too, and say of their want what they say
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
 
@@ -216,7 +216,10 @@ def main() -> None:
         assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
         print(sorted({row["algorithm"] for row in metrics["rows"]}))
         mapped = MAPPED and len(set(rank.hosts)) == 1  # between hosts all is staged
-        assert (metrics["mapped_calls"] > 0) == mapped, f"seed {SEED}: {metrics['mapped_calls']} calls needed no copy"
+        if FACE != "models" or mapped:  # where nothing is to be mapped, buffers of FSDP2's are
+            assert (metrics["mapped_calls"] > 0) == mapped, (
+                f"seed {SEED}: {metrics['mapped_calls']} calls needed no copy"
+            )
     rank.close()
     rank.ended()
     groups = f"groups formed {rank.formed[True]}, not {rank.formed[False]}"

@@ -15,7 +15,8 @@ RANK = SUPPORT / "storm_rank.py"
 GIVEN = os.environ.get("TUTTI_TEST_STORM_ROUNDS", "")
 ROUNDS = GIVEN or "30"
 COUNTED = ("arrays", "torch")  # the faces that tell by which algorithm calls ran
-FEW = "8"
+FEW = {"models": "4"}  # of other faces 8
+ALLOCATED = {"TUTTI_SHARED_ALLOCATOR": "1", "TUTTI_SHARED_THRESHOLD": "1"}
 
 
 def weather(
@@ -30,7 +31,7 @@ def weather(
     where peers read and write.
     """
     # By the seed of ordinary runs where ranks share a host; one that is alone there maps nothing.
-    mapped = face in ("arrays", "torch", "c") and (seed + sum(groups) + (victim >= 0) * len(groups)) % 2 == 1
+    mapped = face in ("arrays", "torch", "c", "models") and (seed + sum(groups) + (victim >= 0) * len(groups)) % 2 == 1
     size, hosts = sum(groups), [host for host, ranks in enumerate(groups) for _ in range(ranks)]
     plans = folder / "plans"
     plans.mkdir()
@@ -41,7 +42,7 @@ def weather(
         two_level(plans, "allreduce", groups, True)
     return launch(
         size,
-        *(face, ROUNDS if face in COUNTED else GIVEN or FEW),
+        *(face, ROUNDS if face in COUNTED else GIVEN or FEW.get(face, "8")),
         dies=victim,
         script=RANK,
         within=150,  # a call that hangs has raised before that, and said what it waits for
@@ -55,7 +56,7 @@ def weather(
             "STORM_VICTIM": str(victim),
             "STORM_GROUPS": ",".join(map(str, groups)),
             "STORM_MAPPED": "yes" if mapped else "no",
-            **({"TUTTI_SHARED_ALLOCATOR": "1", "TUTTI_SHARED_THRESHOLD": "1"} if mapped and face == "torch" else {}),
+            **(ALLOCATED if mapped and face in ("torch", "models") else {}),
             "STORM_ALONE": "yes" if victim >= 0 and len(groups) > 1 and groups[hosts[victim]] == 1 else "no",
             "STORM_FOLDER": str(folder),
             **(settings or {}),
