@@ -8,24 +8,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from forked_calls import refused
-from storm_faces import SEED, VICTIM, Face, same
-from storm_torch import Torch
+from storm_faces import LIMIT_S, SEED, VICTIM, Face, same
+from storm_models import Serving, near
 
 import tutti
+import tutti.ops
 
+READ_AT_ONCE = ("objects", "graph", "registered", "operators", "serving", "served_graph", "peers", "kernel")
+KERNELS = Path(__file__).resolve().parents[1] / "cpp/cuda/native_kernels.cu"
 REGISTERED = 1 << 20  # elements: enough that registering them gains something
 
 
-class Cuda(Torch):
+class Cuda(Serving):
     kinds = (*Face.kinds, "uneven", "coalesced", "batch", "objects", "functional")
-    kinds += ("graph", "registered", "aside", "many", "types")
+    kinds += (
+        "graph",
+        "registered",
+        "aside",
+        "many",
+        "types",
+        "operators",
+        "serving",
+        "served_graph",
+        "peers",
+        "kernel",
+    )
     if VICTIM >= 0:  # these end with what a rank has read at once, whether or not a peer has died
-        kinds = tuple(k for k in kinds if k not in ("part", "smaller", "objects", "graph", "registered"))
+        kinds = tuple(k for k in kinds if k not in ("part", "smaller", *READ_AT_ONCE))
 
     def __init__(self) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -33,6 +48,9 @@ class Cuda(Torch):
         super().__init__()
         self.streams = [torch.cuda.Stream() for _ in range(3)]
         self.for_children = torch.ones(3)
+        module = tutti.compile_native("kernels", KERNELS)
+        self.summing = tutti.Algorithm.create_from_native_capsule(module.create_all_reduce())
+        self.arrays: tutti.Communicator | None = None
 
     def empty(self, count: int, dtype: Any = None) -> Any:
         return torch.empty(count)
@@ -93,6 +111,56 @@ class Cuda(Torch):
         self.await_all()
         tutti.unregister_tensors([x, whole])
 
+    def served_graph(self, count: int) -> None:
+        """An engine's sum and norm, replayed with other data."""
+        self.await_all()
+        rows = max(1, min(count, 60_000) // 64)
+        x, residual, weight = (
+            self.full(rows * 64).view(rows, 64),
+            self.full(64 * rows, 2.0).view(rows, 64),
+            torch.ones(64),
+        )
+        tutti.ops.all_reduce_add_rms_norm(x, residual, weight, 1e-6, self.group)  # makes the communicator
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y, s = tutti.ops.all_reduce_add_rms_norm(x, residual, weight, 1e-6, self.group)
+            total = tutti.ops.all_reduce_quantized(x, self.group, "int8")
+        for k in range(4):
+            x.fill_(self.rank + 1 + k)
+            graph.replay()
+            wanted = self.sum + k * self.size
+            same(s, wanted + 2)
+            near(y, torch.ones_like(y))
+            near(total, torch.full_like(total, wanted), 0.1)
+
+    def peers(self, count: int) -> None:
+        """Each rank reads the others' memory by itself, then writes into the next one's."""
+        self.await_all()
+        x = self.full(count)
+        tutti.register_tensors([x], self.group)
+        theirs = tutti.peer_tensors(x, self.group)
+        dist.barrier(group=self.group)
+        total = torch.stack(theirs).sum(0)
+        dist.barrier(group=self.group)  # all have read
+        theirs[(self.rank + 1) % self.size].fill_(100.0 + self.rank)
+        dist.barrier(group=self.group)
+        same(total, self.sum)
+        same(x, 100.0 + (self.rank - 1) % self.size)
+        tutti.unregister_tensors([x], self.group)
+
+    def kernel(self, count: int) -> None:
+        """A kernel of the program's own on memory of `RawGpuBuffer`, by a group of arrays of its own."""
+        self.await_all()
+        if self.arrays is None:
+            self.arrays = tutti.CommGroup(torch_group=self.of_torch, timeout=LIMIT_S).communicator
+        stream = torch.cuda.current_stream().cuda_stream
+        buffer, out = (tutti.RawGpuBuffer(4 * min(count, 8000)) for _ in range(2))
+        mine, got = (torch.utils.dlpack.from_dlpack(each.to_dlpack("torch.float32")) for each in (buffer, out))
+        del buffer, out  # an array of it keeps the memory
+        mine.fill_(self.rank + 1.0)
+        self.summing.execute(self.arrays, mine, got, op=tutti.ReduceOp.SUM, stream=stream)
+        same(got, self.sum)
+
     def aside(self, count: int) -> None:
         """On streams of the caller's."""
         for stream in self.streams:
@@ -150,5 +218,7 @@ class Cuda(Torch):
 
     def close(self) -> None:
         torch.cuda.synchronize()
+        if self.arrays is not None:
+            self.arrays.close()
         print(f"without copies: {tutti.cuda_direct_calls()}")
         super().close()
