@@ -28,7 +28,7 @@ from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import ring_all_reduce
 
 pytestmark = pytest.mark.tutti_only
-PLANS = Path(__file__).resolve().parents[1] / "cpp" / "plan" / "plans"
+PLANS = Path(__file__).resolve().parents[2] / "cpp" / "plan" / "plans"
 COMMANDS = {
     "info": "info",
     "explain": "explain all_reduce 64KB",
