@@ -21,7 +21,7 @@ import tutti
 import tutti.ops
 
 READ_AT_ONCE = ("objects", "graph", "registered", "operators", "serving", "served_graph", "peers", "kernel")
-KERNELS = Path(__file__).resolve().parents[1] / "cpp/cuda/native_kernels.cu"
+KERNELS = Path(__file__).resolve().parents[2] / "cpp/cuda/native_kernels.cu"
 REGISTERED = 1 << 20  # elements: enough that registering them gains something
 
 
