@@ -25,6 +25,17 @@ KERNELS = Path(__file__).resolve().parents[2] / "cpp/cuda/native_kernels.cu"
 REGISTERED = 1 << 20  # elements: enough that registering them gains something
 
 
+class WhenOver:
+    """PyTorch forgets the work of a functional call at the first wait: that one must come when the kernel has ended."""
+
+    def __init__(self, work: Functional) -> None:
+        self.work = work
+
+    def wait(self) -> None:
+        torch.cuda.synchronize()
+        self.work.wait()
+
+
 class Cuda(Serving):
     kinds = (*Face.kinds, "uneven", "coalesced", "batch", "objects", "functional")
     kinds += (
@@ -71,10 +82,11 @@ class Cuda(Serving):
     def finish(self, work: Any, check: Callable[[], None]) -> None:
         def when_over() -> None:
             torch.cuda.synchronize()
-            work.wait()
+            if not isinstance(work, Functional):
+                work.wait()
             check()
 
-        super().finish(work, when_over)
+        super().finish(WhenOver(work) if isinstance(work, Functional) else work, when_over)
 
     def graph(self, count: int) -> None:
         """Replayed with other data each time, beside eager calls."""
