@@ -15,6 +15,7 @@ class Options(Backend.Options):
     algorithm: str
     overlap_futures: bool
     max_blocks: int
+    _refused: str
     def __init__(
         self, algorithm: str = "", overlap_futures: bool = False, timeout: timedelta = ..., max_blocks: int = 0
     ) -> None: ...

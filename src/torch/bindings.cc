@@ -55,6 +55,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("algorithm", &GroupOptions::algorithm)
       .def_readwrite("overlap_futures", &GroupOptions::overlap_futures)
       .def_readwrite("max_blocks", &GroupOptions::max_blocks)
+      .def_readwrite("_refused", &GroupOptions::refused)
       .def("__copy__", [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
       .def("__deepcopy__",
            [](const GroupOptions& self, const py::dict&) { return c10::make_intrusive<GroupOptions>(self); });

@@ -25,6 +25,7 @@ namespace {
 constexpr int kShrinkAbort = 1;
 
 CommunicatorOptions communicator_options(const GroupOptions& options, const std::string& id) {
+  if (!options.refused.empty()) throw_error(ErrorKind::kInvalidArgument, options.refused);
   CommunicatorOptions result;
   result.config = config_from_environment();
   if (!options.algorithm.empty()) result.config.algorithm = options.algorithm;

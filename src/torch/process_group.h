@@ -37,6 +37,7 @@ struct GroupOptions final : c10d::Backend::Options {
   std::string algorithm;         // as TUTTI_ALGORITHM, for this group; empty: the environment's
   bool overlap_futures = false;  // see work.h
   int max_blocks = 0;            // as TUTTI_CUDA_MAX_BLOCKS, for this group; 0: the environment's
+  std::string refused;           // why this rank cannot take part, which all ranks are told; empty: it can
 };
 
 // What a call is to torch: its profiler title and kind.

@@ -93,12 +93,17 @@ Group TorchCommTutti::current_group() const {
   return group_;
 }
 
-void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew) {
+std::string TorchCommTutti::refusal(const char* operation, const std::string& reason) const {
+  return reason.empty() ? reason : std::string(operation) + " on communicator '" + name_ + "': " + reason;
+}
+
+void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew,
+                          const std::string& refused) {
   if (generation_ > 0) refuse_in_child("reconfigure");  // what is new to the child, Python's part refuses
   choose_device(rank);
   end_windows();
   MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew,
-                               std::exchange(split_from_, nullptr), std::exchange(among_, {})});
+                               std::exchange(split_from_, nullptr), std::exchange(among_, {}), refused});
   Group previous;
   // Together: an abort() comes to the group before, or to this one and stays; so do hooks.
   without_python([&] {
@@ -155,16 +160,18 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
   name_ = name;
   options_ = options;
   options_.store = nullptr;  // held here alone
-  refuse_if("init", wrong_hint(options.hints));
+  constexpr const char* kOperation = "init";
+  const std::string wrong = wrong_hint(options.hints);
   take_hints(options.hints);
   given_ = options.store;
   if (options.enable_reconfigure) {
+    refuse_if(kOperation, wrong);  // nobody waits for it yet
     key_ = name;
     life_ = Life::kAwaitsReconfigure;
     return;
   }
   if (rank_ < 0) std::tie(rank_, size_) = comms::query_ranksize();
-  make(rank_, size_, key_.empty() ? name : key_, options.timeout, /*anew=*/false);
+  make(rank_, size_, key_.empty() ? name : key_, options.timeout, /*anew=*/false, refusal(kOperation, wrong));
 }
 
 void TorchCommTutti::finalize() {
@@ -255,14 +262,14 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
   }
   Hints hints = options_.hints;
   for (const auto& [hint, value] : options.hints) hints[hint] = value;
-  refuse_if(kOperation, wrong_hint(hints));
+  const std::string wrong = wrong_hint(hints);
   if (!uuids_.insert(options.uuid).second) {
     refuse(kOperation, "uuid " + std::to_string(options.uuid) + " has been used: each reconfigure() takes a new one");
   }
-  take_hints(std::move(hints));
+  if (wrong.empty()) take_hints(std::move(hints));
   make(static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
        name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout),
-       /*anew=*/true);
+       /*anew=*/true, refusal(kOperation, wrong));
   current_group()->setTimeout(options_.timeout);  // of its calls: what was given is of the meeting
   return c10::make_intrusive<comms::TorchWorkCompleted>();
 }

@@ -156,6 +156,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void refuse_if(const std::string& operation, const std::string& reason) const;
   // Before any lock: at the fork a thread of the parent's may have had it.
   void refuse_in_child(const char* operation) const;
+  std::string refusal(const char* operation, const std::string& reason) const;
   void take_hints(Hints hints);
   void choose_device(int rank);
   void offer_allocator() const;
@@ -173,7 +174,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void run_hooks_of_failure();
   void end_with_windows();
   void run_hooks();
-  void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew);
+  // With a reason in `refused`, as refusal() gives it, all ranks raise that.
+  void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew, const std::string& refused);
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.
   std::pair<std::shared_ptr<WindowGroup>, std::int64_t> next_window();

@@ -58,7 +58,8 @@ MadeGroup make_group(const GroupRequest& request) {
         py::module_::import("tutti.dist.torchcomms")
             .attr("make_group")(
                 store, request.rank, request.size, request.key, request.timeout, request.hints, request.anew,
-                request.parent == nullptr ? py::object(py::none()) : py::cast(request.parent), request.ranks);
+                request.parent == nullptr ? py::object(py::none()) : py::cast(request.parent), request.ranks,
+                request.refused);
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   });

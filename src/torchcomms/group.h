@@ -39,6 +39,8 @@ struct GroupRequest {
   // null.
   Group parent{};
   std::vector<int> ranks{};
+  // Why this rank cannot take part: the others, who wait for it, are told, and it raises that. Or nothing.
+  std::string refused{};
 };
 
 struct MadeGroup {

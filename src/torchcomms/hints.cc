@@ -4,12 +4,15 @@
 #include <array>
 #include <string_view>
 
+#include "base/parse.h"
+
 namespace tutti::torchcomms {
 namespace {
 
 constexpr std::string_view kPrefix = "tutti.";
 // What group.h's make_group() reads.
 constexpr std::array<std::string_view, 2> kSettled = {"tutti.algorithm", "tutti.max_blocks"};
+constexpr const char* kMaxBlocks = "tutti.max_blocks";
 constexpr const char* kAbortProcess = "tutti.abort_process";
 
 bool settled(std::string_view name) { return std::find(kSettled.begin(), kSettled.end(), name) != kSettled.end(); }
@@ -20,6 +23,10 @@ bool ours(const std::string& name) { return name.compare(0, kPrefix.size(), kPre
 
 std::string wrong_hint(const Hints& hints) {
   for (const auto& [name, value] : hints) {
+    int blocks = 0;
+    if (name == kMaxBlocks && !parse_number(std::string_view(value), 0, 64, blocks)) {
+      return "hint '" + name + "' is 0 (chosen) to 64, not '" + value + "'";
+    }
     if (!ours(name) || settled(name)) continue;
     if (name != kAbortProcess) {
       return "hint '" + name + "' is not known: tutti takes tutti.algorithm, tutti.max_blocks and tutti.abort_process";

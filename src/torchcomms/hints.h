@@ -10,7 +10,8 @@ namespace tutti::torchcomms {
 
 using Hints = std::unordered_map<std::string, std::string>;
 
-// What is wrong with the hints of a communicator, and the remedy; empty: nothing.
+// What is wrong with the hints of a communicator, and the remedy; empty: nothing. Whether there is an algorithm of the
+// name, the group says that is made with them.
 std::string wrong_hint(const Hints& hints);
 // As above, of a call: none of Tutti's hints is for calls.
 std::string wrong_hint_of_call(const Hints& hints);

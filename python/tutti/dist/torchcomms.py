@@ -7,6 +7,7 @@ torchcomms that asks. The library calls :func:`make_group` for each communicator
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import threading
@@ -94,11 +95,14 @@ def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
         return _job_stores[key]
 
 
-def _options(hints: dict[str, str]) -> Any:
-    """What the hints that settle how a group is made say (src/torchcomms/hints.cc)."""
-    return load().Options(
-        algorithm=hints.get("tutti.algorithm", ""), max_blocks=int(hints.get("tutti.max_blocks", "0"))
-    )
+def _options(hints: dict[str, str], refused: str) -> Any:
+    """What the hints that settle how a group is made say (src/torchcomms/hints.cc), unless they are refused."""
+    if not refused:
+        algorithm, max_blocks = hints.get("tutti.algorithm", ""), int(hints.get("tutti.max_blocks", "0"))
+        return load().Options(algorithm=algorithm, max_blocks=max_blocks)
+    options = load().Options()
+    options._refused = refused
+    return options
 
 
 def make_group(
@@ -111,16 +115,18 @@ def make_group(
     anew: bool,
     parent: Any = None,
     ranks: Sequence[int] = (),
+    refused: str = "",
 ) -> tuple[Any, dist.Store]:
     """The group behind a communicator and its store: ``store`` or the job's; ``key`` names it there. Collective.
 
     ``anew``: the ranks may be others than those that have met before, so they meet again for a store of their own.
     ``parent``: the group whose ``ranks`` they are, over which they meet. The store is not asked then, not even where
     the parent has failed, which is raised: some of its ranks may have heard of that by other calls, and do not come.
+    ``refused``: why this rank cannot take part, which all ranks are told and raise.
     """
     from tutti.dist import backend
 
-    options = _options(hints)
+    options = _options(hints, refused)
     if store is not None:
         chosen = store
     elif anew:
@@ -136,14 +142,22 @@ def make_group(
         group_id="torchcomms:" + quote(key, safe=":"),
         global_ranks_in_group=list(range(size)) if parent is None else list(ranks),
     )
-    made = backend.create_backend(group, options, parent)
-    if anew and store is None:
+    own_store = anew and store is None
+    try:
+        made = backend.create_backend(group, options, parent)
+    except Exception:
+        if own_store:  # the others read there why it has not formed
+            with contextlib.suppress(Exception):
+                _outlast(chosen, rank, size, timeout, f"tutti/torchcomms/{key}/formed")
+        raise
+    if own_store:
         _outlast(chosen, rank, size, timeout, f"tutti/torchcomms/{key}/formed")
     return made, chosen
 
 
 def _outlast(store: dist.Store, rank: int, size: int, timeout: timedelta, text: str) -> None:
-    """Keeps rank 0, in whose process the store is, until all ranks have formed their group over it, or some seconds.
+    """Keeps rank 0, in whose process the store is, until all ranks have formed their group over it or given up, or some
+    seconds.
 
     Else it could abort its communicator and exit while another rank still reads what it needs. They are counted under
     the name ``text``.

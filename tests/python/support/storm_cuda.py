@@ -16,6 +16,7 @@ import torch.distributed as dist
 from forked_calls import refused
 from storm_faces import LIMIT_S, SEED, VICTIM, Face, same
 from storm_models import Serving, near
+from storm_torch import Functional
 
 import tutti
 import tutti.ops

@@ -230,7 +230,7 @@ def hints(ctx: Context, name: str) -> None:
     store.set(f"handle{ctx.rank}", comm.get_init_handle())
     handles = [store.get(f"handle{r}").decode() for r in range(ctx.size)]
     comm.set_hints({"tutti.algorithm": "staged"})  # nothing is made yet
-    refused("tutti.nothing", lambda: comm.reconfigure(1, handles, hints={"tutti.nothing": "1"}))
+    refused("tutti.nothing", lambda: comm.reconfigure(0, handles, hints={"tutti.nothing": "1"}))
     comm.reconfigure(1, handles).wait()
     refused("set_hints.*'tutti.nothing' is not known", lambda: comm.set_hints({"tutti.nothing": "1"}))
     refused("'tutti.algorithm' settles.*reconfigure", lambda: comm.set_hints({"tutti.algorithm": "ring"}))
