@@ -104,8 +104,25 @@ def create_backend(dist_opts: Any, options: Any, parent: Any = None) -> Any:
     """
     module = load()
     # In gloo's place those for another backend are passed over, as gloo does.
+    wrong = ""
     if not (options is None or isinstance(options, module.Options) or pretence.in_force()):
-        raise TypeError(f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}")
+        wrong = f"pg_options of a tutti group must be tutti.Options, got {type(options).__name__}"
+        options = module.Options()
+        options._refused = wrong  # the other ranks, which wait for this one, are told
+    try:
+        backend = _made(module, dist_opts, options, parent)
+    except ValueError:
+        if wrong:
+            raise TypeError(wrong) from None
+        raise
+    _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
+    _formed.give(
+        dist_opts.group_size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose))
+    )
+    return backend
+
+
+def _made(module: Any, dist_opts: Any, options: Any, parent: Any) -> Any:
     rank, size = dist_opts.group_rank, dist_opts.group_size
     name = str(dist_opts.group_id)
     if parent is None:
@@ -115,15 +132,11 @@ def create_backend(dist_opts: Any, options: Any, parent: Any = None) -> Any:
             _want.told(dist_opts.store, place, rank),
             pretence.look_for_gloo(dist_opts.store, place, rank, size, first=turn == 1),
         ):
-            backend = module.ProcessGroupTutti(dist_opts.store, rank, size, place, _options(dist_opts, options))
-    else:
-        ranks = list(dist_opts.global_ranks_in_group)
-        with _want.told_by(lambda: parent.tell_want_of_part(ranks, name), name, rank):
-            own_options = _options(dist_opts, options)
-        backend = parent.make_part(dist_opts.store, ranks, name, own_options)
-    _honour_shared_allocator_wish(module)  # after the group, which tells the other ranks of a setting that is not valid
-    _formed.give(size, lambda handles, choose: backend.set_algorithms(_core.algorithm_set(handles, choose)))
-    return backend
+            return module.ProcessGroupTutti(dist_opts.store, rank, size, place, _options(dist_opts, options))
+    ranks = list(dist_opts.global_ranks_in_group)
+    with _want.told_by(lambda: parent.tell_want_of_part(ranks, name), name, rank):
+        own_options = _options(dist_opts, options)
+    return parent.make_part(dist_opts.store, ranks, name, own_options)
 
 
 def _options(dist_opts: Any, options: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -67,6 +68,21 @@ def algorithm_on(ctx: Context, odd: int) -> str:
 def test_the_algorithms_of_one_rank_are_named(fresh_world: World, odd: int) -> None:
     for said in fresh_world(3).call(algorithm_on, odd):
         assert "Options(algorithm=...)" in said and "all_reduce=staged" in said and f"rank {odd}" in said, said
+
+
+def no_options_on(ctx: Context, odd: int) -> str:
+    options: Any = object() if ctx.rank == odd else tutti.Options()
+    with pytest.raises(TypeError if ctx.rank == odd else RuntimeError) as raised:
+        dist.new_group(pg_options=options)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_what_is_no_options_on_one_rank_is_told(fresh_world: World, odd: int) -> None:
+    """Long before the deadline of the others, which wait for that rank."""
+    for rank, said in enumerate(fresh_world(3).call(no_options_on, odd, timeout_s=30)):
+        assert "pg_options of a tutti group must be tutti.Options, got object" in said, said
+        assert rank == odd or f"rank {odd}" in said, said
 
 
 def gloo_on(ctx: Context, odd: int) -> str:
