@@ -28,6 +28,7 @@
 #include "communicator/device_entry.h"
 #include "communicator/flight_recorder.h"
 #include "communicator/group_bootstrap.h"
+#include "communicator/group_settings.h"
 #include "communicator/message_pair.h"
 
 namespace tutti {
@@ -130,6 +131,7 @@ class DeviceGroup final : public DeviceCommunicator {
       const std::lock_guard lock(mutex_);
       algorithms = algorithms_;
     }
+    options.given = given_text(algorithms);
     // A try that has failed has left messages behind.
     const std::string id = kind_ + (tries_ == 0 ? "" : ", try " + std::to_string(tries_ + 1));
     ++tries_;

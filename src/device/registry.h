@@ -21,7 +21,7 @@
 namespace tutti {
 
 // Raised by one whenever Device or DevicePlugin changes its layout or meaning.
-inline constexpr std::uint32_t kDeviceAbiVersion = 16;
+inline constexpr std::uint32_t kDeviceAbiVersion = 17;
 
 // What a plug-in gives. `abi_version` comes first and never moves, so that any two versions can tell each other apart.
 struct DevicePlugin {

@@ -11,6 +11,7 @@ AgreedSettings gpu_settings(int size, const DeviceOptions& options, const PlanFi
           text_setting("TUTTI_CUDA_TRANSPORT", options.config->cuda_transport),
           text_setting("TUTTI_CUDA_ALGORITHM", options.config->cuda_algorithm),
           text_setting("TUTTI_SECRET", options.config->secret.empty() ? "" : "set"),
+          given_setting(options.given),
           plan_setting(options.config->plan_path, plans.identity),
           tuning_setting(tuning.path, tuning.identity)};
 }
