@@ -30,11 +30,11 @@ std::string difference_in(const std::vector<AgreedSettings>& of_ranks, std::size
          name_ranks(others);
 }
 
+}  // namespace
+
 bool same_names(const AgreedSettings& a, const AgreedSettings& b) {
   return std::ranges::equal(a, b, {}, &AgreedSetting::name, &AgreedSetting::name);
 }
-
-}  // namespace
 
 AgreedSetting version_setting() { return {"the version of Tutti", TUTTI_VERSION, TUTTI_VERSION}; }
 
@@ -62,19 +62,24 @@ AgreedSettings read_settings(ByteReader& in) {
   return settings;
 }
 
+SettingsDifference difference_of(const std::vector<AgreedSettings>& of_ranks) {
+  SettingsDifference found;
+  for (std::size_t s = 0; s < of_ranks.front().size(); ++s) {
+    const std::string difference = difference_in(of_ranks, s);
+    std::string& text = of_ranks.front()[s].optional ? found.optional : found.required;
+    if (!difference.empty()) text += (text.empty() ? "" : "; ") + difference;
+  }
+  return found;
+}
+
 std::string compare_settings(const std::string& id, const std::vector<AgreedSettings>& of_ranks) {
-  std::string required, optional;
   for (std::size_t r = 0; r < of_ranks.size(); ++r) {
     if (same_names(of_ranks[r], of_ranks.front())) continue;
     throw KnownToAll(ErrorKind::kMismatch, "rank " + std::to_string(r) +
                                                " speaks another version of Tutti than rank 0: install one version "
                                                "everywhere");
   }
-  for (std::size_t s = 0; s < of_ranks.front().size(); ++s) {
-    const std::string difference = difference_in(of_ranks, s);
-    std::string& text = of_ranks.front()[s].optional ? optional : required;
-    if (!difference.empty()) text += (text.empty() ? "" : "; ") + difference;
-  }
+  const auto [required, optional] = difference_of(of_ranks);
   if (required.empty()) return optional;
   throw KnownToAll(ErrorKind::kMismatch, "communicator \"" + id +
                                              "\" cannot form, for its ranks have different settings: " + required +

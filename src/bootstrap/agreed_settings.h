@@ -26,6 +26,15 @@ AgreedSetting version_setting();
 void write_settings(ByteWriter& out, const AgreedSettings& settings);
 AgreedSettings read_settings(ByteReader& in);
 
+// Whether they are of one version, which has them in this order.
+bool same_names(const AgreedSettings& a, const AgreedSettings& b);
+
+// What differs between the ranks, which have the same names: "TUTTI_ALGORITHM is unset on rank 0 and ... on rank 1".
+struct SettingsDifference {
+  std::string required, optional;  // empty: nothing
+};
+SettingsDifference difference_of(const std::vector<AgreedSettings>& of_ranks);
+
 // Compares what the ranks have, by rank; every rank finds the same. Throws KnownToAll(kMismatch) with what keeps
 // communicator `id` from forming: "TUTTI_STAGE_BYTES is 4M on rank 0 and 1M on ranks 1 and 2". Gives back what is said
 // so of optional ones; empty: they are equal.

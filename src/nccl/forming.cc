@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
 #include <vector>
 
 #include "algorithm/user/given_algorithms.h"
-#include "algorithm/user/identity.h"
+#include "base/bytes.h"
 #include "base/process.h"
 #include "base/registry.h"
+#include "bootstrap/agreed_settings.h"
+#include "communicator/group_settings.h"
 #include "nccl/driver.h"
 #include "nccl/real_library.h"
 #include "nccl/settings.h"
@@ -27,47 +30,54 @@ constexpr std::chrono::hours kForever{24 * 365};
 
 // What ranks compare.
 struct Card {
-  std::string host, settings;
+  std::string host;
+  AgreedSettings settings;
+
   static Card own(const AlgorithmSet& algorithms) {
     const Config config = config_from_environment();
     Card card;
     card.host = host_hint() + " " + config.host_id;
-    card.settings = "Tutti " TUTTI_VERSION ", ";
-    card.settings += driver() != nullptr ? "copies" : "no copies";
-    if (!config.cuda_algorithm.empty()) card.settings += " TUTTI_CUDA_ALGORITHM=" + config.cuda_algorithm;
-    if (!config.cuda_transport.empty()) card.settings += " TUTTI_CUDA_TRANSPORT=" + config.cuda_transport;
+    card.settings = {version_setting(), text_setting("CUDA's driver for copies", driver() != nullptr ? "there" : ""),
+                     text_setting("TUTTI_CUDA_ALGORITHM", config.cuda_algorithm),
+                     text_setting("TUTTI_CUDA_TRANSPORT", config.cuda_transport),
+                     given_setting(given_text(algorithms))};
     for (int c = 0; c < kCollectives; ++c) {
       const std::size_t limit = nccl::settings().max_bytes[static_cast<std::size_t>(c)];
-      if (limit == kMeasured) continue;
-      card.settings += std::string(" ") + to_string(static_cast<Function>(c)) + "=" + std::to_string(limit);
-    }
-    if (!algorithms.empty()) {
-      Identity all;
-      for (const UserAlgorithmPtr& each : algorithms.algorithms) all.add(each->identity());
-      card.settings += " " + std::to_string(algorithms.algorithms.size()) + " plans (" + std::to_string(all.value()) +
-                       (algorithms.choose ? ") by a selector function" : ")");
+      const std::string name = to_string(static_cast<Function>(c));
+      card.settings.push_back(text_setting("TUTTI_NCCL_MAX_BYTES (or TUTTI_NCCL_LEAVE) of " + name,
+                                           limit == kMeasured ? "" : std::to_string(limit)));
     }
     return card;
   }
-  std::string text() const { return host + "\n" + settings; }
-  static Card parse(const std::string& text) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    return {text.substr(0, end), text.substr(std::min(end + 1, text.size()))};
+  std::string text() const {
+    ByteWriter out;
+    write_settings(out.text(host), settings);
+    return "=" + std::move(out).str();  // a refusal begins otherwise
+  }
+  static Card parse(std::string_view text) {
+    ByteReader in(text.substr(std::min<std::size_t>(1, text.size())));
+    Card card;
+    card.host = in.text();
+    card.settings = read_settings(in);
+    if (!in.done()) card.settings.clear();
+    return card;
   }
 };
 
 // What speaks against a group, or nothing.
 std::string judge(const std::vector<std::string>& texts) {
   const Card first = Card::parse(texts[0]);
+  std::vector<AgreedSettings> settings;
   for (std::size_t r = 0; r < texts.size(); ++r) {
     const Card card = Card::parse(texts[r]);
     if (card.host != first.host) return "its ranks lie on several hosts";
-    if (card.settings != first.settings) {
-      return "the settings of ranks 0 and " + std::to_string(r) + " differ: '" + first.settings + "' and '" +
-             card.settings + "'";
+    if (!same_names(card.settings, first.settings)) {
+      return "ranks 0 and " + std::to_string(r) + " have different versions of Tutti";
     }
+    settings.push_back(card.settings);
   }
-  return {};
+  const std::string difference = difference_of(settings).required;
+  return difference.empty() ? difference : "its ranks have different settings: " + difference;
 }
 
 }  // namespace
