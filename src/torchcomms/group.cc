@@ -56,10 +56,10 @@ MadeGroup make_group(const GroupRequest& request) {
     const py::object store = request.store == nullptr ? py::object(py::none()) : py::cast(connection(request.store));
     const py::object made =
         py::module_::import("tutti.dist.torchcomms")
-            .attr("make_group")(
-                store, request.rank, request.size, request.key, request.timeout, request.hints, request.anew,
-                request.parent == nullptr ? py::object(py::none()) : py::cast(request.parent), request.ranks,
-                request.refused);
+            .attr("make_group")(store, request.rank, request.size, request.key, request.timeout, request.hints,
+                                request.anew,
+                                request.parent == nullptr ? py::object(py::none()) : py::cast(request.parent),
+                                request.ranks, request.refused);
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   });

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launching import SUPPORT
 from test_nccl_shim import rows_of
 
 from tutti import _core
@@ -19,7 +20,7 @@ from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import BUILTINS
 
 pytestmark = pytest.mark.tutti_only
-PROGRAM = Path(__file__).with_name("nccl_settings_rank.py")
+PROGRAM = SUPPORT / "nccl_settings_rank.py"
 OURS = ["Tutti", "Tutti", "Tutti", "NCCL"]  # the last is beyond the limit
 LEFT = ["NCCL"] * 4
 RING = "a plan of two ranks"  # stands for its file

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_communicator import launch
+from launching import SUPPORT, launch
 
 from tutti import _core
 from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import BUILTINS
 
-RANK = Path(__file__).with_name("settings_rank.py")
+RANK = SUPPORT / "settings_rank.py"
 GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
 on_gpus = pytest.mark.skipif(GPUS == 0, reason="there is no GPU")
 RING = "a plan of two ranks"  # stands for its file
