@@ -1,37 +1,11 @@
 // PREMUL_SUM, whose input is multiplied in memory that the library takes for it: blocks of any sizes, and no memory.
-//
-// The program's operator new is this file's, so that a test can refuse memory to one thread, that is to one rank.
 #include <gtest/gtest.h>
 
 #include <array>
-#include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "communicator/refused_memory.h"
 #include "communicator/thread_ranks.h"
-
-namespace {
-
-// What this thread may ask for at once.
-thread_local std::size_t most_bytes = SIZE_MAX;
-
-void* allocate(std::size_t bytes) {
-  void* const memory = bytes <= most_bytes ? std::malloc(bytes != 0 ? bytes : 1) : nullptr;
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void* operator new[](std::size_t bytes) { return allocate(bytes); }
-void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes != 0 ? bytes : 1); }
-void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return std::malloc(bytes != 0 ? bytes : 1); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tutti::test {
 namespace {
@@ -93,7 +67,9 @@ TEST(Premultiplied, BlocksOfAReduceScatterMayHaveAnySizes) {
   }
 }
 
-TEST(Premultiplied, ARankWithoutMemoryIsRefusedAndAllGoOn) {
+class PremultipliedInWant : public RefusedMemory<> {};
+
+TEST_F(PremultipliedInWant, ARankWithoutMemoryIsRefusedAndAllGoOn) {
   World world;
   world.size = 3;
   run_ranks(world, [](Communicator& c) {
@@ -101,9 +77,11 @@ TEST(Premultiplied, ARankWithoutMemoryIsRefusedAndAllGoOn) {
     std::vector<float> x(kCount, static_cast<float>(c.rank()));
     const Call call = all_reduce_of(x);
     if (c.rank() == 1) {
-      most_bytes = kCount;
-      const Error error = error_of([&] { c.run(call); });
-      most_bytes = SIZE_MAX;
+      count_me();
+      const Error error = error_of([&] {
+        const Refusal refusal(Of::kThisThread, Which::kOne, 1);  // the first that the call takes
+        c.run(call);
+      });
       EXPECT_EQ(error.kind(), ErrorKind::kExhausted) << error.what();
       EXPECT_NE(std::string(error.what()).find("no memory for the 4194368 bytes"), std::string::npos) << error.what();
       EXPECT_EQ(c.sequence(), 0U);
@@ -114,7 +92,7 @@ TEST(Premultiplied, ARankWithoutMemoryIsRefusedAndAllGoOn) {
   });
 }
 
-TEST(Premultiplied, AQueuedCallThatFindsNoMemoryIsRefusedAndAllGoOn) {
+TEST_F(PremultipliedInWant, AQueuedCallThatFindsNoMemoryIsRefusedAndAllGoOn) {
   World world;
   world.size = 3;
   run_ranks(world, [](Communicator& c) {
@@ -123,9 +101,11 @@ TEST(Premultiplied, AQueuedCallThatFindsNoMemoryIsRefusedAndAllGoOn) {
     std::vector<float> small(kCount / 2, 1);
     const WorkPtr before = c.submit(all_reduce_of(small));
     if (c.rank() == 1) {
-      most_bytes = kCount;
-      const Error error = error_of([&] { c.submit(all_reduce_of(first)); });
-      most_bytes = SIZE_MAX;
+      count_me();
+      const Error error = error_of([&] {
+        const Refusal refusal(Of::kThisThread, Which::kOne, 1);
+        c.submit(all_reduce_of(first));
+      });
       EXPECT_EQ(error.kind(), ErrorKind::kExhausted) << error.what();
       EXPECT_NE(std::string(error.what()).find("Nothing has been sent"), std::string::npos) << error.what();
     }
