@@ -111,6 +111,29 @@ TEST(TwoLevelsFault, AMissingRankIsNamedAtTheDeadline) {
   }
 }
 
+// Rank 0 is told to give up early. Who waits for rank 3 hears that over the links to rank 0's host, and goes on to its
+// own deadline, at which it can say who is missing.
+TEST(TwoLevelsFault, AMissingRankIsNamedThoughAnotherHasGivenUpBefore) {
+  for (const std::size_t count : {10UL, 60'000UL, 300'000UL}) {
+    std::atomic<int> done{0};
+    run_ranks(world_of("aabb"), [&](Communicator& c) {
+      FloatCall made(Collective::kAllReduce, count, 1);
+      c.run(made.call);
+      c.set_timeout(milliseconds(c.rank() == 0 ? 100 : 1000));
+      if (c.rank() == 3) {
+        while (done.load() < 3) std::this_thread::yield();
+        return;
+      }
+      const Error error = error_of([&] { c.run(made.call); });
+      if (c.rank() == 2) {
+        EXPECT_EQ(error.kind(), ErrorKind::kTimeout) << error.what();
+        EXPECT_NE(std::string(error.what()).find("rank 3 has not arrived"), std::string::npos) << error.what();
+      }
+      ++done;
+    });
+  }
+}
+
 // A host does not come: the leader waits for messages, the others for the leader. Each of them can end the call.
 TEST(TwoLevelsFault, AbortOfAnyRankWakesTheOthers) {
   for (const std::size_t count : {10UL, 60'000UL, 300'000UL}) {
