@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from launching import free_port
 from rank_pool import RankPool, unique_name
 from rank_worker import Context
-from test_communicator import free_port
 from torchcomms_interface import NEEDS_TORCHCOMMS, interface, new_comm
 
 World = Callable[..., RankPool]
