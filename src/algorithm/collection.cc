@@ -58,8 +58,8 @@ void Selector::force(std::string_view item) {
   }
   if (!found) {
     throw_error(ErrorKind::kInvalidArgument,
-                "TUTTI_ALGORITHM (or Options(algorithm=...), or the hint tutti.algorithm): there is no '" +
-                    std::string(item) + "'; known are:" + (known.empty() ? " (no such collective)" : known));
+                "TUTTI_ALGORITHM (or Options(algorithm=...), hint tutti.algorithm): there is no '" + std::string(item) +
+                    "'; known are:" + (known.empty() ? " (no such collective)" : known));
   }
 }
 

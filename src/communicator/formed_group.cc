@@ -71,7 +71,7 @@ AgreedSettings agreed_settings(int size, const Config& config, const PlanFiles& 
   const std::string stage = std::to_string(segment_shape(size, config).stage_bytes);
   return {version_setting(),
           size_setting(size),
-          text_setting("TUTTI_ALGORITHM (or Options(algorithm=...), or the hint tutti.algorithm)", config.algorithm),
+          text_setting("TUTTI_ALGORITHM (or Options(algorithm=...), hint tutti.algorithm)", config.algorithm),
           plan_setting(config.plan_path, plans.identity),
           {"TUTTI_STAGE_BYTES", config.stage_bytes == 0 ? stage + " (chosen)" : stage, stage},
           tuning_setting(tuning.path, tuning.identity)};

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torchcomms_interface import NEEDS_TORCHCOMMS, STAND_IN
 
-BENCH = Path(__file__).resolve().parents[2] / "bench" / "torchcomms"
+BENCH = Path(__file__).resolve().parents[3] / "bench" / "torchcomms"
 pytestmark = [
     pytest.mark.tutti_only,
     NEEDS_TORCHCOMMS,
