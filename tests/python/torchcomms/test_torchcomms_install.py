@@ -19,7 +19,7 @@ from tutti import _core
 from tutti.dist import backend as groups
 from tutti.dist import torchcomms as face
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.tutti_only
 
 

@@ -62,13 +62,10 @@ def calls(comm: Any) -> dict[str, tuple[str, Call]]:
     }
 
 
-NAMES = list(calls(None))
-
-
 def limits(ctx: Context, name: str) -> None:
     """The call's own limit, then the communicator's; every other call blocks, the rest is waited for."""
     kept, store = [], ctx.store(name)
-    for number, operation in enumerate(NAMES):
+    for number, operation in enumerate(calls(None)):
         for own in (True, False):
             asynchronous = (number + own) % 2 == 1
             comm = new_comm(ctx, f"{name}.{operation}.{own}", timeout=LONG)
