@@ -161,9 +161,7 @@ void throw_if_counted(const HostContext& context, std::string_view blob) {
 void throw_if_first_died(const HostContext& context, const HostGroup& group) {
   const HostMember& first = group.members.front();
   if (first.rank != 0 || context.request.rank == 0 || !first.pidfd || !pidfd_ended(first.pidfd.get())) return;
-  const std::string text = "rank 0 died while communicator \"" + context.request.id + "\" was forming";
-  tell_death(context.store, context.request.id, 0, text);
-  throw KnownToAll(ErrorKind::kPeerLost, text);
+  throw_member_died(context, 0);
 }
 
 // What the store holds under these keys. `own`: while this rank's own leader, which it has reached, is awaited; its
@@ -185,7 +183,9 @@ std::vector<std::string> wait_for(const HostContext& context, const std::vector<
                                              " to say which ranks share memory (communicator \"" + context.request.id +
                                              "\")");
       }
-      if (own != nullptr && own->leader_pidfd() >= 0 && pidfd_ended(own->leader_pidfd())) throw_leader_died(context);
+      if (own != nullptr && own->leader_pidfd() >= 0 && pidfd_ended(own->leader_pidfd())) {
+        throw_member_died(context, context.leader);
+      }
       if (passed_on) throw_if_first_died(context, group);
       throw_if_told(context.store, context.request.id, context.request.rank);
     }
@@ -196,7 +196,8 @@ std::vector<std::string> wait_for(const HostContext& context, const std::vector<
 // not. Of more than kMostDirect rank 0 reads them, and passes them on in one value.
 void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders, const HostVerdict* heard,
                     const HostJoiner* own, HostGroup& group) {
-  const bool passed_on = leaders.size() > static_cast<std::size_t>(kMostDirect) && context.request.rank != 0;
+  const bool first_reads = leaders.size() > static_cast<std::size_t>(kMostDirect);
+  const bool passed_on = first_reads && context.request.rank != 0;
   std::vector<std::string> keys;
   for (const int l : leaders) {
     if (heard == nullptr || l != context.leader) keys.push_back(verdict_key(context.request.id, l));
@@ -210,9 +211,7 @@ void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders,
     const auto at = std::ranges::find(leaders, context.leader) - leaders.begin();
     blobs.insert(blobs.begin() + at, encode(*heard));
   }
-  if (leaders.size() > static_cast<std::size_t>(kMostDirect) && context.request.rank == 0) {
-    context.store.set(verdicts_key(context.request.id), pack_verdicts(blobs));
-  }
+  if (first_reads && !passed_on) context.store.set(verdicts_key(context.request.id), pack_verdicts(blobs));
   for (std::size_t i = 0; i < leaders.size(); ++i) {
     if (heard != nullptr && leaders[i] == context.leader) continue;
     if (own != nullptr && own->is_counted() && leaders[i] == context.leader) throw_if_counted(context, blobs[i]);

@@ -74,7 +74,7 @@ HostVerdict HostJoiner::last_words() {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kTimeout) throw;
   }
-  throw_leader_died(context_, ", or gave up: its own output says why");
+  throw_member_died(context_, context_.leader, ", or gave up: its own output says why");
 }
 
 bool HostJoiner::say(std::string_view bytes, std::span<const int> fds) {
@@ -97,7 +97,7 @@ void HostJoiner::wait_for_message() {
     ::poll(fds.data(), fds.size(), static_cast<int>(std::min<std::int64_t>(left_ms, kAskEveryMs)));
     if (fds[0].revents != 0) return;
     throw_if_interrupted(context_.forming());
-    if (fds[1].revents != 0) throw_leader_died(context_);
+    if (fds[1].revents != 0) throw_member_died(context_, context_.leader);
     if (now_ns() >= look_at_ns) {
       throw_if_told(context_.store, context_.request.id, context_.request.rank);
       look_at_ns = now_ns() + kLookEveryNs;

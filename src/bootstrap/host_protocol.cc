@@ -100,10 +100,10 @@ void tell_death(Store& store, std::string_view id, int rank, const std::string& 
   }
 }
 
-void throw_leader_died(const HostContext& context, std::string_view doubt) {
-  const std::string text = name_ranks({context.leader}) + " died while communicator \"" + context.request.id +
-                           "\" was forming" + std::string(doubt);
-  tell_death(context.store, context.request.id, context.leader, text);
+void throw_member_died(const HostContext& context, int rank, std::string_view doubt) {
+  const std::string text =
+      name_ranks({rank}) + " died while communicator \"" + context.request.id + "\" was forming" + std::string(doubt);
+  tell_death(context.store, context.request.id, rank, text);
   throw KnownToAll(ErrorKind::kPeerLost, text);
 }
 

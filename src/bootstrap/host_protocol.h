@@ -67,9 +67,9 @@ bool can_reach(const HostContext& context, int rank);
 // its host see its death, and no others. Never throws.
 void tell_death(Store& store, std::string_view id, int rank, const std::string& text) noexcept;
 
-// Error(kPeerLost): the leader's process has ended, or what is in `doubt`. Said in its place to the ranks that await
-// its verdict.
-[[noreturn]] void throw_leader_died(const HostContext& context, std::string_view doubt = {});
+// Error(kPeerLost): the process of `rank`, of this host, has ended, or what is in `doubt`. Said in its place to the
+// ranks that await what it was to give.
+[[noreturn]] void throw_member_died(const HostContext& context, int rank, std::string_view doubt = {});
 
 // What the leader found: the ranks that share memory, or the error that all ranks of the communicator raise.
 struct HostVerdict {

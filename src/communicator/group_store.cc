@@ -1,13 +1,11 @@
 #include "communicator/group_store.h"
 
 #include <algorithm>
-#include <charconv>
-#include <optional>
-#include <system_error>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/interruption.h"
+#include "base/parse.h"
 #include "base/registry.h"
 #include "bootstrap/exchange.h"
 #include "communicator/communicator_impl.h"
@@ -18,13 +16,6 @@ namespace {
 constexpr std::chrono::milliseconds kSoon(500);
 constexpr std::size_t kAnnounced = 32U << 10;   // about what a message is sent in pieces from
 constexpr std::int64_t kShortNs = 100'000'000;  // less than it a port that drives for all does not wait
-
-std::optional<std::int64_t> amount_of(std::string_view text) {
-  std::int64_t amount = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), amount);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return amount;
-}
 
 }  // namespace
 
@@ -203,11 +194,10 @@ void GroupStore::take_in(Peer& peer, const std::string& text) {
   const auto kind = static_cast<Kind>(in.u8());
   const bool to_all = in.u8() != 0;
   const std::string key(in.text()), value(in.text());
-  std::int64_t sum = 0;
+  std::int64_t amount = 0, sum = 0;
   bool known = in.done() && kind <= Kind::kEnd;
   if (known && kind == Kind::kAmount) {
-    const std::optional<std::int64_t> amount = amount_of(value);
-    known = amount && !__builtin_add_overflow(sums_[key], *amount, &sum);
+    known = parse_number(value, amount) && !__builtin_add_overflow(sums_[key], amount, &sum);
   }
   if (!known) {
     throw_error(ErrorKind::kInternal, "rank " + std::to_string(members_[static_cast<std::size_t>(peer.member)]) +

@@ -2,9 +2,9 @@
 
 import sys
 
-__all__ = ["main"]
+from tutti.cli.exit_status import CANNOT, INTERRUPTED
 
-CANNOT, INTERRUPTED = 2, 130  # exit statuses, as of a command itself
+__all__ = ["main"]
 
 
 def main() -> None:

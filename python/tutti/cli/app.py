@@ -9,9 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from tutti._units import MOST_INT
+from tutti.cli.exit_status import CANNOT, INTERRUPTED
 from tutti.cli.plan import app as plan_app
-
-CANNOT, INTERRUPTED = 2, 130  # exit statuses
 
 
 class _Commands(TyperGroup):

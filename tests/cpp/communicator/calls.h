@@ -1,9 +1,11 @@
 // Calls that many of the communicator's tests make.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "tutti/call.h"
+#include "tutti/communicator.h"
 
 namespace tutti::test {
 
@@ -16,6 +18,17 @@ inline Call all_reduce(std::vector<float>& x, ReduceOp op = ReduceOp::kSum) {
   call.count = x.size();
   call.input = call.output = Blocks::single(x.data(), x.size() * sizeof(float));
   return call;
+}
+
+// Of one value a rank.
+inline std::int64_t sum_over(Communicator& group, std::int64_t value) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.dtype = DataType::kInt64;
+  call.count = 1;
+  call.input = call.output = Blocks::single(&value, sizeof(value));
+  group.run(call);
+  return value;
 }
 
 }  // namespace tutti::test

@@ -19,6 +19,7 @@
 #include "bootstrap/exchange.h"
 #include "bootstrap/meeting_place.h"
 #include "bootstrap/ranks.h"
+#include "communicator/calls.h"
 #include "communicator/gather_all.h"
 #include "communicator/plan_calls.h"
 #include "communicator/thread_ranks.h"
@@ -29,22 +30,14 @@
 namespace tutti {
 namespace {
 
+using test::sum_over;
+
 CommunicatorOptions options_of(int rank, int hosts = 1) {
   CommunicatorOptions options;
   options.timeout = std::chrono::milliseconds(30'000);
   options.config.log_level = "error";
   options.config.host_id = hosts > 1 ? "host " + std::to_string(rank % hosts) : "";
   return options;
-}
-
-std::int64_t sum_over(Communicator& group, std::int64_t value) {
-  Call call;
-  call.collective = Collective::kAllReduce;
-  call.dtype = DataType::kInt64;
-  call.count = 1;
-  call.input = call.output = Blocks::single(&value, sizeof(value));
-  group.run(call);
-  return value;
 }
 
 // As a program does that forks its ranks. The first tests: their process has used nothing of the library yet.

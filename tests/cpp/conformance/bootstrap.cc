@@ -8,6 +8,7 @@
 
 #include "bootstrap/exchange.h"
 #include "bootstrap/memory_store.h"
+#include "communicator/calls.h"
 #include "communicator/counted_steps.h"
 #include "communicator/forming_deaths.h"
 #include "communicator/thread_ranks.h"
@@ -47,16 +48,6 @@ bool says(const Error& error, const std::string& part) {
   if (std::string(error.what()).find(part) != std::string::npos) return true;
   ADD_FAILURE() << "no '" << part << "' in: " << error.what();
   return false;
-}
-
-std::int64_t sum_over(Communicator& group, std::int64_t value) {
-  Call call;
-  call.collective = Collective::kAllReduce;
-  call.dtype = DataType::kInt64;
-  call.count = 1;
-  call.input = call.output = Blocks::single(&value, sizeof value);
-  group.run(call);
-  return value;
 }
 
 std::string blob_of(int rank, std::size_t topic) {

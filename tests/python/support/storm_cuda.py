@@ -83,8 +83,7 @@ class Cuda(Serving):
     def finish(self, work: Any, check: Callable[[], None]) -> None:
         def when_over() -> None:
             torch.cuda.synchronize()
-            if not isinstance(work, Functional):
-                work.wait()
+            work.wait()
             check()
 
         super().finish(WhenOver(work) if isinstance(work, Functional) else work, when_over)
