@@ -79,7 +79,8 @@ class MessageEngine {
   std::uint64_t poll_set_number() const noexcept { return poll_set_number_; }
   void check_links();
   int pending() const noexcept { return pending_; }
-  // Whether a pass would find something that no descriptor tells of.
+  // Whether a pass would find something that no descriptor tells of. Of a link that has come to stand since the
+  // descriptors were asked for its transport is yet to tell: not that.
   bool has_input() const noexcept;
 
  private:
@@ -95,7 +96,8 @@ class MessageEngine {
   struct Peer {
     Transport* transport = nullptr;
     Link* link = nullptr;
-    bool rings = false;  // the link has no descriptor
+    bool rings = false;   // the link has no descriptor
+    bool stands = false;  // and is not connecting, as far as its transport has told
     bool polls_for_room = false;
     Outcome dead;            // why nothing goes any more
     MessagePort::Said said;  // by itself, or of it by another

@@ -36,6 +36,7 @@ bool MessageEngine::open(int peer) {
   }
   // A link that is connecting has no descriptor yet; its transport announces it again when it has one.
   p.rings = !p.transport->connects() && p.link->poll_fd() < 0;
+  p.stands = p.stands || !p.transport->connects() || p.link->poll_fd() >= 0;
   change_poll_set();
   if (std::find(active_.begin(), active_.end(), peer) == active_.end()) active_.push_back(peer);
   return true;
@@ -349,7 +350,7 @@ bool MessageEngine::has_input() const noexcept {
   if (!failed_.ok()) return false;
   return std::ranges::any_of(active_, [this](int peer) {
     const Peer& p = *peers_[static_cast<std::size_t>(peer)];
-    return p.link->has_input() || (p.rings && !p.out.idle() && p.link->is_drained());
+    return (p.stands && p.link->has_input()) || (p.rings && !p.out.idle() && p.link->is_drained());
   });
 }
 

@@ -406,7 +406,8 @@ bool Stream::sort(Part& part, MutableBytes into, std::size_t& given) {
       given += bytes;
     } else if (target_ != nullptr) {
       target_->inbox.insert(target_->inbox.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(bytes));
-      if (target_ != &part) target_->wake();
+      // Whoever reads for its own part goes on with that. A writer that wants a credit takes in what comes, and leaves.
+      if (target_ != &part || into.empty()) target_->wake();
     }
     at += bytes;
     frame_left_ -= bytes;

@@ -143,9 +143,20 @@ TEST(MessageWake, ReaderRingsTheWriterThatWaitsForRoom) {
 // Links with a descriptor each, which take what is written and never give anything.
 class SilentTransport final : public Transport {
  public:
+  // `connecting`: none stands yet.
+  explicit SilentTransport(bool connecting = false) : connecting_(connecting) {
+    for (SilentLink& link : links_) link.stands = !connecting;
+  }
   std::string_view name() const noexcept override { return "silent"; }
   Link* link(int peer) noexcept override { return &links_[static_cast<std::size_t>(peer)]; }
-  int accept_new(std::span<int>) noexcept override { return 0; }
+  bool connects() const noexcept override { return connecting_; }
+  int accept_new(std::span<int> peers) noexcept override {
+    if (told_ >= 0) peers[0] = told_;
+    return std::exchange(told_, -1) >= 0 ? 1 : 0;
+  }
+  // Something lies there from then on; and it is told of, which comes afterwards.
+  void stand(int peer) { links_[static_cast<std::size_t>(peer)].stands = true; }
+  void tell(int peer) { told_ = peer; }
   int looks(int peer) const { return links_[static_cast<std::size_t>(peer)].looks; }
 
  private:
@@ -153,10 +164,14 @@ class SilentTransport final : public Transport {
     std::size_t write_some(ConstBytes head, ConstBytes body) noexcept override { return head.size() + body.size(); }
     std::size_t read_some(MutableBytes) noexcept override { return ++looks, 0; }
     Status status() const noexcept override { return Status::kOk; }
-    int poll_fd() const noexcept override { return fd.get(); }
+    int poll_fd() const noexcept override { return stands ? fd.get() : -1; }
+    bool has_input() const noexcept override { return stands; }
     UniqueFd fd{::eventfd(0, EFD_CLOEXEC)};
     int looks = 0;
+    bool stands = true;
   };
+  const bool connecting_;
+  int told_ = -1;
   std::array<SilentLink, 3> links_;
 };
 
@@ -184,7 +199,7 @@ class MeddlingWaker final : public PortWaker {
   bool sleep(const std::vector<pollfd>& fds, std::int64_t, Sleeper& sleeper) noexcept override {
     if (before_sleep) std::exchange(before_sleep, nullptr)();
     sleeps.emplace_back(fds.size(), sleeper.may_sleep());
-    if (sleeps.back().second && asleep) asleep();
+    if (sleeps.back().second && asleep) asleep(sleeper);
     return false;
   }
   void nudge() noexcept override {}
@@ -192,7 +207,7 @@ class MeddlingWaker final : public PortWaker {
   Outcome check(int) noexcept override { return kOkOutcome; }
 
   std::function<void()> before_sleep;
-  std::function<void()> asleep;
+  std::function<void(Sleeper&)> asleep;
   std::vector<std::pair<std::size_t, bool>> sleeps;  // descriptors, and whether it slept
 };
 
@@ -205,11 +220,32 @@ TEST(MessageWake, NobodySleepsOnDescriptorsThatHaveChanged) {
   to_one.send(port, 1, 1);
   in.recv(port, 1, 1);
   waker.before_sleep = [&] { to_two.send(port, 2, 1); };
-  waker.asleep = [&] { port.fail({Status::kAborted, -1}); };
+  waker.asleep = [&](PortWaker::Sleeper&) { port.fail({Status::kAborted, -1}); };
   Deadline bound = Deadline::after(std::chrono::seconds(60));
   EXPECT_EQ(port.wait(in.op, bound).status, Status::kAborted);
   const std::vector<std::pair<std::size_t, bool>> expected = {{1, false}, {2, true}};
   EXPECT_EQ(waker.sleeps, expected);
+}
+
+// A link stands before its transport tells of it: who does that is about to wake the sleeper.
+TEST(MessageWake, WhatIsAboutToBeToldOfALinkIsNotMissed) {
+  SilentTransport silent(true);
+  MeddlingWaker waker;
+  MessagePort port(0, 2, {nullptr, &silent}, &waker, 0);
+  Parcel out(8), in(8);
+  out.send(port, 1, 1);
+  in.recv(port, 1, 1);
+  std::vector<bool> missed;
+  waker.asleep = [&](PortWaker::Sleeper& sleeper) {
+    silent.stand(1);
+    missed.push_back(sleeper.has_missed());
+    silent.tell(1);
+    if (missed.size() == 2) port.fail({Status::kAborted, -1});
+  };
+  Deadline bound = Deadline::after(std::chrono::seconds(60));
+  EXPECT_EQ(port.wait(in.op, bound).status, Status::kAborted);
+  EXPECT_EQ(missed, (std::vector<bool>{false, true}));
+  EXPECT_EQ(waker.sleeps.back().first, 1U) << "a link that stands is not polled";
 }
 
 // The poller takes a nudge that comes while another thread is about to sleep: that one must not sleep.

@@ -172,6 +172,21 @@ TEST(TcpStream, TellsOfWhatLiesThereForAPart) {
   }
 }
 
+// A writer that looks for a credit takes in what has come for its own group, whose other threads may sleep.
+TEST(TcpStream, WhatAWriterTakesInWakesItsOwnGroup) {
+  auto [here, there] = connection();
+  OneStream one(std::move(here));
+  Group group(1, 1000);
+  one.stream().add(group.part);
+  send_frame(there.get(), 1, std::vector<std::byte>(3));
+  EXPECT_TRUE(wait_until([&] {
+    one.stream().take_in(group.part);
+    return one.stream().told(group.part);
+  }));
+  EXPECT_GT(group.woken, 0);
+  one.stream().remove(group.part);
+}
+
 // Two streams, a group with a part in each, and a second group whose reader does the first one's work.
 struct TwoEnds {
   explicit TwoEnds(std::uint64_t window, Connection made = connection())
