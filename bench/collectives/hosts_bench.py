@@ -29,33 +29,58 @@ RANKS, SUBNET, BRIDGE, HOSTS = 4, "10.214.91", "tuttihb", ["tuttiha", "tuttihc"]
 
 
 def call_of(collective: str, nbytes: int, group: Any) -> tuple[Callable[[], Any], Callable[[], bool]]:
-    """The call, and whether what one call has left is right."""
+    """The call, and whether what one has left is right. `nbytes`: of the largest tensor that a rank gives or gets."""
     import torch
     import torch.distributed as dist
 
     rank, count = dist.get_rank(), max(nbytes // 4, RANKS)
-    part = count // RANKS
-    if collective == "all_reduce":
-        data = torch.zeros(count)  # zeros: sums do not grow from call to call
-
-        def check() -> bool:
-            ones = torch.full((count,), float(rank + 1))
-            dist.all_reduce(ones, group=group)
-            return bool((ones == sum(range(1, RANKS + 1))).all())
-
-        return lambda: dist.all_reduce(data, group=group), check
-    if collective == "broadcast":
-        data = torch.full((count,), float(rank))
-        return lambda: dist.broadcast(data, 0, group=group), lambda: bool((data == 0).all())
-    out = torch.full((part * RANKS,), -1.0)
+    part, root = count // RANKS, rank == 0
+    whole = torch.full((part * RANKS,), float(rank))
+    block, out = torch.full((part,), float(rank)), torch.full((part * RANKS,), -1.0)
+    data, ones = torch.zeros(count), torch.full((count,), float(rank + 1))  # zeros: sums do not grow from call to call
+    got, to, source = torch.full((count,), -1.0), (rank + 2) % RANKS, (rank - 2) % RANKS  # of the other host
+    parts = list(whole.chunk(RANKS))
     wanted = torch.arange(RANKS).repeat_interleave(part)
-    if collective == "all_gather":
-        block = torch.full((part,), float(rank))
-        return lambda: dist.all_gather_into_tensor(out, block, group=group), lambda: bool((out == wanted).all())
-    if collective == "all_to_all":
-        data = torch.full((part * RANKS,), float(rank))
-        return lambda: dist.all_to_all_single(out, data, group=group), lambda: bool((out == wanted).all())
-    raise SystemExit(f"hosts_bench: no collective {collective}")
+    total = sum(range(1, RANKS + 1))
+
+    def holds(tensor: Any, value: Any, here: bool = True) -> bool:
+        return not here or bool((tensor == value).all())
+
+    def reduced() -> bool:
+        dist.all_reduce(ones, group=group)
+        return holds(ones, total)
+
+    def reduced_at_root() -> bool:
+        dist.reduce(ones, 0, group=group)
+        return holds(ones, total, root)
+
+    def exchange() -> None:
+        pair = [dist.isend(data, to, group=group), dist.irecv(got, source, group=group)]
+        for work in pair:
+            assert work is not None
+            work.wait()
+
+    calls: dict[str, tuple[Callable[[], Any], Callable[[], bool]]] = {
+        "all_reduce": (lambda: dist.all_reduce(data, group=group), reduced),
+        "broadcast": (lambda: dist.broadcast(whole, 0, group=group), lambda: holds(whole, 0)),
+        "reduce": (lambda: dist.reduce(data, 0, group=group), reduced_at_root),
+        "all_gather": (lambda: dist.all_gather_into_tensor(out, block, group=group), lambda: holds(out, wanted)),
+        "gather": (
+            lambda: dist.gather(block, list(out.chunk(RANKS)) if root else None, 0, group=group),
+            lambda: holds(out, wanted, root),
+        ),
+        "scatter": (lambda: dist.scatter(block, parts if root else None, 0, group=group), lambda: holds(block, 0)),
+        "reduce_scatter": (
+            lambda: dist.reduce_scatter_tensor(block, whole, group=group),
+            lambda: holds(block, sum(range(RANKS))),
+        ),
+        "all_to_all": (lambda: dist.all_to_all_single(out, whole, group=group), lambda: holds(out, wanted)),
+        "send_recv": (exchange, lambda: holds(got, 0)),
+        "barrier": (lambda: dist.barrier(group=group), lambda: True),
+    }
+    if collective not in calls:
+        raise SystemExit(f"hosts_bench: no collective {collective}; there are {', '.join(calls)}")
+    return calls[collective]
 
 
 def run_rank() -> None:
