@@ -233,6 +233,8 @@ socket=src/net/local_socket.cc protocol=src/bootstrap/host_protocol.cc poll=src/
 local='*Host*:AnotherUser*'
 mutant bootstrap_test "$local" $socket 'any user may connect' 's/ \&\& credentials.uid == ::geteuid();/;/'
 mutant bootstrap_test "$local" $socket 'descriptors of half a message are kept' 's/  if ((header.msg_flags \& MSG_CTRUNC) == 0) return SocketStatus::kOk;/  return SocketStatus::kOk;/'
+mutant host_last_message_test 'HostLastMessage.*' $socket 'an end is believed at once' 's/const bool ended = .*/const bool ended = false;/'
+mutant host_last_message_test 'HostLastMessage.*' $socket 'an empty message is waited behind' 's/if (ended) return SocketStatus::kEnd;.*/;/'
 mutant bootstrap_test "$local" $protocol 'a message of the host needs no proof' 's/if (!equal(digest, proof(name, body))) return std::nullopt;/;/'
 mutant bootstrap_test "$local" $protocol 'a proof is not bound to the name of its message' 's/ name,$/ "",/'
 mutant bootstrap_test "$local" $poll 'anyone may pass on a Hello' 's/if (entry->pid_ns == pid_namespace() \&\& entry->pid != peer.pid) return;/;/'

@@ -148,13 +148,15 @@ std::vector<int> silent(const HostContext& context, const std::vector<int>& lead
 }
 
 // A rank that has lost its leader's answer is counted in all the same, and the others wait for it.
-void throw_if_counted(const HostContext& context, std::string_view blob) {
+void throw_if_counted(const HostContext& context, const HostJoiner& own, std::string_view blob) {
+  if (!own.is_counted()) return;
   const std::optional<HostVerdict> verdict = decode_verdict(blob);
   const std::string self = "rank " + std::to_string(context.request.rank);
   if (!verdict || std::ranges::find(verdict->ranks, context.request.rank) == verdict->ranks.end()) return;
+  const std::string why = own.end_error() != 0 ? ": " + describe_errno(own.end_error()) : "";
   throw_error(ErrorKind::kPeerLost, "rank " + std::to_string(context.leader) + " of the same host has counted " + self +
-                                        " in, and its connection to " + self +
-                                        " ended before it said so (communicator \"" + context.request.id + "\")");
+                                        " in, and its connection to " + self + " ended before it said so" + why +
+                                        " (communicator \"" + context.request.id + "\")");
 }
 
 // Who waits for rank 0, and is of its host, sees it die; the others hear it of that.
@@ -214,7 +216,7 @@ void fetch_verdicts(const HostContext& context, const std::vector<int>& leaders,
   if (first_reads && !passed_on) context.store.set(verdicts_key(context.request.id), pack_verdicts(blobs));
   for (std::size_t i = 0; i < leaders.size(); ++i) {
     if (heard != nullptr && leaders[i] == context.leader) continue;
-    if (own != nullptr && own->is_counted() && leaders[i] == context.leader) throw_if_counted(context, blobs[i]);
+    if (own != nullptr && leaders[i] == context.leader) throw_if_counted(context, *own, blobs[i]);
     apply(verdict_in_store(context, leaders[i], blobs[i]), group);
   }
 }

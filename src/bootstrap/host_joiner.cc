@@ -115,7 +115,10 @@ std::optional<HostVerdict> HostJoiner::listen() {
   LocalMessage message;
   for (;;) {
     const SocketStatus status = receive_message(socket_.get(), message);
-    if (status == SocketStatus::kEnd) return std::nullopt;
+    if (status == SocketStatus::kEnd) {
+      end_error_ = message.error;
+      return std::nullopt;
+    }
     if (status == SocketStatus::kNoRoom) {
       wanting_ = "no room for the descriptors of shared memory: " + describe_errno(EMFILE);
       return std::nullopt;

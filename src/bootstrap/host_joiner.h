@@ -29,6 +29,9 @@ class HostJoiner {
   // This rank has said that it is in: the leader may count it, and its answer have been lost.
   bool is_counted() const noexcept { return acked_; }
 
+  // What the connection to the leader failed of, an errno; 0 if it did not fail.
+  int end_error() const noexcept { return end_error_; }
+
   // The leader's process, to be watched while waiting for the store; -1 when unknown.
   int leader_pidfd() const noexcept { return leader_.pidfd.get(); }
 
@@ -61,6 +64,7 @@ class HostJoiner {
   std::uint64_t segment_bytes_ = 0;
   std::string wanting_;
   bool acked_ = false;
+  int end_error_ = 0;
 };
 
 }  // namespace tutti

@@ -109,14 +109,28 @@ SocketStatus receive_message(int socket, LocalMessage& message) {
   std::array<char, kMaxMessageBytes> buffer;
   iovec part{buffer.data(), buffer.size()};
   msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
+  const auto read = [&] {
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control.data();
+    header.msg_controllen = control.size();
+    return ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  };
+  message.error = 0;
   message.fds.clear();
   message.fds.reserve(kMaxMessageFds);  // before they arrive, so that none is lost to a failed allocation
-  const ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (got < 0) return would_block(errno) ? SocketStatus::kAgain : SocketStatus::kEnd;
+  ssize_t got = read();
+  // The kernel looks for a message first, and then whether the other side has closed. What is said and closed between
+  // its two looks reads as an end, and the last words lie behind it: nothing can come after them, so a second read
+  // takes them, or finds the end once more.
+  const bool ended = got == 0 && header.msg_controllen == 0;
+  if (ended) got = read();
+  if (got < 0) {
+    if (ended) return SocketStatus::kEnd;  // an empty message, and not one of ours
+    if (would_block(errno)) return SocketStatus::kAgain;
+    message.error = errno;
+    return SocketStatus::kEnd;
+  }
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);

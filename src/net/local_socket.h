@@ -56,7 +56,9 @@ SocketStatus send_message(int socket, std::string_view bytes, std::span<const in
 struct LocalMessage {
   std::string bytes;
   std::vector<UniqueFd> fds;
+  int error = 0;  // kEnd: errno where the connection failed
 };
+// Nothing that was sent before the other side closed is lost to kEnd, unless the connection failed.
 SocketStatus receive_message(int socket, LocalMessage& message);
 
 // The process at the other end when the connection was made: its pid as this process sees it (0 if it does not), and
