@@ -28,7 +28,7 @@ namespace tutti {
 
 inline constexpr std::uint32_t kFrameMagic = 0x54755431;
 // The end of a fragment goes out in a segment of its own, so a network takes fewer and fuller ones of long fragments.
-inline constexpr std::size_t kFragmentBytes = std::size_t{128} << 10;
+inline constexpr std::size_t kFragmentBytes = std::size_t{512} << 10;
 inline constexpr std::uint64_t kEagerWindow = 4u << 20;
 
 enum class FrameKind : std::uint8_t { kEager, kAnnounce, kGrant, kData, kRefuse, kWithdraw, kBlank, kDecline };

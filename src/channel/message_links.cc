@@ -12,8 +12,9 @@
 namespace tutti {
 namespace {
 
-// A pass moves at most this much a link and direction, so that no link starves the others or holds the lock for long.
-constexpr std::size_t kPassBytes = 256 * 1024;
+// A pass moves about this much a link and direction at most, so that no link starves the others or holds the lock for
+// long: two fragments.
+constexpr std::size_t kPassBytes = 2 * kFragmentBytes;
 
 // A waiting thread looks at all links only every so many passes when there are more than a few.
 constexpr std::size_t kFewLinks = 4;

@@ -351,6 +351,7 @@ void Stream::receive_all(Part& part, MutableBytes into, std::size_t& given) {
   for (std::size_t moved = 0; given == 0 && moved < kMostForOthers && !dead();) {
     // Of a frame that is known straight to where it is to go; what follows it is staged.
     const bool ours = target_ == &part;
+    if (frame_left_ != 0 && ours && into.empty()) return;
     MutableBytes direct;
     if (frame_left_ != 0 && ours) direct = into.first(std::min<std::uint64_t>(into.size(), frame_left_));
     std::vector<std::byte>* const inbox = frame_left_ != 0 && !ours && target_ != nullptr ? &target_->inbox : nullptr;

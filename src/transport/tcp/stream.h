@@ -134,7 +134,7 @@ class Stream {
   // As Link's.
   std::size_t write(Part& part, ConstBytes head, ConstBytes body) noexcept;
   std::size_t read(Part& part, MutableBytes into) noexcept;
-  // Reads what has come, into the inboxes.
+  // Reads what has come, into the inboxes; not what its reader takes without: the rest of a frame for this part.
   void take_in(Part& part) noexcept;
   // Whether nothing more can be read from the part, now or later.
   bool over(Part& part) noexcept;
@@ -170,7 +170,7 @@ class Stream {
   static constexpr std::size_t kHeaderBytes = 8;
   static constexpr std::size_t kCreditBytes = 8;
   static constexpr std::size_t kMostControl = sizeof(LastWords);
-  static constexpr std::size_t kMostFrame = std::size_t{160} << 10;  // a fragment of a message, and its header
+  static constexpr std::size_t kMostFrame = std::size_t{544} << 10;  // a fragment of a message, and its header
   // And some frames for no part's bytes.
   static constexpr std::size_t kSpareBytes = kMostFrame + (std::size_t{16} << 10);
   using Header = std::array<std::byte, kHeaderBytes>;

@@ -187,6 +187,31 @@ TEST(TcpStream, WhatAWriterTakesInWakesItsOwnGroup) {
   one.stream().remove(group.part);
 }
 
+// But no more than it comes by: the reader has a place for the rest, which is not copied twice.
+TEST(TcpStream, AWriterLeavesALongFrameToItsReader) {
+  constexpr std::size_t kLong = 60'000, kStage = 4096;
+  auto [here, there] = connection();
+  OneStream one(std::move(here));
+  Group group(1, kLong);
+  one.stream().add(group.part);
+  const auto data = pattern(kLong, 3);
+  send_frame(there.get(), 1, data);
+  EXPECT_TRUE(wait_until([&] {
+    one.stream().take_in(group.part);
+    return one.stream().told(group.part);
+  }));
+  for (int i = 0; i < 100; ++i) one.stream().take_in(group.part);
+  EXPECT_LE(group.part.inbox.size(), kStage);
+  std::vector<std::byte> got(kLong);
+  std::size_t read = 0;
+  EXPECT_TRUE(wait_until([&] {
+    read += one.stream().read(group.part, MutableBytes(got).subspan(read));
+    return read == kLong;
+  }));
+  EXPECT_EQ(got, data);
+  one.stream().remove(group.part);
+}
+
 // Two streams, a group with a part in each, and a second group whose reader does the first one's work.
 struct TwoEnds {
   explicit TwoEnds(std::uint64_t window, Connection made = connection())
