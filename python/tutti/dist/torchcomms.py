@@ -12,13 +12,14 @@ import importlib.metadata
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from tutti.dist.meeting import meet
 from tutti.dist.needs_torch import load
 
 if TYPE_CHECKING:
@@ -59,39 +60,24 @@ def library() -> Path:
     return found[0]
 
 
-def _meet(rank: int, size: int, timeout: timedelta, text: str) -> dist.Store:
-    """A store of the ranks' own, on a port of its own.
-
-    They meet at ``MASTER_ADDR`` and ``MASTER_PORT`` only to say which port, under the name `text`, so that other
-    backends can open their stores there before and after. A launcher's own store is used as it is.
-    """
-    import torch.distributed as dist
-
-    host = os.environ.get("MASTER_ADDR", "")
-    if not host or not os.environ.get("MASTER_PORT"):
-        raise ValueError("no store was given, and MASTER_ADDR and MASTER_PORT are not set: set them, or pass store=")
-    meeting: dist.Store
-    meeting, _, _ = next(dist.rendezvous(f"env://?rank={rank}&world_size={size}", timeout=timeout))
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return meeting
-    port = 0 if rank == 0 else int(meeting.get(text))
-    own = dist.TCPStore(host, port, None, rank == 0, timeout, wait_for_workers=False)
-    if rank == 0:
-        meeting.set(text, str(own.port))
-    # The meeting's store goes with rank 0's reference: not before all have read the port.
-    if meeting.add(f"{text}/read", 1) == size:
-        meeting.set(f"{text}/all", "1")
-    if rank == 0:
-        meeting.get(f"{text}/all")
-    return own
+@contextlib.contextmanager
+def _one_meeting(timeout: timedelta) -> Iterator[timedelta]:
+    """One at a time: they are all at one port. Gives what is left of the time."""
+    until = time.monotonic() + timeout.total_seconds()
+    if not _job_lock.acquire(timeout=timeout.total_seconds()):
+        raise RuntimeError(f"other communicators of this process have been made for {timeout.total_seconds():g} s")
+    try:
+        yield timedelta(seconds=max(until - time.monotonic(), 0.001))
+    finally:
+        _job_lock.release()
 
 
 def _job_store(rank: int, size: int, timeout: timedelta) -> dist.Store:
     """The store of communicators that were given none: one in a process."""
     key = (os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", ""), str(rank), str(size))
-    with _job_lock:
+    with _one_meeting(timeout) as left:
         if key not in _job_stores:
-            _job_stores[key] = _meet(rank, size, timeout, "tutti/torchcomms/port")
+            _job_stores[key] = meet(rank, size, left, "tutti/torchcomms/port", once=False)
         return _job_stores[key]
 
 
@@ -130,8 +116,8 @@ def make_group(
     if store is not None:
         chosen = store
     elif anew:
-        with _job_lock:  # one meeting at a time: they are all at one port
-            chosen = _meet(rank, size, timeout, f"tutti/torchcomms/{key}/port")
+        with _one_meeting(timeout) as left:
+            chosen = meet(rank, size, left, f"tutti/torchcomms/{key}/port", once=True)
     else:
         chosen = _job_store(rank, size, timeout)
     group = SimpleNamespace(

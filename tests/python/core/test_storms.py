@@ -23,7 +23,8 @@ def each(*groups: tuple[int, ...], few: tuple[int, ...]) -> pytest.MarkDecorator
     """Faces with ranks by host; `few` are those of the C face and of models in an ordinary run."""
     thin = [(face, ranks) for face in ("c", "models") for ranks in (groups if GIVEN else [few])]
     cases = [(face, ranks) for face in COUNTED for ranks in groups] + thin
-    comms = [pytest.param("comms", ranks, marks=NEEDS_TORCHCOMMS) for ranks in groups if GIVEN]
+    of_torch = [(face, ranks) for face in ("comms", "storeless") for ranks in groups if GIVEN]
+    comms = [pytest.param(*case, marks=NEEDS_TORCHCOMMS) for case in of_torch]
     return pytest.mark.parametrize(("face", "groups"), [*cases, *comms], ids=str)
 
 
@@ -37,8 +38,8 @@ def test_data_stay_right_and_nothing_hangs(face: str, groups: tuple[int, ...], s
 
 @each((3,), (2, 1), few=(3,))
 def test_a_death_is_named_and_the_others_go_on(face: str, groups: tuple[int, ...], seed: int, tmp_path: Path) -> None:
-    # With torch rank 0 serves the store, without which nothing goes on.
-    victim = random.Random(f"{seed} victim").randrange(int(face not in ("arrays", "c")), sum(groups))
+    # With torch rank 0 serves the store, without which nothing goes on, unless the ranks meet anew.
+    victim = random.Random(f"{seed} victim").randrange(int(face not in ("arrays", "c", "storeless")), sum(groups))
     weather(face, groups, seed, tmp_path, victim)
 
 

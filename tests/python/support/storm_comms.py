@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import torch
 from forked_calls import refused
-from storm_faces import LIMIT_S, PATIENCE_S, VICTIM, Face, Later, same
+from storm_faces import LIMIT_S, PATIENCE_S, SEED, VICTIM, Face, Later, carried, same
 from torch.distributed import PrefixStore, rendezvous
 from torchcomms_interface import CPU, interface
 
@@ -21,21 +22,19 @@ class Comms(Later):
     kinds = (*Face.kinds, "uneven", "batch", "window", "persistent")
 
     def __init__(self) -> None:
-        self.store, rank, size = next(rendezvous("env://", timeout=timedelta(seconds=LIMIT_S)))
-        super().__init__(rank, size)
+        super().__init__(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         self.sum_of = interface().ReduceOp.SUM
         self.comm = interface().new_comm(
-            "tutti",
-            CPU,
-            "storm",
-            timeout=timedelta(seconds=LIMIT_S),
-            store=PrefixStore("storm", self.store),
-            enable_reconfigure=True,
+            "tutti", CPU, "storm", timeout=timedelta(seconds=LIMIT_S), enable_reconfigure=True, **self.given_store()
         )
-        self.store.set(f"handle {rank}", self.comm.get_init_handle())
-        self.handles = [self.store.get(f"handle {r}").decode() for r in range(size)]
+        handle = self.comm.get_init_handle().encode()
+        self.handles = [carried(f"handle {r}", lambda: handle, r == self.rank).decode() for r in range(self.size)]
         self.number = 0
         self.reconfigure()
+
+    def given_store(self) -> dict[str, Any]:
+        self.store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=LIMIT_S)))
+        return {"store": PrefixStore("storm", self.store)}
 
     def reconfigure(self) -> None:
         """All there are, in their order."""
@@ -184,3 +183,14 @@ class Comms(Later):
 
     def close(self) -> None:
         self.comm.finalize()
+
+
+class Storeless(Comms):
+    """Without a store: ranks meet anew for each reconfiguration, beside a store of PyTorch's at that port or not."""
+
+    kinds = (*Comms.kinds, "smaller", "smaller")
+
+    def given_store(self) -> dict[str, Any]:
+        if SEED % 2:
+            super().given_store()
+        return {}

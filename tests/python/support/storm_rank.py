@@ -23,9 +23,10 @@ from storm_faces import FOLDER, HEARD_S, MAPPED, SEED, VICTIM
 # What each face needs is imported for it alone.
 FACES = {"arrays": "storm_faces.Arrays", "torch": "storm_torch.Torch", "c": "storm_c.C", "comms": "storm_comms.Comms"}
 FACES |= {"nccl": "storm_nccl.Nccl", "cuda": "storm_cuda.Cuda", "models": "storm_models.Models"}
+FACES |= {"storeless": "storm_comms.Storeless"}
 FACE, ROUNDS = sys.argv[1], int(sys.argv[2])
 RANK = int(os.environ["RANK"])
-WITH_TORCH = ("torch", "comms", "cuda", "models")
+WITH_TORCH = ("torch", "comms", "storeless", "cuda", "models")
 DRY = FACE != "cuda"  # CUDA's driver and PyTorch's caches take descriptors too, and say of their want what they say
 COUNTS = (1, 7, 1000, 5000, 60_000, 300_000)
 

@@ -104,7 +104,7 @@ def test_rank_0_outlasts_the_forming_over_its_own_store(monkeypatch: pytest.Monk
             formed.set()
         return group
 
-    monkeypatch.setattr(face, "_meet", lambda *_: store)
+    monkeypatch.setattr(face, "meet", lambda *_, **__: store)
     monkeypatch.setattr(groups, "create_backend", create)
     over: list[bool] = []
 
