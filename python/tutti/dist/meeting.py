@@ -3,8 +3,8 @@
 Rank 0 opens that store on a port of its own, and at ``MASTER_ADDR`` and ``MASTER_PORT``, for as long as they meet, one
 that says which port. Another rank reads it there, lets that connection go and signs in at the store itself: it needs
 one descriptor at a time. Who signs in last says there that all have met, and whose time is over that it gives up:
-whichever of the two is said first holds for all. A store where that has been said before a rank signs in is of a
-meeting that has ended, and the rank looks again. So a meeting after one that has failed needs no number of its own.
+whichever of the two is said first holds for all. Where there may be another meeting of the name, those whose time is
+not over yet go on to that: any try of one rank may meet any of another, whenever it has begun.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def meet(rank: int, size: int, timeout: timedelta, text: str, once: bool) -> dis
         own, why = _of_launcher(rank, size, timeout)
     else:
         meeting = _Meeting(host, int(port), rank, size, timeout, f"{text}/{size}")
-        own, why = meeting.serve() if rank == 0 else meeting.join(once)
+        own, why = meeting.serve(once) if rank == 0 else meeting.join(once)
     if own is None:  # here: no frame that holds a store, and no error with such a frame, is raised
         raise RuntimeError(f"rank {rank} has no store in common with the others: {why}")
     return own
@@ -78,6 +78,7 @@ class _Meeting:
         self.slots = [f"tutti/meeting/{r}" for r in range(size)]
         self.until = time.monotonic() + timeout.total_seconds()
         self.mine = uuid.uuid4().hex
+        self.wanting = False  # what rank 0 needs to serve a store
 
     def left(self, at_most: float) -> float:
         return max(min(self.until - time.monotonic(), at_most), _LOOK_S)
@@ -116,7 +117,13 @@ class _Meeting:
             except TimeoutError:
                 raise RuntimeError(f"what listens at {self.host}:{port} does not answer") from None
 
-    def serve(self) -> tuple[dist.Store | None, str]:
+    def serve(self, once: bool) -> tuple[dist.Store | None, str]:
+        while True:
+            own, why = self.serve_once()
+            if own is not None or once or self.wanting or self.is_over():
+                return own, why
+
+    def serve_once(self) -> tuple[dist.Store | None, str]:
         own, why = self.patiently(lambda: self.open(0, True))
         if own is None:
             return None, why
@@ -125,15 +132,15 @@ class _Meeting:
             return None, why
         try:
             meeting.set(self.text, str(own.port))
-            verdict = self.sign_in(own)
+            why = self.sign_in(own)
             meeting.delete_key(self.text)  # PyTorch's own store of this process may keep it else
             del meeting
-            if verdict == _ALL:
+            if why == _ALL:
                 return own, ""
             self.outlast(own)
-            return None, verdict
         except _FAILURES as error:
-            return None, _want(_NEEDED) or str(error)
+            why = _want(_NEEDED) or str(error)
+        return None, why
 
     def patiently(self, opened: Callable[[], dist.TCPStore]) -> tuple[dist.TCPStore | None, str]:
         end = time.monotonic() + self.left(_PATIENCE_S)
@@ -143,6 +150,7 @@ class _Meeting:
             except _FAILURES as error:
                 why = _want(_NEEDED) or str(error)
             if time.monotonic() + _LOOK_S >= end:  # too late for another reason than that
+                self.wanting = True
                 return None, why
             time.sleep(_LOOK_S)
 
@@ -157,7 +165,7 @@ class _Meeting:
                     if why == _ALL:
                         return own, ""
                     del own
-                    if once or not self.late:
+                    if once or self.is_over():
                         return None, why
             except _FAILURES as error:
                 since = wanting_since if want else time.monotonic()
@@ -183,11 +191,10 @@ class _Meeting:
         return int(meeting.get(self.text))
 
     def sign_in(self, own: dist.Store) -> str:
-        """What holds for all. ``late``: it had been said before, and is not about this try."""
+        """What holds for all."""
         signed = own.compare_set(self.slots[self.rank], "", self.mine).decode() == self.mine
         if own.check(self.slots):
             own.compare_set(_VERDICT, "", _ALL)
-        self.late = not signed or own.check([_VERDICT])
         pause = 0.001
         while not own.check([_VERDICT]):
             if self.is_over():

@@ -131,10 +131,12 @@ def make_group(
     own_store = anew and store is None
     try:
         made = backend.create_backend(group, options, parent)
-    except Exception:
+    except Exception as error:
         if own_store:  # the others read there why it has not formed
-            with contextlib.suppress(Exception):
+            try:
                 _outlast(chosen, rank, size, timeout, f"tutti/torchcomms/{key}/formed")
+            except Exception:  # what the store has said names nobody
+                raise RuntimeError(f"rank 0, which served the ranks' store, died or has left: {error}") from None
         raise
     if own_store:
         _outlast(chosen, rank, size, timeout, f"tutti/torchcomms/{key}/formed")
