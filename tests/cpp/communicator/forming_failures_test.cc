@@ -125,14 +125,15 @@ TEST(FormingFailures, OfOneWhoseTimeIsOver) {
 }
 
 // Rank 2 fails when `quick` has what it awaits of all, and has turned to its host; `slow` gets it when `quick` has
-// finished.
+// finished, and does not save a `quick` that nobody has told: its own wait may not end as one whose time is over, after
+// which it would look, and tell.
 class SlowRankStore final : public ForwardingStore {
  public:
   SlowRankStore(Store& below, int rank, int quick, int slow)
       : ForwardingStore(below), rank_(rank), quick_(quick), slow_(slow) {}
 
   std::vector<std::string> multi_get(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override {
-    if (rank_ == slow_) below_.get("finished " + std::to_string(quick_), kLong);
+    if (rank_ == slow_) await_quick();
     if (rank_ == 2) below_.get("the quick one has read", kLong);
     if (rank_ == 2) throw_error(ErrorKind::kExhausted, kFailure);
     auto values = below_.multi_get(keys, timeout);
@@ -141,6 +142,13 @@ class SlowRankStore final : public ForwardingStore {
   }
 
  private:
+  void await_quick() {
+    try {
+      below_.get("finished " + std::to_string(quick_), kLong);
+    } catch (const Error& error) {
+      throw_error(ErrorKind::kInternal, "rank " + std::to_string(quick_) + " has been told nothing: " + error.what());
+    }
+  }
   const int rank_, quick_, slow_;
 };
 
