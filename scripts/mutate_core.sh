@@ -147,6 +147,7 @@ mutant tcp_test 'TcpHandshake*' $shake 'a dialer of another version hears nothin
 mutant shared_streams_process_test '*' src/transport/tcp/endpoint_dial.cc 'no stream is shared' 's/offer.stream = stream->far();/;/'
 mutant tcp_test 'TcpStream*' $stream 'what another has read wakes nobody' 's/if (target_ != \&part || into.empty())/if (into.empty())/'
 mutant tcp_test 'TcpStream*' $stream 'a writer that takes in does not wake its own group' 's/ || into.empty()) target_->wake();/) target_->wake();/'
+mutant tcp_test 'TcpStream*' $stream 'a writer takes in what its reader has a place for' 's/if (frame_left_ != 0 \&\& ours \&\& into.empty()) return;/;/'
 mutant shared_streams_process_test '*' $stream 'what another has read is dropped' 's/target_->inbox.insert(.*/;/'
 mutant tcp_test 'TcpTransport*' $stream 'a reader gives no credit' 's/if (owes_credit) {/if (false) {/'
 mutant tcp_test 'TcpTransport*' $stream 'the rest of a frame is lost' 's/^    keep_rest(piece.subspan(skip));/    ;/'
