@@ -97,7 +97,7 @@ class MessageEngine {
     Transport* transport = nullptr;
     Link* link = nullptr;
     bool rings = false;   // the link has no descriptor
-    bool stands = false;  // and is not connecting, as far as its transport has told
+    bool stands = false;  // the link is there, and its transport has told so
     bool polls_for_room = false;
     Outcome dead;            // why nothing goes any more
     MessagePort::Said said;  // by itself, or of it by another

@@ -3,10 +3,11 @@
 // With n ranks, a message of B bytes, latency a a message, segments of S bytes:
 //   binomial broadcast, reduce   log2(n) a; the root sends or receives up to log2(n) B
 //   binomial all_reduce          2 log2(n) a: reduce to rank 0, broadcast from it
-//   chain broadcast, reduce      (n - 1) a, but every rank sends and receives each byte once: B + (n - 2) S in time
-// The order of a reduction follows from the ranks alone. All ranks get the root's bits. Sources: Thakur, Rabenseifner
-// and Gropp, IJHPCA 2005; van de Geijn's chains ("Collective communication: theory, practice, and experience", 2007).
-// All of them greet (net_call.h), because a leaf hears of one rank only.
+//   chain broadcast, reduce      (n - 1) a, but every rank sends and receives each byte once: B + (n - 2) S in time;
+//                                between hosts too
+// The order of a reduction follows from the ranks and their hosts alone. All ranks get the root's bits. Sources:
+// Thakur, Rabenseifner and Gropp, IJHPCA 2005; van de Geijn's chains ("Collective communication: theory, practice, and
+// experience", 2007). All of them greet (net_call.h), because a leaf hears of one rank only.
 #include "algorithm/net/tree.h"
 
 #include "algorithm/net/families.h"
@@ -43,20 +44,33 @@ TreePlace binomial_place(int rank, int root, int ranks) noexcept {
   return place;
 }
 
-TreePlace broadcast_chain_place(int rank, int root, int ranks) noexcept {
-  TreePlace place;
-  const int right = (rank + 1) % ranks;
-  if (rank != root) place.parent = (rank + ranks - 1) % ranks;
-  if (right != root) place.add_child(right);
-  return place;
+namespace {
+
+// Whom a chain visits `steps` (1 or -1) after `rank`, as if it went around: first the host of the root from the root
+// on, then each of the others from its lowest rank on.
+int along_chain(const RankMap& hosts, int root, int rank, int steps) noexcept {
+  const auto first_on = [&](int host) { return host == hosts.host_of(root) ? hosts.place_of(root) : 0; };
+  const auto at = [&](int host, int position) {
+    const std::vector<int>& there = hosts.on(host);
+    const int count = static_cast<int>(there.size());
+    return there[static_cast<std::size_t>((first_on(host) + position + count) % count)];
+  };
+  const int host = hosts.host_of(rank), count = static_cast<int>(hosts.on(host).size());
+  const int position = (hosts.place_of(rank) - first_on(host) + count) % count;
+  if (position + steps >= 0 && position + steps < count) return at(host, position + steps);
+  const int next = (host + hosts.hosts() + steps) % hosts.hosts();
+  return at(next, steps > 0 ? 0 : -1);
 }
 
-TreePlace reduce_chain_place(int rank, int root, int ranks) noexcept {
+}  // namespace
+
+TreePlace chain_place(int rank, int root, int ranks, const RankMap* hosts) noexcept {
+  const auto along = [&](int steps) {
+    return hosts != nullptr ? along_chain(*hosts, root, rank, steps) : (rank + ranks + steps) % ranks;
+  };
   TreePlace place;
-  const int left = (rank + ranks - 1) % ranks;
-  place.own_first = false;
-  if (rank != root) place.parent = (rank + 1) % ranks;
-  if (left != root) place.add_child(left);
+  if (rank != root) place.parent = along(-1);
+  if (along(1) != root) place.add_child(along(1));
   return place;
 }
 
@@ -133,6 +147,12 @@ Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, 
 
 namespace {
 
+// Among some ranks of the group only, hosts are not looked at.
+TreePlace chain_of(const CallContext& context, int root) noexcept {
+  const bool all = context.hosts != nullptr && context.members == nullptr;
+  return chain_place(context.rank, root, context.size, all ? &context.hosts->ranks : nullptr);
+}
+
 class TreeBroadcast final : public NetAlgorithm {
  public:
   explicit TreeBroadcast(bool chain) noexcept
@@ -150,8 +170,7 @@ class TreeBroadcast final : public NetAlgorithm {
 
  private:
   TreePlace place_in(const Call& call, const CallContext& context) const noexcept {
-    return chain_ ? broadcast_chain_place(context.rank, call.root, context.size)
-                  : binomial_place(context.rank, call.root, context.size);
+    return chain_ ? chain_of(context, call.root) : binomial_place(context.rank, call.root, context.size);
   }
   Outcome execute(const Call& call, CallContext& context) const override {
     const TreePlace place = place_in(call, context);
@@ -185,8 +204,7 @@ class TreeReduce final : public NetAlgorithm {
 
  private:
   TreePlace place_in(const Call& call, const CallContext& context) const noexcept {
-    return chain_ ? reduce_chain_place(context.rank, call.root, context.size)
-                  : binomial_place(context.rank, call.root, context.size);
+    return chain_ ? chain_of(context, call.root) : binomial_place(context.rank, call.root, context.size);
   }
   Outcome execute(const Call& call, CallContext& context) const override {
     const TreePlace place = place_in(call, context);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "algorithm/net/net_algorithm.h"
+#include "base/rank_map.h"
 
 namespace tutti {
 
@@ -31,9 +32,8 @@ class TreePlace {
 // order from the root on.
 TreePlace binomial_place(int rank, int root, int ranks) noexcept;
 
-// A chain around the ring: away from the root for broadcast, towards it for reduce. It starts at root + 1 there.
-TreePlace broadcast_chain_place(int rank, int root, int ranks) noexcept;
-TreePlace reduce_chain_place(int rank, int root, int ranks) noexcept;
+// A chain of all ranks from the root on. Where `hosts` is given, host by host: nothing comes to a host twice.
+TreePlace chain_place(int rank, int root, int ranks, const RankMap* hosts) noexcept;
 
 // Ops that one pass needs, down or up.
 std::size_t tree_ops(const TreePlace& place) noexcept;

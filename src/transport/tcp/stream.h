@@ -134,7 +134,7 @@ class Stream {
   // As Link's.
   std::size_t write(Part& part, ConstBytes head, ConstBytes body) noexcept;
   std::size_t read(Part& part, MutableBytes into) noexcept;
-  // Reads what has come, into the inboxes; not what its reader takes without: the rest of a frame for this part.
+  // Reads what has come, into the inboxes, up to a frame for this part: its reader has a place for that.
   void take_in(Part& part) noexcept;
   // Whether nothing more can be read from the part, now or later.
   bool over(Part& part) noexcept;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <vector>
 
+#include "algorithm/net/tree.h"
 #include "algorithm/net_oracle.h"
 #include "algorithm/net_ranks.h"
 
@@ -213,6 +216,33 @@ TEST_P(NetMove, Barrier) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, NetMove, ::testing::Values(1, 2, 3, 4, 7, 8),
                          [](const auto& p) { return "Ranks" + std::to_string(p.param); });
+
+// Whoever is root and however ranks lie: all are on the chain, and it comes to each host once.
+TEST(Chain, ComesToNoHostTwice) {
+  using Marks = std::vector<int>;
+  const std::vector<Marks> layouts = {
+      {0}, {0, 0}, {0, 1}, {0, 0, 0}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1}, {0, 1, 2, 3, 4}, {2, 0, 1, 0, 2, 2, 1}};
+  for (const Marks& marks : layouts) {
+    const RankMap hosts(marks);
+    const int ranks = hosts.ranks();
+    for (int root = 0; root < ranks; ++root) {
+      std::vector<int> chain{root};
+      while (chain_place(chain.back(), root, ranks, &hosts).children() != 0) {
+        const TreePlace place = chain_place(chain.back(), root, ranks, &hosts);
+        ASSERT_EQ(place.children(), 1U);
+        ASSERT_EQ(chain_place(place.child(0), root, ranks, &hosts).parent, chain.back());
+        chain.push_back(place.child(0));
+        ASSERT_LE(chain.size(), marks.size());
+      }
+      EXPECT_EQ(chain_place(root, root, ranks, &hosts).parent, -1);
+      int crossings = 0;
+      for (std::size_t i = 1; i < chain.size(); ++i) crossings += hosts.together(chain[i - 1], chain[i]) ? 0 : 1;
+      EXPECT_EQ(crossings, hosts.hosts() - 1) << "root " << root << " of " << ranks;
+      std::ranges::sort(chain);
+      for (int r = 0; r < ranks; ++r) EXPECT_EQ(chain[static_cast<std::size_t>(r)], r);
+    }
+  }
+}
 
 }  // namespace
 }  // namespace tutti::test
