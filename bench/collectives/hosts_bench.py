@@ -38,7 +38,7 @@ def call_of(collective: str, nbytes: int, group: Any) -> tuple[Callable[[], Any]
     whole = torch.full((part * RANKS,), float(rank))
     block, out = torch.full((part,), float(rank)), torch.full((part * RANKS,), -1.0)
     data, ones = torch.zeros(count), torch.full((count,), float(rank + 1))  # zeros: sums do not grow from call to call
-    got, to, source = torch.full((count,), -1.0), (rank + 2) % RANKS, (rank - 2) % RANKS  # of the other host
+    got, opposite = torch.full_like(whole, -1.0), (rank + 2) % RANKS  # of the other host
     parts = list(whole.chunk(RANKS))
     wanted = torch.arange(RANKS).repeat_interleave(part)
     total = sum(range(1, RANKS + 1))
@@ -55,7 +55,7 @@ def call_of(collective: str, nbytes: int, group: Any) -> tuple[Callable[[], Any]
         return holds(ones, total, root)
 
     def exchange() -> None:
-        pair = [dist.isend(data, to, group=group), dist.irecv(got, source, group=group)]
+        pair = [dist.isend(whole, opposite, group=group), dist.irecv(got, opposite, group=group)]
         for work in pair:
             assert work is not None
             work.wait()
@@ -75,7 +75,7 @@ def call_of(collective: str, nbytes: int, group: Any) -> tuple[Callable[[], Any]
             lambda: holds(block, sum(range(RANKS))),
         ),
         "all_to_all": (lambda: dist.all_to_all_single(out, whole, group=group), lambda: holds(out, wanted)),
-        "send_recv": (exchange, lambda: holds(got, 0)),
+        "send_recv": (exchange, lambda: holds(got, opposite)),
         "barrier": (lambda: dist.barrier(group=group), lambda: True),
     }
     if collective not in calls:

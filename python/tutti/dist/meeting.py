@@ -37,6 +37,8 @@ def meet(rank: int, size: int, timeout: timedelta, text: str, once: bool) -> dis
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if not host or not port:
         raise ValueError("no store was given, and MASTER_ADDR and MASTER_PORT are not set: set them, or pass store=")
+    if not port.isdecimal():
+        raise ValueError(f"MASTER_PORT is '{port}': give it the number of a free port of {host}, the same on all ranks")
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         own, why = _of_launcher(rank, size, timeout)
     else:
@@ -155,10 +157,11 @@ class _Meeting:
             time.sleep(_LOOK_S)
 
     def join(self, once: bool) -> tuple[dist.Store | None, str]:
-        want, why, wanting_since = "", "", 0.0
+        why = ""
+        wanting_since: float | None = None  # a descriptor
         while not self.is_over():
             try:
-                port, want = self.port_of_own(), ""
+                port, wanting_since = self.port_of_own(), None
                 if port is not None:
                     own = self.open(port, False)
                     why = self.sign_in(own)
@@ -168,15 +171,16 @@ class _Meeting:
                     if once or self.is_over():
                         return None, why
             except _FAILURES as error:
-                since = wanting_since if want else time.monotonic()
                 want = _want(1)
                 why = want or str(error)
-                if want and time.monotonic() - since > _PATIENCE_S:
+                wanting_since = (wanting_since or time.monotonic()) if want else None
+                if wanting_since is not None and time.monotonic() - wanting_since > _PATIENCE_S:
                     break
-                wanting_since = since
             time.sleep(self.left(_LOOK_S))
+        if wanting_since is not None:
+            return None, why
         absent = self.without(f"rank 0 has not come to {self.host}:{self.port}")
-        return None, want or (f"{absent}; at last: {why}" if why else absent)
+        return None, f"{absent}; at last: {why}" if why else absent
 
     def without(self, who: str) -> str:
         return f"{who} within {self.timeout.total_seconds():.3g} s: not started, dead or without descriptors: ulimit -n"

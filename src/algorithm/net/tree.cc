@@ -130,11 +130,10 @@ Outcome tree_reduce(NetCall& net, std::size_t first_op, const TreePlace& place, 
   for (std::size_t k = 0; k < window; ++k) receive(k);
   for (std::size_t k = 0; k < segments.count(); ++k) {
     if (Outcome outcome = net.wait(parent_op(first_op, k)); !outcome.ok()) return outcome;
-    const std::size_t own = place.own_first ? 0 : children;
-    sources[own] = input + segments.begin(k);
+    sources[0] = input + segments.begin(k);
     for (std::size_t c = 0; c < children; ++c) {
       if (Outcome outcome = net.wait(child_op(first_op, c, k)); !outcome.ok()) return outcome;
-      sources[place.own_first ? c + 1 : c] = slot(c, k);
+      sources[c + 1] = slot(c, k);
     }
     void* dst = place.parent < 0 ? result + segments.begin(k) : slot(children, k);
     cpu::reduce(&dst, 1, sources.data(), static_cast<int>(children + 1), segments.size(k) / size_of(call.dtype),

@@ -13,12 +13,11 @@ namespace tutti {
 // Where a rank stands in a tree.
 class TreePlace {
  public:
-  int parent = -1;        // -1 at the root
-  bool own_first = true;  // this rank's part comes before its children's
+  int parent = -1;  // -1 at the root
 
   void add_child(int rank) noexcept { ranks_[count_++] = rank; }
   std::size_t children() const noexcept { return count_; }
-  // In the order in which their parts are reduced.
+  // In the order in which their parts are reduced, behind this rank's own.
   int child(std::size_t i) const noexcept { return ranks_[i]; }
 
   static constexpr std::size_t kMostChildren = std::numeric_limits<int>::digits;

@@ -171,3 +171,13 @@ def test_a_meeting_that_has_ended_is_not_the_end_for_who_has_time(fresh_world: W
     first, second = zip(*world(fresh_world).call(held), strict=True)
     assert "rank 1 has given up: ranks [2]" in first[1] and first[0] == first[2] == "", first
     assert second == ("", "", "")
+
+
+def test_an_address_that_is_none_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tutti.dist.meeting import meet
+
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for port, said in {"": "MASTER_ADDR and MASTER_PORT are not set", "soon": "MASTER_PORT is 'soon'"}.items():
+        monkeypatch.setenv("MASTER_PORT", port)
+        with pytest.raises(ValueError, match=said):
+            meet(0, 2, timedelta(seconds=1), "here", once=True)
