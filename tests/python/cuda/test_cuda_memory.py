@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
 from rank_pool import RankPool
 from rank_worker import Context
 from torch import nn
@@ -132,6 +133,10 @@ def registered(ctx: Context, kind: str) -> None:
     elif kind == "pool":
         with torch.cuda.use_mem_pool(tutti.mem_pool()):
             whole = torch.empty(count, device="cuda")
+    elif kind in ("symmetric", "rendezvoused"):
+        whole = symmetric_memory.empty(count, device=torch.device("cuda", torch.cuda.current_device()))
+        if kind == "rendezvoused":
+            symmetric_memory.rendezvous(whole, dist.group.WORLD)
     else:
         whole = torch.empty(count, device="cuda")
     if kind != "empty":
@@ -148,9 +153,15 @@ def registered(ctx: Context, kind: str) -> None:
 
 
 @on_gpu
-@pytest.mark.parametrize("kind", ["empty", "pool", "torch"])
+@pytest.mark.parametrize("kind", ["empty", "pool", "torch", "symmetric"])
 def test_registered_tensors_are_not_copied(world: World, kind: str) -> None:
+    """The kind "symmetric" is what PyTorch's symmetric memory allocates."""
     run(world, registered, kind)
+
+
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs: PyTorch's rendezvous wants one for each rank")
+def test_symmetric_memory_that_peers_map_is_not_copied(world: World) -> None:
+    run(world, registered, "rendezvoused")
 
 
 @on_gpu
