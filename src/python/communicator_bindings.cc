@@ -58,7 +58,10 @@ class PythonStore final : public Store {
     const nb::gil_scoped_acquire held;
     Deadline deadline = Deadline::after(timeout);
     deadline.remaining_ns();  // the clock starts here
-    if (must_ask() && nb::hasattr(store_, "check")) await(key, timeout);
+    // PyTorch's clients say of each wait that times out that something may be wrong, and let no handler of a signal run.
+    if (nb::hasattr(store_, "check") && !await(key, timeout)) {
+      throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key));
+    }
     const std::int64_t left_ms = std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000);
     const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = left_ms);
     try {
@@ -102,8 +105,8 @@ class PythonStore final : public Store {
                                                  ": a store gives what torch's gives");
   }
 
-  // Until the key is there or the time is up: PyTorch's wait() lets no handler of a signal run.
-  void await(std::string_view key, Milliseconds timeout) {
+  // Whether the key is there before the time is up.
+  bool await(std::string_view key, Milliseconds timeout) {
     nb::list keys;
     keys.append(text(key));
     const nb::gil_scoped_release released;
@@ -111,7 +114,7 @@ class PythonStore final : public Store {
       const nb::gil_scoped_acquire held;
       return nb::cast<bool>(store_.attr("check")(keys));
     };
-    look_for(
+    return look_for(
         there, [&] { throw_if_interrupted("waiting for the store to give '" + std::string(key) + "'"); }, timeout);
   }
 

@@ -12,8 +12,6 @@
 namespace tutti::face {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{5};
-
 std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
 // c10d stores tell a timeout from a lost connection by their text only.
@@ -40,22 +38,21 @@ bool StoreAdapter::is_there(const std::vector<std::string>& keys) {
   }
 }
 
-// Until the keys are there, the time is up or the store cannot tell: get() says which.
-void StoreAdapter::await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+// Whether the keys are there before the time is up. True as well where the store cannot tell: get() says why.
+bool StoreAdapter::await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
   const auto there = [&] { return is_there(keys); };
   const auto ask = [&] { throw_if_interrupted("waiting for the store to give '" + keys.front() + "'"); };
   // A check names all keys: the more there are, the less often, or all ranks' together keep the store busy.
-  look_for(there, ask, timeout, std::max(kLongestPause, std::chrono::milliseconds(keys.size() / 2)));
+  return look_for(there, ask, timeout, std::max(kLongestPause, std::chrono::milliseconds(keys.size() / 2)));
 }
 
 template <typename Operation>
 auto StoreAdapter::waiting(const std::string& what, const std::vector<std::string>& keys,
                            std::chrono::milliseconds timeout, Operation operation) {
   const auto start = std::chrono::steady_clock::now();
-  // A look, not a wait: torch's client says of each get() that times out that something may be wrong.
-  if (must_ask() || timeout <= kLook) await(keys, timeout);
-  if (timeout <= kLook && !is_there(keys)) {
-    throw Error(ErrorKind::kTimeout, "the store has not given " + what);
+  if (!await(keys, timeout)) {
+    throw Error(ErrorKind::kTimeout,
+                "the store did not give " + what + " within " + std::to_string(timeout.count()) + " ms");
   }
   const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
   const auto left = std::max(timeout - spent, std::chrono::milliseconds(1));

@@ -23,14 +23,14 @@ class StoreAdapter final : public Store {
   void erase(std::string_view key) noexcept override;
 
  private:
-  // Runs `operation` with the store's own timeout set: its get and multiGet then wait by themselves, one exchange.
-  // Where the program's signals are to be handled meanwhile it looks for the keys first, since c10d's own wait hears of
-  // none.
+  // Runs `operation` once the keys are there, with what is left of the time as the store's own limit. The keys are
+  // looked for, since c10d's own wait hears of no signal of the program's, and its client says of each wait that times
+  // out, as those of a late rank's peers do twice a second, that something may be wrong.
   template <typename Operation>
   auto waiting(const std::string& what, const std::vector<std::string>& keys, std::chrono::milliseconds timeout,
                Operation operation);
   bool is_there(const std::vector<std::string>& keys);
-  void await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
+  bool await(const std::vector<std::string>& keys, std::chrono::milliseconds timeout);
 
   c10::intrusive_ptr<c10d::Store> store_;
 };

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable
@@ -170,3 +172,26 @@ def test_one_that_cannot_be_written_raises_its_own_error() -> None:
 def test_a_right_one_serves(store: type[Wrong]) -> None:
     below = DictStore()
     assert form(lambda rank: store(below)) == [None, None]
+
+
+ALONE = """
+import datetime, sys
+import torch.distributed as dist
+import tutti
+
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+if sys.argv[1] == "torch":
+    dist.init_process_group("tutti", store=store, rank=0, world_size=2, timeout=datetime.timedelta(seconds=2))
+    dist.barrier()
+else:
+    tutti.Communicator(store, 0, 2, name="alone", timeout=2)
+"""
+
+
+@pytest.mark.parametrize("face", ["torch", "arrays"])
+def test_a_wait_for_a_late_rank_is_silent(face: str) -> None:
+    """PyTorch's client of a store warns of each wait that times out; Tutti looks twice a second for who is missing."""
+    ended = subprocess.run([sys.executable, "-c", ALONE, face], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "rank 1" in ended.stderr.splitlines()[-1], ended.stderr
+    assert "waitForInput" not in ended.stderr, ended.stderr
