@@ -69,6 +69,7 @@ mutant() {
 plans="src/algorithm/cuda/choice.cc src/algorithm/cuda/launch_args.cc"
 group protocols "tests/cpp/cuda/protocols_test.cc $plans"
 headers=src/algorithm/cuda/block_call.cuh ring=src/channel/cuda/scratch_layout.h
+ll=src/algorithm/cuda/ll.cuh ll128=src/algorithm/cuda/ll128.cuh bulk=src/algorithm/cuda/bulk.cuh
 one_set='s/return static_cast<int>(sequence_ % kParities);/return 0;/'
 no_headers='s/seen >> 32 == low \&\& (seen \& 0xffffffffu) != 0/true/'
 early_results='s/if (reduced) ring.signal(1, k - 1);/;/; s/const bool reduced = k >= 1 \&\& k - 1 < pieces;/&\n    if (reduced) ring.signal(1, k - 1);/'
@@ -85,9 +86,15 @@ mutant "a block waits for the next one" $headers \
   's/= header(world_.scratch\[world_.rank\], peer);/= reinterpret_cast<const std::uint64_t*>(world_.scratch[world_.rank] + world_.layout.header((team_.block() + 1) % team_.blocks(), parity(), peer));/' \
   '*BlocksNeed*'
 mutant "flags not cleared" $headers 's/device::store_relaxed(slot + i, device::Pair64{0, 0});/;/' 'Scrubbing.*'
-mutant "results signalled before they are taken in" src/algorithm/cuda/bulk.cuh "$early_results" 'Order.*'
-mutant "signal before the data" src/algorithm/cuda/bulk.cuh \
+mutant "results signalled before they are taken in" $bulk "$early_results" 'Order.*'
+mutant "signal before the data" $bulk \
   's/if (k < pieces) ring.signal(0, k);/;/; s/if (k < pieces \&\& spread) {/if (k < pieces) ring.signal(0, k);\n    if (k < pieces \&\& spread) {/' 'Order.*'
+own_result='*BroadcastIntoAnotherBuffer/'
+mutant "a root without its own result, by packets" $ll 's/device::store_user(kept + at, v, left);/;/' "${own_result}ll_one*"
+mutant "a root without its own result, by lines" $ll128 's/device::store_user(kept + at, v, bytes);/;/' "${own_result}ll128_one*"
+mutant "a root without its own result, by pieces" $bulk 's/own_alike ? kept + r.begin : nullptr/nullptr/' "${own_result}bulk_one*"
+mutant "a root without its own result that is not aligned" $bulk 's/kept != nullptr \&\& !(spread \&\& own_alike)/false/' "${own_result}bulk_one*"
+mutant "a peer's part kept for the own" $ll 's/if (own_part != loaded) v = /if (loaded == nullptr) v = /' '*EveryCollectiveAtOdd*'
 
 group failures "tests/cpp/cuda/failures_test.cc $plans"
 mutant unchanged $headers '' 'Failures.*'
@@ -108,7 +115,6 @@ mutant "one set of slots" $headers "$one_set" 'Stress.*'
 mutant "a ring of two" $ring 's/kBulkDepth = 4/kBulkDepth = 2/' 'Stress.*'
 
 packets=include/tutti/device/packets.cuh codec=src/algorithm/cuda/tile_codec.cuh
-ll=src/algorithm/cuda/ll.cuh ll128=src/algorithm/cuda/ll128.cuh bulk=src/algorithm/cuda/bulk.cuh
 group norm "tests/cpp/cuda/norm_test.cc src/algorithm/cuda/norm_launch.cc $plans"
 norm=src/algorithm/cuda/add_rms_norm.cuh rows=src/algorithm/cuda/norm_rows.cuh
 order='Norm.Calls*:Norm.Shares*' values='Norm.Every*:Norm.Large*'

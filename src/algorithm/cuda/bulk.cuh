@@ -97,10 +97,11 @@ TUTTI_DEVICE void worker_copy(const Team& team, std::byte* to, const std::byte* 
   for (; at < bytes; at += stride) device::store_user(to + at, device::load_user(from + at, bytes - at), bytes - at);
 }
 
-// One source to several places: each vector is loaded once.
+// One source to several places, and to `own` in this rank's memory unless it is null: each vector is loaded once. `own`
+// is aligned: else its stores would hold up those that peers wait for.
 template <class Team>
-TUTTI_DEVICE void worker_spread(const Team& team, std::byte* const* to, int count, const std::byte* from,
-                                std::size_t bytes) {
+TUTTI_DEVICE void worker_spread(const Team& team, std::byte* const* to, int count, std::byte* own,
+                                const std::byte* from, std::size_t bytes) {
   if (!team.is_worker()) return;
   const auto stride = static_cast<std::size_t>(team.workers()) * 16;
   std::size_t at = static_cast<std::size_t>(team.worker()) * 16;
@@ -119,6 +120,9 @@ TUTTI_DEVICE void worker_spread(const Team& team, std::byte* const* to, int coun
         TUTTI_UNROLL
         for (int u = 0; u < 4; ++u) *reinterpret_cast<Vec16*>(to[k] + at + u * stride) = v[u];
       }
+      if (own == nullptr) continue;
+      TUTTI_UNROLL
+      for (int u = 0; u < 4; ++u) *reinterpret_cast<Vec16*>(own + at + u * stride) = v[u];
     }
   }
 #endif
@@ -128,6 +132,7 @@ TUTTI_DEVICE void worker_spread(const Team& team, std::byte* const* to, int coun
     for (int k = 0; k < kMaxRanks - 1; ++k) {
       if (k < count) device::store_user(to[k] + at, v, bytes - at);
     }
+    if (own != nullptr) device::store_user(own + at, v, bytes - at);
   }
 }
 
@@ -207,15 +212,18 @@ TUTTI_DEVICE bool same_to_all(const DeviceWorld& world, const ExchangeArgs& args
 }
 
 // Every exchange. Sink(k) uses up piece k once it has come; Send(to, from, bytes) stores what goes out. Without
-// arithmetic (kPlain), what goes to all alike is loaded once.
+// arithmetic (kPlain), this rank's own part is copied too where it is to lie elsewhere, and what goes to all alike is
+// loaded once.
 template <bool kPlain, class Team, class Send, class Sink>
 TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, const ExchangeArgs& args,
                                 const BulkRing<Team>& ring, Send send, Sink sink) {
   const std::size_t pieces = pieces_of(args.block_bytes, args.piece_bytes);
-  const bool spread = kPlain && world.size > 2 && same_to_all(world, args);
+  const int next = world.rank + 1 < world.size ? world.rank + 1 : 0;
+  std::byte* const kept = kPlain ? kept_part(args, world.rank) : nullptr;
+  const bool own_alike = kept != nullptr && args.send[world.rank] == args.send[next] && device::aligned(kept, 16);
+  const bool spread = kPlain && (world.size > 2 || own_alike) && same_to_all(world, args);
   for (std::size_t k = 0; k <= pieces; ++k) {
     if (k < pieces && spread) {
-      const int next = world.rank + 1 < world.size ? world.rank + 1 : 0;
       const Range r = piece(part(args.send_bytes[next], args.block_bytes, team.block()), args.piece_bytes, k);
       std::byte* to[kMaxRanks - 1] = {};
       TUTTI_UNROLL
@@ -223,13 +231,18 @@ TUTTI_DEVICE void bulk_exchange(const Team& team, const DeviceWorld& world, cons
         const int peer = rank_after(world, d);
         if (d < world.size) to[d - 1] = ring.slot(peer, 0, k, world.rank);
       }
-      worker_spread(team, to, world.size - 1, args.send[next] + r.begin, r.bytes());
+      worker_spread(team, to, world.size - 1, own_alike ? kept + r.begin : nullptr, args.send[next] + r.begin,
+                    r.bytes());
     } else if (k < pieces) {
       for (int d = 1; d < world.size; ++d) {
         const int peer = rank_after(world, d);
         const Range r = piece(part(args.send_bytes[peer], args.block_bytes, team.block()), args.piece_bytes, k);
         if (r.bytes() > 0) send(ring.slot(peer, 0, k, world.rank), args.send[peer] + r.begin, r.bytes());
       }
+    }
+    if (k < pieces && kept != nullptr && !(spread && own_alike)) {
+      const Range r = piece(part(args.receive_bytes[world.rank], args.block_bytes, team.block()), args.piece_bytes, k);
+      worker_copy(team, kept + r.begin, args.send[world.rank] + r.begin, r.bytes());
     }
     if (k >= 1) {
       if (!ring.wait(0, k - 1)) break;
@@ -253,10 +266,8 @@ TUTTI_DEVICE void bulk_copy(const Team& team, const DeviceWorld& world, const Ex
       [&](std::size_t k) {
         for (int p = 0; p < world.size; ++p) {
           const Range r = piece(part(args.receive_bytes[p], args.block_bytes, team.block()), args.piece_bytes, k);
-          const std::byte* from = p == world.rank ? args.send[p] + r.begin : ring.slot(world.rank, 0, k, p);
-          if (r.bytes() > 0 && args.receive[p] + r.begin != from) {
-            worker_copy(team, args.receive[p] + r.begin, from, r.bytes());
-          }
+          if (p == world.rank || r.bytes() == 0) continue;
+          worker_copy(team, args.receive[p] + r.begin, ring.slot(world.rank, 0, k, p), r.bytes());
         }
       });
   call.leave();

@@ -125,9 +125,10 @@ TUTTI_DEVICE void direct_all_gather(const Team& team, const DeviceWorld& world, 
       if (d < world.size) to[d - 1] = args.output[peer] + base + mine.begin;
     }
     const std::byte* from = args.input[world.rank] + mine.begin;
-    worker_spread(team, to, world.size - 1, from, mine.bytes());
     std::byte* own = args.output[world.rank] + base + mine.begin;
-    if (own != from) worker_copy(team, own, from, mine.bytes());
+    const bool along = own != from && device::aligned(own, 16);
+    worker_spread(team, to, world.size - 1, along ? own : nullptr, from, mine.bytes());
+    if (own != from && !along) worker_copy(team, own, from, mine.bytes());
   });
 }
 

@@ -26,6 +26,11 @@ struct ExchangeArgs {
   ReduceSpec spec;
 };
 
+// Where this rank's own part is to be copied: null if there is none, or if it lies there. Ranks differ in it.
+TUTTI_DEVICE std::byte* kept_part(const ExchangeArgs& args, int rank) {
+  return args.receive_bytes[rank] > 0 && args.receive[rank] != args.send[rank] ? args.receive[rank] : nullptr;
+}
+
 // The common case of an exchange, small enough for the first lines of a kernel's parameters: equal parts, laid out one
 // after another. Rank p gets `bytes` from input + p * in_stride; what it sends goes to output + p * out_stride, or all
 // is reduced to `output`. On the wire the same as the ExchangeArgs of the same call.

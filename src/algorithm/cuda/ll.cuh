@@ -83,13 +83,15 @@ TUTTI_DEVICE bool ll_receive(const DeviceWorld& world, const BlockCall<Team>& ca
   return ll_receive_each<N>(world, call, phase, i, mask, [&](int p, const Vec16& data) { v[p] = data; });
 }
 
-// This block's part of what goes to each peer. A part that goes to several is loaded once.
-template <class Team, class Own>
+// This block's part of what goes to each peer, and of what stays here (kKeep; without arithmetic). A part that goes to
+// several places is loaded once.
+template <bool kKeep, class Team, class Own>
 TUTTI_DEVICE void ll_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
                           const ExchangeArgs& args, Own own) {
   const std::uint32_t flag = device::ll_flag(call.sequence());
   const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
   const auto items = args.block_bytes / 16;
+  [[maybe_unused]] std::byte* const kept = kKeep ? kept_part(args, world.rank) : nullptr;
   for (auto i = static_cast<std::size_t>(team.worker()); i < items; i += static_cast<std::size_t>(team.workers())) {
     const std::size_t at = begin + i * 16;
     const std::byte* loaded = nullptr;
@@ -103,6 +105,14 @@ TUTTI_DEVICE void ll_send(const Team& team, const DeviceWorld& world, const Bloc
       }
       device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
     }
+    if constexpr (kKeep) {
+      // Last: peers wait for theirs.
+      if (kept == nullptr || at >= args.receive_bytes[world.rank]) continue;
+      const std::byte* const own_part = args.send[world.rank];
+      const std::size_t left = args.receive_bytes[world.rank] - at;
+      if (own_part != loaded) v = device::load_user(own_part + at, left);
+      device::store_user(kept + at, v, left);
+    }
   }
 }
 
@@ -112,7 +122,7 @@ TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const Exch
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll_send(team, world, call, args, [](const Vec16& v) { return v; });
+    ll_send<true>(team, world, call, args, [](const Vec16& v) { return v; });
     const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
     const auto items = args.block_bytes / 16;
     for (auto i = static_cast<std::size_t>(team.worker()); i < items; i += static_cast<std::size_t>(team.workers())) {
@@ -120,12 +130,6 @@ TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const Exch
       std::uint32_t mask = 0;
       for (int p = 0; p < world.size; ++p) {
         if (p != world.rank && at < args.receive_bytes[p]) mask |= 1u << p;
-      }
-      // This rank's own part.
-      std::byte* mine = args.receive[world.rank];
-      if (at < args.receive_bytes[world.rank] && mine != args.send[world.rank]) {
-        const std::size_t left = args.receive_bytes[world.rank] - at;
-        device::store_user(mine + at, device::load_user(args.send[world.rank] + at, left), left);
       }
       Vec16 v[kMaxRanks];
       if (mask == 0) continue;
@@ -146,7 +150,7 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll_send(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+    ll_send<false>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
     const Range mine = part(args.output_bytes, args.block_bytes, team.block());
     const std::uint32_t mask = ((1u << world.size) - 1) & ~(1u << world.rank);
     std::size_t i = static_cast<std::size_t>(team.worker());

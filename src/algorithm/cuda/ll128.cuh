@@ -79,14 +79,26 @@ TUTTI_DEVICE bool ll128_receive(const DeviceWorld& world, const BlockCall<Team>&
   return ll128_receive_each<N>(world, call, phase, unit, mask, [&](int p, const Vec16& data) { v[p] = data; });
 }
 
-template <int N, class Team, class Own>
+// As ll_send(). What stays here is stored first: after the peers' lines it would cost the most spilled registers.
+template <int N, bool kKeep, class Team, class Own>
 TUTTI_DEVICE void ll128_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
                              const ExchangeArgs& args, Own own) {
   const int size = group_size<N>(world);
   const std::uint64_t flag = device::ll128_flag(call.sequence());
+  [[maybe_unused]] std::byte* const kept = kKeep ? kept_part(args, world.rank) : nullptr;
   for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
     const std::byte* loaded = nullptr;
     Vec16 v{{0, 0, 0, 0}};
+    if constexpr (kKeep) {
+      const Range range = part(args.receive_bytes[world.rank], args.block_bytes, team.block());
+      const std::size_t bytes = active && kept != nullptr ? bytes_of_unit(unit, range.bytes()) : 0;
+      if (bytes > 0) {
+        const std::size_t at = range.begin + device::unit_offset(unit);
+        loaded = args.send[world.rank];
+        v = device::load_user(loaded + at, bytes);
+        device::store_user(kept + at, v, bytes);
+      }
+    }
     TUTTI_UNROLL
     for (int k = 1; k < N; ++k) {
       if (k >= size) break;
@@ -110,21 +122,14 @@ TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, cons
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll128_send<N>(team, world, call, args, [](const Vec16& v) { return v; });
+    ll128_send<N, true>(team, world, call, args, [](const Vec16& v) { return v; });
     for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
       std::uint32_t mask = 0;
       for (int p = 0; p < N; ++p) {
         if (p >= size) break;
         const Range range = part(args.receive_bytes[p], args.block_bytes, team.block());
-        if (active && unit < device::units_for(range.bytes())) mask |= 1u << p;
+        if (active && p != world.rank && unit < device::units_for(range.bytes())) mask |= 1u << p;
       }
-      std::byte* own = args.receive[world.rank];
-      if ((mask >> world.rank & 1) != 0 && own != args.send[world.rank]) {
-        const Range range = part(args.receive_bytes[world.rank], args.block_bytes, team.block());
-        const std::size_t at = range.begin + device::unit_offset(unit), bytes = bytes_of_unit(unit, range.bytes());
-        if (bytes > 0) device::store_user(own + at, device::load_user(args.send[world.rank] + at, bytes), bytes);
-      }
-      mask &= ~(1u << world.rank);
       Vec16 v[N];
       if (!ll128_receive<N>(world, call, 0, unit, mask, v)) {
         call.miss();
@@ -150,7 +155,7 @@ TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, co
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
   if (!call.enter()) return;
   if (team.is_worker()) {
-    ll128_send<N>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+    ll128_send<N, false>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
     const Range mine = part(args.output_bytes, args.block_bytes, team.block());
     const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
     for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {

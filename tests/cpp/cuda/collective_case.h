@@ -20,7 +20,8 @@ struct CaseShape {
   std::size_t count = 1;  // elements of one block
   int root = 0;
   bool in_place = false;
-  std::size_t shift = 0;  // elements by which both buffers are off their alignment
+  std::size_t shift = 0;         // elements by which both buffers are off their alignment
+  std::size_t output_shift = 0;  // by which the output is off further
   double factor = 1.0;
   bool device_factor = false;  // read from memory by the kernels; `factor` is what lies there
 };
@@ -29,6 +30,7 @@ inline std::string describe(const CaseShape& s, int size) {
   return std::string(to_string(s.collective)) + " " + std::string(to_string(s.dtype)) + "[" + std::to_string(s.count) +
          "] " + std::string(to_string(s.op)) + " ranks " + std::to_string(size) + " root " + std::to_string(s.root) +
          (s.in_place ? " in place" : "") + " shift " + std::to_string(s.shift) +
+         (s.output_shift > 0 ? " and " + std::to_string(s.output_shift) : "") +
          (s.device_factor ? " factor in memory" : "");
 }
 

@@ -24,7 +24,14 @@ Choice choice_for(const CollectiveCase& c, int size, const char* algorithm) {
   return choose(shape, parse_forced(algorithm));
 }
 
-// Runs the case once and checks every rank's output, and the bytes around it.
+// Whether the rank's input lies in its output, or is it. Of a broadcast it makes no difference to others than the root.
+bool in_place(const CaseShape& shape, int rank) {
+  if (shape.collective == Collective::kAllToAll) return false;
+  const bool either = shape.collective == Collective::kBroadcast && rank != shape.root;
+  return either ? rank % 2 == 0 : shape.in_place;
+}
+
+// Runs the case once and checks every rank's output, the bytes around it, and that inputs are as they were.
 void run_case(HostRanks& ranks, const CaseShape& shape, std::uint64_t seed, const char* algorithm) {
   const int size = ranks.size();
   const CollectiveCase c(shape, size, seed);
@@ -32,16 +39,16 @@ void run_case(HostRanks& ranks, const CaseShape& shape, std::uint64_t seed, cons
   SCOPED_TRACE(describe(shape, size) + " " + to_string(choice) + " seed " + std::to_string(seed));
   constexpr std::size_t kGuard = 32;
   const std::size_t shift = shape.shift * size_of(shape.dtype);
+  const std::size_t output_shift = shift + shape.output_shift * size_of(shape.dtype);
   std::vector<std::vector<std::byte>> ins, outs;
   std::vector<Call> calls;
   const std::vector<std::byte> factor = stored_factor(shape);
   for (int r = 0; r < size; ++r) {
     ins.emplace_back(std::max(c.input_bytes(), c.output_bytes()) + shift + 2 * kGuard, std::byte{0x5a});
-    outs.emplace_back(c.output_bytes() + shift + 2 * kGuard, std::byte{0xa5});
+    outs.emplace_back(c.output_bytes() + output_shift + 2 * kGuard, std::byte{0xa5});
     std::byte* in = ins.back().data() + kGuard + shift;
-    std::byte* out = outs.back().data() + kGuard + shift;
-    const bool one_buffer = shape.collective == Collective::kBroadcast;
-    if ((shape.in_place && shape.collective != Collective::kAllToAll) || one_buffer) {
+    std::byte* out = outs.back().data() + kGuard + output_shift;
+    if (in_place(shape, r)) {
       const std::size_t offset = c.in_place_offset(r);
       if (c.many_in()) {
         out = in + offset;
@@ -56,12 +63,16 @@ void run_case(HostRanks& ranks, const CaseShape& shape, std::uint64_t seed, cons
       calls.back().factor = -1.0;  // nobody's
     }
   }
+  const std::vector<std::vector<std::byte>> before = ins;
   ranks.run([&](int) { return choice.blocks; },
             [&](int r, const SerialTeam& team) {
               HostRanks::launch(team, ranks.world(r), calls[static_cast<std::size_t>(r)], choice, 77);
             });
   for (int r = 0; r < size; ++r) {
     ASSERT_EQ(ranks.host(r).code, 0u) << "rank " << r << " failed";
+    if (!in_place(shape, r)) {
+      ASSERT_EQ(ins[static_cast<std::size_t>(r)], before[static_cast<std::size_t>(r)]) << "rank " << r << "'s input";
+    }
     const std::vector<std::byte> want = c.expected(r);
     if (want.empty()) continue;
     ASSERT_EQ(std::memcmp(calls[static_cast<std::size_t>(r)].output.base, want.data(), want.size()), 0) << "rank " << r;
@@ -88,6 +99,27 @@ TEST_P(Protocols, EveryCollectiveAtOddSizes) {
         shape.in_place = count % 2 == 1 && seed % 2 == 1;
         shape.shift = seed % 3;
         run_case(ranks, shape, ++seed, GetParam());
+      }
+    }
+  }
+}
+
+// The root's own result too, however its input and its output lie; not so in the buffers of the others.
+TEST_P(Protocols, BroadcastIntoAnotherBuffer) {
+  for (int size = 2; size <= device::kMaxRanks; ++size) {
+    HostRanks ranks(size);
+    std::uint64_t seed = 40;
+    for (const std::size_t count : {1, 16, 239, 4097}) {
+      for (const std::size_t output_shift : {0, 1, 8, 16}) {
+        CaseShape shape;
+        shape.collective = Collective::kBroadcast;
+        shape.dtype = DataType::kByte;
+        shape.count = count;
+        shape.root = static_cast<int>(++seed % static_cast<std::uint64_t>(size));
+        shape.shift = seed % 3;
+        shape.output_shift = output_shift;
+        run_case(ranks, shape, seed, GetParam());
+        if (HasFatalFailure()) return;
       }
     }
   }
@@ -241,7 +273,6 @@ TEST(Order, CallsFollowEachOtherWithoutAPause) {
     for (int r = 0; r < kSize; ++r) {
       auto& out = outs[static_cast<std::size_t>(r)];
       out.emplace_back(std::max(cases.back().output_bytes(), cases.back().input_bytes()));
-      if (shape.collective == Collective::kBroadcast) out.back() = cases.back().input(r);
     }
   }
   // A rank's blocks run as one kernel each: block b of a call starts when block b of the call before has ended, as on a
@@ -253,9 +284,7 @@ TEST(Order, CallsFollowEachOtherWithoutAPause) {
                 if (team.block_index >= choices[i].blocks) continue;
                 auto& out = outs[static_cast<std::size_t>(r)][i];
                 std::vector<std::byte> in = cases[i].input(r);
-                const bool shared = cases[i].shape().collective == Collective::kBroadcast;
-                HostRanks::launch(team, ranks.world(r), cases[i].call(shared ? out.data() : in.data(), out.data()),
-                                  choices[i], 7);
+                HostRanks::launch(team, ranks.world(r), cases[i].call(in.data(), out.data()), choices[i], 7);
               }
             });
   for (int r = 0; r < kSize; ++r) {
@@ -393,7 +422,8 @@ TEST(Bulk, ManyPieces) {
   for (const char* algorithm :
        {"bulk_one_shot@2", "bulk_two_shot@2", "bulk_one_shot@2x32x4096", "bulk_two_shot@3x32x1040"}) {
     HostRanks ranks(3);
-    for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
+    for (const Collective collective :
+         {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter, Collective::kBroadcast}) {
       CaseShape shape;
       shape.collective = collective;
       shape.dtype = DataType::kBfloat16;

@@ -19,7 +19,7 @@ struct StressCall {
   Collective collective = Collective::kAllReduce;
   std::uint32_t count = 1;  // elements of a block
   int root = 0;
-  bool in_place = false;       // all-reduce and broadcast only; a broadcast always is
+  bool in_place = false;       // all-reduce and broadcast only
   std::uint64_t number = 0;    // unique in the program
   std::uint64_t sequence = 0;  // not 0: payloads are flags of the calls that follow this one
   int stream = 0;
@@ -90,8 +90,8 @@ inline std::vector<StressCall> stress_program(std::uint64_t seed, std::size_t ca
     c.count = 1 + static_cast<std::uint32_t>(random() % (std::uint64_t{1} << random() % 21));
     c.count = (c.count - 1) % most + 1;
     c.root = static_cast<int>(random() % static_cast<std::uint64_t>(size));
-    c.in_place =
-        c.collective == Collective::kBroadcast || (c.collective == Collective::kAllReduce && random() % 2 == 0);
+    const bool may_be = c.collective == Collective::kBroadcast || c.collective == Collective::kAllReduce;
+    c.in_place = may_be && random() % 2 == 0;
     c.number = seed % 1000003 * 100003 + i + 1;
     if (random() % 4 == 0) c.sequence = first_sequence + i + 1;
     c.stream = static_cast<int>(random() % 2);
