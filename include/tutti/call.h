@@ -32,7 +32,8 @@ struct Blocks {
 // What each collective reads and writes (n = size of the group, "single" = one block of `count` elements):
 //   all_reduce      input single          -> output single (may be the same memory)
 //   reduce          input single          -> output single at the root (may be the same memory)
-//   broadcast       input single at root  -> output single elsewhere (input and output are the same memory)
+//   broadcast       input single at root  -> output single (input and output are the same memory, but at the root of a
+//                                            call on GPUs)
 //   all_gather      input single          -> output n blocks (the input may be its own block)
 //   gather          input single          -> output n blocks at the root (the input may be its own block)
 //   scatter         input n blocks at root-> output single (may be the own block of the input)

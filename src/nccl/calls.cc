@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "nccl/communicators.h"
-#include "nccl/driver.h"
 #include "nccl/error_codes.h"
 #include "nccl/pending.h"
 #include "nccl/real_library.h"
@@ -36,13 +35,7 @@ Group& group() {
 ncclResult_t issue(const Queued& queued) noexcept {
   CudaCommunicator& cuda = *queued.served->cuda;
   const Arguments& from = queued.call;
-  return guarded([&] {
-    cuda.run_as(queued.plan, to_call(from, cuda.rank(), cuda.size()), from.stream);
-    // NCCL's root may broadcast from one buffer and want the result in another.
-    if (from.function == Function::kBroadcast && cuda.rank() == from.root && from.send != from.recv) {
-      driver()->copy(cuda.device(), from.recv, from.send, message_bytes(from, cuda.size()), from.stream);
-    }
-  });
+  return guarded([&] { cuda.run_as(queued.plan, to_call(from, cuda.rank(), cuda.size()), from.stream); });
 }
 
 // The program's plan that the call takes, if any.

@@ -99,8 +99,6 @@ const char* to_string(Reason reason) noexcept {
       return "options of its own";
     case Reason::kMessage:
       return "a message between two ranks";
-    case Reason::kCopies:
-      return "no CUDA driver for copies";
     case Reason::kUnknown:
       return "arguments for NCCL to judge";
   }
@@ -142,7 +140,6 @@ Reason decide(const Arguments& call, const Common& common) noexcept {
   const std::size_t said = common.max_bytes[static_cast<std::size_t>(call.function)];
   if (said == 0) return Reason::kLeft;
   if (said != kMeasured && message_bytes(call, common.size) > said) return Reason::kSize;
-  if (call.function == Function::kBroadcast && !common.copies) return Reason::kCopies;
   return Reason::kNone;
 }
 
@@ -168,10 +165,8 @@ Call to_call(const Arguments& from, int rank, int size) noexcept {
   call.input = Blocks::single(from.send, bytes);
   call.output = Blocks::single(from.recv, bytes);
   call.collective = collective_of(from.function);
-  if (call.collective == Collective::kBroadcast) {
-    call.input = rank == from.root ? call.input : call.output;
-    call.output = call.input;
-  }
+  // Other ranks than the root need not give an input.
+  if (call.collective == Collective::kBroadcast && rank != from.root) call.input = call.output;
   return call;
 }
 

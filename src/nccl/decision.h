@@ -24,10 +24,9 @@ enum class Reason {
   kType,       // the operation on this type
   kConfig,     // options of the call's own
   kMessage,    // send and receive
-  kCopies,     // broadcast into another buffer at the root needs the driver
   kUnknown,    // types and roots that NCCL refuses itself
 };
-inline constexpr int kReasons = 11;
+inline constexpr int kReasons = 10;
 const char* to_string(Reason reason) noexcept;
 
 // What ncclRedOpCreatePreMulSum has made: the sum of inputs that each rank multiplies by a scalar of its own.
@@ -55,8 +54,7 @@ struct Arguments {
 // What a communicator's ranks have in common.
 struct Common {
   int size = 0;
-  bool copies = false;  // the driver's copies are there on all ranks
-  bool plans = false;   // the program, or a file, has given plans that come before Tutti's kernels
+  bool plans = false;  // the program, or a file, has given plans that come before Tutti's kernels
   std::array<std::size_t, kCollectives> max_bytes{};
 };
 

@@ -11,7 +11,6 @@
 #include "base/registry.h"
 #include "bootstrap/agreed_settings.h"
 #include "communicator/group_settings.h"
-#include "nccl/driver.h"
 #include "nccl/real_library.h"
 #include "nccl/settings.h"
 #include "tutti/config.h"
@@ -37,8 +36,7 @@ struct Card {
     const Config config = config_from_environment();
     Card card;
     card.host = host_hint() + " " + config.host_id;
-    card.settings = {version_setting(), text_setting("CUDA's driver for copies", driver() != nullptr ? "there" : ""),
-                     text_setting("TUTTI_CUDA_ALGORITHM", config.cuda_algorithm),
+    card.settings = {version_setting(), text_setting("TUTTI_CUDA_ALGORITHM", config.cuda_algorithm),
                      text_setting("TUTTI_CUDA_TRANSPORT", config.cuda_transport),
                      given_setting(given_text(algorithms))};
     for (int c = 0; c < kCollectives; ++c) {
@@ -175,7 +173,6 @@ void form(Served& served, const std::string& refusal, int device, AlgorithmSet a
   }
   made->set_timeout(kForever);
   served.common.size = circle.size();
-  served.common.copies = driver() != nullptr;
   served.common.plans = !algorithms.empty() || !settings().plan_path.empty();
   served.common.max_bytes = settings().max_bytes;
   served.cuda = std::move(made);

@@ -44,7 +44,7 @@ std::vector<PeerCopy> peer_copies(const Call& call, int rank, int size, std::byt
         add(peer, out(peer, rank), in(rank, peer), bytes);
         break;
       case Collective::kBroadcast:
-        if (root && peer != rank) add(peer, out(peer, 0), in(rank, 0), bytes);
+        if (root) add(peer, out(peer, 0), in(rank, 0), bytes);
         break;
       case Collective::kScatter:
         if (root) add(peer, out(peer, 0), in(rank, peer), bytes);

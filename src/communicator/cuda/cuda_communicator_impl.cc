@@ -320,15 +320,17 @@ void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
   if (has_own) {
     const int in = call.collective == Collective::kGather ? 0 : rank_;
     const int out = call.collective == Collective::kScatter ? 0 : rank_;
-    if (call.output.size(out) > 0 && call.output.data(out) != call.input.data(in)) {
-      const bool captured = collectives_.before(stream, group_);
-      check_cuda(cudaMemcpyAsync(call.output.data(out), call.input.data(in), call.output.size(out),
-                                 cudaMemcpyDeviceToDevice, stream),
-                 "cudaMemcpyAsync");
-      collectives_.after(stream, captured);
-    }
+    copy_own_part(call.output.data(out), call.input.data(in), call.output.size(out), stream);
   }
   log(call, record, kMessagesName, launch_messages(messages_of(call, rank_, size_, record.hash), stream));
+}
+
+// For kernels that do not take it along.
+void CudaCommunicatorImpl::copy_own_part(std::byte* to, const std::byte* from, std::size_t bytes, cudaStream_t stream) {
+  if (bytes == 0 || to == from) return;
+  const bool captured = collectives_.before(stream, group_);
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream), "cudaMemcpyAsync");
+  collectives_.after(stream, captured);
 }
 
 // Of several kernels, how the last one was launched: they run in order.

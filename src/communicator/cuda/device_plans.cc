@@ -189,13 +189,6 @@ void DevicePlans::drop() noexcept {
   chunk_ = taken_ = used_ = 0;
 }
 
-PlannedCall DevicePlans::planned(const TablePlan& plan, const Call& call, const DirectPlace* place) const {
-  PlannedCall planned{plan, call, place};
-  // Of a broadcast there is one buffer, of which the root may name the input only.
-  if (call.collective == Collective::kBroadcast && rank_ == call.root) planned.call.output = call.input;
-  return planned;
-}
-
 DeviceVariant DevicePlans::variant_of(const PlannedCall& planned, std::size_t bytes) const {
   const auto& [plan, call, place] = planned;
   const plan::Shape& shape = plan.shape;
@@ -304,8 +297,10 @@ executor::CompiledArgs DevicePlans::compiled_args(const PlannedCall& planned, st
 }
 
 NativeArgs DevicePlans::native_args(const TablePlan& plan, const Call& given) const {
-  const PlannedCall planned = this->planned(plan, given, nullptr);
+  PlannedCall planned{plan, given};
   const Call& call = planned.call;
+  // Of a broadcast the root's kernel knows one buffer.
+  if (call.collective == Collective::kBroadcast && rank_ == call.root) planned.call.output = call.input;
   const Placed& place = placed_.at(&plan);
   NativeArgs args;
   for (int r = 0; r < size_; ++r) args.memory[r] = place.memory->data(r) + place.offset;

@@ -30,7 +30,7 @@ namespace tutti::cuda {
 // A call, and the plan that runs it.
 struct PlannedCall {
   const TablePlan& plan;
-  Call call;  // of a broadcast, with both buffers
+  Call call;
   // Where the tensors lie that peers reach into; null: the plan's own memory stands for them.
   const DirectPlace* place = nullptr;
 };
@@ -56,7 +56,6 @@ class DevicePlans {
   // `memory`: so many bytes, zeroed; may be null for 0. Throws what allocation throws.
   void add(std::vector<std::unique_ptr<TablePlan>> plans, std::shared_ptr<SymmetricMemory> memory);
 
-  PlannedCall planned(const TablePlan& plan, const Call& call, const DirectPlace* place) const;
   // Of a rank block; all segments but the last.
   std::size_t segment_bytes(const PlannedCall& planned) const;
   // What to launch for the bytes [begin, begin + segment) of each rank block: compiled, if it is, or interpreted.

@@ -237,6 +237,10 @@ void CudaCommunicatorImpl::run_kernel(const Call& call, const TablePlan& plan, c
                                 .add(static_cast<std::uint64_t>(threads))
                                 .value();
   const CallRecord record = next_record(call, fold(how), plan.short_name());
+  // A kernel of the program's does not do it.
+  if (call.collective == Collective::kBroadcast && rank_ == call.root) {
+    copy_own_part(call.output.data(0), call.input.data(0), call.input.size(0), stream);
+  }
   NativeArgs args = plans_->native_args(plan, call);
   args.fingerprint = record.hash;
   const auto& code = static_cast<const LoadedKernel&>(*plan.kernel_code);
@@ -260,7 +264,7 @@ void CudaCommunicatorImpl::run_plan(const Call& call, const TablePlan& plan, cud
     registrations_.remember(record.hash, *place);
     direct_calls_.fetch_add(1, std::memory_order_relaxed);
   }
-  const PlannedCall planned = plans_->planned(plan, call, place ? &*place : nullptr);
+  const PlannedCall planned{plan, call, place ? &*place : nullptr};
   load_compiled(planned, stream);
   const void* interpreter =
       plan_kernel_of(reduces(call.collective) ? reducer_of(call.dtype, call.op) : Reducer::kSumF32);

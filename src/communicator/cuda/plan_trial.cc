@@ -133,11 +133,6 @@ class GpuRanks {
     call.choice = &choice;
     Device& device = device_of_kind("cuda");
     for (const Places::Copy& copy : places.copies) device.copy(copy.device, copy.host, copy.bytes);
-    if (call.collective == Collective::kBroadcast) {
-      // One buffer, as the call wants it: the output.
-      if (r == plan_.root && places.input != places.output) device.copy(places.output, places.input, block);
-      call.input = call.output;
-    }
     CudaStream const stream = rank.communicator->own_stream();
     for (int i = 0; i < options.invocations; ++i) {
       together.arrive_and_wait();

@@ -156,12 +156,7 @@ std::optional<DirectPlace> Registrations::place_of(const Call& call, const Direc
 std::optional<DirectPlace> Registrations::place_of(const Call& call, int rank, int size, CopyEngines engines) const {
   if (entries_.empty()) return std::nullopt;
   std::optional<DirectPlace> place;
-  if (engines != CopyEngines::kNowhere) {
-    Call whole = call;
-    // Its input and output are one buffer, of which the root names the input.
-    if (call.collective == Collective::kBroadcast && rank == call.root) whole.output = call.input;
-    place = locate(whole, copied_sizes(call, rank, size), kOwnCalls, true);
-  }
+  if (engines != CopyEngines::kNowhere) place = locate(call, copied_sizes(call, rank, size), kOwnCalls, true);
   const bool copied = place.has_value();
   if (const auto sizes = direct_sizes(call, size); !copied && sizes) place = locate(call, *sizes, kOwnCalls, false);
   if (place) place->by_copy_engines = copied || engines == CopyEngines::kEverywhere;

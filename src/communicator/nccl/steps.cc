@@ -111,11 +111,9 @@ class Maker {
       case Collective::kReduce:
         add(Kind::kReduce, in.data(0), rank_ == call_.root ? out.data(0) : nullptr, in.size(0), call_.root);
         break;
-      case Collective::kBroadcast: {
-        std::byte* const data = rank_ == call_.root ? in.data(0) : out.data(0);
-        add(Kind::kBroadcast, data, data, rank_ == call_.root ? in.size(0) : out.size(0), call_.root);
+      case Collective::kBroadcast:
+        add(Kind::kBroadcast, rank_ == call_.root ? in.data(0) : out.data(0), out.data(0), out.size(0), call_.root);
         break;
-      }
       case Collective::kAllGather:
         all_gather(scratch);
         break;

@@ -136,6 +136,11 @@ TEST(OverNccl, ReductionsInPlaceAndOfEveryKind) {
       call.input = call.output = Blocks::single(data.data(), 8);
       rank.run(call);
       EXPECT_EQ(data[1], 12);
+      // The root's own result too, where it wants it.
+      std::vector<float> elsewhere(2);
+      call.output = Blocks::single(elsewhere.data(), 8);
+      rank.run(call);
+      EXPECT_EQ(elsewhere, data);
     }
     std::vector<std::uint8_t> flags{static_cast<std::uint8_t>(rank.rank == 1), 1};
     Call call = call_of(Collective::kAllReduce, 2);

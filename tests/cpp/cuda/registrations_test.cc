@@ -75,10 +75,12 @@ TEST(CopiedPlace, FollowsWhatARankHas) {
   EXPECT_TRUE(taken(Collective::kAllToAll, in, in + 4 * kMB - 3000));
   EXPECT_FALSE(taken(Collective::kAllToAll, in, in + 4 * kMB - 2999));
   EXPECT_FALSE(taken(Collective::kAllGather, in, in + 4 * kMB - 2999));
-  // The root of a broadcast names the input, the others the output.
-  EXPECT_TRUE(taken(Collective::kBroadcast, in + 4 * kMB - 1000, nullptr, 0));
-  EXPECT_FALSE(taken(Collective::kBroadcast, in + 4 * kMB - 999, nullptr, 0));
+  // Of a broadcast the output, also at the root, whose input may lie anywhere.
+  EXPECT_TRUE(taken(Collective::kBroadcast, nullptr, in + 4 * kMB - 1000, 0));
+  EXPECT_FALSE(taken(Collective::kBroadcast, nullptr, in + 4 * kMB - 999, 0));
   EXPECT_TRUE(taken(Collective::kBroadcast, nullptr, in + 4 * kMB - 1000, 1));
+  EXPECT_EQ(number(Collective::kBroadcast, nullptr, out, 0), number(Collective::kBroadcast, out, out, 0));
+  EXPECT_EQ(number(Collective::kBroadcast, nullptr, out, 0), number(Collective::kBroadcast, nullptr, out, 1));
   // A rooted call's list is the root's alone.
   EXPECT_EQ(place(Collective::kGather, in, nullptr, 1)->output.memory, nullptr);
   EXPECT_FALSE(taken(Collective::kGather, nullptr, out, 0));

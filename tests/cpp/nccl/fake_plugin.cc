@@ -50,6 +50,7 @@ class FakeCommunicator final : public test::BareCommunicator {
     std::ostringstream text;
     text << (log_text.empty() ? "" : " ") << to_string(call.collective) << ":" << call.count;
     if (device() != 0) text << "@" << device();
+    if (call.collective == Collective::kBroadcast && call.input.base != call.output.base) text << " elsewhere";
     if (call.op == ReduceOp::kPremulSum && reduces(call.collective)) {
       if (call.device_factor != nullptr) {
         text << "*at " << call.device_factor;

@@ -42,6 +42,26 @@ TEST(NcclServed, EachCallByWhatAllRanksKnow) {
   });
 }
 
+// One call and no copy beside it: the root's buffers are in it, of the others the one that they have.
+TEST(NcclServed, ABroadcastHasTheRootsTwoBuffers) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    float* const data = buffer.data();
+    float* const apart = data + buffer.size() / 2;
+    for (int root = 0; root < 2; ++root) {
+      const bool here = rank.rank() == root;
+      EXPECT_EQ(ncclBroadcast(here ? data : nullptr, apart, 4, ncclFloat32, root, comm, nullptr), ncclSuccess);
+      EXPECT_EQ(by_tutti(), here ? "broadcast:4 elsewhere" : "broadcast:4");
+      EXPECT_EQ(ncclBroadcast(data, data, 5, ncclFloat32, root, comm, nullptr), ncclSuccess);
+      EXPECT_EQ(ncclBroadcast(data, data + 1, 6, ncclFloat32, root, comm, nullptr), ncclSuccess);  // NCCL does not look
+      EXPECT_EQ(ncclBcast(data, 7, ncclFloat32, root, comm, nullptr), ncclSuccess);
+      EXPECT_EQ(by_tutti(),
+                here ? "broadcast:5 broadcast:6 elsewhere broadcast:7" : "broadcast:5 broadcast:6 broadcast:7");
+    }
+    EXPECT_EQ(by_nccl(), "");
+  });
+}
+
 // What decide() takes, Tutti's own rules take: else a call would be refused that NCCL runs.
 TEST(NcclServed, EveryTypeAndOperationThatIsTakenRuns) {
   run_ranks(2, [](Rank& rank) {

@@ -43,6 +43,33 @@ TEST_P(Algorithms, EveryCollectiveAtOddSizes) {
   }
 }
 
+// The root's own result too, however its input and its output lie; its input is as it was.
+TEST_P(Algorithms, BroadcastIntoAnotherBuffer) {
+  for (const int size : {2, 3, 8}) {
+    GpuWorld world;
+    world.size = size;
+    world.options.settings().cuda_algorithm = GetParam();
+    run_gpu_ranks(world, [&](Rank& rank) {
+      std::uint64_t seed = 50;
+      for (const std::size_t count : {1, 239, 40'961, 1'000'003}) {
+        for (const std::size_t output_shift : {0, 1, 8, 16}) {
+          CaseShape shape = shape_of(Collective::kBroadcast, count, DataType::kByte);
+          shape.root = static_cast<int>(++seed % static_cast<std::uint64_t>(size));
+          shape.shift = seed % 3;
+          shape.output_shift = output_shift;
+          rank.used = 0;
+          const CollectiveCase c(shape, rank.size, seed);
+          const Buffers b = prepare(rank, c, rank.stream);
+          rank.comm->run(b.call, rank.stream);
+          rank.comm->synchronize(rank.stream);
+          verify(rank, c, b, rank.comm->explain(b.call));
+          if (rank.download(b.input, count) != c.input(rank.rank)) throw std::runtime_error("the input was written");
+        }
+      }
+    });
+  }
+}
+
 TEST_P(Algorithms, SequenceNumbersWrap) {
   for (const std::uint64_t first : {(std::uint64_t{1} << 30) - 50, (std::uint64_t{1} << 32) - 50}) {
     GpuWorld world;

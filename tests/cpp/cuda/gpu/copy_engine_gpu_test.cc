@@ -23,11 +23,11 @@ CaseShape shape_of(Collective collective, std::size_t count, int root = 0) {
   return shape;
 }
 
-// The case's call in `memory`: the input at 0, the output at kOutputAt on all ranks; broadcast has one buffer.
+// The case's call in `memory`: the input at 0, the output at kOutputAt on all ranks.
 Buffers place(const Rank& rank, const CollectiveCase& c, const CudaMemory& memory) {
   Buffers b;
   b.output = memory.data(rank.rank) + kOutputAt;
-  b.input = c.shape().collective == Collective::kBroadcast ? b.output : memory.data(rank.rank);
+  b.input = memory.data(rank.rank);
   b.call = c.call(b.input, b.output);
   return b;
 }

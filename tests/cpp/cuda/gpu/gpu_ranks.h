@@ -192,8 +192,8 @@ inline Buffers prepare(Rank& rank, const CollectiveCase& c, cudaStream_t stream)
   const CaseShape& s = c.shape();
   const std::size_t shift = s.shift * size_of(s.dtype);
   Buffers b;
-  b.output = rank.allocate(std::max(c.output_bytes(), c.input_bytes()), shift);
-  const bool shared = s.collective == Collective::kBroadcast || (s.in_place && s.collective != Collective::kAllToAll);
+  b.output = rank.allocate(std::max(c.output_bytes(), c.input_bytes()), shift + s.output_shift * size_of(s.dtype));
+  const bool shared = s.in_place && s.collective != Collective::kAllToAll;
   b.input = shared ? b.output : rank.allocate(c.input_bytes(), shift);
   if (shared) {
     (c.many_in() ? b.output : b.input) += c.in_place_offset(rank.rank);
