@@ -58,7 +58,7 @@ class PythonStore final : public Store {
     const nb::gil_scoped_acquire held;
     Deadline deadline = Deadline::after(timeout);
     deadline.remaining_ns();  // the clock starts here
-    // PyTorch's clients say of each wait that times out that something may be wrong, and let no handler of a signal run.
+    // PyTorch's clients say of each wait that times out that something may be wrong, and let no signal's handler run.
     if (nb::hasattr(store_, "check") && !await(key, timeout)) {
       throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key));
     }
