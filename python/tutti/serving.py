@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tutti.dist import backend  # first: it says what to do where torch is missing
@@ -35,7 +36,9 @@ class CustomAllReduce:
 
     ``group`` is any process group, whatever its backend: it only says who takes part, and where the ranks find each
     other. ``device`` is the rank's. Making one is collective. If it cannot be (no GPU support, ranks on several
-    machines), ``disabled`` is true on all ranks, ``why_disabled`` says why, and every call is left to the engine.
+    machines, one of them dies), ``disabled`` is true on all ranks, ``why_disabled`` says why, and every call is left to
+    the engine. Ranks of a group of Tutti's hear at once of one that dies meanwhile; those of another backend's wait for
+    its limit of time where it had not come yet.
     """
 
     def __init__(
@@ -51,23 +54,23 @@ class CustomAllReduce:
         self._group: Any = None
         if self.disabled:
             return
-        of_group = dist.distributed_c10d._world.pg_map[group][1]
-        name = f"tutti.CustomAllReduce/{backend._generation(of_group, 'CustomAllReduce', self.rank)}"
-        store = dist.PrefixStore(name, of_group)
-        module = load()
-        reason = ""
+        made_for = SimpleNamespace(
+            store=dist.distributed_c10d._world.pg_map[group][1],
+            group_rank=self.rank,
+            group_size=self.world_size,
+            group_id="tutti.CustomAllReduce",
+            global_ranks_in_group=range(self.world_size),
+            timeout=load().Options()._timeout,
+        )
         try:
-            self._group = module.ProcessGroupTutti(store, self.rank, self.world_size, name, module.Options())
+            # In a group of Tutti's, which hears of a rank that dies meanwhile.
+            self._group = backend.create_backend(made_for, None, backend.backend_of(group))
             self.all_reduce(torch.zeros(8, device=self.device))
+            self._group.barrier().wait()  # one rank that cannot ends it for all
         except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:  # the last: torch without CUDA
-            reason = str(error)
-        reasons = [""] * self.world_size
-        for rank in range(self.world_size):  # one refusal anywhere disables it everywhere
-            if rank == self.rank:
-                store.set(f"reason/{rank}", reason)
-            reasons[rank] = store.get(f"reason/{rank}").decode()
-        self.why_disabled = next((f"rank {r}: {text}" for r, text in enumerate(reasons) if text), "")
-        self.disabled = bool(self.why_disabled)
+            self.disabled, self.why_disabled = True, str(error)
+            if self._group is not None:
+                self._group.abort_because(f"it has no all-reduce for an engine: {error}")
 
     def should_custom_ar(self, inp: torch.Tensor) -> bool:
         """Whether :meth:`custom_all_reduce` takes this tensor. The answer is the same on all ranks."""

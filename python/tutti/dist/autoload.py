@@ -43,7 +43,7 @@ def _create(options: Any, backend_options: Any) -> Any:
     from tutti.dist import backend
 
     # The ranks of a group are those of the default group; none: it is the one that is being made.
-    parent = backend.default_backend() if options.global_ranks_in_group else None
+    parent = backend.backend_of() if options.global_ranks_in_group else None
     return backend.create_backend(options, backend_options, parent)
 
 

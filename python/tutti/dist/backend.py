@@ -3,7 +3,7 @@
 What the package may take from here (all load ``tutti._torch`` on first use, none at import):
 
 - ``create_backend(dist_opts, options, parent)``: what ``torch.distributed`` calls on each rank of a new group.
-  ``default_backend()``: the parent of groups that it makes of ranks of the default group.
+  ``backend_of(group=None)``: the parent of groups that are made of ranks of that one.
 - ``empty(*size, dtype, device, group, ...)``, ``zeros(...)``: tensors that all ranks of the host map. What CUDA
   tensors need beside: ``cuda_memory``.
 - ``use_shared_allocator(enabled=True, threshold=None)``: every large CPU tensor becomes one.
@@ -85,14 +85,14 @@ def _honour_shared_allocator_wish(module: Any) -> None:
         warnings.warn(f"TUTTI_SHARED_ALLOCATOR has no effect: {error}", RuntimeWarning, stacklevel=2)
 
 
-def default_backend() -> Any:
-    """The Tutti backend of the default group, if there is one: all ranks of a job find the same."""
+def backend_of(group: ProcessGroup | None = None) -> Any:
+    """The Tutti backend of the group (default: of the default group), if it has one: all its ranks find the same."""
     import torch.distributed as dist
 
-    if dist.is_initialized():
+    if group is not None or dist.is_initialized():
         for device in ("cpu", "cuda"):
             with contextlib.suppress(ValueError):
-                return get_communicator(device=device)
+                return get_communicator(group, device)
     return None
 
 

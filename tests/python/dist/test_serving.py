@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +12,8 @@ import torch
 import torch.distributed as dist
 from rank_pool import RankPool
 from rank_worker import Context
+
+import tutti
 
 pytestmark = pytest.mark.tutti_only
 World = Callable[..., RankPool]
@@ -95,4 +100,42 @@ def refused(ctx: Context) -> str:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_why(fresh_world: World) -> None:
-    assert all("rank 0" in reason for reason in fresh_world(2).call(refused))
+    for reason in fresh_world(2).call(refused):
+        assert "CUDA" in reason, reason
+
+
+def broken(ctx: Context, step: str, dies: bool) -> str:
+    """Rank 1 dies, or cannot go on, as it comes to `step` of making one."""
+    from tutti.dist import backend
+    from tutti.serving import CustomAllReduce
+
+    def ends(*_: object) -> None:
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("rank 1 cannot")
+
+    with pytest.MonkeyPatch.context() as patch:
+        if ctx.rank == 1:
+            if step == "forming":
+                patch.setattr(backend, "create_backend", ends)
+            elif step == "reducing":
+                patch.setattr(CustomAllReduce, "all_reduce", ends)
+            else:
+                patch.setattr(tutti.dist.needs_torch.load().ProcessGroupTutti, "barrier", ends)
+        custom = CustomAllReduce(dist.group.WORLD, "cpu")
+    assert custom.disabled
+    assert custom.custom_all_reduce(torch.zeros(3)) is None
+    return custom.why_disabled
+
+
+@pytest.mark.parametrize(
+    ("step", "dies"),
+    [("forming", True), ("reducing", True), ("agreeing", True), ("reducing", False), ("agreeing", False)],
+)
+def test_one_rank_that_cannot_ends_it_for_all(fresh_world: World, step: str, dies: bool) -> None:
+    """Long before the limit of time, which is half an hour."""
+    outcomes = fresh_world(3).begin(broken, step, dies).wait(30)
+    for rank in (0, 2) if dies else (0, 1, 2):
+        assert re.search(r"\brank 1\b", outcomes[rank].value), outcomes[rank]
+        if not dies:
+            assert "rank 1 cannot" in outcomes[rank].value

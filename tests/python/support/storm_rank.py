@@ -217,7 +217,8 @@ def main() -> None:
         assert metrics["rescued_waits"] == 0, metrics["rescued_waits"]
         print(sorted({row["algorithm"] for row in metrics["rows"]}))
         mapped = MAPPED and len(set(rank.hosts)) == 1  # between hosts all is staged
-        if FACE != "models" or mapped:  # where nothing is to be mapped, buffers of FSDP2's are
+        # Models: where nothing is to be mapped, buffers of FSDP2's are; few calls may go before and behind a death.
+        if FACE != "models" or (mapped and VICTIM < 0):
             assert (metrics["mapped_calls"] > 0) == mapped, (
                 f"seed {SEED}: {metrics['mapped_calls']} calls needed no copy"
             )
