@@ -70,5 +70,6 @@ def launch(
         if fails:
             assert process.returncode == 1, f"rank {rank} of\n{told}"
         elif rank != dies:
-            assert process.returncode == 0 and output.endswith("done\n"), f"rank {rank} of\n{told}"
+            # PyTorch may warn at the end of functional calls that raised and were not waited for.
+            assert process.returncode == 0 and "done" in output.splitlines(), f"rank {rank} of\n{told}"
     return outputs
