@@ -167,7 +167,7 @@ void check_call(const Call& call, int rank, int size) {
     refuse(call, "root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
   }
   if (reduces(c)) check_reduction(call);
-  // One tensor on both sides, as all in-place calls and broadcasts have it: it is looked at once, and lies apart.
+  // One tensor on both sides, as calls in place and most broadcasts have it: it is looked at once, and lies apart.
   const bool one_tensor = is_piece(call.input) && is_piece(call.output) && call.input.base == call.output.base &&
                           call.input.bytes == call.output.bytes;
   switch (c) {

@@ -35,6 +35,8 @@ AlgorithmRequest request_of(const Call& call, const CallShape& shape, int rank) 
   request.root = shape.root;
   request.input = call.input.pointers != nullptr ? call.input.pointers[0] : call.input.base;
   request.output = call.output.pointers != nullptr ? call.output.pointers[0] : call.output.base;
+  // The root may have two buffers: whether a call is in place must not depend on the rank.
+  if (call.collective == Collective::kBroadcast) request.input = request.output;
   return request;
 }
 

@@ -1,7 +1,9 @@
 // Plans that a program gives, or files name, come before Tutti's own kernels and the limits of those: on all ranks, or
 // on none.
 #include <fstream>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "algorithm/user/given_algorithms.h"
 #include "executor/executor_plans.h"
@@ -66,6 +68,20 @@ TEST(NcclPlans, ComeBeforeKernelsAndTheirLimits) {
     EXPECT_EQ(ncclSend(buffer.data(), 4, ncclFloat32, 1, comm, nullptr), ncclSuccess);
     EXPECT_EQ(by_nccl(), "AllReduce:4 Send");
     EXPECT_EQ(by_tutti(), "");
+  });
+}
+
+// The root alone has two buffers in the call, and a function must not choose by what ranks differ in.
+TEST(NcclPlans, AFunctionSeesABroadcastAlikeOnAllRanks) {
+  run_ranks(2, [](Rank& rank) {
+    const auto told = std::make_shared<std::vector<bool>>();
+    give({plan_of(2, "any")}, [told](const tutti::AlgorithmRequest& request) -> tutti::UserAlgorithmPtr {
+      told->push_back(request.input == request.output && request.output == buffer.data() + 8);
+      return nullptr;
+    });
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(ncclBroadcast(buffer.data(), buffer.data() + 8, 4, ncclFloat32, 0, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(*told, std::vector<bool>{true});
   });
 }
 
