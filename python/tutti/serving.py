@@ -37,8 +37,9 @@ class CustomAllReduce:
     ``group`` is any process group, whatever its backend: it only says who takes part, and where the ranks find each
     other. ``device`` is the rank's. Making one is collective. If it cannot be (no GPU support, ranks on several
     machines, one of them dies), ``disabled`` is true on all ranks, ``why_disabled`` says why, and every call is left to
-    the engine. Ranks of a group of Tutti's hear at once of one that dies meanwhile; those of another backend's wait for
-    its limit of time where it had not come yet.
+    the engine; of a death at the last moment some ranks hear at their next call. The limit of time is that of a group
+    of Tutti's, whose ranks hear at once of one that dies meanwhile; with another backend's group it is half an hour,
+    for which they wait where a rank has died before it came.
     """
 
     def __init__(
@@ -54,23 +55,26 @@ class CustomAllReduce:
         self._group: Any = None
         if self.disabled:
             return
+        parent = backend.backend_of(group)  # hears of a rank that dies meanwhile
         made_for = SimpleNamespace(
             store=dist.distributed_c10d._world.pg_map[group][1],
             group_rank=self.rank,
             group_size=self.world_size,
             group_id="tutti.CustomAllReduce",
             global_ranks_in_group=range(self.world_size),
-            timeout=load().Options()._timeout,
+            timeout=load().Options()._timeout if parent is None else parent.timeout,
         )
         try:
-            # In a group of Tutti's, which hears of a rank that dies meanwhile.
-            self._group = backend.create_backend(made_for, None, backend.backend_of(group))
+            self._group = backend.create_backend(made_for, None, parent)
             self.all_reduce(torch.zeros(8, device=self.device))
             self._group.barrier().wait()  # one rank that cannot ends it for all
-        except (RuntimeError, ValueError, NotImplementedError, AssertionError) as error:  # the last: torch without CUDA
-            self.disabled, self.why_disabled = True, str(error)
+        except BaseException as error:
+            self.disabled, self.why_disabled = True, str(error) or type(error).__name__
             if self._group is not None:
-                self._group.abort_because(f"it has no all-reduce for an engine: {error}")
+                self._group.abort_because(f"it has no all-reduce for an engine: {self.why_disabled}")
+                self._group = None
+            if not isinstance(error, Exception):  # KeyboardInterrupt and its like
+                raise
 
     def should_custom_ar(self, inp: torch.Tensor) -> bool:
         """Whether :meth:`custom_all_reduce` takes this tensor. The answer is the same on all ranks."""
@@ -87,7 +91,7 @@ class CustomAllReduce:
     ) -> torch.Tensor:
         """The sum, in ``out`` if there is one. ``registered`` makes no difference: no buffer needs to be."""
         out = torch.empty_like(inp) if out is None else out
-        self._group.all_reduce_into(out, inp)
+        self._made.all_reduce_into(out, inp)
         return out
 
     def all_reduce_add_rms_norm(
@@ -109,13 +113,19 @@ class CustomAllReduce:
         written to ``scales_out``. For any size: ``max_size`` does not count here.
         """
         out = quant_out if quant_out is not None else inp if norm_out is None else norm_out
-        add_rms_norm_into(self._group, inp, residual, weight, eps, out, residual, scale, scales_out)
+        add_rms_norm_into(self._made, inp, residual, weight, eps, out, residual, scale, scales_out)
 
     def all_reduce_quantized(self, inp: torch.Tensor, bits: str = "fp8", block: int = 128) -> torch.Tensor:
         """The sum, nearly, at half the bytes on the wire: :func:`tutti.ops.all_reduce_quantized`."""
         out = torch.empty_like(inp, memory_format=torch.contiguous_format)
-        quantized_into(self._group, out, inp, bits, block)
+        quantized_into(self._made, out, inp, bits, block)
         return out
+
+    @property
+    def _made(self) -> Any:
+        if self._group is None:
+            raise RuntimeError(f"there is no all-reduce of Tutti's here: {self.why_disabled}")
+        return self._group
 
     @contextmanager
     def capture(self) -> Iterator[None]:

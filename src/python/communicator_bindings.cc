@@ -56,22 +56,11 @@ class PythonStore final : public Store {
   }
   std::string get(std::string_view key, Milliseconds timeout) override {
     const nb::gil_scoped_acquire held;
-    Deadline deadline = Deadline::after(timeout);
-    deadline.remaining_ns();  // the clock starts here
     // PyTorch's clients say of each wait that times out that something may be wrong, and let no signal's handler run.
-    if (nb::hasattr(store_, "check") && !await(key, timeout)) {
+    if (!nb::hasattr(store_, "check")) {
+      wait(key, timeout);
+    } else if (!await(key, timeout)) {
       throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key));
-    }
-    const std::int64_t left_ms = std::max<std::int64_t>(1, deadline.remaining_ns() / 1'000'000);
-    const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = left_ms);
-    try {
-      store_.attr("wait")(nb::make_tuple(text(key)), limit);
-    } catch (const nb::python_error& error) {
-      if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt and its like: no error of the store
-      // Every store raises what it likes when time is up: what comes much earlier is something else.
-      constexpr std::int64_t kShortMs = 100;
-      if (left_ms > kShortMs && deadline.remaining_ns() > left_ms * 1'000'000 / 2) throw;
-      throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key) + ": " + error.what());
     }
     const nb::object value = store_.attr("get")(text(key));
     if (PyObject_CheckBuffer(value.ptr()) == 0) throw_wrong("get", key, "bytes", value);
@@ -105,6 +94,22 @@ class PythonStore final : public Store {
                                                  ": a store gives what torch's gives");
   }
 
+  void wait(std::string_view key, Milliseconds timeout) {
+    Deadline deadline = Deadline::after(timeout);
+    deadline.remaining_ns();  // the clock starts here
+    const std::int64_t limit_ms = std::max<std::int64_t>(1, timeout.count());
+    const nb::object limit = nb::module_::import_("datetime").attr("timedelta")("milliseconds"_a = limit_ms);
+    try {
+      store_.attr("wait")(nb::make_tuple(text(key)), limit);
+    } catch (const nb::python_error& error) {
+      if (!error.matches(PyExc_Exception)) throw;  // KeyboardInterrupt and its like: no error of the store
+      // Every store raises what it likes when time is up: what comes much earlier is something else.
+      constexpr std::int64_t kShortMs = 100;
+      if (limit_ms > kShortMs && deadline.remaining_ns() > limit_ms * 1'000'000 / 2) throw;
+      throw_error(ErrorKind::kTimeout, "the store has no " + std::string(key) + ": " + error.what());
+    }
+  }
+
   // Whether the key is there before the time is up.
   bool await(std::string_view key, Milliseconds timeout) {
     nb::list keys;
@@ -112,7 +117,9 @@ class PythonStore final : public Store {
     const nb::gil_scoped_release released;
     const auto there = [&] {
       const nb::gil_scoped_acquire held;
-      return nb::cast<bool>(store_.attr("check")(keys));
+      const int yes = PyObject_IsTrue(store_.attr("check")(keys).ptr());
+      if (yes < 0) nb::raise_python_error();
+      return yes == 1;
     };
     return look_for(
         there, [&] { throw_if_interrupted("waiting for the store to give '" + std::string(key) + "'"); }, timeout);

@@ -12,6 +12,8 @@
 namespace tutti::face {
 namespace {
 
+constexpr std::chrono::milliseconds kRoundTrip{1000};
+
 std::string to_string(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
 
 // c10d stores tell a timeout from a lost connection by their text only.
@@ -55,7 +57,7 @@ auto StoreAdapter::waiting(const std::string& what, const std::vector<std::strin
                 "the store did not give " + what + " within " + std::to_string(timeout.count()) + " ms");
   }
   const auto spent = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
-  const auto left = std::max(timeout - spent, std::chrono::milliseconds(1));
+  const auto left = std::max(timeout - spent, kRoundTrip);  // they are there
   try {
     const c10d::StoreTimeoutGuard guard(*store_, left);
     return operation();
