@@ -98,7 +98,7 @@ TUTTI_DEVICE void worker_copy(const Team& team, std::byte* to, const std::byte* 
 }
 
 // One source to several places, and to `own` in this rank's memory unless it is null: each vector is loaded once. `own`
-// is aligned: else its stores would hold up those that peers wait for.
+// is aligned to 16 bytes: it is stored by vectors, as the peers' places are.
 template <class Team>
 TUTTI_DEVICE void worker_spread(const Team& team, std::byte* const* to, int count, std::byte* own,
                                 const std::byte* from, std::size_t bytes) {
