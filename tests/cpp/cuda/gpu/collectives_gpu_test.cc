@@ -57,13 +57,9 @@ TEST_P(Algorithms, BroadcastIntoAnotherBuffer) {
           shape.root = static_cast<int>(++seed % static_cast<std::uint64_t>(size));
           shape.shift = seed % 3;
           shape.output_shift = output_shift;
-          rank.used = 0;
-          const CollectiveCase c(shape, rank.size, seed);
-          const Buffers b = prepare(rank, c, rank.stream);
-          rank.comm->run(b.call, rank.stream);
-          rank.comm->synchronize(rank.stream);
-          verify(rank, c, b, rank.comm->explain(b.call));
-          if (rank.download(b.input, count) != c.input(rank.rank)) throw std::runtime_error("the input was written");
+          const Buffers b = run_and_verify(rank, shape, seed);
+          const std::vector<std::byte> given = CollectiveCase(shape, rank.size, seed).input(rank.rank);
+          if (rank.download(b.input, count) != given) throw std::runtime_error("the input was written");
         }
       }
     });

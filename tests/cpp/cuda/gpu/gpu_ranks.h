@@ -224,13 +224,14 @@ inline void verify(const Rank& rank, const CollectiveCase& c, const Buffers& b, 
   }
 }
 
-inline void run_and_verify(Rank& rank, const CaseShape& shape, std::uint64_t seed) {
+inline Buffers run_and_verify(Rank& rank, const CaseShape& shape, std::uint64_t seed) {
   rank.used = 0;
   const CollectiveCase c(shape, rank.size, seed);
   const Buffers b = prepare(rank, c, rank.stream);
   rank.comm->run(b.call, rank.stream);
   rank.comm->synchronize(rank.stream);
   verify(rank, c, b, rank.comm->explain(b.call));
+  return b;
 }
 
 }  // namespace tutti::cuda::test
