@@ -130,6 +130,10 @@ std::string CallWork::on_communicator() const {
 void CallWork::wait() {
   runWaitPreHooks();
   wait_for_call(about_.limit.count() > 0 && !about_.device.has_value() ? about_.limit : kNoTimeout);
+  // TorchComms completes its future now if it is not complete, and twice is an error. Whoever completes the call's own
+  // future may be about to, a moment after the call; but not this thread, in whose hook that would be for ever.
+  const bool in_hook = ending_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  if (future_ != nullptr && !in_hook && !future_->completed()) future_->wait();
   runWaitPostHooks();
 }
 

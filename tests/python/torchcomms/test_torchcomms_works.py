@@ -117,6 +117,17 @@ def futures(ctx: Context, name: str) -> None:
     work = comm.all_reduce(tensor, op.SUM, True)
     (value,) = work.future_value([tensor])
     same(value, torch.tensor(float(ctx.size)))
+    # Who has waited finds it complete: TorchComms completes it otherwise, and twice is an error.
+    for in_hook in (False, True):
+        comm.barrier(False)
+        if ctx.rank == 1:
+            time.sleep(0.05)  # so that the other has asked before the call is over
+        work = comm.all_reduce(tensor, op.SUM, True)
+        if in_hook:  # it may wait for its work, too, whose futures are complete after it
+            work.register_work_end_hook(work.wait)
+        complete = work.completed_behind([tensor], SOON)
+        work.wait()
+        assert complete()
     comm.barrier(False)
     if ctx.rank == 0:
         work = comm.all_reduce(tensor, op.SUM, True, timeout=SOON)
