@@ -43,32 +43,32 @@ class BlockCall {
 
   // Starts the call. All threads; false on all or none: the communicator has failed, leave at once.
   TUTTI_DEVICE bool enter() {
-    BlockState& state = world_.state->blocks[team_.block()];
-    sequence_ = device::load_relaxed(&state.sequence);
-    team_.step(4 * sequence_);
-    // The answer is looked at in check_headers(): it takes longer than the loads.
-    if (team_.is_first_control()) was_busy_ = set_busy(&state.busy);
-#if defined(__CUDA_ARCH__)
-    if (team_.is_first_control()) missed_by_block() = 0;
-#endif
-    if (team_.any(device::load_relaxed(world_.control.poison) != 0)) {
-      // Still reported: a peer may have failed between the calls.
-      if (team_.is_first_control()) {
-        device::fail_as_told(world_.control, awaited(world_.rank));
-        device::store_relaxed(&state.busy, 0);
-      }
-      return false;
-    }
-    if ((sequence_ & (device::kFlagPeriod - 1)) < kParities) scrub();
-    team_.for_peers(world_.rank, world_.size, [&](int peer) {
-      device::store_relaxed(header(world_.scratch[peer], world_.rank), expected_header());
-    });
-    if (ticket_ != 0 && team_.is_first_control()) {
-      // The call before this one has ended, whichever it was.
-      device::store_relaxed(&state.progress, pack_progress(ticket_, ticket_ - 1));
-    }
-    team_.step(4 * sequence_ + 1);
+    open();
+    if (!goes_on()) return false;
+    announce(true);
     return true;
+  }
+
+  // The same in two steps, for kernels that send packets: each warp decides for itself whether it sends, so that none
+  // waits for the others before, and all of them whether they go on, while the packets travel. All threads call both,
+  // and nothing is awaited between them.
+  //
+  // Whether this warp may send. It sees each failure that a call before this one has ended with: then slots may not be
+  // free, see above.
+  TUTTI_DEVICE bool begin() {
+    open();
+    const bool may_send = team_.all_of_warp(device::load_relaxed(world_.control.poison) == 0);
+    announce(may_send);
+    return may_send;
+  }
+  TUTTI_DEVICE bool goes_on() const {
+    if (!team_.any(device::load_relaxed(world_.control.poison) != 0)) return true;
+    // Still reported: a peer may have failed between the calls.
+    if (team_.is_first_control()) {
+      device::fail_as_told(world_.control, awaited(world_.rank));
+      device::store_relaxed(&world_.state->blocks[team_.block()].busy, 0);
+    }
+    return false;
   }
 
   // Waits for the headers of all peers: on the control warp, beside the workers. What this thread has found: false if a
@@ -158,6 +158,27 @@ class BlockCall {
     return missed;
   }
 #endif
+  TUTTI_DEVICE void open() {
+    BlockState& state = world_.state->blocks[team_.block()];
+    sequence_ = device::load_relaxed(&state.sequence);
+    team_.step(4 * sequence_);
+    // The answer is looked at in check_headers(): it takes longer than the loads.
+    if (team_.is_first_control()) was_busy_ = set_busy(&state.busy);
+#if defined(__CUDA_ARCH__)
+    if (team_.is_first_control()) missed_by_block() = 0;  // the barrier of goes_on() is before any miss()
+#endif
+  }
+  TUTTI_DEVICE void announce(bool may_send) {
+    if ((sequence_ & (device::kFlagPeriod - 1)) < kParities) scrub();
+    team_.for_peers(world_.rank, world_.size, [&](int peer) {
+      if (may_send) device::store_relaxed(header(world_.scratch[peer], world_.rank), expected_header());
+    });
+    if (ticket_ != 0 && team_.is_first_control()) {
+      // The call before this one has ended, whichever it was.
+      device::store_relaxed(&world_.state->blocks[team_.block()].progress, pack_progress(ticket_, ticket_ - 1));
+    }
+    team_.step(4 * sequence_ + 1);
+  }
   TUTTI_DEVICE std::uint64_t expected_header() const { return sequence_ << 32 | fingerprint_; }
   TUTTI_DEVICE std::uint64_t* header(std::byte* scratch, int src) const {
     return reinterpret_cast<std::uint64_t*>(scratch + world_.layout.header(team_.block(), parity(), src));

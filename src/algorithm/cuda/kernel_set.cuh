@@ -59,8 +59,10 @@ __global__ void __launch_bounds__(kMostThreads)
   bulk_two_shot<R>(GridTeam{}, world, args);
 }
 
+// Its blocks need no second one beside them on their multiprocessor: without saying so, ptxas saves registers for one
+// in the kernel for two ranks, and spills.
 template <class R, int N>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kMostThreads, 1)
     ll_uniform_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ UniformArgs args) {
   await_preceding();
   ll_uniform_reduce<R, N>(GridTeam{}, world, args);
@@ -77,8 +79,7 @@ __global__ void __launch_bounds__(kMostThreads)
   direct_reduce_scatter<R>(GridTeam{}, world, args);
 }
 
-// Its blocks need no second one beside them on their multiprocessor: without saying so, ptxas saves registers for one,
-// and spills three times as much.
+// Bounds as of ll_uniform_kernel(): it would spill three times as much.
 template <class R>
 __global__ void __launch_bounds__(kMostThreads, 1)
     plan_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ PlanArgs args) {

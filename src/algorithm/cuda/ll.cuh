@@ -120,9 +120,10 @@ TUTTI_DEVICE void ll_send(const Team& team, const DeviceWorld& world, const Bloc
 template <class Team>
 TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
+  const bool sends = call.begin() && team.is_worker();
+  if (sends) ll_send<true>(team, world, call, args, [](const Vec16& v) { return v; });
+  if (!call.goes_on()) return;
   if (team.is_worker()) {
-    ll_send<true>(team, world, call, args, [](const Vec16& v) { return v; });
     const std::size_t begin = args.block_bytes * static_cast<std::size_t>(team.block());
     const auto items = args.block_bytes / 16;
     for (auto i = static_cast<std::size_t>(team.worker()); i < items; i += static_cast<std::size_t>(team.workers())) {
@@ -148,9 +149,10 @@ TUTTI_DEVICE void ll_copy(const Team& team, const DeviceWorld& world, const Exch
 template <class R, class Team>
 TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
+  const bool sends = call.begin() && team.is_worker();
+  if (sends) ll_send<false>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+  if (!call.goes_on()) return;
   if (team.is_worker()) {
-    ll_send<false>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
     const Range mine = part(args.output_bytes, args.block_bytes, team.block());
     const std::uint32_t mask = ((1u << world.size) - 1) & ~(1u << world.rank);
     std::size_t i = static_cast<std::size_t>(team.worker());
@@ -168,29 +170,43 @@ TUTTI_DEVICE void ll_reduce(const Team& team, const DeviceWorld& world, const Ex
   call.leave();
 }
 
-// Both shots of an all-reduce, without what is around a call: sink(offset, vector, bytes left) takes the sums. Workers
-// only; false if a wait has ended without its data.
-template <int N, class R, class Team, class Sink>
-TUTTI_DEVICE bool ll_two_shot_data(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
-                                   const TwoShotArgs& args, Sink sink) {
+// What this block has of the chunk that rank p of an all-reduce sums up.
+template <class Team>
+TUTTI_DEVICE Range two_shot_range(const Team& team, const TwoShotArgs& args, int p) {
+  return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
+}
+
+// The first shot of an all-reduce. Workers only, and so the rest of it.
+template <int N, class R, class Team>
+TUTTI_DEVICE void ll_two_shot_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                   const TwoShotArgs& args) {
   const int size = group_size<N>(world);
   const std::uint32_t flag = device::ll_flag(call.sequence());
   const auto first = static_cast<std::size_t>(team.worker()), step = static_cast<std::size_t>(team.workers());
-  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
-  const auto range_of = [&](int p) {
-    return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
-  };
   for (std::size_t i = first; i < args.block_bytes / 16; i += step) {
     TUTTI_UNROLL
     for (int k = 1; k < N; ++k) {
       if (k >= size) break;
       const int peer = rank_after(world, k);
-      const std::size_t at = range_of(peer).begin + i * 16;
-      if (at >= range_of(peer).end) continue;
+      const Range range = two_shot_range(team, args, peer);
+      const std::size_t at = range.begin + i * 16;
+      if (at >= range.end) continue;
       const Vec16 v = R::own(device::load_user(args.input + at, args.bytes - at), args.spec);
       device::ll_store(call.ll(peer, 0, world.rank) + i, kLLItems, v, flag);
     }
   }
+}
+
+// What comes of it, and the second shot: sink(offset, vector, bytes left) takes the sums. False if a wait has ended
+// without its data.
+template <int N, class R, class Team, class Sink>
+TUTTI_DEVICE bool ll_two_shot_receive(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                      const TwoShotArgs& args, Sink sink) {
+  const int size = group_size<N>(world);
+  const std::uint32_t flag = device::ll_flag(call.sequence());
+  const auto first = static_cast<std::size_t>(team.worker()), step = static_cast<std::size_t>(team.workers());
+  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+  const auto range_of = [&](int p) { return two_shot_range(team, args, p); };
   const Range mine = range_of(world.rank);
   for (std::size_t i = first; mine.begin + i * 16 < mine.end; i += step) {
     const std::size_t at = mine.begin + i * 16;
@@ -223,9 +239,11 @@ TUTTI_DEVICE bool ll_two_shot_data(const Team& team, const DeviceWorld& world, c
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
+  const bool sends = call.begin() && team.is_worker();
+  if (sends) ll_two_shot_send<N, R>(team, world, call, args);
+  if (!call.goes_on()) return;
   if (team.is_worker()) {
-    ll_two_shot_data<N, R>(team, world, call, args, [&](std::size_t at, const Vec16& v, std::size_t left) {
+    ll_two_shot_receive<N, R>(team, world, call, args, [&](std::size_t at, const Vec16& v, std::size_t left) {
       device::store_user(args.output + at, v, left);
     });
   }

@@ -120,9 +120,10 @@ template <int N, class Team>
 TUTTI_DEVICE void ll128_copy_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   const int size = group_size<N>(world);
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
+  const bool sends = call.begin() && team.is_worker();
+  if (sends) ll128_send<N, true>(team, world, call, args, [](const Vec16& v) { return v; });
+  if (!call.goes_on()) return;
   if (team.is_worker()) {
-    ll128_send<N, true>(team, world, call, args, [](const Vec16& v) { return v; });
     for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
       std::uint32_t mask = 0;
       for (int p = 0; p < N; ++p) {
@@ -153,9 +154,12 @@ template <int N, class R, class Team>
 TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
   const int size = group_size<N>(world);
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
-  if (team.is_worker()) {
+  const bool sends = call.begin() && team.is_worker();
+  if (sends) {
     ll128_send<N, false>(team, world, call, args, [&](const Vec16& v) { return R::own(v, args.spec); });
+  }
+  if (!call.goes_on()) return;
+  if (team.is_worker()) {
     const Range mine = part(args.output_bytes, args.block_bytes, team.block());
     const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
     for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
@@ -176,23 +180,18 @@ TUTTI_DEVICE void ll128_reduce_of(const Team& team, const DeviceWorld& world, co
   call.leave();
 }
 
-// Both shots of an all-reduce, without what is around a call: sink(offset, vector, bytes) takes the sums. Workers only;
-// false, on all lanes of a warp or none, if a wait has ended without its data.
-template <int N, class R, class Team, class Sink>
-TUTTI_DEVICE bool ll128_two_shot_data(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
-                                      const TwoShotArgs& args, Sink sink) {
+// The first shot of an all-reduce. Workers only, and so the rest of it.
+template <int N, class R, class Team>
+TUTTI_DEVICE void ll128_two_shot_send(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                      const TwoShotArgs& args) {
   const int size = group_size<N>(world);
   const std::uint64_t flag = device::ll128_flag(call.sequence());
-  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
-  const auto range_of = [&](int p) {
-    return part(part(args.bytes, args.chunk_bytes, p), args.block_bytes, team.block());
-  };
   for_units(team, args.block_bytes, [&](std::size_t unit, bool active) {
     TUTTI_UNROLL
     for (int k = 1; k < N; ++k) {
       if (k >= size) break;
       const int peer = rank_after(world, k);
-      const Range range = range_of(peer);
+      const Range range = two_shot_range(team, args, peer);
       if (!active || unit >= device::units_for(range.bytes())) continue;
       const std::size_t bytes = bytes_of_unit(unit, range.bytes());
       const std::byte* from = args.input + range.begin + device::unit_offset(unit);
@@ -201,6 +200,17 @@ TUTTI_DEVICE bool ll128_two_shot_data(const Team& team, const DeviceWorld& world
     }
     return true;
   });
+}
+
+// What comes of it, and the second shot: sink(offset, vector, bytes) takes the sums. False, on all lanes of a warp or
+// none, if a wait has ended without its data.
+template <int N, class R, class Team, class Sink>
+TUTTI_DEVICE bool ll128_two_shot_receive(const Team& team, const DeviceWorld& world, const BlockCall<Team>& call,
+                                         const TwoShotArgs& args, Sink sink) {
+  const int size = group_size<N>(world);
+  const std::uint64_t flag = device::ll128_flag(call.sequence());
+  const std::uint32_t peers = ((1u << size) - 1) & ~(1u << world.rank);
+  const auto range_of = [&](int p) { return two_shot_range(team, args, p); };
   const Range mine = range_of(world.rank);
   bool ok = true;
   for_units(team, mine.bytes(), [&](std::size_t unit, bool active) {
@@ -237,12 +247,14 @@ TUTTI_DEVICE bool ll128_two_shot_data(const Team& team, const DeviceWorld& world
 template <int N, class R, class Team>
 TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
   BlockCall<Team> call(team, world, args.fingerprint, args.ticket);
-  if (!call.enter()) return;
+  const bool sends = call.begin() && team.is_worker();
+  if (sends) ll128_two_shot_send<N, R>(team, world, call, args);
+  if (!call.goes_on()) return;
   if (team.is_worker()) {
     const auto store = [&](std::size_t at, const Vec16& v, std::size_t bytes) {
       device::store_user(args.output + at, v, bytes);
     };
-    if (!ll128_two_shot_data<N, R>(team, world, call, args, store)) call.miss();
+    if (!ll128_two_shot_receive<N, R>(team, world, call, args, store)) call.miss();
   }
   call.check_headers_and_go();
   call.leave();

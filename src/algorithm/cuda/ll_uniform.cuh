@@ -32,11 +32,11 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
     }
   };
   if (works) load(first_at);
-  if (!call.enter()) return;
-  if (works) {
+  const bool sends = call.begin() && works;
+  Vec16 first{};
+  if (sends) {
+    first = own(parts[0]);
     const std::uint32_t flag = device::ll_flag(call.sequence());
-    const std::uint32_t peers = ((1u << N) - 1) & ~(1u << world.rank);
-    const Vec16 first = own(parts[0]);
     for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
       if (at != first_at) load(at);
       const Vec16 to_all = own(parts[0]);
@@ -46,6 +46,10 @@ TUTTI_DEVICE void ll_uniform(const Team& team, const DeviceWorld& world, const U
         device::ll_store(call.ll(rank_after(world, k), 0, world.rank) + i, kLLItems, v, flag);
       }
     }
+  }
+  if (!call.goes_on()) return;
+  if (works) {
+    const std::uint32_t peers = ((1u << N) - 1) & ~(1u << world.rank);
     i = static_cast<std::size_t>(team.worker());
     for (std::size_t at = first_at; at < end; at += step * 16, i += step) {
       Vec16 v[N];

@@ -1,6 +1,9 @@
 // What the kernels' bodies do when something goes wrong: whom they blame, that all threads of a block leave together,
 // and that nothing is called complete that is not.
+#include <algorithm>
 #include <array>
+#include <string_view>
+#include <utility>
 
 #include "algorithm/cuda/direct.cuh"
 #include "algorithm/cuda/meet.cuh"
@@ -61,27 +64,67 @@ TEST(Failures, AnotherFingerprintIsAMismatch) {
 TEST(Failures, AllThreadsOfABlockLeaveTogether) {
   constexpr int kWorkers = 3;
   constexpr std::uint64_t kFirst = 10;  // a call that clears no slots, which takes a barrier
-  for (int sees_it = -1; sees_it <= kWorkers; ++sees_it) {
-    SCOPED_TRACE("seen by thread " + std::to_string(sees_it));
-    HostRanks ranks(2, kFirst);
-    constexpr std::uint32_t kTicket = 5;
-    std::array<std::uint64_t, kWorkers + 1> words{};
-    if (sees_it >= 0) {
-      words[static_cast<std::size_t>(sees_it)] =
-          device::pack_poison(device::FailureCode::kTimeout, /*peer=*/0, /*reporter=*/1);
+  for (const bool in_two_steps : {false, true}) {
+    for (int sees_it = -1; sees_it <= kWorkers; ++sees_it) {
+      SCOPED_TRACE("seen by thread " + std::to_string(sees_it) + (in_two_steps ? ", in two steps" : ""));
+      HostRanks ranks(2, kFirst);
+      constexpr std::uint32_t kTicket = 5;
+      std::array<std::uint64_t, kWorkers + 1> words{};
+      if (sees_it >= 0) {
+        words[static_cast<std::size_t>(sees_it)] =
+            device::pack_poison(device::FailureCode::kTimeout, /*peer=*/0, /*reporter=*/1);
+      }
+      std::array<char, kWorkers + 1> sends{}, entered{};
+      run_block(kWorkers, [&](const ThreadTeam& team) {
+        const auto thread = static_cast<std::size_t>(team.thread);
+        DeviceWorld world = ranks.world(0);
+        world.control.poison = &words[thread];
+        BlockCall<ThreadTeam> call(team, world, 7, kTicket);
+        if (in_two_steps) sends[thread] = call.begin() ? 1 : 0;
+        entered[thread] = (in_two_steps ? call.goes_on() : call.enter()) ? 1 : 0;
+      });
+      for (int thread = 0; thread <= kWorkers; ++thread) {
+        EXPECT_EQ(sends[static_cast<std::size_t>(thread)], in_two_steps && thread != sees_it ? 1 : 0) << thread;
+        EXPECT_EQ(entered[static_cast<std::size_t>(thread)], sees_it < 0 ? 1 : 0) << thread;
+      }
+      const BlockState& state = ranks.world(0).state->blocks[0];
+      EXPECT_EQ(state.progress, in_two_steps || sees_it < 0 ? pack_progress(kTicket, kTicket - 1) : 0u);
+      EXPECT_EQ(state.sequence, kFirst);
+      EXPECT_EQ(state.busy, sees_it < 0 ? 1u : 0u);
     }
-    std::array<char, kWorkers + 1> entered{};
-    run_block(kWorkers, [&](const ThreadTeam& team) {
-      DeviceWorld world = ranks.world(0);
-      world.control.poison = &words[static_cast<std::size_t>(team.thread)];
-      BlockCall<ThreadTeam> call(team, world, 7, kTicket);
-      entered[static_cast<std::size_t>(team.thread)] = call.enter() ? 1 : 0;
-    });
-    for (const char one : entered) EXPECT_EQ(one, sees_it < 0 ? 1 : 0);
-    const BlockState& state = ranks.world(0).state->blocks[0];
-    EXPECT_EQ(state.progress, sees_it < 0 ? pack_progress(kTicket, kTicket - 1) : 0u);
-    EXPECT_EQ(state.sequence, kFirst);
-    EXPECT_EQ(state.busy, sees_it < 0 ? 1u : 0u);
+  }
+}
+
+// A call that failed has not awaited its peers, so they may still be reading what the next one would write over.
+TEST(Failures, BehindAFailureNothingIsSent) {
+  HostRanks ranks(2);
+  for (const Collective collective : {Collective::kAllReduce, Collective::kReduceScatter, Collective::kAllGather,
+                                      Collective::kBroadcast, Collective::kReduce}) {
+    for (const char* algorithm : {"ll_one_shot@1", "ll128_one_shot@1", "bulk_one_shot@1", "ll_two_shot@1",
+                                  "ll128_two_shot@1", "bulk_two_shot@1"}) {
+      if (collective != Collective::kAllReduce && std::string_view(algorithm).ends_with("two_shot@1")) continue;
+      for (const int rank : {0, 1}) {  // each of them runs other kernels
+        SCOPED_TRACE(std::string(to_string(collective)) + ", " + algorithm + ", rank " + std::to_string(rank));
+        CaseShape shape = floats(300);
+        shape.collective = collective;
+        const CollectiveCase c(shape, 2, 1);
+        const DeviceWorld &mine = ranks.world(rank), &other = ranks.world(1 - rank);
+        const std::uint64_t poison = device::pack_poison(device::FailureCode::kTimeout, 1 - rank, 1 - rank);
+        *mine.control.poison = poison;
+        std::vector<std::byte> in = c.input(rank), out(c.output_bytes());
+        HostRanks::launch(SerialTeam{}, mine, c.call(in.data(), out.data()), choice_of(c, 2, algorithm), 7);
+        EXPECT_EQ(std::exchange(ranks.host(rank).code, 0), static_cast<std::uint64_t>(device::FailureCode::kTimeout));
+        EXPECT_EQ(std::exchange(*other.control.poison, 0), poison);  // all that it tells
+        *mine.control.poison = *mine.control.failed = 0;
+        // Where the block's header and the first of its packets, pieces and signals would lie.
+        const ScratchLayout& at = mine.layout;
+        for (const std::size_t offset : {at.header(0, 0, rank), at.ll(0, 0, 0, rank), at.ll128(0, 0, 0, rank),
+                                         at.bulk_signal(0, 0, rank), at.bulk(0, 0, 0, rank)}) {
+          const std::byte* const theirs = mine.scratch[1 - rank] + offset;
+          EXPECT_TRUE(std::all_of(theirs, theirs + 64, [](std::byte b) { return b == std::byte{}; })) << offset;
+        }
+      }
+    }
   }
 }
 
