@@ -100,6 +100,7 @@ group failures "tests/cpp/cuda/failures_test.cc $plans"
 mutant unchanged $headers '' 'Failures.*'
 mutant "poison decided thread by thread" $headers 's/if (!team_.any(\(device::load_relaxed(world_.control.poison) != 0\)))/if (!(\1))/' 'Failures.AllThreads*'
 mutant "sent behind a failure" $headers 's/const bool may_send = team_.all_of_warp(.*;/const bool may_send = true;/' 'Failures.Behind*'
+mutant "a failed call told to have ended" $headers 's/if (may_send \&\& ticket_ != 0/if (ticket_ != 0/' 'Failures.AllThreads*'
 mutant "announced behind a failure" $headers 's/if (may_send) device::store_relaxed(header/device::store_relaxed(header/' 'Failures.Behind*'
 messages=src/algorithm/cuda/messages.cuh
 mutant "poison before a message not told" $messages 's/device::fail_as_told(world.control, {lane.peer.*/;/' 'Failures.AMessage*'

@@ -173,8 +173,8 @@ class BlockCall {
     team_.for_peers(world_.rank, world_.size, [&](int peer) {
       if (may_send) device::store_relaxed(header(world_.scratch[peer], world_.rank), expected_header());
     });
-    if (ticket_ != 0 && team_.is_first_control()) {
-      // The call before this one has ended, whichever it was.
+    if (may_send && ticket_ != 0 && team_.is_first_control()) {
+      // The call before this one has ended, whichever it was: it has not failed.
       device::store_relaxed(&world_.state->blocks[team_.block()].progress, pack_progress(ticket_, ticket_ - 1));
     }
     team_.step(4 * sequence_ + 1);
