@@ -130,20 +130,30 @@ std::string CallWork::on_communicator() const {
 void CallWork::wait() {
   runWaitPreHooks();
   wait_for_call(about_.limit.count() > 0 && !about_.device.has_value() ? about_.limit : kNoTimeout);
-  // TorchComms completes its future now if it is not complete, and twice is an error. Whoever completes the call's own
-  // future may be about to, a moment after the call; but not this thread, in whose hook that would be for ever.
-  const bool in_hook = ending_.load(std::memory_order_relaxed) == std::this_thread::get_id();
-  if (future_ != nullptr && !in_hook && !future_->completed()) future_->wait();
+  // TorchComms completes its future now if it is not complete, and twice is an error.
+  if (completion_ != nullptr && !completion_->complete()) {
+    while (!completion_->future->completed()) std::this_thread::yield();  // a moment: callbacks come after that
+  }
   runWaitPostHooks();
 }
 
 void CallWork::waitBlocking() { wait_for_call(about_.limit.count() > 0 ? about_.limit : kAsLongAsTheCall); }
 
+bool CallWork::Completion::complete(std::exception_ptr error) {
+  // relaxed: it decides who is first, who alone touches the rest; what follows is published by the future.
+  if (taken.exchange(true, std::memory_order_relaxed)) return false;
+  if (error != nullptr) {
+    future->setError(error);
+  } else {
+    future->markCompleted(c10::IValue(std::move(outputs)));
+  }
+  return true;
+}
+
 void CallWork::markCompleted(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs) {
-  future_ = future;
-  call_->getFuture()->addCallback([future, outputs = std::move(outputs)](c10::ivalue::Future& call) {
-    if (call.hasError()) return future->setError(call.exception_ptr());
-    future->markCompleted(c10::IValue(outputs));
+  completion_ = std::make_shared<Completion>(std::move(future), std::move(outputs));
+  call_->getFuture()->addCallback([completion = completion_](c10::ivalue::Future& call) {
+    completion->complete(call.hasError() ? call.exception_ptr() : nullptr);
   });
 }
 

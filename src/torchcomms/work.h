@@ -70,15 +70,28 @@ class CallWork final : public ::torch::comms::TorchWork {
   std::chrono::milliseconds getTimeout() const override { return about_.timeout; }
 
   CallWork(c10::intrusive_ptr<c10d::Work> call, About about);
-  ~CallWork() override { left_by_child(future_); }
+  ~CallWork() override { left_by_child(completion_); }
 
  protected:
   // TorchComms' future of a call on a device: complete when the call is enqueued, as the call's own, and like that one
-  // it makes whoever uses it wait for the call, whatever stream is current here.
+  // it makes whoever uses it wait for the call, whatever stream is current here. And complete for whoever has waited,
+  // although the call's own may come later, behind callbacks of other calls that wait for this one.
   void markCompleted(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs) override;
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // What completes TorchComms' future: the call's own, or who waits, whichever is first.
+  struct Completion {
+    Completion(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs)
+        : future(std::move(future)), outputs(std::move(outputs)) {}
+    // False: somebody else has completed it, or is about to.
+    bool complete(std::exception_ptr error = nullptr);
+
+    const c10::intrusive_ptr<c10::ivalue::Future> future;
+    std::vector<at::Tensor> outputs;
+    std::atomic<bool> taken{false};
+  };
 
   void watch_device();
   void call_is_over(bool failed);
@@ -98,7 +111,7 @@ class CallWork final : public ::torch::comms::TorchWork {
   // Of the watch, which holds this work until then. relaxed: a number says nothing of other memory, and who misses it
   // leaves the work to the watch's next look.
   std::atomic<std::uint64_t> watched_{0};
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // TorchComms': its events are CUDA's, so a forked child leaves it
+  std::shared_ptr<Completion> completion_;  // holds events and memory of CUDA's, so a forked child leaves it
 };
 
 }  // namespace tutti::torchcomms

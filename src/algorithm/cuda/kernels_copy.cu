@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMostThreads)
   bulk_copy(GridTeam{}, world, args);
 }
 template <int N>
-__global__ void __launch_bounds__(kMostThreads, 1)
+__global__ void __launch_bounds__(kMostThreads, 1)  // as of ll_uniform_kernel()
     ll_uniform_copy_kernel(const __grid_constant__ DeviceWorld world, const __grid_constant__ UniformArgs args) {
   await_preceding();
   ll_uniform_copy<N>(GridTeam{}, world, args);

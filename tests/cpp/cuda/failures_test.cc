@@ -105,7 +105,7 @@ TEST(Failures, BehindAFailureNothingIsSent) {
     for (const char* algorithm : {"ll_one_shot@1", "ll128_one_shot@1", "bulk_one_shot@1", "ll_two_shot@1",
                                   "ll128_two_shot@1", "bulk_two_shot@1"}) {
       if (collective != Collective::kAllReduce && std::string_view(algorithm).ends_with("two_shot@1")) continue;
-      for (const int rank : {0, 1}) {  // each of them runs other kernels
+      for (const int rank : {0, 1}) {  // of equal parts by LL, each of them runs other kernels
         SCOPED_TRACE(std::string(to_string(collective)) + ", " + algorithm + ", rank " + std::to_string(rank));
         CaseShape shape = floats(300);
         shape.collective = collective;

@@ -113,13 +113,14 @@ void bind_work(py::module_& module) {
             return future->value().toTensorVector();
           },
           Release())
-      .def(
-          "completed_behind",  // tells whether a future is complete that is so only after another one's slow callback
-          [](TorchWork& w, const Tensors& outputs, Milliseconds slow) {
-            w.future_of(outputs)->addCallback([slow](c10::ivalue::Future&) { std::this_thread::sleep_for(slow); });
-            return std::function<bool()>([future = w.future_of(outputs)] { return future->completed(); });
-          },
-          Release())
+      .def("completed_behind",  // whether a future is complete that the call completes behind the callback
+                                // of another
+           [](TorchWork& w, const Tensors& outputs, py::function f) {
+             auto callback = held(std::move(f));
+             const py::gil_scoped_release released;
+             w.future_of(outputs)->addCallback([callback](c10::ivalue::Future&) { callback(); });
+             return std::function<bool()>([future = w.future_of(outputs)] { return future->completed(); });
+           })
       .def("register_work_start_hook",
            [](TorchWork& w, py::function f) { w.registerWorkStartHook(held(std::move(f))); })
       .def("register_work_end_hook",

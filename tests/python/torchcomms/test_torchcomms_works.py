@@ -117,17 +117,18 @@ def futures(ctx: Context, name: str) -> None:
     work = comm.all_reduce(tensor, op.SUM, True)
     (value,) = work.future_value([tensor])
     same(value, torch.tensor(float(ctx.size)))
-    # Who has waited finds it complete: TorchComms completes it otherwise, and twice is an error.
-    for in_hook in (False, True):
+    # Who has waited finds it complete: TorchComms completes it otherwise, and twice is an error. The call's own future
+    # may come later, behind the callbacks of others, which may wait for this very work, as a hook may.
+    for kind in ("slow", "waits", "hook waits"):
         comm.barrier(False)
         if ctx.rank == 1:
             time.sleep(0.05)  # so that the other has asked before the call is over
         work = comm.all_reduce(tensor, op.SUM, True)
-        if in_hook:  # it may wait for its work, too, whose futures are complete after it
+        if kind == "hook waits":
             work.register_work_end_hook(work.wait)
-        complete = work.completed_behind([tensor], SOON)
+        complete = work.completed_behind([tensor], work.wait if kind == "waits" else lambda: time.sleep(0.2))
         work.wait()
-        assert complete()
+        assert complete(), kind
     comm.barrier(False)
     if ctx.rank == 0:
         work = comm.all_reduce(tensor, op.SUM, True, timeout=SOON)
