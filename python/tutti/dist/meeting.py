@@ -214,8 +214,8 @@ class _Meeting:
     def give_up(self, own: dist.Store) -> None:
         absent = [r for r, slot in enumerate(self.slots) if not own.check([slot])]
         why = f"rank {self.rank} has given up: " + self.without(f"ranks {absent} have not come")
-        if _want(1):  # then rank 0 has taken nobody's connection
-            why += f", or rank {self.rank} has none for them"
+        if self.rank != 0 or _want(1):  # then rank 0 has not taken everybody's connection, or may not have
+            why += ", or rank 0 has none for them"
         own.compare_set(_VERDICT, "", why if absent else _ALL)
 
     def outlast(self, own: dist.Store) -> None:
