@@ -53,8 +53,8 @@ class BlockCall {
   // waits for the others before, and all of them whether they go on, while the packets travel. All threads call both,
   // and nothing is awaited between them.
   //
-  // Whether this warp may send. It sees the failure that a call before this one has ended with, but for one that
-  // another kernel is just recording: then slots may not be free, see above.
+  // Whether this warp may send: not behind a call that has failed, since slots may not be free then, see above. A
+  // failure that another kernel is just recording may go unseen.
   TUTTI_DEVICE bool begin() {
     open();
     const bool may_send = team_.all_of_warp(device::load_relaxed(world_.control.poison) == 0);

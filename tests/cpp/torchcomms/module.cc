@@ -113,8 +113,7 @@ void bind_work(py::module_& module) {
             return future->value().toTensorVector();
           },
           Release())
-      .def("completed_behind",  // whether a future is complete that the call completes behind the callback
-                                // of another
+      .def("completed_behind",  // whether a future is complete whose turn comes behind another's callback
            [](TorchWork& w, const Tensors& outputs, py::function f) {
              auto callback = held(std::move(f));
              const py::gil_scoped_release released;
