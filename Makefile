@@ -35,8 +35,8 @@ demo: build
 	$(ACTIVATE) $(PY) examples/demo.py $(ARGS)
 
 test: build/.tests
-	ctest --preset release -j $(TEST_JOBS)
-	$(ACTIVATE) $(PY) -m pytest tests/python -n $(PYTEST_JOBS) --dist loadfile $(ARGS)
+	@ctest --preset release -j $(TEST_JOBS); status=$$?; \
+	$(ACTIVATE) $(PY) -m pytest tests/python -n $(PYTEST_JOBS) --dist loadfile $(ARGS) && exit $$status
 
 bench: build
 	$(ACTIVATE) .venv/bin/tutti bench $(ARGS)

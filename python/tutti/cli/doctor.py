@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 
 from rich.console import Console
@@ -178,6 +182,29 @@ def _interfaces() -> list[Finding]:
     return findings
 
 
+def _names() -> Finding:
+    """What PyTorch's TCPStore asks at both ends of each connection, in the form in which it asks."""
+    patience, start = 2.0, time.monotonic()
+
+    def look_up() -> None:
+        with contextlib.suppress(OSError):  # no name is an answer, too
+            socket.getnameinfo(("::ffff:127.0.0.1", 0, 0, 0), 0)
+
+    looking = threading.Thread(target=look_up, daemon=True)
+    looking.start()
+    looking.join(patience)
+    took = time.monotonic() - start
+    if took < 0.1:
+        return Finding("names", Verdict.GOOD, f"this machine's: {format_us(took * 1e6)}", "stores are reached at once")
+    return Finding(
+        "names",
+        Verdict.SLOWER,
+        f"this machine's: {'more than ' if looking.is_alive() else ''}{took:.2g} s",
+        "PyTorch's stores look up names of addresses: ranks wait for that when they meet",
+        "a name server that answers, or lines like '::ffff:127.0.0.1 localhost' in /etc/hosts, for each host's address",
+    )
+
+
 def _settings() -> Finding:
     try:
         count = sum(name.startswith("TUTTI_") for name in os.environ)
@@ -241,6 +268,7 @@ CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _shared_huge_pages,
     _descriptors,
     _interfaces,
+    _names,
     _arena,
 )
 

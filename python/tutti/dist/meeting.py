@@ -9,6 +9,7 @@ not over yet go on to that: any try of one rank may meet any of another, wheneve
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -82,14 +83,18 @@ class _Meeting:
         self.mine = uuid.uuid4().hex
         self.wanting = False  # what rank 0 needs to serve a store
 
-    def left(self, at_most: float) -> float:
+    def left(self, at_most: float = math.inf) -> float:
         return max(min(self.until - time.monotonic(), at_most), _LOOK_S)
 
     def is_over(self) -> bool:
         return time.monotonic() >= self.until
 
     def open(self, port: int, serves: bool) -> dist.TCPStore:
-        """At MASTER_PORT a server is shared with PyTorch's own of this process, if there is one."""
+        """At MASTER_PORT a server is shared with PyTorch's own of this process, if there is one.
+
+        It has all the time that is left: PyTorch looks up a name of each connection's address, at both ends, and a name
+        server that does not answer is asked for many seconds.
+        """
         import torch.distributed as dist
 
         if not serves:
@@ -99,7 +104,7 @@ class _Meeting:
             port,
             None,
             serves,
-            timedelta(seconds=self.left(_PATIENCE_S)),
+            timedelta(seconds=self.left()),
             wait_for_workers=False,
             multi_tenant=serves and port == self.port,
         )
@@ -112,7 +117,7 @@ class _Meeting:
         PyTorch's client waits for an answer for ever, and where it cannot connect it says much to the error output.
         """
         host: Any = self.host.encode()  # for text Python would load a codec, which takes a descriptor
-        with socket.create_connection((host, port), self.left(_PATIENCE_S)) as asked:
+        with socket.create_connection((host, port), self.left()) as asked:
             asked.shutdown(socket.SHUT_WR)
             try:
                 asked.recv(1)
@@ -147,10 +152,12 @@ class _Meeting:
     def patiently(self, opened: Callable[[], dist.TCPStore]) -> tuple[dist.TCPStore | None, str]:
         end = time.monotonic() + self.left(_PATIENCE_S)
         while True:
-            try:
-                return opened(), ""
-            except _FAILURES as error:
-                why = _want(_NEEDED) or str(error)
+            why = _want(_NEEDED)  # a server without one for its own client would try for all the time that is left
+            if not why:
+                try:
+                    return opened(), ""
+                except _FAILURES as error:
+                    why = _want(_NEEDED) or str(error)
             if time.monotonic() + _LOOK_S >= end:  # too late for another reason than that
                 self.wanting = True
                 return None, why

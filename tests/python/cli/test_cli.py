@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,16 @@ def test_doctor_tells_how_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(troubled) >= 10
     assert all(f.meaning and f.remedy for f in troubled)
     assert all(f.verdict is doctor.Verdict.SLOWER for f in troubled)
+
+
+def test_doctor_tells_of_names_that_are_looked_up_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Event()
+    monkeypatch.setattr(doctor.socket, "getnameinfo", lambda address, flags: asked.wait(30))
+    finding = doctor._names()
+    asked.set()
+    assert finding.verdict is doctor.Verdict.SLOWER and "more than 2" in finding.found, finding
+    monkeypatch.setattr(doctor.socket, "getnameinfo", lambda address, flags: ("localhost", "0"))
+    assert doctor._names().verdict is doctor.Verdict.GOOD
 
 
 def test_probes_measure_real_transfers() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from pathlib import Path
+from threading import Thread, Timer
 
 import pytest
 import torch
@@ -17,6 +21,7 @@ from rank_pool import RankPool
 from rank_worker import Context
 
 import tutti.dist.backend  # noqa: F401 - there may be no descriptor for it later
+from tutti.dist import meeting
 from tutti.dist.needs_torch import load
 from tutti.dist.torchcomms import make_group
 
@@ -175,11 +180,60 @@ def test_a_meeting_that_has_ended_is_not_the_end_for_who_has_time(fresh_world: W
     assert second == ("", "", "")
 
 
-def test_an_address_that_is_none_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tutti.dist.meeting import meet
+NAME_S = 1.1  # what looking up a name takes
 
+
+def slow_names(ctx: Context, resolver: str) -> str | None:
+    """Where that is longer than rank 0 waits for what may be wanting; None: not allowed here."""
+    arrive(ctx, "slow names")
+    if not mounted(resolver, "/etc/resolv.conf"):
+        return None
+    start = time.monotonic()
+    socket.getnameinfo(("::ffff:127.0.0.1", 0, 0, 0), 0)
+    assert time.monotonic() - start >= NAME_S
+    meeting._PATIENCE_S = 1.0
+    return join(ctx, "slow names", True)
+
+
+def mounted(file: str, over: str) -> bool:
+    """For this thread and those that it starts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    namespaces, private, bind = 0x20000, 0x44000, 0x1000  # CLONE_NEWNS, MS_REC | MS_PRIVATE, MS_BIND
+    return (
+        libc.unshare(namespaces) == 0
+        and libc.mount(None, b"/", None, ctypes.c_ulong(private), None) == 0
+        and libc.mount(file.encode(), over.encode(), None, ctypes.c_ulong(bind), None) == 0
+    )
+
+
+def answer_late(server: socket.socket) -> None:
+    """That there is no such name."""
+    with suppress(OSError):  # it is closed
+        while True:
+            query, who = server.recvfrom(512)
+            Timer(NAME_S, server.sendto, (query[:2] + b"\x81\x83" + query[4:], who)).start()
+
+
+def test_ranks_meet_where_a_name_server_is_slow(fresh_world: World, tmp_path: Path) -> None:
+    """PyTorch's stores look up a name of the address of each connection, at both ends."""
+    resolver = tmp_path / "resolv.conf"
+    resolver.write_text("nameserver 127.0.0.253\n")
+    env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "RES_OPTIONS": "timeout:20 attempts:1"}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        try:
+            server.bind(("127.0.0.253", 53))
+        except OSError as error:
+            pytest.skip(f"no name server can be put up: {error}")
+        Thread(target=answer_late, args=(server,), daemon=True).start()
+        said = fresh_world(2, open_group=False, env=env).call(slow_names, str(resolver))
+    if None in said:
+        pytest.skip("a process cannot be given another name server here")
+    assert said == ["", ""]
+
+
+def test_an_address_that_is_none_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     for port, said in {"": "MASTER_ADDR and MASTER_PORT are not set", "soon": "MASTER_PORT is 'soon'"}.items():
         monkeypatch.setenv("MASTER_PORT", port)
         with pytest.raises(ValueError, match=said):
-            meet(0, 2, timedelta(seconds=1), "here", once=True)
+            meeting.meet(0, 2, timedelta(seconds=1), "here", once=True)
