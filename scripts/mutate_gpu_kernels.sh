@@ -107,6 +107,7 @@ mutant "poison before a message not told" $messages 's/device::fail_as_told(worl
 mutant "overlap of messages not looked for" $messages 's/set_busy(lane.send != 0 ? &state.sending : &state.receiving) != 0/false/' 'Failures.MessageKernels*'
 mutant "complete without its data" $headers 's/ \&\& !incomplete//' 'Failures.ACall*'
 mutant "a message complete without its data" $messages 's/if (!ok) return;/if (!ok) break;/' 'Failures.AMessageWithout*'
+mutant "the second leaves before the first is told" include/tutti/device/wait.cuh 's/if (load_relaxed(control.poison) == 0) store_relaxed(control.poison, first);/;/' 'Failures.WhoIsSecond*'
 
 group layout tests/cpp/cuda/scratch_layout_test.cc
 mutant unchanged $ring '' 'ScratchLayout.*'

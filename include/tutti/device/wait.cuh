@@ -74,7 +74,11 @@ struct Awaited {
 // same.
 TUTTI_DEVICE void fail(const Control& control, std::uint64_t poison, const Awaited& awaited, std::uint64_t theirs,
                        std::uint64_t told = 0) {
-  if (compare_exchange(control.failed, 0, poison) != 0) return;
+  if (const std::uint64_t first = compare_exchange(control.failed, 0, poison); first != 0) {
+    // Whoever was first may not have come to it, and the next call goes by it. Where that one was told, it is there.
+    if (load_relaxed(control.poison) == 0) store_relaxed(control.poison, first);
+    return;
+  }
   HostControl& host = *control.host;
   store_relaxed(&host.peer, poison >> 8 & 0xff);
   store_relaxed(&host.reporter, poison >> 16 & 0xff);

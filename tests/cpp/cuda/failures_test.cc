@@ -97,6 +97,22 @@ TEST(Failures, AllThreadsOfABlockLeaveTogether) {
   }
 }
 
+// A thread of another block fails between the decision that its failure is the first and the telling of it: what comes
+// behind goes by the poison, and this thread may be the last one before that.
+TEST(Failures, WhoIsSecondDoesNotLeaveBeforeTheFirstIsTold) {
+  HostRanks ranks(2);
+  const device::Control& control = ranks.world(0).control;
+  const std::uint64_t first = device::pack_poison(device::FailureCode::kTimeout, /*peer=*/1, /*reporter=*/0);
+  *control.failed = first;
+  device::fail(control, device::pack_poison(device::FailureCode::kAborted, 0, 0), {1, 7, 7}, 0);
+  EXPECT_EQ(*control.failed, first);
+  EXPECT_EQ(*control.poison, first);
+  EXPECT_EQ(ranks.host(0).code, 0u);     // the record is the first one's
+  *control.poison = first | 1ull << 40;  // told already, and more
+  device::fail(control, device::pack_poison(device::FailureCode::kAborted, 0, 0), {1, 7, 7}, 0);
+  EXPECT_EQ(*control.poison, first | 1ull << 40);
+}
+
 // A call that failed has not awaited its peers, so they may still be reading what the next one would write over.
 TEST(Failures, BehindAFailureNothingIsSent) {
   HostRanks ranks(2);
