@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tutti.plans.comparison import Row
 
 DONE, REFUSED = 0, 2  # exit statuses
-PROBES = 29  # ticks of a measurement
+PROBES = 75  # ticks of a measurement
 
 
 def _print_rows(rows: list[Row]) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from tutti.plans import probes
 from tutti.plans.probes import Json
@@ -28,16 +27,25 @@ Timer = Callable[[Json, int], float]
 
 @dataclass
 class Measured:
-    """Microseconds: of an operation's dispatch, of a signal, and by size of a copy and of a transfer of fresh data.
+    """Microseconds: of a call beside its operations, of an operation's dispatch, of a signal, and by size of a copy and
+    of a transfer of fresh data.
 
-    ``both`` is the time of two transfers at once, one each way, copies included.
+    ``both`` is the time of two transfers at once, one each way, copies included; ``unread`` that of a transfer that
+    nobody reads. ``packed`` is the time of packing and unpacking packets of that payload, ``packets`` that of a hop by
+    packets, unpacking included; ``reduced`` and ``packets_reduced`` are as ``copies`` and ``packed``, of reductions.
     """
 
+    call_us: float
     dispatch_us: float
     signal_us: float
     copies: dict[int, float]
     transfers: dict[int, float]
     both: dict[int, float]
+    unread: dict[int, float]
+    packed: dict[int, float]
+    packets: dict[int, float]
+    reduced: dict[int, float]
+    packets_reduced: dict[int, float]
 
 
 def least_of(tries: int, seconds: float = 0.02) -> Timer:
@@ -69,67 +77,100 @@ def rounds_of(size: int) -> int:
 
 def measure(timer: Timer, sizes: list[int] | None = None, tick: Callable[[], None] = lambda: None) -> Measured:
     """Runs all probes; ``tick`` is called after each."""
-    out = Measured(0, 0, {}, {}, {})
+    out = Measured(0, 0, 0, {}, {}, {}, {}, {}, {}, {}, {})
 
-    def per_round(plan: Json, size: int, hops: int) -> float:
-        time = timer(plan, size) / hops
+    def per_round(plan: Json, size: int, hops: int, call_us: float | None = None) -> float:
+        time = timer(plan, size)
         tick()
-        return time
+        return max(time - (out.call_us if call_us is None else call_us), LEAST_PART * time) / hops
 
     # Two lengths of a chain, so that beginning and ending a call is not counted as dispatch.
     short, long = 64, 1024
-    out.dispatch_us = (timer(probes.alone(probes.COPY, long), 16) - timer(probes.alone(probes.COPY, short), 16)) / (
-        long - short
-    )
+    of_short = timer(probes.alone(probes.COPY, short), 16)
+    out.dispatch_us = (timer(probes.alone(probes.COPY, long), 16) - of_short) / (long - short)
+    alone_us = max(of_short - short * out.dispatch_us, 0)  # of a call in which nobody waits for another
+    tick()
+    one, many = (timer(probes.exchange(rounds, [], []), 16) for rounds in (1, MOST_ROUNDS))
+    out.call_us = max((MOST_ROUNDS * one - many) / (MOST_ROUNDS - 1), 0)
     tick()
     out.signal_us = per_round(probes.ping_pong(MOST_ROUNDS), 16, 2 * MOST_ROUNDS)
     for size in sizes or SIZES:
         rounds = rounds_of(size)
-        out.copies[size] = per_round(probes.alone(probes.COPY, rounds), size, rounds)
+        for times, operation in ((out.copies, probes.COPY), (out.reduced, probes.REDUCE)):
+            times[size] = per_round(probes.alone(operation, rounds), size, rounds, alone_us)
         there_and_back = probes.ping_pong(rounds, [probes.put("s")], [probes.TAKE])
         out.transfers[size] = per_round(there_and_back, size, 2 * rounds)
         at_once = probes.exchange(rounds, [probes.put("s")], [probes.TAKE])
         out.both[size] = per_round(at_once, size, rounds)
+        into_output = probes.ping_pong(rounds, [probes.put("o")])
+        out.unread[size] = per_round(into_output, size, 2 * rounds)
+        for times, taken_by in ((out.packed, "upkt"), (out.packets_reduced, "repkt")):
+            times[size] = per_round(probes.packets_alone(rounds, taken_by), size, rounds, alone_us)
+        out.packets[size] = per_round(probes.packets_there_and_back(rounds), size, 2 * rounds)
     return out
 
 
 def fit(found: Measured, ranks: int, name: str) -> Topology:
     """The topology in which the simulator gives the measured times back, as near as its model comes."""
     dispatch = max(found.dispatch_us, 1e-4)
-    latency = max(found.signal_us - 2 * dispatch, 1e-3)
-    local = {size: size / 1e3 / max(time - dispatch, LEAST_PART * time) for size, time in found.copies.items()}
-    # A hop: put, signal, latency, wait, copy; the simulator dispatches four operations.
-    link = {
-        size: size / 1e3 / max(time - latency - 4 * dispatch - size / 1e3 / local[size], LEAST_PART * time)
-        for size, time in found.transfers.items()
-    }
-    shared = _shared_gbs(found, latency, dispatch, local, link)
-    topology = cpu_host(ranks, latency, max(link.values()), max(shared, max(link.values())))
+    latency = max(found.signal_us - dispatch, 1e-3)
+
+    def gbs(by_size: dict[int, float], besides: Callable[[int], float], wire: int = 1) -> dict[int, float]:
+        """By the bytes that move, ``wire`` of them for one of payload; ``besides``: what else takes time."""
+        least, out = float("inf"), {}
+        for size, time in sorted(by_size.items(), reverse=True):
+            least = min(least, time)  # less takes no longer
+            out[wire * size] = wire * size / 1e3 / max(least - besides(size), LEAST_PART * least)
+        return out
+
+    # What a hop consists of besides the transfer; the receiver's wait is dispatched meanwhile.
+    local = gbs(found.copies, lambda size: dispatch)
+    link = gbs(found.transfers, lambda size: latency + 3 * dispatch + size / 1e3 / local[size])
+    unread = gbs(found.unread, lambda size: latency + 2 * dispatch)
+    # Packing takes the payload in, unpacking the packets: at one rate, that of the packets' bytes.
+    thirds = gbs(found.packed, lambda size: 2 * dispatch, 3)
+    packed = {2 * size: thirds[3 * size] for size in found.packed}
+    packing = {size: size / 1e3 / packed[2 * size] for size in found.packed}
+    reduced = gbs(found.reduced, lambda size: dispatch, 2)
+    packets_reduced = gbs(found.packets_reduced, lambda size: 2 * dispatch + packing[size], 3)
+    packets = gbs(found.packets, lambda size: latency + dispatch + 2 * packing[size], 2)
+
+    best = max([*link.values(), *unread.values(), *packets.values()])
+    topology = cpu_host(ranks, latency, best, best * _together(found, latency, dispatch, local, link))
+    copied = max([*local.values(), *reduced.values(), *packed.values(), *packets_reduced.values()])
     topology["name"] = name
-    topology["local"] = {"latency_us": 0, **_by_size(local)}
-    topology["efficiency"] = _by_size(link)["efficiency"]
+    topology["local"] = {
+        "latency_us": 0,
+        "bandwidth_gbs": copied,
+        "efficiency": _parts(local, copied),
+        "reduce_efficiency": _parts(reduced, copied),
+        "packet_efficiency": _parts(packed, copied),
+        "packet_reduce_efficiency": _parts(packets_reduced, copied),
+        "in_turn": True,
+    }
+    topology["efficiency"] = _parts(link, best)
+    topology["unread_efficiency"] = _parts(unread, best)
+    topology["packet_efficiency"] = _parts(packets, best)
+    topology["call_us"] = found.call_us
     topology["dispatch_us"] = dispatch
     return topology
 
 
-def _shared_gbs(
+def _together(
     found: Measured, latency: float, dispatch: float, local: dict[int, float], link: dict[int, float]
 ) -> float:
-    """What two ranks move together at the best size: twice the link's bandwidth where they do not collide."""
-    best = max(link.values())
+    """What two transfers at once move over what one does: 2 where they do not collide."""
     ratios = []
     for size, time in found.both.items():
-        both = time - 2 * latency - 7 * dispatch - size / 1e3 / local[size]
+        both = time - 2 * latency - 4 * dispatch - size / 1e3 / local[size]
         if both > 0 and size >= 64 << 10:  # below, latencies decide
             ratios.append(2 * size / 1e3 / both / link[size])
     together = sorted(ratios)[len(ratios) // 2] if ratios else 2.0
-    return best * min(2.0, max(1.0, together))
+    return min(2.0, max(1.0, together))
 
 
-def _by_size(bandwidths: dict[int, float]) -> dict[str, Any]:
-    best = max(bandwidths.values())
-    points = [[size, float(f"{gbs / best:.4g}")] for size, gbs in sorted(bandwidths.items())]
-    return {"bandwidth_gbs": best, "efficiency": points}
+def _parts(bandwidths: dict[int, float], best: float) -> list[list[float]]:
+    return [[size, float(f"{gbs / best:.4g}")] for size, gbs in sorted(bandwidths.items())]
 
 
 def usable_ranks(wanted: int) -> int:

@@ -39,11 +39,31 @@ REDUCE: Json = {
     "src_buff": _operand(type="o") + _operand(type="i"),
     "dst_buff": _operand(type="o"),
 }
+
+
+def packets(name: str, slot: int) -> Json:
+    """Of one slot of scratch: ``ppkt`` fills the peer's, ``cpkt`` the own; ``upkt`` takes it out, ``repkt`` adds it to
+    the output.
+    """
+    there = [{"type": "s", "index": slot, "size": 1}]
+    if name == "upkt":
+        return {"name": name, "src_buff": there, "dst_buff": _operand(type="o")}
+    if name == "repkt":
+        return {**REDUCE, "name": name, "src_buff": _operand(type="o") + there}
+    if name == "cpkt":
+        return {"name": name, "src_buff": _operand(type="i"), "dst_buff": there}
+    peers = [{"buffer_id": 0, "index": slot, "size": 1}]
+    return {**put("s"), "name": name, "dst_buff": peers}
+
+
 TAKE: Json = {"name": "copy", "src_buff": _operand(type="s"), "dst_buff": _operand(type="o")}
 
 
-def probe(name: str, operations: list[list[Json]]) -> Json:
-    """A plan of ranks with one thread block each; rank 2k exchanges with rank 2k + 1 through channel 0."""
+def probe(name: str, operations: list[list[Json]], slots: int = 0) -> Json:
+    """A plan of ranks with one thread block each; rank 2k exchanges with rank 2k + 1 through channel 0.
+
+    ``slots``: of scratch, for packets.
+    """
     gpus = []
     for rank, ops in enumerate(operations):
         peer = rank ^ 1
@@ -52,7 +72,7 @@ def probe(name: str, operations: list[list[Json]]) -> Json:
                 "id": rank,
                 "input_chunks": 1,
                 "output_chunks": 1,
-                "scratch_chunks": 1,
+                "scratch_chunks": max(slots, 1),
                 "threadblocks": [
                     {
                         "id": 0,
@@ -71,12 +91,12 @@ def probe(name: str, operations: list[list[Json]]) -> Json:
     return {
         "name": name,
         "collective": "test",
-        "protocol": "Simple",
+        "protocol": "LL" if slots else "Simple",
         "inplace": False,
         "reuse_resources": False,
         "gpus": gpus,
         "num_threads_per_block": 1024,
-        "use_double_scratch_buffer": False,
+        "use_double_scratch_buffer": slots > 0,
         "buffer_alignment": 16,
         "min_message_size": 0,
         "max_message_size": 2**63,
@@ -98,3 +118,17 @@ def exchange(rounds: int, sends: list[Json], takes: list[Json]) -> Json:
     """Both ranks send at once, then both take; and again when both have."""
     one = [*sends, SIGNAL, WAIT, *takes, SIGNAL, WAIT]
     return probe("exchange", [one * rounds] * 2)
+
+
+def packets_alone(rounds: int, taken_by: str) -> Json:
+    """Each of two ranks fills slots of its own scratch and takes them out, by ``upkt`` or ``repkt``."""
+    ops = [packets(name, slot) for slot in range(rounds) for name in ("cpkt", taken_by)]
+    return probe("packets alone", [ops] * 2, rounds)
+
+
+def packets_there_and_back(rounds: int) -> Json:
+    """As :func:`ping_pong`, by packets: two hops a round."""
+    sends, takes = ([packets(name, slot) for slot in range(rounds)] for name in ("ppkt", "upkt"))
+    pairs = list(zip(sends, takes, strict=True))
+    there = [op for send, take in pairs for op in (send, take)]
+    return probe("packets", [there, [op for send, take in pairs for op in (take, send)]], rounds)

@@ -41,6 +41,7 @@ Engine::Engine(const Plan& plan, const Topology& topology, Routes& routes, std::
     : plan_(plan),
       topology_(topology),
       routes_(routes),
+      output_reads_(topology.unread_efficiency ? OutputReads(plan) : OutputReads()),
       block_bytes_(block_bytes),
       links_(plan),
       sizes_(plan, block_bytes),

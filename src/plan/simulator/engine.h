@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "plan/links.h"
+#include "plan/operations.h"
 #include "plan/simulator/network.h"
+#include "plan/simulator/output_reads.h"
 #include "plan/simulator/routes.h"
 #include "plan/simulator/simulator.h"
 #include "plan/sizes.h"
@@ -45,6 +47,7 @@ class Engine {
     std::int32_t current = kNobody;
     std::int32_t pending = 0;  // parts of the current operation under way
     bool running = false;      // … it has begun
+    bool sends_later = false;  // … and sends when what it moves itself is done
     bool arrived = false;      // at a barrier
     bool dispatched = false;   // the current operation has been
     bool finished = false;
@@ -59,6 +62,7 @@ class Engine {
   struct Item {  // of a port's queue
     TimelineStep step;
     double wire_bytes = 0;
+    const Efficiency* efficiency = nullptr;
     std::int32_t peer = 0;
     bool signals = false;                                      // else it puts
     std::vector<std::pair<std::int64_t, std::int64_t>> slots;  // packets that it delivers
@@ -93,8 +97,9 @@ class Engine {
   struct Transfer {
     std::vector<std::int32_t> links;
     double bytes = 0;
-    double most = kUnlimited;  // bytes a picosecond
-    Picoseconds tail = 0;      // from drained to done
+    const Efficiency* efficiency = nullptr;  // not null where there are links
+    double most = kUnlimited;                // bytes a picosecond
+    Picoseconds tail = 0;                    // from drained to done
     std::int32_t block = kNobody;
     std::int32_t port = kNobody;
   };
@@ -142,6 +147,7 @@ class Engine {
   Load load_of(const Block& block, const Operation& op) const;
   bool packets_are_here(std::int32_t id, const Operation& op, const Load& load, std::int32_t& cause);
   void begin_move(std::int32_t id, const Operation& op, const Load& load);
+  bool send(std::int32_t id, const Operation& op, const Load& load, Picoseconds after);
   void end_move(std::int32_t id);
   void enqueue(std::int32_t id, const Operation& op, const Load& load);
   void serve(std::int32_t port);
@@ -153,12 +159,16 @@ class Engine {
   void arrive(std::int32_t delivery);
   std::vector<std::int32_t> peers_of(const Block& block, const Operation& op, const Operand& operand) const;
   const Route& route(std::int32_t from, std::int32_t to) const;
+  const Efficiency& local_efficiency_of(const Operation& op) const;
+  const Efficiency& efficiency_of(Format format) const;
+  const Efficiency& efficiency_into(const Block& block, const Operation& op, std::size_t destination) const;
   void cross(std::int32_t id, const std::vector<std::int32_t>& peers, bool reads, bool tree, double bytes,
-             Picoseconds after);
+             const Efficiency& efficiency, Picoseconds after);
 
   const Plan& plan_;
   const Topology& topology_;
   Routes& routes_;
+  const OutputReads output_reads_;
   std::int64_t block_bytes_;
   Links links_;
   Sizes sizes_;

@@ -1,5 +1,6 @@
 // What moves bytes: flows of synchronous operations, queues of ports, packets.
 #include <algorithm>
+#include <utility>
 
 #include "plan/operations.h"
 #include "plan/simulator/engine.h"
@@ -43,6 +44,29 @@ Engine::Load Engine::load_of(const Block& block, const Operation& op) const {
     for (double& destination : load.destinations) destination += bytes;
   }
   return load;
+}
+
+const Efficiency& Engine::local_efficiency_of(const Operation& op) const {
+  const auto& with_packets = reduces(op.kind) && topology_.packet_reduce_efficiency ? topology_.packet_reduce_efficiency
+                                                                                    : topology_.local_packet_efficiency;
+  if (uses_packets(op) && with_packets) return *with_packets;
+  if (reduces(op.kind) && topology_.reduce_efficiency) return *topology_.reduce_efficiency;
+  return topology_.local_efficiency;
+}
+
+const Efficiency& Engine::efficiency_of(Format format) const {
+  const bool differs = format == Format::kPackets && topology_.packet_efficiency.has_value();
+  return differs ? *topology_.packet_efficiency : topology_.efficiency;
+}
+
+const Efficiency& Engine::efficiency_into(const Block& block, const Operation& op, std::size_t destination) const {
+  const Operand& operand = op.destinations[destination];
+  if (topology_.unread_efficiency && operand.place == Operand::Place::kRemote) {
+    const Place at = place_of(plan_, block.rank, plan_.ranks[block.rank].blocks[block.index], op, operand);
+    if (at.buffer == BufferKind::kOutput && !output_reads_.any_of(at.rank, operand))
+      return *topology_.unread_efficiency;
+  }
+  return efficiency_of(destination_rule(op, destination).format);
 }
 
 // False, and the block will be resumed, while a packet that the operation reads has not arrived.
@@ -93,7 +117,7 @@ bool Engine::move(std::int32_t id, const Operation& op) {
 }
 
 // Reads set out at once and return after the request and the data have travelled; writes set out with the first byte
-// that has been read; what the rank itself copies or reduces goes on meanwhile.
+// that has been read; what the rank itself copies or reduces goes on meanwhile, or before.
 void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) {
   Block& block = blocks_[id];
   Picoseconds first_byte = 0;
@@ -111,15 +135,11 @@ void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) 
     for (const std::int32_t peer : peers) {
       first_byte = std::max(first_byte, route(block.rank, peer).latency + route(peer, block.rank).latency);
     }
-    cross(id, peers, true, op.sources[i].place == Operand::Place::kGroup && topology_.multicast, bytes, 0);
+    cross(id, peers, true, op.sources[i].place == Operand::Place::kGroup && topology_.multicast, bytes,
+          efficiency_of(source_rule(op, i).format), 0);
   }
-  for (std::size_t i = 0; i < op.destinations.size(); ++i) {
-    const double bytes = load.destinations[i] * wire_factor(destination_rule(op, i));
-    if (op.destinations[i].place == Operand::Place::kLocal || bytes == 0) continue;
-    remote = true;
-    cross(id, peers_of(block, op, op.destinations[i]), false,
-          op.destinations[i].place == Operand::Place::kGroup && topology_.multicast, bytes, first_byte);
-  }
+  block.sends_later = topology_.in_turn && reduces(op.kind);
+  if (!block.sends_later && send(id, op, load, first_byte)) remote = true;
   if (remote && !reduces(op.kind)) return;
   Transfer own;
   own.bytes = local;
@@ -127,6 +147,7 @@ void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) 
   // Packets are unpacked while others still come.
   if (topology_.block_bandwidth > 0 && !uses_packets(op)) own.most = topology_.block_bandwidth;
   own.block = id;
+  own.efficiency = &local_efficiency_of(op);
   if (topology_.local_bandwidth > 0 && local > 0) {
     own.links = {static_cast<std::int32_t>(topology_.links.size()) + block.rank};
   }
@@ -134,9 +155,23 @@ void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) 
   launch(std::move(own), 0);
 }
 
+// Whether there is anything to write to peers.
+bool Engine::send(std::int32_t id, const Operation& op, const Load& load, Picoseconds after) {
+  bool remote = false;
+  for (std::size_t i = 0; i < op.destinations.size(); ++i) {
+    const double bytes = load.destinations[i] * wire_factor(destination_rule(op, i));
+    if (op.destinations[i].place == Operand::Place::kLocal || bytes == 0) continue;
+    remote = true;
+    cross(id, peers_of(blocks_[id], op, op.destinations[i]), false,
+          op.destinations[i].place == Operand::Place::kGroup && topology_.multicast, bytes,
+          efficiency_into(blocks_[id], op, i), after);
+  }
+  return remote;
+}
+
 // Bytes between the block's rank and each of `peers`: as a tree that crosses each link once, or one flow for each.
 void Engine::cross(std::int32_t id, const std::vector<std::int32_t>& peers, bool reads, bool tree, double bytes,
-                   Picoseconds after) {
+                   const Efficiency& efficiency, Picoseconds after) {
   const std::int32_t rank = blocks_[id].rank;
   Transfer whole;
   Picoseconds whole_request = 0;
@@ -147,6 +182,7 @@ void Engine::cross(std::int32_t id, const std::vector<std::int32_t>& peers, bool
     Transfer& transfer = tree ? whole : one;
     transfer.links.insert(transfer.links.end(), way.links.begin(), way.links.end());
     transfer.bytes = bytes;
+    transfer.efficiency = &efficiency;
     transfer.block = id;
     // What is written is seen one latency after the operation is over (end_move).
     transfer.tail = std::max(transfer.tail, reads ? way.latency : 0);
@@ -178,9 +214,7 @@ void Engine::start(std::int32_t id) {
   if (transfer.links.empty() || transfer.bytes == 0) {
     schedule(now_ + transfer.tail, EventKind::kPart, id);
   } else {
-    const bool local = transfer.links.back() >= static_cast<std::int32_t>(topology_.links.size());
-    const Efficiency& efficiency = local ? topology_.local_efficiency : topology_.efficiency;
-    network_.start(transfer.links, transfer.bytes, efficiency.of(transfer.bytes), transfer.most,
+    network_.start(transfer.links, transfer.bytes, transfer.efficiency->of(transfer.bytes), transfer.most,
                    static_cast<std::uint64_t>(id), now_);
   }
 }
@@ -190,7 +224,12 @@ void Engine::part_done(std::int32_t id) {
   const std::int32_t port = transfers_[id].port;
   free_transfers_.push_back(id);
   if (port != kNobody) return end_put(port);
-  if (--blocks_[block].pending == 0) end_move(block);
+  if (--blocks_[block].pending > 0) return;
+  if (std::exchange(blocks_[block].sends_later, false)) {
+    const Operation& op = operation(blocks_[block]);
+    if (send(block, op, load_of(blocks_[block], op), 0)) return;
+  }
+  end_move(block);
 }
 
 void Engine::end_move(std::int32_t id) {
@@ -258,6 +297,7 @@ void Engine::enqueue(std::int32_t id, const Operation& op, const Load& load) {
       Item put = item;
       put.step.bytes = load.destinations[k];
       put.wire_bytes = load.destinations[k] * wire_factor(destination_rule(op, k));
+      put.efficiency = &efficiency_into(block, op, k);
       for (const Move& move : load.moves) {
         if (destination_rule(op, k).format != Format::kPackets) break;
         if (pairwise && static_cast<std::size_t>(move.pair) != k) continue;
@@ -294,6 +334,7 @@ void Engine::serve(std::int32_t id) {
     Transfer transfer;
     transfer.links = way.links;
     transfer.bytes = item.wire_bytes;
+    transfer.efficiency = item.efficiency;
     transfer.port = id;
     launch(std::move(transfer), 0);
   }

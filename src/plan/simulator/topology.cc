@@ -37,14 +37,16 @@ class Reader {
   Topology read() {
     allow_only(root_, "",
                {"name", "nodes", "ranks", "links", "routes", "local", "efficiency", "dispatch_us", "packet_dispatch_us",
-                "call_us", "agree_us", "multicast", "groups"});
+                "call_us", "agree_us", "multicast", "groups", "packet_efficiency", "unread_efficiency"});
     Topology out;
     const Json* const name = root_.find("name");
     out.name = name != nullptr ? text(*name, "/name") : "unnamed";
     read_nodes(out);
     read_links(out);
     read_local(out);
-    out.efficiency = efficiency(root_, "");
+    out.efficiency = efficiency(root_, "", "efficiency").value_or(Efficiency{});
+    out.packet_efficiency = efficiency(root_, "", "packet_efficiency");
+    out.unread_efficiency = efficiency(root_, "", "unread_efficiency");
     if (root_.find("dispatch_us") != nullptr) out.dispatch = latency(root_, "", "dispatch_us");
     if (root_.find("packet_dispatch_us") != nullptr) out.packet_dispatch = latency(root_, "", "packet_dispatch_us");
     if (root_.find("call_us") != nullptr) out.call = latency(root_, "", "call_us");
@@ -102,10 +104,16 @@ class Reader {
   void read_local(Topology& out) const {
     const Json* const local = root_.find("local");
     if (local == nullptr) return;
-    allow_only(*local, "/local", {"latency_us", "bandwidth_gbs", "efficiency", "block_gbs"});
+    allow_only(*local, "/local",
+               {"latency_us", "bandwidth_gbs", "efficiency", "reduce_efficiency", "packet_efficiency",
+                "packet_reduce_efficiency", "block_gbs", "in_turn"});
     out.local_latency = latency(*local, "/local");
-    out.local_efficiency = efficiency(*local, "/local");
+    out.local_efficiency = efficiency(*local, "/local", "efficiency").value_or(Efficiency{});
+    out.reduce_efficiency = efficiency(*local, "/local", "reduce_efficiency");
+    out.local_packet_efficiency = efficiency(*local, "/local", "packet_efficiency");
+    out.packet_reduce_efficiency = efficiency(*local, "/local", "packet_reduce_efficiency");
     out.local_bandwidth = limit(*local, "bandwidth_gbs");
+    if (const Json* const value = local->find("in_turn")) out.in_turn = truth(*value, "/local/in_turn");
     out.block_bandwidth = limit(*local, "block_gbs");
     if (out.block_bandwidth > 0 && out.local_bandwidth == 0) fail("/local/block_gbs", "needs a bandwidth_gbs of all");
   }
@@ -208,11 +216,11 @@ class Reader {
     return std::llround(us * kPicosecondsPerUs);
   }
 
-  static Efficiency efficiency(const Json& entry, const std::string& path) {
+  static std::optional<Efficiency> efficiency(const Json& entry, const std::string& path, const char* name) {
+    const Json* const given = entry.find(name);
+    if (given == nullptr) return std::nullopt;
     Efficiency out;
-    const Json* const given = entry.find("efficiency");
-    if (given == nullptr) return out;
-    const std::string at = path + "/efficiency";
+    const std::string at = path + "/" + name;
     const Array& points = array(*given, at);
     if (points.size() > kMaxPoints) fail(at, "must be a list of at most 1024 points");
     for (std::size_t i = 0; i < points.size(); ++i) {

@@ -46,18 +46,24 @@ struct Topology {
   std::vector<std::string> nodes;
   std::vector<std::int32_t> ranks;  // the node of each rank
   std::vector<Link> links;
-  std::vector<GivenRoute> routes;                 // all other pairs take a shortest path
-  std::vector<std::vector<std::int32_t>> groups;  // sets of nodes whose boundary may bound the bandwidth
-  Picoseconds local_latency = 0;                  // of an operation within a rank
-  double local_bandwidth = 0;                     // bytes a picosecond that a rank copies or reduces; 0: no limit
-  double block_bandwidth = 0;                     // likewise, of what one thread block of it does but with packets
-  Efficiency efficiency;                          // of transfers over links
-  Efficiency local_efficiency;                    // of what a rank copies or reduces
-  Picoseconds dispatch = 0;                       // before each operation
-  std::optional<Picoseconds> packet_dispatch;     // before one that moves packets, if that differs
-  Picoseconds call = 0;                           // of a call, beside its operations
-  Picoseconds agree = 0;                          // of a call that reaches into other ranks' inputs or outputs, too
-  bool multicast = false;                         // switches copy and reduce, so a group's data cross a link once
+  std::vector<GivenRoute> routes;                      // all other pairs take a shortest path
+  std::vector<std::vector<std::int32_t>> groups;       // sets of nodes whose boundary may bound the bandwidth
+  Picoseconds local_latency = 0;                       // of an operation within a rank
+  double local_bandwidth = 0;                          // bytes a picosecond that a rank copies or reduces; 0: no limit
+  double block_bandwidth = 0;                          // likewise, of what one thread block of it does but with packets
+  Efficiency efficiency;                               // of transfers over links
+  std::optional<Efficiency> packet_efficiency;         // of those of packets, if that differs
+  std::optional<Efficiency> unread_efficiency;         // of those into outputs that nobody reads in the call
+  Efficiency local_efficiency;                         // of what a rank copies
+  std::optional<Efficiency> reduce_efficiency;         // of what it reduces, if that differs
+  std::optional<Efficiency> local_packet_efficiency;   // of what it packs into packets or unpacks
+  std::optional<Efficiency> packet_reduce_efficiency;  // of packets that it reduces
+  bool in_turn = false;      // a reduction sends when it has reduced, as one core does; else meanwhile
+  Picoseconds dispatch = 0;  // before each operation
+  std::optional<Picoseconds> packet_dispatch;  // before one that moves packets, if that differs
+  Picoseconds call = 0;                        // of a call, beside its operations
+  Picoseconds agree = 0;                       // of a call that reaches into other ranks' inputs or outputs, too
+  bool multicast = false;                      // switches copy and reduce, so a group's data cross a link once
 };
 
 // From JSON (docs/simulator.md). Throws InvalidArgument that begins with the JSON path of the fault.

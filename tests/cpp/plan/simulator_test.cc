@@ -211,6 +211,70 @@ TEST(Simulator, AThreadBlockMayBeSlowerThanItsRank) {
   EXPECT_EQ(simulate(packet_all_reduce(2), topology, bytes).time_us, without);
 }
 
+// Of a bandwidth of 1 a transfer gets half, one of packets a quarter, one that nobody reads an eighth.
+TEST(Simulator, WhatIsMovedDecidesWhatPartOfABandwidthItGets) {
+  Topology topology = ring(2);
+  const auto part = [](double of_all) { return Efficiency{{{1, of_all}}}; };
+  const std::int64_t bytes = 1 << 20;
+  const auto into = [&](BufferKind buffer, std::int32_t read = -1, bool in_place = false) {
+    PlanBuilder builder = test_plan(2, 2);
+    builder.plan.in_place = in_place;
+    builder.at(0).put(1, local(kI, 0), buffer, 1).signal(1);
+    auto other = builder.at(1);
+    other.wait(0);
+    if (read >= 0) other.copy(local(kO, read), local(kS, 0));
+    return simulate(builder.plan, topology, 2 * bytes).time_us - kLatencyUs;
+  };
+  topology.efficiency = part(0.5);
+  EXPECT_NEAR(into(kO), us_of(2 * bytes), kTolerance);
+  topology.unread_efficiency = part(0.125);
+  EXPECT_NEAR(into(kS), us_of(2 * bytes), kTolerance);
+  EXPECT_NEAR(into(kO), us_of(8 * bytes), kTolerance);
+  EXPECT_NEAR(into(kO, 0), us_of(8 * bytes), kTolerance);  // another chunk is read
+  EXPECT_NEAR(into(kO, 1), us_of(2 * bytes), kTolerance);
+  EXPECT_NEAR(into(kO, -1, true), us_of(2 * bytes), kTolerance);  // the other's input may lie there
+
+  const double by_packets = simulate(packet_all_reduce(2), topology, bytes).time_us - kLatencyUs;
+  EXPECT_NEAR(by_packets, us_of(4 * bytes), kTolerance);
+  topology.packet_efficiency = part(0.25);
+  EXPECT_NEAR(simulate(packet_all_reduce(2), topology, bytes).time_us - kLatencyUs, us_of(8 * bytes), kTolerance);
+  topology.local_bandwidth = 1e-3;
+  const double unpacked = simulate(packet_all_reduce(2), topology, bytes).time_us;
+  topology.local_packet_efficiency = part(0.5);
+  const double by_half = simulate(packet_all_reduce(2), topology, bytes).time_us;
+  EXPECT_GT(by_half, unpacked + 1);
+  topology.packet_reduce_efficiency = part(0.25);
+  EXPECT_GT(simulate(packet_all_reduce(2), topology, bytes).time_us, by_half + 1);
+
+  const auto alone = [&](bool reduces) {
+    PlanBuilder builder = test_plan(1, 1);
+    auto block = builder.at(0);
+    if (reduces) block.move(OpKind::kReduce, {local(kI, 0), local(kS, 0)}, {local(kO, 0)});
+    if (!reduces) block.copy(local(kI, 0), local(kO, 0));
+    return simulate(builder.plan, topology, bytes).time_us;
+  };
+  EXPECT_NEAR(alone(false), us_of(bytes, 1), kTolerance);
+  EXPECT_NEAR(alone(true), us_of(2 * bytes, 1), kTolerance);
+  topology.reduce_efficiency = part(0.5);
+  EXPECT_NEAR(alone(false), us_of(bytes, 1), kTolerance);
+  EXPECT_NEAR(alone(true), us_of(4 * bytes, 1), kTolerance);
+}
+
+// A link of 10 GB/s, and 20 within a rank.
+TEST(Simulator, AReductionMaySendMeanwhileOrAfterwards) {
+  PlanBuilder builder = test_plan(2, 2);
+  const auto block = builder.at(0);
+  const Operand there = block.remote(ChannelKind::kMemory, 1, kS, 0);
+  block.move_memory(OpKind::kReduceSend, {local(kI, 0), local(kS, 0)}, {local(kO, 0), there});
+  const std::int64_t bytes = 1 << 20;
+  Topology topology = ring(2);
+  topology.local_bandwidth = 20e-3;
+  EXPECT_NEAR(simulate(builder.plan, topology, 2 * bytes).time_us, kLatencyUs + us_of(bytes), kTolerance);
+  topology.in_turn = true;
+  EXPECT_NEAR(simulate(builder.plan, topology, 2 * bytes).time_us, kLatencyUs + us_of(bytes) + us_of(2 * bytes, 20),
+              kTolerance);
+}
+
 TEST(Simulator, ACallTakesTimeBesideItsOperations) {
   const auto put_into = [](BufferKind buffer) {
     PlanBuilder builder = test_plan(2, 1);
@@ -355,7 +419,10 @@ TEST(Topology, IsReadFromJson) {
               {"from": "b", "to": "s", "latency_us": 1.5, "bandwidth_gbs": 4},
               {"from": "a", "to": "b", "latency_us": 1, "bandwidth_gbs": 1, "both": false}],
     "routes": [{"nodes": ["a", "s", "b"]}], "dispatch_us": 0.125, "packet_dispatch_us": 0.0625, "call_us": 1.5, "agree_us": 0.75, "efficiency": [[10, 0.5], [1000, 1]],
-    "local": {"latency_us": 0.25, "bandwidth_gbs": 100, "block_gbs": 25, "efficiency": [[1, 0.125]]}})");
+    "packet_efficiency": [[1, 0.75]], "unread_efficiency": [[1, 0.25]],
+    "local": {"latency_us": 0.25, "bandwidth_gbs": 100, "block_gbs": 25, "efficiency": [[1, 0.125]],
+              "packet_efficiency": [[1, 0.5]], "reduce_efficiency": [[1, 0.375]],
+              "packet_reduce_efficiency": [[1, 0.625]], "in_turn": true}})");
   EXPECT_EQ(read.links.size(), 5u);
   EXPECT_EQ(read.local_latency, 250'000);
   EXPECT_EQ(read.dispatch, 125'000);
@@ -367,6 +434,12 @@ TEST(Topology, IsReadFromJson) {
   EXPECT_DOUBLE_EQ(read.efficiency.of(100), 0.75);
   EXPECT_DOUBLE_EQ(read.efficiency.of(1e9), 1);
   EXPECT_DOUBLE_EQ(read.local_efficiency.of(5), 0.125);
+  EXPECT_DOUBLE_EQ(read.packet_efficiency.value().of(5), 0.75);
+  EXPECT_DOUBLE_EQ(read.unread_efficiency.value().of(5), 0.25);
+  EXPECT_DOUBLE_EQ(read.local_packet_efficiency.value().of(5), 0.5);
+  EXPECT_TRUE(read.in_turn);
+  EXPECT_DOUBLE_EQ(read.reduce_efficiency.value().of(5), 0.375);
+  EXPECT_DOUBLE_EQ(read.packet_reduce_efficiency.value().of(5), 0.625);
   Routes routes(read);
   EXPECT_EQ(routes.between(0, 1).latency, 3'000'000);  // as given, though the direct link is nearer
   EXPECT_EQ(routes.between(1, 0).latency, 3'000'000);

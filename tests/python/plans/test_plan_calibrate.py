@@ -26,6 +26,12 @@ def machine(latency_us: float, gbs: float, memory_gbs: float, dispatch_us: float
     out["dispatch_us"] = dispatch_us
     out["efficiency"] = [[64, 0.2], [4096, 0.5], [262144, 1], [4194304, 0.75]]
     out["local"] = {"latency_us": 0, "bandwidth_gbs": 60, "efficiency": [[64, 0.25], [16384, 1], [4194304, 0.3]]}
+    out["local"]["packet_efficiency"] = [[128, 0.1], [8192, 0.25]]
+    out["local"] |= {"reduce_efficiency": [[128, 0.2], [8192, 0.4]], "packet_reduce_efficiency": [[128, 0.08]]}
+    out["local"]["in_turn"] = True
+    out["packet_efficiency"] = [[128, 0.1], [65536, 0.5]]
+    out["unread_efficiency"] = [[64, 0.3], [65536, 1]]
+    out["call_us"] = 0.25
     return out
 
 
@@ -40,6 +46,7 @@ def test_the_fit_finds_a_known_machine(latency: float, dispatch: float, memory: 
         return time
 
     found = measure(timer)
+    assert found.call_us == pytest.approx(0.25, rel=0.2)
     assert found.dispatch_us == pytest.approx(dispatch, abs=0.0012)  # with a copy of 16 bytes
     fitted = fit(found, 2, "found")
     own = next(link for link in fitted["links"] if link["from"] == "rank0")
