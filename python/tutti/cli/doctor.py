@@ -195,11 +195,13 @@ def _names() -> Finding:
     looking.join(patience)
     took = time.monotonic() - start
     if took < 0.1:
-        return Finding("names", Verdict.GOOD, f"this machine's: {format_us(took * 1e6)}", "stores are reached at once")
+        return Finding(
+            "names", Verdict.GOOD, f"of 127.0.0.1: {format_us(took * 1e6)}", "ranks here reach PyTorch's stores at once"
+        )
     return Finding(
         "names",
         Verdict.SLOWER,
-        f"this machine's: {'more than ' if looking.is_alive() else ''}{took:.2g} s",
+        f"of 127.0.0.1: {'more than ' if looking.is_alive() else ''}{took:.2g} s",
         "PyTorch's stores look up names of addresses: ranks wait for that when they meet",
         "a name server that answers, or lines like '::ffff:127.0.0.1 localhost' in /etc/hosts, for each host's address",
     )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _PATIENCE_S = 5.0  # for descriptors, memory and a port, which may be wanting for a moment; for others to have read
+_NAMES_S = 15.0  # for names to be looked up, where nothing says that it takes longer
+_ANSWER_S = 30.0  # of what listens at a port
 _HOLD_S = 1.0  # a connection to a store that says nothing yet, and may be of a meeting that has ended
 _LOOK_S = 0.05
 _NEEDED = 8  # descriptors, for a store that one serves
@@ -66,7 +68,8 @@ def _want(needed: int) -> str:
         for _ in range(needed):
             taken.append(os.dup(2))
     except OSError as error:
-        return f"no descriptor is left here ({error.strerror}): raise ulimit -n, or destroy communicators not in use"
+        left = "no descriptor is left here" if needed == 1 else f"fewer than {needed} descriptors are left here"
+        return f"{left} ({error.strerror}): raise ulimit -n, or destroy communicators not in use"
     finally:
         for descriptor in taken:
             os.close(descriptor)
@@ -82,6 +85,7 @@ class _Meeting:
         self.until = time.monotonic() + timeout.total_seconds()
         self.mine = uuid.uuid4().hex
         self.wanting = False  # what rank 0 needs to serve a store
+        self.answered_in = 0.0  # seconds, by what was asked last
 
     def left(self, at_most: float = math.inf) -> float:
         return max(min(self.until - time.monotonic(), at_most), _LOOK_S)
@@ -92,19 +96,22 @@ class _Meeting:
     def open(self, port: int, serves: bool) -> dist.TCPStore:
         """At MASTER_PORT a server is shared with PyTorch's own of this process, if there is one.
 
-        It has all the time that is left: PyTorch looks up a name of each connection's address, at both ends, and a name
-        server that does not answer is asked for many seconds.
+        It has more than a moment: PyTorch looks up a name of each connection's address, at both ends, and a name server
+        that does not answer is asked for many seconds. But no more than half of the time that is left: where PyTorch
+        cannot connect it goes on for nearly as long again.
         """
         import torch.distributed as dist
 
+        limit = max(self.left() / 2, min(self.left(), 1.0))
         if not serves:
             self.ask(port)
+            limit = min(limit, max(_NAMES_S, 4 * self.answered_in))
         store = dist.TCPStore(
             self.host,
             port,
             None,
             serves,
-            timedelta(seconds=self.left()),
+            timedelta(seconds=limit),
             wait_for_workers=False,
             multi_tenant=serves and port == self.port,
         )
@@ -117,12 +124,29 @@ class _Meeting:
         PyTorch's client waits for an answer for ever, and where it cannot connect it says much to the error output.
         """
         host: Any = self.host.encode()  # for text Python would load a codec, which takes a descriptor
-        with socket.create_connection((host, port), self.left()) as asked:
+        start = time.monotonic()
+        with socket.create_connection((host, port), self.left(_PATIENCE_S)) as asked:
+            asked.settimeout(self.left(_ANSWER_S))
             asked.shutdown(socket.SHUT_WR)
             try:
                 asked.recv(1)
             except TimeoutError:
                 raise RuntimeError(f"what listens at {self.host}:{port} does not answer") from None
+        self.answered_in = time.monotonic() - start
+
+    def reach_itself(self) -> None:
+        """Else PyTorch tries to connect to its own server for as long as it may."""
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        with socket.create_server(("", 0), family=family, dualstack_ipv6=dual) as server:
+            try:
+                socket.create_connection((self.host, server.getsockname()[1]), self.left(_PATIENCE_S)).close()
+            except OSError as error:
+                if want := _want(1):
+                    raise RuntimeError(want) from None
+                raise RuntimeError(
+                    f"MASTER_ADDR is {self.host}, which does not lead to this machine: {error}"
+                ) from None
 
     def serve(self, once: bool) -> tuple[dist.Store | None, str]:
         while True:
@@ -131,7 +155,7 @@ class _Meeting:
                 return own, why
 
     def serve_once(self) -> tuple[dist.Store | None, str]:
-        own, why = self.patiently(lambda: self.open(0, True))
+        own, why = self.patiently(self.open_own)
         if own is None:
             return None, why
         meeting, why = self.patiently(lambda: self.open(self.port, True))
@@ -149,10 +173,14 @@ class _Meeting:
             why = _want(_NEEDED) or str(error)
         return None, why
 
+    def open_own(self) -> dist.TCPStore:
+        self.reach_itself()
+        return self.open(0, True)
+
     def patiently(self, opened: Callable[[], dist.TCPStore]) -> tuple[dist.TCPStore | None, str]:
         end = time.monotonic() + self.left(_PATIENCE_S)
         while True:
-            why = _want(_NEEDED)  # a server without one for its own client would try for all the time that is left
+            why = _want(_NEEDED)  # a server without one for its own client would try for as long as it may
             if not why:
                 try:
                     return opened(), ""
@@ -194,7 +222,8 @@ class _Meeting:
 
     def port_of_own(self) -> int | None:
         """None: rank 0 has not said it yet, or is at another meeting."""
-        meeting, end = self.open(self.port, False), time.monotonic() + self.left(_HOLD_S)
+        meeting = self.open(self.port, False)
+        end = time.monotonic() + self.left(max(_HOLD_S, self.answered_in))
         while not meeting.check([self.text]):
             if time.monotonic() >= end:
                 return None

@@ -87,7 +87,7 @@ def measure(timer: Timer, sizes: list[int] | None = None, tick: Callable[[], Non
     # Two lengths of a chain, so that beginning and ending a call is not counted as dispatch.
     short, long = 64, 1024
     of_short = timer(probes.alone(probes.COPY, short), 16)
-    out.dispatch_us = (timer(probes.alone(probes.COPY, long), 16) - of_short) / (long - short)
+    out.dispatch_us = max((timer(probes.alone(probes.COPY, long), 16) - of_short) / (long - short), 1e-4)
     alone_us = max(of_short - short * out.dispatch_us, 0)  # of a call in which nobody waits for another
     tick()
     one, many = (timer(probes.exchange(rounds, [], []), 16) for rounds in (1, MOST_ROUNDS))
@@ -112,7 +112,7 @@ def measure(timer: Timer, sizes: list[int] | None = None, tick: Callable[[], Non
 
 def fit(found: Measured, ranks: int, name: str) -> Topology:
     """The topology in which the simulator gives the measured times back, as near as its model comes."""
-    dispatch = max(found.dispatch_us, 1e-4)
+    dispatch = found.dispatch_us
     latency = max(found.signal_us - dispatch, 1e-3)
 
     def gbs(by_size: dict[int, float], besides: Callable[[int], float], wire: int = 1) -> dict[int, float]:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "plan/operations.h"
 #include "tutti/error.h"
@@ -37,11 +38,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Engine::Engine(const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes)
+Engine::Engine(const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes, OutputReads reads)
     : plan_(plan),
       topology_(topology),
       routes_(routes),
-      output_reads_(topology.unread_efficiency ? OutputReads(plan) : OutputReads()),
+      output_reads_(std::move(reads)),
       block_bytes_(block_bytes),
       links_(plan),
       sizes_(plan, block_bytes),
@@ -445,7 +446,9 @@ Simulation simulate(const Plan& plan, const Topology& topology, std::int64_t blo
                     std::optional<double> budget_s) {
   check_ranks(topology, plan.ranks.size());
   Routes routes(topology);
-  Simulation out = Engine(plan, topology, routes, block_bytes).run(budget_s);
+  OutputReads reads;
+  if (topology.unread_efficiency) reads = OutputReads(plan);
+  Simulation out = Engine(plan, topology, routes, block_bytes, std::move(reads)).run(budget_s);
   finish(out, plan, topology, routes, block_bytes);
   return out;
 }

@@ -28,7 +28,8 @@ namespace tutti::plan {
 
 class Engine {
  public:
-  Engine(const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes);
+  // `reads`: of the plan, or of nothing where some of its rounds are left out.
+  Engine(const Plan& plan, const Topology& topology, Routes& routes, std::int64_t block_bytes, OutputReads reads = {});
 
   // Without bounds and algorithm bandwidth (finish).
   Simulation run(std::optional<double> budget_s);
@@ -98,6 +99,7 @@ class Engine {
     std::vector<std::int32_t> links;
     double bytes = 0;
     const Efficiency* efficiency = nullptr;  // not null where there are links
+    double looked_up_by = 0;                 // bytes, if more than those
     double most = kUnlimited;                // bytes a picosecond
     Picoseconds tail = 0;                    // from drained to done
     std::int32_t block = kNobody;

@@ -141,6 +141,11 @@ void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) 
   block.sends_later = topology_.in_turn && reduces(op.kind);
   if (!block.sends_later && send(id, op, load, first_byte)) remote = true;
   if (remote && !reduces(op.kind)) return;
+  double packed = 0;  // packets of which a rank makes its own
+  for (std::size_t i = 0; i < op.destinations.size(); ++i) {
+    const bool own = op.destinations[i].place == Operand::Place::kLocal;
+    if (own) packed = std::max(packed, load.destinations[i] * wire_factor(destination_rule(op, i)));
+  }
   Transfer own;
   own.bytes = local;
   own.tail = topology_.local_latency;
@@ -148,6 +153,7 @@ void Engine::begin_move(std::int32_t id, const Operation& op, const Load& load) 
   if (topology_.block_bandwidth > 0 && !uses_packets(op)) own.most = topology_.block_bandwidth;
   own.block = id;
   own.efficiency = &local_efficiency_of(op);
+  own.looked_up_by = std::max(local, packed);
   if (topology_.local_bandwidth > 0 && local > 0) {
     own.links = {static_cast<std::int32_t>(topology_.links.size()) + block.rank};
   }
@@ -214,7 +220,8 @@ void Engine::start(std::int32_t id) {
   if (transfer.links.empty() || transfer.bytes == 0) {
     schedule(now_ + transfer.tail, EventKind::kPart, id);
   } else {
-    network_.start(transfer.links, transfer.bytes, transfer.efficiency->of(transfer.bytes), transfer.most,
+    network_.start(transfer.links, transfer.bytes,
+                   transfer.efficiency->of(std::max(transfer.bytes, transfer.looked_up_by)), transfer.most,
                    static_cast<std::uint64_t>(id), now_);
   }
 }

@@ -34,6 +34,7 @@ void OutputReads::add(const Plan& plan, std::int32_t rank, const ThreadBlock& bl
 }
 
 bool OutputReads::any_of(std::int32_t rank, const Operand& operand) const {
+  if (chunks_.empty()) return true;
   const auto begin = chunks_[rank].begin() + operand.index;
   return std::find(begin, begin + operand.size, true) != begin + operand.size;
 }

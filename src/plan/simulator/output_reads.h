@@ -12,7 +12,7 @@ namespace tutti::plan {
 
 class OutputReads {
  public:
-  OutputReads() = default;                 // none is known
+  OutputReads() = default;                 // not known, so all
   explicit OutputReads(const Plan& plan);  // in place all are: an input may lie there
 
   // Whether any of the operand's chunks of the output of `rank` is read.

@@ -45,6 +45,15 @@ TEST(Steady, RoundsOfARingFollowFromAFew) {
   }
 }
 
+// Whose read is among the rounds that are left out cannot be told from what nobody reads.
+TEST(Steady, TransfersThatNobodyReadsDoNotHideIt) {
+  Topology topology = star(64);
+  topology.unread_efficiency = Efficiency{{{1, 0.5}}};
+  const Simulation run = simulate(ring_of(64), topology, 256 * 16 * 64, std::nullopt, 0);
+  EXPECT_TRUE(run.complete) << run.basis;
+  EXPECT_DOUBLE_EQ(run.time_us, simulate(ring_of(64), star(64), 256 * 16 * 64, std::nullopt, 0).time_us) << run.basis;
+}
+
 // Messages go from rank to rank, so a rank's rounds are as long as the hops behind it: alike only after a whole leaf.
 TEST(Steady, RoundsAreComparedOverALeaf) {
   for (const std::int32_t leaf : {2, 4, 5, 8}) {

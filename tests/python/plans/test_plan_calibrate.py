@@ -54,6 +54,19 @@ def test_the_fit_finds_a_known_machine(latency: float, dispatch: float, memory: 
     assert own["bandwidth_gbs"] == pytest.approx(8.0, rel=0.15)
     shared = next(link for link in fitted["links"] if link["from"] == "in")
     assert shared["bandwidth_gbs"] == pytest.approx(min(memory, 16.0), rel=0.25)
+    for size in SIZES:  # the probes take as long there
+        rounds = calibration.rounds_of(size)
+        for plan in (
+            probes.alone(probes.COPY, rounds),
+            probes.alone(probes.REDUCE, rounds),
+            probes.packets_alone(rounds, "upkt"),
+            probes.packets_alone(rounds, "repkt"),
+            probes.packets_there_and_back(rounds),
+            probes.ping_pong(rounds, [probes.put("s")], [probes.TAKE]),
+            probes.ping_pong(rounds, [probes.put("o")]),
+        ):
+            time = _core.simulate_plan(json.dumps(plan), json.dumps(fitted), size)["time_us"]
+            assert time == pytest.approx(timer(plan, size), rel=0.1), (plan["name"], size)
     rows = compare(fitted, 2, timer)
     assert len(rows) == len(PLANS) * 5
     for row in rows:

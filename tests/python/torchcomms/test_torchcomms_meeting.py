@@ -190,7 +190,8 @@ def slow_names(ctx: Context, resolver: str) -> str | None:
         return None
     start = time.monotonic()
     socket.getnameinfo(("::ffff:127.0.0.1", 0, 0, 0), 0)
-    assert time.monotonic() - start >= NAME_S
+    if time.monotonic() - start < NAME_S:
+        return None  # others know it here
     meeting._PATIENCE_S = 1.0
     return join(ctx, "slow names", True)
 
@@ -229,6 +230,16 @@ def test_ranks_meet_where_a_name_server_is_slow(fresh_world: World, tmp_path: Pa
     if None in said:
         pytest.skip("a process cannot be given another name server here")
     assert said == ["", ""]
+
+
+def test_an_address_of_another_machine_is_named_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_PATIENCE_S", 0.2)
+    monkeypatch.setenv("MASTER_ADDR", "240.0.0.1")  # of a range that nobody has
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"MASTER_ADDR is 240\.0\.0\.1, which does not lead to this machine"):
+        meeting.meet(0, 2, LONG, "here", once=False)
+    assert time.monotonic() - start < LONG.total_seconds() / 2, "told by the limit of time"
 
 
 def test_an_address_that_is_none_is_refused_by_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
