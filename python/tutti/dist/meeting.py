@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _PATIENCE_S = 5.0  # for descriptors, memory and a port, which may be wanting for a moment; for others to have read
-_NAMES_S = 15.0  # for names to be looked up, where nothing says that it takes longer
-_ANSWER_S = 30.0  # of what listens at a port
+_NAMES_S = 30.0  # for a name to be looked up, with three name servers of which none answers
+_ANSWER_S = 30.0  # at least, of what listens at a port: rank 0 looks up one name after another
 _HOLD_S = 1.0  # a connection to a store that says nothing yet, and may be of a meeting that has ended
 _LOOK_S = 0.05
 _NEEDED = 8  # descriptors, for a store that one serves
 _VERDICT, _ALL = "tutti/meeting/verdict", "all"  # have met, or why not
-_FAILURES = (OSError, RuntimeError, MemoryError)
+_FAILURES = (OSError, RuntimeError, MemoryError, ValueError)
 
 
 def meet(rank: int, size: int, timeout: timedelta, text: str, once: bool) -> dist.Store:
@@ -102,9 +102,10 @@ class _Meeting:
         """
         import torch.distributed as dist
 
-        limit = max(self.left() / 2, min(self.left(), 1.0))
         if not serves:
             self.ask(port)
+        limit = max(self.left() / 2, min(self.left(), 1.0))
+        if not serves:
             limit = min(limit, max(_NAMES_S, 4 * self.answered_in))
         store = dist.TCPStore(
             self.host,
@@ -123,10 +124,9 @@ class _Meeting:
 
         PyTorch's client waits for an answer for ever, and where it cannot connect it says much to the error output.
         """
-        host: Any = self.host.encode()  # for text Python would load a codec, which takes a descriptor
         start = time.monotonic()
-        with socket.create_connection((host, port), self.left(_PATIENCE_S)) as asked:
-            asked.settimeout(self.left(_ANSWER_S))
+        with self.connection(port) as asked:
+            asked.settimeout(self.left(max(_ANSWER_S, self.left() / 2)))
             asked.shutdown(socket.SHUT_WR)
             try:
                 asked.recv(1)
@@ -134,13 +134,17 @@ class _Meeting:
                 raise RuntimeError(f"what listens at {self.host}:{port} does not answer") from None
         self.answered_in = time.monotonic() - start
 
+    def connection(self, port: int) -> socket.socket:
+        host: Any = self.host.encode()  # for text Python would load a codec, which takes a descriptor
+        return socket.create_connection((host, port), self.left(_PATIENCE_S))
+
     def reach_itself(self) -> None:
         """Else PyTorch tries to connect to its own server for as long as it may."""
         dual = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if dual else socket.AF_INET
         with socket.create_server(("", 0), family=family, dualstack_ipv6=dual) as server:
             try:
-                socket.create_connection((self.host, server.getsockname()[1]), self.left(_PATIENCE_S)).close()
+                self.connection(server.getsockname()[1]).close()
             except OSError as error:
                 if want := _want(1):
                     raise RuntimeError(want) from None

@@ -233,11 +233,16 @@ def test_ranks_meet_where_a_name_server_is_slow(fresh_world: World, tmp_path: Pa
 
 
 def test_an_address_of_another_machine_is_named_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(address: tuple[bytes, int], timeout: float) -> None:
+        assert address[0] == b"192.0.2.1" and timeout <= meeting._PATIENCE_S
+        raise TimeoutError("timed out")
+
     monkeypatch.setattr(meeting, "_PATIENCE_S", 0.2)
-    monkeypatch.setenv("MASTER_ADDR", "240.0.0.1")  # of a range that nobody has
+    monkeypatch.setattr(socket, "create_connection", nobody)  # what answers at which address is the network's affair
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")
     monkeypatch.setenv("MASTER_PORT", str(free_port()))
     start = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"MASTER_ADDR is 240\.0\.0\.1, which does not lead to this machine"):
+    with pytest.raises(RuntimeError, match=r"MASTER_ADDR is 192\.0\.2\.1, which does not lead to this machine"):
         meeting.meet(0, 2, LONG, "here", once=False)
     assert time.monotonic() - start < LONG.total_seconds() / 2, "told by the limit of time"
 
