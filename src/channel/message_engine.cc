@@ -370,6 +370,8 @@ Outcome MessageEngine::lost() const noexcept {
   const bool soon_known = failure_heard_ns_ != 0 && now_ns() - failure_heard_ns_ < kOwnFindingNs;
   Outcome found;
   for (const auto& p : peers_) {
+    // Who could not be connected to may have come to its end in good order. Who waits for it is told so.
+    if (!p->stands) continue;
     const Status status = p->dead.status;
     if (status == Status::kPeerLeft || (status == Status::kPeerFailed && soon_known)) continue;
     if (weight_of(status) > weight_of(found.status)) found = p->dead;

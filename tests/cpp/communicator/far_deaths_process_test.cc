@@ -202,12 +202,13 @@ class NetworkThread {
     held_ = true;
     while (!polls_) std::this_thread::sleep_for(milliseconds(1));
   }
+  static void let_go() { held_ = false; }
   static int poll(pollfd* fds, nfds_t count, int timeout) {
     static const auto next = reinterpret_cast<int (*)(pollfd*, nfds_t, int)>(::dlsym(RTLD_NEXT, "poll"));
     if (::gettid() == ::getpid()) return next(fds, count, timeout);
     polls_ = true;
     const int ready = next(fds, count, timeout);
-    while (held_) ::pause();
+    while (held_) std::this_thread::sleep_for(milliseconds(1));
     polls_ = false;
     return ready;
   }
@@ -232,6 +233,38 @@ TEST(FarDeaths, WhoAbortsAndEndsAtOnceHasAborted) {
       return says(error, ErrorKind::kPeerLost, "rank 2 gave up: it aborted the group: no more data");
     });
   }
+}
+
+// Rank 2, the first of its host, watches rank 1 in the call, but comes to connect to it only when that is through and
+// has ended, while rank 2 still waits for rank 5.
+TEST(FarDeaths, WhoIsThroughBeforeItIsWatchedHasNotDied) {
+  run_processes("aabbcd", [](const std::shared_ptr<Communicator>& c) {
+    const auto part = split_group(*c, 0, c->rank(), "part");
+    float x = 0;  // but these two, all that exchange messages in the barrier are connected
+    for (const auto& [a, b] : {std::pair{0, 2}, {2, 4}, {4, 5}, {5, 0}, {0, 4}}) {
+      if (c->rank() != a && c->rank() != b) continue;
+      const int peer = c->rank() == a ? b : a;
+      part->send(&x, 1, DataType::kFloat32, peer, 1);
+      part->recv(&x, 1, DataType::kFloat32, peer, 1);
+    }
+    std::thread later;
+    if (c->rank() == 2 || c->rank() == 5) {
+      NetworkThread::hold();
+      later = std::thread([after = milliseconds(c->rank() == 2 ? 500 : 1000)] {
+        std::this_thread::sleep_for(after);
+        NetworkThread::let_go();
+      });
+    }
+    std::string said;
+    try {
+      part->run(Call{});
+    } catch (const std::exception& e) {
+      said = e.what();
+    }
+    if (later.joinable()) later.join();
+    if (!said.empty()) std::fprintf(stderr, "rank %d: %s\n", c->rank(), said.c_str());
+    return said.empty();
+  });
 }
 
 // What the calls of devices among ranks of one host ask: of a death there, and of none that ends in good order.
