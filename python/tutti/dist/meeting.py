@@ -102,17 +102,17 @@ class _Meeting:
         """
         import torch.distributed as dist
 
-        if not serves:
+        if serves:
+            longest = math.inf
+        else:
             self.ask(port)
-        limit = max(self.left() / 2, min(self.left(), 1.0))
-        if not serves:
-            limit = min(limit, max(_NAMES_S, 4 * self.answered_in))
+            longest = max(_NAMES_S, 4 * self.answered_in)
         store = dist.TCPStore(
             self.host,
             port,
             None,
             serves,
-            timedelta(seconds=limit),
+            timedelta(seconds=min(longest, max(self.left() / 2, min(self.left(), 1.0)))),
             wait_for_workers=False,
             multi_tenant=serves and port == self.port,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from tutti.plans import probes
 from tutti.plans.probes import Json
@@ -35,17 +35,17 @@ class Measured:
     packets, unpacking included; ``reduced`` and ``packets_reduced`` are as ``copies`` and ``packed``, of reductions.
     """
 
-    call_us: float
-    dispatch_us: float
-    signal_us: float
-    copies: dict[int, float]
-    transfers: dict[int, float]
-    both: dict[int, float]
-    unread: dict[int, float]
-    packed: dict[int, float]
-    packets: dict[int, float]
-    reduced: dict[int, float]
-    packets_reduced: dict[int, float]
+    call_us: float = 0
+    dispatch_us: float = 0
+    signal_us: float = 0
+    copies: dict[int, float] = field(default_factory=dict)
+    transfers: dict[int, float] = field(default_factory=dict)
+    both: dict[int, float] = field(default_factory=dict)
+    unread: dict[int, float] = field(default_factory=dict)
+    packed: dict[int, float] = field(default_factory=dict)
+    packets: dict[int, float] = field(default_factory=dict)
+    reduced: dict[int, float] = field(default_factory=dict)
+    packets_reduced: dict[int, float] = field(default_factory=dict)
 
 
 def least_of(tries: int, seconds: float = 0.02) -> Timer:
@@ -77,7 +77,7 @@ def rounds_of(size: int) -> int:
 
 def measure(timer: Timer, sizes: list[int] | None = None, tick: Callable[[], None] = lambda: None) -> Measured:
     """Runs all probes; ``tick`` is called after each."""
-    out = Measured(0, 0, 0, {}, {}, {}, {}, {}, {}, {}, {})
+    out = Measured()
 
     def per_round(plan: Json, size: int, hops: int, call_us: float | None = None) -> float:
         time = timer(plan, size)

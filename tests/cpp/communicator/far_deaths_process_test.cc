@@ -197,7 +197,7 @@ TEST(FarDeaths, RanksThatLeaveAreNone) {
 // The thread of this process's connections, by the poll() below, which it calls with no lock held.
 class NetworkThread {
  public:
-  // It stands still from now on, whatever it is woken for.
+  // It stands still until let_go(), whatever it is woken for.
   static void hold() {
     held_ = true;
     while (!polls_) std::this_thread::sleep_for(milliseconds(1));
