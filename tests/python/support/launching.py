@@ -67,9 +67,11 @@ def launch(
             process.kill()
     told = "\n".join(f"rank {rank}: {output}" for rank, output in enumerate(outputs))
     for rank, (process, output) in enumerate(zip(processes, outputs, strict=True)):
+        # First what it ended with: a report may show the beginning alone.
+        why = f"rank {rank}: {process.returncode}, {output[-500:]}\nOf\n{told}"
         if fails:
-            assert process.returncode == 1, f"rank {rank} of\n{told}"
+            assert process.returncode == 1, why
         elif rank != dies:
             # PyTorch may warn at the end of functional calls that raised and were not waited for.
-            assert process.returncode == 0 and "done" in output.splitlines(), f"rank {rank} of\n{told}"
+            assert process.returncode == 0 and "done" in output.splitlines(), why
     return outputs
