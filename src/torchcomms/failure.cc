@@ -9,6 +9,7 @@
 #include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/backend.h"
+#include "torchcomms/watch.h"
 
 namespace tutti::torchcomms {
 
@@ -53,6 +54,22 @@ void Link::end() {
   });
 }
 
+namespace {
+
+c10d::ErrorType error_of(WindowGroup& windows) {
+  const WindowGroup::Use group(windows);
+  return group ? group->getError() : c10d::ErrorType::SUCCESS;
+}
+
+}  // namespace
+
+// mutex_ is held.
+template <class See>
+void TorchCommTutti::each_of_windows(const See& see) const {
+  if (window_group_ != nullptr) see(window_group_);
+  for (const auto& of_gpus : gpu_window_groups_) see(of_gpus);
+}
+
 c10d::ErrorType TorchCommTutti::failure_of(std::uint64_t number) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return number == generation_ ? failure() : c10d::ErrorType::SUCCESS;
@@ -66,13 +83,7 @@ c10d::ErrorType TorchCommTutti::failure() const {
     if (error == c10d::ErrorType::SUCCESS || of == c10d::ErrorType::TIMEOUT) error = of;
   };
   if (group_ != nullptr) add(group_->getError());
-  const auto look_at = [&add](const std::shared_ptr<WindowGroup>& of) {
-    if (of == nullptr) return;
-    const WindowGroup::Use windows(*of);
-    if (windows) add(windows->getError());
-  };
-  look_at(window_group_);
-  for (const auto& of_gpus : gpu_window_groups_) look_at(of_gpus);
+  each_of_windows([&add](const auto& windows) { add(error_of(*windows)); });
   return error;
 }
 
@@ -100,8 +111,7 @@ void TorchCommTutti::abort() {
   std::vector<std::shared_ptr<WindowGroup>> of_windows;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    of_windows = gpu_window_groups_;
-    if (window_group_ != nullptr) of_windows.push_back(window_group_);
+    each_of_windows([&of_windows](const auto& windows) { of_windows.push_back(windows); });
   }
   group->abort();
   for (const auto& windows : of_windows) windows->abort_if(aborted_);
@@ -131,12 +141,34 @@ void TorchCommTutti::run_hooks_of_failure() {
 // The hooks' lock is held, so that no other thread replaces the group; a hook of this one may have. Where a group of
 // windows has failed alone, the communicator's own ends with it: its calls raise, and the other ranks hear of it.
 void TorchCommTutti::end_with_windows() {
-  c10d::Backend* own = nullptr;
+  Group own;
+  std::shared_ptr<WindowGroup> failed;
+  auto error = c10d::ErrorType::SUCCESS;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (failure() != c10d::ErrorType::SUCCESS && group_->getError() == c10d::ErrorType::SUCCESS) own = group_.get();
+    if (group_->getError() != c10d::ErrorType::SUCCESS) return;
+    each_of_windows([&](const auto& windows) {
+      if (const auto found = error_of(*windows); found != c10d::ErrorType::SUCCESS) {
+        failed = windows;
+        error = found;
+      }
+    });
+    if (failed == nullptr) return;
+    own = group_;
   }
-  if (own != nullptr) own->abort();
+  // Of a rank that is lost the groups of a process tell each other, and what ended a peer's group of windows that peer
+  // says to the communicator's own: who it was is not to be covered by an abort.
+  const auto now = Watch::Clock::now();
+  if (error == c10d::ErrorType::REMOTE_ERROR) {
+    if (!failed_alone_.has_value()) failed_alone_ = now;
+    if (now - *failed_alone_ < kLookForFailures) return;  // the watch comes again
+  }
+  const WindowGroup::Use used(*failed);  // so that the reference below is not the group's last one
+  try {
+    abort_because(own, "a group of its windows has failed: " + text_of_failure(failed->group()));
+  } catch (const std::exception&) {  // there may be no memory for the text
+    own->abort();
+  }
 }
 
 void TorchCommTutti::run_hooks() {

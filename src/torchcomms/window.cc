@@ -33,6 +33,16 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+template <class Call>
+void Window::collectively(const Call& call) {
+  try {
+    without_python(call);
+  } catch (...) {
+    link_->look_for_failure();
+    throw;
+  }
+}
+
 Window::Window(std::shared_ptr<Link> link) : link_(std::move(link)) {}
 
 void Window::await_stream(const TorchCommTutti& owner, const char* operation, c10::Device device,
@@ -83,7 +93,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     owner.refuse(kOperation, "a window takes a dense CPU or CUDA tensor");
   }
   if (!tensor.is_contiguous()) owner.refuse(kOperation, "a window's tensor must be contiguous: pass a contiguous one");
-  without_python([&] {
+  collectively([&] {
     const auto [windows, number] = owner.next_window();
     number_ = number;
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
@@ -157,14 +167,14 @@ void Window::tensor_deregister() {
   TorchCommTutti& owner = communicator(kOperation);
   if (inbox_ == nullptr) owner.refuse(kOperation, "the window has no tensor, or it was deregistered");
   // Interrupted or late, it leaves the window as it was.
-  if (gpu_ != nullptr) without_python([&] { gpu_->settle(owner.options_.timeout); });
+  if (gpu_ != nullptr) collectively([&] { gpu_->settle(owner.options_.timeout); });
   const std::shared_ptr<Inbox> inbox = std::exchange(inbox_, nullptr);
   buf_tensor_.reset();
   win_size_ = 0;
   const std::unique_ptr<face::Loan> loan = std::exchange(loan_, nullptr);
   const std::unique_ptr<GpuWindow> gpu = std::exchange(gpu_, nullptr);
   peers_.clear();
-  without_python([&] {
+  collectively([&] {
     try {
       inbox->close(owner.options_.timeout);
       if (gpu == nullptr || inbox->group_ended()) return;

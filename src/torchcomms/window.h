@@ -44,6 +44,10 @@ class Window final : public comms::TorchCommWindow {
   // Refuses what cannot be done now.
   TorchCommTutti& communicator(const char* operation) const;
   Inbox& inbox(const char* operation, int peer) const;
+  // Runs what waits for peers, without Python's lock. What that fails of is the communicator's failure, too, before
+  // this raises.
+  template <class Call>
+  void collectively(const Call& call);
   // Tells the other ranks of this one's tensor, and learns of theirs. Where all of them are of GPUs, and have storages
   // of one size, says where they lie in these.
   std::optional<std::vector<GpuWindow::Place>> exchange(const TorchCommTutti& owner, c10d::Backend& group,

@@ -248,7 +248,9 @@ def abort_meanwhile(ctx: Context, name: str) -> None:
 
 
 def failed_alone(ctx: Context, name: str) -> None:
-    """A group of windows that fails is the communicator's failure: its other calls raise, too, on all ranks."""
+    """A group of windows that fails is the communicator's failure: its other calls raise, too, on all ranks, and say
+    so.
+    """
     from tutti.dist import torchcomms as face
 
     comm = new_comm(ctx, name)
@@ -267,8 +269,24 @@ def failed_alone(ctx: Context, name: str) -> None:
         group.abort()
         assert noticed.wait(30) and comm.is_aborted()
         refused("abort", window.tensor_deregister)
-    refused("abort", lambda: comm.all_reduce(torch.ones(3), interface().ReduceOp.SUM, False))
+    told = "aborted the group: a group of its windows has failed"  # what fits of it
+    why = "a group of its windows has failed: .*windows' was aborted on rank 0" if ctx.rank == 0 else told
+    refused(why, lambda: comm.all_reduce(torch.ones(3), interface().ReduceOp.SUM, False))
     assert noticed.wait(30) and comm.is_aborted()
+
+
+def late_to_register(ctx: Context, name: str) -> None:
+    """Who has not come to register is named by the communicator's other calls, too."""
+    comm, store = new_comm(ctx, name), ctx.store(name)
+    kept = comm.new_window(torch.zeros(4))  # which makes their group
+    comm.barrier(False)
+    if ctx.rank == 0:
+        comm.set_timeout(timedelta(milliseconds=200))
+        refused("rank 1 has not arrived", lambda: comm.new_window(torch.zeros(4)))
+        refused("a group of its windows has failed.*rank 1 has not arrived", lambda: comm.send(torch.ones(1), 1, False))
+        store.set("over", "1")
+    store.wait(["over"])
+    del kept
 
 
 def forked(ctx: Context, name: str) -> None:
@@ -312,6 +330,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, dropped),
         (2, abort_meanwhile),
         (2, failed_alone),
+        (2, late_to_register),
         (2, forked),
     ],
 )
