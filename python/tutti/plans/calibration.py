@@ -31,8 +31,9 @@ class Measured:
     of a transfer of fresh data.
 
     ``both`` is the time of two transfers at once, one each way, copies included; ``unread`` that of a transfer that
-    nobody reads. ``packed`` is the time of packing and unpacking packets of that payload, ``packets`` that of a hop by
-    packets, unpacking included; ``reduced`` and ``packets_reduced`` are as ``copies`` and ``packed``, of reductions.
+    nobody reads. ``packed`` is the time of packing and unpacking packets of that payload, ``packets`` that of packets
+    to each other at once, unpacking included; ``reduced`` and ``packets_reduced`` are as ``copies`` and ``packed``, of
+    reductions.
     """
 
     call_us: float = 0
@@ -106,7 +107,7 @@ def measure(timer: Timer, sizes: list[int] | None = None, tick: Callable[[], Non
         out.unread[size] = per_round(into_output, size, 2 * rounds)
         for times, taken_by in ((out.packed, "upkt"), (out.packets_reduced, "repkt")):
             times[size] = per_round(probes.packets_alone(rounds, taken_by), size, rounds, alone_us)
-        out.packets[size] = per_round(probes.packets_there_and_back(rounds), size, 2 * rounds)
+        out.packets[size] = per_round(probes.packets_exchanged(rounds), size, rounds)
     return out
 
 
@@ -133,10 +134,12 @@ def fit(found: Measured, ranks: int, name: str) -> Topology:
     packing = {size: size / 1e3 / packed[2 * size] for size in found.packed}
     reduced = gbs(found.reduced, lambda size: dispatch, 2)
     packets_reduced = gbs(found.packets_reduced, lambda size: 2 * dispatch + packing[size], 3)
-    packets = gbs(found.packets, lambda size: latency + dispatch + 2 * packing[size], 2)
+    together = _together(found, latency, dispatch, local, link)
+    each = gbs(found.packets, lambda size: latency + 2 * dispatch + 2 * packing[size], 2)
+    packets = {size: 2 / together * rate for size, rate in each.items()}  # of one alone
 
     best = max([*link.values(), *unread.values(), *packets.values()])
-    topology = cpu_host(ranks, latency, best, best * _together(found, latency, dispatch, local, link))
+    topology = cpu_host(ranks, latency, best, best * together)
     copied = max([*local.values(), *reduced.values(), *packed.values(), *packets_reduced.values()])
     topology["name"] = name
     topology["local"] = {

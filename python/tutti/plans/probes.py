@@ -126,9 +126,7 @@ def packets_alone(rounds: int, taken_by: str) -> Json:
     return probe("packets alone", [ops] * 2, rounds)
 
 
-def packets_there_and_back(rounds: int) -> Json:
-    """As :func:`ping_pong`, by packets: two hops a round."""
-    sends, takes = ([packets(name, slot) for slot in range(rounds)] for name in ("ppkt", "upkt"))
-    pairs = list(zip(sends, takes, strict=True))
-    there = [op for send, take in pairs for op in (send, take)]
-    return probe("packets", [there, [op for send, take in pairs for op in (take, send)]], rounds)
+def packets_exchanged(rounds: int) -> Json:
+    """As :func:`exchange`, by packets: who has the other's of one slot goes on to the next."""
+    ops = [packets(name, slot) for slot in range(rounds) for name in ("ppkt", "upkt")]
+    return probe("packets", [ops] * 2, rounds)

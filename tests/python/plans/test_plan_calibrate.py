@@ -61,7 +61,7 @@ def test_the_fit_finds_a_known_machine(latency: float, dispatch: float, memory: 
             probes.alone(probes.REDUCE, rounds),
             probes.packets_alone(rounds, "upkt"),
             probes.packets_alone(rounds, "repkt"),
-            probes.packets_there_and_back(rounds),
+            probes.packets_exchanged(rounds),
             probes.ping_pong(rounds, [probes.put("s")], [probes.TAKE]),
             probes.ping_pong(rounds, [probes.put("o")]),
         ):
