@@ -20,6 +20,7 @@
 #include <unordered_map>
 
 #include "aten/cuda_side.h"
+#include "aten/failing_group.h"
 #include "aten/group_buffers.h"
 #include "torch/work.h"
 #include "tutti/communicator.h"
@@ -46,7 +47,7 @@ struct Event {
   c10d::OpType op;
 };
 
-class ProcessGroupTutti final : public c10d::Backend {
+class ProcessGroupTutti final : public c10d::Backend, public FailingGroup {
  public:
   using WorkList = std::vector<C10dWorkPtr>;
   using Tensors = std::vector<at::Tensor>;
@@ -116,6 +117,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   void set_algorithms(const AlgorithmSet& set);
   // What has poisoned the group, on either kind of device.
   std::optional<Error> failure() const;
+  std::string failure_text() const override;
   c10d::ErrorType getError() override;
   // Of calls on CPU and on CUDA tensors.
   Metrics metrics() const;
@@ -123,7 +125,7 @@ class ProcessGroupTutti final : public c10d::Backend {
   // Of calls on tensors of one kind, "cpu" or "cuda", or of all.
   std::string flight_record(const std::string& kind) const { return merged_record(*communicator_, devices(), kind); }
   void abort() override { abort_because("ProcessGroup.abort()"); }
-  void abort_because(const std::string& reason) noexcept;
+  void abort_because(const std::string& reason) noexcept override;
   void shutdown() override;
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;

@@ -21,6 +21,8 @@ namespace tutti::torchcomms {
 namespace {
 
 constexpr std::chrono::milliseconds kForEver = std::chrono::hours(24 * 365);
+// How long a failure that nobody waits for goes unnoticed.
+constexpr std::chrono::milliseconds kLookForFailures(100);
 
 // Tells this process from all others: reconfigure() finds its rank by it.
 std::string new_handle() {
@@ -111,7 +113,6 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
     ++generation_;
     aborted_.store(false, std::memory_order_release);
     hooks_have_run_ = false;
-    failed_alone_.reset();
   });
   store_ = std::move(made.store);
   without_python([&] { previous.reset(); });

@@ -13,7 +13,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <comms/torchcomms/TorchCommBackend.hpp>
 #include <functional>
 #include <memory>
@@ -35,8 +34,6 @@ namespace comms = ::torch::comms;
 using WorkPtr = c10::intrusive_ptr<comms::TorchWork>;
 
 inline constexpr const char* kBackendName = "tutti";
-// How long a failure that nobody waits for goes unnoticed.
-inline constexpr std::chrono::milliseconds kLookForFailures(100);
 
 class Window;
 
@@ -174,7 +171,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   // Of generation `number` of the group; SUCCESS if that is no longer there.
   c10d::ErrorType failure_of(std::uint64_t number) const;
   c10d::ErrorType failure() const;
-  template <class See>  // of std::shared_ptr<WindowGroup>
+  template <class See>  // of c10d::Backend
   void each_of_windows(const See& see) const;
   void run_hooks_of_failure();
   void end_with_windows();
@@ -213,10 +210,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> failure_aborts_{false};  // the process; relaxed: says nothing of other memory
   bool hooks_have_run_ = false;              // for this group; guarded by the link's lock of hooks
-  // Since when a group of windows has failed by a peer, and this group has not; guarded likewise.
-  std::optional<std::chrono::steady_clock::time_point> failed_alone_;
-  std::uint64_t watched_ = 0;  // by the watch, for failures
-  mutable std::mutex mutex_;   // guards the groups and their number against threads beside the caller's
+  std::uint64_t watched_ = 0;                // by the watch, for failures
+  mutable std::mutex mutex_;                 // guards the groups and their number against threads beside the caller's
   Group group_;
   std::uint64_t generation_ = 0;               // of the group
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window

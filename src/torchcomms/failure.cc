@@ -4,12 +4,13 @@
 // or wait has failed, before that raises; abort(), before what waits is ended, so that hooks see it; or the watch, for
 // a program that asks for nothing.
 #include <cstdlib>
+#include <new>
 
+#include "aten/failing_group.h"
 #include "base/log.h"
 #include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/backend.h"
-#include "torchcomms/watch.h"
 
 namespace tutti::torchcomms {
 
@@ -56,19 +57,12 @@ void Link::end() {
 
 namespace {
 
-c10d::ErrorType error_of(WindowGroup& windows) {
-  const WindowGroup::Use group(windows);
-  return group ? group->getError() : c10d::ErrorType::SUCCESS;
+// Where one group was late, that is why the others have failed.
+bool explains(c10d::ErrorType error, c10d::ErrorType other) {
+  return error != c10d::ErrorType::SUCCESS && (other == c10d::ErrorType::SUCCESS || error == c10d::ErrorType::TIMEOUT);
 }
 
 }  // namespace
-
-// mutex_ is held.
-template <class See>
-void TorchCommTutti::each_of_windows(const See& see) const {
-  if (window_group_ != nullptr) see(window_group_);
-  for (const auto& of_gpus : gpu_window_groups_) see(of_gpus);
-}
 
 c10d::ErrorType TorchCommTutti::failure_of(std::uint64_t number) const {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -76,14 +70,24 @@ c10d::ErrorType TorchCommTutti::failure_of(std::uint64_t number) const {
 }
 
 // mutex_ is held. Takes no reference to a group: this may be a thread of the group's, which must not be its last owner.
+template <class See>
+void TorchCommTutti::each_of_windows(const See& see) const {
+  const auto look_at = [&see](WindowGroup& of) {
+    const WindowGroup::Use windows(of);
+    if (windows) see(*windows.operator->());
+  };
+  if (window_group_ != nullptr) look_at(*window_group_);
+  for (const auto& of_gpus : gpu_window_groups_) look_at(*of_gpus);
+}
+
+// As above.
 c10d::ErrorType TorchCommTutti::failure() const {
   auto error = c10d::ErrorType::SUCCESS;
-  // Where one was late, that is why the others have failed.
-  const auto add = [&error](c10d::ErrorType of) {
-    if (error == c10d::ErrorType::SUCCESS || of == c10d::ErrorType::TIMEOUT) error = of;
+  const auto add = [&error](c10d::Backend& group) {
+    if (const auto of = group.getError(); explains(of, error)) error = of;
   };
-  if (group_ != nullptr) add(group_->getError());
-  each_of_windows([&add](const auto& windows) { add(error_of(*windows)); });
+  if (group_ != nullptr) add(*group_);
+  each_of_windows(add);
   return error;
 }
 
@@ -111,7 +115,8 @@ void TorchCommTutti::abort() {
   std::vector<std::shared_ptr<WindowGroup>> of_windows;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    each_of_windows([&of_windows](const auto& windows) { of_windows.push_back(windows); });
+    of_windows = gpu_window_groups_;
+    if (window_group_ != nullptr) of_windows.push_back(window_group_);
   }
   group->abort();
   for (const auto& windows : of_windows) windows->abort_if(aborted_);
@@ -141,34 +146,24 @@ void TorchCommTutti::run_hooks_of_failure() {
 // The hooks' lock is held, so that no other thread replaces the group; a hook of this one may have. Where a group of
 // windows has failed alone, the communicator's own ends with it: its calls raise, and the other ranks hear of it.
 void TorchCommTutti::end_with_windows() {
-  Group own;
-  std::shared_ptr<WindowGroup> failed;
-  auto error = c10d::ErrorType::SUCCESS;
+  c10d::Backend* own = nullptr;
+  std::string reason;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (group_->getError() != c10d::ErrorType::SUCCESS) return;
-    each_of_windows([&](const auto& windows) {
-      if (const auto found = error_of(*windows); found != c10d::ErrorType::SUCCESS) {
-        failed = windows;
-        error = found;
+    auto error = c10d::ErrorType::SUCCESS;
+    each_of_windows([&](c10d::Backend& windows) {
+      const auto of = windows.getError();
+      if (!explains(of, error)) return;
+      error = of;
+      own = group_.get();
+      try {
+        reason = "a group of its windows has failed: " + dynamic_cast<face::FailingGroup&>(windows).failure_text();
+      } catch (const std::bad_alloc&) {  // then it says less
       }
     });
-    if (failed == nullptr) return;
-    own = group_;
   }
-  // Of a rank that is lost the groups of a process tell each other, and what ended a peer's group of windows that peer
-  // says to the communicator's own: who it was is not to be covered by an abort.
-  const auto now = Watch::Clock::now();
-  if (error == c10d::ErrorType::REMOTE_ERROR) {
-    if (!failed_alone_.has_value()) failed_alone_ = now;
-    if (now - *failed_alone_ < kLookForFailures) return;  // the watch comes again
-  }
-  const WindowGroup::Use used(*failed);  // so that the reference below is not the group's last one
-  try {
-    abort_because(own, "a group of its windows has failed: " + text_of_failure(failed->group()));
-  } catch (const std::exception&) {  // there may be no memory for the text
-    own->abort();
-  }
+  if (own != nullptr) dynamic_cast<face::FailingGroup&>(*own).abort_because(reason);
 }
 
 void TorchCommTutti::run_hooks() {

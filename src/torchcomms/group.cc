@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <optional>
 
 #include "base/unique_fd.h"
 
@@ -64,16 +63,6 @@ MadeGroup make_group(const GroupRequest& request) {
     const auto pair = made.cast<py::tuple>();
     return {pair[0].cast<Group>(), pair[1].cast<StorePtr>()};
   });
-}
-
-std::string text_of_failure(const Group& group) {
-  if (group == nullptr) return "";
-  return through_python(
-      "failure", [&] { return py::cast(group).attr("failure")().cast<std::optional<std::string>>().value_or(""); });
-}
-
-void abort_because(const Group& group, const std::string& reason) {
-  through_python("abort", [&] { py::cast(group).attr("abort_because")(reason); });
 }
 
 std::vector<at::Tensor> registered_by_all(const Group& group, const at::Tensor& tensor) {

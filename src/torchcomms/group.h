@@ -52,11 +52,6 @@ struct MadeGroup {
 // which passes.
 MadeGroup make_group(const GroupRequest& request);
 
-// What later calls of a group that has failed raise; nothing where it has not failed, or is null.
-std::string text_of_failure(const Group& group);
-// As the group's abort(): its calls raise the reason, on this rank and, as far as it fits, on the others.
-void abort_because(const Group& group, const std::string& reason);
-
 // Collective over the group: registers the storage of a CUDA tensor, and gives those of all ranks as bytes that this
 // rank's GPU reaches, valid until unregistered_by_all(). Empty on all ranks where they cannot be registered. Both take
 // Python's lock, and give it back while they wait.

@@ -83,8 +83,8 @@ class CallWork final : public ::torch::comms::TorchWork {
 
   // What completes TorchComms' future: the call's own, or who waits, whichever is first.
   struct Completion {
-    Completion(c10::intrusive_ptr<c10::ivalue::Future> future, std::vector<at::Tensor> outputs)
-        : future(std::move(future)), outputs(std::move(outputs)) {}
+    Completion(c10::intrusive_ptr<c10::ivalue::Future> to_complete, std::vector<at::Tensor> given)
+        : future(std::move(to_complete)), outputs(std::move(given)) {}
     // False: somebody else has completed it, or is about to.
     bool complete(std::exception_ptr error = nullptr);
 
