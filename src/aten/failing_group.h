@@ -4,14 +4,17 @@
 // Thread rule: any thread, with Python's global lock or without.
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "tutti/error.h"
 
 namespace tutti::face {
 
 class FailingGroup {
  public:
-  // What later calls raise; nothing where the group has not failed.
-  virtual std::string failure_text() const = 0;
+  // What has poisoned the group, on either kind of device, and later calls raise.
+  virtual std::optional<Error> failure() const = 0;
   // As abort(): calls raise the reason, on this rank and, as far as it fits, on the others.
   virtual void abort_because(const std::string& reason) noexcept = 0;
 

@@ -178,11 +178,6 @@ std::optional<Error> ProcessGroupTutti::failure() const {
   return failure.has_value() ? failure : devices().failure();
 }
 
-std::string ProcessGroupTutti::failure_text() const {
-  const auto poison = failure();
-  return poison.has_value() ? poison->what() : "";
-}
-
 Metrics ProcessGroupTutti::metrics() const { return merged_metrics(*communicator_, devices()); }
 
 void ProcessGroupTutti::reset_metrics() noexcept {

@@ -115,9 +115,7 @@ class ProcessGroupTutti final : public c10d::Backend, public FailingGroup {
   void setTimeout(Milliseconds timeout) override;
   // As Communicator::set_algorithms, for CUDA tensors too.
   void set_algorithms(const AlgorithmSet& set);
-  // What has poisoned the group, on either kind of device.
-  std::optional<Error> failure() const;
-  std::string failure_text() const override;
+  std::optional<Error> failure() const override;
   c10d::ErrorType getError() override;
   // Of calls on CPU and on CUDA tensors.
   Metrics metrics() const;

@@ -334,6 +334,7 @@ std::shared_ptr<WindowGroup> TorchCommTutti::gpu_window_group() {
 
 void TorchCommTutti::give_back(std::shared_ptr<WindowGroup> of_gpus, bool again) {
   if (again) return idle_.push_back(std::move(of_gpus));
+  link_->look_for_failure();  // nobody finds one of this group any more
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::erase(gpu_window_groups_, of_gpus);

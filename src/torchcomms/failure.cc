@@ -74,7 +74,7 @@ template <class See>
 void TorchCommTutti::each_of_windows(const See& see) const {
   const auto look_at = [&see](WindowGroup& of) {
     const WindowGroup::Use windows(of);
-    if (windows) see(*windows.operator->());
+    if (windows) see(*windows);
   };
   if (window_group_ != nullptr) look_at(*window_group_);
   for (const auto& of_gpus : gpu_window_groups_) look_at(*of_gpus);
@@ -158,7 +158,8 @@ void TorchCommTutti::end_with_windows() {
       error = of;
       own = group_.get();
       try {
-        reason = "a group of its windows has failed: " + dynamic_cast<face::FailingGroup&>(windows).failure_text();
+        reason = "a group of its windows has failed: ";
+        reason += dynamic_cast<face::FailingGroup&>(windows).failure().value().what();
       } catch (const std::bad_alloc&) {  // then it says less
       }
     });

@@ -115,8 +115,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
         await_stream(owner, kOperation, tensor.device(), owner.options_.timeout, "which peers are to write");
       }
       inbox->open();
-    } catch (...) {               // the window has no tensor, and the others do not wait for it
-      link_->look_for_failure();  // of the group that may go now
+    } catch (...) {  // the window has no tensor, and the others do not wait for it
       if (of_gpus != nullptr) owner.give_back(std::move(of_gpus), /*again=*/false);
       throw;
     }
@@ -182,7 +181,6 @@ void Window::tensor_deregister() {
       link_->look_for_failure();  // of the group that may go now
       owner.give_back(gpu->group(), /*again=*/gpu->end(*inbox->group(), owner.options_.timeout));
     } catch (...) {  // also where a peer is late: it must not wait for this rank later
-      link_->look_for_failure();
       if (gpu != nullptr && !inbox->group_ended()) owner.give_back(gpu->group(), /*again=*/false);
       throw;
     }

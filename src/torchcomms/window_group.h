@@ -32,6 +32,7 @@ class WindowGroup final {
     Use& operator=(const Use&) = delete;
     explicit operator bool() const noexcept { return group_ != nullptr; }
     c10d::Backend* operator->() const noexcept { return group_; }
+    c10d::Backend& operator*() const noexcept { return *group_; }
 
    private:
     WindowGroup& of_;

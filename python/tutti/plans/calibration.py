@@ -106,8 +106,8 @@ def measure(timer: Timer, sizes: list[int] | None = None, tick: Callable[[], Non
         into_output = probes.ping_pong(rounds, [probes.put("o")])
         out.unread[size] = per_round(into_output, size, 2 * rounds)
         for times, taken_by in ((out.packed, "upkt"), (out.packets_reduced, "repkt")):
-            times[size] = per_round(probes.packets_alone(rounds, taken_by), size, rounds, alone_us)
-        out.packets[size] = per_round(probes.packets_exchanged(rounds), size, rounds)
+            times[size] = per_round(probes.by_packets("cpkt", taken_by, rounds), size, rounds, alone_us)
+        out.packets[size] = per_round(probes.by_packets("ppkt", "upkt", rounds), size, rounds)
     return out
 
 

@@ -120,13 +120,9 @@ def exchange(rounds: int, sends: list[Json], takes: list[Json]) -> Json:
     return probe("exchange", [one * rounds] * 2)
 
 
-def packets_alone(rounds: int, taken_by: str) -> Json:
-    """Each of two ranks fills slots of its own scratch and takes them out, by ``upkt`` or ``repkt``."""
-    ops = [packets(name, slot) for slot in range(rounds) for name in ("cpkt", taken_by)]
-    return probe("packets alone", [ops] * 2, rounds)
-
-
-def packets_exchanged(rounds: int) -> Json:
-    """As :func:`exchange`, by packets: who has the other's of one slot goes on to the next."""
-    ops = [packets(name, slot) for slot in range(rounds) for name in ("ppkt", "upkt")]
-    return probe("packets", [ops] * 2, rounds)
+def by_packets(filled_by: str, taken_by: str, rounds: int) -> Json:
+    """Each of two ranks fills slots of its own scratch (``cpkt``) or both the other's (``ppkt``), and takes the packets
+    out of its own (``upkt``, ``repkt``), one slot after another.
+    """
+    ops = [packets(name, slot) for slot in range(rounds) for name in (filled_by, taken_by)]
+    return probe(f"{filled_by} and {taken_by}", [ops] * 2, rounds)

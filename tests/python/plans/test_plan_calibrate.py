@@ -59,9 +59,9 @@ def test_the_fit_finds_a_known_machine(latency: float, dispatch: float, memory: 
         for plan in (
             probes.alone(probes.COPY, rounds),
             probes.alone(probes.REDUCE, rounds),
-            probes.packets_alone(rounds, "upkt"),
-            probes.packets_alone(rounds, "repkt"),
-            probes.packets_exchanged(rounds),
+            probes.by_packets("cpkt", "upkt", rounds),
+            probes.by_packets("cpkt", "repkt", rounds),
+            probes.by_packets("ppkt", "upkt", rounds),
             probes.ping_pong(rounds, [probes.put("s")], [probes.TAKE]),
             probes.ping_pong(rounds, [probes.put("o")]),
         ):
