@@ -150,7 +150,7 @@ std::optional<Error> failure_of(ncclComm_t comm) {
   return served->cuda != nullptr ? served->cuda->failure() : served->failure;
 }
 
-void end_group(ncclComm_t comm, const std::shared_ptr<Served>& served) {
+bool end_group(ncclComm_t comm, const std::shared_ptr<Served>& served) {
   if (served->cuda != nullptr) served->cuda->finish();
   std::shared_ptr<Served> after;
   if (const auto failure = served->cuda != nullptr ? served->cuda->failure() : std::nullopt) {
@@ -159,7 +159,7 @@ void end_group(ncclComm_t comm, const std::shared_ptr<Served>& served) {
     after->failure = failure;
     after->blocks = served->blocks;
   }
-  replace(comm, served, std::move(after));
+  return replace(comm, served, std::move(after)) || find(comm) != nullptr;
 }
 
 void drop(ncclComm_t comm) {

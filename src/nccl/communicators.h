@@ -53,8 +53,8 @@ void adopt_without(ncclComm_t comm, const std::string& reason);
 std::optional<Error> failure_of(ncclComm_t comm);
 
 // Waits for the group's kernels, which abort() ends meanwhile, and gives it up; a failure stays known. Nothing happens
-// if `served` is not what is known of `comm` then.
-void end_group(ncclComm_t comm, const std::shared_ptr<Served>& served);
+// if `served` is not what is known of `comm` then. False: `comm` has been aborted, and is nobody's any more.
+bool end_group(ncclComm_t comm, const std::shared_ptr<Served>& served);
 // The same for what is known of `comm`, which is forgotten.
 void drop(ncclComm_t comm);
 void abort(ncclComm_t comm, const char* call);

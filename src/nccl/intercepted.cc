@@ -147,7 +147,13 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const 
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  if (looks()) static_cast<void>(guarded([&] { finalize(comm); }));
+  bool there = true;
+  if (looks()) static_cast<void>(guarded([&] { there = finalize(comm); }));
+  if (!there) {
+    return guarded([] {
+      throw tutti::Error(tutti::ErrorKind::kAborted, "ncclCommFinalize: the communicator was aborted meanwhile");
+    });
+  }
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommFinalize, (comm));
   return result == ncclSuccess && looks() ? failed(comm) : result;
 }

@@ -99,21 +99,24 @@ bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served) {
   return true;
 }
 
-void finalize(ncclComm_t comm) {
+bool finalize(ncclComm_t comm) {
   const std::shared_ptr<Served> served = find(comm);
-  if (served == nullptr || served->cuda == nullptr) return drop(comm);
+  if (served == nullptr || served->cuda == nullptr) {
+    drop(comm);
+    return true;
+  }
   if (served->blocks) return end_group(comm, served);
   std::shared_ptr<Served> ending = left("finalized");
   ending->cuda = served->cuda;
   ending->pending = std::make_shared<Pending>();
   ending->pending->begun = true;
-  if (!replace(comm, served, ending)) return;  // given up by another thread
-  const auto end = [=] { end_group(comm, ending); };
+  if (!replace(comm, served, ending)) return find(comm) != nullptr;  // given up by another thread
+  const auto end = [=] { return end_group(comm, ending); };
   // At exit it has its time to end by itself: peers may still wait for what it runs.
   const auto abort = [weak = std::weak_ptr(ending)] {
     if (const auto still = weak.lock()) still->cuda->abort("the process ends");
   };
-  if (!in_background(end, abort)) end();
+  return in_background(end, abort) || end();
 }
 
 bool ends(ncclComm_t comm) {

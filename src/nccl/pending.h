@@ -41,7 +41,8 @@ bool ready(ncclComm_t comm, const std::shared_ptr<Served>& served);
 bool may_call(ncclComm_t comm, const std::shared_ptr<Served>& served);
 
 // Ends the group of a communicator: here if it blocks, else in the background, and until then it is in progress.
-void finalize(ncclComm_t comm);
+// False: meanwhile it has been aborted, and is nobody's any more.
+bool finalize(ncclComm_t comm);
 // Whether it is ending in the background.
 bool ends(ncclComm_t comm);
 

@@ -27,11 +27,12 @@ c10::intrusive_ptr<Event> Event::ended() {
   return event;
 }
 
-bool Event::end(std::exception_ptr error) {
+bool Event::end(std::exception_ptr error, bool late) {
   if (forked_child()) return true;  // a thread of the parent's may have had the lock, and nobody else waits
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (completed_) return false;
+    was_late_.store(late, std::memory_order_relaxed);
     completed_ = true;
     exception_ = error;
   }
@@ -55,12 +56,14 @@ bool Event::wait(std::chrono::milliseconds timeout) {
     if (limited) slice = std::clamp<std::chrono::nanoseconds>(timeout - (Clock::now() - start), {}, slice);
     if (cv_.wait_for(lock, slice, [this] { return completed_; })) break;
     lock.unlock();
+    bool late = false;
     try {
       std::string handler;
       if (const auto raised = face::run_python_handlers(handler)) std::rethrow_exception(raised);
-      if (limited && Clock::now() - start >= timeout) C10_THROW_ERROR(DistBackendError, late_());
+      late = limited && Clock::now() - start >= timeout;
+      if (late) C10_THROW_ERROR(DistBackendError, late_());
     } catch (...) {
-      if (end(std::current_exception())) throw;
+      if (end(std::current_exception(), late)) throw;
     }
   }
   if (exception_ != nullptr) std::rethrow_exception(exception_);

@@ -6,10 +6,12 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <string>
+#include <utility>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 namespace tutti::torchcomms {
@@ -22,7 +24,9 @@ class Event final : public c10d::Work {
   explicit Event(std::function<std::string()> late = {});
 
   // False: it had ended before, and nothing has changed. In a forked child it does nothing.
-  bool end(std::exception_ptr error = nullptr);
+  bool end(std::exception_ptr error = nullptr) { return end(std::move(error), /*late=*/false); }
+  // A wait has run out of time, and has ended it.
+  bool late() const noexcept { return was_late_.load(std::memory_order_relaxed); }
 
   // No limit where `timeout` is not positive. Signals of Python's are handled meanwhile. A wait that is late, or that
   // a handler has interrupted, ends the event with that error. In a forked child it raises unless the event has ended.
@@ -30,7 +34,11 @@ class Event final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
+  bool end(std::exception_ptr error, bool late);
+
   const std::function<std::string()> late_;
+  // relaxed: written before the event completes, under the lock; who asks has seen that it has completed.
+  std::atomic<bool> was_late_{false};
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -1,7 +1,7 @@
 #include "torchcomms/inbox.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
@@ -32,7 +32,8 @@ Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor 
   }
 }
 
-void Inbox::open() {
+void Inbox::open(bool by_host) {
+  if (by_host && bytes_.is_cuda()) placing_ = std::make_unique<const face::SideStream>(bytes_.device());
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
     if (peer != rank_) listen(peer);
   }
@@ -159,7 +160,7 @@ bool Inbox::receive_data(int peer, std::int64_t first, std::int64_t count) {
   const auto place = [this, target, here] {
     if (here.is_same(target) || ended()) return;
     const c10::InferenceMode off(false);
-    const c10::DeviceGuard guard(target.device());
+    const c10::StreamGuard guard(placing_->get());
     at::Tensor into = target;
     // Returns when it is there. The program may be capturing.
     cuda_beside_captures([&] { into.copy_(here); });

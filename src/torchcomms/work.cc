@@ -8,6 +8,7 @@
 
 #include "aten/cuda_streams.h"
 #include "base/registry.h"
+#include "torchcomms/event.h"
 #include "torchcomms/watch.h"
 #include "tutti/cuda/capture.h"
 
@@ -95,6 +96,10 @@ void CallWork::end(WorkStatus status) {
 }
 
 CallWork::WorkStatus CallWork::status_of_failure() const {
+  // Of a signal's wait the group knows nothing: it goes on.
+  if (const auto* event = dynamic_cast<const Event*>(call_.get()); event != nullptr && event->late()) {
+    return WorkStatus::TIMEDOUT;
+  }
   return about_.link->timed_out(about_.generation) ? WorkStatus::TIMEDOUT : WorkStatus::ERROR;
 }
 

@@ -112,8 +112,11 @@ void GpuGroup::connect(bool on_device) {
   make_world();
 }
 
-std::shared_ptr<SymmetricMemory> GpuGroup::allocate(const std::string& name, std::size_t bytes) const {
-  return std::make_shared<SymmetricMemory>(*bootstrap_, symmetric_request(name, bytes));
+std::shared_ptr<SymmetricMemory> GpuGroup::allocate(const std::string& name, std::size_t bytes,
+                                                    const std::string& problem) const {
+  SymmetricRequest request = symmetric_request(name, bytes);
+  request.problem = problem;
+  return std::make_shared<SymmetricMemory>(*bootstrap_, request);
 }
 
 std::vector<std::shared_ptr<RegisteredMemory>> GpuGroup::share(const std::string& name,

@@ -69,10 +69,11 @@ class GpuGroup {
   int sharers() const noexcept { return scratch_->sharers(); }
   // Each rank has a GPU of its own, and peer memory lies on it: copy engines move bytes from GPU to GPU.
   bool between_gpus() const noexcept { return on_device_ && sharers() == 1; }
-  // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group.
-  std::shared_ptr<SymmetricMemory> allocate(const std::string& name, std::size_t bytes) const;
-  // Callers' memory, as register_ranges(). Collective; `name` is new in the group. `problem` is this rank's reason not
-  // to take part, which becomes the error of all. Throws Error(kUnsupported) where the ranks have no peer memory.
+  // Zeroed memory of `bytes` on every rank, of the scratch's kind. Collective; `name` is new in the group. `problem` is
+  // this rank's reason not to take part, which becomes the error of all.
+  std::shared_ptr<SymmetricMemory> allocate(const std::string& name, std::size_t bytes,
+                                            const std::string& problem = {}) const;
+  // Callers' memory, as register_ranges(). Collective; `name` and `problem` as above. Throws Error(kUnsupported) where the ranks have no peer memory.
   std::vector<std::shared_ptr<RegisteredMemory>> share(const std::string& name, const std::vector<CudaRange>& ranges,
                                                        const std::string& problem) const;
   // What each rank has given. `topic` is new in the group.

@@ -137,9 +137,9 @@ class Registration {
       : bootstrap_(bootstrap), request_(request), sharing_(sharing) {}
 
   std::vector<std::shared_ptr<RegisteredMemory>> run() {
-    const FdServer server = make_fd_server();
+    FdServer server;
     std::vector<UniqueFd> fds;
-    exchange_cards(make_card(server.name, fds));
+    exchange_cards(make_card(server, fds));
     check_cards();
     for (const CudaRange& range : request_.ranges) {
       made_.push_back(std::make_shared<RegisteredMemory>(range.bytes, cards_.size()));
@@ -167,13 +167,14 @@ class Registration {
   }
 
   // What goes wrong here is said to all, so that nobody waits.
-  Card make_card(const std::string& socket, std::vector<UniqueFd>& fds) const {
+  Card make_card(FdServer& server, std::vector<UniqueFd>& fds) const {
     Card card;
     card.process = request_.process;
     card.device = request_.device;
-    card.socket = socket;
     card.problem = request_.problem;
     try {
+      server = make_fd_server();
+      card.socket = server.name;
       for (const CudaRange& range : request_.ranges) {
         if (!card.problem.empty()) break;
         card.ranges.push_back({reinterpret_cast<std::uintptr_t>(range.data), range.bytes, {}});
@@ -188,7 +189,7 @@ class Registration {
         if (ipc && mine.pieces.size() > 1) card.problem = "registers a range that spans several allocations";
         if (mine.bytes == 0) card.problem = "registers a range without bytes";
       }
-    } catch (const Error& e) {
+    } catch (const std::exception& e) {
       card.problem = std::string("cannot share its memory: ") + e.what();
     }
     if (!card.problem.empty()) {

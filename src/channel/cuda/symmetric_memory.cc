@@ -49,28 +49,28 @@ struct Card {
   }
 };
 
-// This rank's own memory, or the reason why there is none.
-std::shared_ptr<SharedMemory> make_own(const SymmetricRequest& request, std::string& problem) {
-  try {
-    return request.on_device ? make_device_memory(request.device, request.bytes, request.stream)
-                             : make_host_memory(request.bytes);
-  } catch (const Error& e) {
-    problem = e.what();  // said to all, so that nobody waits
-    return nullptr;
-  }
-}
-
 }  // namespace
 
 SymmetricMemory::SymmetricMemory(Bootstrap& bootstrap, const SymmetricRequest& request) : rank_(bootstrap.rank()) {
   Card mine;
-  const FdServer server = make_fd_server();
+  FdServer server;
+  std::shared_ptr<SharedMemory> own;
   mine.process = process_token();
-  mine.socket = server.name;
-  const cudaDeviceProp prop = properties_of(request.device);
-  mine.uuid = std::string(prop.uuid.bytes, sizeof(prop.uuid.bytes));
-  mine.processors = prop.multiProcessorCount;
-  const std::shared_ptr<SharedMemory> own = make_own(request, mine.problem);
+  mine.problem = request.problem;
+  // What goes wrong here is said to all, so that nobody waits.
+  try {
+    server = make_fd_server();
+    mine.socket = server.name;
+    const cudaDeviceProp prop = properties_of(request.device);
+    mine.uuid = std::string(prop.uuid.bytes, sizeof(prop.uuid.bytes));
+    mine.processors = prop.multiProcessorCount;
+    if (mine.problem.empty()) {
+      own = request.on_device ? make_device_memory(request.device, request.bytes, request.stream)
+                              : make_host_memory(request.bytes);
+    }
+  } catch (const std::exception& e) {
+    mine.problem = e.what();
+  }
   mine.memory = reinterpret_cast<std::uintptr_t>(&own);
   std::vector<Card> cards;
   for (const std::string& text : bootstrap.all_gather(request.name, mine.pack(), request.timeout)) {

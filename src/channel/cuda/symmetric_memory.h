@@ -21,6 +21,7 @@ struct SymmetricRequest {
   cudaStream_t stream = nullptr;  // zeroes memory of the device: nothing else may keep it waiting
   std::size_t bytes = 0;          // equal on all ranks
   std::chrono::milliseconds timeout{};
+  std::string problem;  // why this rank cannot take part, if it cannot: then nobody gets any
 };
 
 class SymmetricMemory {

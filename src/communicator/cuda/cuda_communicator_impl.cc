@@ -316,13 +316,16 @@ Launched CudaCommunicatorImpl::launch_collective(const Call& call, const Choice&
 // others, and with this rank's own part copied here.
 void CudaCommunicatorImpl::run_messages(const Call& call, cudaStream_t stream) {
   const CallRecord record = next_record(call, 0);
+  const bool captured = collectives_.before(stream, group_);
   const bool has_own = call.collective == Collective::kAllToAll || rank_ == call.root;
   if (has_own) {
     const int in = call.collective == Collective::kGather ? 0 : rank_;
     const int out = call.collective == Collective::kScatter ? 0 : rank_;
     copy_own_part(call.output.data(out), call.input.data(in), call.output.size(out), stream);
   }
-  log(call, record, kMessagesName, launch_messages(messages_of(call, rank_, size_, record.hash), stream));
+  const Launched how = launch_messages(messages_of(call, rank_, size_, record.hash), stream);
+  collectives_.after(stream, captured);
+  log(call, record, kMessagesName, how);
 }
 
 // For kernels that do not take it along.
@@ -372,10 +375,10 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& na
   require_collectives();
   const DeviceGuard guard(group_->device());
   const RelaxedCapture relaxed;  // what follows waits for streams
+  std::string problem;
   {
-    // Here, where no kernel waits: CUDA may wait for kernels when it makes a stream.
     const std::lock_guard lock(mutex_);
-    copy_streams_.prepare(rank_);
+    problem = prepare_copies();
   }
   const auto forget = [this, life = life_](const CudaMemoryImpl& freed) {
     const std::lock_guard here(life->mutex);
@@ -383,11 +386,21 @@ std::shared_ptr<CudaMemory> CudaCommunicatorImpl::allocate(const std::string& na
     const std::lock_guard lock(mutex_);
     registrations_.remove(freed);
   };
-  auto memory = std::make_shared<CudaMemoryImpl>(group_, name, bytes, forget);
+  auto memory = std::make_shared<CudaMemoryImpl>(group_, name, bytes, problem, forget);
   const std::lock_guard lock(mutex_);
   // Not held: it goes when its callers let go of it.
   registrations_.add(std::shared_ptr<const CudaRegion>(std::shared_ptr<void>(), memory.get()), rank_, true);
   return released_by_owner(std::shared_ptr<CudaMemory>(std::move(memory)));  // its end waits for the ports' thread
+}
+
+// Here, where no kernel waits: CUDA may wait for kernels when it makes a stream. Why it cannot, which is said to all.
+std::string CudaCommunicatorImpl::prepare_copies() {
+  try {
+    copy_streams_.prepare(rank_);
+    return {};
+  } catch (const Error& e) {
+    return std::string("cannot make streams for copies: ") + e.what();
+  }
 }
 
 bool CudaCommunicatorImpl::is_capturing(CudaStream stream) const {

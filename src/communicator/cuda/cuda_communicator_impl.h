@@ -152,6 +152,7 @@ class CudaCommunicatorImpl final : public CudaCommunicator, private Serving {
                          std::byte* const* outputs, cudaStream_t stream);
   void run_messages(const Call& call, cudaStream_t stream);
   void copy_own_part(std::byte* to, const std::byte* from, std::size_t bytes, cudaStream_t stream);
+  std::string prepare_copies();
   std::string problem_with(const std::vector<CudaRange>& ranges) const;
   void forget_port_memory(const CudaRegion& region);
   // copy_engine_calls.cc

@@ -13,13 +13,13 @@ constexpr std::size_t kWordsOfPort = 2;
 }  // namespace
 
 CudaMemoryImpl::CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::string& name, std::size_t bytes,
-                               std::function<void(const CudaMemoryImpl&)> freed)
+                               const std::string& problem, std::function<void(const CudaMemoryImpl&)> freed)
     : group_(std::move(group)),
       freed_(std::move(freed)),
       bytes_(bytes),
       words_((bytes + 255) / 256 * 256),
       port_words_(words_ + 8 * kWordsOfChannel * device::kMaxRanks * kCudaChannels),
-      memory_(group_->allocate("memory " + name, port_words_ + 8 * kWordsOfPort * device::kMaxRanks * kCudaPorts)) {}
+      memory_(group_->allocate("memory " + name, port_words_ + 8 * kWordsOfPort * device::kMaxRanks * kCudaPorts, problem)) {}
 
 CudaMemoryImpl::~CudaMemoryImpl() {
   freed_(*this);

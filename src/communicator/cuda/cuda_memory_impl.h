@@ -17,9 +17,9 @@ namespace tutti::cuda {
 
 class CudaMemoryImpl final : public CudaMemory {
  public:
-  // `freed` is called when it goes.
+  // `problem`: as GpuGroup::allocate(). `freed` is called when it goes.
   CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::string& name, std::size_t bytes,
-                 std::function<void(const CudaMemoryImpl&)> freed);
+                 const std::string& problem, std::function<void(const CudaMemoryImpl&)> freed);
 
   ~CudaMemoryImpl() override;
 

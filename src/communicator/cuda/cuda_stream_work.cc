@@ -13,7 +13,9 @@ cudaStream_t cuda(DeviceStream stream) noexcept { return static_cast<cudaStream_
 }  // namespace
 
 CudaStreamWork::CudaStreamWork(int device)
-    : device_(device), events_(std::make_shared<Events>(device)), own_stream_(device) {}
+    : device_(device), events_(std::make_shared<Events>(device)), own_stream_(device) {
+  check_cuda(cudaDeviceGetAttribute(&major_, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+}
 
 CudaStreamWork::Events::~Events() {
   if (forked_child()) return;
@@ -50,6 +52,11 @@ StreamWork::Mark CudaStreamWork::mark(DeviceStream stream) {
   });
   check_cuda(cudaEventRecord(event, cuda(stream)), "cudaEventRecord");
   return made;
+}
+
+void CudaStreamWork::follow(const Mark& mark, DeviceStream stream) {
+  const DeviceGuard guard(device_);
+  check_cuda(cudaStreamWaitEvent(cuda(stream), static_cast<cudaEvent_t>(mark.get()), 0), "cudaStreamWaitEvent");
 }
 
 void CudaStreamWork::copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) {

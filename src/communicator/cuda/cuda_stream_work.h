@@ -17,8 +17,10 @@ class CudaStreamWork final : public StreamWork {
   explicit CudaStreamWork(int device);
 
   int device() const noexcept override { return device_; }
+  bool reduces_fp8() const noexcept override { return major_ >= 9; }
   bool is_capturing(DeviceStream stream) const override;
   Mark mark(DeviceStream stream) override;
+  void follow(const Mark& mark, DeviceStream stream) override;
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) override;
   std::shared_ptr<std::byte> memory(std::size_t bytes, DeviceStream stream) override;
   bool reached(const Mark& mark) noexcept override;
@@ -37,6 +39,7 @@ class CudaStreamWork final : public StreamWork {
   };
 
   const int device_;
+  int major_ = 0;  // of its compute capability
   const std::shared_ptr<Events> events_;
   OwnStream own_stream_;
 };

@@ -83,8 +83,8 @@ std::vector<std::shared_ptr<CudaRegion>> CudaCommunicatorImpl::register_memory(c
   {
     const std::lock_guard lock(mutex_);
     throw_if_failed();
-    copy_streams_.prepare(rank_);
-    problem = problem_with(ranges);
+    problem = prepare_copies();
+    if (problem.empty()) problem = problem_with(ranges);
     try {
       regions.resize(ranges.size());
       for (const CudaRange& range : ranges) {

@@ -135,7 +135,7 @@ std::string NcclCommunicator::named() const { return "group '" + options_.name +
 
 void NcclCommunicator::check(const Call& call) const {
   check_call(call, rank_, size_);
-  check_nccl_reduction(call);
+  check_nccl_reduction(call, work_->reduces_fp8());
 }
 
 void NcclCommunicator::prepare(const UserAlgorithmPtr& /*algorithm*/) {
@@ -152,7 +152,7 @@ void NcclCommunicator::run(const Call& call, DeviceStream stream, std::chrono::m
   CallRecord record = record_of(call);
   record.sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   record.hash = fingerprint(record);
-  enqueue({{record, -1, block_bytes(call, rank_)}}, stream, timeout, [&](ncclComm_t comm) {
+  enqueue({{record, -1, block_bytes(call, rank_)}}, stream, timeout, Order::kInOrder, [&](ncclComm_t comm) {
     const std::size_t bytes = nccl_scratch_bytes(call, size_);
     const auto scratch = call.collective == Collective::kBarrier ? life_->word
                          : bytes > 0                             ? work_->memory(bytes, stream)
@@ -172,7 +172,7 @@ void NcclCommunicator::exchange(const std::vector<DeviceMessage>& messages, Devi
     entries.push_back({record_of_message(m.send, m.bytes, DataType::kByte, m.tag), m.peer, m.bytes});
   }
   if (entries.empty()) return;
-  enqueue(entries, stream, timeout, [&](ncclComm_t comm) {
+  enqueue(entries, stream, timeout, Order::kAsNccl, [&](ncclComm_t comm) {
     grouped([&] {
       for (const DeviceMessage& m : messages) {
         if (m.bytes == 0) continue;  // for both ranks
@@ -186,16 +186,20 @@ void NcclCommunicator::exchange(const std::vector<DeviceMessage>& messages, Devi
 }
 
 void NcclCommunicator::enqueue(const Entries& entries, DeviceStream stream, std::chrono::milliseconds timeout,
-                               const std::function<void(ncclComm_t)>& issue) {
-  const std::lock_guard order(life_->order);
+                               Order order, const std::function<void(ncclComm_t)>& issue) {
+  const std::lock_guard lock(life_->order);
   throw_if_failed();
   try {
     const bool captured = work_->is_capturing(stream);
     if (captured) captured_.store(true, std::memory_order_relaxed);
+    const bool in_order = order == Order::kInOrder && !captured;
+    if (in_order && behind_ != nullptr) work_->follow(behind_, stream);
     const auto limit = timeout.count() > 0 && !captured ? timeout : this->timeout();
     calls_.enter(entries.front().record, entries, limit, captured ? nullptr : work_->mark(stream), stream);
     work_->run([&] { issue(life_->comm.load(std::memory_order_acquire)); });
-    calls_.leave(captured ? nullptr : work_->mark(stream));
+    StreamWork::Mark end = captured ? nullptr : work_->mark(stream);
+    if (in_order) behind_ = end;
+    calls_.leave(std::move(end));
   } catch (const std::exception& error) {
     calls_.leave_failed();
     throw_if_failed();  // which has ended it, and is the reason
@@ -213,12 +217,15 @@ void NcclCommunicator::require(ncclResult_t result, const char* function) const 
 }
 
 void NcclCommunicator::grouped(const std::function<void()>& calls) {
-  require(nccl_.ncclGroupStart(), "ncclGroupStart");
+  // Without require(), which also throws where the group has begun, but the communicator is about to end.
+  const ncclResult_t begun = nccl_.ncclGroupStart();
+  if (begun != ncclSuccess) throw Error(nccl_error(nccl_, begun, named() + ": ncclGroupStart"));
   try {
     calls();
   } catch (...) {
-    // Or this thread's later calls would be of it. Of a communicator that is gone NCCL's group must not be touched.
-    if (!life_->ending.load(std::memory_order_acquire)) static_cast<void>(nccl_.ncclGroupEnd());
+    // Or this thread's later calls would be of it. Of a communicator that is gone NCCL's group must not be touched; one
+    // that is about to end is there as long as this thread has the order of calls, but for the patience of abort().
+    if (life_->comm.load(std::memory_order_acquire) != nullptr) static_cast<void>(nccl_.ncclGroupEnd());
     throw;
   }
   require(nccl_.ncclGroupEnd(), "ncclGroupEnd");

@@ -117,8 +117,10 @@ class NcclCommunicator final : public StreamCommunicator {
     void ended() noexcept;
   };
 
-  // What `issue` enqueues by NCCL, with its marks and records. Throws the group's failure.
-  void enqueue(const Entries& entries, DeviceStream stream, std::chrono::milliseconds timeout,
+  // What `issue` enqueues by NCCL, with its marks and records. Throws the group's failure. NCCL keeps its own kernels in
+  // order across streams; kInOrder does so with the copies around them, of calls that are not captured.
+  enum class Order { kInOrder, kAsNccl };
+  void enqueue(const Entries& entries, DeviceStream stream, std::chrono::milliseconds timeout, Order order,
                const std::function<void(ncclComm_t)>& issue);
   void issue(ncclComm_t comm, const NcclCall& made, const Call& call, DeviceStream stream);
   void step(ncclComm_t comm, const NcclCall& made, ncclRedOp_t op, const NcclStep& step, DeviceStream stream);
@@ -146,6 +148,7 @@ class NcclCommunicator final : public StreamCommunicator {
   std::atomic<std::uint64_t> sequence_{0};  // relaxed: a count
   std::atomic<bool> captured_{false};       // relaxed: whether any call was, whose graph may be there yet
   mutable CallsUnderWay calls_;             // whoever asks moves it on
+  StreamWork::Mark behind_;                 // the last call in order; under life_->order
 
   mutable std::mutex state_;  // guards the members below; a leaf
   std::chrono::milliseconds timeout_;

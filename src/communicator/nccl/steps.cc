@@ -215,11 +215,14 @@ void put(std::array<std::byte, 8>& bytes, Bits bits) {
 
 }  // namespace
 
-void check_nccl_reduction(const Call& call) {
-  if (!reduces(call.collective) || (type_of(call.dtype) && op_of(call.dtype, call.op))) return;
+void check_nccl_reduction(const Call& call, bool fp8) {
+  const auto type = type_of(call.dtype);
+  const bool is_fp8 = type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
+  if (!reduces(call.collective) || (type && op_of(call.dtype, call.op) && (fp8 || !is_fp8))) return;
   throw_error(ErrorKind::kUnsupported,
               std::string(to_string(call.collective)) + ": NCCL, which runs this group's calls on GPUs, has no " +
                   std::string(to_string(call.op)) + " of " + std::string(to_string(call.dtype)) +
+                  (is_fp8 && !fp8 ? " before sm_90" : "") +
                   ": use another type, or reduce on the CPU");
 }
 

@@ -37,8 +37,8 @@ struct NcclCall {
   std::vector<NcclStep> steps;  // one group
 };
 
-// Throws Error(kUnsupported) for what NCCL cannot reduce.
-void check_nccl_reduction(const Call& call);
+// Throws Error(kUnsupported) for what NCCL cannot reduce; `fp8`: whether it reduces that on this rank's device.
+void check_nccl_reduction(const Call& call, bool fp8);
 
 // Memory that the call needs beside the caller's, in bytes: for even blocks that do not lie one behind the other.
 std::size_t nccl_scratch_bytes(const Call& call, int size);

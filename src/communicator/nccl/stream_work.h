@@ -20,9 +20,13 @@ class StreamWork {
   virtual ~StreamWork() = default;
 
   virtual int device() const noexcept = 0;
+  // Whether NCCL reduces fp8 there.
+  virtual bool reduces_fp8() const noexcept = 0;
   virtual bool is_capturing(DeviceStream stream) const = 0;
   // Throw Error(kInternal), or kExhausted.
   virtual Mark mark(DeviceStream stream) = 0;
+  // What comes on `stream` from now on waits for the mark.
+  virtual void follow(const Mark& mark, DeviceStream stream) = 0;
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) = 0;
   // Until its last share goes, what is enqueued on `stream` by then may use it.
   virtual std::shared_ptr<std::byte> memory(std::size_t bytes, DeviceStream stream) = 0;

@@ -206,6 +206,8 @@ FakeFaults& fake_faults() {
   return faults;
 }
 
+int fake_depth() { return depth; }
+
 void end_fakes() {
   over = true;
   while (beginning > 0) std::this_thread::yield();

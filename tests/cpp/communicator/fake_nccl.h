@@ -60,11 +60,17 @@ inline HostStream& stream_of(DeviceStream stream) { return *static_cast<HostStre
 class HostWork final : public StreamWork {
  public:
   int device() const noexcept override { return 0; }
+  bool reduces_fp8() const noexcept override { return new_enough; }
   bool is_capturing(DeviceStream) const override { return capturing; }
   Mark mark(DeviceStream stream) override {
     auto passed = std::make_shared<std::atomic<bool>>(false);
     stream_of(stream).put([passed] { passed->store(true); });
     return passed;
+  }
+  void follow(const Mark& mark, DeviceStream stream) override {
+    stream_of(stream).put([passed = std::static_pointer_cast<std::atomic<bool>>(mark)] {
+      while (!*passed) std::this_thread::yield();
+    });
   }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes, DeviceStream stream) override {
     stream_of(stream).put([=] { std::memcpy(to, from, bytes); });
@@ -81,6 +87,7 @@ class HostWork final : public StreamWork {
   void run(const std::function<void()>& work) override { work(); }
 
   std::atomic<bool> capturing{false};
+  std::atomic<bool> new_enough{true};
 
  private:
   HostStream own_;
@@ -111,6 +118,9 @@ struct FakeFaults {
   std::atomic<int> messages{0};           // sends and receives
 };
 FakeFaults& fake_faults();
+
+// How many groups of calls the calling thread has begun and not ended.
+int fake_depth();
 
 // Ends what still waits for ranks that have not begun, and waits for that.
 void end_fakes();

@@ -108,6 +108,24 @@ TEST(OverNccl, EveryCollectiveInEveryLayout) {
   }
 }
 
+TEST(OverNccl, CallsOnSeveralStreamsAreInOrderAlsoWithTheCopiesAroundThem) {
+  Groups(2).run([](Rank& rank) {
+    HostStream second;
+    std::vector<float> own(4, value(rank.rank, 0, 0));
+    List all({4, 4}, /*apart=*/true);
+    Call gather = call_of(Collective::kAllGather, own.size());
+    gather.input = Blocks::single(own.data(), 4 * own.size());
+    gather.output = all.given(/*apart=*/true, /*uneven=*/false);
+    Call sum = call_of(Collective::kAllReduce, 4);
+    sum.input = sum.output = Blocks::single(all.at(1), 16);
+    stream_of(rank.work->own_stream()).put([] { std::this_thread::sleep_for(50ms); });
+    rank.group->run(gather, rank.work->own_stream(), {});
+    rank.group->run(sum, &second, {});
+    rank.group->synchronize(&second);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(all.at(1)[i], 2 * value(1, 0, 0));
+  });
+}
+
 TEST(OverNccl, ReductionsInPlaceAndOfEveryKind) {
   Groups(3).run([](Rank& rank) {
     const auto reduced = [&](ReduceOp op, std::vector<float> data, double factor = 1) {
@@ -196,6 +214,29 @@ TEST(OverNccl, WhatNcclCannotReduceIsRefusedAndTheGroupGoesOn) {
     rank.run(call);
     EXPECT_EQ(data[0], 3);
     EXPECT_EQ(rank.group->sequence(), 1U);
+  });
+}
+
+// Which NCCL would say too late: it has no sums of fp8 before sm_90.
+TEST(OverNccl, Fp8IsReducedWhereTheDeviceCan) {
+  Groups(2).run([](Rank& rank) {
+    std::uint8_t data = 0;
+    Call call = call_of(Collective::kAllReduce, 1);
+    call.input = call.output = Blocks::single(&data, 1);
+    rank.work->new_enough = false;
+    for (const DataType type : {DataType::kFloat8E4M3fn, DataType::kFloat8E5M2}) {
+      call.dtype = type;
+      try {
+        rank.run(call);
+        ADD_FAILURE() << "taken";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+        EXPECT_NE(std::string(error.what()).find("before sm_90"), std::string::npos) << error.what();
+      }
+    }
+    EXPECT_EQ(rank.group->sequence(), 0U);
+    rank.work->new_enough = true;
+    EXPECT_NO_THROW(rank.group->check(call));
   });
 }
 

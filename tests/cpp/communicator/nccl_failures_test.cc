@@ -65,6 +65,32 @@ TEST(OverNcclFailures, AnAbortEndsWhatWaits) {
   });
 }
 
+std::function<void()> at_group_start;
+
+// Else the thread's later calls, other groups' too, would be of it, and would never begin.
+TEST(OverNcclFailures, AnAbortLeavesNoThreadInsideAGroupOfNcclCalls) {
+  Groups groups(2);
+  groups.library(0).ncclGroupStart = [] {
+    const ncclResult_t begun = fake_nccl().ncclGroupStart();
+    at_group_start();
+    return begun;
+  };
+  groups.run([](Rank& rank) {
+    if (rank.rank != 0) return;
+    std::thread aborts;
+    at_group_start = [&] {
+      aborts = std::thread([&] { rank.group->abort("enough"); });
+      while (!rank.group->failure()) std::this_thread::yield();
+      std::this_thread::sleep_for(50ms);  // NCCL's part is to end by now, and waits for this call
+    };
+    std::vector<float> data{1};
+    const std::vector<DeviceMessage> messages{{true, data.data(), 4, 1, 0}};
+    EXPECT_THROW(rank.group->exchange(messages, rank.work->own_stream(), {}), Error);
+    EXPECT_EQ(fake_depth(), 0);
+    aborts.join();
+  });
+}
+
 // A bootstrap that finds a rank lost once it is told so.
 class Doomed final : public Bootstrap {
  public:

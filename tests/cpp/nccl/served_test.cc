@@ -193,12 +193,14 @@ TEST(NcclServed, AbortEndsWhatFinalizeWaitsFor) {
     ASSERT_EQ(::pipe(hangs.data()), 0);
     ::setenv("FAKE_HANGS", std::to_string(hangs[1]).c_str(), 1);
     const ncclComm_t comm = rank.communicator();
-    std::thread ending([&] { EXPECT_EQ(ncclCommFinalize(comm), ncclSuccess); });
+    by_nccl();
+    std::thread ending([&] { EXPECT_EQ(ncclCommFinalize(comm), ncclSystemError); });
     char byte = 0;
     ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // its kernels are waited for
     EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
     ending.join();
     ASSERT_EQ(::read(hangs[0], &byte, 1), 1);  // it has ended
+    EXPECT_EQ(by_nccl(), "CommAbort");         // which has freed it: nothing else may touch it
   });
 }
 

@@ -179,7 +179,34 @@ def outlived(ctx: Context, name: str) -> None:
     del graph
 
 
-FUNCTIONS = [forked, dropped, signals_of_captures, waits_beside_a_capture, outlived]
+def placed_beside_a_waiting_call(ctx: Context, name: str) -> None:
+    """Data comes though the stream of its target waits for the rank that puts it."""
+    device = device_of(ctx)
+    comm = new_comm(ctx, name, device=device)
+    memory = torch.zeros(100_000 + ctx.rank, device=device)  # of sizes that differ: by way of the host
+    window = comm.new_window(memory)
+    tensor = torch.ones(1000, device=device)
+    torch.cuda.synchronize()
+    comm.all_reduce(tensor, interface().ReduceOp.SUM, False)
+    torch.cuda.synchronize()
+    if ctx.rank > 0:
+        comm.all_reduce(tensor, interface().ReduceOp.SUM, False)
+        window.wait_signal(0, False)
+    else:
+        time.sleep(0.5)
+        for peer in range(1, ctx.size):
+            for part in range(3):
+                window.put(torch.full((30_000,), part + 1.0, device=device), peer, part * 30_000, False)
+            window.signal(peer, False)
+        comm.all_reduce(tensor, interface().ReduceOp.SUM, False)
+    torch.cuda.synchronize()
+    expected = torch.tensor([1.0, 2.0, 3.0], device=device).repeat_interleave(30_000)
+    assert ctx.rank == 0 or torch.equal(memory[:90_000], expected)
+    window.tensor_deregister()
+    comm.finalize()
+
+
+FUNCTIONS = [forked, dropped, signals_of_captures, waits_beside_a_capture, outlived, placed_beside_a_waiting_call]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -219,6 +219,40 @@ TEST(Streams, MayBeDestroyedBehindACall) {
   });
 }
 
+// They run as messages between two ranks, and are collectives all the same.
+TEST(Streams, UnevenCallsAreInOrderWithTheOthers) {
+  run_gpu_ranks({}, [&](Rank& rank) {
+    constexpr std::size_t kCount = 2'000'000, kBytes = 4 * kCount;
+    const auto size = static_cast<std::size_t>(rank.size);
+    CaseShape shape = sum(kCount);
+    shape.in_place = true;
+    const CollectiveCase c(shape, rank.size, 1);
+    const Buffers b = prepare(rank, c, rank.stream);
+    std::byte* const gathered = rank.allocate(size * kBytes);
+    std::vector<void*> parts;
+    const std::vector<std::size_t> bytes(size, kBytes);
+    for (std::size_t r = 0; r < size; ++r) parts.push_back(gathered + r * kBytes);
+    Call gather;
+    gather.collective = Collective::kGather;
+    gather.dtype = b.call.dtype;
+    gather.count = kCount;
+    gather.uneven = true;
+    gather.root = 0;
+    gather.input = Blocks::single(b.output, kBytes);
+    if (rank.rank == 0) gather.output = Blocks::list(parts.data(), bytes.data());
+    const std::vector<cudaStream_t> streams = fresh_streams(rank, 2);
+    rank.comm->run(b.call, streams[0]);
+    rank.comm->run(gather, streams[1]);
+    rank.comm->run(b.call, streams[0]);  // which overwrites what is gathered
+    rank.comm->synchronize(streams[0]);
+    rank.comm->synchronize(streams[1]);
+    for (std::size_t r = 0; rank.rank == 0 && r < size; ++r) {
+      EXPECT_EQ(rank.download(gathered + r * kBytes, kBytes), c.expected(static_cast<int>(r))) << r;
+    }
+    rank.barrier->arrive_and_wait();
+  });
+}
+
 // Replays and eager calls on three streams run in the order in which the host has launched them, also where ranks
 // launch them at other times and what precedes a replay's first kernel takes long. In place, so that each multiplies.
 TEST(Replays, AndEagerCallsAreInOrder) {
