@@ -65,7 +65,7 @@ pipe=src/algorithm/shm/exchange.h
 mutant exchange_test '*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'
 mutant exchange_test '*' $pipe 'a place is filled one round early' 's/base + before + 1); !outcome/base + before); !outcome/'
 mutant communicator_test '*Collectives*' $pipe 'a round is drained before it is filled' 's/StepLane::kFilled, base + u + 1); !outcome/StepLane::kFilled, base + u); !outcome/'
-mutant communicator_test '*Collectives*' $pipe 'a round is published before it is filled' 's/      fill(t, ring.at(c.rank, t));/      host.publish(StepLane::kFilled, base + t + 1);\n&/'
+mutant communicator_test '*Collectives*' $pipe 'a round is published before it is filled' 's/      fill(t, ring.own(t));/      host.publish(StepLane::kFilled, base + t + 1);\n&/'
 mutant communicator_test '*Collectives*' $pipe 'steps do not go on' 's/host.advance_steps(rounds);/;/'
 mutant communicator_test '*Collectives*' $pipe 'the last byte of a window is left out' 's/size(std::min(bytes - begin, chunk))/size(std::min(bytes - begin, chunk) - (bytes > begin ? 1 : 0))/'
 

@@ -110,7 +110,8 @@ TUTTI_C_API tutti_result tutti_group_split(tutti_group* group, int color, int ke
  * `group` is aborted; destroy it. A process that dies meanwhile is TUTTI_PEER_LOST: shrink once more, by another id. */
 TUTTI_C_API tutti_result tutti_group_shrink(tutti_group* group, const tutti_id* id, int64_t timeout_ms, int* members,
                                             tutti_group** smaller);
-/* Leaves the group in good order. NULL is no group and nothing is done. */
+/* Leaves the group in good order. No call of it may be under way on another thread, and none may follow; who must not
+ * wait for one aborts the group first. NULL is no group and nothing is done. */
 TUTTI_C_API void tutti_group_destroy(tutti_group* group);
 /* Every waiting and later call of the group fails, on this rank by TUTTI_ABORTED, on the others by TUTTI_PEER_LOST. */
 TUTTI_C_API void tutti_group_abort(tutti_group* group, const char* reason);

@@ -37,6 +37,19 @@ bool parse_printable(std::string_view text, std::size_t most, std::string& value
   return true;
 }
 
+// As the kernel has them: up to 15 characters each.
+bool parse_interfaces(std::string_view text, Config& config) {
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    std::string name;
+    if (!parse_printable(rest.substr(0, comma), 15, name)) return false;
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  config.interface = text;
+  return true;
+}
+
 bool parse_level(std::string_view text, Config& config) {
   constexpr std::array<std::string_view, 4> kLevels{"error", "warning", "info", "debug"};
   const std::string word = lower(text);
@@ -122,8 +135,8 @@ constexpr std::array<Variable, 23> kVariables{{
        return t.size() <= 4096;
      },
      [](const Config& c) { return std::string(c.secret.empty() ? "unset" : "set"); }},
-    {"TUTTI_SOCKET_IFNAME", "the name of a network interface", "interface for connections between hosts",
-     [](std::string_view t, Config& c) { return parse_printable(t, 15, c.interface); },
+    {"TUTTI_SOCKET_IFNAME", "the name of a network interface, or several, separated by commas",
+     "interface for connections between hosts", parse_interfaces,
      [](const Config& c) { return show_text(c.interface); }},
     {"TUTTI_STAGE_BYTES", "0 (chosen from the caches) or a size from 256 to 1G, such as 256K",
      "staging memory a rank for messages that are not mapped",

@@ -36,12 +36,13 @@ struct Dialect {
   const char* rank;
   const char* size;
   const char* local_rank;
+  bool both;  // there is no size without a rank
 };
 constexpr Dialect kDialects[] = {
-    {"environment", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", true},
     // Before SLURM: mpirun inside of an allocation sets both, and SLURM's then count mpirun's own processes.
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-    {"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", true},
+    {"SLURM", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", false},
 };
 
 }  // namespace
@@ -66,6 +67,12 @@ LaunchInfo launch_info(const Environment& get) {
                                                    std::to_string(*size));
     }
     return {*rank, *size, number(get, dialect.local_rank, 0, kMost).value_or(-1), dialect.launcher};
+  }
+  // A program that was to be one of several would go on alone.
+  for (const Dialect& dialect : kDialects) {
+    if (!dialect.both || number(get, dialect.size, 1, kMost).value_or(1) == 1) continue;
+    throw_error(ErrorKind::kInvalidArgument,
+                std::string(dialect.size) + " is set but " + dialect.rank + " is not: set both or none");
   }
   return {};
 }

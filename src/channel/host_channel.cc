@@ -48,6 +48,7 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
     throw_error(ErrorKind::kExhausted, "the host segment of " + std::to_string(layout_.total_bytes()) +
                                            " bytes cannot be mapped: raise the limit on address space (ulimit -v)");
   base_ = segment_->data();
+  stage_made_.assign(layout_.shape().stage_bytes / kStageRun + 1, false);
   group_.segment.reset();
   verified_.assign(n, 0);
   records_.assign(n, {});
@@ -71,6 +72,17 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
 }
 
 HostChannel::~HostChannel() { leave(); }
+
+// By loads: they make a page as stores do, and harm nothing that may lie there.
+void HostChannel::make_stage_run(std::size_t run) noexcept {
+  constexpr std::size_t kPage = 4096;
+  const std::byte* const area = stage(index_);
+  const std::size_t end = std::min(layout_.shape().stage_bytes, (run + 1) * kStageRun);
+  for (std::size_t at = run * kStageRun; at < end; at += kPage) {
+    static_cast<void>(*static_cast<const volatile std::byte*>(area + at));
+  }
+  stage_made_[run] = true;
+}
 
 Outcome HostChannel::join(Deadline& deadline) noexcept {
   const std::uint32_t mine = kJoinedBit | (register_light_barrier() ? kLightBarrierBit : 0) |

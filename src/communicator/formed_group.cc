@@ -24,6 +24,7 @@ namespace {
 constexpr std::int64_t kSpinNs = 100'000;
 constexpr std::int64_t kSpinNsARank = 20'000;
 constexpr std::int64_t kMostSpinNs = 2'000'000;
+constexpr std::int64_t kMostAskedNs = 100'000'000;  // who polls looks for no deadline, abort, death or signal
 // A look at a socket is a system call, and what it waits for comes from afar, by way of the kernel on some core.
 constexpr std::int64_t kSpinNetworkNs = 20'000;
 // What a poll takes, by which TUTTI_SPINS is a time.
@@ -61,7 +62,7 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   policy.crowded = (bound ? ranks_here : std::max(ranks_here, config.local_world_size)) > cores;
   policy.spin_ns = policy.crowded ? 0 : std::min(kSpinNs + kSpinNsARank * ranks_here, kMostSpinNs);
   policy.yields = policy.crowded ? kCrowdedYields : 0;
-  if (config.spins >= 0) policy.spin_ns = kPollNs * config.spins;
+  if (config.spins >= 0) policy.spin_ns = std::min(kPollNs * config.spins, kMostAskedNs);
   return policy;
 }
 

@@ -209,7 +209,9 @@ std::shared_ptr<Communicator> shrink_group(Communicator& group, const GroupId& i
   check_call_timeout("shrink", timeout);
   const auto shrink = [&] {
     const auto patience = timeout.count() > 0 ? timeout : group.timeout();
-    Offer offer(place_of(id, group.name(), group.rank()), group.size(), patience);
+    const MeetingPlace place = place_of(id, group.name(), group.rank());
+    group.abort("the group is being shrunk");  // whatever fails from here on
+    Offer offer(place, group.size(), patience);
     const auto store = reach(offer.place(), patience, kMaker);
     store->set(arrival_key(group.rank()), "");
     std::vector<int> own;

@@ -84,6 +84,10 @@ void check_splits(const at::Tensor& tensor, at::ArrayRef<std::int64_t> splits, i
   std::int64_t sum = 0;
   for (const std::int64_t split : splits) {
     if (split < 0) refuse(call + which + " split sizes must not be negative");
+    // More than there are, and the sum might not fit.
+    if (split > rows - sum) {
+      refuse(call + which + " split sizes add up to more than the " + std::to_string(rows) + " rows of the tensor");
+    }
     sum += split;
   }
   if (sum != rows) {

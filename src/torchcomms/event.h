@@ -11,8 +11,8 @@
 #include <exception>
 #include <functional>
 #include <string>
-#include <utility>
 #include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
 
 namespace tutti::torchcomms {
 

@@ -1,8 +1,8 @@
 #include "torchcomms/inbox.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/core/StreamGuard.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>

@@ -41,8 +41,8 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // `bytes`: the window's memory as bytes, which they keep alive. `tag`: this and the next one are the window's.
   Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, int tag);
 
-  // Posts the first receive of each peer. `by_host`: so does data come, and what is for a GPU is placed on a stream that
-  // no kernel of the program's is on: one may wait for a peer that goes on only when its data is taken here.
+  // Posts the first receive of each peer. `by_host`: so does data come, and what is for a GPU is placed on a stream
+  // that no kernel of the program's is on: one may wait for a peer that goes on only when its data is taken here.
   void open(bool by_host);
 
   // Sends to another rank's inbox. `bytes` are contiguous, of a CPU; the work keeps them alive.
@@ -92,7 +92,7 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   const int tag_;
   const at::Tensor bytes_;
   std::unique_ptr<const face::SideStream> placing_;  // on which data for a GPU is placed
-  std::mutex mutex_;  // guards the members below; a leaf
+  std::mutex mutex_;                                 // guards the members below; a leaf
   std::vector<Peer> peers_;
   std::exception_ptr failure_;  // set: the window has ended
 };

@@ -40,7 +40,8 @@ class CommGroup:
         - ``mpi_comm``, anything with mpi4py's ``Get_rank``, ``Get_size`` and ``bcast``;
         - nothing: the launcher's environment, as :class:`tutti.Communicator` reads it.
 
-        Raises ``ValueError`` for arguments, ``TimeoutError`` if a rank does not come.
+        Raises ``ValueError`` for arguments, ``TimeoutError`` if a rank does not come, ``RuntimeError`` over MPI if
+        rank 0 could not begin.
         """
         if interfaceIpPortTrio:
             self.communicator = _at_address(interfaceIpPortTrio, rank, size, timeout)
@@ -84,10 +85,18 @@ def _over_mpi(mpi: Any, timeout: float) -> Communicator:
     rank, size = mpi.Get_rank(), mpi.Get_size()
     if size == 1:
         return Communicator(rank=0, size=1, name="CommGroup", timeout=timeout)
-    store = _core.tcp_store("0.0.0.0", 0, True, timeout) if rank == 0 else None
-    names = [socket.gethostname(), "127.0.0.1"]
-    place = mpi.bcast((names, store.port) if store is not None else None, 0)
-    if store is None:
+    if rank == 0:
+        try:
+            store = _core.tcp_store("0.0.0.0", 0, True, timeout)
+        except Exception as error:
+            # The other ranks wait for an address, and MPI's broadcast has no deadline.
+            mpi.bcast(f"{type(error).__name__}: {error}", 0)
+            raise
+        mpi.bcast(([socket.gethostname(), "127.0.0.1"], store.port), 0)
+    else:
+        place = mpi.bcast(None, 0)
+        if isinstance(place, str):
+            raise RuntimeError(f"rank 0 could not begin the group: {place}")
         names, port = place
         here = socket.gethostname() == names[0]  # a name that need not resolve
         store = _core.tcp_store(names[1] if here else names[0], port, False, timeout)

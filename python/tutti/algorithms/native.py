@@ -55,7 +55,8 @@ class NativeCodeCompiler:
         The module has a function for every ``TUTTI_NATIVE_ALGORITHM`` of the file. The compiler is ``CXX``, else the
         system's; ``options`` are added to its command line. The result is kept in ``TUTTI_CACHE_DIR`` (else the user's
         cache folder), by the preprocessed source and all that shapes it; processes that compile at the same time wait
-        for each other, and none ever sees half a file. With ``TUTTI_CACHE_DIR=none`` nothing is kept.
+        for each other, and none ever sees half a file. Nothing is kept with ``TUTTI_CACHE_DIR=none``, nor where the
+        folder cannot be made or written, belongs to another user or lets others in (its mode is to be 0700).
 
         A ``.cu`` file includes ``<tutti/plugin/kernel.cuh>`` and has a ``TUTTI_NATIVE_KERNEL`` for each. It is compiled
         so for tensors in main memory; for those on GPUs NVRTC compiles it too, when a group is given the algorithm,
@@ -72,11 +73,7 @@ class NativeCodeCompiler:
         command = [*_compiler(), *_OPTIONS, f"-I{get_include()}", *options]
         kernels = _kernel_source(command, source, options) if source.suffix == ".cu" else None
         key = _key(command, source, kernels)
-        folder = _folder()
-        binary = folder / f"{name}-{key}.so"
-        with _alone(folder / f"{name}-{key}.lock"):
-            if not binary.exists():
-                _build([*command, str(source)], binary)
+        binary = _binary(f"{name}-{key}", [*command, str(source)])
         module = ModuleType(name, f"The algorithms of {source}.")
         module.__file__ = str(binary)
         for function, handle in _core.plugin_algorithms(str(binary), key, kernels):
@@ -179,24 +176,39 @@ def _passing_folder(process: int) -> Path:
     return Path(folder)
 
 
-def _folder() -> Path:
+def _lasting_folder() -> Path | None:
+    """Where results are kept. None if they are not to be, or others are let in: they could put code there."""
     wanted = os.environ.get("TUTTI_CACHE_DIR", "")
     if wanted == "none":
-        return _passing_folder(os.getpid())
+        return None
     if wanted:
         folder = Path(wanted) / "native"
     else:
         cache_home = os.environ.get("XDG_CACHE_HOME", "")
-        base = Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache"
+        base = Path(cache_home if os.path.isabs(cache_home) else os.path.expanduser("~/.cache"))
+        if not base.is_absolute():  # nobody has said where home is
+            return None
         folder = base / "tutti" / "native"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise RuntimeError(
-            f"{folder} belongs to or can be written by others, who could put code there: set TUTTI_CACHE_DIR to a "
-            "folder of your own, or to none"
-        )
-    return folder
+    return folder if status.st_uid == os.geteuid() and not status.st_mode & 0o077 else None
+
+
+def _binary(name: str, command: list[str]) -> Path:
+    """The compiled file: kept where that can be, else this process's own."""
+    # The compiler's failures are no OSError, so what is caught here is the folder's.
+    with contextlib.suppress(OSError):
+        if (folder := _lasting_folder()) is not None:
+            return _made_in(folder, name, command)
+    return _made_in(_passing_folder(os.getpid()), name, command)
+
+
+def _made_in(folder: Path, name: str, command: list[str]) -> Path:
+    binary = folder / f"{name}.so"
+    with _alone(folder / f"{name}.lock"):
+        if not binary.exists():
+            _build(command, binary)
+    return binary
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from tutti._units import format_bytes, format_simd, format_us, parse_bytes, pars
 from tutti.cli.bench_rank import Plan, main, sizes_of
 from tutti.cli.dtypes import torch_name
 from tutti.cli.local_ranks import local_ranks
-from tutti.plans.files import store
+from tutti.plans.files import check_writable, store
 
 SILENCE_S = 300  # without a result for this long, the run is given up
 
@@ -35,9 +35,10 @@ def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: st
         if name not in CASES:
             raise ValueError(f"there is no collective {name}; there are {', '.join(CASES)}")
     dtype = torch_name(dtype)
-    if not isinstance(getattr(torch, dtype, None), torch.dtype):
-        known = (torch_name(name) for name in _core.dtypes())
-        raise ValueError(f"there is no dtype {dtype}; there are {', '.join(n for n in known if hasattr(torch, n))}")
+    # Torch has others, quantised ones for example, which nothing can be written to.
+    known = {name: getattr(torch, name) for name in map(torch_name, _core.dtypes()) if hasattr(torch, name)}
+    if getattr(torch, dtype, None) not in known.values():
+        raise ValueError(f"there is no dtype {dtype}; there are {', '.join(known)}")
     names = tuple(_words(backends))
     present = _backends()
     for name in names:
@@ -47,7 +48,10 @@ def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: st
         raise ValueError("name at least one collective and one backend")
     if ranks > _core.most_host_ranks:
         raise ValueError(f"--ranks {ranks}: a host has at most {_core.most_host_ranks}")
-    return Plan(chosen, _sizes(sizes), names, ranks, dtype, seconds)
+    chosen_sizes = _sizes(sizes)
+    if not chosen_sizes:
+        raise ValueError("name at least one size")
+    return Plan(chosen, chosen_sizes, names, ranks, dtype, seconds)
 
 
 def _backends() -> list[str]:
@@ -180,7 +184,9 @@ def _cell(numbers: dict[str, Any]) -> str:
 
 
 def run(plan: Plan, json_file: Path | None, png_file: Path | None) -> int:
-    """Measures and reports; 1 if a result was wrong or a rank failed."""
+    """Measures and reports; 1 if a result was wrong or a rank failed. OSError if ``json_file`` cannot be written."""
+    if json_file is not None:
+        check_writable(json_file)
     console = Console()
     try:
         report = _complete(plan, _launch(plan, console))
@@ -200,6 +206,7 @@ def run(plan: Plan, json_file: Path | None, png_file: Path | None) -> int:
     for result, name, numbers in outcomes:
         if "refused" in numbers:
             console.print(f"{name} refused {result['collective']}: {escape(numbers['refused'])}", highlight=False)
-    wrong = sum(not numbers.get("right", True) for _, _, numbers in outcomes)
-    console.print(f"Results checked: {len(outcomes)}, wrong: {wrong}.")
+    checked = [numbers["right"] for _, _, numbers in outcomes if "right" in numbers]
+    wrong = checked.count(False)
+    console.print(f"Results checked: {len(checked)}, wrong: {wrong}.")
     return 1 if wrong else 0

@@ -40,16 +40,25 @@ class World:
     group: dist.ProcessGroup
     allocate: Allocate
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of all tensors of a run."""
+        return self.allocate(0).dtype
+
     def values(self, rank: int, elements: int) -> torch.Tensor:
-        """What ``rank`` contributes: small whole numbers, so that sums are exact in every dtype."""
-        return (torch.arange(elements) % 5 + rank % 3).to(self.allocate(0).dtype)
+        """What ``rank`` contributes: small whole numbers, whose sums are exact in all but the narrowest dtypes."""
+        numbers = torch.arange(elements)
+        values = numbers % 5 + rank % 3
+        if self.dtype.is_complex:
+            values = torch.complex(values.float(), (numbers % 3 - rank % 2).float())
+        return values.to(self.dtype)
 
     def total(self, elements: int) -> torch.Tensor:
-        """The sum of all ranks' values."""
-        result = torch.zeros(elements)
+        """The sum of all ranks' values, rounded once."""
+        result = torch.zeros(elements, dtype=_wide(self.dtype))
         for rank in range(self.size):
-            result += self.values(rank, elements)
-        return result.to(self.allocate(0).dtype)
+            result += self.values(rank, elements).to(result.dtype)
+        return result.to(self.dtype)
 
 
 def _all_reduce(world: World, elements: int) -> Case:
@@ -57,7 +66,7 @@ def _all_reduce(world: World, elements: int) -> Case:
     return Case(
         lambda: dist.all_reduce(tensor, group=world.group),
         lambda: _set(tensor, world.values(world.rank, elements)),
-        lambda: torch.equal(tensor, world.total(elements)),
+        lambda: _same(tensor, world.total(elements)),
     )
 
 
@@ -66,7 +75,7 @@ def _reduce(world: World, elements: int) -> Case:
     return Case(
         lambda: dist.reduce(tensor, ROOT, group=world.group),
         lambda: _set(tensor, world.values(world.rank, elements)),
-        lambda: world.rank != ROOT or torch.equal(tensor, world.total(elements)),
+        lambda: world.rank != ROOT or _same(tensor, world.total(elements)),
     )
 
 
@@ -75,7 +84,7 @@ def _broadcast(world: World, elements: int) -> Case:
     return Case(
         lambda: dist.broadcast(tensor, ROOT, group=world.group),
         lambda: _set(tensor, world.values(world.rank, elements)),
-        lambda: torch.equal(tensor, world.values(ROOT, elements)),
+        lambda: _same(tensor, world.values(ROOT, elements)),
     )
 
 
@@ -85,7 +94,7 @@ def _all_gather(world: World, elements: int) -> Case:
     return Case(
         lambda: _all_gather_single(target, source, group=world.group),
         lambda: _set(source, world.values(world.rank, block)),
-        lambda: torch.equal(target, torch.cat([world.values(rank, block) for rank in range(world.size)])),
+        lambda: _same(target, torch.cat([world.values(rank, block) for rank in range(world.size)])),
     )
 
 
@@ -95,7 +104,7 @@ def _reduce_scatter(world: World, elements: int) -> Case:
     return Case(
         lambda: _reduce_scatter_single(target, source, group=world.group),
         lambda: _set(source, world.values(world.rank, block * world.size)),
-        lambda: torch.equal(target, _block(world.total(block * world.size), world.rank, block)),
+        lambda: _same(target, _block(world.total(block * world.size), world.rank, block)),
     )
 
 
@@ -105,7 +114,7 @@ def _all_to_all(world: World, elements: int) -> Case:
 
     def right() -> bool:
         sent = [world.values(rank, block * world.size) for rank in range(world.size)]
-        return torch.equal(target, torch.cat([_block(values, world.rank, block) for values in sent]))
+        return _same(target, torch.cat([_block(values, world.rank, block) for values in sent]))
 
     return Case(
         lambda: dist.all_to_all_single(target, source, group=world.group),
@@ -121,7 +130,7 @@ def _gather(world: World, elements: int) -> Case:
     return Case(
         lambda: dist.gather(source, targets, dst=ROOT, group=world.group),
         lambda: _set(source, world.values(world.rank, block)),
-        lambda: targets is None or all(torch.equal(t, world.values(rank, block)) for rank, t in enumerate(targets)),
+        lambda: targets is None or all(_same(t, world.values(rank, block)) for rank, t in enumerate(targets)),
     )
 
 
@@ -137,7 +146,7 @@ def _scatter(world: World, elements: int) -> Case:
     return Case(
         lambda: dist.scatter(target, sources, src=ROOT, group=world.group),
         fill,
-        lambda: torch.equal(target, world.values(world.rank, block)),
+        lambda: _same(target, world.values(world.rank, block)),
     )
 
 
@@ -159,13 +168,28 @@ def _send_recv(world: World, elements: int) -> Case:
     return Case(
         call,
         lambda: _set(source, world.values(world.rank, elements)),
-        lambda: peer >= world.size or torch.equal(target, world.values(peer, elements)),
+        lambda: peer >= world.size or _same(target, world.values(peer, elements)),
         calls_per_run=2,
     )
 
 
 def _barrier(world: World, elements: int) -> Case:
     return Case(lambda: dist.barrier(group=world.group), lambda: None, lambda: True)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """A dtype that holds small whole numbers of this one, and in which torch adds and compares."""
+    if dtype.is_complex:
+        return torch.promote_types(dtype, torch.complex64)
+    if not dtype.is_floating_point:
+        return torch.int64
+    return dtype if dtype.itemsize >= 4 else torch.float32  # no promotion: torch has none for 8 bits
+
+
+def _same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    got, wanted = got.to(_wide(got.dtype)), wanted.to(_wide(wanted.dtype))
+    # What overflows is a NaN in some dtypes of 8 bits, and must be.
+    return torch.equal(got, wanted) or torch.allclose(got, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def _set(tensor: torch.Tensor, values: torch.Tensor) -> None:

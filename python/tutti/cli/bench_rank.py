@@ -80,22 +80,29 @@ class Rank:
         return World(self.rank, self.plan.ranks, self.groups[library_of(backend)], allocate)
 
     def measure(self, collective: str, size: int) -> dict[str, dict[str, Any]]:
-        """All backends at one size: ``{"tutti": {"p50_us": ..., ...}, "gloo": {"refused": "..."}}``."""
+        """All backends at one size: ``{"tutti": {"p50_us": ..., ...}, "gloo": {"refused": "..."}}``.
+
+        DistError, which is no refusal, if a call began and failed.
+        """
         elements = max(1, size // self.dtype.itemsize)
         results: dict[str, dict[str, Any]] = {}
         cases: dict[str, Case] = {}
         runs: dict[str, int] = {}
         for backend in self.plan.backends:
             topic = f"{collective}/{size}/{backend}"
+            case = CASES[collective](self.world(backend), elements)
+            case.fill()
+            # No more than the call: what fails beside it is not the backend's refusal.
             try:
-                case = CASES[collective](self.world(backend), elements)
-                case.fill()
                 case.call()
-                results[backend] = {"right": self._agree(f"{topic}/right", float(case.check())) == self.plan.ranks}
-                runs[backend] = self._runs(topic, case)
-                cases[backend] = case
-            except (RuntimeError, ValueError, NotImplementedError) as error:
-                results[backend] = {"refused": str(error).splitlines()[0]}
+            except dist.DistError:
+                raise
+            except (RuntimeError, ValueError) as error:
+                results[backend] = {"refused": str(error).partition("\n")[0]}
+                continue
+            results[backend] = {"right": self._agree(f"{topic}/right", float(case.check())) == self.plan.ranks}
+            runs[backend] = self._runs(topic, case)
+            cases[backend] = case
         times: dict[str, list[float]] = {backend: [] for backend in cases}
         for _ in range(BLOCKS):
             for backend, case in cases.items():

@@ -22,6 +22,7 @@ What the package may take from here (all load ``tutti._torch`` on first use, non
 from __future__ import annotations
 
 import contextlib
+import operator
 import warnings
 import weakref
 from datetime import timedelta
@@ -158,9 +159,15 @@ def _options(dist_opts: Any, options: Any) -> Any:
 
 
 def _size(sizes: tuple[Any, ...]) -> list[int]:
-    if len(sizes) == 1 and not isinstance(sizes[0], int):
-        return [int(n) for n in sizes[0]]
-    return [int(n) for n in sizes]
+    given: Any = sizes[0] if len(sizes) == 1 else sizes
+    # A number of numpy's or a tensor of one has the methods of sequences as well, so this comes first.
+    with contextlib.suppress(TypeError):
+        return [operator.index(given)]
+    # Texts are sequences too, those of bytes even of whole numbers.
+    if not isinstance(given, str | bytes | bytearray):
+        with contextlib.suppress(TypeError):
+            return [operator.index(n) for n in given]
+    raise TypeError(f"a size is whole numbers or one sequence of them, not {given!r}")
 
 
 def empty(
@@ -182,8 +189,8 @@ def empty(
     size, and use the tensor together, as :func:`register_tensors` says. The group holds it. Where the ranks' GPUs
     cannot reach each other, it is an ordinary one on all ranks.
 
-    Raises ``RuntimeError`` for a negative size or when memory is exhausted, ``ValueError`` for another device or if the
-    ranks' sizes differ.
+    Raises ``RuntimeError`` for a negative size or when memory is exhausted, ``TypeError`` for one that is not of whole
+    numbers, ``ValueError`` for another device or if the ranks' sizes differ.
     """
     import torch
 

@@ -59,6 +59,19 @@ def load_plan(file: Path) -> dict[str, Any]:
     return json.loads(_core.write_out_plan(text)) if "template" in plan else plan
 
 
+def check_writable(file: Path) -> None:
+    """Before what takes long: OSError as :func:`store` raises it. Leaves the file, or that there is none, as it is."""
+    try:
+        there = file.exists()
+        if there and not file.is_file() and not file.is_dir():
+            return  # whoever reads a pipe would take this for its end
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o666))
+        if not there:
+            file.resolve().unlink()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
+
+
 def store(content: str | bytes, file: Path) -> None:
     """Writes a file, all of it before a Ctrl-C is heard. OSError that names it, also where the system does not (a full
     disk).

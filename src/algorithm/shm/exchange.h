@@ -26,11 +26,16 @@ class StageRing {
   StageRing(HostChannel& host, std::size_t chunk, std::size_t offset, std::size_t bytes) noexcept
       : host_(&host), chunk_(chunk), offset_(offset), depth_(bytes / chunk), start_(host.step_base() % depth_) {}
   std::uint64_t depth() const noexcept { return depth_; }
-  std::byte* at(int rank, std::uint64_t round) const noexcept {
-    return host_->stage(rank) + offset_ + (start_ + round) % depth_ * chunk_;
+  std::byte* at(int rank, std::uint64_t round) const noexcept { return host_->stage(rank) + place(round); }
+  // Where this rank fills.
+  std::byte* own(std::uint64_t round) const noexcept {
+    host_->make_stage(place(round), chunk_);
+    return at(host_->index(), round);
   }
 
  private:
+  std::size_t place(std::uint64_t round) const noexcept { return offset_ + (start_ + round) % depth_ * chunk_; }
+
   HostChannel* host_;
   std::size_t chunk_, offset_;
   std::uint64_t depth_, start_;
@@ -87,7 +92,7 @@ Outcome exchange(CallContext& c, std::size_t chunk, std::uint64_t rounds, Side f
           return outcome;
         }
       }
-      fill(t, ring.at(c.rank, t));
+      fill(t, ring.own(t));
       host.publish(StepLane::kFilled, base + t + 1);
     }
     if (drains && t > 0) {

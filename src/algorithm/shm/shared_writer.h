@@ -4,8 +4,9 @@
 // 3 to 7 ns a line between cores that share a cache, 27 ns between others (AMD EPYC, virtual machine), and a virtual
 // machine changes from one to the other while it runs. A streaming store does not wait (1.2 ns a line), but then the
 // peer reads from memory: 3 ns a line instead of 1.4 from our cache. Which is better depends on size, placement and
-// machine, so the writer measures: of one write in kEvery it times a piece. How a rank stores what
-// it publishes is nobody else's business, so ranks need not agree.
+// machine, so the writer measures: of one write in kEvery it times a piece. And on how many peers read all of it: each
+// of them then reads the others' from memory, too, at the same time, and takes as many times as long. How a rank stores
+// what it publishes is nobody else's business, so ranks need not agree.
 //
 // Thread rule: belongs to the thread that runs a collective.
 #pragma once
@@ -22,13 +23,14 @@ namespace tutti {
 
 class SharedWriter {
  public:
-  void copy(std::byte* to, const void* from, std::size_t bytes) noexcept {
+  // `readers`: how many peers read all of it.
+  void copy(std::byte* to, const void* from, std::size_t bytes, int readers = 1) noexcept {
     if (bytes < kLeast) {
       if (bytes != 0) cpu::copy(to, from, bytes);
     } else if (writes_++ % kEvery == 0) {
-      measure(to, static_cast<const std::byte*>(from), bytes);
+      measure(to, static_cast<const std::byte*>(from), bytes, readers);
     } else {
-      store(to, from, bytes);
+      store(to, from, bytes, readers);
     }
   }
 
@@ -37,18 +39,18 @@ class SharedWriter {
   static constexpr std::size_t kLeast = 4096;
   static constexpr std::size_t kPiece = 2048;
   static constexpr std::uint32_t kEvery = 16;
-  // From this time for a piece on, stores wait for peers: 12 ns a line, half of what it costs where it does, three
-  // times of what it costs where it does not.
+  // From this time for a piece and reader on, stores wait for peers: 12 ns a line, half of what it costs where it does,
+  // three times of what it costs where it does not.
   static constexpr std::int64_t kWaitingNs = kPiece / 64 * 12;
 
-  void store(std::byte* to, const void* from, std::size_t bytes) noexcept {
-    if (streaming_) {
+  void store(std::byte* to, const void* from, std::size_t bytes, int readers) noexcept {
+    if (waits_ns_ > kWaitingNs * readers) {
       cpu::copy_streaming(to, from, bytes);
     } else {
       cpu::copy(to, from, bytes);
     }
   }
-  void measure(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  void measure(std::byte* to, const std::byte* from, std::size_t bytes, int readers) noexcept {
     // Stores wait in the core's buffer. The fences are for their time, not for an order: the first keeps earlier stores
     // out of the measurement, the second makes the piece pay for its own.
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -57,14 +59,14 @@ class SharedWriter {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const std::int64_t took = now_ns() - start;
     // The lower of two measurements in a row: an interruption makes one too long.
-    streaming_ = std::min(took, last_ns_) > kWaitingNs;
+    waits_ns_ = std::min(took, last_ns_);
     last_ns_ = took;
-    store(to + kPiece, from + kPiece, bytes - kPiece);
+    store(to + kPiece, from + kPiece, bytes - kPiece, readers);
   }
 
   std::uint32_t writes_ = 0;
   std::int64_t last_ns_ = 0;
-  bool streaming_ = false;
+  std::int64_t waits_ns_ = 0;
 };
 
 }  // namespace tutti

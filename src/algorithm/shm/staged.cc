@@ -58,7 +58,7 @@ class StagedBroadcast final : public StagedAlgorithm {
         c, chunk, rounds_of(bytes, chunk), Side::root(call.root), Side::others(call.root),
         [&](std::uint64_t t, std::byte* area) noexcept {
           const Window w(bytes, chunk, t);
-          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size);
+          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size, c.size - 1);
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {
           const Window w(bytes, chunk, t);
@@ -108,7 +108,7 @@ class StagedGather final : public StagedAlgorithm {
         c, chunk, rounds_of(most, chunk), fillers, drainers,
         [&](std::uint64_t t, std::byte* area) noexcept {
           const Window w(own, chunk, t);
-          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size);
+          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size, rooted ? 1 : c.size - 1);
           if (keeps) deliver(call.output.data(c.rank) + w.begin, call.input.data(0) + w.begin, w.size);
         },
         [&](std::uint64_t t, const auto& area_of) noexcept {

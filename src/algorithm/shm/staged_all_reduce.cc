@@ -74,7 +74,7 @@ class StagedAllReduce final : public ShmAlgorithm {
     void fill(std::uint64_t t) noexcept {
       const Window w(bytes, chunk, t);
       const Partition parts(w.size, c.size);
-      std::byte* to = inputs.at(c.rank, t);
+      std::byte* to = inputs.own(t);
       const std::byte* from = call.input.data(0) + w.begin;
       // Two copies: everything before our part and everything after it.
       const std::size_t begin = parts.begin(c.rank);
@@ -86,6 +86,7 @@ class StagedAllReduce final : public ShmAlgorithm {
       const Window w(bytes, chunk, u);
       const Partition parts(w.size, c.size);
       const std::size_t begin = parts.begin(c.rank);
+      std::byte* const staged = results.own(u);
       // In blocks that the first-level cache holds, because each is read again to be staged.
       constexpr std::size_t kBlock = 16384;
       for (std::size_t done = 0; done < parts.size(c.rank); done += kBlock) {
@@ -95,7 +96,7 @@ class StagedAllReduce final : public ShmAlgorithm {
         reduce_ranks(call, c, target, size, [&](int r) noexcept -> const std::byte* {
           return r == c.rank ? call.input.data(0) + w.begin + at : inputs.at(r, u) + at;
         });
-        c.stage_writer.copy(results.at(c.rank, u) + done, target, size);
+        c.stage_writer.copy(staged + done, target, size, c.size - 1);
       }
     }
     void copy_out(std::uint64_t v, int peer) const noexcept {

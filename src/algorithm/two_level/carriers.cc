@@ -145,7 +145,7 @@ class CarriersAllReduce final : public TwoLevelAlgorithm {
           c, chunk, rounds(chunk), Side::lowest(carriers), Side::all(),
           [&](std::uint64_t t, std::byte* area) noexcept {
             const Window w(share_bytes(), chunk, t);
-            c.stage_writer.copy(area, share() + w.begin, w.size);
+            c.stage_writer.copy(area, share() + w.begin, w.size, c.size - 1);
           },
           [&](std::uint64_t t, const auto& area_of) noexcept {
             for (int i = 1; i <= carriers; ++i) {

@@ -55,7 +55,7 @@ class LeadersAlgorithm : public TwoLevelAlgorithm {
   static void hand_out(CallContext& c, const std::byte* result, std::size_t bytes) noexcept {
     HostChannel* host = c.hosts->host;
     if (host == nullptr) return;
-    c.slot_writer.copy(host->payload_area(bytes), result, bytes);
+    c.slot_writer.copy(host->payload_area(bytes), result, bytes, host->ranks() - 1);
     host->publish(StepLane::kFilled, host->step_base() + 1);
     host->advance_steps(1);
   }

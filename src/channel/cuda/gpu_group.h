@@ -73,7 +73,8 @@ class GpuGroup {
   // this rank's reason not to take part, which becomes the error of all.
   std::shared_ptr<SymmetricMemory> allocate(const std::string& name, std::size_t bytes,
                                             const std::string& problem = {}) const;
-  // Callers' memory, as register_ranges(). Collective; `name` and `problem` as above. Throws Error(kUnsupported) where the ranks have no peer memory.
+  // Callers' memory, as register_ranges(). Collective; `name` and `problem` as above. Throws Error(kUnsupported) where
+  // the ranks have no peer memory.
   std::vector<std::shared_ptr<RegisteredMemory>> share(const std::string& name, const std::vector<CudaRange>& ranges,
                                                        const std::string& problem) const;
   // What each rank has given. `topic` is new in the group.

@@ -19,7 +19,8 @@ CudaMemoryImpl::CudaMemoryImpl(std::shared_ptr<GpuGroup> group, const std::strin
       bytes_(bytes),
       words_((bytes + 255) / 256 * 256),
       port_words_(words_ + 8 * kWordsOfChannel * device::kMaxRanks * kCudaChannels),
-      memory_(group_->allocate("memory " + name, port_words_ + 8 * kWordsOfPort * device::kMaxRanks * kCudaPorts, problem)) {}
+      memory_(group_->allocate("memory " + name, port_words_ + 8 * kWordsOfPort * device::kMaxRanks * kCudaPorts,
+                               problem)) {}
 
 CudaMemoryImpl::~CudaMemoryImpl() {
   freed_(*this);

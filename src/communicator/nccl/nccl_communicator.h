@@ -117,8 +117,8 @@ class NcclCommunicator final : public StreamCommunicator {
     void ended() noexcept;
   };
 
-  // What `issue` enqueues by NCCL, with its marks and records. Throws the group's failure. NCCL keeps its own kernels in
-  // order across streams; kInOrder does so with the copies around them, of calls that are not captured.
+  // What `issue` enqueues by NCCL, with its marks and records. Throws the group's failure. NCCL keeps its own kernels
+  // in order across streams; kInOrder does so with the copies around them, of calls that are not captured.
   enum class Order { kInOrder, kAsNccl };
   void enqueue(const Entries& entries, DeviceStream stream, std::chrono::milliseconds timeout, Order order,
                const std::function<void(ncclComm_t)>& issue);

@@ -44,7 +44,8 @@ void* allocate(int device, std::size_t bytes) {
 }
 
 // Who gives memory back may have work under way that uses it, and counts on cudaFree to wait for that; unmapping does
-// not. A stream may be captured meanwhile. Where the device cannot be awaited (it has failed, or the process ends), the memory is kept.
+// not. A stream may be captured meanwhile. Where the device cannot be awaited (it has failed, or the process ends), the
+// memory is kept.
 void deallocate(void* data, int device) noexcept {
   if (forked_child()) return;  // before a lock that the parent may have held; the memory is the parent's
   decltype(Pool::memory)::node_type memory;

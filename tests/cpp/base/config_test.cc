@@ -45,7 +45,7 @@ TEST(Config, ReadsEveryVariable) {
   const Config config = parse({{"TUTTI_LOG_LEVEL", "DEBUG"},
                                {"TUTTI_HOST_ID", "left"},
                                {"TUTTI_SECRET", "open sesame"},
-                               {"TUTTI_SOCKET_IFNAME", "eth0"},
+                               {"TUTTI_SOCKET_IFNAME", "enp94s0f0np0000,enp94s0f1"},
                                {"TUTTI_STAGE_BYTES", "64K"},
                                {"TUTTI_ARENA_BYTES", "2G"},
                                {"TUTTI_SHARED_THRESHOLD", "1"},
@@ -62,7 +62,7 @@ TEST(Config, ReadsEveryVariable) {
   EXPECT_EQ(config.cuda_watchdog, "end");
   EXPECT_EQ(config.host_id, "left");
   EXPECT_EQ(config.secret, "open sesame");
-  EXPECT_EQ(config.interface, "eth0");
+  EXPECT_EQ(config.interface, "enp94s0f0np0000,enp94s0f1");
   EXPECT_EQ(config.stage_bytes, 64u << 10);
   EXPECT_EQ(config.arena_bytes, std::size_t{2} << 30);
   EXPECT_EQ(config.shared_threshold_bytes, 1u);

@@ -53,6 +53,8 @@ TEST(Launch, ReadsEachLaunchersVariables) {
 
 TEST(Launch, NamesTheVariableThatIsWrong) {
   expect_refused({{"RANK", "0"}}, "WORLD_SIZE");
+  expect_refused({{"WORLD_SIZE", "4"}}, "WORLD_SIZE is set but RANK is not");
+  expect_refused({{"OMPI_COMM_WORLD_SIZE", "2"}}, "OMPI_COMM_WORLD_RANK");
   expect_refused({{"RANK", "two"}, {"WORLD_SIZE", "4"}}, "RANK is \"two\"");
   expect_refused({{"RANK", "4"}, {"WORLD_SIZE", "4"}}, "RANK=4");
   expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "0"}}, "WORLD_SIZE is \"0\"");

@@ -244,6 +244,23 @@ void shrink_by_a_new_id(int hosts) {
   EXPECT_EQ(errors, std::vector<std::string>(4));
 }
 
+// Who waits in a call of the group hears of it, too.
+TEST(ShrinkGroup, OneThatFailsHasEndedTheGroup) {
+  const GroupId used = make_group_id(Config{}, "localhost");
+  const auto errors = test::run_threads(2, [&](int rank) {
+    const auto whole = join_group(used, rank, 2, options_of(rank, 1));
+    EXPECT_EQ(sum_over(*whole, 1), 2);
+    if (rank == 0) {
+      const Error error = test::error_of([&] { shrink_group(*whole, used, std::chrono::milliseconds(200), nullptr); });
+      EXPECT_NE(error.kind(), ErrorKind::kInternal) << error.what();
+    } else {
+      test::error_of([&] { whole->run(Call{}); });
+    }
+    EXPECT_TRUE(whole->failure().has_value());
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+}
+
 TEST(ShrinkGroup, SurvivorsMeetByANewId) {
   for (const int hosts : {1, 2}) {
     // What waiting threads sleep on stays with the process, as many as have slept at once: 7 groups at most.

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bootstrap/ranks.h"
@@ -37,6 +38,24 @@ TEST(Timeouts, AGroupHasOneOfMoreThanNothing) {
   options.timeout = {};
   const GroupId id = make_group_id(Config{}, "localhost");
   EXPECT_EQ(error_of([&] { join_group(id, 0, 2, options); }).kind(), ErrorKind::kInvalidArgument);
+}
+
+// Who polls looks for no deadline: not for longer than a moment, whatever TUTTI_SPINS says.
+TEST(Timeouts, AreKeptByRanksThatPollForLong) {
+  World world;
+  world.timeout = milliseconds(300);
+  world.config_of = [](int) {
+    Config config;
+    config.spins = 1'000'000'000;
+    return config;
+  };
+  run_ranks(world, [](Communicator& c) {
+    if (c.rank() == 0) {
+      EXPECT_EQ(error_of([&] { c.run(Call{}); }).kind(), ErrorKind::kTimeout);
+    } else {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+    }
+  });
 }
 
 TEST(Timeouts, ACallHasNoNegativeOne) {

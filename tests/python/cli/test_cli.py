@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from rich.console import Console
 from typer.testing import CliRunner
 
 import tutti
 from tutti import _core
 from tutti._units import format_bytes, format_simd, format_us, parse_bytes
-from tutti.cli import bench, doctor
+from tutti.cli import bench, bench_rank, doctor
 from tutti.cli.app import app
-from tutti.cli.bench_cases import CASES, bus_factor
+from tutti.cli.bench_cases import CASES, World, bus_factor
 from tutti.cli.dtypes import short_name, torch_name
 
 pytestmark = pytest.mark.tutti_only
@@ -277,13 +278,102 @@ def test_bench_tells_of_a_wrong_result() -> None:
         (("-b", "foo"), "no backend foo here; there are tutti, tutti-mapped, gloo"),
         (("-b", "tutti,mpi"), "no backend mpi here"),
         (("-d", "float33"), "dtype"),
+        (("-d", "quint8"), "no dtype quint8"),
         (("-b", ","), "at least one"),
+        (("-s", ""), "at least one size"),
+        (("-s", ","), "at least one size"),
     ],
 )
 def test_bench_refuses_nonsense(options: tuple[str, ...], said: str) -> None:
     code, output = invoke("bench", *options)
     assert code == 2
     assert said in output
+
+
+def test_bench_checks_numbers_of_every_kind() -> None:
+    """Sums of complex numbers and of 8 bits, which torch neither adds nor compares as they are."""
+    for dtype in ("c64", "c32", "f8e5m2", "f8e4m3fnuz", "u8"):
+        collectives = "all" if dtype == "c64" else "all_reduce,reduce_scatter"
+        options = ("-c", collectives, "-s", "100", "-b", "tutti", "-d", dtype, "--seconds", "0.001")
+        code, output = invoke("bench", *options)
+        assert code == 0, output
+        assert f"Results checked: {len(CASES) if dtype == 'c64' else 2}, wrong: 0." in output
+        assert "refused" not in output
+
+
+@pytest.mark.parametrize("name", _core.dtypes())
+def test_bench_sees_a_wrong_element_of_any_dtype(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtype = getattr(torch, torch_name(name), None)
+    if dtype is None:
+        pytest.skip(f"torch has no {name}")
+    world = World(0, 3, None, lambda elements: torch.empty(elements, dtype=dtype))  # type: ignore[arg-type]
+    tensors: list[torch.Tensor] = []
+
+    def all_reduce(tensor: torch.Tensor, group: object) -> None:
+        tensors.append(tensor)
+        tensor.copy_(world.total(9))
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    case = CASES["all_reduce"](world, 9)
+    case.fill()
+    case.call()
+    assert case.check()
+    tensors[0][8] = 0 if dtype == torch.bool else 32
+    assert not case.check()
+
+
+def test_bench_counts_what_was_checked() -> None:
+    options = ("-c", "all_reduce", "-s", "16", "-b", "tutti,gloo", "-d", "float8_e4m3fn", "--seconds", "0.001")
+    code, output = invoke("bench", *options)
+    assert code == 0, output
+    assert "gloo refused all_reduce: " in output and "tutti refused" not in output
+    assert "Results checked: 1, wrong: 0." in output
+
+
+def main_of_a_failing_call(*arguments: Any) -> None:
+    real = dist.all_reduce
+
+    def all_reduce(*arguments: Any, **options: Any) -> Any:
+        tutti.abort(reason="a plug was pulled")
+        return real(*arguments, **options)
+
+    dist.all_reduce = all_reduce
+    bench_rank.main(*arguments)
+
+
+def main_of_a_failing_check(*arguments: Any) -> None:
+    def total(world: World, elements: int) -> torch.Tensor:
+        raise RuntimeError("a plug was pulled")
+
+    World.total = total  # type: ignore[method-assign]
+    bench_rank.main(*arguments)
+
+
+@pytest.mark.parametrize("main", [main_of_a_failing_call, main_of_a_failing_check])
+def test_bench_takes_no_failure_for_a_refusal(main: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "main", main)
+    code, output = invoke("bench", "-c", "all_reduce", "-s", "8", "-b", "tutti", "--seconds", "0.001")
+    assert code == 1
+    assert "tutti bench:" in output and "a plug was pulled" in output
+    assert "refused" not in output and "Results checked" not in output
+
+
+def test_bench_looks_first_whether_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_launch", lambda plan, console: pytest.fail("measured"))
+    for file in (tmp_path / "nowhere" / "out.json", tmp_path, Path("/proc/out.json")):
+        code, output = invoke("bench", "-c", "barrier", "--json", str(file))
+        assert code == 2
+        assert str(file) in output
+
+    def fails(plan: object, console: object) -> None:
+        raise RuntimeError("no results")
+
+    monkeypatch.setattr(bench, "_launch", fails)
+    (tmp_path / "old.json").write_text("old")
+    for name in ("old.json", "new.json"):
+        assert invoke("bench", "-c", "barrier", "--json", str(tmp_path / name))[0] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]  # nothing came, and nothing was lost
+    assert (tmp_path / "old.json").read_text() == "old"
 
 
 @pytest.mark.parametrize("arguments", [("bench", "-c", "barrier", "-n", "1"), ("tune", "-n", "2", "--minutes", "0.01")])

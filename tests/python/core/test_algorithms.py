@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import queue
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,48 @@ def test_registered_algorithms(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_groups(folder: Path, ranks: int) -> None:
     launch(ranks, "groups", script=REGISTRATION)
+
+
+class Mpi:
+    """Of mpi4py what CommGroup asks for, between two threads."""
+
+    def __init__(self, rank: int, said: queue.Queue[Any]) -> None:
+        self.rank, self.said = rank, said
+
+    def Get_rank(self) -> int:
+        return self.rank
+
+    def Get_size(self) -> int:
+        return 2
+
+    def bcast(self, what: Any, root: int) -> Any:
+        if self.rank != root:
+            return pickle.loads(self.said.get(timeout=20))
+        self.said.put(pickle.dumps(what))
+        return what
+
+
+def over_mpi(rank: int, said: queue.Queue[Any], timeout: float) -> BaseException:
+    try:
+        tutti.CommGroup(mpi_comm=Mpi(rank, said), timeout=timeout)
+    except Exception as error:
+        return error
+    raise AssertionError("a group was made")
+
+
+@pytest.mark.parametrize(("variable", "timeout"), [("TUTTI_LOG_LEVEL", 20), ("", -1)])
+def test_ranks_of_mpi_hear_that_rank_0_could_not_begin(
+    monkeypatch: pytest.MonkeyPatch, variable: str, timeout: float
+) -> None:
+    """Else they wait in a broadcast, which has no deadline."""
+    if variable:
+        monkeypatch.setenv(variable, "loudly")
+    said: queue.Queue[Any] = queue.Queue()
+    with ThreadPoolExecutor(2) as threads:
+        own, told = threads.map(lambda rank: over_mpi(rank, said, timeout), range(2))
+    assert isinstance(own, ValueError) and (variable or "timeout") in str(own)
+    assert type(told) is RuntimeError
+    assert str(told) == f"rank 0 could not begin the group: ValueError: {own}"
 
 
 @pytest.mark.parametrize("how", ["choice", "plan", "asking", "registering"])

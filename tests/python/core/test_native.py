@@ -198,9 +198,49 @@ def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert str(tutti.compile_native("mine", file).__file__).startswith(str(tmp_path / "user" / "tutti" / "native"))
     monkeypatch.setenv("TUTTI_CACHE_DIR", "none")
     assert str(tmp_path) not in str(tutti.compile_native("mine", file).__file__)
-    shared = tmp_path / "shared" / "native"
-    shared.mkdir(parents=True)
-    shared.chmod(0o777)
-    monkeypatch.setenv("TUTTI_CACHE_DIR", str(shared.parent))
-    with pytest.raises(RuntimeError, match="could put code there"):
-        tutti.compile_native("mine", file)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"TUTTI_CACHE_DIR": "/dev/null"},
+        {"TUTTI_CACHE_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/proc"},
+        {"TUTTI_CACHE_DIR": "/proc/self"},
+    ],
+)
+def test_without_a_folder_it_compiles_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    module = tutti.compile_native("mine", source(tmp_path))
+    assert module.create().handle.name == "nothing"
+    assert Path(str(module.__file__)).parent == native._passing_folder(os.getpid())
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720, 0o755, 0o710])
+def test_a_folder_that_lets_others_in_is_neither_read_nor_written(cache: Path, tmp_path: Path, mode: int) -> None:
+    cache.mkdir(parents=True, mode=0o700)
+    file = source(tmp_path)
+    kept = Path(str(tutti.compile_native("mine", file).__file__))
+    assert kept.parent == cache
+    kept.unlink()  # rather than written over: this process has loaded it
+    kept.write_bytes(b"planted")
+    before = sorted(cache.iterdir())
+    cache.chmod(mode)
+    module = tutti.compile_native("mine", file)
+    assert module.create().handle.name == "nothing"
+    assert Path(str(module.__file__)).parent == native._passing_folder(os.getpid())
+    assert sorted(cache.iterdir()) == before and kept.read_bytes() == b"planted"
+
+
+def test_a_folder_that_cannot_be_used_is_passed_over(cache: Path, tmp_path: Path) -> None:
+    """A folder lies where the lock is to be: as on a read-only disk, what fails is the first write."""
+    file = source(tmp_path)
+    kept = Path(str(tutti.compile_native("mine", file).__file__))
+    lock = kept.with_suffix(".lock")
+    lock.unlink()
+    lock.mkdir()
+    module = tutti.compile_native("mine", file)
+    assert module.create().handle.name == "nothing"
+    assert Path(str(module.__file__)).parent == native._passing_folder(os.getpid())
