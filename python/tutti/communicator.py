@@ -208,18 +208,25 @@ class Communicator:
         core = self._open()
         if not timeout >= 0:
             raise ValueError(f"a timeout is a number of seconds, not negative, as {timeout} is")
-        if id is not None:
-            smaller, members = _core.shrink_group(core, id, timeout)
-            place = f"{self._place}/survivors by {hashlib.sha256(id).hexdigest()[:16]}"
-        elif self.store is not None:
-            # Counted only here, where nothing is refused any more: ranks that count apart do not meet.
-            place = f"{self._place}/survivors {next(self._shrinks)}"
-            smaller, members = _core.shrink_group(core, self.store, place, timeout)
-        else:
+        if id is None and self.store is None:
             raise ValueError(
                 "this group was made without a store: shrink(id=...), an id that tutti.make_id() gave to one"
             )
-        self._devices.abort("the group is being shrunk")
+        refused = False
+        try:
+            if id is not None:
+                smaller, members = _core.shrink_group(core, id, timeout)
+                place = f"{self._place}/survivors by {hashlib.sha256(id).hexdigest()[:16]}"
+            else:
+                # Counted only here, where nothing is refused any more: ranks that count apart do not meet.
+                place = f"{self._place}/survivors {next(self._shrinks)}"
+                smaller, members = _core.shrink_group(core, self.store, place, timeout)
+        except ValueError:
+            refused = True
+            raise
+        finally:
+            if not refused:
+                self._devices.abort("the group is being shrunk")
         return self._of(smaller, self.store, place), members
 
     def metrics(self) -> Metrics:

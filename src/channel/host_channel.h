@@ -101,9 +101,8 @@ class HostChannel {
   // ---- steps of large calls --------------------------------------------------------------------------------------
   std::byte* stage(int rank) noexcept { return layout_.stage(base_, rank); }
   // Before this rank fills a place of `bytes` in its own area, at `offset`: the pages are there, and their neighbours,
-  // which a peer that reads one of them then maps by the same fault. One by one, 32 ranks had 2,048 faults in each of
-  // their first 256 calls of 4 KB; now they have a fifth of that, and none in those of 8 KB that follow. Of large
-  // places each peer may read a small part: what lies around it is mapped in vain.
+  // which a peer that reads one of them then maps by the same fault; of many ranks each faults for the pages of each.
+  // Of large places each peer may read a small part: what lies around it would be mapped in vain.
   void make_stage(std::size_t offset, std::size_t bytes) noexcept {
     if (bytes > kStageRun / 4) return;
     for (std::size_t run = offset / kStageRun; run <= (offset + bytes - 1) / kStageRun; ++run) {

@@ -35,13 +35,14 @@ void give_up(const std::shared_ptr<Served>& served) noexcept {
   if (served != nullptr && served->pending != nullptr) served->pending->given_up.store(true, std::memory_order_release);
 }
 
-std::shared_ptr<Served> take(ncclComm_t comm) {
+std::shared_ptr<Served> take(ncclComm_t comm, bool frees) {
   if (forked_child()) return nullptr;
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   const auto found = all.served.find(comm);
   if (found == all.served.end()) return nullptr;
   std::shared_ptr<Served> served = std::move(found->second);
+  served->freed = frees;
   all.served.erase(found);
   return served;
 }
@@ -159,7 +160,8 @@ bool end_group(ncclComm_t comm, const std::shared_ptr<Served>& served) {
     after->failure = failure;
     after->blocks = served->blocks;
   }
-  return replace(comm, served, std::move(after)) || find(comm) != nullptr;
+  replace(comm, served, std::move(after));
+  return !served->freed;
 }
 
 void drop(ncclComm_t comm) {
@@ -171,15 +173,15 @@ void drop(ncclComm_t comm) {
   }
 }
 
-void abort(ncclComm_t comm, const char* call) {
-  const std::shared_ptr<Served> served = take(comm);
+void abort(ncclComm_t comm, const char* call, bool frees) {
+  const std::shared_ptr<Served> served = take(comm, frees);
   give_up(served);
   if (served != nullptr && served->cuda != nullptr) served->cuda->abort(call);
 }
 
 void abort_group(ncclComm_t comm, const char* call) {
   if (find(comm) == nullptr) return;
-  abort(comm, call);
+  abort(comm, call, /*frees=*/false);
   auto after = std::make_shared<Served>();
   after->reason = std::string("given up by ") + call;
   Table& all = table();

@@ -29,6 +29,7 @@ struct Served {
   std::string reason;            // why there is no group
   std::optional<Error> failure;  // of the group that has ended
   bool blocks = true;
+  bool freed = false;  // by ncclCommAbort; written under the table's lock while it is there, and read behind that
   std::shared_ptr<Pending> pending;  // of a communicator that does not block, until it is known what it has
 };
 
@@ -57,7 +58,8 @@ std::optional<Error> failure_of(ncclComm_t comm);
 bool end_group(ncclComm_t comm, const std::shared_ptr<Served>& served);
 // The same for what is known of `comm`, which is forgotten.
 void drop(ncclComm_t comm);
-void abort(ncclComm_t comm, const char* call);
+// `frees`: NCCL is to free it next.
+void abort(ncclComm_t comm, const char* call, bool frees);
 // The same, but the communicator stays known: for calls that leave it to the program.
 void abort_group(ncclComm_t comm, const char* call);
 

@@ -165,7 +165,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (looks()) tutti::nccl::abort(comm, "ncclCommAbort");
+  if (looks()) tutti::nccl::abort(comm, "ncclCommAbort", /*frees=*/true);
   return TUTTI_NCCL_PASS(ncclCommAbort, (comm));
 }
 

@@ -110,7 +110,7 @@ bool finalize(ncclComm_t comm) {
   ending->cuda = served->cuda;
   ending->pending = std::make_shared<Pending>();
   ending->pending->begun = true;
-  if (!replace(comm, served, ending)) return find(comm) != nullptr;  // given up by another thread
+  if (!replace(comm, served, ending)) return !served->freed;
   const auto end = [=] { return end_group(comm, ending); };
   // At exit it has its time to end by itself: peers may still wait for what it runs.
   const auto abort = [weak = std::weak_ptr(ending)] {

@@ -6,8 +6,10 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "aten/side_stream.h"
 #include "base/registry.h"
 #include "tutti/cuda/capture.h"
 
@@ -15,6 +17,15 @@ namespace tutti::torchcomms {
 namespace {
 
 std::vector<at::Tensor> only(at::Tensor tensor) { return {std::move(tensor)}; }
+
+// One a device, for all windows of the process: what is placed is there when the copy returns. Never destroyed, since
+// windows may be at exit.
+c10::Stream placing_stream(c10::Device device) {
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const streams = new std::map<c10::DeviceIndex, face::SideStream>;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  return streams->try_emplace(device.index(), device).first->second.get();
+}
 
 }  // namespace
 
@@ -33,7 +44,7 @@ Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor 
 }
 
 void Inbox::open(bool by_host) {
-  if (by_host && bytes_.is_cuda()) placing_ = std::make_unique<const face::SideStream>(bytes_.device());
+  if (by_host && bytes_.is_cuda()) placing_ = placing_stream(bytes_.device());
   for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
     if (peer != rank_) listen(peer);
   }
@@ -160,7 +171,7 @@ bool Inbox::receive_data(int peer, std::int64_t first, std::int64_t count) {
   const auto place = [this, target, here] {
     if (here.is_same(target) || ended()) return;
     const c10::InferenceMode off(false);
-    const c10::StreamGuard guard(placing_->get());
+    const c10::StreamGuard guard(*placing_);
     at::Tensor into = target;
     // Returns when it is there. The program may be capturing.
     cuda_beside_captures([&] { into.copy_(here); });

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <array>
@@ -23,10 +24,10 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "aten/side_stream.h"
 #include "torchcomms/event.h"
 #include "torchcomms/window_group.h"
 
@@ -42,7 +43,8 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, int tag);
 
   // Posts the first receive of each peer. `by_host`: so does data come, and what is for a GPU is placed on a stream
-  // that no kernel of the program's is on: one may wait for a peer that goes on only when its data is taken here.
+  // apart from the program's (SideStream says how far): a kernel there may wait for a peer that goes on only when its
+  // data is taken here.
   void open(bool by_host);
 
   // Sends to another rank's inbox. `bytes` are contiguous, of a CPU; the work keeps them alive.
@@ -91,8 +93,8 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   const int rank_;
   const int tag_;
   const at::Tensor bytes_;
-  std::unique_ptr<const face::SideStream> placing_;  // on which data for a GPU is placed
-  std::mutex mutex_;                                 // guards the members below; a leaf
+  std::optional<c10::Stream> placing_;  // on which data for a GPU is placed
+  std::mutex mutex_;                    // guards the members below; a leaf
   std::vector<Peer> peers_;
   std::exception_ptr failure_;  // set: the window has ended
 };

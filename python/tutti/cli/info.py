@@ -51,15 +51,21 @@ def run() -> None:
             ],
         )
     )
-    launch = _core.launch_info()
+    try:
+        launch = _core.launch_info()
+        place = [
+            ("launcher", launch.launcher or "none: a process on its own"),
+            ("rank", f"{launch.rank} of {launch.size}"),
+            ("rank on this machine", "-" if launch.local_rank < 0 else str(launch.local_rank)),
+        ]
+    except ValueError as error:
+        place = [("launcher", str(error))]
     console.print()
     console.print(
         _pairs(
             "Launch",
             [
-                ("launcher", launch.launcher or "none: a process on its own"),
-                ("rank", f"{launch.rank} of {launch.size}"),
-                ("rank on this machine", "-" if launch.local_rank < 0 else str(launch.local_rank)),
+                *place,
                 ("MASTER_ADDR", _or_dash(os.environ.get("MASTER_ADDR"))),
                 ("MASTER_PORT", _or_dash(os.environ.get("MASTER_PORT"))),
             ],

@@ -4,9 +4,9 @@
 // 3 to 7 ns a line between cores that share a cache, 27 ns between others (AMD EPYC, virtual machine), and a virtual
 // machine changes from one to the other while it runs. A streaming store does not wait (1.2 ns a line), but then the
 // peer reads from memory: 3 ns a line instead of 1.4 from our cache. Which is better depends on size, placement and
-// machine, so the writer measures: of one write in kEvery it times a piece. And on how many peers read all of it: each
-// of them then reads the others' from memory, too, at the same time, and takes as many times as long. How a rank stores
-// what it publishes is nobody else's business, so ranks need not agree.
+// machine, so the writer measures: of one write in kEvery it times a piece. It depends on how many peers read all of
+// it, too: each of them reads the others' from memory then, at the same time, and takes as many times as long. How a
+// rank stores what it publishes is nobody else's business, so ranks need not agree.
 //
 // Thread rule: belongs to the thread that runs a collective.
 #pragma once

@@ -27,12 +27,14 @@ struct Card {
   std::uint64_t memory = 0;  // address of its shared_ptr, for ranks of the same process
   std::string socket;
   std::string uuid;
-  int processors = 0;   // multiprocessors of its device
-  std::string problem;  // why it has no memory of this kind; empty: it has
+  int processors = 0;                        // multiprocessors of its device
+  std::string problem;                       // why it has no memory of this kind; empty: it has
+  ErrorKind kind = ErrorKind::kUnsupported;  // of that
 
   std::string pack() const {
     ByteWriter out;
     out.text(process).u64(memory).text(socket).text(uuid).u32(static_cast<std::uint32_t>(processors)).text(problem);
+    out.u32(static_cast<std::uint32_t>(kind));
     return std::move(out).str();
   }
   static Card unpack(std::string_view text) {
@@ -44,10 +46,22 @@ struct Card {
     card.uuid = in.text();
     card.processors = static_cast<int>(in.u32());
     card.problem = in.text();
+    card.kind = static_cast<ErrorKind>(in.u32());
     require_done(in);
     return card;
   }
 };
+
+// This rank's own memory, or the reason why there is none of this kind.
+std::shared_ptr<SharedMemory> make_own(const SymmetricRequest& request, std::string& problem) {
+  try {
+    return request.on_device ? make_device_memory(request.device, request.bytes, request.stream)
+                             : make_host_memory(request.bytes);
+  } catch (const Error& e) {
+    problem = e.what();
+    return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -64,12 +78,13 @@ SymmetricMemory::SymmetricMemory(Bootstrap& bootstrap, const SymmetricRequest& r
     const cudaDeviceProp prop = properties_of(request.device);
     mine.uuid = std::string(prop.uuid.bytes, sizeof(prop.uuid.bytes));
     mine.processors = prop.multiProcessorCount;
-    if (mine.problem.empty()) {
-      own = request.on_device ? make_device_memory(request.device, request.bytes, request.stream)
-                              : make_host_memory(request.bytes);
-    }
-  } catch (const std::exception& e) {
+    if (mine.problem.empty()) own = make_own(request, mine.problem);
+  } catch (const Error& e) {
     mine.problem = e.what();
+    mine.kind = e.kind();
+  } catch (const std::bad_alloc&) {
+    mine.problem = "has no memory";  // within the string
+    mine.kind = ErrorKind::kExhausted;
   }
   mine.memory = reinterpret_cast<std::uintptr_t>(&own);
   std::vector<Card> cards;
@@ -78,7 +93,7 @@ SymmetricMemory::SymmetricMemory(Bootstrap& bootstrap, const SymmetricRequest& r
   }
   for (std::size_t r = 0; r < cards.size(); ++r) {
     if (!cards[r].problem.empty()) {
-      throw KnownToAll(ErrorKind::kUnsupported, "rank " + std::to_string(r) + ": " + cards[r].problem);
+      throw KnownToAll(cards[r].kind, "rank " + std::to_string(r) + ": " + cards[r].problem);
     }
   }
   std::string problem;

@@ -398,7 +398,7 @@ std::string CudaCommunicatorImpl::prepare_copies() {
   try {
     copy_streams_.prepare(rank_);
     return {};
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
     return std::string("cannot make streams for copies: ") + e.what();
   }
 }

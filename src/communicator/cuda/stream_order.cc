@@ -52,6 +52,18 @@ void beside_captures(const Act& act) noexcept {
   }
 }
 
+// For all that runs on the current device, where a stream of it is captured: to wait for that stream, or for the device
+// by its name, would end the capture. cudaFree waits as well, and where the device has no memory left, cudaFreeHost.
+void wait_for_device() noexcept {
+  void* memory = nullptr;
+  if (cudaMalloc(&memory, 1) == cudaSuccess) {
+    static_cast<void>(cudaFree(memory));
+  } else if (cudaMallocHost(&memory, 1) == cudaSuccess) {
+    static_cast<void>(cudaFreeHost(memory));
+  }
+  static_cast<void>(cudaGetLastError());
+}
+
 }  // namespace
 
 void release_retired() {
@@ -193,7 +205,7 @@ void StreamOrder::wait() noexcept {
     } else if (!may_be_captured(eager_.stream)) {
       static_cast<void>(cudaStreamSynchronize(eager_.stream));
     } else {
-      static_cast<void>(wait_for_device());
+      wait_for_device();
     }
   });
 }

@@ -209,14 +209,19 @@ void NcclCommunicator::enqueue(const Entries& entries, DeviceStream stream, std:
   }
 }
 
-void NcclCommunicator::require(ncclResult_t result, const char* function) const {
-  // acquire: pairs with the release in Life::abort(). Then the communicator may be gone, whatever NCCL says.
+void NcclCommunicator::require_there() const {
+  // acquire: pairs with the release in Life::abort().
   if (life_->ending.load(std::memory_order_acquire)) throw_error(ErrorKind::kAborted, named() + ": was ended");
+}
+
+void NcclCommunicator::require(ncclResult_t result, const char* function) const {
+  require_there();  // whatever NCCL says
   if (result == ncclSuccess) return;
   throw Error(nccl_error(nccl_, result, named() + ": " + function));
 }
 
 void NcclCommunicator::grouped(const std::function<void()>& calls) {
+  require_there();
   // Without require(), which also throws where the group has begun, but the communicator is about to end.
   const ncclResult_t begun = nccl_.ncclGroupStart();
   if (begun != ncclSuccess) throw Error(nccl_error(nccl_, begun, named() + ": ncclGroupStart"));
@@ -253,6 +258,7 @@ void NcclCommunicator::issue(ncclComm_t comm, const NcclCall& made, const Call& 
 
 void NcclCommunicator::step(ncclComm_t comm, const NcclCall& made, ncclRedOp_t op, const NcclStep& step,
                             DeviceStream stream) {
+  require_there();
   auto* const on = static_cast<cudaStream_t>(stream);
   using Kind = NcclStep::Kind;
   switch (step.kind) {

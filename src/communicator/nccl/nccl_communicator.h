@@ -126,6 +126,8 @@ class NcclCommunicator final : public StreamCommunicator {
   void step(ncclComm_t comm, const NcclCall& made, ncclRedOp_t op, const NcclStep& step, DeviceStream stream);
   // All that `calls` asks of NCCL, at once.
   void grouped(const std::function<void()>& calls);
+  // Throws where the communicator is about to end: it may be gone.
+  void require_there() const;
   void require(ncclResult_t result, const char* function) const;
 
   // What the thread that looks out for lost ranks does. Whether it goes on.

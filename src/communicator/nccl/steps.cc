@@ -222,7 +222,8 @@ void check_nccl_reduction(const Call& call, bool fp8) {
   throw_error(ErrorKind::kUnsupported,
               std::string(to_string(call.collective)) + ": NCCL, which runs this group's calls on GPUs, has no " +
                   std::string(to_string(call.op)) + " of " + std::string(to_string(call.dtype)) +
-                  (is_fp8 && !fp8 ? " before sm_90" : "") + ": use another type, or reduce on the CPU");
+                  (is_fp8 && op_of(call.dtype, call.op) ? " before sm_90" : "") +
+                  ": use another type, or reduce on the CPU");
 }
 
 std::size_t nccl_scratch_bytes(const Call& call, int size) {

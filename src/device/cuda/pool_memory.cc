@@ -14,7 +14,6 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/relaxed_capture.h"
 #include "device/cuda/shared_memory.h"
-#include "device/cuda/stream_capture.h"
 #include "tutti/error.h"
 
 namespace tutti::cuda {
@@ -44,8 +43,7 @@ void* allocate(int device, std::size_t bytes) {
 }
 
 // Who gives memory back may have work under way that uses it, and counts on cudaFree to wait for that; unmapping does
-// not. A stream may be captured meanwhile. Where the device cannot be awaited (it has failed, or the process ends), the
-// memory is kept.
+// not. Where the device cannot be awaited (it has failed, or the process ends), the memory is kept.
 void deallocate(void* data, int device) noexcept {
   if (forked_child()) return;  // before a lock that the parent may have held; the memory is the parent's
   decltype(Pool::memory)::node_type memory;
@@ -54,11 +52,14 @@ void deallocate(void* data, int device) noexcept {
     memory = pool().memory.extract(data);
   }
   if (memory.empty()) return;
-  bool waited = false;
-  give_back_on(device, [&] { waited = wait_for_device(); });
-  if (waited) return;
-  const std::lock_guard lock(pool().mutex);
-  pool().kept.insert(std::move(memory));
+  try {
+    const RelaxedCapture relaxed;
+    const DeviceGuard guard(device);
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  } catch (const std::exception&) {
+    const std::lock_guard lock(pool().mutex);
+    pool().kept.insert(std::move(memory));
+  }
 }
 
 }  // namespace

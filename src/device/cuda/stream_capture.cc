@@ -25,16 +25,4 @@ StreamCapture capture_of(cudaStream_t stream) {
   return capture;
 }
 
-bool wait_for_device() noexcept {
-  void* memory = nullptr;
-  bool waited = false;
-  if (cudaMalloc(&memory, 1) == cudaSuccess) {
-    waited = cudaFree(memory) == cudaSuccess;
-  } else if (cudaMallocHost(&memory, 1) == cudaSuccess) {
-    waited = cudaFreeHost(memory) == cudaSuccess;
-  }
-  static_cast<void>(cudaGetLastError());
-  return waited;
-}
-
 }  // namespace tutti::cuda

@@ -19,9 +19,4 @@ struct StreamCapture {
 };
 StreamCapture capture_of(cudaStream_t stream);
 
-// Waits for all that runs on the current device, also while a stream of it is captured: to wait for the device by its
-// name would end the capture, but cudaFree waits as well, and where the device has no memory left, cudaFreeHost. Within
-// RelaxedCapture. False: the device has failed, or neither has memory.
-bool wait_for_device() noexcept;
-
 }  // namespace tutti::cuda

@@ -1,6 +1,7 @@
 // Groups whose calls on GPUs are NCCL's: what the calls come to, in every layout.
 #include <cstdint>
 #include <cstring>
+#include <latch>
 #include <numeric>
 
 #include "communicator/nccl_groups.h"
@@ -118,9 +119,12 @@ TEST(OverNccl, CallsOnSeveralStreamsAreInOrderAlsoWithTheCopiesAroundThem) {
     gather.output = all.given(/*apart=*/true, /*uneven=*/false);
     Call sum = call_of(Collective::kAllReduce, 4);
     sum.input = sum.output = Blocks::single(all.at(1), 16);
-    stream_of(rank.work->own_stream()).put([] { std::this_thread::sleep_for(50ms); });
+    std::latch issued(1);
+    stream_of(rank.work->own_stream()).put([&] { issued.wait(); });
     rank.group->run(gather, rank.work->own_stream(), {});
     rank.group->run(sum, &second, {});
+    std::this_thread::yield();
+    issued.count_down();
     rank.group->synchronize(&second);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(all.at(1)[i], 2 * value(1, 0, 0));
   });

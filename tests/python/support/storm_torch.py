@@ -275,8 +275,10 @@ class Torch(Later):
         self.dist.distributed_c10d._world.pg_coalesce_state.clear()  # of the parent: calls would only be noted down
         if what == 0:
             self.scribble()
-            refused(lambda: self.dist.all_reduce(self.torch.ones(3)))
-            refused(lambda: self.dist.isend(self.torch.ones(3), (self.rank + 1) % self.size))
+            # A handler may run amid what PyTorch does on tensors without memory, whose calls go nowhere.
+            with self.torch.utils._python_dispatch._disable_current_modes():
+                refused(lambda: self.dist.all_reduce(self.torch.ones(3)))
+                refused(lambda: self.dist.isend(self.torch.ones(3), (self.rank + 1) % self.size))
         elif what == 1:
             tutti.abort()
             self.dist.destroy_process_group()

@@ -189,11 +189,13 @@ def placed_beside_a_waiting_call(ctx: Context, name: str) -> None:
     torch.cuda.synchronize()
     comm.all_reduce(tensor, interface().ReduceOp.SUM, False)
     torch.cuda.synchronize()
+    store = ctx.store(name)
     if ctx.rank > 0:
         comm.all_reduce(tensor, interface().ReduceOp.SUM, False)
+        store.set(f"waits {ctx.rank}", "1")
         window.wait_signal(0, False)
     else:
-        time.sleep(0.5)
+        store.wait([f"waits {rank}" for rank in range(1, ctx.size)])
         for peer in range(1, ctx.size):
             for part in range(3):
                 window.put(torch.full((30_000,), part + 1.0, device=device), peer, part * 30_000, False)
