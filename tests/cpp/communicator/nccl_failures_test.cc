@@ -92,6 +92,7 @@ TEST(OverNcclFailures, AnAbortLeavesNoThreadInsideAGroupOfNcclCalls) {
     }
     EXPECT_EQ(fake_depth(), 0);
     aborts.join();
+    rank.work->wait(rank.work->own_stream());  // which may have the message
   });
 }
 
