@@ -212,7 +212,6 @@ class Communicator:
             raise ValueError(
                 "this group was made without a store: shrink(id=...), an id that tutti.make_id() gave to one"
             )
-        refused = False
         try:
             if id is not None:
                 smaller, members = _core.shrink_group(core, id, timeout)
@@ -221,12 +220,12 @@ class Communicator:
                 # Counted only here, where nothing is refused any more: ranks that count apart do not meet.
                 place = f"{self._place}/survivors {next(self._shrinks)}"
                 smaller, members = _core.shrink_group(core, self.store, place, timeout)
-        except ValueError:
-            refused = True
+        except ValueError:  # refused: the group goes on
             raise
-        finally:
-            if not refused:
-                self._devices.abort("the group is being shrunk")
+        except BaseException:
+            self._devices.abort("the group is being shrunk")
+            raise
+        self._devices.abort("the group is being shrunk")
         return self._of(smaller, self.store, place), members
 
     def metrics(self) -> Metrics:

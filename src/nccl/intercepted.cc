@@ -151,7 +151,8 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   if (looks()) static_cast<void>(guarded([&] { there = finalize(comm); }));
   if (!there) {
     return guarded([] {
-      throw tutti::Error(tutti::ErrorKind::kAborted, "ncclCommFinalize: the communicator was aborted meanwhile");
+      throw tutti::Error(tutti::ErrorKind::kAborted,
+                         "ncclCommFinalize: the communicator was aborted meanwhile: make another");
     });
   }
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommFinalize, (comm));

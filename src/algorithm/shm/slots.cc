@@ -42,10 +42,10 @@ class SlotAlgorithm : public ShmAlgorithm {
   bool announces() const noexcept override { return true; }
 
  protected:
-  // Announces with `bytes` of payload, if any, which `readers` take.
-  static Outcome announce(CallContext& c, const void* payload, std::size_t bytes, int readers) noexcept {
+  // Announces with `bytes` of payload, if any, which one peer takes, or all do.
+  static Outcome announce(CallContext& c, const void* payload, std::size_t bytes, bool to_all) noexcept {
     if (Outcome outcome = c.host->begin(c.record, c.deadline); !outcome.ok()) return outcome;
-    c.slot_writer.copy(c.host->payload_area(bytes), payload, bytes, readers);
+    c.slot_writer.copy(c.host->payload_area(bytes), payload, bytes, to_all ? c.size - 1 : 1);
     c.host->announce();
     return kOkOutcome;
   }
@@ -100,8 +100,7 @@ class SlotReduce final : public SlotAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.input.size(0);
     const bool rooted = has_root(call.collective);
-    if (Outcome outcome = announce(c, call.input.data(0), bytes, rooted ? 1 : c.size - 1); !outcome.ok())
-      return outcome;
+    if (Outcome outcome = announce(c, call.input.data(0), bytes, !rooted); !outcome.ok()) return outcome;
     if (rooted && c.rank != call.root) return kOkOutcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     reduce_payloads(call, c, bytes, 0, bytes);
@@ -127,7 +126,7 @@ class SlotBroadcast final : public SlotAlgorithm {
  public:
   SlotBroadcast() : SlotAlgorithm(Collective::kBroadcast) {}
   Outcome run(const Call& call, CallContext& c) const noexcept override {
-    if (c.rank == call.root) return announce(c, call.input.data(0), call.input.size(0), c.size - 1);
+    if (c.rank == call.root) return announce(c, call.input.data(0), call.input.size(0), /*to_all=*/true);
     const std::size_t bytes = call.output.size(0);
     if (Outcome outcome = c.host->begin_and_announce(c.record, c.deadline); !outcome.ok()) return outcome;
     if (Outcome outcome = c.host->await(call.root, c.deadline); !outcome.ok()) return outcome;
@@ -144,10 +143,8 @@ class SlotGather final : public SlotAlgorithm {
   Outcome run(const Call& call, CallContext& c) const noexcept override {
     const std::size_t bytes = call.input.size(0);
     const bool rooted = has_root(call.collective), takes = !rooted || c.rank == call.root;
-    const int readers = rooted ? 1 : c.size - 1;
-    if (Outcome outcome = announce(c, call.input.data(0), rooted && takes ? 0 : bytes, readers); !outcome.ok()) {
-      return outcome;
-    }
+    const std::size_t given = rooted && takes ? 0 : bytes;
+    if (Outcome outcome = announce(c, call.input.data(0), given, !rooted); !outcome.ok()) return outcome;
     if (!takes) return kOkOutcome;
     if (Outcome outcome = c.host->await_all(c.deadline); !outcome.ok()) return outcome;
     collect_payloads(call, c, bytes);

@@ -217,13 +217,13 @@ void put(std::array<std::byte, 8>& bytes, Bits bits) {
 
 void check_nccl_reduction(const Call& call, bool fp8) {
   const auto type = type_of(call.dtype);
-  const bool is_fp8 = type == ncclFloat8e4m3 || type == ncclFloat8e5m2;
-  if (!reduces(call.collective) || (type && op_of(call.dtype, call.op) && (fp8 || !is_fp8))) return;
+  const bool has = type && op_of(call.dtype, call.op);
+  const bool too_old = !fp8 && (type == ncclFloat8e4m3 || type == ncclFloat8e5m2);
+  if (!reduces(call.collective) || (has && !too_old)) return;
   throw_error(ErrorKind::kUnsupported,
               std::string(to_string(call.collective)) + ": NCCL, which runs this group's calls on GPUs, has no " +
                   std::string(to_string(call.op)) + " of " + std::string(to_string(call.dtype)) +
-                  (is_fp8 && op_of(call.dtype, call.op) ? " before sm_90" : "") +
-                  ": use another type, or reduce on the CPU");
+                  (has ? " before sm_90" : "") + ": use another type, or reduce on the CPU");
 }
 
 std::size_t nccl_scratch_bytes(const Call& call, int size) {
