@@ -177,6 +177,13 @@ def test_settings_that_are_no_text_are_named() -> None:
     assert "TUTTI_SPINS" in done.stdout and "\\xff" in done.stdout, done
 
 
+def test_info_tells_what_is_wrong_with_a_launch() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"} | {"WORLD_SIZE": "4"}
+    command = [sys.executable, "-m", "tutti", "info"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "WORLD_SIZE is set but RANK is not" in done.stdout, done
+
+
 def test_doctor_tells_how_to_mend(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every check that fails has a meaning and a remedy, and only some of them are fatal."""
 
