@@ -88,6 +88,11 @@ mutant message_test '*' $outbox 'the eager window has no end' 's/ \&\& eager_sen
 mutant message_test '*' $outbox 'a cancelled send is read on' '/^void Outbox::retract/,/^}/s/if (op_ == &op) own_rest_of_body();/;/'
 mutant message_test '*' $outbox 'a withdrawal is not told' 's/if (header_.kind == FrameKind::kAnnounce \&\& tell) control(FrameKind::kWithdraw, op.id);/;/'
 mutant message_test '*' $outbox 'a credit beyond what was sent counts' 's/if (credit - eager_taken_ > eager_sent_ - eager_taken_) return false;/;/'
+mutant message_test '*' $outbox 'a grant before the announcement is gone is lost' 's/if (writes_start_of(id) \&\& header_.kind == FrameKind::kAnnounce) {/if (false) {/'
+mutant message_test '*' $outbox 'an answer before the first frame is gone finds no message' 's/if (writes_start_of(id)) return op_;/;/'
+mutant communicator_test 'TwoLevelsFault*' $links 'what a rank that failed has said is not passed on' 's/said.reason.empty() ? farewell.cause : /said.reason.empty() ? Outcome{} : /'
+mutant communicator_test 'TwoLevelsFault*' src/algorithm/net/net_call.cc 'nobody looks for messages of another call' 's/if (stranger >= 0) return .*/;/'
+mutant communicator_test 'TwoLevelsFault*' src/communicator/collective.cc 'lists of sizes are not compared between hosts' 's/if (call.uneven \&\& context_.host == nullptr) record.hash = .*/;/'
 
 # What the count of rescued waits finds, and what it must not count.
 mutant host_channel_test 'RescuedWait*' src/channel/rescued_waits.cc 'tests are not told of a lost wake-up' 's/{ rescued_waits.fetch_add(.*; }/{}/'

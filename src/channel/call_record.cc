@@ -15,6 +15,12 @@ std::uint64_t mix(std::uint64_t state, std::uint64_t value) noexcept {
   return state ^ (state >> 29);
 }
 
+std::uint32_t folded(std::uint64_t state) noexcept {
+  const std::uint64_t h = mix(state, state >> 32);
+  const auto half = static_cast<std::uint32_t>(h ^ (h >> 32));
+  return half != 0 ? half : 1;
+}
+
 bool is_collective(std::uint8_t call) noexcept { return call < kCollectiveCount; }
 
 bool is_reduction(std::uint8_t call) noexcept { return is_collective(call) && reduces(static_cast<Collective>(call)); }
@@ -69,10 +75,10 @@ std::uint32_t fingerprint(const CallRecord& record) noexcept {
                  static_cast<std::uint64_t>(static_cast<std::uint32_t>(record.root)) << 32);
   h = mix(h, record.uneven != 0 ? 0 : record.count);
   if (record.algorithm != 0) h = mix(h, record.algorithm);
-  h = mix(h, h >> 32);
-  const auto folded = static_cast<std::uint32_t>(h ^ (h >> 32));
-  return folded != 0 ? folded : 1;
+  return folded(h);
 }
+
+std::uint32_t with_number(std::uint32_t hash, std::uint64_t number) noexcept { return folded(mix(hash, number)); }
 
 std::string describe(const CallRecord& record, std::string_view algorithm) {
   std::string text = name_of_call(record.call);

@@ -44,6 +44,9 @@ static_assert(sizeof(CallRecord) == 64);
 // Never 0. The sequence number is compared apart.
 std::uint32_t fingerprint(const CallRecord& record) noexcept;
 
+// A hash with one more number in it on which all ranks must agree; never 0.
+std::uint32_t with_number(std::uint32_t hash, std::uint64_t number) noexcept;
+
 // Puts the name of the algorithm that a collective of even blocks asks for into its record: 16 bytes of it.
 void name_algorithm(CallRecord& record, std::string_view name) noexcept;
 

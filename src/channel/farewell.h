@@ -17,6 +17,7 @@ inline constexpr std::size_t kFarewellReasonBytes = 64;
 
 struct Farewell {
   Outcome outcome;  // what has failed, and the rank to blame
+  Outcome cause;    // kPeerFailed: what that rank has said of its failure; kOk: that is not known
   std::array<char, kFarewellReasonBytes>
       reason{};  // why the group was aborted, as far as there is room; zeros: it was not
 
@@ -24,6 +25,6 @@ struct Farewell {
   static std::optional<Farewell> of(const LastWords& words) noexcept;
 };
 
-LastWords last_words(Outcome outcome, std::string_view reason) noexcept;
+LastWords last_words(Outcome outcome, std::string_view reason, Outcome cause = {}) noexcept;
 
 }  // namespace tutti

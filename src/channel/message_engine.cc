@@ -125,6 +125,15 @@ Arrival* MessageEngine::find_arrival(int peer, std::uint64_t tag) noexcept {
   return found;
 }
 
+const Arrival* MessageEngine::find_stranger(std::uint64_t first, std::uint64_t end, std::uint32_t hash) const noexcept {
+  for (const auto& p : peers_) {
+    for (const Arrival* a = p->arrived.front(); a != nullptr; a = a->next) {
+      if (a->tag >= first && a->tag < end && a->record.hash != hash) return a;
+    }
+  }
+  return nullptr;
+}
+
 void MessageEngine::unpost(MessageOp& op) noexcept { (op.peer >= 0 ? at(op.peer).posted : posted_any_).erase(&op); }
 
 // Compares the two sides of a message before anything is written; on a difference the receive, which is in no queue,
@@ -324,10 +333,10 @@ void MessageEngine::retract(MessageOp& op, Outcome outcome, bool quiet) {
   finish(op, outcome, quiet);
 }
 
-void MessageEngine::fail(Outcome outcome, std::string_view reason) noexcept {
+void MessageEngine::fail(Outcome outcome, std::string_view reason, Outcome cause) noexcept {
   if (!failed_.ok()) return;
   failed_ = outcome;
-  say_farewell(outcome, reason);
+  say_farewell(outcome, reason, cause);
   for (int i = 0; i < static_cast<int>(peers_.size()); ++i) lose(i, outcome);
   posted_any_.clear();
   while (MessageOp* op = all_.front()) finish(*op, outcome);

@@ -58,7 +58,7 @@ class MessageEngine {
 
   // Ends an unfinished op. `quiet`: without its on_done.
   void retract(MessageOp& op, Outcome outcome, bool quiet);
-  void fail(Outcome outcome, std::string_view reason = {}) noexcept;
+  void fail(Outcome outcome, std::string_view reason = {}, Outcome cause = {}) noexcept;
   const MessagePort::Said& said_by(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->said; }
 
   Outcome dead(int peer) const noexcept { return peers_[static_cast<std::size_t>(peer)]->dead; }
@@ -68,6 +68,10 @@ class MessageEngine {
 
   // Peers that unfinished ops wait for, kAnySource among them.
   void awaited(std::vector<int>& peers) const;
+  // The first message of those kept with a tag from `first` to below `end` that does not belong to the call of `hash`;
+  // null if there is none.
+  const Arrival* find_stranger(std::uint64_t first, std::uint64_t end, std::uint32_t hash) const noexcept;
+
   // Waiting for `peer` has become hopeless: takes what has arrived, then ends the ops.
   void give_up(int peer, Outcome outcome);
 
@@ -146,7 +150,7 @@ class MessageEngine {
   void finish(MessageOp& op, Outcome outcome, bool quiet = false) noexcept;
   void detach_receive(MessageOp& op, bool tell);
   void lose(int peer, Outcome outcome) noexcept;
-  void say_farewell(Outcome outcome, std::string_view reason) noexcept;
+  void say_farewell(Outcome outcome, std::string_view reason, Outcome cause) noexcept;
 
   // Links.
   bool open(int peer);

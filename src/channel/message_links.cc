@@ -276,19 +276,19 @@ void MessageEngine::on_refuse(Peer& p, int peer) {
 
 // Peers on other hosts learn of our end by that of their links. Those on this host, whose links ring, learn of it by
 // other means.
-void MessageEngine::say_farewell(Outcome outcome, std::string_view reason) noexcept {
+void MessageEngine::say_farewell(Outcome outcome, std::string_view reason, Outcome cause) noexcept {
   if (::getpid() != owner_) return;
-  const LastWords words = last_words(outcome, reason);
+  const LastWords words = last_words(outcome, reason, cause);
   for (Transport* transport : transports_) transport->close(outcome.status, words);
 }
 
 void MessageEngine::say_left() noexcept {
   if (::getpid() != owner_) return;
-  if (failed_.ok()) say_farewell({Status::kPeerLeft, rank_}, {});
+  if (failed_.ok()) say_farewell({Status::kPeerLeft, rank_}, {}, {});
   for (Transport* transport : transports_) transport->finish_close();
 }
 
-// What `rank` has said of itself, or another of it, who knows an abort's reason only. The first word counts.
+// What `rank` has said of itself, or another of it. The first word counts.
 void MessageEngine::note_said(int rank, const Farewell& farewell) {
   MessagePort::Said& said = at(rank).said;
   if (!said.outcome.ok()) return;
@@ -296,8 +296,7 @@ void MessageEngine::note_said(int rank, const Farewell& farewell) {
   const bool of_another = outcome.status == Status::kPeerFailed && outcome.peer == rank;
   if (outcome.status == Status::kAborted || of_another) {
     said.reason = in_a_line({farewell.reason.data(), ::strnlen(farewell.reason.data(), farewell.reason.size())});
-    if (of_another && said.reason.empty()) return;
-    outcome = {Status::kAborted, rank};
+    outcome = of_another && said.reason.empty() ? farewell.cause : Outcome{Status::kAborted, rank};
   }
   said.outcome = outcome;
 }
@@ -311,7 +310,10 @@ Outcome MessageEngine::heard(int peer, const Farewell& farewell) {
       (status == Status::kPeerLost || status == Status::kPeerLeft || status == Status::kPeerFailed)) {
     outcome = {status, blamed};
   }
-  note_said(outcome.peer, {{status, known ? blamed : -1}, farewell.reason});
+  const bool cause_known = farewell.cause.peer >= 0 && farewell.cause.peer < static_cast<int>(peers_.size());
+  note_said(outcome.peer, {{status, known ? blamed : -1},
+                           {farewell.cause.status, cause_known ? farewell.cause.peer : -1},
+                           farewell.reason});
   return outcome;
 }
 

@@ -306,8 +306,17 @@ bool MessagePort::withdraw(MessageOp& op) noexcept {
   return withdrawn;
 }
 
-void MessagePort::fail(Outcome outcome, std::string_view reason) noexcept {
-  state_->locked([&](MessageEngine& e) { e.fail(outcome, reason); });
+void MessagePort::fail(Outcome outcome, std::string_view reason, Outcome cause) noexcept {
+  state_->locked([&](MessageEngine& e) { e.fail(outcome, reason, cause); });
+}
+
+int MessagePort::find_stranger(std::uint64_t first, std::uint64_t end, std::uint32_t hash,
+                               CallRecord& record) const noexcept {
+  const std::lock_guard lock(state_->mutex);
+  const Arrival* const found = state_->engine.find_stranger(first, end, hash);
+  if (found == nullptr) return -1;
+  record = found->record;
+  return found->peer;
 }
 
 MessagePort::Said MessagePort::said_by(int peer) const {

@@ -157,8 +157,9 @@ class MessagePort {
   bool withdraw(MessageOp& op) noexcept;
 
   // Ends every posted and later op with `outcome` and wakes all waiters. Nothing is written or read any more. The peers
-  // are told, with `reason` where the group has been aborted.
-  void fail(Outcome outcome, std::string_view reason = {}) noexcept;
+  // are told, with `reason` where the group has been aborted, and where the outcome is a peer's failure with what that
+  // peer has said of it, the `cause`.
+  void fail(Outcome outcome, std::string_view reason = {}, Outcome cause = {}) noexcept;
 
   // What a peer of another host has said of its failure, itself or through others.
   struct Said {
@@ -166,6 +167,10 @@ class MessagePort {
     std::string reason;  // of an abort; may be cut off
   };
   Said said_by(int peer) const;
+
+  // The rank of the first message kept without a receive whose tag is from `first` to below `end` and whose record's
+  // hash is another than `hash`, and that record; -1: there is none.
+  int find_stranger(std::uint64_t first, std::uint64_t end, std::uint32_t hash, CallRecord& record) const noexcept;
 
   // Why messages to and from a peer are hopeless, as far as that is known without waiting; kOk when they are not.
   Outcome look(int peer) noexcept;

@@ -37,7 +37,16 @@ void Outbox::refuse(std::uint64_t id, const CallRecord& ours, const CallRecord& 
   control_.push_back(c);
 }
 
+// The first frame of an op of a caller's.
+bool Outbox::writes_start_of(std::uint64_t id) const noexcept {
+  return op_ != nullptr && op_->id == id && (header_.kind == FrameKind::kEager || header_.kind == FrameKind::kAnnounce);
+}
+
 bool Outbox::grant(std::uint64_t id) noexcept {
+  if (writes_start_of(id) && header_.kind == FrameKind::kAnnounce) {
+    op_->phase = MessagePhase::kGranted;  // end_frame() puts it where it belongs
+    return true;
+  }
   for (MessageOp* op = announced_.front(); op != nullptr; op = op->next) {
     if (op->id != id) continue;
     announced_.erase(op);
@@ -49,6 +58,7 @@ bool Outbox::grant(std::uint64_t id) noexcept {
 }
 
 MessageOp* Outbox::find(std::uint64_t id) const noexcept {
+  if (writes_start_of(id)) return op_;
   for (const OpQueue* queue : {&announced_, &granted_})
     for (MessageOp* op = queue->front(); op != nullptr; op = op->next)
       if (op->id == id) return op;
@@ -87,7 +97,7 @@ void Outbox::retract(MessageOp& op, bool tell) {
       if (tell) control(FrameKind::kWithdraw, op.id);
       break;
     case MessagePhase::kGranted:
-      granted_.erase(&op);
+      if (!writes_start_of(op.id)) granted_.erase(&op);
       if (op_ == &op) own_rest_of_body();
       if (tell) control(FrameKind::kWithdraw, op.id);
       break;
@@ -166,8 +176,12 @@ void Outbox::end_frame(OpQueue& finished) noexcept {
       finished.push_back(op);
       break;
     case FrameKind::kAnnounce:
-      op->phase = MessagePhase::kAnnounced;
-      announced_.push_back(op);
+      if (op->phase == MessagePhase::kGranted) {
+        granted_.push_back(op);
+      } else {
+        op->phase = MessagePhase::kAnnounced;
+        announced_.push_back(op);
+      }
       break;
     case FrameKind::kData:
       op->moved += header_.bytes;

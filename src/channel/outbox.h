@@ -29,9 +29,10 @@ class Outbox {
   void control(FrameKind kind, std::uint64_t id);
   void refuse(std::uint64_t id, const CallRecord& ours, const CallRecord& theirs);
 
-  // The peer's answers. grant() is false for a message that is no longer there.
+  // The peer's answers. One may come before the link has said that all of the first frame is gone: a network has sent
+  // the rest by itself. grant() is false for a message that is no longer there.
   bool grant(std::uint64_t id) noexcept;
-  MessageOp* find(std::uint64_t id) const noexcept;  // announced or granted; null if neither
+  MessageOp* find(std::uint64_t id) const noexcept;  // whose first frame the peer may have; null if there is none
   bool acknowledge(std::uint64_t credit) noexcept;   // false if the peer claims what was never sent
 
   // Takes an unfinished send out; its memory is not read afterwards. `tell`: the peer hears of it.
@@ -56,6 +57,7 @@ class Outbox {
   void begin_start(MessageOp& op) noexcept;
   void end_frame(OpQueue& finished) noexcept;
   void own_rest_of_body();
+  bool writes_start_of(std::uint64_t id) const noexcept;
 
   bool writing_ = false;
   FrameHeader header_;  // of the frame being written
@@ -69,7 +71,7 @@ class Outbox {
   std::deque<Control> control_;
   OpQueue starts_;     // kStart; blanks among them are ours
   OpQueue announced_;  // kAnnounced
-  OpQueue granted_;    // kGranted
+  OpQueue granted_;    // kGranted, but the one whose announcement is being written
   std::uint64_t next_id_ = 1;
   std::uint64_t eager_sent_ = 0;   // in eager_cost
   std::uint64_t eager_taken_ = 0;  // as far as the peer has said

@@ -53,6 +53,16 @@ void CommunicatorImpl::make_record(const Call& call, const UserAlgorithm* chosen
     name_algorithm(record, chosen->name());
   }
   record.hash = fingerprint(record);
+  if (call.uneven && context_.host == nullptr) record.hash = with_common_sizes(call, record.hash);
+}
+
+// Between hosts blocks travel in segments and by way of other ranks: nobody there compares the sizes of two ranks'
+// blocks. On one host check_block_sizes() does.
+std::uint32_t CommunicatorImpl::with_common_sizes(const Call& call, std::uint32_t hash) const noexcept {
+  if (call.collective != Collective::kAllGather && call.collective != Collective::kReduceScatter) return hash;
+  const Blocks& blocks = call.collective == Collective::kAllGather ? call.output : call.input;
+  for (int r = 0; r < size_; ++r) hash = with_number(hash, blocks.size(r));
+  return hash;
 }
 
 CallShape CommunicatorImpl::shape_of(const Call& call) const noexcept {

@@ -176,6 +176,8 @@ class CommunicatorImpl final : public Communicator,
   Outcome check_block_sizes(const Call& call) noexcept;
   void publish_block_sizes(const Call& call) noexcept;
   void run_alone(const Call& call) const noexcept;
+  // The hash of an uneven call of which all ranks have the same list of sizes, with that list in it.
+  std::uint32_t with_common_sizes(const Call& call, std::uint32_t hash) const noexcept;
   void make_record(const Call& call, const UserAlgorithm* chosen, CallRecord& record) const noexcept;
   CallShape shape_of(const Call& call) const noexcept;
 

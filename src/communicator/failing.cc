@@ -195,7 +195,7 @@ void CommunicatorImpl::tell_failure(Outcome outcome, const FailureContext& conte
   // Who learns of it from this rank learns why it was aborted, too.
   const std::string& reason = outcome.status == Status::kPeerFailed ? context.reported_reason : context.reason;
   if (formed_.host != nullptr) formed_.host->report(outcome, context.mine.sequence, reason);
-  port_->fail(outcome, reason);
+  port_->fail(outcome, reason, context.reported);
   if (own.status == Status::kPeerLost && own.peer == outcome.peer) tell_kin(outcome.peer, context.why_lost.empty());
 }
 

@@ -66,6 +66,9 @@ Outcome NetCall::verdict() noexcept {
     context_.mismatched = op.remote;
     return op.outcome;
   }
+  const int stranger = context_.port->find_stranger(tag_, tag_ + (std::uint64_t{1} << kStepBits), context_.record.hash,
+                                                    context_.mismatched);
+  if (stranger >= 0) return {Status::kMismatch, stranger};
   for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
     const MessageOp& op = ops_[i];
     if (unused(op) || !op.done() || weight_of(op.outcome.status) <= weight_of(worst.status)) continue;

@@ -16,6 +16,8 @@
 // and peers are named by their places. Where a member's left neighbour in the group is on another host and no member,
 // it is watched: a receive is posted that the same call never serves. If that rank makes another call, its first
 // message comes here, and the call ends with a mismatch.
+// The members of two calls may differ in more than that, as where the root of a broadcast takes its leader's place:
+// then a message may come that nobody has asked for. Who waits for long looks for one with the tag of its call.
 //
 // Ownership: the ops are this one's; the memory they point at is the caller's. Thread rule: one thread, that of the
 // call.

@@ -85,6 +85,81 @@ TEST_P(TwoLevelsMismatch, OneRankOrOneHostCallsSomethingElse) {
 INSTANTIATE_TEST_SUITE_P(Layouts, TwoLevelsMismatch, testing::Values("aabb", "abab", "aaab"),
                          [](const auto& test) { return std::string(test.param); });
 
+// All that have failed, by mismatches and not by deadlines, and each says why.
+void expect_all_told(const Raised& raised, const std::string& what) {
+  EXPECT_FALSE(raised.has(ErrorKind::kTimeout)) << what << raised.text();
+  EXPECT_FALSE(raised.has(ErrorKind::kInternal)) << what << raised.text();
+  EXPECT_TRUE(raised.has(ErrorKind::kMismatch)) << what << raised.text();
+  EXPECT_EQ(raised.text().find("it failed"), std::string::npos) << what << raised.text();
+}
+
+// The root is its host's leader then, so who meets whom between the hosts depends on the call.
+TEST(TwoLevelsFault, ABroadcastFromNoFirstRankAgainstAnotherCall) {
+  for (const std::string layout : {"aabb", "abab"}) {
+    for (const What& other : kCalls) {
+      for (int root = 0; root < 4; ++root) {
+        Raised raised;
+        run_ranks(world_of(layout), [&](Communicator& c) {
+          const bool here = layout[static_cast<std::size_t>(c.rank())] == 'a';
+          FloatCall made(here ? Collective::kBroadcast : other.collective, here ? 10 : other.count, c.size(),
+                         here ? root : -1);
+          raised.add(c.rank(), error_of([&] {
+                       c.run(made.call);
+                       for (int i = 0; i < 8; ++i) c.run(FloatCall(Collective::kBarrier, 0, 1).call);
+                     }));
+        });
+        expect_all_told(
+            raised, layout + ", root " + std::to_string(root) + " against " + std::string(to_string(other.collective)));
+      }
+    }
+  }
+}
+
+// Lists of sizes of which one rank has another idea, such that what travels on the way to it has the sizes it expects.
+TEST(TwoLevelsFault, ListsOfSizesThatDifferOnOneRank) {
+  using Sizes = std::vector<std::size_t>;
+  struct Lists {
+    Sizes most, odd;
+  };
+  const Lists cases[] = {{{20'000, 100, 100, 100}, {16'384, 100, 100, 100}},
+                         {{16'384, 100, 100, 100}, {16'385, 100, 100, 100}},
+                         {{8192, 16'384, 100, 100}, {16'384, 8192, 100, 100}}};
+  for (const std::string layout : {"aabb", "abcd"}) {
+    for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter}) {
+      for (const Lists& lists : cases) {
+        Raised raised;
+        run_ranks(world_of(layout), [&](Communicator& c) {
+          const Sizes& counts = c.rank() == 3 ? lists.odd : lists.most;
+          std::vector<std::vector<float>> blocks;
+          std::vector<void*> pointers;
+          Sizes bytes;
+          for (const std::size_t count : counts) {
+            blocks.emplace_back(count);
+            pointers.push_back(blocks.back().data());
+            bytes.push_back(count * sizeof(float));
+          }
+          const auto own = static_cast<std::size_t>(c.rank());
+          std::vector<float> single(counts[own]);
+          Call call;
+          call.collective = collective;
+          call.dtype = DataType::kFloat32;
+          call.uneven = true;
+          call.count = counts[own];
+          call.input = Blocks::single(single.data(), bytes[own]);
+          call.output = Blocks::list(pointers.data(), bytes.data());
+          if (collective == Collective::kReduceScatter) std::swap(call.input, call.output);
+          raised.add(c.rank(), error_of([&] {
+                       c.run(call);
+                       for (int i = 0; i < 8; ++i) c.run(FloatCall(Collective::kBarrier, 0, 1).call);
+                     }));
+        });
+        expect_all_told(raised, layout + ", " + std::string(to_string(collective)) + " of " +
+                                    std::to_string(lists.most[0]) + " and " + std::to_string(lists.odd[0]));
+      }
+    }
+  }
+}
+
 // One rank does not come, whichever: leaders and carriers wait for it on its host or for its host, the others for them.
 TEST(TwoLevelsFault, AMissingRankIsNamedAtTheDeadline) {
   for (const std::size_t count : {10UL, 60'000UL, 300'000UL}) {
