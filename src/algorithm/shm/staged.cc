@@ -1,4 +1,4 @@
-// Everything but all-reduce through staging areas: one exchange a collective.
+// Everything but all-reduce and reduce through staging areas: one exchange a collective.
 //
 // Bytes a rank: a filler copies what it sends once, a drainer copies or reduces what it needs once. Latency: one line
 // transfer a round, hidden from the second round on.
@@ -8,6 +8,7 @@
 namespace tutti {
 
 std::shared_ptr<const Algorithm> staged_all_reduce();
+std::shared_ptr<const Algorithm> staged_reduce();
 
 namespace {
 
@@ -63,28 +64,6 @@ class StagedBroadcast final : public StagedAlgorithm {
         [&](std::uint64_t t, const auto& area_of) noexcept {
           const Window w(bytes, chunk, t);
           deliver(call.output.data(0) + w.begin, area_of(call.root), w.size);
-        });
-  }
-};
-
-// reduce: all but the root fill, the root reduces.
-class StagedReduce final : public StagedAlgorithm {
- public:
-  StagedReduce() : StagedAlgorithm(Collective::kReduce) {}
-  Outcome run(const Call& call, CallContext& c) const noexcept override {
-    const std::size_t bytes = call.input.size(0);
-    const std::size_t chunk = chunk_bytes(*c.host, bytes);
-    return exchange(
-        c, chunk, rounds_of(bytes, chunk), Side::others(call.root), Side::root(call.root),
-        [&](std::uint64_t t, std::byte* area) noexcept {
-          const Window w(bytes, chunk, t);
-          c.stage_writer.copy(area, call.input.data(0) + w.begin, w.size);
-        },
-        [&](std::uint64_t t, const auto& area_of) noexcept {
-          const Window w(bytes, chunk, t);
-          reduce_ranks(call, c, call.output.data(0) + w.begin, w.size, [&](int r) noexcept -> const std::byte* {
-            return r == c.rank ? call.input.data(0) + w.begin : area_of(r);
-          });
         });
   }
 };
@@ -178,7 +157,7 @@ class StagedReduceScatter final : public StagedAlgorithm {
 AlgorithmList staged_algorithms() {
   return {staged_all_reduce(),
           std::make_shared<StagedBroadcast>(),
-          std::make_shared<StagedReduce>(),
+          staged_reduce(),
           std::make_shared<StagedGather>(Collective::kAllGather),
           std::make_shared<StagedGather>(Collective::kGather),
           std::make_shared<StagedScatter>(Collective::kScatter),
