@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from tutti import _core, _devices, _formed, _want
@@ -72,6 +73,8 @@ class Communicator:
         # Before anybody is looked for; with a store create_communicator() tells the others.
         if store is None and not timeout > 0:
             raise ValueError(f"the timeout of a group must be more than 0 seconds, not {timeout}")
+        if store is None and not 0 <= index(rank) < index(size):
+            raise ValueError(f"rank {rank} of {size}: a rank lies between 0 and the world size less one")
         if store is None and size == 1:  # it needs nobody
             store = _core.memory_store()
         if store is None:

@@ -228,6 +228,8 @@ class Algorithm:
         core = core_of(comm)
         if executor is not None and executor._core is not core:
             raise ValueError("the executor was made for another communicator than comm")
+        if input_buffer is None and output_buffer is None:
+            raise ValueError("neither input nor output: pass the buffers that this rank has in this collective")
         device = _device_of(input_buffer, output_buffer)
         if device is None and stream not in (0, None):
             raise ValueError("main memory has no streams: leave stream 0")
@@ -276,12 +278,18 @@ class Algorithm:
         return f"<tutti.Algorithm {self.name!r} for {self.collective}, {self.type.value}>"
 
 
+def _refuse_bool(buffer: Any, what: str) -> None:
+    if isinstance(buffer, bool):
+        raise TypeError(f"the {what} is {buffer}, neither an address nor an array")
+
+
 def _end(buffer: Any, size: int | None, what: str, dtype: DataType, written: bool) -> tuple[int, int]:
     """Address and bytes of one end of a call."""
     if size is not None and size < 0:
         raise ValueError(f"the {what} has {size} bytes")
     if buffer is None:
         return 0, size or 0
+    _refuse_bool(buffer, what)
     if isinstance(buffer, int):
         if size is None:
             raise ValueError(f"an address says nothing of its size: pass {what}_size in bytes")
@@ -317,6 +325,7 @@ def _device_end(
     devices: _core.DeviceCommunicator, buffer: Any, size: int | None, what: str, stream: int
 ) -> tuple[int, int, str | None]:
     """Address, bytes and element type of one end of a call on a GPU, ordered before ``stream``."""
+    _refuse_bool(buffer, what)
     if buffer is None or isinstance(buffer, int):
         if buffer is not None and size is None:
             raise ValueError(f"an address says nothing of its size: pass {what}_size in bytes")

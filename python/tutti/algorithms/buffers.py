@@ -231,6 +231,8 @@ def memory_of(buffer: Any, what: str, written: bool = False) -> tuple[int, int]:
             raise ValueError(f"the {what} is on a GPU, not in main memory")
         return buffer.data(), buffer.bytes()
     if isinstance(buffer, np.ndarray):
+        if buffer.dtype.hasobject or not buffer.dtype.isnative:
+            raise ValueError(refusal(buffer, what, written))
         if not buffer.flags.c_contiguous:
             raise ValueError(f"the {what} is not contiguous: pass numpy.ascontiguousarray(it)")
         if written and not buffer.flags.writeable:

@@ -179,8 +179,6 @@ class AlgorithmCollectionBuilder:
         """Forgets everything; a communicator goes back to the library's own."""
         self._builders.clear()
         self._selector = self._fallback = None
-        if self is AlgorithmCollectionBuilder._default:
-            AlgorithmCollectionBuilder._default = None
         if self._install is not None:
             self._install(lambda ranks: [], None)
 

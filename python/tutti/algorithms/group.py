@@ -40,9 +40,11 @@ class CommGroup:
         - ``mpi_comm``, anything with mpi4py's ``Get_rank``, ``Get_size`` and ``bcast``;
         - nothing: the launcher's environment, as :class:`tutti.Communicator` reads it.
 
-        Raises ``ValueError`` for arguments, ``TimeoutError`` if a rank does not come, ``RuntimeError`` over MPI if
-        rank 0 could not begin.
+        Raises ``ValueError`` for arguments, also for two of these at once; ``TimeoutError`` if a rank does not come,
+        ``RuntimeError`` over MPI if rank 0 could not begin.
         """
+        if bool(interfaceIpPortTrio) + (mpi_comm is not None) + (torch_group is not None) > 1:
+            raise ValueError("ranks find each other by one of interfaceIpPortTrio, mpi_comm and torch_group: pass one")
         if interfaceIpPortTrio:
             self.communicator = _at_address(interfaceIpPortTrio, rank, size, timeout)
         elif mpi_comm is not None:
@@ -75,6 +77,8 @@ def _at_address(trio: str, rank: int | None, size: int | None, timeout: float) -
         raise ValueError(f"an address needs a rank below a size, not rank {rank} of {size}")
     rest, _, port = trio.rpartition(":")
     _, _, host = rest.partition(":")
+    if host.startswith("[") and host.endswith("]"):  # of an IPv6 address
+        host = host[1:-1]
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{trio!r} is not INTERFACE:IP:PORT")
     store = _core.tcp_store(host, int(port), rank == 0, timeout) if size > 1 else None

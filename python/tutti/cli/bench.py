@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +18,8 @@ from rich.table import Table
 from tutti._units import format_bytes, format_simd, format_us, parse_bytes, parse_count
 from tutti.cli.bench_rank import Plan, main, sizes_of
 from tutti.cli.dtypes import torch_name
-from tutti.cli.local_ranks import local_ranks
+from tutti.cli.exit_status import CANNOT
+from tutti.cli.local_ranks import TooLarge, local_ranks
 from tutti.plans.files import check_writable, store
 
 SILENCE_S = 300  # without a result for this long, the run is given up
@@ -184,12 +186,17 @@ def _cell(numbers: dict[str, Any]) -> str:
 
 
 def run(plan: Plan, json_file: Path | None, png_file: Path | None) -> int:
-    """Measures and reports; 1 if a result was wrong or a rank failed. OSError if ``json_file`` cannot be written."""
+    """Measures and reports; 1 if a result was wrong or a rank failed, 2 if there is no room for the tensors. OSError if
+    ``json_file`` cannot be written.
+    """
     if json_file is not None:
         check_writable(json_file)
     console = Console()
     try:
         report = _complete(plan, _launch(plan, console))
+    except TooLarge as error:
+        typer.echo(f"tutti bench: {error}", err=True)
+        return CANNOT
     except RuntimeError as error:
         console.print(f"[red]tutti bench:[/red] {escape(str(error))}", highlight=False)
         return 1

@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 
 import tutti
+from tutti._units import format_bytes
 from tutti.cli.bench_cases import CASES, Case, World
+from tutti.cli.local_ranks import TooLarge
 
 TIMEOUT = timedelta(seconds=120)
 BLOCKS = 3  # the backends take turns this often at each size, so that a disturbance meets all of them
@@ -82,7 +84,7 @@ class Rank:
     def measure(self, collective: str, size: int) -> dict[str, dict[str, Any]]:
         """All backends at one size: ``{"tutti": {"p50_us": ..., ...}, "gloo": {"refused": "..."}}``.
 
-        DistError, which is no refusal, if a call began and failed.
+        DistError, which is no refusal, if a call began and failed; TooLarge if there is no room for its tensors.
         """
         elements = max(1, size // self.dtype.itemsize)
         results: dict[str, dict[str, Any]] = {}
@@ -90,8 +92,14 @@ class Rank:
         runs: dict[str, int] = {}
         for backend in self.plan.backends:
             topic = f"{collective}/{size}/{backend}"
-            case = CASES[collective](self.world(backend), elements)
-            case.fill()
+            try:
+                case = CASES[collective](self.world(backend), elements)
+                case.fill()
+            except NotImplementedError:
+                raise
+            except (RuntimeError, ValueError, MemoryError) as error:
+                what, why = f"{collective} of {format_bytes(size)} over {backend}", str(error).partition("\n")[0]
+                raise TooLarge(f"no room for the tensors of {what}: {why}") from None
             # No more than the call: what fails beside it is not the backend's refusal.
             try:
                 case.call()
@@ -173,6 +181,8 @@ def main(rank: int, plan: Plan, store_file: str, reports: Reports) -> None:
                     reports.put(("result", {"collective": collective, "bytes": size, "backends": result}))
         dist.destroy_process_group()
         reports.put(("done", rank))
+    except TooLarge as error:
+        reports.put(("too large", str(error)))
     except BaseException:
         reports.put(("failed", f"rank {rank}: {traceback.format_exc()}"))
         raise

@@ -13,8 +13,15 @@ from tutti import _core
 from tutti._interrupts import interrupts_later
 
 
+class TooLarge(RuntimeError):
+    """What a rank is asked for takes more memory than it gets."""
+
+
 class LocalRanks:
-    """The processes, and the queue of their reports: pairs of a kind ("result", "done", "failed") and a content."""
+    """The processes, and the queue of their reports: pairs of a kind and a content.
+
+    Kinds are "result", "done" with the rank, "failed" with a trace, and "too large" with what was.
+    """
 
     def __init__(self, processes: list[Any], reports: Any) -> None:
         self._processes = processes
@@ -23,29 +30,38 @@ class LocalRanks:
     def results(self, silence_s: float) -> Iterator[Any]:
         """The contents of the results, until all ranks are done.
 
-        RuntimeError with the trace of a rank that failed, if one died, or if none reported for ``silence_s``.
+        RuntimeError with the trace of a rank that failed, if one ended too early, or if none reported for
+        ``silence_s``; TooLarge.
         """
-        done, heard = 0, time.monotonic()
-        while done < len(self._processes):
+        done: set[int] = set()
+        gone: dict[int, int] = {}
+        heard = time.monotonic()
+        while len(done) < len(self._processes):
             try:
-                kind, content = self._reports.get(timeout=0.5)
+                kind, content = self._reports.get(block=not gone, timeout=0.5)
             except queue.Empty:
-                self._raise_if_dead()
+                # What a rank has said before it ended is in the queue by then: it is read first.
+                for rank, code in gone.items():
+                    raise RuntimeError(f"rank {rank} died with exit code {code}") from None
+                gone = self._ended_without(done)
                 if time.monotonic() - heard > silence_s:
                     raise RuntimeError(f"no result for {silence_s} s") from None
                 continue
             heard = time.monotonic()
             if kind == "failed":
                 raise RuntimeError(content)
+            if kind == "too large":
+                raise TooLarge(content)
             if kind == "done":
-                done += 1
+                done.add(content)
+                gone.pop(content, None)
             else:
                 yield content
 
-    def _raise_if_dead(self) -> None:
-        for rank, process in enumerate(self._processes):
-            if process.exitcode not in (None, 0):
-                raise RuntimeError(f"rank {rank} died with exit code {process.exitcode}")
+    def _ended_without(self, done: set[int]) -> dict[int, int]:
+        """The exit codes of the ranks that have ended and are not done."""
+        codes = {rank: process.exitcode for rank, process in enumerate(self._processes) if rank not in done}
+        return {rank: code for rank, code in codes.items() if code is not None}
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tutti.cli.plan_calibrate import calibrate
 from tutti.cli.plan_compile import compile_
 from tutti.cli.plan_device import Device, DeviceOption, GpuOption
 from tutti.cli.plan_diff import diff
-from tutti.cli.plan_file import PlanFile, no_plan, write_text
+from tutti.cli.plan_file import PlanFile, in_a_line, no_plan, size_note, write_text
 from tutti.cli.plan_import import import_
 from tutti.cli.plan_shrink import shrink
 from tutti.cli.plan_simulate import simulate
@@ -53,7 +53,7 @@ def _site_line(site: dict[str, Any]) -> str:
         where += f", thread block {site['block']}, operation {site['op']}"
         if site["inner"] >= 0:
             where += f".{site['inner']}"
-    origin = f"  {site['origin']}" if site["origin"] else ""
+    origin = f"  {in_a_line(site['origin'])}" if site["origin"] else ""
     return f"  {site['name']}: {where}{origin}"
 
 
@@ -63,7 +63,7 @@ def _origin(plan: dict[str, Any], repair: dict[str, Any]) -> str:
     if repair["op"] < 0 or repair["op"] >= len(ops):
         return ""
     op = ops[repair["op"]]
-    return str((op if repair["inner"] < 0 else op["ops"][repair["inner"]]).get("origin", ""))
+    return in_a_line(str((op if repair["inner"] < 0 else op["ops"][repair["inner"]]).get("origin", "")))
 
 
 def _repair_lines(repairs: list[dict[str, Any]], source: PlanSource) -> list[str]:
@@ -172,14 +172,15 @@ def _show_table(file: Path) -> None:
     console = Console()
     traits = [name for name in ("in_place", "reuse_resources", "double_scratch", "writes_input") if info[name]]
     console.print(
-        f"{info['name']}: {info['collective']} among {len(info['ranks'])} ranks, protocol {info['protocol']}"
+        f"{in_a_line(info['name'])}: {in_a_line(info['collective'])} among {len(info['ranks'])} ranks, "
+        f"protocol {info['protocol']}"
         + (f", {info['reduce']}" if info["reduce"] else "")
         + "".join(f", {trait.replace('_', ' ')}" for trait in traits),
         markup=False,
         highlight=False,
     )
     if info["source"]:
-        console.print(f"made by {info['source']}", markup=False, highlight=False)
+        console.print(f"made by {in_a_line(info['source'])}", markup=False, highlight=False)
     table = Table(box=None, pad_edge=False)
     for column in ("rank", "input", "output", "scratch", "channels", "block", "operations"):
         table.add_column(column, justify="left" if column == "operations" else "right", overflow="fold")
@@ -246,12 +247,15 @@ def run(
         raise typer.BadParameter("a random order is for one thread: leave out --threads or --seed")
     with no_plan(file):
         text = read_plan(file)
-        made_for = len(_core.plan_info(text)["ranks"])
+        info = _core.plan_info(text)
+        made_for = len(info["ranks"])
         if ranks not in (0, made_for):
             raise ValueError(f"it is for {made_for} ranks, not {ranks}")
         sizes = [parse_bytes(part) for part in size.split(",")]
         seeds = [None] if seed is None else _seeds(seed)
         for block in sizes:
+            if (note := size_note(info["min_message_bytes"], info["max_message_bytes"], block)) is not None:
+                typer.echo(note)
             for one in seeds:
                 milliseconds = round(timeout * 1000)
                 report = _core.run_plan(text, block, dtype, op, threads, repeat, one, milliseconds, device.value)

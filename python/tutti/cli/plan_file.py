@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tutti._units import format_bytes
+from tutti.language.limits import MOST_MESSAGE
 from tutti.plans.files import store
 
 PlanFile = Annotated[
@@ -16,6 +18,21 @@ PlanFile = Annotated[
 ]
 
 NO_PLAN = 2  # exit status
+
+
+def in_a_line(text: str) -> str:
+    """What a plan calls something, with what would move the cursor or change the terminal written out."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def size_note(least: int, most: int, block_bytes: int) -> str | None:
+    """That a plan for rank blocks of ``least`` to ``most`` bytes is not for this size; None if it is."""
+    if least <= block_bytes <= most:
+        return None
+    bounds = [f" from {format_bytes(least)}"] if least else []
+    bounds += [f" up to {format_bytes(most)}"] if most < MOST_MESSAGE else []
+    size = format_bytes(block_bytes)
+    return f"note: no group runs it on {size} a rank: it is for sizes{''.join(bounds)}"
 
 
 def write_text(text: str, output: Path | None) -> None:

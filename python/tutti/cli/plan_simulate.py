@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tutti._units import format_bytes, format_us, parse_bytes
-from tutti.cli.plan_file import no_plan
+from tutti.cli.plan_file import in_a_line, no_plan, size_note
 from tutti.cli.plan_source import Generate, OptionalPlanFile, Pieces, Ranks, RanksPerHost, plan_source
 from tutti.plans.files import read_file
 from tutti.plans.source import PlanSource
@@ -39,8 +39,8 @@ def _topology(name: str, source: PlanSource) -> str:
 
 def _print_result(result: dict[str, Any]) -> None:
     typer.echo(
-        f"{result['plan']}: {result['collective']} of {format_bytes(result['block_bytes'])} a rank block, "
-        f"{result['ranks']} ranks on {result['topology']}"
+        f"{in_a_line(result['plan'])}: {in_a_line(result['collective'])} of "
+        f"{format_bytes(result['block_bytes'])} a rank block, {result['ranks']} ranks on {result['topology']}"
     )
     if result["basis"]:
         typer.echo(result["basis"])
@@ -96,8 +96,11 @@ def simulate(
         if trace is not None:
             write_trace(result, trace)
             typer.echo(f"wrote {trace}", err=json_out)
+        note = size_note(*source.sizes(), result["block_bytes"])
     if json_out:
         typer.echo(json.dumps({key: value for key, value in result.items() if key != "timeline"}, indent=2))
     else:
         _print_result(result)
+        if note is not None:
+            typer.echo(note)
     raise typer.Exit(DONE if result["complete"] else OVER_BUDGET)

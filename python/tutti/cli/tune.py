@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -20,10 +21,20 @@ from rich.table import Table
 from tutti import _core
 from tutti._units import format_bytes, format_us, parse_bytes, parse_count
 from tutti.cli.dtypes import short_name
+from tutti.cli.exit_status import CANNOT
 from tutti.cli.local_ranks import LocalRanks, local_ranks
 from tutti.cli.tune_plans import KINDS, TunedPlan, built_in_plans, files_in, given_plans
 from tutti.cli.tune_rank import Candidate, Cell, Task, main
-from tutti.cli.tune_table import Progress, cell_entry, make_table, plan_files, write_whole
+from tutti.cli.tune_table import (
+    NoTable,
+    Progress,
+    cell_entry,
+    check_places,
+    make_table,
+    plan_files,
+    read_table,
+    write_whole,
+)
 
 SILENCE_S = 180  # without a result for this long, the run is given up
 MOST_BYTES = 64 << 20  # of the larger of a rank's two buffers
@@ -193,7 +204,8 @@ def _report(cells: Iterable[tuple[Cell, dict[str, Any]]]) -> Table:
     for cell, result in cells:
         times, default, choice = result["ns"], result["default"], result["choice"]
         if choice != default:
-            table.add_row(_name(cell), choice, format_us(times[choice] / 1e3), default, format_us(times[default] / 1e3))
+            untuned = format_us(times[default] / 1e3) if default in times else "wrong"
+            table.add_row(_name(cell), choice, format_us(times[choice] / 1e3), default, untuned)
     return table
 
 
@@ -201,15 +213,26 @@ def _remove_unused(folder: Path, written: set[Path], used: set[Path], own: set[P
     """Removes of the files that runs have ``written`` into ``folder`` what nothing uses; all else is the user's."""
     own = {file.resolve() for file in own}
     for file in {file.resolve() for file in written} - {file.resolve() for file in used} - own:
-        if file.parent == folder.resolve():
+        if file.parent == folder.resolve() and os.path.isfile(file):
             file.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
 def run(settings: Settings, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> int:
-    """Measures, writes the table, says what it changes; 1 if a rank failed or a result was wrong."""
-    console = console or Console()
+    """Measures, writes the table, says what it changes; 1 if a rank failed or a result was wrong, 2 if there is
+    something else in the table's place. OSError if that cannot be written.
+    """
+    try:
+        read_table(settings.output)
+        check_places(settings.output)
+        return _run(settings, console or Console(), now)
+    except NoTable as error:
+        typer.echo(f"tutti tune: {error}", err=True)
+        return CANNOT
+
+
+def _run(settings: Settings, console: Console, now: Callable[[], float]) -> int:
     folder = settings.output.with_suffix(".plans")
     start = now()
     try:

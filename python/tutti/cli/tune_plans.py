@@ -23,7 +23,7 @@ from tutti.language import (
     Scatter,
 )
 from tutti.language.builtins import BUILTINS
-from tutti.plans.files import read_file
+from tutti.plans.files import read_file, replace
 
 # Tutti's collectives in the words of the DSL; all_reduce and broadcast are in place, as in torch.
 KINDS: dict[str, tuple[type[Collective], bool]] = {
@@ -96,8 +96,5 @@ def _store(text: str, algorithm: str, collective: str, ranks: int, folder: Path)
     stem = re.sub(r"[^\w.-]", "_", algorithm.removeprefix("plan:"))[:60]
     file = folder / f"{collective}-{stem}-{ranks}-{digest[:12]}.json"
     if not file.exists() or file.read_bytes() != data:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".new")
-        temporary.write_bytes(data)
-        temporary.replace(file)
+        replace(data, file)
     return TunedPlan(algorithm, collective, ranks, file, digest)

@@ -221,11 +221,16 @@ def zeros(
 
 def is_mapped(tensor: torch.Tensor) -> bool:
     """Whether the tensor lies in memory that all ranks of this host map; of a CUDA tensor, whether it is registered."""
+    module = load()
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tutti.is_mapped takes a torch tensor, not {type(tensor).__name__}")
     if tensor.is_cuda:
         from tutti.dist import cuda_memory
 
         return cuda_memory.is_registered(tensor)
-    return bool(load().is_mapped(tensor))
+    return bool(module.is_mapped(tensor))
 
 
 def use_shared_allocator(enabled: bool = True, threshold: int | None = None) -> None:
@@ -235,6 +240,10 @@ def use_shared_allocator(enabled: bool = True, threshold: int | None = None) -> 
     ``TUTTI_SHARED_THRESHOLD`` by default, 64 KB unless set. The environment variable ``TUTTI_SHARED_ALLOCATOR=1`` does
     the same when the first group is created.
     """
+    if not isinstance(enabled, bool):
+        raise TypeError(f"enabled is True or False, not {enabled!r}: pass a number of bytes as threshold")
+    if isinstance(threshold, bool) or (threshold is not None and operator.index(threshold) < 0):
+        raise ValueError(f"threshold is a number of bytes, 0 or more, not {threshold!r}")
     load().use_shared_allocator(enabled, threshold)
 
 
@@ -275,8 +284,18 @@ def flight_record(group: ProcessGroup | None = None, device: str | None = None) 
     return get_communicator(group).flight_record(device or "")
 
 
+_MOST_TIME = timedelta(days=100_000)  # fits what torch counts in
+
+
 def _timedelta(timeout: timedelta | float) -> timedelta:
-    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    """A time as torch takes it. ``ValueError`` for one that is too long or no number of seconds."""
+    try:
+        time = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    except (ValueError, OverflowError):  # NaN, infinity
+        time = timedelta.max
+    if abs(time) > _MOST_TIME:
+        raise ValueError(f"a timeout is a timedelta or seconds, at most {_MOST_TIME.days} days, not {timeout}")
+    return time
 
 
 def monitored_barrier(
@@ -285,10 +304,13 @@ def monitored_barrier(
     """As ``torch.distributed.monitored_barrier``, which takes groups named gloo only.
 
     ``timeout`` is a ``timedelta`` or seconds (default: the group's). Raises ``DistBackendError`` naming the first rank
-    that has not come, or with ``wait_all_ranks`` all of them.
+    that has not come, or with ``wait_all_ranks`` all of them; ``ValueError`` for a timeout below a millisecond.
     """
     backend = get_communicator(group)
-    backend.monitored_barrier(backend.timeout if timeout is None else _timedelta(timeout), wait_all_ranks)
+    time = backend.timeout if timeout is None else _timedelta(timeout)
+    if time < timedelta(milliseconds=1):
+        raise ValueError(f"a timeout is at least a millisecond, not {timeout}; None is that of the group")
+    backend.monitored_barrier(time, wait_all_ranks)
 
 
 def set_timeout(timeout: timedelta | float, group: ProcessGroup | None = None) -> None:

@@ -324,6 +324,8 @@ class CollectiveProgram:
         from tutti import _core
         from tutti._units import parse_bytes
 
+        if seed is not None:
+            seed = whole(seed, "a seed", operation="run")
         if seed is not None and not 0 <= seed < 2**64:
             raise ValueError(f"a seed is a number from 0 to 2**64 - 1, not {seed}")
         block = parse_bytes(size) if isinstance(size, str) else size

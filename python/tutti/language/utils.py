@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tutti.language.checks import bounded, flag, text, whole
 from tutti.language.collectives import Collective
 from tutti.language.errors import fail
+from tutti.language.limits import MOST_RANKS
 from tutti.language.vocabulary import ReplicationPolicy
 
 __all__ = ["AlgoSpec", "ReplicationPolicy"]
@@ -16,7 +18,7 @@ __all__ = ["AlgoSpec", "ReplicationPolicy"]
 class AlgoSpec:
     """All that a function needs to write the program of an algorithm.
 
-    Where the numbers of ranks are 0 they are the collective's, all on one host, and ``in_place`` is as it says.
+    Where the numbers of ranks are 0 they are the collective's, all on one host. ``in_place`` is as the collective says.
     """
 
     name: str
@@ -40,10 +42,18 @@ class AlgoSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.collective, Collective):
             fail(f"the collective is such as AllReduce(2, 1), not {self.collective!r}", operation="AlgoSpec")
-        size = self.world_size or self.collective.num_ranks
-        object.__setattr__(self, "world_size", size)
-        object.__setattr__(self, "nranks_per_node", self.nranks_per_node or size)
-        if self.in_place is None:
-            object.__setattr__(self, "in_place", self.collective.inplace)
+        size = whole(self.world_size, "world_size", operation="AlgoSpec") or self.collective.num_ranks
         if size != self.collective.num_ranks:
             fail(f"{size} ranks, but the collective is made for {self.collective.num_ranks}", operation="AlgoSpec")
+        per_node = bounded(self.nranks_per_node, 0, MOST_RANKS, "nranks_per_node", operation="AlgoSpec") or size
+        in_place = self.collective.inplace
+        if self.in_place is not None and flag(self.in_place, "in_place", operation="AlgoSpec") != in_place:
+            reason = f"in_place is {self.in_place}, but the collective is made with inplace={in_place}"
+            fail(reason, operation="AlgoSpec")
+        if not isinstance(self.tags, dict):
+            fail(f"tags are a dictionary, not {self.tags!r}", operation="AlgoSpec")
+        for name in self.tags:
+            text(name, "the name of a tag", operation="AlgoSpec")
+        object.__setattr__(self, "world_size", size)
+        object.__setattr__(self, "nranks_per_node", per_node)
+        object.__setattr__(self, "in_place", in_place)

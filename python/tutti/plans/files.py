@@ -90,6 +90,23 @@ def store(content: str | bytes, file: Path) -> None:
         raise OSError(error.errno, error.strerror, str(file)) from None
 
 
+def replace(content: bytes, file: Path) -> None:
+    """Puts a file in the place of another: a reader sees the old one or the new one, whenever this process ends.
+
+    Makes its folder. OSError that names it; nothing is left beside it then.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.new")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(file)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise OSError(error.errno, error.strerror, str(file)) from None
+        raise
+
+
 def store_picture(figure: Any, path: Path, dpi: int) -> None:
     """Draws a figure of matplotlib's whole, then writes it; a name without a kind becomes that of a PNG."""
     drawn = io.BytesIO()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutti.language.limits import MOST_RANKS
+from tutti.language.limits import MOST_MESSAGE, MOST_RANKS
 from tutti.plans.files import read_plan
 
 
@@ -46,6 +47,11 @@ class PlanSource:
         if self.file is None and 0 < self.ranks <= MOST_RANKS:
             return self.ranks
         return _core.ranks_of_plan(self.text())
+
+    def sizes(self) -> tuple[int, int]:
+        """The least and the most bytes of a rank's block that it is for."""
+        plan = {} if self.file is None else json.loads(self.text())
+        return plan.get("min_message_size", 0), plan.get("max_message_size", MOST_MESSAGE)
 
     def check(self, strict: bool) -> dict[str, Any]:
         """The verdict. ValueError if it is no plan."""

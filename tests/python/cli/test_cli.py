@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import subprocess
 import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ from tutti.cli import bench, bench_rank, doctor
 from tutti.cli.app import app
 from tutti.cli.bench_cases import CASES, World, bus_factor
 from tutti.cli.dtypes import short_name, torch_name
+from tutti.cli.local_ranks import LocalRanks
 
 pytestmark = pytest.mark.tutti_only
 
@@ -363,6 +366,36 @@ def test_bench_takes_no_failure_for_a_refusal(main: Any, monkeypatch: pytest.Mon
     assert code == 1
     assert "tutti bench:" in output and "a plug was pulled" in output
     assert "refused" not in output and "Results checked" not in output
+
+
+def test_bench_says_in_a_line_that_there_is_no_room() -> None:
+    code, output = invoke("bench", "-c", "all_reduce", "-s", "9223372036854775807", "-b", "tutti", "-n", "1")
+    assert code == 2
+    (line,) = output.strip().splitlines()
+    assert line.startswith("tutti bench: no room for the tensors of all_reduce of "), line
+
+
+def test_a_rank_that_ends_without_a_word_is_missed() -> None:
+    reports: queue.Queue[tuple[str, int]] = queue.Queue()
+    for report in (("result", 7), ("done", 0)):
+        reports.put(report)
+    results = LocalRanks([SimpleNamespace(exitcode=0)] * 2, reports).results(5)
+    assert next(results) == 7
+    with pytest.raises(RuntimeError, match="rank 1 died with exit code 0"):
+        next(results)
+
+
+def test_the_last_words_of_a_rank_count() -> None:
+    """Also where it ends between two looks: at the queue and at the rank."""
+    reports: queue.Queue[tuple[str, int]] = queue.Queue()
+
+    class Rank:
+        @property
+        def exitcode(self) -> int:
+            reports.put(("done", 0))
+            return 0
+
+    assert list(LocalRanks([Rank()], reports).results(5)) == []
 
 
 def test_bench_looks_first_whether_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tutti import _core
 from tutti.cli import tune
 from tutti.cli.tune_plans import built_in_plans
 from tutti.cli.tune_rank import Candidate, Cell, FolderStore, Task
-from tutti.cli.tune_table import Progress, cell_entry, make_table, origin
+from tutti.cli.tune_table import Progress, cell_entry, make_table, origin, plan_files, read_table, write_whole
 
 pytestmark = pytest.mark.tutti_only
 
@@ -137,7 +137,14 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 CELL = Cell(2, "all_reduce", "f32", False, 1024)
-RESULT = {"crowded": False, "default": "staged", "choice": "ring", "ns": {"ring": 10.4, "staged": 20.0}, "refused": {}}
+RESULT = {
+    "crowded": False,
+    "gpus": "",
+    "default": "staged",
+    "choice": "ring",
+    "ns": {"ring": 10.4, "staged": 20.0},
+    "refused": {},
+}
 
 
 def test_the_state_counts_only_for_what_it_was(tmp_path: Path) -> None:
@@ -165,6 +172,93 @@ def test_what_is_not_measured_again_stays_in_the_table(tmp_path: Path) -> None:
     table = make_table(file, [cell_entry(other, RESULT)], [])
     assert [cell["ranks"] for cell in table["cells"]] == [2, 4]
     _core.check_tuning_table(json.dumps(table))
+
+
+def table_text(**parts: Any) -> str:
+    return json.dumps({**origin(), "plans": [], "cells": [], **parts})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (table_text(cells=3), "/cells: "),
+        (table_text(cells=[3]), "/cells/0: "),
+        (table_text(cells=[{**cell_entry(CELL, RESULT), "foo": 1}]), "/cells/0"),
+        (table_text(plans=[{"name": 3}]), "/plans/0/name: "),
+        (table_text(plans={}), "/plans: "),
+        ("[" * 100_000, "nested too deeply"),
+        ("{ half a", "is no JSON"),
+        ("[]", "is no tuning table"),
+        ("a pipe", "is no regular file"),
+    ],
+)
+def test_what_is_no_table_stays_and_stops_the_run_before_it(
+    content: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "measure", lambda *arguments: pytest.fail("measured"))
+    file = tmp_path / "t.json"
+    if content == "a pipe":
+        os.mkfifo(file)
+    else:
+        file.write_text(content)
+    code, output = invoke("tune", *QUICK, "-c", "barrier", "-o", str(file))
+    assert code == 2
+    assert output.startswith(f"tutti tune: {file}: ") and output.count("\n") == 1, output
+    assert said in output and output.endswith("; remove the file, or name another by --output\n"), output
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.is_fifo() or file.read_text() == content
+
+
+@pytest.mark.parametrize("folder", ["t.json", "t.json.part"])
+def test_a_place_that_cannot_be_written_is_seen_before_measuring(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "measure", lambda *arguments: pytest.fail("measured"))
+    (tmp_path / folder).mkdir()
+    code, output = invoke("tune", *QUICK, "-c", "barrier", "-o", str(tmp_path / "t.json"))
+    assert code == 2
+    assert str(tmp_path / folder) in output and output.count("\n") == 1, output
+    assert [path.name for path in tmp_path.iterdir()] == [folder]
+
+
+def test_what_cannot_be_put_in_its_place_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "t.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_whole(tmp_path / "t.json", {})
+    assert [path.name for path in tmp_path.iterdir()] == ["t.json"]
+
+
+def test_a_file_with_nothing_in_it_is_no_table_yet(tmp_path: Path) -> None:
+    (tmp_path / "t.json").touch()
+    assert read_table(tmp_path / "t.json") == read_table(tmp_path / "none.json") == {}
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        {"a": 3},
+        {"a": {**RESULT, "ns": []}},
+        {"a": {**RESULT, "ns": {"ring": "fast"}}},
+        {"a": {**RESULT, "choice": "tree"}},
+        {"a": {**RESULT, "refused": {"tree": 3}}},
+        {"a": {key: value for key, value in RESULT.items() if key != "gpus"}},
+    ],
+)
+def test_a_state_that_is_none_counts_for_nothing(results: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.json.part").write_text(json.dumps({**origin(), "results": results}))
+    assert Progress(tmp_path / "t.json", True).results == {}
+
+
+def test_names_in_an_older_table_are_only_names(tmp_path: Path) -> None:
+    plans = [3, {"file": 3}, {"file": "a\0b"}, {"file": "\ud800"}, {"file": "t.plans/folder"}, {"file": "t.plans/a"}]
+    (tmp_path / "t.json").write_text(json.dumps({"version": 0, "plans": plans}))
+    written, folder = plan_files(tmp_path / "t.json"), tmp_path / "t.plans"
+    assert written == {folder / "folder", folder / "a"}
+    (folder / "folder").mkdir(parents=True)
+    (folder / "a").touch()
+    tune._remove_unused(folder, written, set(), set())
+    assert list(folder.iterdir()) == [folder / "folder"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from running_examples import run_example
 
 import tutti
 import tutti.utils
+from tutti import _core
 from tutti.language import AlgoSpec, AllReduce
 from tutti.language.builtins import ring_all_reduce
 
@@ -116,6 +117,20 @@ def test_ranks_of_mpi_hear_that_rank_0_could_not_begin(
     assert isinstance(own, ValueError) and (variable or "timeout") in str(own)
     assert type(told) is RuntimeError
     assert str(told) == f"rank 0 could not begin the group: ValueError: {own}"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "[fd00::1]", "fd00::1"])
+def test_an_address_is_looked_up_without_its_brackets(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Named(Exception):
+        pass
+
+    def tcp_store(host: str, port: int, serve: bool, timeout: float) -> None:
+        raise Named(host, port)
+
+    monkeypatch.setattr(_core, "tcp_store", tcp_store)
+    with pytest.raises(Named) as named:
+        tutti.CommGroup(interfaceIpPortTrio=f"eth0:{host}:29500", rank=0, size=2)
+    assert named.value.args == (host.strip("[]"), 29500)
 
 
 @pytest.mark.parametrize("how", ["choice", "plan", "asking", "registering"])

@@ -210,6 +210,12 @@ def test_rank_and_size_come_together() -> None:
         tutti.Communicator(rank=1)
 
 
+@pytest.mark.parametrize(("rank", "size"), [(0, 0), (0, -1), (2, 2), (-1, 2)])
+def test_a_rank_lies_below_the_size(rank: int, size: int) -> None:
+    with pytest.raises(ValueError, match=f"rank {rank} of {size}: a rank lies between 0 and"):
+        tutti.Communicator(rank=rank, size=size)
+
+
 def test_alone_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     with tutti.Communicator(rank=0, size=1) as comm:
         assert comm.all_reduce(np.arange(3)).tolist() == [0, 1, 2]

@@ -261,6 +261,12 @@ def nonsense_times(ctx: Context, name: str) -> None:
             dist.new_group([0, 1], timeout=wrong)
         with pytest.raises(ValueError, match="timeout"):
             tutti.set_timeout(wrong)
+        with pytest.raises(ValueError, match="at least a millisecond"):
+            tutti.monitored_barrier(timeout=wrong)
+    for endless in (float("inf"), float("nan"), 1e300, timedelta.max):
+        for take in (tutti.set_timeout, lambda time: tutti.monitored_barrier(timeout=time)):
+            with pytest.raises(ValueError, match="at most 100000 days"):
+                take(endless)
     negative = timedelta(seconds=-1)
     call = dist.all_reduce(torch.ones(3), async_op=True)
     message = dist.isend(torch.ones(1), 1) if ctx.rank == 0 else dist.irecv(torch.ones(1), 0)
@@ -282,6 +288,22 @@ def nonsense_times(ctx: Context, name: str) -> None:
 @pytest.mark.tutti_only
 def test_nonsense_times_are_refused(fresh_world: World) -> None:
     fresh_world(2, open_group=False).call(nonsense_times, unique_name("times"))
+
+
+@pytest.mark.tutti_only
+def test_what_is_no_tensor_and_no_threshold_is_refused() -> None:
+    import tutti
+
+    for array in (torch.ones(3).numpy(), 3, None):
+        with pytest.raises(TypeError, match="takes a torch tensor"):
+            tutti.is_mapped(array)  # type: ignore[arg-type]
+    for enabled in (1 << 20, "no", None):
+        with pytest.raises(TypeError, match="enabled is True or False"):
+            tutti.use_shared_allocator(enabled)  # type: ignore[arg-type]
+    for threshold in (True, -1):
+        with pytest.raises(ValueError, match="a number of bytes, 0 or more"):
+            tutti.use_shared_allocator(True, threshold)
+    assert not tutti.shared_allocator_enabled()
 
 
 def no_groups(ctx: Context) -> None:

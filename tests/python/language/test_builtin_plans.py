@@ -20,7 +20,7 @@ from tutti.language import (
     Rank,
     ReduceScatter,
 )
-from tutti.language.builtins import BUILTINS
+from tutti.language.builtins import BUILTINS, multiplying
 
 pytestmark = pytest.mark.tutti_only
 
@@ -147,11 +147,29 @@ def test_radices(radix: int) -> None:
         ("two_level", {"groups": (3, 4)}, "do not add up"),
         ("torus_bucket", {"torus": (3, 3)}, "no torus of 3 x 3"),
         ("recursive_multiplying", {"radix": 1}, "at least two ranks"),
+        ("two_level", {"groups": 8}, "the sizes of groups come as a list"),
+        ("two_level", {"groups": (4.0, 4.0)}, "each of the sizes of groups is a whole number"),
+        ("torus_bucket", {"torus": 8}, "the sizes of a torus come as a list"),
+        ("torus_bucket", {"torus": (2, "4")}, "each of the sizes of a torus is a whole number"),
     ],
 )
 def test_tags_that_do_not_fit_are_refused(algorithm: str, tags: dict[str, Any], reason: str) -> None:
     with pytest.raises(ProgramError, match=reason):
         BUILTINS["allreduce", algorithm](spec_of("allreduce", 8, tags=tags))
+
+
+def test_no_more_ranks_meet_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a large radix is counted down from for minutes."""
+    factors = multiplying._factors
+
+    def watched(ranks: int, radix: int) -> list[int] | None:
+        assert radix <= 4
+        return factors(ranks, radix)
+
+    monkeypatch.setattr(multiplying, "_factors", watched)
+    build = BUILTINS["allreduce", "recursive_multiplying"]
+    plans = [build(spec_of("allreduce", 4, tags={"radix": radix})).to_dict(origin=False) for radix in (4, 10**15)]
+    assert plans[0] == plans[1]
 
 
 def puts_of(algorithm: str, ranks: int, kind: str = "allreduce", **more: Any) -> int:

@@ -65,9 +65,34 @@ def test_a_spec_is_of_a_collective(collective: Any) -> None:
     assert caught.value.file == __file__
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"in_place": True},
+        {"in_place": 0},
+        {"nranks_per_node": 1.5},
+        {"nranks_per_node": -1},
+        {"world_size": 2.0},
+        {"tags": 3},
+        {"tags": {3: 4}},
+    ],
+)
+def test_a_spec_says_what_its_collective_says(more: dict[str, Any]) -> None:
+    with pytest.raises(ProgramError, match="AlgoSpec: ") as caught:
+        AlgoSpec("x", AllReduce(2, 1, False), **more)
+    assert caught.value.file == __file__
+    assert AlgoSpec("x", AllReduce(2, 1, False), in_place=False, nranks_per_node=1).nranks_per_node == 1
+
+
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_a_seed_is_a_number_of_64_bits(seed: int) -> None:
     with pytest.raises(ValueError, match="a seed is a number from 0"):
+        ring_all_reduce(AlgoSpec("ring", AllReduce(2, 1))).run(64, seed=seed)
+
+
+@pytest.mark.parametrize("seed", [1.5, "3"])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(ProgramError, match="a seed is a whole number"):
         ring_all_reduce(AlgoSpec("ring", AllReduce(2, 1))).run(64, seed=seed)
 
 

@@ -129,6 +129,18 @@ def test_show_lists_the_blocks() -> None:
     assert "4 put" in output
 
 
+def test_what_a_plan_calls_itself_stays_in_a_line(tmp_path: Path) -> None:
+    plan = json.loads((PLANS / "ring_all_reduce_3.json").read_text())
+    plan |= {"name": "a\n\x1b[2Jb\u202e", "source": "c\rd"}
+    (tmp_path / "p.json").write_text(json.dumps(plan))
+    code, output = invoke("show", str(tmp_path / "p.json"))
+    assert code == 0
+    assert output.splitlines()[:2] == [
+        "a\\n\\x1b[2Jb\\u202e: allreduce among 3 ranks, protocol Simple, sum",
+        "made by c\\rd",
+    ]
+
+
 def test_export_is_a_plan_that_mscclpp_reads(tmp_path: Path) -> None:
     target = tmp_path / "out.json"
     code, output = invoke("export", "--mscclpp", str(PLANS / "packet_all_reduce_3.json"), "-o", str(target))

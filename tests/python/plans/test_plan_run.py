@@ -100,6 +100,25 @@ def test_several_sizes_and_orders_run_one_after_the_other() -> None:
         assert invoke(ring, f"--seed={bad}")[0] == 2, bad
 
 
+def test_a_size_that_a_plan_is_not_for_is_noted(tmp_path: Path) -> None:
+    plan = json.loads((PLANS / "ring_all_reduce_3.json").read_text())
+    for limits, inside, outside, note in (
+        ({"min_message_size": 4096}, "4KB", "1KB", "1 KB a rank: it is for sizes from 4 KB\n"),
+        (
+            {"min_message_size": 1024, "max_message_size": 4096},
+            "1KB",
+            "8KB",
+            "8 KB a rank: it is for sizes from 1 KB up to 4 KB\n",
+        ),
+        ({"max_message_size": 512}, "512", "1KB", "1 KB a rank: it is for sizes up to 512 B\n"),
+    ):
+        (tmp_path / "p.json").write_text(json.dumps(plan | limits))
+        for command in (("run", "--repeat", "1"), ("simulate", "--topology", "ring")):
+            words = ["plan", *command, str(tmp_path / "p.json"), "--size"]
+            assert "note: " not in CliRunner().invoke(app, [*words, inside]).output
+            assert f"note: no group runs it on {note}" in CliRunner().invoke(app, [*words, outside]).output
+
+
 def test_what_a_plan_does_not_serve_is_refused() -> None:
     ring = str(PLANS / "ring_all_reduce_3.json")
     for arguments, reason in (

@@ -356,6 +356,8 @@ def buffers(comm: tutti.Communicator) -> None:
         refused(ValueError, "", bad)
     for shape, whole in ((-1, (1024,)), ((-1, 100), (10, 100)), ((4, -1), (4, 256)), (np.int64(7), (7,))):
         assert copy.numpy(np.float32, shape).shape == whole
+    refused(ValueError, "of Python objects", lambda: tutti.RawBuffer.from_dlpack(np.array([1, "a"], object)))
+    refused(ValueError, "other byte order", lambda: tutti.RawBuffer.from_dlpack(np.array([1.0], ">f8")))
     refused(ValueError, "do not fit", lambda: copy.numpy(np.float64, 513))
     for wrong in (-3, (-1, -1), (-1, 0), (2, -3), (-2, -2)):
         refused(ValueError, "at most one -1", lambda wrong=wrong: copy.numpy(np.float32, wrong))
@@ -406,6 +408,9 @@ def refusals(comm: tutti.Communicator) -> None:
         (ValueError, "not contiguous", lambda: algorithm.execute(comm, ones, Offered(np.ones(16, np.float32)[::2]))),
         (ValueError, "op says", lambda: algorithm.execute(comm, ones, ones, op="sum")),
         (ValueError, "whole number", lambda: algorithm.execute(comm, 1 << 20, 1 << 20, 7, 7, f32)),
+        (TypeError, "the input is True", lambda: algorithm.execute(comm, True, True, 8, 8, f32)),
+        (TypeError, "the output is False", lambda: algorithm.execute(comm, ones, False, 32, 32)),
+        (ValueError, "neither input nor output", lambda: algorithm.execute(comm, None, None, 8, 8, f32)),
         (ValueError, "is null", lambda: algorithm.execute(comm, 0, 0, 8, 8, f32)),
         (ValueError, "pass input_size", lambda: algorithm.execute(comm, 1 << 20, ones, dtype=f32)),
         (ValueError, "32 bytes", lambda: algorithm.execute(comm, ones, ones, 33, 33)),

@@ -100,11 +100,16 @@ def by_default(comm: tutti.Communicator) -> None:
     builder.add_algorithm_builder(tutti.compile(switch, spec(comm), comm.rank))
     with tutti.Communicator(comm.store, comm.rank, comm.size, name="after") as after:
         tutti.AlgorithmCollectionBuilder.reset()
-        assert tutti.AlgorithmCollectionBuilder() is not builder
+        assert tutti.AlgorithmCollectionBuilder() is builder and len(builder.build()) == 0
         check(after.all_reduce(data(comm.rank, 50)), total(comm, 50))
         check(comm.all_reduce(data(comm.rank, 50)), total(comm, 50))
         assert comm.size == 1 or "plan:mine" in ran(after)
         assert "plan:mine" not in ran(comm)
+    builder.add_algorithm_builder(tutti.compile(switch, spec(comm), comm.rank))  # also after reset() of the class
+    with tutti.Communicator(comm.store, comm.rank, comm.size, name="later") as later:
+        builder.reset()
+        check(later.all_reduce(data(comm.rank, 50)), total(comm, 50))
+        assert comm.size == 1 or "plan:mine" in ran(later)
 
 
 def groups(comm: tutti.Communicator) -> None:
@@ -147,6 +152,11 @@ def groups(comm: tutti.Communicator) -> None:
         refused(
             ValueError, "INTERFACE:IP:PORT", lambda bad=bad: tutti.CommGroup(interfaceIpPortTrio=bad, rank=0, size=1)
         )
+    refused(
+        ValueError,
+        "one of interfaceIpPortTrio, mpi_comm and torch_group",
+        lambda: tutti.CommGroup(mpi_comm=Mpi(), interfaceIpPortTrio="lo:127.0.0.1:80", rank=0, size=1),
+    )
     refused(
         ValueError,
         "a rank below a size",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from tutti.language.channel import MemoryChannel, PortChannel
+from tutti.language.checks import listed, whole
 from tutti.language.chunks import BaseBuffer, Chunk
 from tutti.language.collectives import Collective
 from tutti.language.errors import fail
@@ -25,6 +27,12 @@ def require(condition: bool, algorithm: str, reason: str) -> None:
     """Refuses an algorithm for what it is asked for."""
     if not condition:
         fail(f"{algorithm} {reason}", operation=algorithm)
+
+
+def whole_numbers(values: Any, what: str, algorithm: str) -> list[int]:
+    """What a tag lists."""
+    numbers = listed(values, what, operation=algorithm)
+    return [whole(number, f"each of {what}", operation=algorithm) for number in numbers]
 
 
 def start(spec: AlgoSpec, algorithm: str, collective: type[Collective]) -> CollectiveProgram:

@@ -48,7 +48,7 @@ def recursive_multiplying_all_reduce(spec: AlgoSpec) -> CollectiveProgram:
     radix = spec.tags.get("radix", _DEFAULT_RADIX)
     require(isinstance(radix, int) and radix >= 2, _NAME, f"joins at least two ranks at a time, not {radix!r}")
     with start(spec, _NAME, AllReduce) as program:
-        size, factors = _largest_product(program.num_ranks, radix)
+        size, factors = _largest_product(program.num_ranks, min(radix, program.num_ranks))
         fold = Fold(program, size)
         steps, stride = [], 1
         for factor in factors:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from tutti.language.builtins.block_trees import BlockTrees, Edge
-from tutti.language.builtins.common import require, start
+from tutti.language.builtins.common import require, start, whole_numbers
 from tutti.language.collectives import AllReduce
 from tutti.language.program import CollectiveProgram
 from tutti.language.utils import AlgoSpec
@@ -23,7 +23,7 @@ def _shape(spec: AlgoSpec) -> tuple[int, ...]:
     """The torus that the spec's tag ``torus`` gives, or the squarest of two dimensions."""
     ranks = spec.world_size
     if "torus" in spec.tags:
-        shape = tuple(spec.tags["torus"])
+        shape = tuple(whole_numbers(spec.tags["torus"], "the sizes of a torus", _NAME))
         fits = math.prod(shape) == ranks and all(size >= 1 for size in shape)
         require(fits, _NAME, f"has {ranks} ranks, which are no torus of {' x '.join(map(str, shape))}")
         return shape

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tutti.language.builtins.block_trees import BlockTrees, Edge
-from tutti.language.builtins.common import Mesh, require, start
+from tutti.language.builtins.common import Mesh, require, start, whole_numbers
 from tutti.language.builtins.rooted import RootedTree, broadcast_down, reduce_up
 from tutti.language.collectives import AllGather, AllReduce, Broadcast, Collective, Reduce, ReduceScatter
 from tutti.language.program import CollectiveProgram
@@ -34,7 +34,7 @@ class _Groups:
 
     def __init__(self, spec: AlgoSpec) -> None:
         ranks = spec.world_size
-        sizes = list(spec.tags.get("groups", ()))
+        sizes = whole_numbers(spec.tags.get("groups", ()), "the sizes of groups", _NAME)
         if not sizes:
             sizes = [min(spec.nranks_per_node, ranks - first) for first in range(0, ranks, spec.nranks_per_node)]
         fits = sum(sizes) == ranks and all(size >= 1 for size in sizes)
