@@ -61,6 +61,9 @@ mutant communicator_test "$all_host" $host 'records are not copied' '/^Outcome H
 mutant device_communicator_test '*Dropped*' src/communicator/group_bootstrap.cc 'those who wait keep a dropped group' 's/held.use_count() <= count_ + 1/false/'
 mutant device_communicator_test '*WhatConnects*' src/communicator/device_communicator.cc 'a first message makes its own direction alone' 's/^    pairs_.try_emplace({peer, !send}.*/    ;/'
 
+mutant staged_reduce_test '*' src/algorithm/shm/staged_reduce.cc 'a part is taken before it is reduced' '/static Outcome run_divided/,/^  }/s/base + v + 1/base + v/'
+mutant staged_reduce_test '*' src/algorithm/shm/staged_reduce.cc 'the root reads its own part where nobody has put it' 's/takers.only != c.rank);/false);/'
+mutant pulled_test '*' src/algorithm/shm/pulled.cc 'blocks are read before it is known where they lie' 's/host.await_step_all(StepLane::kFilled, told, c.deadline)/kOkOutcome/'
 pipe=src/algorithm/shm/exchange.h
 mutant exchange_test '*' $pipe 'a place is filled before it is drained' 's/if (t >= ring.depth()) {/if (false) {/'
 mutant exchange_test '*' $pipe 'a place is filled one round early' 's/base + before + 1); !outcome/base + before); !outcome/'

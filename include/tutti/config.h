@@ -18,6 +18,7 @@ struct Config {
   std::size_t stage_bytes = 0;        // TUTTI_STAGE_BYTES: staging a rank; 0 = chosen from the caches
   std::size_t arena_bytes = 0;        // TUTTI_ARENA_BYTES: address space of the mapped-tensor arena; 0 = chosen
   std::size_t shared_threshold_bytes = 65536;  // TUTTI_SHARED_THRESHOLD: smallest tensor of the shared allocator
+  bool cross_memory = true;                    // TUTTI_CROSS_MEMORY: peers' memory may be read by the kernel
   bool shared_allocator = false;       // TUTTI_SHARED_ALLOCATOR: every large CPU tensor is mapped by the host's ranks
   int spins = -1;                      // TUTTI_SPINS: polls before a wait sleeps; -1 = chosen from cores and ranks
   int local_world_size = 0;            // LOCAL_WORLD_SIZE, set by launchers: ranks of the job on this host; 0 = unknown

@@ -33,6 +33,7 @@ struct CallShape {
   bool crowded = false;       // more ranks on the host than cores
   bool mapped_input = false;  // all ranks said so; known only once announced
   bool mapped_output = false;
+  bool reads_across = false;  // the ranks of the host read each other's memory by the kernel; as `mapped_input`
   int root = -1;
   bool announced = false;  // all ranks' announcements of this call have been verified
 };

@@ -11,8 +11,8 @@ namespace tutti {
 
 std::shared_ptr<const AlgorithmCollection> AlgorithmCollection::defaults() {
   auto collection = std::make_shared<AlgorithmCollection>();
-  for (const AlgorithmList& family : {slot_algorithms(), mapped_algorithms(), staged_algorithms(), leader_algorithms(),
-                                      carrier_algorithms(), net_algorithms()}) {
+  for (const AlgorithmList& family : {slot_algorithms(), mapped_algorithms(), pulled_algorithms(), staged_algorithms(),
+                                      leader_algorithms(), carrier_algorithms(), net_algorithms()}) {
     for (const auto& algorithm : family) collection->add(algorithm);
   }
   return collection;

@@ -122,7 +122,7 @@ constexpr std::size_t kMiB = 1024 * kKiB;
 constexpr std::size_t kGiB = 1024 * kMiB;
 constexpr std::size_t kTiB = 1024 * kGiB;
 
-constexpr std::array<Variable, 23> kVariables{{
+constexpr std::array<Variable, 24> kVariables{{
     {"TUTTI_LOG_LEVEL", "error, warning, info or debug", "how much is written to standard error", parse_level,
      [](const Config& c) { return c.log_level; }},
     {"TUTTI_HOST_ID", "up to 255 printable characters without blanks",
@@ -155,6 +155,10 @@ constexpr std::array<Variable, 23> kVariables{{
        return true;
      },
      [](const Config& c) { return show_bytes(c.shared_threshold_bytes); }},
+    {"TUTTI_CROSS_MEMORY", "1 or 0",
+     "ranks of one host may read each other's tensors by the kernel (process_vm_readv), where that pays",
+     [](std::string_view t, Config& c) { return parse_bool(t, c.cross_memory); },
+     [](const Config& c) { return std::string(c.cross_memory ? "1" : "0"); }},
     {"TUTTI_SHARED_ALLOCATOR", "1 or 0", "every large CPU tensor is mapped by all ranks of the host",
      [](std::string_view t, Config& c) { return parse_bool(t, c.shared_allocator); },
      [](const Config& c) { return std::string(c.shared_allocator ? "1" : "0"); }},

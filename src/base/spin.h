@@ -62,6 +62,7 @@ struct WaitPolicy {
   std::int64_t spin_ns = 100'000;  // Spin
   std::uint32_t yields = 0;        // then polls with sched_yield between them
   bool crowded = false;            // more ranks than cores
+  bool reads_memory = false;       // peers' memory may be read by the kernel
 };
 
 }  // namespace tutti

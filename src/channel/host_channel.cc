@@ -3,15 +3,18 @@
 #include <sched.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "base/cross_memory.h"
 #include "base/futex.h"
 #include "base/interruption.h"
 #include "base/process.h"
 #include "channel/rescued_waits.h"
+#include "device/cpu/kernels.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -68,7 +71,11 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
     if (arena) arenas_[r] = arena->data();
     arenas_mapped_ = arenas_mapped_ && arena != nullptr;
     peer_arenas_.push_back(std::move(arena));
+    processes_ = processes_ || member.pid != ::getpid();
   }
+  // Another for each group of each process.
+  probe_word_ = static_cast<std::uint64_t>(now_ns()) ^ static_cast<std::uint64_t>(::getpid()) << 40 ^
+                reinterpret_cast<std::uintptr_t>(this);
 }
 
 HostChannel::~HostChannel() { leave(); }
@@ -89,6 +96,8 @@ Outcome HostChannel::join(Deadline& deadline) noexcept {
                              (arenas_mapped_ ? kArenasBit : 0) | (policy_.crowded ? 0 : kRoomyBit);
   // relaxed: only this rank writes it
   if (control(index_).joined.load(std::memory_order_relaxed) == 0) {
+    control(index_).probe_address = reinterpret_cast<std::uintptr_t>(&probe_word_);
+    control(index_).probe_word = probe_word_;
     // release: this rank's mapping is complete; pairs with the acquire below in the other ranks.
     control(index_).joined.store(mine, std::memory_order_release);
   }
@@ -111,7 +120,42 @@ Outcome HostChannel::join(Deadline& deadline) noexcept {
   light_barrier_ = (common & kLightBarrierBit) != 0 && ranks() <= kFewRanks;
   arenas_mapped_ = (common & kArenasBit) != 0;
   crowded_ = (common & kRoomyBit) == 0;
+  if (control(index_).reads.load(std::memory_order_relaxed) == 0) {  // relaxed: only this rank writes it
+    // release: the announcement that follows publishes it, too
+    control(index_).reads.store(can_read_peers() ? kReads : kReadsNot, std::memory_order_release);
+  }
   return kOkOutcome;
+}
+
+// All peers have joined. That a process of this number is the peer's is known by what it says to have in its memory.
+bool HostChannel::can_read_peers() const noexcept {
+  if (!processes_) return true;
+  if (!policy_.reads_memory) return false;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    std::uint64_t word = 0;
+    if (pid(peer) <= 0 || read(peer, &word, control(peer).probe_address, sizeof word) != 0) return false;
+    if (word != control(peer).probe_word) return false;
+  }
+  return index_ != 0 || cross_memory_pays();
+}
+
+bool HostChannel::reads_across() noexcept {
+  if (reads_ != 0) return reads_ == kReads;
+  std::uint32_t all = kReads;
+  for (int peer = 0; peer < ranks(); ++peer) {
+    // acquire: pairs with the release in join().
+    const std::uint32_t theirs = control(peer).reads.load(std::memory_order_acquire);
+    if (theirs == 0) return false;
+    if (theirs != kReads) all = kReadsNot;
+  }
+  reads_ = all;
+  return all == kReads;
+}
+
+int HostChannel::read(int peer, void* to, std::uint64_t from, std::size_t bytes) const noexcept {
+  if (pid(peer) != ::getpid()) return read_cross_memory(pid(peer), to, from, bytes);
+  cpu::copy_from_peer(to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
+  return 0;
 }
 
 template <class Ready>

@@ -97,6 +97,8 @@ class HostChannel {
 
   // Sizes in bytes of the blocks that `rank` sends to each rank in the current (uneven) call.
   std::uint64_t* sizes(int rank) noexcept { return layout_.sizes(base_, rank, sequence_); }
+  // In their place, in an even call: where the block that `rank` has for each rank lies in its process.
+  std::uint64_t* addresses(int rank) noexcept { return sizes(rank); }
 
   // ---- steps of large calls --------------------------------------------------------------------------------------
   std::byte* stage(int rank) noexcept { return layout_.stage(base_, rank); }
@@ -173,6 +175,15 @@ class HostChannel {
   // Half of what each rank may take of the last cache: an output beyond it is not there any more when it is read.
   std::size_t cache_share() const noexcept { return cache_share_; }
 
+  // ---- tensors that nobody maps ----------------------------------------------------------------------------------
+  // Whether all ranks of the host can read each other's memory by the kernel, and it pays; the same on all, once all
+  // have announced a call.
+  bool reads_across() noexcept;
+  // Whether any of them is another process.
+  bool reads_processes() const noexcept { return processes_; }
+  // Reads at `from` in a peer's process. 0 or an errno.
+  int read(int peer, void* to, std::uint64_t from, std::size_t bytes) const noexcept;
+
   // Whether a publisher fences before it looks for sleepers. All ranks give the same answer.
   bool publishers_fence() const noexcept { return !light_barrier_; }
 
@@ -241,6 +252,7 @@ class HostChannel {
   // As far as Linux maps around a fault on a page what is there, by default.
   static constexpr std::size_t kStageRun = 65536;
   void make_stage_run(std::size_t run) noexcept;
+  bool can_read_peers() const noexcept;
   Outcome verify_up_to(int peer, std::uint64_t sequence, Deadline& deadline) noexcept;
   Outcome look_at_processes(int peer) noexcept;
   template <class Value>
@@ -277,6 +289,9 @@ class HostChannel {
   bool arenas_mapped_ = false;
   bool crowded_ = false;
   std::size_t cache_share_ = 0;
+  bool processes_ = false;
+  std::uint64_t probe_word_ = 0;  // what peers read to know this process by
+  std::uint32_t reads_ = 0;       // of all ranks; 0: not known yet
 
   std::mutex state_mutex_;  // guards this rank's state and its note, which several threads may want to write; a leaf
 

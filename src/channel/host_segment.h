@@ -2,11 +2,12 @@
 //
 // Every word has one writer, named here, with one exception: doorbells are incremented by whoever wakes a sleeper. An
 // increment cannot be left half done, and a lost or spurious one costs time only. Nothing in the segment is a lock, an
-// allocator or a pointer, so a rank that dies at any instruction leaves nothing that misleads the others.
+// allocator or a pointer that a peer would follow (addresses are for the kernel to read at, in their own process), so a
+// rank that dies at any instruction leaves nothing that misleads the others.
 //
 //   header          which ranks sleep, and on what: two lanes of two bytes a rank; a publisher reads a line for 32
 //   control[rank]   announcements, step counters, state, call records, doorbells; zero-filled by the kernel
-//   sizes[rank]     block sizes of uneven calls, one row for each of the last kWindow calls
+//   sizes[rank]     block sizes of uneven calls, or addresses of blocks, one row for each of the last kWindow calls
 //   slots[rank]     payloads of small calls, one slot for each of the last kWindow calls
 //   stage[rank]     the staging area of large calls
 //   rings[src][dst] byte rings of the message port
@@ -68,6 +69,9 @@ inline constexpr std::uint32_t kLightBarrierBit = 2;  // registered for heavy_ba
 inline constexpr std::uint32_t kArenasBit = 4;        // has mapped every rank's arena
 inline constexpr std::uint32_t kRoomyBit = 8;         // sees a core for every rank of the host
 
+// Whether a rank can read the memory of all others of the host by the kernel; as they know it when all have joined.
+inline constexpr std::uint32_t kReadsNot = 1, kReads = 2;
+
 enum class RankState : std::uint32_t { kJoined = 0, kLeft = 1, kFailed = 2 };
 
 inline constexpr std::size_t kReasonBytes = 88;
@@ -84,6 +88,9 @@ struct alignas(128) RankControl {
   std::atomic<std::uint64_t> given_up;       // the first call that this rank has failed in; 0: none
   std::atomic<std::uint64_t> bell;           // name of the Bell where it sleeps or last slept; 0: none
   char failed_reason[kReasonBytes];          // of an abort, in words; ends with a zero or the array
+  alignas(128) std::uint64_t probe_address;  // of a word in this rank's process, by which it is known ...
+  std::uint64_t probe_word;                  // ... and what stands there; published by `joined`
+  std::atomic<std::uint32_t> reads;          // kReadsNot or kReads; 0: it has not looked yet
   alignas(128) CallRecord records[kWindow];  // published by the word of the cell of the same index
 };
 
@@ -112,7 +119,7 @@ class SegmentLayout {
   RankControl& control(std::byte* base, int rank) const noexcept {
     return *reinterpret_cast<RankControl*>(base + control_ + rank * control_stride_);
   }
-  // sizes of the call with this sequence number: one word a destination rank.
+  // sizes or addresses of the call with this sequence number: one word a destination rank.
   std::uint64_t* sizes(std::byte* base, int rank, std::uint64_t sequence) const noexcept {
     return reinterpret_cast<std::uint64_t*>(base + control_ + rank * control_stride_ + sizes_) +
            sequence % kWindow * static_cast<std::size_t>(shape_.ranks);

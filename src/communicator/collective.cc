@@ -358,6 +358,7 @@ Outcome CommunicatorImpl::announce(const Call& call, CallShape& shape) noexcept 
   if (Outcome outcome = host.await_records(context_.deadline); !outcome.ok()) return outcome;
   shape.announced = true;
   if (call.uneven) return check_block_sizes(call);
+  shape.reads_across = host.reads_across();
   shape.mapped_input = shape.mapped_output = true;
   const CollectiveTraits& traits = traits_of(call.collective);
   for (int r = 0; r < size_; ++r) {
@@ -421,6 +422,7 @@ void CommunicatorImpl::run_alone(const Call& call) const noexcept {
 std::string CommunicatorImpl::explain(const Call& call) const {
   check(call);
   CallShape shape = shape_of(call);
+  shape.reads_across = context_.host != nullptr && context_.host->reads_across();
   // What the other ranks' tensors are is not known without the call: taken to be like this rank's, and one that the
   // root alone has to be like the one that this rank has.
   if (const Arena* arena = arena_for(call); arena != nullptr) {

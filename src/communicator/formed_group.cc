@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/bytes.h"
+#include "base/cross_memory.h"
 #include "base/interruption.h"
 #include "base/process.h"
 #include "bootstrap/exchange.h"
@@ -62,6 +63,7 @@ WaitPolicy wait_policy(const std::vector<HostMember>& members, const Config& con
   policy.crowded = (bound ? ranks_here : std::max(ranks_here, config.local_world_size)) > cores;
   policy.spin_ns = policy.crowded ? 0 : std::min(kSpinNs + kSpinNsARank * ranks_here, kMostSpinNs);
   policy.yields = policy.crowded ? kCrowdedYields : 0;
+  policy.reads_memory = config.cross_memory && may_read_cross_memory();
   if (config.spins >= 0) policy.spin_ns = std::min(kPollNs * config.spins, kMostAskedNs);
   return policy;
 }

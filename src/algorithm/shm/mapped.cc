@@ -61,14 +61,6 @@ class MappedAlgorithm : public ShmAlgorithm {
       deliver(c, all_of(bytes, c), call.output.data(r), input(c, call, r), bytes);
     }
   }
-  // Nobody returns before everybody has finished with everybody's memory.
-  static Outcome finish(CallContext& c) noexcept {
-    const std::uint64_t done = c.host->step_base() + 1;
-    c.host->publish(StepLane::kDrained, done);
-    const Outcome outcome = c.host->await_step_all(StepLane::kDrained, done, c.deadline);
-    c.host->advance_steps(1);
-    return outcome;
-  }
 
  private:
   const Needs needs_;

@@ -16,6 +16,14 @@ class ShmAlgorithm : public BuiltInAlgorithm {
   static const char* refuse_hosts(const CallShape& shape) noexcept {
     return shape.hosts > 1 ? "needs all ranks on one host" : nullptr;
   }
+  // Of a call of one step: nobody returns before everybody has finished with everybody's memory.
+  static Outcome finish(CallContext& c) noexcept {
+    const std::uint64_t done = c.host->step_base() + 1;
+    c.host->publish(StepLane::kDrained, done);
+    const Outcome outcome = c.host->await_step_all(StepLane::kDrained, done, c.deadline);
+    c.host->advance_steps(1);
+    return outcome;
+  }
 };
 
 // One pointer a rank, on the stack: a host has at most kMaxHostRanks.

@@ -9,8 +9,8 @@
 // Bytes a rank, for n ranks and a tensor of B: stages B(n-1)/n, reads B of n sources, stages B/n, copies B(n-1)/n if it
 // takes the result. Latency: two line transfers a round, hidden from the third round on.
 //
-// Of few ranks, or where they share cores, the root of a reduce adds everything itself: fewer bytes in all, but n of B
-// on one rank.
+// Of few ranks or bytes, or where ranks share cores, the root of a reduce adds everything itself: fewer bytes in all,
+// but n of B on one rank.
 //
 // Why four places are enough, with two counters and no third for "copied out": a rank refills round t-4's place after
 // it has copied out t-3, for which it awaited that all peers have reduced t-3. It overwrites the result of u-4 after it
@@ -23,8 +23,9 @@ namespace tutti {
 
 namespace {
 
-// From so many ranks on a reduce is divided.
-constexpr int kLeastDivided = 4;
+// A reduce is divided where the root would add so many bytes beyond two tensors: below that, one round of counters more
+// costs what it saves.
+constexpr std::size_t kLeastAdded = 96 << 10;
 
 class StagedReduction : public ShmAlgorithm {
  public:
@@ -140,7 +141,8 @@ class StagedReduce final : public StagedReduction {
             Collective::kReduce, "staged",
             "chunks cross through shared staging that stays in cache, pipelined; many ranks share the adding") {}
   Outcome run(const Call& call, CallContext& c) const noexcept override {
-    if (c.size >= kLeastDivided && !c.host->crowded()) return run_divided(call, c, Side::root(call.root));
+    const std::size_t added = call.input.size(0) * static_cast<std::size_t>(c.size - 2);
+    if (added >= kLeastAdded && !c.host->crowded()) return run_divided(call, c, Side::root(call.root));
     return run_at_root(call, c);
   }
 

@@ -16,8 +16,9 @@ namespace tutti {
 namespace {
 
 constexpr float kUntouched = -7;
-// Of a part of one line, of one chunk and more, and of more rounds than the staging area has places.
-constexpr std::size_t kCounts[] = {1, 37, 128, 129, 1000, 5003};
+// Of a part of one line, of one chunk and more, and of more rounds than the staging area has places. The last is what
+// three ranks and more divide.
+constexpr std::size_t kCounts[] = {1, 37, 128, 129, 1000, 30'003};
 
 const Algorithm& staged(Collective collective) {
   static const AlgorithmList all = staged_algorithms();

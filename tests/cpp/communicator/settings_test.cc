@@ -68,6 +68,7 @@ TEST(Settings, EachMayDifferOrIsNamedToAllRanks) {
       {"TUTTI_ARENA_BYTES", {"64M", ""}},
       {"TUTTI_SHARED_THRESHOLD", {"1", "1M"}},
       {"TUTTI_SHARED_ALLOCATOR", {"1", "0"}},
+      {"TUTTI_CROSS_MEMORY", {"0", "1"}},
       {"TUTTI_SPINS", {"0", "100"}},
       {"TUTTI_FLIGHT_RECORDER_ENTRIES", {"0", "10"}},
       {"TUTTI_ALGORITHM", {"all_reduce=staged", "", "unset on ranks 0 and 2 and all_reduce=staged on rank 1"}},

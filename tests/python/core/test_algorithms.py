@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -35,6 +36,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_programs_and_files(folder: Path, ranks: int) -> None:
     launch(ranks, "programs", "files", "refusals", script=RANK)
+
+
+def test_arrays_that_are_no_numbers_of_this_machine_are_no_buffers() -> None:
+    for array, why in ((np.array([1, "a"], object), "of Python objects"), (np.array([1.0], ">f8"), "other byte order")):
+        with pytest.raises(ValueError, match=why):
+            tutti.RawBuffer.from_dlpack(array)
+    with pytest.raises(ValueError, match="at most"):
+        tutti.GpuBuffer((2**33, 2**33))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

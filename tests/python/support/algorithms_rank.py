@@ -356,8 +356,6 @@ def buffers(comm: tutti.Communicator) -> None:
         refused(ValueError, "", bad)
     for shape, whole in ((-1, (1024,)), ((-1, 100), (10, 100)), ((4, -1), (4, 256)), (np.int64(7), (7,))):
         assert copy.numpy(np.float32, shape).shape == whole
-    refused(ValueError, "of Python objects", lambda: tutti.RawBuffer.from_dlpack(np.array([1, "a"], object)))
-    refused(ValueError, "other byte order", lambda: tutti.RawBuffer.from_dlpack(np.array([1.0], ">f8")))
     refused(ValueError, "do not fit", lambda: copy.numpy(np.float64, 513))
     for wrong in (-3, (-1, -1), (-1, 0), (2, -3), (-2, -2)):
         refused(ValueError, "at most one -1", lambda wrong=wrong: copy.numpy(np.float32, wrong))
@@ -365,7 +363,6 @@ def buffers(comm: tutti.Communicator) -> None:
         refused(ValueError, "a type of numbers", lambda dtype=dtype: tutti.GpuBuffer(512, dtype))
         refused(ValueError, "a type of numbers", lambda dtype=dtype: copy.numpy(dtype))
     assert tutti.GpuBuffer(np.int64(4)).shape == (4,) and tutti.GpuBuffer(np.array([2, 3])).shape == (2, 3)
-    refused(ValueError, "at most", lambda: tutti.GpuBuffer((2**33, 2**33)))
     refused(ValueError, "needs 8192 bytes", lambda: copy.to_dlpack("torch.float32", (2048,)))
     # What a product of 64 bits does not hold, too.
     for shape, strides in ((2**32, 2**32), ()), ((4,), (2**62,)), ((2**62, 4), (0, 0)), ((2**63,), (0,)):
@@ -409,7 +406,6 @@ def refusals(comm: tutti.Communicator) -> None:
         (ValueError, "op says", lambda: algorithm.execute(comm, ones, ones, op="sum")),
         (ValueError, "whole number", lambda: algorithm.execute(comm, 1 << 20, 1 << 20, 7, 7, f32)),
         (TypeError, "the input is True", lambda: algorithm.execute(comm, True, True, 8, 8, f32)),
-        (TypeError, "the output is False", lambda: algorithm.execute(comm, ones, False, 32, 32)),
         (ValueError, "neither input nor output", lambda: algorithm.execute(comm, None, None, 8, 8, f32)),
         (ValueError, "is null", lambda: algorithm.execute(comm, 0, 0, 8, 8, f32)),
         (ValueError, "pass input_size", lambda: algorithm.execute(comm, 1 << 20, ones, dtype=f32)),
