@@ -14,7 +14,6 @@
 #include "base/interruption.h"
 #include "base/process.h"
 #include "channel/rescued_waits.h"
-#include "device/cpu/kernels.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -71,7 +70,6 @@ HostChannel::HostChannel(HostGroup group, const SegmentLayout& layout, WaitPolic
     if (arena) arenas_[r] = arena->data();
     arenas_mapped_ = arenas_mapped_ && arena != nullptr;
     peer_arenas_.push_back(std::move(arena));
-    processes_ = processes_ || member.pid != ::getpid();
   }
   // Another for each group of each process.
   probe_word_ = static_cast<std::uint64_t>(now_ns()) ^ static_cast<std::uint64_t>(::getpid()) << 40 ^
@@ -129,7 +127,6 @@ Outcome HostChannel::join(Deadline& deadline) noexcept {
 
 // All peers have joined. That a process of this number is the peer's is known by what it says to have in its memory.
 bool HostChannel::can_read_peers() const noexcept {
-  if (!processes_) return true;
   if (!policy_.reads_memory) return false;
   for (int peer = 0; peer < ranks(); ++peer) {
     std::uint64_t word = 0;
@@ -140,7 +137,8 @@ bool HostChannel::can_read_peers() const noexcept {
 }
 
 bool HostChannel::reads_across() noexcept {
-  if (reads_ != 0) return reads_ == kReads;
+  // relaxed, here and below: whoever finds it out finds the same.
+  if (const std::uint32_t known = reads_.load(std::memory_order_relaxed); known != 0) return known == kReads;
   std::uint32_t all = kReads;
   for (int peer = 0; peer < ranks(); ++peer) {
     // acquire: pairs with the release in join().
@@ -148,14 +146,12 @@ bool HostChannel::reads_across() noexcept {
     if (theirs == 0) return false;
     if (theirs != kReads) all = kReadsNot;
   }
-  reads_ = all;
+  reads_.store(all, std::memory_order_relaxed);
   return all == kReads;
 }
 
 int HostChannel::read(int peer, void* to, std::uint64_t from, std::size_t bytes) const noexcept {
-  if (pid(peer) != ::getpid()) return read_cross_memory(pid(peer), to, from, bytes);
-  cpu::copy_from_peer(to, reinterpret_cast<const void*>(static_cast<std::uintptr_t>(from)), bytes);
-  return 0;
+  return read_cross_memory(pid(peer), to, from, bytes);
 }
 
 template <class Ready>

@@ -179,9 +179,8 @@ class HostChannel {
   // Whether all ranks of the host can read each other's memory by the kernel, and it pays; the same on all, once all
   // have announced a call.
   bool reads_across() noexcept;
-  // Whether any of them is another process.
-  bool reads_processes() const noexcept { return processes_; }
-  // Reads at `from` in a peer's process. 0 or an errno.
+  // Reads at `from` in a peer's process. 0 or an errno. By the kernel in this process, too: where a peer has given the
+  // call up its memory may be gone.
   int read(int peer, void* to, std::uint64_t from, std::size_t bytes) const noexcept;
 
   // Whether a publisher fences before it looks for sleepers. All ranks give the same answer.
@@ -289,9 +288,8 @@ class HostChannel {
   bool arenas_mapped_ = false;
   bool crowded_ = false;
   std::size_t cache_share_ = 0;
-  bool processes_ = false;
-  std::uint64_t probe_word_ = 0;  // what peers read to know this process by
-  std::uint32_t reads_ = 0;       // of all ranks; 0: not known yet
+  std::uint64_t probe_word_ = 0;         // what peers read to know this process by
+  std::atomic<std::uint32_t> reads_{0};  // of all ranks; 0: not known yet
 
   std::mutex state_mutex_;  // guards this rank's state and its note, which several threads may want to write; a leaf
 

@@ -67,8 +67,8 @@ void AlgorithmTable::check(const UserAlgorithm& algorithm, const CallShape& shap
   check_computes(algorithm, shape);
   const std::shared_ptr<const Algorithm> ready = made(algorithm);
   CallShape open = shape;
-  // Whether tensors are mapped everywhere is known once all ranks have announced the call.
-  open.mapped_input = open.mapped_output = true;
+  // Whether tensors are mapped everywhere, and ranks read each other's, is known once all have announced the call.
+  open.mapped_input = open.mapped_output = open.reads_across = true;
   open.announced = ready != nullptr && !ready->announces();
   refuse_named(algorithm, shape, ready != nullptr ? ready->refusal(open) : limits_refusal(algorithm.limits(), open));
 }

@@ -18,6 +18,7 @@
 #include "plan/writer.h"
 #include "python/plan_bindings.h"
 #include "python/simulator_bindings.h"
+#include "tutti/error.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -49,6 +50,10 @@ nb::dict simulate_generated(const std::string& family, std::int32_t ranks, const
 std::string fold_plan(const std::string& text, const std::optional<std::vector<std::int32_t>>& dims,
                       std::int32_t input_blocks, std::int32_t output_blocks, int indent) {
   const nb::gil_scoped_release released;
+  if (!dims && (input_blocks != 1 || output_blocks != 1)) {
+    throw_error(ErrorKind::kInvalidArgument,
+                "into how many blocks a buffer is cut says nothing without a numbering of ranks: name it too (dims)");
+  }
   const plan::Plan plan = plan::read_plan(text);
   const plan::Template folded =
       dims ? plan::folded(plan, plan::Symmetry(*dims, {input_blocks, output_blocks})) : plan::folded(plan);

@@ -66,9 +66,6 @@ Outcome NetCall::verdict() noexcept {
     context_.mismatched = op.remote;
     return op.outcome;
   }
-  const int stranger = context_.port->find_stranger(tag_, tag_ + (std::uint64_t{1} << kStepBits), context_.record.hash,
-                                                    context_.mismatched);
-  if (stranger >= 0) return {Status::kMismatch, stranger};
   for (std::size_t i = 0; i < count_ + kGreetings; ++i) {
     const MessageOp& op = ops_[i];
     if (unused(op) || !op.done() || weight_of(op.outcome.status) <= weight_of(worst.status)) continue;
@@ -78,6 +75,14 @@ Outcome NetCall::verdict() noexcept {
   return worst;
 }
 
+Outcome NetCall::verdict_in_a_wait() noexcept {
+  const Outcome outcome = verdict();
+  if (!outcome.ok()) return outcome;
+  constexpr std::uint64_t kTags = std::uint64_t{1} << kStepBits;
+  const int stranger = context_.port->find_stranger(tag_, tag_ + kTags, context_.record.hash, context_.mismatched);
+  return stranger >= 0 ? Outcome{Status::kMismatch, stranger} : kOkOutcome;
+}
+
 Outcome NetCall::wait(std::size_t index) noexcept {
   MessageOp& op = ops_[index];
   if (unused(op)) return kOkOutcome;
@@ -85,7 +90,7 @@ Outcome NetCall::wait(std::size_t index) noexcept {
     Deadline slice = Deadline::after(std::min(kSlice, context_.deadline.timeout()));
     const Outcome waited = context_.port->wait(op, slice, again);
     if (op.done()) break;
-    if (Outcome outcome = verdict(); !outcome.ok()) return outcome;
+    if (Outcome outcome = verdict_in_a_wait(); !outcome.ok()) return outcome;
     if (waited.status == Status::kAborted) return waited;  // by a handler of a signal
     if (context_.deadline.expired()) return {Status::kTimeout, op.peer};
   }

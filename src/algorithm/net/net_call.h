@@ -65,6 +65,9 @@ class NetCall {
   // What has become of the call so far: a mismatch with the watched rank, or of the failed ops' outcomes the one that
   // explains most, kOk if none has failed.
   Outcome verdict() noexcept;
+  // The same, or else a mismatch with a rank whose message of this number belongs to another call. It looks through all
+  // messages kept: to be asked now and then.
+  Outcome verdict_in_a_wait() noexcept;
 
   // An empty message to the right and one from the left; finish() awaits them.
   void greet() noexcept;

@@ -6,7 +6,7 @@
 // who reads a page, so one that several ranks read at once takes each of them longer: blocks that all ranks need are
 // read so among two ranks only.
 //
-// Of some memory the kernel gives others nothing, as of what a GPU's driver has mapped. Who finds its own to be such
+// Of some memory the kernel gives others nothing: secret memory, what some drivers map. Who finds its own to be such
 // tells that instead of addresses, and all go through staging.
 #include <algorithm>
 #include <array>
@@ -25,6 +25,7 @@ namespace {
 // blocks of a rank together. The readers of a scatter all read in one process, and the kernel lets them in in turn.
 constexpr std::size_t kLeastBlock = 32 << 10, kLeastToAll = 128 << 10, kLeastBroadcast = 64 << 10;
 constexpr std::size_t kLeastScatter = 2 << 20, kLeastScatterOfTwo = 256 << 10;
+constexpr std::size_t kPiece = 16 << 20;
 // No address of a block.
 constexpr std::uint64_t kUnreadable = 1;
 // A rank whose memory is gone is dead, or is about to say why it has given up.
@@ -64,8 +65,8 @@ class Pulled final : public ShmAlgorithm {
     for (int i = 1; i < c.size; ++i) {
       const int peer = (c.rank + i) % c.size;
       if (!gives(call, peer)) continue;
-      const int error = host.read(peer, call.output.data(blocks ? peer : 0), host.addresses(peer)[c.rank], bytes(call));
-      if (error != 0) return unread(c, peer, error);
+      const Outcome outcome = read(c, peer, call.output.data(blocks ? peer : 0), bytes(call));
+      if (!outcome.ok()) return outcome;
     }
     return finish(c);
   }
@@ -93,7 +94,7 @@ class Pulled final : public ShmAlgorithm {
   static void tell(const Call& call, CallContext& c) noexcept {
     std::uint64_t* const addresses = c.host->addresses(c.rank);
     const bool gives_any = gives(call, c.rank);
-    const bool readable = !gives_any || !c.host->reads_processes() || is_readable(call, c.size);
+    const bool readable = !gives_any || is_readable(call, c.size);
     for (int r = 0; r < c.size; ++r) {
       addresses[r] = !readable ? kUnreadable : gives_any ? reinterpret_cast<std::uintptr_t>(block_for(call, r)) : 0;
     }
@@ -107,12 +108,25 @@ class Pulled final : public ShmAlgorithm {
     }
     return true;
   }
+  // In pieces, between which a peer's death, an abort and the deadline are looked at.
+  static Outcome read(CallContext& c, int peer, std::byte* to, std::size_t bytes) noexcept {
+    const std::uint64_t from = c.host->addresses(peer)[c.rank];
+    for (std::size_t done = 0; done < bytes; done += kPiece) {
+      if (done != 0) {
+        if (Outcome outcome = c.host->check(peer); !outcome.ok()) return outcome;
+        if (c.deadline.expired()) return {Status::kTimeout, peer};
+      }
+      const int error = c.host->read(peer, to + done, from + done, std::min(kPiece, bytes - done));
+      if (error != 0) return unread(c, peer, error);
+    }
+    return kOkOutcome;
+  }
   static Outcome unread(CallContext& c, int peer, int error) noexcept {
     Deadline last = Deadline::after(std::min(kLastWord, c.deadline.timeout()));
     const Outcome end = c.host->await_step(peer, StepLane::kDrained, UINT64_MAX, last);
     if (end.status != Status::kTimeout) return end;
     try {
-      c.detail = std::string("its memory cannot be read any more: ") + std::strerror(error);
+      c.detail = std::string("its memory cannot be read, or this rank's not be written: ") + std::strerror(error);
     } catch (const std::bad_alloc&) {  // then the error says less
     }
     return {Status::kPeerFailed, peer};

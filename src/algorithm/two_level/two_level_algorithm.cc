@@ -18,7 +18,7 @@ class WatchedStep final : public HostChannel::Condition {
     if (const std::int64_t now = now_ns(); now - looked_ns_ >= kLookNs) {
       looked_ns_ = now;
       context_.port->progress();
-      seen_ = net_.verdict();
+      seen_ = net_.verdict_in_a_wait();
     }
     return !seen_.ok();
   }

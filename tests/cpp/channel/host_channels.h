@@ -35,13 +35,13 @@ inline std::unique_ptr<HostChannel> make_host_channel(Store& store, int rank, in
 }
 
 // By rank.
-inline std::vector<std::unique_ptr<HostChannel>> make_host_channels(int ranks = 2) {
+inline std::vector<std::unique_ptr<HostChannel>> make_host_channels(int ranks = 2, const WaitPolicy& policy = {}) {
   MemoryStore store;
   std::vector<std::unique_ptr<HostChannel>> channels(static_cast<std::size_t>(ranks));
   std::vector<std::thread> makers;
   for (int rank = 0; rank < ranks; ++rank) {
     makers.emplace_back(
-        [&, rank] { channels[static_cast<std::size_t>(rank)] = make_host_channel(store, rank, ranks); });
+        [&, rank] { channels[static_cast<std::size_t>(rank)] = make_host_channel(store, rank, ranks, policy); });
   }
   for (std::thread& maker : makers) maker.join();
   return channels;

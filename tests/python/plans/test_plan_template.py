@@ -109,6 +109,9 @@ def test_a_program_whose_ranks_are_not_alike_is_named() -> None:
     program = builtin("allreduce", "ring", 4)
     with pytest.raises(ValueError, match="dims for 5 ranks, the plan has 4"):
         program.to_template((5,))
+    for blocks in ({"input_blocks": 3}, {"output_blocks": -9}):
+        with pytest.raises(ValueError, match="name it too"):
+            program.to_template(**blocks)
     plan = program.to_dict()
     put = next(op for op in plan["gpus"][2]["threadblocks"][0]["ops"] if op["name"] == "put")
     put["src_buff"][0]["index"] = 0

@@ -56,6 +56,17 @@ def plain(comm: tutti.Communicator) -> None:
     print("by", *sorted(ran))
 
 
+def named(comm: tutti.Communicator) -> None:
+    """Chosen by name, like any other."""
+    defaults = tutti.AlgorithmCollectionBuilder().build_default_algorithms()
+    pulled = defaults.for_collective("broadcast")["pulled"]
+    mine = data(comm.rank)
+    end = mine.ctypes.data
+    pulled.execute(comm, end, end, mine.nbytes, mine.nbytes, tutti.DataType.float32)
+    check(mine, data(0))
+    print("by", *sorted({row["algorithm"] for row in comm.metrics()["rows"]}))
+
+
 def secret(comm: tutti.Communicator) -> None:
     """Rank 0's blocks lie in memory that the kernel gives to nobody (memfd_secret)."""
     if comm.rank != 0:
