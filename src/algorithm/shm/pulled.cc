@@ -22,7 +22,7 @@ namespace tutti {
 namespace {
 
 // From these bytes on reading so was faster than staging on 16 cores (docs/performance.md): of a block, and of all
-// blocks of a rank together. The readers of a scatter all read in one process, and the kernel lets them in in turn.
+// blocks of a rank together.
 constexpr std::size_t kLeastBlock = 32 << 10, kLeastToAll = 128 << 10, kLeastBroadcast = 64 << 10;
 constexpr std::size_t kLeastScatter = 2 << 20, kLeastScatterOfTwo = 256 << 10;
 constexpr std::size_t kPiece = 16 << 20;
