@@ -47,7 +47,7 @@ SETTINGS: list[tuple[str, str, str, Said]] = [
 ]
 # Those that name a plug-in or are not looked at by groups on GPUs, which the group in main memory compares before.
 OF_THE_HOST = {
-    "TUTTI_ALGORITHM", "TUTTI_ARENA_BYTES", "TUTTI_HEARTBEAT_MS", "TUTTI_HOST_ID", "TUTTI_SECRET",
+    "TUTTI_ALGORITHM", "TUTTI_ARENA_BYTES", "TUTTI_CROSS_MEMORY", "TUTTI_HEARTBEAT_MS", "TUTTI_HOST_ID", "TUTTI_SECRET",
     "TUTTI_SHARED_ALLOCATOR", "TUTTI_SHARED_THRESHOLD", "TUTTI_SOCKET_IFNAME", "TUTTI_SPINS", "TUTTI_STAGE_BYTES",
 }  # fmt: skip
 ELSEWHERE = {"TUTTI_PLUGIN_PATH", "TUTTI_TUNING_PATH"}  # below, and in test_tune_gpu.py
