@@ -4,7 +4,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -23,7 +22,7 @@ void* address_of(std::uint64_t from) noexcept { return reinterpret_cast<void*>(s
 constexpr std::size_t kProbeBytes = 256 << 10;
 constexpr std::int64_t kLongestNs = kProbeBytes / 8;
 
-// The least of three.
+// One of three.
 bool measure() noexcept {
   const std::unique_ptr<std::byte[]> from(new (std::nothrow) std::byte[kProbeBytes]);
   const std::unique_ptr<std::byte[]> to(new (std::nothrow) std::byte[kProbeBytes]);
@@ -56,18 +55,11 @@ int read_cross_memory(pid_t pid, void* to, std::uint64_t from, std::size_t bytes
   return 0;
 }
 
-bool is_cross_readable(std::span<const std::byte* const> bytes) noexcept {
-  constexpr std::size_t kAtOnce = 64;
-  std::array<iovec, kAtOnce> theirs;
-  std::array<std::byte, kAtOnce> read;
-  while (!bytes.empty()) {
-    const std::size_t count = std::min(bytes.size(), kAtOnce);
-    for (std::size_t i = 0; i < count; ++i) theirs[i] = {const_cast<std::byte*>(bytes[i]), 1};
-    const iovec mine{read.data(), count};
-    if (::process_vm_readv(::getpid(), &mine, 1, theirs.data(), count, 0) != static_cast<ssize_t>(count)) return false;
-    bytes = bytes.subspan(count);
-  }
-  return true;
+bool is_cross_readable(const std::byte* first, const std::byte* last) noexcept {
+  std::array<std::byte, 2> read;
+  const iovec mine{read.data(), read.size()};
+  const std::array<iovec, 2> theirs{{{const_cast<std::byte*>(first), 1}, {const_cast<std::byte*>(last), 1}}};
+  return ::process_vm_readv(::getpid(), &mine, 1, theirs.data(), theirs.size(), 0) == 2;
 }
 
 bool cross_memory_pays() noexcept {

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace tutti {
 
@@ -18,9 +17,9 @@ bool may_read_cross_memory() noexcept;
 // Reads `bytes` at `from` in the process `pid`. 0, or the errno of what went wrong; then some of it may have been read.
 int read_cross_memory(pid_t pid, void* to, std::uint64_t from, std::size_t bytes) noexcept;
 
-// Whether others could read these bytes of this process so: of secret memory, and what some drivers map, the kernel
-// gives them nothing.
-bool is_cross_readable(std::span<const std::byte* const> bytes) noexcept;
+// Whether others could read these two bytes of this process so, the ends of something: of secret memory, and what some
+// drivers map, the kernel gives them nothing.
+bool is_cross_readable(const std::byte* first, const std::byte* last) noexcept;
 
 // Whether this machine reads so at 8 GB/s or more. Measured by the first caller of a process, in some tenths of a
 // millisecond.

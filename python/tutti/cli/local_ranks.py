@@ -41,7 +41,8 @@ class LocalRanks:
                 kind, content = self._reports.get(block=not gone, timeout=0.5)
             except queue.Empty:
                 # What a rank has said before it ended is in the queue by then: it is read first.
-                for rank, code in gone.items():
+                if gone:
+                    rank, code = next(iter(gone.items()))
                     raise RuntimeError(f"rank {rank} died with exit code {code}") from None
                 gone = self._ended_without(done)
                 if time.monotonic() - heard > silence_s:

@@ -9,8 +9,6 @@
 // Of some memory the kernel gives others nothing: secret memory, what some drivers map. Who finds its own to be such
 // tells that instead of addresses, and all go through staging.
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstring>
 
 #include "algorithm/shm/shm_algorithm.h"
@@ -99,12 +97,12 @@ class Pulled final : public ShmAlgorithm {
       addresses[r] = !readable ? kUnreadable : gives_any ? reinterpret_cast<std::uintptr_t>(block_for(call, r)) : 0;
     }
   }
-  // Both ends of each block: a tensor lies in one mapping.
+  // Both ends of each tensor, which lies in one mapping: of all blocks in one piece, or each.
   static bool is_readable(const Call& call, int ranks) noexcept {
     const int blocks = traits_of(call.collective).input_blocks ? ranks : 1;
-    for (int b = 0; b < blocks; ++b) {
-      const std::byte* const begin = call.input.data(b);
-      if (!is_cross_readable(std::array{begin, begin + bytes(call) - 1})) return false;
+    const int each = call.input.pointers != nullptr ? 1 : blocks;
+    for (int b = 0; b < blocks; b += each) {
+      if (!is_cross_readable(call.input.data(b), call.input.data(b + each - 1) + bytes(call) - 1)) return false;
     }
     return true;
   }

@@ -4,7 +4,8 @@
 // compared: on a host by announcements, which every call of a group on several hosts makes, whatever its algorithm;
 // among the hosts by the messages, whose first go around the ring of those ranks (net_call.h). If two hosts make
 // different calls and one of them runs in one level, there are neighbouring ranks, the left on such a host, the right
-// on one that runs in two levels: the right one watches for the left one's first message.
+// on one that runs in two levels: the right one watches for the left one's first message. Where the ranks that speak
+// for their hosts differ in more, as in a broadcast whose root does, a wait that lasts finds out (net_call.h).
 //
 // A rank that waits on its host sees in the segment that a peer has failed, so whatever ends a part among the hosts
 // ends the call of all ranks.
