@@ -21,8 +21,10 @@ namespace {
 
 // From these bytes on reading so was faster than staging on 16 cores (docs/performance.md): of a block, and of all
 // blocks of a rank together.
-constexpr std::size_t kLeastBlock = 32 << 10, kLeastToAll = 128 << 10, kLeastBroadcast = 64 << 10;
-constexpr std::size_t kLeastScatter = 2 << 20, kLeastScatterOfTwo = 256 << 10;
+constexpr std::size_t kLeastBlock = 32 << 10, kLeastBroadcast = 64 << 10;
+constexpr std::size_t kLeastBlockToAll = 16 << 10, kLeastToAll = 128 << 10;
+constexpr std::size_t kLeastScatter = 1 << 20, kLeastScatterOfFew = 256 << 10;
+constexpr int kFewReaders = 2;
 constexpr std::size_t kPiece = 16 << 20;
 // No address of a block.
 constexpr std::uint64_t kUnreadable = 1;
@@ -76,9 +78,9 @@ class Pulled final : public ShmAlgorithm {
       case Collective::kBroadcast:
         return shape.bytes < kLeastBroadcast;
       case Collective::kScatter:
-        return all < (shape.ranks == 2 ? kLeastScatterOfTwo : kLeastScatter);
+        return all < (shape.ranks - 1 <= kFewReaders ? kLeastScatterOfFew : kLeastScatter);
       case Collective::kAllToAll:
-        return shape.bytes < kLeastBlock || all < kLeastToAll;
+        return shape.bytes < kLeastBlockToAll || all < kLeastToAll;
       default:
         return shape.bytes < kLeastBlock;
     }

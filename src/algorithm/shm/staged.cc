@@ -28,11 +28,14 @@ class StagedAlgorithm : public ShmAlgorithm {
     }
     return most;
   }
-  // The part of a chunk for each of n ranks, in whole lines.
+  // The part of a chunk for each of n ranks, in whole lines. Of a few lines each, what a round costs would not be worth
+  // that filling and draining overlap.
   static std::size_t part_bytes(const HostChannel& host, std::size_t block, int n) noexcept {
-    constexpr std::size_t kLine = 64;
-    const std::size_t chunk = chunk_bytes(host, block * static_cast<std::size_t>(n));
-    return std::max(kLine, chunk / static_cast<std::size_t>(n) / kLine * kLine);
+    constexpr std::size_t kLine = 64, kLeast = 16384;
+    const auto ranks = static_cast<std::size_t>(n);
+    const std::size_t most = host.stage_bytes() / kLeastDepth / ranks / kLine * kLine;
+    const std::size_t least = std::min({most, kLeast, (block + kLine - 1) / kLine * kLine});
+    return std::max({kLine, least, chunk_bytes(host, block * ranks) / ranks / kLine * kLine});
   }
 };
 
