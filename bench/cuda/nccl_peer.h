@@ -20,7 +20,6 @@ class Nccl {
   explicit Nccl(const std::string& path) : library_(::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (library_ == nullptr) throw std::runtime_error(std::string("NCCL: ") + ::dlerror());
     find(comm_init_all_, "ncclCommInitAll");
-    find(comm_destroy_, "ncclCommDestroy");
     find(all_reduce_, "ncclAllReduce");
     find(all_gather_, "ncclAllGather");
     find(reduce_scatter_, "ncclReduceScatter");
@@ -46,7 +45,6 @@ class Nccl {
     check(comm_init_all_(comms.data(), ranks, nullptr), "ncclCommInitAll");
     return comms;
   }
-  void destroy(Comm comm) const { comm_destroy_(comm); }
   int version() const {
     int v = 0;
     get_version_(&v);
@@ -79,7 +77,6 @@ class Nccl {
 
   void* library_;
   int (*comm_init_all_)(Comm*, int, const int*) = nullptr;
-  int (*comm_destroy_)(Comm) = nullptr;
   int (*all_reduce_)(const void*, void*, std::size_t, int, int, Comm, cudaStream_t) = nullptr;
   int (*all_gather_)(const void*, void*, std::size_t, int, Comm, cudaStream_t) = nullptr;
   int (*reduce_scatter_)(const void*, void*, std::size_t, int, int, Comm, cudaStream_t) = nullptr;

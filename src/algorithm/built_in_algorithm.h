@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "algorithm/algorithm.h"
+#include "base/rounding.h"
 #include "device/cpu/kernels.h"
 
 namespace tutti {
@@ -42,8 +43,7 @@ class Partition {
  public:
   Partition(std::size_t total, int ranks) noexcept : total_(total) {
     constexpr std::size_t kLine = 64;  // a multiple of every element size
-    const auto n = static_cast<std::size_t>(ranks);
-    part_ = ((total + n - 1) / n + kLine - 1) / kLine * kLine;
+    part_ = round_up(ceil_div(total, static_cast<std::size_t>(ranks)), kLine);
   }
   std::size_t begin(int rank) const noexcept { return std::min(total_, part_ * static_cast<std::size_t>(rank)); }
   std::size_t size(int rank) const noexcept { return begin(rank + 1) - begin(rank); }

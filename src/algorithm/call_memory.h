@@ -17,6 +17,8 @@
 #include <span>
 #include <utility>
 
+#include "base/rounding.h"
+
 namespace tutti {
 
 class CallMemory {
@@ -27,7 +29,7 @@ class CallMemory {
   template <class T>
   static constexpr std::size_t bytes_of(std::size_t count) noexcept {
     static_assert(alignof(T) <= kLine);
-    return (count * sizeof(T) + kLine - 1) / kLine * kLine;
+    return round_up(count * sizeof(T), kLine);
   }
 
   // All calls that begin from now on have `bytes` at least. Throws std::bad_alloc.

@@ -27,6 +27,25 @@ std::vector<std::string> names_of(int count) {
   return names;
 }
 
+// "0<between>1<between>2".
+inline std::string joined(const std::vector<int>& numbers, std::string_view between) {
+  std::string text;
+  for (const int number : numbers) {
+    if (!text.empty()) text += between;
+    text += std::to_string(number);
+  }
+  return text;
+}
+
+// Whether the i-th row of a table is of the i-th value of its enumeration, which is the member `kKey` of each row.
+template <auto kKey, class Table>
+constexpr bool in_order(const Table& table) {
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (static_cast<std::size_t>(table[i].*kKey) != i) return false;
+  }
+  return true;
+}
+
 // named(), or Error(kInvalidArgument) with all names there are.
 template <typename Enum>
 Enum from_name(const std::string& text, const char* what, int count) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <span>
 
 #include "base/secret.h"
@@ -21,13 +20,10 @@ void make_folders(const std::string& path) {
   ::mkdir(path.c_str(), 0700);
 }
 
-// Empty if only this user may look into the folder or change it.
-std::string complaint(int folder) {
+// Whether only this user may look into the folder or change it.
+bool is_private(int folder) {
   struct stat st {};
-  if (::fstat(folder, &st) != 0) return std::strerror(errno);
-  if (st.st_uid != ::geteuid()) return "it belongs to another user";
-  if ((st.st_mode & 0077) != 0) return "its mode lets other users in (chmod 700)";
-  return {};
+  return ::fstat(folder, &st) == 0 && st.st_uid == ::geteuid() && (st.st_mode & 0077) == 0;
 }
 
 bool write_all(int fd, std::string_view content) {
@@ -62,8 +58,7 @@ PrivateFolder PrivateFolder::open(const std::string& path) noexcept {
   try {
     make_folders(path);
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    folder.why_ = fd ? complaint(fd.get()) : std::strerror(errno);
-    if (folder.why_.empty()) folder.folder_ = std::move(fd);
+    if (fd && is_private(fd.get())) folder.folder_ = std::move(fd);
   } catch (...) {
     folder.folder_ = UniqueFd();  // without memory for a path: as if there were no folder
   }

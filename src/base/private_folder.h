@@ -21,11 +21,10 @@ class PrivateFolder {
  public:
   PrivateFolder() = default;
   // Makes the folder, and those above it, where they are missing. Whatever is in the way (another owner, a mode that
-  // lets others in, a read-only file system) leaves a folder that has nothing and keeps nothing; `why()` says what.
+  // lets others in, a read-only file system) leaves a folder that has nothing and keeps nothing.
   static PrivateFolder open(const std::string& path) noexcept;
 
   explicit operator bool() const noexcept { return static_cast<bool>(folder_); }
-  const std::string& why() const noexcept { return why_; }
 
   // The whole of a regular file of this user, at most `most` bytes; nothing if there is none.
   std::optional<std::string> read(const std::string& name, std::size_t most) const noexcept;
@@ -34,7 +33,6 @@ class PrivateFolder {
 
  private:
   UniqueFd folder_;
-  std::string why_ = "no folder";
 };
 
 }  // namespace tutti

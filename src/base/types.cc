@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "base/names.h"
+
 namespace tutti {
 namespace {
 
@@ -41,13 +43,7 @@ constexpr std::array<DataTypeInfo, kDataTypeCount> kDataTypes{{
     {DataType::kByte, 1, NumberClass::kOpaque, "byte"},
 }};
 
-constexpr bool in_order() {
-  for (std::size_t i = 0; i < kDataTypes.size(); ++i) {
-    if (static_cast<std::size_t>(kDataTypes[i].dtype) != i) return false;
-  }
-  return true;
-}
-static_assert(in_order(), "kDataTypes must follow the order of DataType");
+static_assert(in_order<&DataTypeInfo::dtype>(kDataTypes), "kDataTypes must follow the order of DataType");
 
 // Null for a value outside the enumeration: it may come from another process.
 const DataTypeInfo* info(DataType dtype) noexcept {

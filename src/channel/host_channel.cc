@@ -301,7 +301,7 @@ void HostChannel::announce() noexcept {
 
 template <class Value>
 void HostChannel::store_and_wake(std::atomic<Value>& word, Value value) noexcept {
-  const Publishing publishing(this, WaitLane::kCollective);
+  const Publishing publishing(this);
   // release: publishes what was written before: payload and record, staged data; pairs with the acquire of whoever
   // waits for the word, in verify_up_to() and await_step().
   word.store(value, std::memory_order_release);

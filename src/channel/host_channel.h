@@ -55,13 +55,12 @@ class HostChannel {
 
   int ranks() const noexcept { return layout_.shape().ranks; }
   int index() const noexcept { return index_; }
-  std::size_t slot_bytes() const noexcept { return layout_.shape().slot_bytes; }
   std::size_t stage_bytes() const noexcept { return layout_.shape().stage_bytes; }
 
   // ---- one call ------------------------------------------------------------------------------------------------
   // Waits until call `record.sequence` may be announced (see kLag), and copies nothing yet.
   Outcome begin(const CallRecord& record, Deadline& deadline) noexcept;
-  // Where this rank's payload of the current call goes: up to slot_bytes().
+  // Where this rank's payload of the current call goes: up to the slot_bytes of the layout.
   std::byte* payload_area(std::size_t bytes) noexcept {
     return bytes <= kInlineBytes ? cell(index_, sequence_).payload : layout_.slot(base_, index_, sequence_);
   }
@@ -146,21 +145,21 @@ class HostChannel {
     control(index_).publishing[static_cast<int>(lane)].value.store(++publishing_[static_cast<int>(lane)],
                                                                    std::memory_order_release);
   }
+  // Both in the collective lane.
   class Publishing {
    public:
     // `channel` may be null.
-    Publishing(HostChannel* channel, WaitLane lane) noexcept : channel_(channel), lane_(lane) {
-      if (channel_ != nullptr) channel_->begin_publishing(lane_);
+    explicit Publishing(HostChannel* channel) noexcept : channel_(channel) {
+      if (channel_ != nullptr) channel_->begin_publishing(WaitLane::kCollective);
     }
     ~Publishing() {
-      if (channel_ != nullptr) channel_->end_publishing(lane_);
+      if (channel_ != nullptr) channel_->end_publishing(WaitLane::kCollective);
     }
     Publishing(const Publishing&) = delete;
     Publishing& operator=(const Publishing&) = delete;
 
    private:
     HostChannel* const channel_;
-    const WaitLane lane_;
   };
   // Whether no peer is publishing. What one has stored and the caller has acquired, it has rung for by then.
   bool nobody_publishes() const noexcept;

@@ -5,6 +5,7 @@
 // failure here leaves the communicator usable. The protocol of gloo's monitored barrier in torch.
 #include <algorithm>
 
+#include "base/names.h"
 #include "communicator/call_check.h"
 #include "communicator/call_records.h"
 #include "communicator/communicator_impl.h"
@@ -13,12 +14,6 @@ namespace tutti {
 namespace {
 
 constexpr std::uint64_t kMonitoredTag = std::uint64_t{1} << 62;
-
-std::string number_list(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int r : ranks) text += (text.empty() ? "" : ", ") + std::to_string(r);
-  return text;
-}
 
 }  // namespace
 
@@ -78,8 +73,9 @@ void CommunicatorImpl::monitored_barrier(std::chrono::milliseconds timeout, bool
     }
   }
   if (missing.empty()) return;
-  const std::string text = "[Rank 0]: " + std::string(missing.size() == 1 ? "Rank " : "Ranks ") + number_list(missing) +
-                           " failed to pass monitoredBarrier in " + std::to_string(limit.count()) + " ms";
+  const std::string text = "[Rank 0]: " + std::string(missing.size() == 1 ? "Rank " : "Ranks ") +
+                           joined(missing, ", ") + " failed to pass monitoredBarrier in " +
+                           std::to_string(limit.count()) + " ms";
   throw_error(ErrorKind::kTimeout, text);
 }
 

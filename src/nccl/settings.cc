@@ -63,10 +63,11 @@ class Reader {
     return {};
   }
 
-  bool flag(const char* name, bool otherwise) {
+  bool flag(const char* name) {
     const std::string value = plain(text(name));
-    if (!value.empty() && !parse_bool(value, otherwise)) refuse(value, "0 or 1");
-    return otherwise;
+    bool set = false;
+    if (!value.empty() && !parse_bool(value, set)) refuse(value, "0 or 1");
+    return set;
   }
 
   std::chrono::milliseconds milliseconds(const char* name, std::chrono::milliseconds otherwise) {
@@ -95,8 +96,8 @@ const char* to_string(Function function) noexcept { return kNames[static_cast<st
 Settings parse_settings(const std::function<const char*(const char*)>& get) {
   Settings result;
   Reader reader(get);
-  result.on = reader.flag("TUTTI_NCCL", false);
-  result.report = reader.flag("TUTTI_NCCL_REPORT", false);
+  result.on = reader.flag("TUTTI_NCCL");
+  result.report = reader.flag("TUTTI_NCCL_REPORT");
   result.library = reader.text("TUTTI_NCCL_LIB_PATH", "MSCCLPP_NCCL_LIB_PATH");
   result.plan_path = reader.text("TUTTI_PLAN_PATH", "MSCCLPP_EXECUTION_PLAN_DIR");
   each_part(reader.text("TUTTI_NCCL_MAX_BYTES"), [&](std::string_view part) {

@@ -109,19 +109,15 @@ std::string SocketAddress::text() const {
   return "";
 }
 
-SocketAddress local_address(int socket) noexcept {
-  sockaddr_storage local{};
-  socklen_t length = sizeof(local);
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&local), &length) != 0) return {};
-  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&local));
+static SocketAddress address_by(decltype(::getsockname)& ask, int socket) noexcept {
+  sockaddr_storage address{};
+  socklen_t length = sizeof(address);
+  if (ask(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
+  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&address));
 }
 
-SocketAddress remote_address(int socket) noexcept {
-  sockaddr_storage remote{};
-  socklen_t length = sizeof(remote);
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&remote), &length) != 0) return {};
-  return SocketAddress::from(reinterpret_cast<const sockaddr*>(&remote));
-}
+SocketAddress local_address(int socket) noexcept { return address_by(::getsockname, socket); }
+SocketAddress remote_address(int socket) noexcept { return address_by(::getpeername, socket); }
 
 bool names_loopback(const std::string& host) {
   if (host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0) return true;

@@ -158,7 +158,6 @@ LocalPeer local_peer(int socket) noexcept {
   socklen_t length = sizeof(fd);
   if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &length) == 0 && fd >= 0) {
     peer.pidfd = UniqueFd(fd);
-    peer.proven = true;
   } else if (peer.pid > 0) {
     peer.pidfd = open_pidfd(peer.pid);
   }

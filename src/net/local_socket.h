@@ -62,12 +62,11 @@ struct LocalMessage {
 SocketStatus receive_message(int socket, LocalMessage& message);
 
 // The process at the other end when the connection was made: its pid as this process sees it (0 if it does not), and
-// a pidfd that cannot mean another process. `proven` is false where the kernel lacks SO_PEERPIDFD (before 6.5) and the
-// pidfd was opened by number: then only a later sign of life over the socket shows that it means this process.
+// a pidfd that cannot mean another process. Where the kernel lacks SO_PEERPIDFD (before 6.5) the pidfd was opened by
+// number: then only a later sign of life over the socket shows that it means this process.
 struct LocalPeer {
   pid_t pid = 0;
   UniqueFd pidfd;
-  bool proven = false;
 };
 LocalPeer local_peer(int socket) noexcept;
 

@@ -3,6 +3,8 @@
 
 #include <array>
 
+#include "base/names.h"
+
 namespace tutti::plan {
 namespace {
 
@@ -94,13 +96,7 @@ constexpr std::array<OperationRules, kOpKindCount> kRules{{
     {.kind = OpKind::kPipeline, .name = "pipeline", .channels = kNoChannel, .sources = none(), .destinations = none()},
 }};
 
-constexpr bool in_order() {
-  for (std::size_t i = 0; i < kRules.size(); ++i) {
-    if (static_cast<std::size_t>(kRules[i].kind) != i) return false;
-  }
-  return true;
-}
-static_assert(in_order(), "kRules must follow the order of OpKind");
+static_assert(in_order<&OperationRules::kind>(kRules), "kRules must follow the order of OpKind");
 
 constexpr std::array<CollectiveRules, 11> kCollectives{{
     {PlanCollective::kAllReduce, "allreduce", true, Collective::kAllReduce},
@@ -116,13 +112,8 @@ constexpr std::array<CollectiveRules, 11> kCollectives{{
     {PlanCollective::kCustom, "custom", false, std::nullopt},
 }};
 
-constexpr bool collectives_in_order() {
-  for (std::size_t i = 0; i < kCollectives.size(); ++i) {
-    if (static_cast<std::size_t>(kCollectives[i].collective) != i) return false;
-  }
-  return true;
-}
-static_assert(collectives_in_order(), "kCollectives must follow the order of PlanCollective");
+static_assert(in_order<&CollectiveRules::collective>(kCollectives),
+              "kCollectives must follow the order of PlanCollective");
 
 constexpr std::array<std::string_view, 2> kProtocols{"Simple", "LL"};
 constexpr std::array<std::string_view, 8> kReduces{"sum", "product", "min", "max", "band", "bor", "bxor", "any"};

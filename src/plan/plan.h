@@ -197,4 +197,22 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
+// An operation of a rank: of a thread block, or if `inner` is not negative of a pipeline's body there.
+inline const Operation& operation_at(const Rank& rank, std::int32_t block, std::int32_t operation, std::int32_t inner) {
+  const Operation& op = rank.blocks[static_cast<std::size_t>(block)].operations[static_cast<std::size_t>(operation)];
+  return inner >= 0 ? op.body[static_cast<std::size_t>(inner)] : op;
+}
+
+// Whether some operation repeats others.
+inline bool has_loops(const Plan& plan) {
+  for (const Rank& rank : plan.ranks) {
+    for (const ThreadBlock& block : rank.blocks) {
+      for (const Operation& op : block.operations) {
+        if (!op.body.empty()) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace tutti::plan

@@ -18,6 +18,7 @@
 #include "algorithm/user/identity.h"
 #include "base/collective_traits.h"
 #include "base/names.h"
+#include "python/device_bindings.h"
 #include "python/signals.h"
 #include "tutti/communicator.h"
 #include "tutti/config.h"
@@ -112,11 +113,10 @@ namespace {
 void run_by(Communicator& comm, const Handle& algorithm, AddressAndBytes input, AddressAndBytes output,
             const std::string& dtype, const std::optional<std::string>& op, int root,
             const std::map<std::string, std::int64_t>& extras, double timeout) {
-  if (!(timeout >= 0)) throw_error(ErrorKind::kInvalidArgument, "a timeout is a number of seconds, not negative");
+  const std::chrono::milliseconds limit = milliseconds_of(timeout);
   Call call = named_call(comm.size(), *algorithm, input, output, dtype, op, root);
   const AlgorithmChoice choice{algorithm, extras};
   call.choice = &choice;
-  const auto limit = std::chrono::milliseconds(static_cast<std::int64_t>(std::min(timeout * 1000, 1e12)));
   waiting(comm, [&] { comm.run(call, limit); });
 }
 

@@ -26,8 +26,7 @@ const plan::Rank& rank_of(const Simulated& made, std::int32_t rank) {
 }
 
 const std::string& origin_of(const Simulated& made, const plan::TimelineStep& step) {
-  const plan::Operation& op = rank_of(made, step.rank).blocks[step.block].operations[step.op];
-  return step.inner >= 0 ? op.body[step.inner].origin : op.origin;
+  return plan::operation_at(rank_of(made, step.rank), step.block, step.op, step.inner).origin;
 }
 
 nb::dict step_dict(const Simulated& made, const plan::TimelineStep& step) {

@@ -47,9 +47,9 @@ Child::~Child() {
   }
 }
 
-ProbeMemory::ProbeMemory(std::size_t extra_bytes)
-    : fd_(create_memfd("tutti-probe", kPageBytes + extra_bytes)),
-      mapping_(Mapping::shared(fd_.get(), kPageBytes + extra_bytes)),
+ProbeMemory::ProbeMemory()
+    : fd_(create_memfd("tutti-probe", kPageBytes)),
+      mapping_(Mapping::shared(fd_.get(), kPageBytes)),
       page_(new (mapping_.data()) ProbePage) {}
 
 }  // namespace tutti

@@ -42,14 +42,11 @@ class Child {
   pid_t pid_ = -1;
 };
 
-// Memory that children share with their parent; holds one ProbePage, then free bytes.
+// Memory that children share with their parent; holds one ProbePage.
 class ProbeMemory {
  public:
-  explicit ProbeMemory(std::size_t extra_bytes = 0);
+  ProbeMemory();
   ProbePage& page() noexcept { return *page_; }
-  std::byte* extra() noexcept { return mapping_.data() + kPageBytes; }
-  int fd() const noexcept { return fd_.get(); }
-  std::size_t bytes() const noexcept { return mapping_.bytes(); }
 
   static constexpr std::size_t kPageBytes = 4096;
 

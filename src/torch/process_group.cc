@@ -11,6 +11,7 @@
 #include "aten/signals.h"
 #include "aten/tensors.h"
 #include "base/interruption.h"
+#include "base/names.h"
 #include "base/registry.h"
 #include "bootstrap/exchange.h"
 #include "communicator/subgroup.h"
@@ -51,12 +52,6 @@ std::shared_ptr<DeviceCommunicator> make_devices(Communicator& communicator, con
   result.config = communicator.options().config;
   if (options.max_blocks > 0) result.config->cuda_max_blocks = options.max_blocks;
   return DeviceCommunicator::create("cuda", communicator, result);
-}
-
-std::string join(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text;
 }
 
 constexpr const char* kWant = "it has no memory to form the group";
@@ -100,7 +95,7 @@ std::shared_ptr<Communicator> make_part(Communicator& parent, const std::vector<
                                         const c10::intrusive_ptr<c10d::Store>& store, const std::string& id,
                                         const GroupOptions& options) {
   const auto rank = static_cast<int>(std::ranges::find(ranks, parent.rank()) - ranks.begin());
-  const std::string in_store = id + ":" + join(ranks);  // which keeps what others have said under the same name
+  const std::string in_store = id + ":" + joined(ranks, ",");  // which keeps what others have said under the same name
   const auto tell = [&](const std::exception& error) {
     if (store == nullptr) return;
     StoreAdapter adapter(store);
@@ -222,7 +217,7 @@ std::string ProcessGroupTutti::next_id(const std::string& kind, const std::strin
 }
 
 std::string ProcessGroupTutti::next_part(const std::string& name, const std::vector<int>& ranks) {
-  const std::string counted = name + ":" + join(ranks);
+  const std::string counted = name + ":" + joined(ranks, ",");
   return next_id(counted, name);
 }
 
@@ -251,7 +246,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::split(const c10::intrusive_
   }
   if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) return nullptr;
   return make_named_part(
-      store, ranks, [&] { return "split:" + join(ranks); }, [&] { return options_for(options); });
+      store, ranks, [&] { return "split:" + joined(ranks, ","); }, [&] { return options_for(options); });
 }
 
 c10::intrusive_ptr<ProcessGroupTutti> ProcessGroupTutti::make_part(const c10::intrusive_ptr<c10d::Store>& store,
@@ -309,7 +304,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupTutti::shrink(const std::vector<in
   const auto rank = static_cast<int>(own - members.begin());
   const auto size = static_cast<int>(members.size());
   return telling_want(
-      store_, rank, [&] { return next_id("shrink:" + join(members)); },
+      store_, rank, [&] { return next_id("shrink:" + joined(members, ",")); },
       [&](const std::string& id) {
         return c10::make_intrusive<ProcessGroupTutti>(store_, rank, size, id, options_for(options));
       });

@@ -11,6 +11,7 @@
 #include <random>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "base/names.h"
 #include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/watch.h"
@@ -31,12 +32,6 @@ std::string new_handle() {
   std::string handle = "tutti:";
   for (int i = 0; i < 32; ++i) handle += kDigits[random() % kDigits.size()];
   return handle;
-}
-
-std::string join(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text;
 }
 
 }  // namespace
@@ -219,19 +214,19 @@ std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector
   refuse_in_child(kOperation);
   for (const int rank : ranks) checked_rank(rank, kOperation, "the list's");
   if (std::set<int>(ranks.begin(), ranks.end()).size() != ranks.size()) {
-    refuse(kOperation, "Duplicate ranks found in ranks list " + join(ranks));
+    refuse(kOperation, "Duplicate ranks found in ranks list " + joined(ranks, ","));
   }
   if (ranks.empty()) return nullptr;  // this rank is in no part
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) {
     refuse(kOperation, "Current rank " + std::to_string(rank_) + " is not included in the provided ranks list " +
-                           join(ranks) + ": a rank that is in no part passes an empty list");
+                           joined(ranks, ",") + ": a rank that is in no part passes an empty list");
   }
   auto part = std::make_shared<TorchCommTutti>();
   part->rank_ = static_cast<int>(own - ranks.begin());
   part->size_ = static_cast<int>(ranks.size());
   // Only its members count it: parts of one split, and ranks without a part, need not keep step.
-  part->key_ = key_ + "/split:" + join(ranks) + ":" + name;
+  part->key_ = key_ + "/split:" + joined(ranks, ",") + ":" + name;
   comms::CommOptions child = options;
   if (child.store == nullptr) {
     child.store = store_;

@@ -47,7 +47,7 @@ TUTTI_DEVICE Vec16 ll_data(const LLItem& item) {
 
 // LL128. A line is 8 units of 16 bytes; unit 7 holds 8 bytes of data and the flag. `unit` counts over all lines.
 inline constexpr int kLineUnits = 8;
-inline constexpr std::size_t kLineBytes = 128, kLineData = 120;
+inline constexpr std::size_t kLineData = 120;
 
 TUTTI_DEVICE std::uint64_t ll128_flag(std::uint64_t sequence) { return sequence + 1; }
 

@@ -59,20 +59,9 @@ TUTTI_DEVICE void add_rms_norm_of(const Team& team, const DeviceWorld& world, co
 }
 
 template <bool kAligned, class Lanes, class Team>
-struct AddRmsNormOf {
-  const Team& team;
-  const DeviceWorld& world;
-  const AddRmsNormArgs& args;
-  NormScratch& scratch;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    add_rms_norm_of<N, kAligned, Lanes>(team, world, args, scratch);
-  }
-};
-template <bool kAligned, class Lanes, class Team>
 TUTTI_DEVICE void add_rms_norm(const Team& team, const DeviceWorld& world, const AddRmsNormArgs& args,
                                NormScratch& scratch) {
-  with_group_size(world.size, AddRmsNormOf<kAligned, Lanes, Team>{team, world, args, scratch});
+  with_group_size(world.size, [&]<int N>() { add_rms_norm_of<N, kAligned, Lanes>(team, world, args, scratch); });
 }
 
 }  // namespace tutti::cuda

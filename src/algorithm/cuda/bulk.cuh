@@ -361,28 +361,13 @@ TUTTI_DEVICE void bulk_two_shot_of(const Team& team, const DeviceWorld& world, c
   call.leave();
 }
 
-template <class R, class Args, class Team>
-struct BulkReduction {
-  const Team& team;
-  const DeviceWorld& world;
-  const Args& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    if constexpr (std::is_same_v<Args, TwoShotArgs>) {
-      bulk_two_shot_of<N, R>(team, world, args);
-    } else {
-      bulk_reduce_of<N, R>(team, world, args);
-    }
-  }
-};
-
 template <class R, class Team>
 TUTTI_DEVICE void bulk_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  with_group_size(world.size, BulkReduction<R, ExchangeArgs, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { bulk_reduce_of<N, R>(team, world, args); });
 }
 template <class R, class Team>
 TUTTI_DEVICE void bulk_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  with_group_size(world.size, BulkReduction<R, TwoShotArgs, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { bulk_two_shot_of<N, R>(team, world, args); });
 }
 
 }  // namespace tutti::cuda

@@ -36,7 +36,7 @@ constexpr std::size_t kLeastCopyEngine = 64 * kMB, kLeastCopyEngineAllReduce = 1
 
 // What one pair exchanges in one phase.
 std::size_t part_bytes(const CudaShape& shape, bool two_shot) {
-  return two_shot ? part_size(shape.bytes, shape.size, 16) : shape.bytes;
+  return two_shot ? part_size(shape.bytes, shape.size) : shape.bytes;
 }
 
 // Most bytes of a part that the slots of all blocks hold.
@@ -83,7 +83,7 @@ ForcedChoice table(const CudaShape& shape) {
 // links; but where a few would do, the last of them is used up with nothing on its way.
 std::size_t piece_for(std::size_t each) {
   if (each <= 2 * kBulkPieceBytes) return std::clamp<std::size_t>(each, 16, kBulkPieceBytes);
-  return std::clamp(part_size(each, 8, 16), kBulkPieceBytes / 2, kBulkPieceBytes);
+  return std::clamp(part_size(each, 8), kBulkPieceBytes / 2, kBulkPieceBytes);
 }
 
 int number(std::string_view text, int most) {
@@ -176,7 +176,7 @@ Choice choose(const CudaShape& shape, const std::optional<ForcedChoice>& forced)
       break;
   }
   choice.blocks = std::min(choice.blocks, shape.most_blocks);
-  const std::size_t each = part_size(part, choice.blocks, 16);
+  const std::size_t each = part_size(part, choice.blocks);
   choice.threads = wanted.threads != 0 ? wanted.threads
                                        : static_cast<int>(std::clamp<std::size_t>((each / 16 + 31) / 32 * 32, 32, 512));
   choice.piece_bytes = wanted.piece_bytes != 0 ? wanted.piece_bytes : piece_for(each);

@@ -132,28 +132,13 @@ TUTTI_DEVICE void direct_all_gather(const Team& team, const DeviceWorld& world, 
   });
 }
 
-template <class R, bool kScatter, class Team>
-struct DirectReduction {
-  const Team& team;
-  const DeviceWorld& world;
-  const DirectArgs& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    if constexpr (kScatter) {
-      direct_reduce_scatter_of<N, R>(team, world, args);
-    } else {
-      direct_all_reduce_of<N, R>(team, world, args);
-    }
-  }
-};
-
 template <class R, class Team>
 TUTTI_DEVICE void direct_all_reduce(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
-  with_group_size(world.size, DirectReduction<R, false, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { direct_all_reduce_of<N, R>(team, world, args); });
 }
 template <class R, class Team>
 TUTTI_DEVICE void direct_reduce_scatter(const Team& team, const DeviceWorld& world, const DirectArgs& args) {
-  with_group_size(world.size, DirectReduction<R, true, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { direct_reduce_scatter_of<N, R>(team, world, args); });
 }
 
 }  // namespace tutti::cuda

@@ -75,8 +75,9 @@ TUTTI_DEVICE Range part(Range whole, std::size_t each, int index) {
   const Range r = part(whole.bytes(), each, index);
   return {whole.begin + r.begin, whole.begin + r.end};
 }
-// Size of each part when `total` is cut into `parts` of whole multiples of `unit`: on the host, divisions are slow.
-inline std::size_t part_size(std::size_t total, int parts, std::size_t unit) {
+// Size of each part when `total` is cut into `parts` of whole multiples of 16: on the host, divisions are slow.
+inline std::size_t part_size(std::size_t total, int parts) {
+  constexpr std::size_t unit = 16;
   const auto n = static_cast<std::size_t>(parts);
   return (total + unit * n - 1) / (unit * n) * unit;
 }

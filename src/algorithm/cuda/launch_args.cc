@@ -65,7 +65,7 @@ std::size_t agreed_bytes(const Call& call, int size) noexcept {
 
 ExchangeArgs make_exchange(const Call& call, int rank, int size, const Choice& choice, std::uint32_t fingerprint) {
   ExchangeArgs args;
-  args.block_bytes = part_size(agreed_bytes(call, size), choice.blocks, 16);
+  args.block_bytes = part_size(agreed_bytes(call, size), choice.blocks);
   args.piece_bytes = choice.piece_bytes;
   args.fingerprint = fingerprint;
   args.spec = spec_of(call, size);
@@ -112,7 +112,7 @@ std::optional<UniformArgs> make_uniform(const Call& call, int size, const Choice
     default:
       return std::nullopt;
   }
-  args.block_bytes = part_size(args.bytes, choice.blocks, 16);
+  args.block_bytes = part_size(args.bytes, choice.blocks);
   args.fingerprint = fingerprint;
   args.spec = spec_of(call, size);
   return args;
@@ -123,8 +123,8 @@ TwoShotArgs make_two_shot(const Call& call, int size, const Choice& choice, std:
   args.input = call.input.data(0);
   args.output = call.output.data(0);
   args.bytes = call.input.size(0);
-  args.chunk_bytes = part_size(args.bytes, size, 16);
-  args.block_bytes = part_size(args.chunk_bytes, choice.blocks, 16);
+  args.chunk_bytes = part_size(args.bytes, size);
+  args.block_bytes = part_size(args.chunk_bytes, choice.blocks);
   args.piece_bytes = choice.piece_bytes;
   args.fingerprint = fingerprint;
   args.spec = spec_of(call, size);
@@ -139,8 +139,8 @@ DirectArgs make_direct(const Call& call, int size, int blocks, std::byte* const*
     args.output[p] = outputs[p];
   }
   args.bytes = agreed_bytes(call, size);
-  args.chunk_bytes = call.collective == Collective::kAllReduce ? part_size(args.bytes, size, 16) : args.bytes;
-  args.block_bytes = part_size(args.chunk_bytes, blocks, 16);
+  args.chunk_bytes = call.collective == Collective::kAllReduce ? part_size(args.bytes, size) : args.bytes;
+  args.block_bytes = part_size(args.chunk_bytes, blocks);
   args.fingerprint = fingerprint;
   args.spec = spec_of(call, size);
   return args;

@@ -252,18 +252,8 @@ TUTTI_DEVICE void ll_two_shot_of(const Team& team, const DeviceWorld& world, con
 }
 
 template <class R, class Team>
-struct LLTwoShot {
-  const Team& team;
-  const DeviceWorld& world;
-  const TwoShotArgs& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    ll_two_shot_of<N, R>(team, world, args);
-  }
-};
-template <class R, class Team>
 TUTTI_DEVICE void ll_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  with_group_size(world.size, LLTwoShot<R, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { ll_two_shot_of<N, R>(team, world, args); });
 }
 
 }  // namespace tutti::cuda

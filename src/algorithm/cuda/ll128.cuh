@@ -260,42 +260,17 @@ TUTTI_DEVICE void ll128_two_shot_of(const Team& team, const DeviceWorld& world, 
   call.leave();
 }
 
-template <class R, class Args, class Team>
-struct LL128Reduction {
-  const Team& team;
-  const DeviceWorld& world;
-  const Args& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    if constexpr (std::is_same_v<Args, TwoShotArgs>) {
-      ll128_two_shot_of<N, R>(team, world, args);
-    } else {
-      ll128_reduce_of<N, R>(team, world, args);
-    }
-  }
-};
-template <class Team>
-struct LL128Copy {
-  const Team& team;
-  const DeviceWorld& world;
-  const ExchangeArgs& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
-    ll128_copy_of<N>(team, world, args);
-  }
-};
-
 template <class Team>
 TUTTI_DEVICE void ll128_copy(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  with_group_size(world.size, LL128Copy<Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { ll128_copy_of<N>(team, world, args); });
 }
 template <class R, class Team>
 TUTTI_DEVICE void ll128_reduce(const Team& team, const DeviceWorld& world, const ExchangeArgs& args) {
-  with_group_size(world.size, LL128Reduction<R, ExchangeArgs, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { ll128_reduce_of<N, R>(team, world, args); });
 }
 template <class R, class Team>
 TUTTI_DEVICE void ll128_two_shot(const Team& team, const DeviceWorld& world, const TwoShotArgs& args) {
-  with_group_size(world.size, LL128Reduction<R, TwoShotArgs, Team>{team, world, args});
+  with_group_size(world.size, [&]<int N>() { ll128_two_shot_of<N, R>(team, world, args); });
 }
 
 }  // namespace tutti::cuda

@@ -74,7 +74,7 @@ DirectArgs make_reduce_half(const Call& call, int rank, int size, int blocks, st
     args.input[p] = inputs[p];
     args.output[p] = outputs[p] + mine;
   }
-  args.block_bytes = part_size(args.bytes, blocks, 16);
+  args.block_bytes = part_size(args.bytes, blocks);
   args.fingerprint = fingerprint;
   args.spec = {call.dtype, call.op, size, call.factor};
   return args;

@@ -346,20 +346,12 @@ TUTTI_DEVICE void bulk_quantized_of(const Team& team, const DeviceWorld& world, 
 }
 
 template <QuantizedPattern kPattern, class Lanes, class Team>
-struct Quantized {
-  const Team& team;
-  const DeviceWorld& world;
-  const QuantizedArgs& args;
-  template <int N>
-  TUTTI_DEVICE void operator()() const {
+TUTTI_DEVICE void quantized_all_reduce(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
+  with_group_size(world.size, [&]<int N>() {
     if constexpr (kPattern == QuantizedPattern::kLL) ll_quantized_of<N, Lanes>(team, world, args);
     if constexpr (kPattern == QuantizedPattern::kLLTwoShot) ll_two_shot_quantized_of<N, Lanes>(team, world, args);
     if constexpr (kPattern == QuantizedPattern::kBulk) bulk_quantized_of<N, Lanes>(team, world, args);
-  }
-};
-template <QuantizedPattern kPattern, class Lanes, class Team>
-TUTTI_DEVICE void quantized_all_reduce(const Team& team, const DeviceWorld& world, const QuantizedArgs& args) {
-  with_group_size(world.size, Quantized<kPattern, Lanes, Team>{team, world, args});
+  });
 }
 
 }  // namespace tutti::cuda

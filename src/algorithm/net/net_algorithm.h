@@ -38,6 +38,10 @@ inline bool rounds_partials(DataType dtype, ReduceOp op) noexcept {
   const bool narrow = dtype == DataType::kComplex32 || (is_floating(dtype) && size_of(dtype) < 4);
   return arithmetic && narrow;
 }
+inline const char* refuse_rounding(const CallShape& shape) noexcept {
+  return rounds_partials(shape.dtype, shape.op) ? "partial sums of a narrow type would be rounded at every rank"
+                                                : nullptr;
+}
 
 // dst = a op b, in this order; divided at the end of an average only.
 inline void combine(const Call& call, void* dst, const void* a, const void* b, std::size_t bytes,

@@ -42,10 +42,7 @@ class RingAllReduce final : public NetAlgorithm {
   RingAllReduce() noexcept
       : NetAlgorithm(Collective::kAllReduce, "ring",
                      "messages around the ring of ranks: reduce-scatter, then all-gather; each byte is sent twice") {}
-  const char* refusal(const CallShape& shape) const noexcept override {
-    return rounds_partials(shape.dtype, shape.op) ? "partial sums of a narrow type would be rounded at every rank"
-                                                  : nullptr;
-  }
+  const char* refusal(const CallShape& shape) const noexcept override { return refuse_rounding(shape); }
   std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
     const Partition chunks(call.input.size(0), context.size);
     return NetCall::bytes_for(kRingOps) +
@@ -71,10 +68,7 @@ class RingReduceScatter final : public NetAlgorithm {
  public:
   RingReduceScatter() noexcept
       : NetAlgorithm(Collective::kReduceScatter, "ring", "partial sums travel around the ring of ranks") {}
-  const char* refusal(const CallShape& shape) const noexcept override {
-    return rounds_partials(shape.dtype, shape.op) ? "partial sums of a narrow type would be rounded at every rank"
-                                                  : nullptr;
-  }
+  const char* refusal(const CallShape& shape) const noexcept override { return refuse_rounding(shape); }
   std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
     return NetCall::bytes_for(kRingOps) +
            ring_reduce_scatter_memory(context.size, [&](int c) { return call.input.size(c); });

@@ -21,8 +21,6 @@ constexpr std::size_t kTreeWindow = 4;
 constexpr std::size_t kMostTreeBytes = 256 * 1024;
 constexpr std::size_t kMostTreeAllReduceBytes = 32 * 1024;
 
-constexpr const char* kRounding = "partial sums of a narrow type would be rounded at every rank";
-
 // Ops of a pass: kTreeWindow for the parent, then as many a child.
 std::size_t parent_op(std::size_t first, std::size_t k) noexcept { return first + k % kTreeWindow; }
 std::size_t child_op(std::size_t first, std::size_t child, std::size_t k) noexcept {
@@ -152,6 +150,10 @@ TreePlace chain_of(const CallContext& context, int root) noexcept {
   return chain_place(context.rank, root, context.size, all ? &context.hosts->ranks : nullptr);
 }
 
+TreePlace place_in(bool chain, const Call& call, const CallContext& context) noexcept {
+  return chain ? chain_of(context, call.root) : binomial_place(context.rank, call.root, context.size);
+}
+
 class TreeBroadcast final : public NetAlgorithm {
  public:
   explicit TreeBroadcast(bool chain) noexcept
@@ -164,15 +166,12 @@ class TreeBroadcast final : public NetAlgorithm {
                                                                       : nullptr;
   }
   std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
-    return NetCall::bytes_for(tree_ops(place_in(call, context)));
+    return NetCall::bytes_for(tree_ops(place_in(chain_, call, context)));
   }
 
  private:
-  TreePlace place_in(const Call& call, const CallContext& context) const noexcept {
-    return chain_ ? chain_of(context, call.root) : binomial_place(context.rank, call.root, context.size);
-  }
   Outcome execute(const Call& call, CallContext& context) const override {
-    const TreePlace place = place_in(call, context);
+    const TreePlace place = place_in(chain_, call, context);
     NetCall net(context, tree_ops(place));
     net.greet();
     std::byte* data = call.output.data(0);
@@ -191,22 +190,19 @@ class TreeReduce final : public NetAlgorithm {
                            : "a binomial tree of messages"),
         chain_(chain) {}
   const char* refusal(const CallShape& shape) const noexcept override {
-    if (rounds_partials(shape.dtype, shape.op)) return kRounding;
+    if (const char* reason = refuse_rounding(shape)) return reason;
     return !chain_ && shape.ranks > 2 && shape.bytes > kMostTreeBytes
                ? "a tree's root receives a large message several times"
                : nullptr;
   }
   std::size_t memory(const Call& call, const CallContext& context) const noexcept override {
-    const TreePlace place = place_in(call, context);
+    const TreePlace place = place_in(chain_, call, context);
     return NetCall::bytes_for(tree_ops(place)) + tree_reduce_memory(place, call);
   }
 
  private:
-  TreePlace place_in(const Call& call, const CallContext& context) const noexcept {
-    return chain_ ? chain_of(context, call.root) : binomial_place(context.rank, call.root, context.size);
-  }
   Outcome execute(const Call& call, CallContext& context) const override {
-    const TreePlace place = place_in(call, context);
+    const TreePlace place = place_in(chain_, call, context);
     NetCall net(context, tree_ops(place));
     const Outcome outcome = tree_reduce(net, 0, place, call, net.rank() == call.root ? call.output.data(0) : nullptr);
     return outcome.ok() ? net.finish() : outcome;
@@ -220,7 +216,7 @@ class TreeAllReduce final : public NetAlgorithm {
   TreeAllReduce() noexcept
       : NetAlgorithm(Collective::kAllReduce, "tree", "a binomial tree of messages to rank 0 and back") {}
   const char* refusal(const CallShape& shape) const noexcept override {
-    if (rounds_partials(shape.dtype, shape.op)) return kRounding;
+    if (const char* reason = refuse_rounding(shape)) return reason;
     return shape.bytes > kMostTreeAllReduceBytes ? "a tree repeats the bytes of a large message" : nullptr;
   }
   std::size_t memory(const Call& call, const CallContext& context) const noexcept override {

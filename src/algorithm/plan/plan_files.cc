@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "algorithm/plan/plan_cache.h"
+#include "algorithm/user/identity.h"
+#include "base/bytes.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -39,33 +41,20 @@ std::vector<std::string> files_at(const std::string& path) {
   return names;
 }
 
-// FNV-1a.
-constexpr std::uint64_t kBasis = 0xcbf29ce484222325ULL;
-std::uint64_t hash(std::uint64_t state, const Digest& digest) {
-  for (const std::byte b : digest) state = (state ^ std::to_integer<std::uint64_t>(b)) * 0x100000001b3ULL;
-  return state;
-}
-
-// Never 0.
-std::uint32_t folded(std::uint64_t state) {
-  const auto half = static_cast<std::uint32_t>(state ^ (state >> 32));
-  return half != 0 ? half : 1;
-}
-
 }  // namespace
 
 PlanFiles load_plans(const std::string& path, int ranks, const std::string& cache_folder) try {
   PlanFiles plans;
   if (path.empty()) return plans;
-  std::uint64_t state = kBasis;
+  Identity all;
   for (const std::string& name : files_at(path)) {
     ProvenPlan proven = PlanCache::of_process().load(name, static_cast<std::size_t>(ranks), cache_folder);
     if (proven.plan == nullptr) continue;
-    plans.files.push_back({name, std::move(proven.plan), folded(hash(kBasis, proven.content))});
-    state = hash(state, proven.content);
+    plans.files.push_back({name, std::move(proven.plan)});
+    all.add(text_of(proven.content));
   }
   if (plans.files.empty()) return plans;
-  plans.identity = folded(state);
+  plans.identity = fold(all.value());
   return plans;
 } catch (const Error& error) {
   // Who meets it may not know that the file is read, nor why.

@@ -15,7 +15,6 @@ namespace tutti {
 struct PlanFile {
   std::string path;
   std::shared_ptr<const plan::Plan> plan;  // with its repairs
-  std::uint32_t identity = 0;              // of what the file holds; 0: not known
 };
 
 struct PlanFiles {

@@ -27,17 +27,6 @@ constexpr std::size_t kSegmentsInTurn = 4;  // shadows
 // memory once a millisecond only.
 constexpr int kYields = 100;
 
-bool has_loops(const plan::Plan& plan) {
-  for (const plan::Rank& rank : plan.ranks) {
-    for (const plan::ThreadBlock& block : rank.blocks) {
-      for (const plan::Operation& op : block.operations) {
-        if (op.kind == plan::OpKind::kPipeline) return true;
-      }
-    }
-  }
-  return false;
-}
-
 // Segments end where chunks end: so only the last one of a message has short chunks. All ranks cut alike.
 std::size_t segment_of(const executor::Tables& tables, const GroupPlace& world) {
   const plan::Shape& shape = tables.shape();
@@ -78,7 +67,7 @@ PlanRunner::PlanRunner(std::shared_ptr<const plan::Plan> plan, const GroupPlace&
       geometry_{&tables_, segment_of(tables_, world)},
       // Whether the tensors of another host are mapped is not known here, and all ranks must cut alike.
       uncut_(world.ranks.one_host() && !tables_.scratch().plain && !tables_.scratch().packets &&
-             !has_loops(tables_.plan())),
+             !plan::has_loops(tables_.plan())),
       doorbell_(world_),
       memory_(world_, layouts(), ring_bytes()),
       far_(far_ports(tables_, world.rank)),
@@ -198,7 +187,7 @@ Outcome PlanRunner::finish_invocation(CallContext& context, NetCall* net) noexce
 }
 
 executor::Step PlanRunner::pass() noexcept {
-  const HostChannel::Publishing publishing(world_.host, WaitLane::kCollective);
+  const HostChannel::Publishing publishing(world_.host);
   return interpreter_.pass();
 }
 

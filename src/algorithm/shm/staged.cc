@@ -4,6 +4,7 @@
 // transfer a round, hidden from the second round on.
 #include "algorithm/shm/exchange.h"
 #include "algorithm/shm/shm_algorithms.h"
+#include "base/rounding.h"
 
 namespace tutti {
 
@@ -34,7 +35,7 @@ class StagedAlgorithm : public ShmAlgorithm {
     constexpr std::size_t kLine = 64, kLeast = 16384;
     const auto ranks = static_cast<std::size_t>(n);
     const std::size_t most = host.stage_bytes() / kLeastDepth / ranks / kLine * kLine;
-    const std::size_t least = std::min({most, kLeast, (block + kLine - 1) / kLine * kLine});
+    const std::size_t least = std::min({most, kLeast, round_up(block, kLine)});
     return std::max({kLine, least, chunk_bytes(host, block * ranks) / ranks / kLine * kLine});
   }
 };

@@ -159,7 +159,7 @@ class PluginRunner {
     };
     out.ring = [](void* self, std::int32_t peer) { static_cast<PluginRunner*>(self)->ring(peer); };
     // It stores by itself what others wait for, packets among it: so it publishes wherever it does not wait.
-    const HostChannel::Publishing publishing(&host_, WaitLane::kCollective);
+    const HostChannel::Publishing publishing(&host_);
     return plugin_.run(&out);
   }
 

@@ -80,11 +80,7 @@ void GpuGroup::release() noexcept {
 // For what the group itself does, and waits for, on its GPU: a stream that shares nothing with those of calls. A
 // pending call may wait for a peer that waits for this very group: so never the legacy stream, never the whole device,
 // and the highest priority, whose streams have hardware queues of their own.
-void GpuGroup::make_stream() {
-  int least = 0, greatest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-  check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
-}
+void GpuGroup::make_stream() { stream_ = make_urgent_stream(); }
 
 SymmetricRequest GpuGroup::symmetric_request(const std::string& what, std::size_t bytes) const {
   SymmetricRequest request;

@@ -26,12 +26,9 @@ void check_stream_writes(int device) {
 
 StreamEngine::StreamEngine(int device, int ranks) : device_(device), lanes_(static_cast<std::size_t>(ranks)) {
   check_stream_writes(device);
-  int least = 0, greatest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   try {
     for (Lane& lane : lanes_) {
-      check_cuda(cudaStreamCreateWithPriority(&lane.stream, cudaStreamNonBlocking, greatest),
-                 "cudaStreamCreateWithPriority");
+      lane.stream = make_urgent_stream();
       for (cudaEvent_t& event : lane.events) {
         check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
       }
@@ -59,8 +56,7 @@ void StreamEngine::release() noexcept {
 void StreamEngine::begin_thread() {
   check_cuda(cudaSetDevice(device_), "cudaSetDevice");
   // Else a query here would break a capture that another thread makes in global mode, as torch does.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  relax_captures_of_thread();
 }
 
 void StreamEngine::copy(int peer, std::byte* to, const std::byte* from, std::size_t bytes) {

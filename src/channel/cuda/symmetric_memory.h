@@ -33,7 +33,6 @@ class SymmetricMemory {
   std::byte* data(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->data(); }
   // The same as the host sees it, of memory on the host.
   std::byte* host(int r) const noexcept { return memory_[static_cast<std::size_t>(r)]->host(); }
-  int rank() const noexcept { return rank_; }
   // Of rank r's GPU.
   const std::string& uuid(int r) const noexcept { return uuids_[static_cast<std::size_t>(r)]; }
   // Most ranks that share one GPU, and the fewest multiprocessors of any: the same on all ranks.

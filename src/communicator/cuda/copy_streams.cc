@@ -22,15 +22,10 @@ void CopyStreams::prepare(int rank) {
   rank_ = rank;
   const RelaxedCapture relaxed;
   check_cuda(cudaGetDevice(&device_), "cudaGetDevice");
-  int least = 0, greatest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   for (Lane& lane : lanes_) {
     // Where ranks share a GPU, a kernel that waits must not lie before a copy in one hardware queue: streams of another
     // priority have queues of their own.
-    if (lane.stream == nullptr) {
-      check_cuda(cudaStreamCreateWithPriority(&lane.stream, cudaStreamNonBlocking, greatest),
-                 "cudaStreamCreateWithPriority");
-    }
+    if (lane.stream == nullptr) lane.stream = make_urgent_stream();
     if (lane.done == nullptr) {
       check_cuda(cudaEventCreateWithFlags(&lane.done, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     }

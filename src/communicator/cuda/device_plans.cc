@@ -44,9 +44,7 @@ DevicePlans::DevicePlans(const GpuGroup& group, const CompiledPlans::Options& co
   const RelaxedCapture relaxed;
   try {
     // Streams of one priority share queues with those of calls, which may wait for a peer.
-    int least = 0, greatest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+    stream_ = make_urgent_stream();
     chunks_.push_back({make_own_memory(device_, kChunkBytes), kChunkBytes});
     together_ = try_together();
     count_clusters(group);
@@ -62,10 +60,7 @@ bool DevicePlans::try_together() {
   std::uint64_t words[4] = {};
   auto* const memory = reinterpret_cast<std::uint64_t*>(chunks_.front().memory.get());  // records come later
   upload(memory, words, sizeof words);
-  int least = 0, greatest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-  cudaStream_t other = nullptr;
-  check_cuda(cudaStreamCreateWithPriority(&other, cudaStreamNonBlocking, greatest), "cudaStreamCreateWithPriority");
+  cudaStream_t const other = make_urgent_stream();
   cudaError_t error = cudaSuccess;
   for (int twin = 0; twin < 2; ++twin) {
     TwinArgs args{memory, twin, kLimitNs};

@@ -13,6 +13,7 @@
 #include "algorithm/plan/verdict_store.h"
 #include "algorithm/user/algorithm_source.h"
 #include "base/clock.h"
+#include "base/rounding.h"
 #include "base/thread.h"
 #include "bootstrap/memory_store.h"
 #include "communicator/device_entry.h"
@@ -110,7 +111,7 @@ class GpuRanks {
       places.copies.push_back({base, low, std::max(bytes_[0], bytes_[1])});
     } else {
       places.input = base;
-      places.output = base + (bytes_[0] + kAlignment - 1) / kAlignment * kAlignment;
+      places.output = base + round_up(bytes_[0], kAlignment);
       places.copies = {{places.input, in, bytes_[0]}, {places.output, out, bytes_[1]}};
     }
     return places;

@@ -93,8 +93,7 @@ class CudaDevice final : public CudaMemoryDevice {
 
   void begin_thread(int device) override {
     if (device >= 0) check_cuda(cudaSetDevice(device), "cudaSetDevice");
-    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-    check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    relax_captures_of_thread();
   }
 
   void beside_captures(const std::function<void()>& action) override {

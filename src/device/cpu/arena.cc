@@ -18,6 +18,7 @@
 
 #include "base/log.h"
 #include "base/process.h"
+#include "base/rounding.h"
 #include "device/cpu/loans.h"
 #include "device/cpu/mapped_memory.h"
 #include "device/cpu/range_allocator.h"
@@ -33,8 +34,6 @@ constexpr std::size_t kChunkBytes = ResidentUnits::kUnitBytes;
 constexpr std::uint32_t kCallsASweep = 64;
 constexpr std::size_t kMostChosenBytes = std::size_t{256} << 30;
 constexpr std::size_t kEnoughCached = std::size_t{256} << 20;
-
-std::size_t round_up(std::size_t value, std::size_t step) noexcept { return (value + step - 1) / step * step; }
 
 using Block = RangeAllocator::Block;
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/rounding.h"
+
 namespace tutti {
 
 RangeAllocator::Index::node_type RangeAllocator::new_index_node() {
@@ -14,7 +16,7 @@ RangeAllocator::Index::node_type RangeAllocator::new_index_node() {
 
 std::size_t RangeAllocator::rounded(std::size_t bytes) const noexcept {
   const std::size_t step = std::max(granule_, std::bit_floor(std::max<std::size_t>(bytes, 1)) / 16);
-  return (std::max<std::size_t>(bytes, 1) + step - 1) / step * step;
+  return round_up(std::max<std::size_t>(bytes, 1), step);
 }
 
 void RangeAllocator::make_free(Block& block, Index::node_type node) noexcept {
@@ -92,10 +94,6 @@ const RangeAllocator::Block* RangeAllocator::find(std::size_t offset) const noex
   const Block& block = std::prev(position)->second;
   if (block.state == BlockState::kFree || offset - block.offset >= block.bytes) return nullptr;
   return &block;
-}
-
-RangeAllocator::Block* RangeAllocator::find(std::size_t offset) noexcept {
-  return const_cast<Block*>(std::as_const(*this).find(offset));
 }
 
 void RangeAllocator::retire_free_below(std::size_t floor) {

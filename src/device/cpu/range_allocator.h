@@ -51,7 +51,6 @@ class RangeAllocator {
   void give(Block* block) noexcept;
 
   // The block that contains `offset`; null if that offset is free or unknown.
-  Block* find(std::size_t offset) noexcept;
   const Block* find(std::size_t offset) const noexcept;
 
   // Retires everything free below `floor`. Throws std::bad_alloc.

@@ -14,6 +14,10 @@ void check_driver(CUresult result, const char* call);
 // (base/interruption.h). Throws Error.
 void wait_for_stream(cudaStream_t stream);
 
+// A stream of the current device that waits for no other stream, and has the highest priority: so hardware queues that
+// it shares with no stream of the default one. Throws Error.
+cudaStream_t make_urgent_stream();
+
 // Makes `device` current on this thread as long as it lives.
 class DeviceGuard {
  public:

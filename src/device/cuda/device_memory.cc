@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/rounding.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/driver.h"
 #include "device/cuda/shared_memory.h"
@@ -25,7 +26,7 @@ std::size_t whole_granules(int device, std::size_t bytes) {
   std::size_t granule = 0;
   check_driver(driver().mem_granularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
                "cuMemGetAllocationGranularity");
-  return (bytes + granule - 1) / granule * granule;
+  return round_up(bytes, granule);
 }
 
 class DeviceMemory final : public SharedMemory {

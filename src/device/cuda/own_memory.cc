@@ -42,12 +42,7 @@ DevicePool pool_of(int device) {
     props.location.id = device;
     check_cuda(cudaMemPoolCreate(&made.pool, &props), "cudaMemPoolCreate");
   }
-  if (made.stream == nullptr) {
-    int least = 0, greatest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    check_cuda(cudaStreamCreateWithPriority(&made.stream, cudaStreamNonBlocking, greatest),
-               "cudaStreamCreateWithPriority");
-  }
+  if (made.stream == nullptr) made.stream = make_urgent_stream();
   return made;
 }
 

@@ -20,6 +20,12 @@ class RelaxedCapture {
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then what it was before
 };
 
+// The same for as long as this thread lives.
+inline void relax_captures_of_thread() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check_cuda(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+}
+
 // Runs `give_back`, which destroys what belongs to `device`, on whatever thread lets go of it: with that device
 // current, or the thread's own one might get a context, which takes half a gigabyte, and as RelaxedCapture.
 template <class GiveBack>

@@ -61,9 +61,7 @@ bool Interpreter::ready(const Instruction& instruction, const Task& task) const 
 
 const plan::Operation& Interpreter::operation_of(const Instruction& instruction) const noexcept {
   const Position& position = program_->positions()[instruction.position];
-  const plan::ThreadBlock& block = tables_.plan().ranks[rank_].blocks[position.block];
-  const plan::Operation& op = block.operations[position.operation];
-  return position.inner >= 0 ? op.body[position.inner] : op;
+  return plan::operation_at(tables_.plan().ranks[rank_], position.block, position.operation, position.inner);
 }
 
 // Who writes the packets that the instruction lacks; itself left out.

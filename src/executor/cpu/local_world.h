@@ -60,9 +60,6 @@ class LocalWorld {
   // For who runs the tasks himself: begins an invocation on all ranks. Throws as run() does.
   void begin(const LocalMessage& message);
   Interpreter& interpreter(std::int32_t rank) noexcept { return *interpreters_[static_cast<std::size_t>(rank)]; }
-  const Interpreter& interpreter(std::int32_t rank) const noexcept {
-    return *interpreters_[static_cast<std::size_t>(rank)];
-  }
 
  private:
   struct Free {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/rounding.h"
 #include "executor/cpu/packet_operations.h"
 #include "plan/sizes.h"
 
@@ -27,8 +28,6 @@ std::shared_ptr<const plan::Plan> with_sums(plan::Plan plan) {
   plan.reduce = plan::ReduceKind::kSum;
   return std::make_shared<const plan::Plan>(std::move(plan));
 }
-
-std::int64_t round_up(std::int64_t bytes, std::int64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 

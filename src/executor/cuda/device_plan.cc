@@ -44,7 +44,7 @@ DevicePlan::DevicePlan(std::shared_ptr<const plan::Plan> plan, std::int32_t rank
   }
   // Channels, semaphores and barriers are the same at every size.
   const auto least = static_cast<std::int64_t>(std::min(segment_bytes_, choose_segment(0)));
-  any_size_ = !has_loops();
+  any_size_ = !plan::has_loops(this->plan());
   for (std::int32_t r = 0; r < tables_.ranks(); ++r) {
     const RankLayout& layout = layouts_[static_cast<std::size_t>(r)];
     any_size_ = any_size_ && tables_.layout(r, least, least).total == layout.total && layout.plain_half == 0 &&
@@ -94,17 +94,6 @@ std::size_t DevicePlan::choose_segment(std::size_t most) const {
   return units * unit;
 }
 
-bool DevicePlan::has_loops() const noexcept {
-  for (const plan::Rank& rank : plan().ranks) {
-    for (const plan::ThreadBlock& block : rank.blocks) {
-      for (const plan::Operation& op : block.operations) {
-        if (!op.body.empty()) return true;
-      }
-    }
-  }
-  return false;
-}
-
 // A rank's own input that overlaps its output takes a shadow, which peers know nothing of, unless both are compared.
 std::size_t DevicePlan::segment_bytes(const DeviceVariant& variant) const noexcept {
   const bool all_mapped = plan().in_place ? variant.mapped_output : variant.mapped_input && variant.mapped_output;
@@ -113,7 +102,7 @@ std::size_t DevicePlan::segment_bytes(const DeviceVariant& variant) const noexce
 
 // Until what every rank decodes of it stays small: at a call it would be too late to say so, and one rank's alone.
 void DevicePlan::shorten_segment() {
-  if (!has_loops()) return;  // as many instructions at every size
+  if (!plan::has_loops(plan())) return;  // as many instructions at every size
   const auto decodes = [this] {
     const auto bytes = static_cast<std::int64_t>(segment_bytes_);
     for (std::int32_t r = 0; r < tables_.ranks(); ++r) {

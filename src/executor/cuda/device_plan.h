@@ -121,7 +121,6 @@ class DevicePlan {
   std::size_t memory_for(std::size_t bytes) const;
   std::size_t choose_segment(std::size_t most) const;
   void shorten_segment();
-  bool has_loops() const noexcept;
   void check_reductions(const Program& program) const;
   void note_uses(const Program& program);
   void add_slot(const SlotKey& key, std::uint64_t initial = 0);

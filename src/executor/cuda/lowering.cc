@@ -305,10 +305,8 @@ class Lowering {
 
   const plan::Operation& operation_of(const Instruction& one) const {
     const Position& position = program_.positions()[one.position];
-    const plan::ThreadBlock& block =
-        device_.plan().ranks[static_cast<std::size_t>(rank_)].blocks[static_cast<std::size_t>(position.block)];
-    const plan::Operation& op = block.operations[static_cast<std::size_t>(position.operation)];
-    return position.inner >= 0 ? op.body[static_cast<std::size_t>(position.inner)] : op;
+    const plan::Rank& rank = device_.plan().ranks[static_cast<std::size_t>(rank_)];
+    return plan::operation_at(rank, position.block, position.operation, position.inner);
   }
 
   // Whether the plan joins this block's lanes (a nop, which is no record) between what was emitted last and `one`: what

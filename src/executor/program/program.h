@@ -99,7 +99,6 @@ class Program {
   // Throws Unsupported if the plan cannot run at this size.
   Program(const Tables& tables, std::int32_t rank, std::int64_t input_bytes, std::int64_t output_bytes);
 
-  std::int32_t rank() const noexcept { return rank_; }
   const std::vector<std::vector<Instruction>>& blocks() const noexcept { return blocks_; }
   const std::vector<Pointer>& pointers() const noexcept { return pointers_; }
   const std::vector<BaseRef>& bases() const noexcept { return bases_; }

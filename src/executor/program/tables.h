@@ -54,7 +54,6 @@ class Tables {
   // The counter on which `rank` waits at its `channel`.
   std::uint32_t counter(plan::ChannelKind kind, std::int32_t rank, std::int32_t channel) const noexcept;
   std::uint32_t first_counter(std::int32_t rank) const noexcept { return first_[static_cast<std::size_t>(rank)]; }
-  std::uint32_t counters() const noexcept { return first_.back(); }
 
   bool one_host() const noexcept { return map_.one_host(); }
   bool share_memory(std::int32_t a, std::int32_t b) const noexcept { return map_.together(a, b); }

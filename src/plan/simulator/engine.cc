@@ -43,7 +43,6 @@ Engine::Engine(const Plan& plan, const Topology& topology, Routes& routes, std::
       topology_(topology),
       routes_(routes),
       output_reads_(std::move(reads)),
-      block_bytes_(block_bytes),
       links_(plan),
       sizes_(plan, block_bytes),
       network_(bandwidths_of(plan, topology)) {

@@ -171,7 +171,6 @@ class Engine {
   const Topology& topology_;
   Routes& routes_;
   const OutputReads output_reads_;
-  std::int64_t block_bytes_;
   Links links_;
   Sizes sizes_;
   Network network_;

@@ -16,10 +16,6 @@ constexpr std::int64_t kFar = std::numeric_limits<std::int64_t>::max();
 constexpr double kMostLatency = 4e13;  // keeps a path of thousands of links times kHop within 63 bits
 constexpr std::int64_t kHop = 1 << 12;
 
-std::uint64_t key(std::int32_t from, std::int32_t to) {
-  return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
-}
-
 std::int64_t cost_of(const Link& link) {
   return std::min(link.latency, static_cast<Picoseconds>(kMostLatency)) * kHop + 1;
 }
@@ -39,7 +35,7 @@ Routes::Routes(const Topology& topology) : topology_(topology) {
       route.latency += topology.links[link].latency;
       if (route.latency > kLongest) throw_too_long();
     }
-    known_[key(given.from, given.to)] = std::move(route);
+    known_[pair_key(given.from, given.to)] = std::move(route);
   }
 }
 
@@ -90,9 +86,9 @@ Route Routes::shortest(std::int32_t from, std::int32_t to) {
 }
 
 const Route& Routes::between(std::int32_t from, std::int32_t to) {
-  const auto found = known_.find(key(from, to));
+  const auto found = known_.find(pair_key(from, to));
   if (found != known_.end()) return found->second;
-  return known_.emplace(key(from, to), shortest(from, to)).first->second;
+  return known_.emplace(pair_key(from, to), shortest(from, to)).first->second;
 }
 
 std::vector<Picoseconds> Routes::latencies_from(std::int32_t from) {

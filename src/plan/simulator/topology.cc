@@ -97,7 +97,7 @@ class Reader {
 
   void add(Topology& out, Link link) {
     link.name = out.nodes[link.from] + "->" + out.nodes[link.to];
-    between_.emplace(key(link.from, link.to), static_cast<std::int32_t>(out.links.size()));
+    between_.emplace(pair_key(link.from, link.to), static_cast<std::int32_t>(out.links.size()));
     out.links.push_back(std::move(link));
   }
 
@@ -137,7 +137,7 @@ class Reader {
       if (along.size() < 2) fail(path + "/nodes", "must name at least two nodes");
       GivenRoute route{along.front(), along.back(), {}};
       for (std::size_t k = 0; k + 1 < along.size(); ++k) {
-        const auto found = between_.find(key(along[k], along[k + 1]));
+        const auto found = between_.find(pair_key(along[k], along[k + 1]));
         if (found == between_.end()) {
           fail(path + "/nodes/" + std::to_string(k + 1), "no link leads here from \"" + out.nodes[along[k]] + "\"");
         }
@@ -145,10 +145,6 @@ class Reader {
       }
       out.routes.push_back(std::move(route));
     }
-  }
-
-  static std::uint64_t key(std::int32_t from, std::int32_t to) {
-    return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
   }
 
   const Array& list(const char* name, std::size_t most) const {

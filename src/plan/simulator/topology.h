@@ -27,6 +27,11 @@ struct Link {
   double bandwidth = 0;  // bytes a picosecond
 };
 
+// A pair of nodes, in this order.
+constexpr std::uint64_t pair_key(std::int32_t from, std::int32_t to) {
+  return static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to);
+}
+
 struct GivenRoute {
   std::int32_t from = 0;
   std::int32_t to = 0;

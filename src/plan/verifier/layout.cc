@@ -15,7 +15,7 @@ constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;
 }  // namespace
 
 Layout::Layout(const Plan& plan, const Cut& cut)
-    : plan_(plan), cut_(cut), shape_(shape_of(plan)), halves_(plan.double_scratch ? 2 : 1) {
+    : cut_(cut), shape_(shape_of(plan)), halves_(plan.double_scratch ? 2 : 1) {
   const auto ranks = static_cast<std::int32_t>(plan.ranks.size());
   user_.resize(plan.ranks.size());
   scratch_.resize(plan.ranks.size());

@@ -53,7 +53,6 @@ class Layout {
   };
   Cell add(std::int64_t chunks, std::int32_t rank, const char* what);
 
-  const Plan& plan_;
   Cut cut_;
   Shape shape_;
   std::int32_t halves_;

@@ -21,7 +21,7 @@ using test::TemporaryFolder;
 TEST(PrivateFolder, KeepsFilesInFoldersThatItMakes) {
   const TemporaryFolder here;
   const PrivateFolder folder = PrivateFolder::open(here.file("a/b"));
-  ASSERT_TRUE(folder) << folder.why();
+  ASSERT_TRUE(folder);
   EXPECT_EQ(folder.read("x", 100), std::nullopt);
   EXPECT_TRUE(folder.write("x", "one"));
   EXPECT_TRUE(folder.write("x", "two"));
@@ -37,7 +37,6 @@ TEST(PrivateFolder, RefusesAFolderThatLetsOthersIn) {
   fs::permissions(here.file("open"), fs::perms::owner_all | fs::perms::others_write);
   const PrivateFolder folder = PrivateFolder::open(here.file("open"));
   EXPECT_FALSE(folder);
-  EXPECT_NE(folder.why().find("chmod 700"), std::string::npos) << folder.why();
   EXPECT_FALSE(folder.write("x", "one"));
   EXPECT_EQ(folder.read("x", 10), std::nullopt);
   EXPECT_TRUE(fs::is_empty(here.file("open")));
@@ -50,7 +49,7 @@ TEST(PrivateFolder, RefusesAFolderOfAnotherUser) {
   fs::create_directory(theirs);
   fs::permissions(theirs, fs::perms::owner_all);
   ASSERT_EQ(::chown(theirs.c_str(), 12345, 12345), 0);
-  EXPECT_NE(PrivateFolder::open(theirs).why().find("another user"), std::string::npos);
+  EXPECT_FALSE(PrivateFolder::open(theirs));
 }
 
 TEST(PrivateFolder, FollowsNoLinks) {
@@ -70,7 +69,6 @@ TEST(PrivateFolder, WhereItCannotBeMadeNothingIsKept) {
   here.write("file", "in the way");
   const PrivateFolder folder = PrivateFolder::open(here.file("file/below"));
   EXPECT_FALSE(folder);
-  EXPECT_FALSE(folder.why().empty());
   EXPECT_FALSE(folder.write("x", "one"));
 }
 

@@ -264,7 +264,7 @@ class RescuedWaitForAny : public RescuedWait {
 };
 
 TEST_F(RescuedWaitForAny, IsCountedWhereOneHasPassedWithoutARing) {
-  EXPECT_EQ(rescued_by([this] { const HostChannel::Publishing passing(peer_, WaitLane::kCollective); }), 1U);
+  EXPECT_EQ(rescued_by([this] { const HostChannel::Publishing passing(peer_); }), 1U);
 }
 
 TEST_F(RescuedWaitForAny, IsNoneWhileOneIsAtIt) {
@@ -279,7 +279,7 @@ TEST_F(RescuedWaitForAny, IsNoneWhereNobodyHasPublished) {
 
 TEST_F(RescuedWaitForAny, IsNoneAfterARing) {
   EXPECT_EQ(rescued_by([this] {
-              const HostChannel::Publishing publishing(peer_, WaitLane::kCollective);
+              const HostChannel::Publishing publishing(peer_);
               peer_->ring_doorbell(0, WaitLane::kCollective);
             }),
             0U);

@@ -25,8 +25,8 @@ TEST(Choice, EveryPartFitsItsSlots) {
         for (std::size_t bytes = 1; bytes <= 1024 * kMB; bytes = bytes * 3 / 2 + 1) {
           SCOPED_TRACE(std::to_string(bytes) + " bytes, " + std::to_string(size) + " ranks");
           const Choice c = chosen(collective, bytes, size, "", ll128);
-          const std::size_t part = c.two_shot ? part_size(bytes, size, 16) : bytes;
-          const std::size_t each = part_size(part, c.blocks, 16);
+          const std::size_t part = c.two_shot ? part_size(bytes, size) : bytes;
+          const std::size_t each = part_size(part, c.blocks);
           ASSERT_GE(c.blocks, 1);
           ASSERT_LE(c.blocks, kMaxBlocks);
           ASSERT_EQ(c.threads % 32, 0);
