@@ -176,7 +176,7 @@ void require_same_dtype(const at::Tensor& tensor, const at::Tensor& like, const 
 
 void* Prepared::input(const at::Tensor& tensor) {
   if (usable_in_place(tensor)) {
-    if (keep_) kept_.push_back(tensor);
+    if (keep_) keep(tensor);
     return memory_of(tensor);
   }
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
@@ -186,7 +186,7 @@ void* Prepared::input(const at::Tensor& tensor) {
 
 void* Prepared::output(const at::Tensor& tensor, bool read) {
   if (usable_in_place(tensor)) {
-    if (keep_) kept_.push_back(tensor);
+    if (keep_) keep(tensor);
     return memory_of(tensor);
   }
   require_apart(tensor);
@@ -255,7 +255,7 @@ Blocks Prepared::flatten(at::ArrayRef<at::Tensor> tensors) {
     if (bytes == 0) continue;
     if (usable_in_place(tensor) && tensor.is_cpu()) {
       // Not through copy_: its dispatch takes longer than moving a small tensor.
-      if (keep_) kept_.push_back(tensor);
+      if (keep_) keep(tensor);
       segments_.push_back({memory_of(tensor), next, bytes});
       std::memcpy(next, segments_.back().target, bytes);
     } else {

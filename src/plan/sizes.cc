@@ -48,7 +48,6 @@ std::int64_t most_chunks(const Plan& plan) {
 struct Sizes::View {
   bool scratch = false;
   std::int64_t scale = 1;         // 2 for packets
-  std::int64_t base = 0;          // bytes in the buffer before chunk 0 of its region
   std::int64_t index = 0;         // first chunk
   std::int64_t block_chunks = 1;  // input and output
   std::int64_t block_bytes = 0;
@@ -141,8 +140,8 @@ Sizes::View Sizes::view_of(std::int32_t rank, const ThreadBlock& block, const Op
   Place place;
   if (operand.place == Operand::Place::kGroup) {
     const std::int32_t channel = block.channels_of(ChannelKind::kSwitch)[operand.id];
-    // Every member has the same chunks (check_shape), so this rank stands for all.
-    place = {rank, links_.groups()[links_.group_of(rank, channel)].buffer};
+    place = {rank,  // stands for all members: what is asked below is the same on all ranks
+             links_.groups()[links_.group_of(rank, channel)].buffer};
   } else {
     place = place_of(plan_, rank, block, op, operand);
   }
@@ -151,8 +150,6 @@ Sizes::View Sizes::view_of(std::int32_t rank, const ThreadBlock& block, const Op
   view.scratch = place.buffer == BufferKind::kScratch;
   if (view.scratch) {
     view.scale = packets ? 2 : 1;
-    const std::int64_t region = plan_.ranks[place.rank].chunks_of(BufferKind::kScratch) * scratch_stride_;
-    view.base = packets && use_.plain ? region : 0;
   } else {
     view.block_chunks = shape_.block_chunks[index_of(place.buffer)];
     view.block_bytes = block_bytes_[index_of(place.buffer)];
@@ -200,7 +197,7 @@ void Sizes::cut(const std::vector<View>& from, const std::vector<View>& to, Wind
     move.bytes = end - begin;
     move.pair = pair;
     const auto offset_of = [&](const View& view) {
-      if (view.scratch) return view.base + view.scale * (view.index * scratch_stride_ + begin - window.shift);
+      if (view.scratch) return view.scale * (view.index * scratch_stride_ + begin - window.shift);
       const std::int64_t chunk = view.index + begin / chunk_bytes_;
       const std::int64_t in_block = chunk % view.block_chunks * chunk_bytes_ + begin % chunk_bytes_;
       move.bytes = std::min(move.bytes, std::max<std::int64_t>(0, view.block_bytes - in_block));

@@ -64,9 +64,10 @@ std::int64_t bytes_without_ring(const Plan& plan);
 
 // One contiguous piece of an operation.
 struct Move {
-  std::int64_t bytes = 0;                  // of payload, also where an operand holds packets
-  std::int32_t pair = 0;                   // pairwise operations: which source goes to which destination
-  std::vector<std::int64_t> sources;       // byte offset in each source's buffer; in a pair of the one source
+  std::int64_t bytes = 0;             // of payload, also where an operand holds packets
+  std::int32_t pair = 0;              // pairwise operations: which source goes to which destination
+  std::vector<std::int64_t> sources;  // byte offset in each source's buffer (of packets: from where those in scratch
+                                      // begin); in a pair of the one
   std::vector<std::int64_t> destinations;  // … and in each destination's
 };
 

@@ -21,32 +21,14 @@ void build_all_reduce(Prepared& prepared, const at::Tensor& tensor, const Reduct
   prepared.call.output = prepared.call.input;
 }
 
-// Which of the coalesced tensors are reduced together: the small ones of one dtype, in order of appearance.
+// Which of the coalesced tensors are reduced together: the small ones of one dtype, in order of appearance. By what all
+// ranks know alone: where a tensor lies is each rank's own.
 using Parts = std::vector<std::vector<at::Tensor>>;
-
-// Whether some share memory, a tensor that is given twice among them.
-bool any_overlap(const std::vector<at::Tensor>& tensors) {
-  std::vector<std::pair<const std::byte*, const std::byte*>> extents;
-  extents.reserve(tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    if (!tensor.has_storage() || tensor.numel() == 0) continue;
-    const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * tensor.itemsize(); };
-    const auto* const begin = static_cast<const std::byte*>(tensor.storage().data()) + bytes(tensor.storage_offset());
-    extents.emplace_back(begin, begin + bytes(extent_of(tensor)));
-  }
-  std::ranges::sort(extents);
-  return std::ranges::adjacent_find(extents, [](const auto& a, const auto& b) { return b.first < a.second; }) !=
-         extents.end();
-}
 
 Parts parts_of(const std::vector<at::Tensor>& tensors) {
   // Of all before any is looked into: the memory of one whose storage was cut off may be another's by now.
   for (const at::Tensor& tensor : tensors) require_dense(tensor, "all_reduce_coalesced");
   Parts parts;
-  if (any_overlap(tensors)) {  // then one after the other, as they were given
-    for (const at::Tensor& tensor : tensors) parts.push_back({tensor});
-    return parts;
-  }
   std::vector<std::pair<at::ScalarType, std::size_t>> flat;  // dtype -> index in the parts
   for (const auto& tensor : tensors) {
     if (Prepared::bytes_of(tensor) >= kFlattenBelowBytes) {
@@ -62,6 +44,21 @@ Parts parts_of(const std::vector<at::Tensor>& tensors) {
     }
   }
   return parts;
+}
+
+// Whether some may share memory, a tensor that is given twice among them.
+bool any_overlap(const std::vector<at::Tensor>& tensors) {
+  std::vector<std::pair<const std::byte*, const std::byte*>> extents;
+  extents.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.has_storage() || tensor.numel() == 0) continue;
+    const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * tensor.itemsize(); };
+    const auto* const begin = static_cast<const std::byte*>(tensor.storage().data()) + bytes(tensor.storage_offset());
+    extents.emplace_back(begin, begin + bytes(extent_of(tensor)));
+  }
+  std::ranges::sort(extents);
+  return std::ranges::adjacent_find(extents, [](const auto& a, const auto& b) { return b.first < a.second; }) !=
+         extents.end();
 }
 
 void build_flat_all_reduce(Prepared& prepared, const std::vector<at::Tensor>& tensors, const Reduction& reduction) {
@@ -132,9 +129,10 @@ C10dWorkPtr ProcessGroupTutti::allreduce_coalesced(Tensors& tensors, const c10d:
   if (tensors.empty()) refuse("all_reduce_coalesced takes at least one tensor");
   const Reduction reduction = to_reduction(options.reduceOp, tensors);
   const Parts parts = parts_of(tensors);
+  const bool overlap = any_overlap(tensors);  // then each is read before any is written
   return issue_many({"tutti:all_reduce", OpType::ALLREDUCE_COALESCED}, tensors, tensors, options.asyncOp,
                     options.timeout, parts.size(), [&](std::size_t i, Prepared& prepared) {
-                      if (parts[i].size() == 1) {
+                      if (parts[i].size() == 1 && !overlap) {
                         build_all_reduce(prepared, parts[i].front(), reduction);
                       } else {
                         build_flat_all_reduce(prepared, parts[i], reduction);

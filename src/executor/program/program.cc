@@ -370,7 +370,6 @@ class Decoder {
       offset %= bytes;
     } else if (format == Format::kPackets) {
       ref.area = Area::kPackets;
-      offset -= tables_.plain_bytes(sizes_, rank);
     }
     const auto [found, added] =
         known_.try_emplace({ref.rank, ref.area, ref.block}, static_cast<std::uint32_t>(program_.bases_.size()));

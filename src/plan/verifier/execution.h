@@ -136,7 +136,7 @@ class Execution {
                  std::int64_t unit, std::int64_t begin);
   bool packets_arrived(const Step& step, const std::vector<Runs>& from, std::int64_t begin, std::int64_t end) const;
   void learn_packets(Block& block, const Step& step, const std::vector<Runs>& from, std::int64_t unit, Clock& clock);
-  ValueId fold(const Step& step, const std::vector<ValueId>& parts);
+  ValueId fold(const Step& step, std::vector<ValueId> parts);
   std::int32_t shortest_of(const std::vector<Runs>& runs, std::int64_t unit) const;
   std::uint64_t lane_key(const Step& step, const Layout::Run& run, std::int64_t begin) const;
   void move_by_port(Block& block, const Step& step, const std::vector<Runs>& from, const std::vector<Runs>& to);

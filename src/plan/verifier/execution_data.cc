@@ -133,15 +133,11 @@ void Execution::learn_packets(Block& block, const Step& step, const std::vector<
   block.has_told = true;
 }
 
-ValueId Execution::fold(const Step& step, const std::vector<ValueId>& parts) {
+ValueId Execution::fold(const Step& step, std::vector<ValueId> parts) {
   const Fold how = rules_of(step.op->kind).fold;
   if (how == Fold::kNone) return parts[0];
-  if (how == Fold::kGroup) return values_.reduce_group(step.op->reduce, parts);
-  ValueId value = how == Fold::kFirstThenRest ? parts[0] : parts[1];
-  for (std::size_t i = how == Fold::kFirstThenRest ? 1 : 2; i < parts.size(); ++i) {
-    value = values_.reduce(step.op->reduce, value, parts[i]);
-  }
-  return how == Fold::kFirstThenRest ? value : values_.reduce(step.op->reduce, value, parts[0]);
+  if (how == Fold::kRestThenFirst) std::rotate(parts.begin(), parts.begin() + 1, parts.end());
+  return values_.reduce(step.op->reduce, std::move(parts));
 }
 
 std::int32_t Execution::shortest_of(const std::vector<Runs>& runs, std::int64_t unit) const {
@@ -178,7 +174,7 @@ void Execution::move_unit(Block& block, const Step& step, const std::vector<Runs
       shortest = std::max(shortest, memory_.shortest(cell));
     }
   }
-  const ValueId value = fold(step, parts);
+  const ValueId value = fold(step, std::move(parts));
   // A packet is written after what its lane has read for it: it passes `clock` on.
   for (const Runs& runs : to) {
     for (const Layout::Run& run : runs) {

@@ -20,14 +20,14 @@ Layout::Layout(const Plan& plan, const Cut& cut)
   user_.resize(plan.ranks.size());
   scratch_.resize(plan.ranks.size());
   // In place, the smaller buffer is a part of the larger one.
-  const bool alias = plan.in_place && rules_of(plan.collective).defines_result;
-  const int larger = shape_.blocks[kIn] > shape_.blocks[kOut] ? kIn : kOut;
+  const auto chunks_of = [&](int buffer) { return shape_.blocks[buffer] * std::int64_t{shape_.block_chunks[buffer]}; };
+  const int larger = chunks_of(kIn) > chunks_of(kOut) ? kIn : kOut;
   for (std::int32_t r = 0; r < ranks; ++r) {
     for (const int buffer : {kIn, kOut}) {
-      const std::int64_t chunks = shape_.blocks[buffer] * std::int64_t{shape_.block_chunks[buffer]};
-      if (!alias || buffer == larger) user_[r][buffer] = add(chunks, r, buffer == kIn ? "input" : "output");
+      if (!plan.in_place || buffer == larger)
+        user_[r][buffer] = add(chunks_of(buffer), r, buffer == kIn ? "input" : "output");
     }
-    if (!alias) continue;
+    if (!plan.in_place) continue;
     const bool part = shape_.blocks[larger] != shape_.blocks[1 - larger];
     user_[r][1 - larger] = user_[r][larger] + (part ? r * std::int64_t{shape_.block_chunks[larger]} * cut_.units : 0);
   }

@@ -8,8 +8,7 @@ namespace tutti::plan {
 namespace {
 
 constexpr std::int64_t kInputTag = -1;
-constexpr std::int64_t kPairTag = -2;
-constexpr std::int64_t kGroupTag = -3;
+constexpr std::int64_t kReductionTag = -2;
 
 // Taking part twice changes nothing.
 bool idempotent(ReduceKind kind) {
@@ -40,17 +39,10 @@ ValueId Values::input(std::int32_t rank, std::int64_t place, std::int32_t invoca
   return keep(std::move(node), 4);
 }
 
-ValueId Values::reduce(ReduceKind kind, ValueId left, ValueId right) {
-  const auto [low, high] = std::minmax(left, right);
-  const auto [found, added] =
-      known_.try_emplace({kPairTag, static_cast<std::int64_t>(kind), low, high}, static_cast<ValueId>(nodes_.size()));
-  return added ? combine(kind, {low, high}) : found->second;
-}
-
-ValueId Values::reduce_group(ReduceKind kind, std::vector<ValueId> parts) {
+ValueId Values::reduce(ReduceKind kind, std::vector<ValueId> parts) {
   if (parts.size() == 1) return parts[0];
-  std::sort(parts.begin(), parts.end());
-  std::vector<std::int64_t> key{kGroupTag, static_cast<std::int64_t>(kind)};
+  if (parts[0] > parts[1]) std::swap(parts[0], parts[1]);
+  std::vector<std::int64_t> key{kReductionTag, static_cast<std::int64_t>(kind)};
   key.insert(key.end(), parts.begin(), parts.end());
   const auto [found, added] = known_.try_emplace(std::move(key), static_cast<ValueId>(nodes_.size()));
   return added ? combine(kind, std::move(parts)) : found->second;

@@ -1,7 +1,8 @@
 // Symbolic contents of memory: what every rank's input chunks become, as ordered trees of reductions.
 //
-// Equal trees have equal numbers, and a binary reduction does not look at the order of its two operands (floating-point
-// addition commutes, bit for bit), so equal numbers mean equal bits.
+// Equal trees have equal numbers, so equal numbers mean equal bits: a reduction does not look at the order of its first
+// two operands (floating-point addition commutes, bit for bit), but at that of all others, and one of several operands
+// is no tree of smaller ones, since it rounds narrow types once.
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,8 @@ class Values {
   };
 
   ValueId input(std::int32_t rank, std::int64_t place, std::int32_t invocation);
-  ValueId reduce(ReduceKind kind, ValueId left, ValueId right);
-  // All at once, without rounding in between.
-  ValueId reduce_group(ReduceKind kind, std::vector<ValueId> parts);
+  // By one operation, in this order.
+  ValueId reduce(ReduceKind kind, std::vector<ValueId> parts);
 
   const Summary& summary(ValueId value) const { return nodes_[value].summary; }
   bool contains(ValueId value, std::int32_t rank) const;

@@ -171,9 +171,9 @@ def test_receive_from_any_source(world: World) -> None:
     assert world(4).call(any_source)[0] == [1, 2, 3]
 
 
-def coalesce_one_thrice(ctx: Context, elements: int) -> float:
-    """One after the other, as they were given, whatever the size."""
-    tensor = torch.ones(elements)
+def coalesce_one_thrice(ctx: Context, elements: int, step: int) -> float:
+    """Each is read before any is written, whatever the size and the strides, as with gloo."""
+    tensor = torch.ones(elements * step)[::step]
     with dist._coalescing_manager(async_ops=True) as manager:
         for _ in range(3):
             dist.all_reduce(tensor)
@@ -181,9 +181,47 @@ def coalesce_one_thrice(ctx: Context, elements: int) -> float:
     return float(tensor[-1])
 
 
+@pytest.mark.parametrize("step", [1, 2])
 @pytest.mark.parametrize("elements", [2, 100_000])
-def test_a_tensor_is_coalesced_with_itself(world: World, elements: int) -> None:
-    assert world(2).call(coalesce_one_thrice, elements) == [8.0, 8.0]
+def test_a_tensor_is_coalesced_with_itself(world: World, elements: int, step: int) -> None:
+    assert world(2).call(coalesce_one_thrice, elements, step) == [2.0, 2.0]
+
+
+def coalesce_neighbours(ctx: Context, elements: int) -> list[list[float]]:
+    """Of one matrix on the first rank, apart on the others; then one tensor twice, and two."""
+    matrix = torch.ones(elements, 2)
+    columns = [matrix[:, 0], matrix[:, 1]] if ctx.rank == 0 else [torch.ones(elements), torch.ones(elements)]
+    dist.all_reduce_coalesced(columns)
+    one = torch.ones(elements)
+    twice = [one, one] if ctx.rank == 0 else [torch.ones(elements), torch.ones(elements)]
+    dist.all_reduce_coalesced(twice)
+    return [[float(tensor.min()), float(tensor.max())] for tensor in (*columns, *twice)]
+
+
+@pytest.mark.parametrize("elements", [3, 100_000])
+def test_where_tensors_lie_is_each_ranks_own(world: World, elements: int) -> None:
+    assert world(2).call(coalesce_neighbours, elements) == [[[2.0, 2.0]] * 4] * 2
+
+
+def replace_while_reduced(ctx: Context) -> list[bool]:
+    """A tensor that is given other memory while its call waits for a late rank."""
+    kept = []
+    for _ in range(20):
+        tensor, other = torch.ones(100_000), torch.full((100_000,), 7.0)
+        if ctx.rank == 1:
+            dist.recv(torch.empty(1), 0)
+        work = dist.all_reduce(tensor, async_op=True)
+        tensor.data = other
+        if ctx.rank == 0:
+            later = [torch.full((100_000,), 5.0) for _ in range(4)]  # which may get the memory, were it free
+            dist.send(torch.ones(1), 1)
+        work.wait()
+        kept.append(bool((other == 7.0).all()) and (ctx.rank == 1 or all(bool((t == 5.0).all()) for t in later)))
+    return kept
+
+
+def test_a_calls_memory_stays_when_its_tensor_is_given_another(world: World) -> None:
+    assert world(2).call(replace_while_reduced) == [[True] * 20] * 2
 
 
 def coalesce(ctx: Context) -> list[bool]:
