@@ -8,6 +8,7 @@
 #include "base/secret.h"
 #include "plan/plan_builder.h"
 #include "plan/writer.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "tutti/error.h"
 
@@ -32,23 +33,11 @@ std::string table(const std::string& cells, const std::string& plans = "", int v
 }
 
 std::string refusal_of(const std::string& text) {
-  try {
-    read_tuning_table(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-  return "read";
+  return test::refusal([&] { read_tuning_table(text); });
 }
 
 std::string refusal_of(const Config& config) {
-  try {
-    load_tuning(config, 2);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-  return "loaded";
+  return test::refusal([&] { load_tuning(config, 2); });
 }
 
 Config at(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 #include "tutti/error.h"
 
@@ -14,13 +15,7 @@ namespace tutti {
 namespace {
 
 std::string refusal_of(const std::string& path) {
-  try {
-    whole_file(path);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-  return {};
+  return test::refusal([&] { whole_file(path); });
 }
 
 TEST(WholeFile, GivesWhatIsInIt) {

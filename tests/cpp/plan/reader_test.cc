@@ -9,7 +9,7 @@
 
 #include "plan/plan_builder.h"
 #include "plan/writer.h"
-#include "tutti/error.h"
+#include "support/refusal.h"
 
 namespace tutti::plan {
 namespace {
@@ -29,13 +29,7 @@ Json small_plan() {
 }
 
 std::string error_of(const std::string& text) {
-  try {
-    read_plan(text);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-  return "";
+  return test::refusal([&] { read_plan(text); });
 }
 
 std::string error_after(const std::function<void(Json&)>& change) {

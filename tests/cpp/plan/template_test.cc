@@ -13,24 +13,16 @@
 #include "plan/reader.h"
 #include "plan/verifier/verifier.h"
 #include "plan/writer.h"
+#include "support/refusal.h"
 #include "tutti/error.h"
 
 namespace tutti::plan {
 namespace {
 
+using test::refusal;
+
 Template made(std::string_view family, std::int32_t ranks, std::int32_t ranks_per_host = 4) {
   return std::get<Template>(generate(family, {ranks, ranks_per_host, 0}));
-}
-
-template <typename Act>
-std::string refusal(const Act& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-    return error.what();
-  }
-  return "";
 }
 
 void expect_says(const std::string& text, const std::string& part) {
