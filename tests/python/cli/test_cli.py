@@ -16,26 +16,18 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from commands import invoke
 from rich.console import Console
-from typer.testing import CliRunner
 
 import tutti
 from tutti import _core
 from tutti._units import format_bytes, format_simd, format_us, parse_bytes
 from tutti.cli import bench, bench_rank, doctor
-from tutti.cli.app import app
 from tutti.cli.bench_cases import CASES, World, bus_factor
 from tutti.cli.dtypes import short_name, torch_name
 from tutti.cli.local_ranks import LocalRanks
 
 pytestmark = pytest.mark.tutti_only
-
-
-def invoke(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160", **(env or {})}).invoke(app, arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 def test_version() -> None:

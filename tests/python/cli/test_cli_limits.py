@@ -10,23 +10,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
 from tutti import _core
 from tutti._units import parse_bytes
-from tutti.cli.app import app
 from tutti.cli.tune import cells_of, make_settings
 from tutti.language import AlgoSpec, AllReduce, AllToAll
 from tutti.language.builtins import BUILTINS
 from tutti.topology import PRESETS, nvswitch
 
 pytestmark = pytest.mark.tutti_only
-
-
-def invoke(*arguments: str, lines: str = "") -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, arguments, input=lines)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output
 
 
 @pytest.fixture(scope="module")

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import commands
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msccl_files import FILES, File, chain_broadcast, ring_all_reduce
-from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.msccl import XmlError, import_plan
 
 pytestmark = pytest.mark.tutti_only
 
-
-def invoke(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+invoke = partial(commands.invoke, "plan")
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])

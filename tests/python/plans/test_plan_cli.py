@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
+import commands
 import pytest
-from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.plans import runs
 from tutti.plans.graph import graph_of
 
@@ -19,13 +19,7 @@ pytestmark = pytest.mark.tutti_only
 
 PLANS = Path(__file__).resolve().parents[2] / "cpp" / "plan" / "plans"
 VERDICTS = json.loads((PLANS / "verdicts.json").read_text())
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", *arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+invoke = partial(commands.invoke, "plan")
 
 
 @pytest.mark.parametrize("name", VERDICTS)

@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
-from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.plans.difference import compare
 
 pytestmark = pytest.mark.tutti_only
 
 PLANS = Path(__file__).resolve().parents[2] / "cpp" / "plan" / "plans"
 NAMES = sorted(path.stem for path in PLANS.glob("*.json") if path.stem != "verdicts")
+invoke = partial(commands.invoke, "plan", "diff")
 
 
 def load(name: str) -> dict[str, Any]:
     plan: dict[str, Any] = json.loads((PLANS / f"{name}.json").read_text())
     return plan
-
-
-def invoke(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", "diff", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,17 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import commands
 import pytest
 from direct_plan import direct_all_reduce
-from typer.testing import CliRunner
-
-from tutti.cli.app import app
 
 pytestmark = pytest.mark.tutti_only
 
 PLANS = Path(__file__).resolve().parents[2] / "cpp" / "plan" / "plans"
+invoke = partial(commands.invoke, "plan", "run")
 
 SCRIPT = """
 import sys, torch, torch.distributed as dist
@@ -43,13 +43,6 @@ if "metrics" in sys.argv:
         print("ran:", ",".join(ran))
 dist.destroy_process_group()
 """
-
-
-def invoke(*arguments: str) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", "run", *arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
 
 
 def torchrun(script: Path, ranks: int, plans: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -115,8 +108,8 @@ def test_a_size_that_a_plan_is_not_for_is_noted(tmp_path: Path) -> None:
         (tmp_path / "p.json").write_text(json.dumps(plan | limits))
         for command in (("run", "--repeat", "1"), ("simulate", "--topology", "ring")):
             words = ["plan", *command, str(tmp_path / "p.json"), "--size"]
-            assert "note: " not in CliRunner().invoke(app, [*words, inside]).output
-            assert f"note: no group runs it on {note}" in CliRunner().invoke(app, [*words, outside]).output
+            assert "note: " not in commands.invoke(*words, inside)[1]
+            assert f"note: no group runs it on {note}" in commands.invoke(*words, outside)[1]
 
 
 def test_what_a_plan_does_not_serve_is_refused() -> None:

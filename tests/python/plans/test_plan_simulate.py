@@ -6,16 +6,16 @@ import contextlib
 import itertools
 import json
 import statistics
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
+import commands
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.language import AllGather, AllReduce
 from tutti.language.builtins import BUILTINS
 from tutti.language.errors import ProgramError
@@ -29,13 +29,7 @@ PLANS = Path(__file__).resolve().parents[2] / "cpp" / "plan" / "plans"
 RING = PLANS / "ring_all_reduce_3.json"
 TREE = PLANS / "tree_all_reduce_7.json"
 STUCK = PLANS / "both_wait_first.json"
-
-
-def invoke(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", "simulate", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+invoke = partial(commands.invoke, "plan", "simulate")
 
 
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "thunderbolt"])

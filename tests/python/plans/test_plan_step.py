@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import invoke
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.language import AllGather, AllReduce
 from tutti.language.builtins import BUILTINS
 from tutti.language.utils import AlgoSpec
@@ -28,11 +27,8 @@ PLANS = Path(__file__).resolve().parents[2] / "cpp" / "plan" / "plans"
 RING = PLANS / "ring_all_reduce_3.json"
 
 
-def script(file: Path, *commands: str) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["plan", "step", str(file)], input="\n".join(commands))
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+def script(file: Path, *lines: str) -> tuple[int, str]:
+    return invoke("plan", "step", file, lines="\n".join(lines), columns=200)
 
 
 def after(output: str, command: str) -> str:
@@ -271,8 +267,7 @@ def test_what_is_asked_for_wrongly_is_said() -> None:
     assert "this call is not over" in output
     assert "there is no rank 7" in output
     assert "who waits for what" in after(output, "help")
-    broken = CliRunner().invoke(app, ["plan", "step", str(PLANS / "verdicts.json")])
-    assert broken.exit_code == 2
+    assert script(PLANS / "verdicts.json")[0] == 2
 
 
 def test_the_core_checks_what_it_is_given() -> None:

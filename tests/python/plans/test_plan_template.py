@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
-from typer.testing import CliRunner
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.language import AlgoSpec, AllGather, AllReduce, AllToAll
 from tutti.language.builtins import BUILTINS
 from tutti.topology import ring
 
 COLLECTIVES = {"allreduce": AllReduce, "allgather": AllGather, "alltoall": AllToAll}
-
-
-def invoke(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", *map(str, arguments)])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+invoke = partial(commands.invoke, "plan")
 
 
 def builtin(kind: str, name: str, ranks: int) -> Any:
