@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
-from launching import SUPPORT, free_port
+from launching import SUPPORT, ended, free_port
 
 RANK = SUPPORT / "exit_rank.py"
 pytestmark = pytest.mark.tutti_only
@@ -16,22 +14,10 @@ pytestmark = pytest.mark.tutti_only
 def ends(way: str, host_of: list[str]) -> list[tuple[int, str, str]]:
     """Exit code, standard output and errors of each of two ranks."""
     meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(RANK), way],
-            env={**os.environ, **meet, "RANK": str(r), "TUTTI_HOST_ID": host_of[r]},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=90) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]
+    environment = {**os.environ, **meet}
+    return ended(
+        2, lambda rank: [RANK, way], lambda rank: {**environment, "RANK": str(rank), "TUTTI_HOST_ID": host_of[rank]}, 90
+    )
 
 
 def own(errors: str) -> str:

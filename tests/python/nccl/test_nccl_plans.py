@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from launching import SUPPORT
+from launching import SUPPORT, ended
 
 from tutti.cli import nccl
 
@@ -27,22 +25,8 @@ def run(size: int, folder: Path, plugin: str, stand_in: str, **settings: str) ->
         "TUTTI_PLUGIN_PATH": plugin,
         **settings,
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(size), str(folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [rank.returncode for rank in ranks], "\n".join(text for output in outputs for text in output)
+    ends = ended(size, lambda rank: [PROGRAM, rank, size, folder], lambda rank: environment)
+    return [code for code, *_ in ends], "\n".join(text for _, *texts in ends for text in texts)
 
 
 @pytest.mark.parametrize("size", [2, 3])

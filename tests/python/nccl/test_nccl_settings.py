@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from launching import SUPPORT
+from launching import SUPPORT, ended
 from test_nccl_shim import rows_of
 
 from tutti import _core
@@ -32,30 +30,16 @@ Said = tuple[str, ...]
 
 def run(folder: Path, common: dict[str, str], *own: dict[str, str]) -> tuple[list[list[str]], list[str]]:
     """By whom each rank's calls were run, and their reports."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(len(own)), str(folder)],
-            env={
-                **{name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_"))},
-                "LD_PRELOAD": str(nccl.library()),
-                "TUTTI_NCCL": "1",
-                "TUTTI_NCCL_REPORT": "1",
-                **common,
-                **own[rank],
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(len(own))
-    ]
-    try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0] * len(own), outputs
-    return [out.partition("ran by ")[2].split() for out, _ in outputs], [errors for _, errors in outputs]
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "NCCL_"))},
+        "LD_PRELOAD": str(nccl.library()),
+        "TUTTI_NCCL": "1",
+        "TUTTI_NCCL_REPORT": "1",
+        **common,
+    }
+    ends = ended(len(own), lambda rank: [PROGRAM, rank, len(own), folder], lambda rank: {**environment, **own[rank]})
+    assert all(code == 0 for code, *_ in ends), ends
+    return [out.partition("ran by ")[2].split() for _, out, _ in ends], [errors for *_, errors in ends]
 
 
 # What one rank has, what the other has (empty: unset), and of what both reports say the parts; nothing: Tutti runs.

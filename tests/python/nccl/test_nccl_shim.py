@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from launching import SUPPORT, free_port
+from launching import SUPPORT, ended, free_port
 from typer.testing import CliRunner
 
 from tutti.cli import nccl
@@ -33,24 +33,10 @@ def run(case: str, *, preload: bool = True, size: int = 2, **settings: str) -> t
     environment = {**os.environ, "TUTTI_NCCL": "1", "TUTTI_NCCL_REPORT": "1", "NCCL_NVLS_ENABLE": "0", **settings}
     if preload:
         environment["LD_PRELOAD"] = str(nccl.library())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(rank), str(size), str(port), case],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=120) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    errors = "\n".join(err for _, err in outputs)
-    assert all(rank.returncode == 0 for rank in ranks), errors[-6000:]
-    return [json.loads(out.splitlines()[-1]) for out, _ in outputs], errors
+    ends = ended(size, lambda rank: [PROGRAM, rank, size, port, case], lambda rank: environment)
+    errors = "\n".join(err for *_, err in ends)
+    assert all(code == 0 for code, *_ in ends), errors[-6000:]
+    return [json.loads(out.splitlines()[-1]) for _, out, _ in ends], errors
 
 
 def calls(report: str, collective: str) -> tuple[int, int]:

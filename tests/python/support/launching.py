@@ -75,3 +75,25 @@ def launch(
             # PyTorch may warn at the end of functional calls that raised and were not waited for.
             assert process.returncode == 0 and "done" in output.splitlines(), why
     return outputs
+
+
+def ended(
+    ranks: int, words_of: Callable[[int], list[object]], env_of: Callable[[int], dict[str, str]], within: float = 120
+) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each rank, a process of Python's with these words and this environment."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *map(str, words_of(rank))],
+            env=env_of(rank),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        said = [process.communicate(timeout=within) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
