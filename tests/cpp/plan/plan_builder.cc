@@ -3,18 +3,6 @@
 #include <algorithm>
 
 namespace tutti::plan {
-namespace {
-
-// Index of `value` in `list`, appended if it is new.
-template <typename T>
-std::int32_t intern(std::vector<T>& list, const T& value) {
-  const auto found = std::find(list.begin(), list.end(), value);
-  if (found != list.end()) return static_cast<std::int32_t>(found - list.begin());
-  list.push_back(value);
-  return static_cast<std::int32_t>(list.size()) - 1;
-}
-
-}  // namespace
 
 PlanBuilder::PlanBuilder(PlanCollective collective, std::int32_t ranks, std::int32_t input, std::int32_t output,
                          std::int32_t scratch) {

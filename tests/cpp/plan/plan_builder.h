@@ -1,6 +1,7 @@
 // Makes plans for tests without JSON: channels and remote buffers are entered into their tables as they are used.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -8,6 +9,15 @@
 #include "plan/plan.h"
 
 namespace tutti::plan {
+
+// Index of `value` in `list`, appended if it is new.
+template <typename T>
+std::int32_t intern(std::vector<T>& list, const T& value) {
+  const auto found = std::find(list.begin(), list.end(), value);
+  if (found != list.end()) return static_cast<std::int32_t>(found - list.begin());
+  list.push_back(value);
+  return static_cast<std::int32_t>(list.size()) - 1;
+}
 
 inline Operand local(BufferKind buffer, std::int32_t index, std::int32_t size = 1) {
   return {Operand::Place::kLocal, buffer, 0, index, size};

@@ -7,6 +7,7 @@
 
 #include "plan/links.h"
 #include "plan/operations.h"
+#include "plan/plan_builder.h"
 
 namespace tutti::plan::explorer {
 namespace {
@@ -28,14 +29,6 @@ Operation& operation_of(Plan& plan, const Position& at) { return list_of(plan, a
 template <typename T>
 void erase_at(std::vector<T>& list, std::size_t index) {
   list.erase(list.begin() + static_cast<std::ptrdiff_t>(index));
-}
-
-template <typename T>
-std::int32_t intern(std::vector<T>& list, const T& value) {
-  const auto found = std::find(list.begin(), list.end(), value);
-  if (found != list.end()) return static_cast<std::int32_t>(found - list.begin());
-  list.push_back(value);
-  return static_cast<std::int32_t>(list.size()) - 1;
 }
 
 // The operation as another thread block of the same rank has to name its channels and buffers.
