@@ -1,6 +1,5 @@
 // What fork() does to the arena: the child writes for itself, the parent goes on, nobody reads the other's new data.
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <cstring>
@@ -21,11 +20,7 @@ class ArenaForkTest : public testing::Test {
     std::memset(data, value, bytes);
     return data;
   }
-  std::size_t resident() const {
-    struct stat status {};
-    EXPECT_EQ(::fstat(arena_->fd(), &status), 0);
-    return static_cast<std::size_t>(status.st_blocks) * 512;
-  }
+  std::size_t resident() const { return resident_bytes(arena_->fd()); }
   // Calls enough for the arena to notice that a child has ended.
   void make_calls() {
     for (int i = 0; i < 100; ++i) arena_->deallocate(arena_->allocate(64));

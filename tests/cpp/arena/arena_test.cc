@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -20,12 +19,6 @@
 
 namespace tutti {
 namespace {
-
-std::size_t resident_bytes(const Arena& arena) {
-  struct stat status {};
-  EXPECT_EQ(::fstat(arena.fd(), &status), 0);
-  return static_cast<std::size_t>(status.st_blocks) * 512;
-}
 
 TEST(Arena, BlocksAreAlignedApartAndWritable) {
   const auto arena = Arena::create(64 * kMiB);
@@ -118,11 +111,11 @@ TEST(Arena, CachesUpToItsLimitAndPunchesTheRest) {
   auto* const large = static_cast<std::byte*>(arena->allocate(32 * kMiB));
   std::memset(kept, 1, 2 * kMiB);
   std::memset(large, 2, 32 * kMiB);
-  EXPECT_GE(resident_bytes(*arena), 34 * kMiB);
+  EXPECT_GE(resident_bytes(arena->fd()), 34 * kMiB);
   arena->deallocate(large);
   EXPECT_LE(arena->bytes_cached(), 8 * kMiB);
   EXPECT_GT(arena->bytes_cached(), 0u) << "a cache remains";
-  EXPECT_LE(resident_bytes(*arena), 10 * kMiB + 2 * kMiB);
+  EXPECT_LE(resident_bytes(arena->fd()), 10 * kMiB + 2 * kMiB);
   for (std::size_t i = 0; i < 2 * kMiB; ++i) ASSERT_EQ(kept[i], std::byte{1});
   auto* const again = static_cast<std::byte*>(arena->allocate(32 * kMiB));
   std::memset(again, 3, 32 * kMiB);
@@ -137,7 +130,7 @@ TEST(Arena, ALowerLimitGivesBackWhatIsCached) {
   EXPECT_EQ(arena->bytes_cached(), 24 * kMiB);
   arena->limit_cache(8 * kMiB);
   EXPECT_LE(arena->bytes_cached(), 8 * kMiB);
-  EXPECT_LE(resident_bytes(*arena), 8 * kMiB);
+  EXPECT_LE(resident_bytes(arena->fd()), 8 * kMiB);
   arena->limit_cache(64 * kMiB);  // raises nothing
   arena->deallocate(arena->allocate(24 * kMiB));
   EXPECT_LE(arena->bytes_cached(), 8 * kMiB);
@@ -156,7 +149,7 @@ TEST(Arena, WhatAllProcessesKeepIsAPartOfTheMemory) {
 TEST(Arena, UntouchedMemoryCostsNothing) {
   const auto arena = Arena::create(256 * kMiB);
   ASSERT_NE(arena->allocate(200 * kMiB), nullptr);
-  EXPECT_EQ(resident_bytes(*arena), 0u);
+  EXPECT_EQ(resident_bytes(arena->fd()), 0u);
 }
 
 TEST(Arena, AQuarantinedBlockIsNeverGivenOutAgain) {
@@ -186,9 +179,9 @@ TEST(Arena, AFreedQuarantinedBlockGivesItsMemoryBack) {
   void* const data = arena->allocate(16 * kMiB);
   std::memset(data, 1, 16 * kMiB);
   arena->quarantine(data);
-  EXPECT_GE(resident_bytes(*arena), 16 * kMiB);
+  EXPECT_GE(resident_bytes(arena->fd()), 16 * kMiB);
   arena->deallocate(data);
-  EXPECT_EQ(resident_bytes(*arena), 0u);
+  EXPECT_EQ(resident_bytes(arena->fd()), 0u);
 }
 
 TEST(Arena, QuarantineOfNothingIsHarmless) {
@@ -234,7 +227,7 @@ TEST(Arena, RandomCallsKeepEveryBlocksBytesThroughHolesAndMerging) {
   std::vector<Pattern> blocks;
   int punched = 0;
   for (std::uint32_t step = 0; step < 4'000; ++step) {
-    const std::size_t resident = step % 16 == 0 ? resident_bytes(*arena) : 0;
+    const std::size_t resident = step % 16 == 0 ? resident_bytes(arena->fd()) : 0;
     if (blocks.empty() || random() % 100 < 51) {
       const std::size_t bytes = random() % (std::size_t{16} << (random() % 20)) + 4;
       void* const data = arena->allocate(bytes);
@@ -246,7 +239,7 @@ TEST(Arena, RandomCallsKeepEveryBlocksBytesThroughHolesAndMerging) {
       ASSERT_TRUE(blocks.back().intact()) << "step " << step;
       arena->deallocate(blocks.back().data);
       blocks.pop_back();
-      if (step % 16 == 0 && resident_bytes(*arena) < resident) ++punched;
+      if (step % 16 == 0 && resident_bytes(arena->fd()) < resident) ++punched;
     }
   }
   for (const Pattern& block : blocks) {

@@ -3,23 +3,17 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
 
+#include "arena/memory.h"
 #include "support/child_process.h"
 #include "tutti/error.h"
 
 namespace tutti {
 namespace {
-
-std::size_t resident_bytes(int fd) {
-  struct stat status {};
-  EXPECT_EQ(::fstat(fd, &status), 0);
-  return static_cast<std::size_t>(status.st_blocks) * 512;
-}
 
 TEST(Mapping, TwoMappingsOfOneFileShowTheSameBytes) {
   const UniqueFd fd = create_memfd("test", 8192);
