@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena/random_seed.h"
+#include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 
 namespace tutti::test {
@@ -19,17 +20,6 @@ std::vector<int> block(std::size_t number, int from, int to, std::size_t count) 
   for (std::size_t i = 0; i < count; ++i)
     x[i] = static_cast<int>(number * 10'000 + static_cast<std::size_t>(from * 100 + to * 10) + i % 7);
   return x;
-}
-
-Call make(Collective collective, Blocks in, Blocks out, std::size_t count, int root = -1) {
-  Call call;
-  call.collective = collective;
-  call.dtype = DataType::kInt32;
-  call.count = count;
-  call.input = in;
-  call.output = out;
-  call.root = root;
-  return call;
 }
 
 struct BlockList {
@@ -59,7 +49,7 @@ void all_to_all(Communicator& c, std::size_t number, std::uint32_t seed) {
     in.add(block(number, c.rank(), r, uneven_size(seed, c.rank(), r)));
     out.add(std::vector<int>(uneven_size(seed, r, c.rank()), -1));
   }
-  Call call = make(Collective::kAllToAll, in.blocks(), out.blocks(), 0);
+  Call call = call_of(Collective::kAllToAll, 0, in.blocks(), out.blocks(), -1, DataType::kInt32);
   call.uneven = true;
   c.run(call);
   for (int r = 0; r < c.size(); ++r) {
@@ -71,8 +61,8 @@ void all_gather(Communicator& c, std::size_t number, std::uint32_t seed) {
   std::vector<int> mine = block(number, c.rank(), 0, uneven_size(seed, c.rank(), 0));
   BlockList out;
   for (int r = 0; r < c.size(); ++r) out.add(std::vector<int>(uneven_size(seed, r, 0), -1));
-  Call call =
-      make(Collective::kAllGather, Blocks::single(mine.data(), mine.size() * sizeof(int)), out.blocks(), mine.size());
+  Call call = call_of(Collective::kAllGather, mine.size(), Blocks::single(mine.data(), mine.size() * sizeof(int)),
+                      out.blocks(), -1, DataType::kInt32);
   call.uneven = true;
   c.run(call);
   for (int r = 0; r < c.size(); ++r) {
@@ -84,7 +74,7 @@ void broadcast(Communicator& c, std::size_t number, std::uint32_t seed, int root
   const std::vector<int> want = block(number, root, 0, seed % 1200);
   std::vector<int> x = c.rank() == root ? want : std::vector<int>(want.size(), -1);
   const Blocks blocks = Blocks::single(x.data(), x.size() * sizeof(int));
-  c.run(make(Collective::kBroadcast, blocks, blocks, x.size(), root));
+  c.run(call_of(Collective::kBroadcast, x.size(), blocks, blocks, root, DataType::kInt32));
   ASSERT_EQ(x, want);
 }
 
@@ -92,8 +82,8 @@ void gather(Communicator& c, std::size_t number, std::uint32_t seed, int root) {
   const std::size_t count = seed % 50;
   std::vector<int> mine = block(number, c.rank(), 0, count);
   std::vector<int> all(count * static_cast<std::size_t>(c.size()), -1);
-  c.run(make(Collective::kGather, Blocks::single(mine.data(), count * sizeof(int)),
-             Blocks::single(all.data(), count * sizeof(int)), count, root));
+  c.run(call_of(Collective::kGather, count, Blocks::single(mine.data(), count * sizeof(int)),
+                Blocks::single(all.data(), count * sizeof(int)), root, DataType::kInt32));
   if (c.rank() != root) return;
   std::vector<int> want;
   for (int r = 0; r < c.size(); ++r) {

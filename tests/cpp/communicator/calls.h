@@ -1,6 +1,7 @@
 // Calls that many of the communicator's tests make.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,18 @@
 #include "tutti/communicator.h"
 
 namespace tutti::test {
+
+inline Call call_of(Collective collective, std::size_t count, Blocks in, Blocks out, int root = -1,
+                    DataType dtype = DataType::kFloat32) {
+  Call call;
+  call.collective = collective;
+  call.dtype = dtype;
+  call.count = count;
+  call.input = in;
+  call.output = out;
+  call.root = root;
+  return call;
+}
 
 // In place.
 inline Call all_reduce(std::vector<float>& x, ReduceOp op = ReduceOp::kSum) {

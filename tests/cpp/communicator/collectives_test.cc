@@ -5,6 +5,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "communicator/calls.h"
 #include "communicator/thread_ranks.h"
 #include "support/sanitized.h"
 
@@ -25,17 +26,6 @@ std::vector<float> input(int rank, std::size_t count, int salt) {
   std::vector<float> x(count);
   for (std::size_t i = 0; i < count; ++i) x[i] = value(rank, i, salt);
   return x;
-}
-
-Call make(Collective collective, std::size_t count, Blocks in, Blocks out, int root = -1) {
-  Call call;
-  call.collective = collective;
-  call.dtype = DataType::kFloat32;
-  call.count = count;
-  call.input = in;
-  call.output = out;
-  call.root = root;
-  return call;
 }
 
 Blocks blocks(std::vector<float>& x, int n) {
@@ -66,7 +56,7 @@ TEST_P(Collectives, AllReduceInAndOutOfPlace) {
         std::vector<float> y(count, -1);
         Blocks in = Blocks::single(x.data(), count * sizeof(float));
         Blocks out = in_place ? in : Blocks::single(y.data(), count * sizeof(float));
-        c.run(make(Collective::kAllReduce, count, in, out));
+        c.run(call_of(Collective::kAllReduce, count, in, out));
         const std::vector<float>& got = in_place ? x : y;
         for (std::size_t i = 0; i < count; ++i) {
           float want = 0;
@@ -84,8 +74,8 @@ TEST_P(Collectives, ReduceToEveryRoot) {
       for (int root = 0; root < c.size(); ++root) {
         std::vector<float> x = input(c.rank(), count, root);
         std::vector<float> y(count, -1);
-        Call call = make(Collective::kReduce, count, Blocks::single(x.data(), count * 4),
-                         Blocks::single(y.data(), count * 4), root);
+        Call call = call_of(Collective::kReduce, count, Blocks::single(x.data(), count * 4),
+                            Blocks::single(y.data(), count * 4), root);
         call.op = ReduceOp::kMax;
         c.run(call);
         for (std::size_t i = 0; i < count; ++i) {
@@ -107,7 +97,7 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
       for (int root = 0; root < c.size(); ++root) {
         std::vector<float> x = input(c.rank(), count, 5);
         const Blocks b = Blocks::single(x.data(), count * 4);
-        c.run(make(Collective::kBroadcast, count, b, b, root));
+        c.run(call_of(Collective::kBroadcast, count, b, b, root));
         ASSERT_EQ(x, input(root, count, 5)) << "count " << count << " root " << root;
       }
     }
@@ -125,18 +115,18 @@ TEST_P(Collectives, AllGatherAndGather) {
         want.insert(want.end(), part.begin(), part.end());
       }
       std::vector<float> y(count * n, -1);
-      c.run(make(Collective::kAllGather, count, Blocks::single(x.data(), count * 4), blocks(y, c.size())));
+      c.run(call_of(Collective::kAllGather, count, Blocks::single(x.data(), count * 4), blocks(y, c.size())));
       ASSERT_EQ(y, want) << "count " << count;
       // In place: the input is its own block of the output.
       std::vector<float> z(count * n, -1);
       std::copy(x.begin(), x.end(),
                 z.begin() + static_cast<std::ptrdiff_t>(count * static_cast<std::size_t>(c.rank())));
       Blocks out = blocks(z, c.size());
-      c.run(make(Collective::kAllGather, count, Blocks::single(out.data(c.rank()), count * 4), out));
+      c.run(call_of(Collective::kAllGather, count, Blocks::single(out.data(c.rank()), count * 4), out));
       ASSERT_EQ(z, want) << "in place, count " << count;
       for (int root = 0; root < c.size(); ++root) {
         std::vector<float> g(count * n, -1);
-        c.run(make(Collective::kGather, count, Blocks::single(x.data(), count * 4), blocks(g, c.size()), root));
+        c.run(call_of(Collective::kGather, count, Blocks::single(x.data(), count * 4), blocks(g, c.size()), root));
         ASSERT_EQ(g, c.rank() == root ? want : std::vector<float>(count * n, -1))
             << "count " << count << " root " << root;
       }
@@ -152,19 +142,19 @@ TEST_P(Collectives, ScatterReduceScatterAllToAll) {
       std::vector<float> x = input(c.rank(), count * n, 3);
       for (int root = 0; root < c.size(); ++root) {
         std::vector<float> y(count, -1);
-        c.run(make(Collective::kScatter, count, blocks(x, c.size()), Blocks::single(y.data(), count * 4), root));
+        c.run(call_of(Collective::kScatter, count, blocks(x, c.size()), Blocks::single(y.data(), count * 4), root));
         for (std::size_t i = 0; i < count; ++i)
           ASSERT_EQ(y[i], value(root, me * count + i, 3)) << "scatter, root " << root;
       }
       std::vector<float> y(count, -1);
-      c.run(make(Collective::kReduceScatter, count, blocks(x, c.size()), Blocks::single(y.data(), count * 4)));
+      c.run(call_of(Collective::kReduceScatter, count, blocks(x, c.size()), Blocks::single(y.data(), count * 4)));
       for (std::size_t i = 0; i < count; ++i) {
         float want = 0;
         for (int r = 0; r < c.size(); ++r) want += value(r, me * count + i, 3);
         ASSERT_EQ(y[i], want) << "reduce-scatter, count " << count << " element " << i;
       }
       std::vector<float> z(count * n, -1);
-      c.run(make(Collective::kAllToAll, count, blocks(x, c.size()), blocks(z, c.size())));
+      c.run(call_of(Collective::kAllToAll, count, blocks(x, c.size()), blocks(z, c.size())));
       for (std::size_t r = 0; r < n; ++r) {
         for (std::size_t i = 0; i < count; ++i) {
           ASSERT_EQ(z[r * count + i], value(static_cast<int>(r), me * count + i, 3)) << "all-to-all, count " << count;
@@ -191,8 +181,8 @@ TEST_P(Collectives, UnevenAllGatherAndAllToAll) {
         in_bytes[r] = in[r].size() * 4;
         out_bytes[r] = out[r].size() * 4;
       }
-      Call call = make(Collective::kAllToAll, 0, Blocks::list(in_ptr.data(), in_bytes.data()),
-                       Blocks::list(out_ptr.data(), out_bytes.data()));
+      Call call = call_of(Collective::kAllToAll, 0, Blocks::list(in_ptr.data(), in_bytes.data()),
+                          Blocks::list(out_ptr.data(), out_bytes.data()));
       call.uneven = true;
       c.run(call);
       for (std::size_t r = 0; r < n; ++r) {
@@ -205,8 +195,8 @@ TEST_P(Collectives, UnevenAllGatherAndAllToAll) {
         out_bytes[r] = out[r].size() * 4;
       }
       std::vector<float> mine = input(c.rank(), unit * me, 9);
-      Call gather = make(Collective::kAllGather, mine.size(), Blocks::single(mine.data(), mine.size() * 4),
-                         Blocks::list(out_ptr.data(), out_bytes.data()));
+      Call gather = call_of(Collective::kAllGather, mine.size(), Blocks::single(mine.data(), mine.size() * 4),
+                            Blocks::list(out_ptr.data(), out_bytes.data()));
       gather.uneven = true;
       c.run(gather);
       for (std::size_t r = 0; r < n; ++r) ASSERT_EQ(out[r], input(static_cast<int>(r), unit * r, 9)) << "unit " << unit;
@@ -222,15 +212,15 @@ TEST_P(Collectives, AsynchronousCallsRunInOrder) {
       x[k].assign(k * 97, static_cast<float>(c.rank() + 1));
       const Blocks b = Blocks::single(x[k].data(), x[k].size() * 4);
       if (k % 3 == 2) {
-        c.run(make(Collective::kAllReduce, x[k].size(), b, b));
+        c.run(call_of(Collective::kAllReduce, x[k].size(), b, b));
       } else {
-        works.push_back(c.submit(make(Collective::kAllReduce, x[k].size(), b, b)));
+        works.push_back(c.submit(call_of(Collective::kAllReduce, x[k].size(), b, b)));
       }
     }
     for (const auto& work : works) work->wait();
     const float want = static_cast<float>(c.size() * (c.size() + 1) / 2);
     for (const auto& v : x) ASSERT_EQ(v, std::vector<float>(v.size(), want));
-    c.run(make(Collective::kBarrier, 0, {}, {}));
+    c.run(call_of(Collective::kBarrier, 0, {}, {}));
   });
 }
 
