@@ -106,6 +106,26 @@ class Rank {
   const std::vector<std::array<int, 2>>& pipes_;
 };
 
+inline ncclResult_t state(ncclComm_t comm) {
+  ncclResult_t error = ncclInternalError;
+  EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+  return error;
+}
+
+// A communicator that does not block, while it is being formed.
+inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int rank) {
+  // The beginning of NCCL's configuration.
+  struct {
+    size_t bytes = 32;
+    unsigned magic = 0xcafebeef, version = 22703;
+    int blocking = 0;
+    int rest[3] = {};
+  } config;
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclCommInitRankConfig(&comm, size, id, rank, reinterpret_cast<ncclConfig_t*>(&config)), ncclInProgress);
+  return comm;
+}
+
 // Runs `body` in `size` processes, bounded.
 inline void run_ranks(int size, const std::function<void(Rank&)>& body) {
   std::vector<std::array<int, 2>> pipes(static_cast<std::size_t>(size) + 1);

@@ -13,25 +13,9 @@ ncclResult_t all_reduce(ncclComm_t comm, size_t count) {
 }
 
 ncclComm_t begun(const Rank& rank) {
-  // The beginning of NCCL's configuration.
-  struct {
-    size_t bytes = 32;
-    unsigned magic = 0xcafebeef, version = 22703;
-    int blocking = 0;
-    int rest[3] = {};
-  } config;
-  ncclComm_t comm = nullptr;
-  EXPECT_EQ(
-      ncclCommInitRankConfig(&comm, rank.size(), rank.id(), rank.rank(), reinterpret_cast<ncclConfig_t*>(&config)),
-      ncclInProgress);
+  const ncclComm_t comm = begin_without_blocking(rank.size(), rank.id(), rank.rank());
   by_nccl();
   return comm;
-}
-
-ncclResult_t state(ncclComm_t comm) {
-  ncclResult_t error = ncclInternalError;
-  EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
-  return error;
 }
 
 void await(ncclComm_t comm) {

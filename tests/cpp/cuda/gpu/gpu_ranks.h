@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <cctype>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -26,6 +28,16 @@ namespace tutti::cuda::test {
       throw std::runtime_error(std::string(#call) + ": " + cudaGetErrorString(error_)); \
     }                                                                                   \
   } while (false)
+
+// Without asking CUDA.
+inline int gpus_here() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev")) {
+    const std::string name = entry.path().filename();
+    count += name.starts_with("nvidia") && name.size() > 6 && std::isdigit(static_cast<unsigned char>(name[6])) != 0;
+  }
+  return count;
+}
 
 inline int device_count() {
   int count = 0;

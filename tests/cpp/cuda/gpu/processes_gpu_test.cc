@@ -1,8 +1,6 @@
 // Ranks as processes: memory passes between them as descriptors. On one GPU the processes take turns, so few calls. The
 // parent never touches CUDA, which does not survive a fork.
-#include <cctype>
 #include <cstdlib>
-#include <filesystem>
 
 #include "bootstrap/ranks.h"
 #include "bootstrap/store_process.h"
@@ -174,18 +172,9 @@ TEST(Processes, CopyEngines) {
   });
 }
 
-int gpus_of_the_machine() {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev")) {
-    const std::string name = entry.path().filename();
-    count += name.starts_with("nvidia") && name.size() > 6 && std::isdigit(name[6]) != 0 ? 1 : 0;
-  }
-  return count;
-}
-
 // The driver cannot be asked about the link to a GPU that it does not show: then no lines of 128 bytes.
 TEST(Processes, GpusThatThePeersDoNotSee) {
-  if (gpus_of_the_machine() < 2 || std::getenv("CUDA_VISIBLE_DEVICES") != nullptr) {
+  if (gpus_here() < 2 || std::getenv("CUDA_VISIBLE_DEVICES") != nullptr) {
     GTEST_SKIP() << "needs two GPUs, and nobody who has chosen among them";
   }
   StoreProcess store;

@@ -4,12 +4,6 @@
 namespace nccl_test {
 namespace {
 
-ncclResult_t state(ncclComm_t comm) {
-  ncclResult_t error = ncclInternalError;
-  EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
-  return error;
-}
-
 ncclResult_t await(ncclComm_t comm) {
   ncclResult_t now = ncclInProgress;
   while ((now = state(comm)) == ncclInProgress) std::this_thread::yield();
@@ -17,16 +11,7 @@ ncclResult_t await(ncclComm_t comm) {
 }
 
 ncclComm_t without_blocking(const GpuRank& rank, const ncclUniqueId& id) {
-  // The beginning of NCCL's configuration.
-  struct {
-    size_t bytes = 32;
-    unsigned magic = 0xcafebeef, version = 22703;
-    int blocking = 0;
-    int rest[3] = {};
-  } config;
-  ncclComm_t comm = nullptr;
-  EXPECT_EQ(ncclCommInitRankConfig(&comm, rank.size, id, rank.rank, reinterpret_cast<ncclConfig_t*>(&config)),
-            ncclInProgress);
+  const ncclComm_t comm = begin_without_blocking(rank.size, id, rank.rank);
   EXPECT_EQ(await(comm), ncclSuccess);
   return comm;
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <barrier>
-#include <filesystem>
 #include <thread>
 
 #include "cuda/gpu/gpu_ranks.h"
@@ -16,16 +15,7 @@ namespace nccl_test {
 using tutti::cuda::test::Buffers;
 using tutti::cuda::test::CaseShape;
 using tutti::cuda::test::CollectiveCase;
-
-// Without asking CUDA.
-inline int gpus_here() {
-  int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev")) {
-    const std::string name = entry.path().filename();
-    count += name.starts_with("nvidia") && name.size() > 6 && std::isdigit(static_cast<unsigned char>(name[6])) != 0;
-  }
-  return count;
-}
+using tutti::cuda::test::gpus_here;
 
 // As `size` processes, before any of them has asked CUDA.
 inline void run_gpu_processes(int size, const std::function<void(Rank&)>& body) {
