@@ -14,13 +14,6 @@
 namespace tutti::cuda::test {
 namespace {
 
-Choice choice_of(const CollectiveCase& c, int size, const char* algorithm) {
-  CudaShape shape{c.shape().collective, c.shape().dtype, size, 0, kMaxBlocks, true};
-  std::byte none{};
-  shape.bytes = agreed_bytes(c.call(&none, &none), size);
-  return choose(shape, parse_forced(algorithm));
-}
-
 CaseShape floats(std::size_t count) {
   CaseShape shape;
   shape.count = count;
@@ -32,7 +25,7 @@ TEST(Failures, AMissingRankIsATimeoutEverywhere) {
   for (const char* algorithm : {"ll_one_shot@1", "ll128_two_shot@1", "bulk_two_shot@1"}) {
     HostRanks ranks(3);
     const CollectiveCase c(floats(500), 3, 1);
-    const Choice choice = choice_of(c, 3, algorithm);
+    const Choice choice = choice_for(c, 3, algorithm);
     for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 50'000'000;
     ranks.run([](int r) { return r == 1 ? 0 : 1; },
               [&](int r, const SerialTeam& team) {
@@ -49,7 +42,7 @@ TEST(Failures, AMissingRankIsATimeoutEverywhere) {
 TEST(Failures, AnotherFingerprintIsAMismatch) {
   HostRanks ranks(2);
   const CollectiveCase c(floats(10), 2, 1);
-  const Choice choice = choice_of(c, 2, "ll_one_shot@1");
+  const Choice choice = choice_for(c, 2, "ll_one_shot@1");
   ranks.run([](int) { return 1; },
             [&](int r, const SerialTeam& team) {
               std::vector<std::byte> in = c.input(r), out(in.size());
@@ -130,7 +123,7 @@ TEST(Failures, BehindAFailureNothingIsSent) {
         const std::uint64_t poison = device::pack_poison(device::FailureCode::kTimeout, 1 - rank, 1 - rank);
         *mine.control.poison = poison;
         std::vector<std::byte> in = c.input(rank), out(c.output_bytes());
-        HostRanks::launch(SerialTeam{}, mine, c.call(in.data(), out.data()), choice_of(c, 2, algorithm), 7);
+        HostRanks::launch(SerialTeam{}, mine, c.call(in.data(), out.data()), choice_for(c, 2, algorithm), 7);
         EXPECT_EQ(std::exchange(ranks.host(rank).code, 0), static_cast<std::uint64_t>(device::FailureCode::kTimeout));
         EXPECT_EQ(std::exchange(*other.control.poison, 0), poison);  // all that it tells
         *mine.control.poison = *mine.control.failed = 0;

@@ -257,15 +257,6 @@ class HostPlan {
     return args;
   }
 
-  template <class F>
-  static void with_reducer(DataType dtype, ReduceOp op, F f) {
-    const bool sum = op == ReduceOp::kSum || op == ReduceOp::kAvg;
-    if (sum && dtype == DataType::kFloat32) return f.template operator()<SumF32>();
-    if (sum && dtype == DataType::kBfloat16) return f.template operator()<SumBf16>();
-    if (sum && dtype == DataType::kFloat16) return f.template operator()<SumF16>();
-    f.template operator()<ReduceAny>();
-  }
-
   int ranks_;
   std::vector<Bytes> memory_, states_;
 

@@ -14,8 +14,26 @@
 #include "algorithm/cuda/launch_args.h"
 #include "algorithm/cuda/messages.cuh"
 #include "base/mapping.h"
+#include "cuda/collective_case.h"
 
 namespace tutti::cuda::test {
+
+// f.operator()<R>() for how elements are combined.
+template <class F>
+void with_reducer(DataType dtype, ReduceOp op, F f) {
+  const bool sum = op == ReduceOp::kSum || op == ReduceOp::kAvg;
+  if (sum && dtype == DataType::kFloat32) return f.template operator()<SumF32>();
+  if (sum && dtype == DataType::kBfloat16) return f.template operator()<SumBf16>();
+  if (sum && dtype == DataType::kFloat16) return f.template operator()<SumF16>();
+  f.template operator()<ReduceAny>();
+}
+
+inline Choice choice_for(const CollectiveCase& c, int size, const char* algorithm) {
+  CudaShape shape{c.shape().collective, c.shape().dtype, size, 0, kMaxBlocks, true};
+  std::byte none{};
+  shape.bytes = agreed_bytes(c.call(&none, &none), size);
+  return choose(shape, parse_forced(algorithm));
+}
 
 class HostRanks {
  public:
@@ -85,11 +103,11 @@ class HostRanks {
       const TwoShotArgs args = make_two_shot(call, world.size, choice, fingerprint);
       switch (choice.protocol) {
         case Protocol::kLL:
-          return with_reducer(call, [&]<class R>() { ll_two_shot<R>(team, world, args); });
+          return with_reducer(call.dtype, call.op, [&]<class R>() { ll_two_shot<R>(team, world, args); });
         case Protocol::kLL128:
-          return with_reducer(call, [&]<class R>() { ll128_two_shot<R>(team, world, args); });
+          return with_reducer(call.dtype, call.op, [&]<class R>() { ll128_two_shot<R>(team, world, args); });
         case Protocol::kBulk:
-          return with_reducer(call, [&]<class R>() { bulk_two_shot<R>(team, world, args); });
+          return with_reducer(call.dtype, call.op, [&]<class R>() { bulk_two_shot<R>(team, world, args); });
       }
     }
     const bool reduce = reduces(call.collective);
@@ -98,20 +116,20 @@ class HostRanks {
     if (choice.protocol == Protocol::kLL && uniform && world.size > 1 && world.rank % 2 == 0) {
       return with_size<2>(world.size, [&]<int N>() {
         if (!reduce) return ll_uniform_copy<N>(team, world, *uniform);
-        with_reducer(call, [&]<class R>() { ll_uniform_reduce<R, N>(team, world, *uniform); });
+        with_reducer(call.dtype, call.op, [&]<class R>() { ll_uniform_reduce<R, N>(team, world, *uniform); });
       });
     }
     const ExchangeArgs args = make_exchange(call, world.rank, world.size, choice, fingerprint);
     switch (choice.protocol) {
       case Protocol::kLL:
         if (!reduce) return ll_copy(team, world, args);
-        return with_reducer(call, [&]<class R>() { ll_reduce<R>(team, world, args); });
+        return with_reducer(call.dtype, call.op, [&]<class R>() { ll_reduce<R>(team, world, args); });
       case Protocol::kLL128:
         if (!reduce) return ll128_copy(team, world, args);
-        return with_reducer(call, [&]<class R>() { ll128_reduce<R>(team, world, args); });
+        return with_reducer(call.dtype, call.op, [&]<class R>() { ll128_reduce<R>(team, world, args); });
       case Protocol::kBulk:
         if (!reduce) return bulk_copy(team, world, args);
-        return with_reducer(call, [&]<class R>() { bulk_reduce<R>(team, world, args); });
+        return with_reducer(call.dtype, call.op, [&]<class R>() { bulk_reduce<R>(team, world, args); });
     }
   }
 
@@ -123,14 +141,6 @@ class HostRanks {
       if (size != N) return with_size<N + 1>(size, f);
     }
     f.template operator()<N>();
-  }
-  template <class F>
-  static void with_reducer(const Call& call, F f) {
-    const bool sum = call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg;
-    if (sum && call.dtype == DataType::kFloat32) return f.template operator()<SumF32>();
-    if (sum && call.dtype == DataType::kBfloat16) return f.template operator()<SumBf16>();
-    if (sum && call.dtype == DataType::kFloat16) return f.template operator()<SumF16>();
-    f.template operator()<ReduceAny>();
   }
   std::byte* scratch(int r) { return scratch_[static_cast<std::size_t>(r)].data(); }
 

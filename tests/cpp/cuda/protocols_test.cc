@@ -17,13 +17,6 @@ constexpr Collective kCollectives[] = {Collective::kAllReduce, Collective::kRedu
                                        Collective::kAllGather, Collective::kGather,        Collective::kScatter,
                                        Collective::kAllToAll,  Collective::kReduceScatter, Collective::kBarrier};
 
-Choice choice_for(const CollectiveCase& c, int size, const char* algorithm) {
-  CudaShape shape{c.shape().collective, c.shape().dtype, size, 0, kMaxBlocks, true};
-  std::byte none{};
-  shape.bytes = agreed_bytes(c.call(&none, &none), size);
-  return choose(shape, parse_forced(algorithm));
-}
-
 // Whether the rank's input lies in its output, or is it. Of a broadcast it makes no difference to others than the root.
 bool in_place(const CaseShape& shape, int rank) {
   if (shape.collective == Collective::kAllToAll) return false;
