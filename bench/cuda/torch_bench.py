@@ -25,15 +25,10 @@ import torch.distributed._symmetric_memory as symmetric_memory
 
 import tutti
 import tutti.ops
+from tutti._units import parse_bytes
 
 CALLS, HOST_CALLS = 20, 200
 Call = Callable[[], torch.Tensor]
-
-
-def parse_size(text: str) -> int:
-    """Bytes: "64K" is 65536."""
-    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1])
-    return int(text) if unit is None else int(text[:-1]) << unit
 
 
 def implementations(size: int, groups: dict[str, dist.ProcessGroup]) -> dict[str, tuple[torch.Tensor, Call]]:
@@ -128,7 +123,7 @@ def main() -> None:
         )
         print("mode,bytes,implementation,median_us,min_us", flush=True)
     for mode in arguments.modes.split(","):
-        for size in map(parse_size, arguments.sizes.split(",")):
+        for size in map(parse_bytes, arguments.sizes.split(",")):
             if mode == "host" and size > 1 << 16:
                 continue  # the queue of launches would fill, and the host wait for the GPU
             for name, (tensor, call) in implementations(size, groups).items():

@@ -25,18 +25,13 @@ import torch.distributed as dist
 import torchcomms
 
 import tutti
+from tutti._units import parse_bytes
 
 SIZES = "4,64,1K,4K,16K,32K,64K,256K,1M,4M,16M,32M"
 COLLECTIVES = ("all_reduce", "all_gather_single", "reduce_scatter_single", "all_to_all_single", "broadcast")
 C10D = "tutti (c10d)"
 C10D_GROUP = "tutti (c10d, the group itself)"
 Call = Callable[[], object]
-
-
-def parse_size(text: str) -> int:
-    """Bytes: "64K" is 65536."""
-    unit = {"K": 10, "M": 20}.get(text[-1])
-    return int(text) if unit is None else int(text[:-1]) << unit
 
 
 class Buffers:
@@ -158,7 +153,7 @@ def run(args: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
     records = []
     for collective in args.collectives.split(","):
         for text in args.sizes.split(","):
-            size = parse_size(text)
+            size = parse_bytes(text)
             if size // 4 < ranks and collective in ("reduce_scatter_single", "all_to_all_single"):
                 continue
             b = Buffers(size, device)
