@@ -35,12 +35,10 @@ def _measured(probe: _core.Probe) -> str:
     return probe.detail
 
 
-def _judge(
-    check: str, probe: _core.Probe, good: str, bad: str, remedy: str, otherwise: Verdict = Verdict.SLOWER
-) -> Finding:
+def _judge(check: str, probe: _core.Probe, good: str, bad: str, remedy: str) -> Finding:
     if probe.works:
         return Finding(check, Verdict.GOOD, _measured(probe), good)
-    return Finding(check, otherwise, _measured(probe), bad, remedy)
+    return Finding(check, Verdict.SLOWER, _measured(probe), bad, remedy)
 
 
 def _cores() -> Finding:

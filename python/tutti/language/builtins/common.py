@@ -60,10 +60,10 @@ def output_of(rank: int) -> BaseBuffer:
     return Rank(rank).get_output_buffer()
 
 
-def copy_unless_same(program: CollectiveProgram, rank: int, target: Chunk, source: Chunk, tb: int = 0) -> None:
+def copy_unless_same(program: CollectiveProgram, rank: int, target: Chunk, source: Chunk) -> None:
     """Copies what a collective in place already has where it belongs."""
     if not program.collective.inplace:
-        Rank(rank).copy(target, source, tb=tb)
+        Rank(rank).copy(target, source, tb=0)
 
 
 class Mesh:
