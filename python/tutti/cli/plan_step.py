@@ -131,7 +131,7 @@ class Debugger:
             # What it stands at already is no reason to stop before anything has been done.
             if where == standing and len(self.session.history) == moved:
                 return False
-            return any(entry.holds(where, self.session.operation(where)) for entry in wanted)
+            return any(entry.holds(where, self.session.resolver.operation(where)) for entry in wanted)
 
         reached = self.session.run(stop)
         if reached is None:

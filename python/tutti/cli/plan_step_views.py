@@ -54,7 +54,7 @@ class Views:
 
     def _line(self, where: Where) -> str:
         """The operation, and the program's line if it is known."""
-        operation = self.session.operation(where)
+        operation = self.session.resolver.operation(where)
         text = self.session.describe(where)
         origin = operation.get("origin")
         if not origin:
@@ -116,7 +116,8 @@ class Views:
     def _on(self, operations: tuple[Where, ...]) -> str:
         if not operations:
             return ", which nobody will give"
-        places = [f"{self._title(where)} ({self.session.operation(where)['name']})" for where in operations[:3]]
+        operation = self.session.resolver.operation
+        places = [f"{self._title(where)} ({operation(where)['name']})" for where in operations[:3]]
         more = f" and {len(operations) - 3} more" if len(operations) > 3 else ""
         return ", which is to come from " + "; ".join(places) + more
 

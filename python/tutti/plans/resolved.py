@@ -59,6 +59,11 @@ class Resolver:
         ]
         self.groups = [_groups(gpu) for gpu in self.gpus]
 
+    def operation(self, where: Where) -> Json:
+        """The operation at a place of the plan."""
+        operation: Json = self._block(where)["ops"][where.op]
+        return operation if where.inner < 0 else operation["ops"][where.inner]
+
     def channel_id(self, where: Where, kind: str, own: int) -> int:
         """The rank's channel behind a thread block's number."""
         return _table(self._block(where), "channels", "channel_type", "channel_ids", kind)[own]

@@ -150,16 +150,10 @@ class Session:
         self._restart(self.history[: len(self.history) - count])
         return count
 
-    def operation(self, where: Where) -> Json:
-        """The operation at a place of the plan."""
-        operation: Json = self.plan["gpus"][where.rank]["threadblocks"][where.block]["ops"][where.op]
-        return operation if where.inner < 0 else operation["ops"][where.inner]
-
     def describe(self, where: Where) -> str:
         """An operation in words."""
-        return describe(
-            self.operation(where), where, self.resolver, self._channel, lambda _, what, number: f"{what} {number}"
-        )
+        operation = self.resolver.operation(where)
+        return describe(operation, where, self.resolver, self._channel, lambda _, what, number: f"{what} {number}")
 
     def _channel(self, where: Where, kind: str, own: int) -> str:
         return f"{self.resolver.channel_id(where, kind, own)} to rank {self.resolver.peer(where, kind, own)}"

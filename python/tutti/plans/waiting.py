@@ -65,7 +65,7 @@ class Waits:
             )
             return Wait(where, f"semaphore {number}", tuple(found))
         if kind == "barrier":
-            barrier = self._operation(where)["barrier_id"]
+            barrier = self.resolver.operation(where)["barrier_id"]
             found = self._coming(
                 at,
                 lambda w, op: (
@@ -75,7 +75,7 @@ class Waits:
             return Wait(where, f"barrier {barrier}", tuple(found))
         if kind == "flush":
             return Wait(where, "its port channel to be empty", ())
-        reads = set(self.packets(where, self._operation(where), "src_buff", PACKET_READERS))
+        reads = set(self.packets(where, self.resolver.operation(where), "src_buff", PACKET_READERS))
         found = self._coming(
             at, lambda w, op: any(chunk in reads for chunk in self.packets(w, op, "dst_buff", PACKET_WRITERS))
         )
@@ -98,11 +98,6 @@ class Waits:
             )
 
         return Wait(where, f"a signal of rank {peer} on {kind} channel {channel}", tuple(self._coming(at, raises)))
-
-    def _operation(self, where: Where) -> Json:
-        block: Json = self.resolver.gpus[where.rank]["threadblocks"][where.block]
-        operation: Json = block["ops"][where.op]
-        return operation if where.inner < 0 else operation["ops"][where.inner]
 
     def _coming(self, at: dict[Block, Where | None], wanted: Callable[[Where, Json], bool]) -> Iterator[Where]:
         """The next such operation of each thread block, among those that are still to be run."""
