@@ -1,4 +1,4 @@
-"""Sizes and times as people write and read them. 1 KB is 1024 bytes everywhere in Tutti."""
+"""Sizes, times and lists as people write and read them. 1 KB is 1024 bytes everywhere in Tutti."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def parse_count(text: str) -> int:
     if re.fullmatch(r"\s*[0-9]{1,18}\s*", text) is None:
         raise ValueError(f'"{text}" is no whole number')
     return int(text)
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    """The parts of a comma-separated list, each once."""
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
 def format_bytes(size: float) -> str:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tutti._units import format_bytes, format_simd, format_us, parse_bytes, parse_count
+from tutti._units import format_bytes, format_simd, format_us, parse_bytes, parse_count, parse_words
 from tutti.cli.bench_rank import Plan, main, sizes_of
 from tutti.cli.dtypes import torch_name
 from tutti.cli.exit_status import CANNOT
@@ -32,7 +32,7 @@ def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: st
     from tutti import _core
     from tutti.cli.bench_cases import CASES
 
-    chosen = tuple(CASES) if collectives == "all" else tuple(_words(collectives))
+    chosen = tuple(CASES) if collectives == "all" else parse_words(collectives)
     for name in chosen:
         if name not in CASES:
             raise ValueError(f"there is no collective {name}; there are {', '.join(CASES)}")
@@ -41,7 +41,7 @@ def make_plan(collectives: str, sizes: str, backends: str, ranks: int, dtype: st
     known = {name: getattr(torch, name) for name in map(torch_name, _core.dtypes()) if hasattr(torch, name)}
     if getattr(torch, dtype, None) not in known.values():
         raise ValueError(f"there is no dtype {dtype}; there are {', '.join(known)}")
-    names = tuple(_words(backends))
+    names = parse_words(backends)
     present = _backends()
     for name in names:
         if name not in present:
@@ -66,14 +66,10 @@ def _backends() -> list[str]:
     return ["tutti", "tutti-mapped", *built_in, *others]
 
 
-def _words(text: str) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
 def _sizes(text: str) -> tuple[int, ...]:
     """``"8,64KB"`` as it stands; ``"8:64MB"`` in factors of 2, ``"8:64MB:8"`` in factors of 8."""
     if ":" not in text:
-        return tuple(parse_bytes(word) for word in _words(text))
+        return tuple(parse_bytes(word) for word in parse_words(text))
     bounds = text.split(":")
     first, last = parse_bytes(bounds[0]), parse_bytes(bounds[1])
     factor = parse_count(bounds[2]) if len(bounds) == 3 else 2

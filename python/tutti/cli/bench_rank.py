@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ import torch.distributed as dist
 import tutti
 from tutti._units import format_bytes
 from tutti.cli.bench_cases import CASES, Case, World
-from tutti.cli.local_ranks import TooLarge
+from tutti.cli.local_ranks import Reports, TooLarge
 
 TIMEOUT = timedelta(seconds=120)
 BLOCKS = 3  # the backends take turns this often at each size, so that a disturbance meets all of them
@@ -33,13 +33,6 @@ class Plan:
     ranks: int
     dtype: str
     seconds: float
-
-
-class Reports(Protocol):
-    """Where lines for the parent go."""
-
-    def put(self, obj: tuple[str, Any], /) -> None:
-        """Sends one line."""
 
 
 def library_of(backend: str) -> str:

@@ -7,10 +7,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from tutti import _core
 from tutti._interrupts import interrupts_later
+
+
+class Reports(Protocol):
+    """Where lines for the parent go."""
+
+    def put(self, obj: tuple[str, Any], /) -> None:
+        """Sends one line."""
 
 
 class TooLarge(RuntimeError):

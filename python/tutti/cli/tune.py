@@ -19,7 +19,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tutti import _core
-from tutti._units import format_bytes, format_us, parse_bytes, parse_count
+from tutti._units import format_bytes, format_us, parse_bytes, parse_count, parse_words
 from tutti.cli.dtypes import short_name
 from tutti.cli.exit_status import CANNOT
 from tutti.cli.local_ranks import LocalRanks, local_ranks
@@ -69,11 +69,6 @@ def default_ranks(device: str = "cpu") -> tuple[int, ...]:
     return tuple(sorted({1 << k for k in range(1, most.bit_length()) if 1 << k <= most} | {most}))
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The parts of a comma-separated list."""
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
-
-
 def make_settings(
     ranks: str,
     collectives: str,
@@ -92,11 +87,11 @@ def make_settings(
         raise ValueError(f"--device is cpu or cuda, not {device}")
     known = tuple(name for name in _core.collectives() if _core.library_algorithm_names(name, device))
     tensors = tensors or ("private" if device == "cuda" else "private,mapped")
-    if device == "cuda" and words(tensors) != ("private",):
+    if device == "cuda" and parse_words(tensors) != ("private",):
         raise ValueError("a table chooses for private tensors on GPUs only: registered memory has calls of its own")
-    chosen = known if collectives == "all" else words(collectives)
-    types = tuple(short_name(word) for word in words(dtypes))
-    for name, allowed in ((chosen, known), (types, DTYPES), (words(tensors), ("private", "mapped"))):
+    chosen = known if collectives == "all" else parse_words(collectives)
+    types = tuple(short_name(word) for word in parse_words(dtypes))
+    for name, allowed in ((chosen, known), (types, DTYPES), (parse_words(tensors), ("private", "mapped"))):
         for word in name:
             if word not in allowed:
                 raise ValueError(f'there is no "{word}"; there are {", ".join(allowed)}')
@@ -104,15 +99,15 @@ def make_settings(
         if not (default := _core.default_tuning_file()):
             raise ValueError("there is no folder for settings (HOME is not set): name a file by --output")
         output = Path(default)
-    counts = tuple(parse_count(word) for word in words(ranks)) if ranks else default_ranks(device)
+    counts = tuple(parse_count(word) for word in parse_words(ranks)) if ranks else default_ranks(device)
     if not counts or min(counts) < 2 or max(counts) > 64:
         raise ValueError("the numbers of ranks lie between 2 and 64")
     settings = Settings(
         counts,
         chosen,
-        tuple(sorted({max(UNIT, parse_bytes(word) // UNIT * UNIT) for word in words(sizes)})),
+        tuple(sorted({max(UNIT, parse_bytes(word) // UNIT * UNIT) for word in parse_words(sizes)})),
         types,
-        words(tensors),
+        parse_words(tensors),
         minutes,
         output.absolute(),
         resume,

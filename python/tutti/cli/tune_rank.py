@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
 from urllib.parse import quote
 
 from tutti import _core
+from tutti.cli.local_ranks import Reports
 
 PAUSE_S = 0.001  # between two looks into the folder
 
@@ -44,13 +44,6 @@ class Task:
 
     cell: Cell
     candidates: tuple[Candidate, ...]
-
-
-class Reports(Protocol):
-    """Where lines for the parent go."""
-
-    def put(self, obj: tuple[str, Any], /) -> None:
-        """Sends one line."""
 
 
 class FolderStore:
