@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutti.language.checks import checked_rank, whole
 from tutti.language.context import get_program
 from tutti.language.errors import fail
 from tutti.language.limits import MOST_CHUNKS
 from tutti.language.vocabulary import BufferType
+
+if TYPE_CHECKING:
+    from tutti.language.program import CollectiveProgram
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,27 @@ class Chunk:
     def to_dict(self) -> dict[str, Any]:
         """The chunk as plans write it where its rank must be said."""
         return {"rank": self.rank, "type": self.buffer.value, "index": self.index, "size": self.size}
+
+
+def check_chunk(
+    program: CollectiveProgram, chunk: Any, owner: int, foreign: str, rank: int, thread_block: int, operation: str
+) -> None:
+    """Refuses what is no chunk of the program and the owner; ``foreign`` is said of that of another rank, {}."""
+    reason = None
+    if not isinstance(chunk, Chunk):
+        reason = f"a chunk is written buffer[start:stop], not {chunk!r}"
+    elif chunk.rank != owner:
+        reason = foreign.format(chunk.rank)
+    elif chunk.index + chunk.size > program.buffer_size(owner, chunk.buffer):
+        reason = "the chunk is beyond its buffer: it is of another program"
+    if reason is not None:
+        fail(reason, rank=rank, thread_block=thread_block, operation=operation)
+
+
+def check_same_size(one: int, other: int, rank: int, thread_block: int, operation: str) -> None:
+    """Refuses operands of different numbers of chunks."""
+    if one != other:
+        fail(f"operands of {one} and {other} chunks", rank=rank, thread_block=thread_block, operation=operation)
 
 
 class BaseBuffer:

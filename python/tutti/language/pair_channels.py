@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tutti.language.checks import blocks_of, checked_block, checked_rank, listed
-from tutti.language.chunks import Chunk
+from tutti.language.chunks import Chunk, check_chunk, check_same_size
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
 from tutti.language.limits import MOST_CHANNELS
@@ -60,7 +60,7 @@ class _PairChannel:
         for block, share in blocks_of(tb, group, self.src_rank, name.name):
             here = self._local(source, name.name, block)
             there = self._remote(target, name.name, block)
-            self._check_size(target, source, name.name, block)
+            check_same_size(target.size, source.size, self.src_rank, block, name.name)
             packets = name in (Instruction.put_packet, Instruction.read_put_packet)
             if packets and target.buffer != BufferType.scratch:
                 self._fail("packets are written to scratch only", name.name, block)
@@ -111,16 +111,8 @@ class _PairChannel:
         return Remote(chunk.rank, chunk.buffer, chunk.index, chunk.size)
 
     def _check_owner(self, chunk: Chunk, owner: int, end: str, operation: str, block: int) -> None:
-        if not isinstance(chunk, Chunk):
-            self._fail(f"a chunk is written buffer[start:stop], not {chunk!r}", operation, block)
-        if chunk.rank != owner:
-            self._fail(f"the chunk at the channel's {end} end is rank {owner}'s, not {chunk.rank}'s", operation, block)
-        if chunk.index + chunk.size > self._program.buffer_size(owner, chunk.buffer):
-            self._fail("the chunk is beyond its buffer: it is of another program", operation, block)
-
-    def _check_size(self, one: Chunk, other: Chunk, operation: str, block: int) -> None:
-        if one.size != other.size:
-            self._fail(f"operands of {one.size} and {other.size} chunks", operation, block)
+        foreign = f"the chunk at the channel's {end} end is rank {owner}'s, not {{}}'s"
+        check_chunk(self._program, chunk, owner, foreign, self.src_rank, block, operation)
 
     def _fail(self, reason: str, operation: str, block: int) -> None:
         fail(reason, rank=self.src_rank, thread_block=block, operation=operation)
@@ -146,7 +138,7 @@ class MemoryChannel(_PairChannel):
         for block, share in blocks_of(tb, tb_group, self.src_rank, "get"):
             here = self._local(dst_chunk, "get", block)
             there = self._remote(src_chunk, "get", block)
-            self._check_size(dst_chunk, src_chunk, "get", block)
+            check_same_size(dst_chunk.size, src_chunk.size, self.src_rank, block, "get")
             self._transfer(Instruction.get, block, share, (there,), (here,))
 
     def put(
@@ -188,7 +180,7 @@ class MemoryChannel(_PairChannel):
             here, there = self._local(local_src_chunk, name.name, block), self._local(target, name.name, block)
             remotes = tuple(self._remote(chunk, name.name, block) for chunk in far)
             for chunk in (target, *far):
-                self._check_size(chunk, local_src_chunk, name.name, block)
+                check_same_size(chunk.size, local_src_chunk.size, self.src_rank, block, name.name)
             self._transfer(name, block, share, (here, *remotes), (there,), reduce_op)
 
     put_packet = put_packets

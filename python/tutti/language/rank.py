@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tutti.language.checks import blocks_of, bounded, checked_block, checked_rank, listed, whole
-from tutti.language.chunks import BaseBuffer, Buffer, Chunk
+from tutti.language.chunks import BaseBuffer, Buffer, Chunk, check_chunk, check_same_size
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
 from tutti.language.limits import MOST_CREDIT, MOST_SEMAPHORES
@@ -70,7 +70,7 @@ class Rank:
         for block, share in blocks_of(tb, group, self.rank, name.name):
             self._check_ours(target, name.name, block)
             self._check_ours(source, name.name, block)
-            self._check_size(target, source, name.name, block)
+            check_same_size(target.size, source.size, self.rank, block, name.name)
             packets = {Instruction.copy_packet: target, Instruction.unpack_packet: source}.get(name)
             if packets is not None and packets.buffer != BufferType.scratch:
                 fail("packets are in scratch only", rank=self.rank, thread_block=block, operation=name.name)
@@ -112,7 +112,7 @@ class Rank:
                 fail("nothing to reduce with", rank=self.rank, thread_block=block, operation=name.name)
             for chunk in (src_chunk, target, *others):
                 self._check_ours(chunk, name.name, block)
-                self._check_size(chunk, src_chunk, name.name, block)
+                check_same_size(chunk.size, src_chunk.size, self.rank, block, name.name)
             if packet and any(chunk.buffer != BufferType.scratch for chunk in others):
                 fail("packets are in scratch only", rank=self.rank, thread_block=block, operation=name.name)
             operation = Transfer(
@@ -151,20 +151,8 @@ class Rank:
     unpack_packet = unpack_packets
 
     def _check_ours(self, chunk: Chunk, operation: str, block: int) -> None:
-        if not isinstance(chunk, Chunk):
-            reason = f"a chunk is written buffer[start:stop], not {chunk!r}"
-            fail(reason, rank=self.rank, thread_block=block, operation=operation)
-        if chunk.rank != self.rank:
-            reason = f"the chunk is rank {chunk.rank}'s; a channel reaches it"
-            fail(reason, rank=self.rank, thread_block=block, operation=operation)
-        if chunk.index + chunk.size > self._program.buffer_size(chunk.rank, chunk.buffer):
-            reason = "the chunk is beyond its buffer: it is of another program"
-            fail(reason, rank=self.rank, thread_block=block, operation=operation)
-
-    def _check_size(self, one: Chunk, other: Chunk, operation: str, block: int) -> None:
-        if one.size != other.size:
-            reason = f"operands of {one.size} and {other.size} chunks"
-            fail(reason, rank=self.rank, thread_block=block, operation=operation)
+        foreign = "the chunk is rank {}'s; a channel reaches it"
+        check_chunk(self._program, chunk, self.rank, foreign, self.rank, block, operation)
 
 
 class Semaphore:

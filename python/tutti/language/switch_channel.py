@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tutti.language.checks import checked_block, checked_rank, listed, whole
-from tutti.language.chunks import Chunk
+from tutti.language.chunks import Chunk, check_chunk, check_same_size
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
 from tutti.language.operations import Group, Local, Transfer
@@ -82,14 +82,9 @@ class SwitchChannel:
         def refuse(reason: str) -> None:
             fail(reason, rank=rank, thread_block=block, operation=name.name)
 
-        if not isinstance(chunk, Chunk):
-            refuse(f"a chunk is written buffer[start:stop], not {chunk!r}")
-        if chunk.rank != rank:
-            refuse(f"the chunk is rank {chunk.rank}'s, not of the rank that executes the operation")
-        if chunk.index + chunk.size > self._program.buffer_size(rank, chunk.buffer):
-            refuse("the chunk is beyond its buffer: it is of another program")
-        if chunk.size != count:
-            refuse(f"operands of {chunk.size} and {count} chunks")
+        foreign = "the chunk is rank {}'s, not of the rank that executes the operation"
+        check_chunk(self._program, chunk, rank, foreign, rank, block, name.name)
+        check_same_size(chunk.size, count, rank, block, name.name)
         if start < 0:
             refuse(f"buffer_offset is at least 0, not {start}")
         for member in self.rank_group.ranks:
