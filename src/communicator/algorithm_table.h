@@ -41,10 +41,6 @@ class AlgorithmTable {
 
   // What the program's selector function answers; null where it leaves the call to the library.
   bool chooses() const noexcept { return choose_ != nullptr; }
-  // Gives the function that chooses away: it may hold what holds this communicator.
-  std::function<UserAlgorithmPtr(const AlgorithmRequest&)> give_up_choice() noexcept {
-    return std::exchange(choose_, nullptr);
-  }
   UserAlgorithmPtr choose(const AlgorithmRequest& request) const;
 
   // Throws Error(kInvalidArgument, kUnsupported) if the algorithm cannot run a call of this shape here.

@@ -230,8 +230,6 @@ void CommunicatorImpl::shutdown() noexcept {
     }
   }
   if (formed_.host) formed_.host->leave();
-  decltype(algorithms_.give_up_choice()) choice;  // destroyed after the lock, by Python where it is Python's
-  if (const std::unique_lock lock(run_mutex_, std::try_to_lock); lock) choice = algorithms_.give_up_choice();
 }
 
 void CommunicatorImpl::finish(Deadline& patience) noexcept {
