@@ -11,7 +11,7 @@
 namespace tutti::plan {
 namespace {
 
-constexpr std::uint64_t kEventsBetweenClocks = 1024;
+constexpr std::uint64_t kStepsBetweenClocks = 1024;  // events, or operations between two of them
 constexpr std::size_t kMostReported = 8;
 
 std::vector<double> bandwidths_of(const Plan& plan, const Topology& topology) {
@@ -30,10 +30,6 @@ Picoseconds beginning(const Plan& plan, const Topology& topology) {
            std::any_of(rank.switch_channels.begin(), rank.switch_channels.end(), tensor);
   });
   return topology.call + (reaches ? topology.agree : 0);
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -82,29 +78,34 @@ void Engine::set_up() {
   }
 }
 
-std::int64_t Engine::operations_of(const ThreadBlock& block) const {
-  std::int64_t out = 0;
+double Engine::operations_of(const ThreadBlock& block) const {
+  double out = 0;
   for (const Operation& op : block.operations) {
-    out += op.kind == OpKind::kPipeline
-               ? std::max<std::int64_t>(1, sizes_.iterations(op.iteration) * static_cast<std::int64_t>(op.body.size()))
-               : 1;
+    const double each = op.kind == OpKind::kPipeline ? static_cast<double>(sizes_.iterations(op.iteration)) : 0;
+    out += std::max(1.0, each * static_cast<double>(op.body.size()));
   }
   return out;
 }
 
+// Once the budget is spent, nothing goes on.
+void Engine::check_budget(std::uint64_t steps) {
+  if (!deadline_ || steps % kStepsBetweenClocks != 0) return;
+  over_budget_ = over_budget_ || std::chrono::steady_clock::now() > *deadline_;
+}
+
 Simulation Engine::run(std::optional<double> budget_s) {
-  const auto began = std::chrono::steady_clock::now();
-  Simulation out;
+  if (budget_s) deadline_ = std::chrono::steady_clock::now() + std::chrono::duration<double>(*budget_s);
   const Picoseconds start = beginning(plan_, topology_);
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
     blocks_[i].turn = start;
     schedule(start, EventKind::kResume, static_cast<std::int32_t>(i));
   }
   std::vector<Network::Drain> drains;
-  for (std::uint64_t count = 1; !events_.empty() && out.complete; ++count) {
+  for (std::uint64_t count = 1; !events_.empty() && !over_budget_; ++count) {
     const Event event = events_.top();
     events_.pop();
     now_ = event.time;
+    at_once_ = 0;
     handle(event);
     if (events_.empty() || events_.top().time > now_) {
       drains.clear();
@@ -113,8 +114,10 @@ Simulation Engine::run(std::optional<double> budget_s) {
         schedule(drain.time, EventKind::kDrain, drain.flow, static_cast<std::int32_t>(drain.version));
       }
     }
-    if (budget_s && count % kEventsBetweenClocks == 0) out.complete = seconds_since(began) <= *budget_s;
+    check_budget(count);
   }
+  Simulation out;
+  out.complete = !over_budget_;
   const bool stuck = std::any_of(blocks_.begin(), blocks_.end(), [](const Block& block) { return !block.finished; });
   if (out.complete && stuck) report_stuck();
   report(out);
@@ -186,6 +189,8 @@ void Engine::advance(std::int32_t id) {
       ++block.op;  // a loop over no bytes
       continue;
     }
+    check_budget(++at_once_);
+    if (over_budget_) return;
     const Picoseconds dispatch =
         topology_.packet_dispatch && uses_packets(operation(block)) ? *topology_.packet_dispatch : topology_.dispatch;
     if (dispatch > 0 && !block.dispatched && operation(block).kind != OpKind::kNop) {
@@ -413,8 +418,7 @@ void Engine::report(Simulation& out) const {
     last = static_cast<std::int32_t>(i);
     end = std::max(end, seen);
   }
-  const auto whole = static_cast<double>(std::max<std::int64_t>(operations_, 1));
-  out.done = out.complete ? 1.0 : static_cast<double>(performed_) / whole;
+  out.done = out.complete ? 1.0 : static_cast<double>(performed_) / std::max(operations_, 1.0);
   out.time_us = static_cast<double>(end) / kPicosecondsPerUs / (out.done > 0 ? out.done : 1);
   out.critical_path = path_to(last);
   for (std::size_t i = 0; i < topology_.links.size(); ++i) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -140,7 +141,8 @@ class Engine {
   std::int32_t add(TimelineStep step);
   [[noreturn]] void report_stuck() const;
   std::string why_blocked(const Block& block) const;
-  std::int64_t operations_of(const ThreadBlock& block) const;
+  double operations_of(const ThreadBlock& block) const;
+  void check_budget(std::uint64_t steps);
   std::vector<std::int32_t> path_to(std::int32_t step) const;
   void report(Simulation& out) const;
 
@@ -188,7 +190,10 @@ class Engine {
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::uint64_t scheduled_ = 0;
   std::int64_t performed_ = 0;
-  std::int64_t operations_ = 0;
+  double operations_ = 0;  // in all, which may be more than 64 bits count
+  std::optional<std::chrono::time_point<std::chrono::steady_clock, std::chrono::duration<double>>> deadline_;
+  std::uint64_t at_once_ = 0;  // operations since the last event
+  bool over_budget_ = false;
   Picoseconds now_ = 0;
 };
 

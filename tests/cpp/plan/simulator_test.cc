@@ -395,6 +395,20 @@ TEST(Simulator, StopsAtItsBudgetWithAnEstimate) {
   EXPECT_NEAR(part.time_us, whole.time_us, 0.5 * whole.time_us);
 }
 
+// Where a loop waits for nothing, time stands still and no event ends it.
+TEST(Simulator, StopsAtItsBudgetWithinALoopThatTakesNoTime) {
+  Operation nop;
+  nop.kind = OpKind::kNop;
+  for (const std::size_t body : {1, 1024}) {  // 2^54 iterations of 1024 are more than 64 bits count
+    PlanBuilder builder = test_plan(1, 1);
+    builder.at(0).add(loop_of(1, std::vector<Operation>(body, nop), 16));
+    const Simulation part = simulate(builder.plan, nodes(1), std::int64_t{1} << 58, 0.0);
+    EXPECT_FALSE(part.complete);
+    EXPECT_GT(part.done, 0);
+    EXPECT_LT(part.done, 1e-9) << body;
+  }
+}
+
 TEST(Simulator, HundredsOfRanksTakeSeconds) {
   if (test::kSanitized) GTEST_SKIP() << "too slow under a sanitizer";
   constexpr double kBudgetS = 60;  // far above what it takes, for slow machines
