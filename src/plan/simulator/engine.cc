@@ -72,7 +72,7 @@ void Engine::set_up() {
     }
     for (const std::int32_t initial : rank.semaphores) {
       Counter counter;
-      counter.tokens.resize(static_cast<std::size_t>(initial));
+      counter.unraised = initial;
       semaphores_[r].push_back(std::move(counter));
     }
   }
@@ -262,7 +262,7 @@ std::int32_t Engine::record(std::int32_t id, std::int32_t cause) {
 }
 
 void Engine::give(Counter& counter, std::int32_t step) {
-  counter.tokens.push_back({step});
+  counter.tokens.push_back(step);
   if (counter.waiting == kNobody) return;
   const std::int32_t block = counter.waiting;
   counter.waiting = kNobody;
@@ -272,15 +272,19 @@ void Engine::give(Counter& counter, std::int32_t step) {
 // One token of each counter, or none at all.
 bool Engine::take(std::int32_t id, const std::vector<Counter*>& counters) {
   for (Counter* counter : counters) {
-    if (!counter->tokens.empty()) continue;
+    if (counter->unraised > 0 || !counter->tokens.empty()) continue;
     counter->waiting = id;
     return false;
   }
   std::int32_t last = kNobody;
   for (Counter* counter : counters) {
-    const std::int32_t step = counter->tokens.front().step;
+    if (counter->unraised > 0) {
+      --counter->unraised;
+      continue;
+    }
+    const std::int32_t step = counter->tokens.front();
     counter->tokens.pop_front();
-    if (step != kNobody && (last == kNobody || steps_[step].seen > steps_[last].seen)) last = step;
+    if (last == kNobody || steps_[step].seen > steps_[last].seen) last = step;
   }
   record(id, last);
   return true;

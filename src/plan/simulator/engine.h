@@ -54,12 +54,10 @@ class Engine {
     bool dispatched = false;   // the current operation has been
     bool finished = false;
   };
-  struct Token {
-    std::int32_t step = kNobody;
-  };
   struct Counter {
-    std::deque<Token> tokens;
-    std::int32_t waiting = kNobody;  // block
+    std::int32_t unraised = 0;        // of those that a semaphore begins with; they are taken first
+    std::deque<std::int32_t> tokens;  // steps that raised it
+    std::int32_t waiting = kNobody;   // block
   };
   struct Item {  // of a port's queue
     TimelineStep step;

@@ -2,12 +2,14 @@
 #include "plan/simulator/simulator.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "plan/cases.h"
+#include "plan/limits.h"
 #include "plan/plan_builder.h"
 #include "plan/topologies.h"
 #include "support/sanitized.h"
@@ -407,6 +409,36 @@ TEST(Simulator, StopsAtItsBudgetWithinALoopThatTakesNoTime) {
     EXPECT_GT(part.done, 0);
     EXPECT_LT(part.done, 1e-9) << body;
   }
+}
+
+TEST(Simulator, WhatASemaphoreBeginsWithIsTakenFirst) {
+  PlanBuilder builder = test_plan(2, 1);
+  builder.plan.ranks[0].semaphores = {2};
+  builder.at(0, 0).put(1, local(kI, 0), kO, 0).release(0);
+  builder.at(0, 1).acquire(0).acquire(0).acquire(0);
+  const Simulation run = simulate(builder.plan, ring(2), 1 << 20);
+  std::vector<double> begins;
+  for (const TimelineStep& step : run.steps) {
+    if (step.block == 1) begins.push_back(static_cast<double>(step.begin) / kPicosecondsPerUs);
+  }
+  ASSERT_EQ(begins.size(), 3u);
+  EXPECT_EQ(begins[0], 0);
+  EXPECT_EQ(begins[1], 0);
+  EXPECT_NEAR(begins[2], us_of(1 << 20), kTolerance);
+}
+
+TEST(Simulator, WhatSemaphoresBeginWithIsANumber) {
+  PlanBuilder builder = test_plan(1, 1);
+  builder.plan.ranks[0].semaphores.assign(128, kMaxCredit);
+  builder.at(0).nop();
+  const auto kilobytes = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const auto before = kilobytes();
+  simulate(builder.plan, nodes(1), 16);
+  EXPECT_LT(kilobytes() - before, 128 * 1024);  // a byte each
 }
 
 TEST(Simulator, HundredsOfRanksTakeSeconds) {
