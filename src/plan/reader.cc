@@ -110,7 +110,9 @@ std::variant<Plan, Template> read_plan_or_template(std::string_view text) {
   if (root.find("template") != nullptr) {
     if (plan.ranks.size() != 1) throw_at("/gpus", "a template has rank 0 only");
     plan.reduce = common_reduction(plan);
-    return Template{std::move(plan), read_symmetry(Cursor(root).at("template"))};
+    Symmetry symmetry = read_symmetry(Cursor(root).at("template"));
+    check_first_rank(plan, static_cast<std::size_t>(symmetry.ranks()));
+    return Template{std::move(plan), std::move(symmetry)};
   }
   check_structure(plan);
   plan.reduce = common_reduction(plan);

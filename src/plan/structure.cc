@@ -23,18 +23,18 @@ void check_id(std::int32_t id, std::size_t count, const std::string& path, std::
   }
 }
 
-// What stands beside the thread blocks of a rank.
-void check_resources(const Plan& plan, std::size_t rank) {
+// What stands beside the thread blocks of a rank, one of `ranks`.
+void check_resources(const Plan& plan, std::size_t rank, std::size_t ranks) {
   const Rank& own = plan.ranks[rank];
   for (const ChannelKind kind : {ChannelKind::kMemory, ChannelKind::kPort}) {
     for (const std::int32_t peer : own.channels_of(kind)) {
-      check_id(peer, plan.ranks.size(), gpu_path(rank) + "/channels", "rank");
+      check_id(peer, ranks, gpu_path(rank) + "/channels", "rank");
       if (peer == static_cast<std::int32_t>(rank)) throw_at(gpu_path(rank) + "/channels", "a channel to itself");
     }
   }
   for (std::size_t i = 0; i < own.remote_buffers.size(); ++i) {
     const std::string path = gpu_path(rank) + "/remote_buffers/" + std::to_string(i);
-    check_id(own.remote_buffers[i].rank, plan.ranks.size(), path + "/rank", "rank");
+    check_id(own.remote_buffers[i].rank, ranks, path + "/rank", "rank");
     if (own.remote_buffers[i].rank == static_cast<std::int32_t>(rank)) throw_at(path + "/rank", "a rank's own buffer");
     if (!own.remote_buffers[i].by_memory && !own.remote_buffers[i].by_port) {
       throw_at(path + "/access_channel_types", "empty");
@@ -43,7 +43,7 @@ void check_resources(const Plan& plan, std::size_t rank) {
   for (const SwitchChannel& group : own.switch_channels) {
     std::set<std::int32_t> distinct;
     for (const std::int32_t member : group.ranks) {
-      check_id(member, plan.ranks.size(), gpu_path(rank) + "/channels", "rank");
+      check_id(member, ranks, gpu_path(rank) + "/channels", "rank");
       if (!distinct.insert(member).second) throw_at(gpu_path(rank) + "/channels", "a group names a rank twice");
     }
     if (!distinct.contains(static_cast<std::int32_t>(rank))) {
@@ -79,10 +79,10 @@ void check_tables(const Plan& plan, std::size_t rank, std::size_t index) {
   }
 }
 
-// Checks the operations of one thread block.
+// Checks the operations of one thread block. Without `links` its rank stands for all, which are like it.
 class OperationCheck {
  public:
-  OperationCheck(const Plan& plan, const Links& links, std::size_t rank, std::size_t block)
+  OperationCheck(const Plan& plan, const Links* links, std::size_t rank, std::size_t block)
       : plan_(plan), links_(links), rank_(rank), own_(plan.ranks[rank]), block_(own_.blocks[block]) {}
 
   void check(const Operation& op, const std::string& path) const {
@@ -113,8 +113,8 @@ class OperationCheck {
       check_id(operand.id, block_.channels_of(ChannelKind::kSwitch).size(), path + "/switch_channel_id",
                "switch channel of this thread block");
       const std::int32_t channel = block_.channels_of(ChannelKind::kSwitch)[operand.id];
-      const Links::Group& group = links_.groups()[links_.group_of(static_cast<std::int32_t>(rank_), channel)];
-      if (group.members.size() != group.ranks.size()) throw_at(path, "not every rank of the group has this channel");
+      const SwitchChannel& group = own_.switch_channels[channel];
+      if (links_ != nullptr && !complete(channel)) throw_at(path, "not every rank of the group has this channel");
       for (const std::int32_t member : group.ranks) check_range(member, group.buffer, operand, rule, path);
       return;
     }
@@ -126,12 +126,18 @@ class OperationCheck {
     check_range(place.rank, place.buffer, operand, rule, path);
   }
 
+  bool complete(std::int32_t switch_channel) const {
+    const Links::Group& group = links_->groups()[links_->group_of(static_cast<std::int32_t>(rank_), switch_channel)];
+    return group.members.size() == group.ranks.size();
+  }
+
   void check_range(std::int32_t rank, BufferKind buffer, const Operand& operand, const OperandRule& rule,
                    const std::string& path) const {
     if (rule.format == Format::kPackets && buffer != BufferKind::kScratch) {
       throw_at(path, "packets live in scratch (\"s\") only");
     }
-    const std::int64_t chunks = plan_.ranks[rank].chunks_of(buffer);
+    const Rank& holder = links_ == nullptr ? own_ : plan_.ranks[rank];
+    const std::int64_t chunks = holder.chunks_of(buffer);
     if (std::int64_t{operand.index} + operand.size > chunks) {
       throw_at(path + "/index", "chunks " + std::to_string(operand.index) + " to " +
                                     std::to_string(std::int64_t{operand.index} + operand.size - 1) + " of buffer \"" +
@@ -150,11 +156,25 @@ class OperationCheck {
   }
 
   const Plan& plan_;
-  const Links& links_;
+  const Links* links_;
   std::size_t rank_;
   const Rank& own_;
   const ThreadBlock& block_;
 };
+
+void check_blocks(const Plan& plan, const Links* links, std::size_t rank) {
+  for (std::size_t b = 0; b < plan.ranks[rank].blocks.size(); ++b) {
+    check_tables(plan, rank, b);
+    const OperationCheck check(plan, links, rank, b);
+    const auto& operations = plan.ranks[rank].blocks[b].operations;
+    for (std::size_t i = 0; i < operations.size(); ++i) {
+      check.check(operations[i], path_of(rank, b, i));
+      for (std::size_t k = 0; k < operations[i].body.size(); ++k) {
+        check.check(operations[i].body[k], path_of(rank, b, i, k));
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -168,23 +188,16 @@ void check_structure(const Plan& plan) {
   if (static_cast<std::size_t>(plan.root) >= plan.ranks.size()) {
     throw_at("/root", "rank " + std::to_string(plan.root) + " is not there");
   }
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) check_resources(plan, rank);
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) check_resources(plan, rank, plan.ranks.size());
   const Links links(plan);
-  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-    for (std::size_t b = 0; b < plan.ranks[rank].blocks.size(); ++b) {
-      check_tables(plan, rank, b);
-      const OperationCheck check(plan, links, rank, b);
-      const auto& operations = plan.ranks[rank].blocks[b].operations;
-      for (std::size_t i = 0; i < operations.size(); ++i) {
-        check.check(operations[i], path_of(rank, b, i));
-        for (std::size_t k = 0; k < operations[i].body.size(); ++k) {
-          check.check(operations[i].body[k], path_of(rank, b, i, k));
-        }
-      }
-    }
-  }
+  for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) check_blocks(plan, &links, rank);
   check_counters(plan, links);
   check_shape(plan);
+}
+
+void check_first_rank(const Plan& plan, std::size_t ranks) {
+  check_resources(plan, 0, ranks);
+  check_blocks(plan, nullptr, 0);
 }
 
 std::optional<ReduceKind> common_reduction(const Plan& plan) {

@@ -13,6 +13,9 @@ namespace tutti::plan {
 // Throws InvalidArgument that begins with the JSON path of the first fault.
 void check_structure(const Plan& plan);
 
+// … the part of it that rank 0 shows alone, where it stands for `ranks` of its kind.
+void check_first_rank(const Plan& plan, std::size_t ranks);
+
 // The reduction that all reducing operations of the plan name, or empty.
 std::optional<ReduceKind> common_reduction(const Plan& plan);
 

@@ -6,6 +6,7 @@
 
 #include "plan/json_document.h"
 #include "plan/limits.h"
+#include "plan/links.h"
 #include "plan/structure.h"
 
 namespace tutti::plan {
@@ -38,23 +39,14 @@ class Mover {
   }
 
  private:
-  std::int32_t peer_of(std::int32_t peer) const {
-    if (peer < 0 || peer >= folded_.symmetry.ranks()) {
-      throw_at("/gpus/0",
-               "names rank " + std::to_string(peer) + "; the template has " + std::to_string(folded_.symmetry.ranks()));
-    }
-    return folded_.symmetry.moved(peer, by_);
-  }
+  std::int32_t peer_of(std::int32_t peer) const { return folded_.symmetry.moved(peer, by_); }
 
-  // The buffer that an operand lies in, by the tables of rank 0; ids that name nothing are check_structure's to refuse.
+  // The buffer that an operand lies in, by the tables of rank 0.
   BufferKind buffer_of(const ThreadBlock& block, const Operation& op, const Operand& operand) const {
-    if (operand.place == Operand::Place::kLocal) return operand.buffer;
-    const bool group = operand.place == Operand::Place::kGroup;
-    const auto& ids = group ? block.channels_of(ChannelKind::kSwitch) : block.buffers_of(op.channel);
-    if (operand.id < 0 || static_cast<std::size_t>(operand.id) >= ids.size()) return BufferKind::kScratch;
-    const auto id = static_cast<std::size_t>(ids[operand.id]);
-    if (group) return id < origin_.switch_channels.size() ? origin_.switch_channels[id].buffer : BufferKind::kScratch;
-    return id < origin_.remote_buffers.size() ? origin_.remote_buffers[id].buffer : BufferKind::kScratch;
+    if (operand.place == Operand::Place::kGroup) {
+      return origin_.switch_channels[block.channels_of(ChannelKind::kSwitch)[operand.id]].buffer;
+    }
+    return place_of(folded_.plan, 0, block, op, operand).buffer;
   }
 
   void move(const ThreadBlock& block, Operation& op, std::size_t b, std::size_t i, std::optional<std::size_t> k) const {
@@ -115,6 +107,8 @@ std::int64_t operations_of(const Template& folded) {
 }
 
 Plan written_out(const Template& folded) {
+  // Moving takes numbers modulo the template's, so what is out of range would come back into it.
+  check_first_rank(folded.plan, static_cast<std::size_t>(folded.symmetry.ranks()));
   if (folded.symmetry.ranks() > kMaxWritten / entries_of(folded.plan.ranks.at(0))) {
     throw_at("/template", "written out, it has " + std::to_string(operations_of(folded)) +
                               " operations, too many to hold; `tutti plan simulate` takes it as it is");

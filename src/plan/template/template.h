@@ -22,7 +22,8 @@ struct Template {
   bool operator==(const Template&) const = default;
 };
 
-// What rank `rank` does. Throws InvalidArgument with the JSON path if chunks of an operand would not lie side by side.
+// What rank `rank` does. Rank 0 has passed check_first_rank. Throws InvalidArgument with the JSON path if chunks of an
+// operand would not lie side by side.
 Rank rank_of(const Template& folded, std::int32_t rank);
 
 // The operations of all ranks.

@@ -168,6 +168,28 @@ TEST(Template, BadOnesAreRefused) {
               "/gpus/0/threadblocks/0/ops/8/src_buff/0: chunks 6 to 7 would not lie side by side on rank 1");
 }
 
+// Also in rounds that a simulation would leave out; nothing is taken modulo the template's numbers.
+TEST(Template, WhatIsOutOfRangeIsRefusedAtItsPath) {
+  const Template ring = made("ring", 8);
+  const auto says = [&ring](const std::string& part, auto change) {
+    Template wrong = ring;
+    change(wrong.plan.ranks[0]);
+    expect_says(refusal([&] { written_out(wrong); }), part);
+    expect_says(refusal([&] { read_plan_or_template(write_template(wrong)); }), part);
+  };
+  const std::string op = "/gpus/0/threadblocks/0/ops/8/";
+  says(op + "src_buff/0/index: chunks 15 to 15 of buffer \"i\" of rank 0, which has 8",
+       [](Rank& rank) { rank.blocks[0].operations[8].sources[0].index += 8; });
+  says(op + "dst_buff/1/index: chunks 9 to 9 of buffer \"s\" of rank 1, which has 7",
+       [](Rank& rank) { rank.blocks[0].operations[8].destinations[1].index += 8; });
+  says(op + "dst_buff/1/buffer_id: 7 names no remote buffer",
+       [](Rank& rank) { rank.blocks[0].operations[8].destinations[1].id = 7; });
+  says("/gpus/0/remote_buffers/0/rank: 9 names no rank; there are 8",
+       [](Rank& rank) { rank.remote_buffers[0].rank += 8; });
+  says("/gpus/0/channels: 9 names no rank",
+       [](Rank& rank) { rank.channels[static_cast<int>(ChannelKind::kMemory)][0] = 9; });
+}
+
 // Symmetric, but of no use: that a template says so is no proof.
 TEST(Template, IsVerifiedAsItIsWrittenOut) {
   const Template ring = made("ring", 8);
