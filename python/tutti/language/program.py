@@ -25,7 +25,7 @@ from tutti.language.collectives import (
 )
 from tutti.language.context import enter, get_program, leave
 from tutti.language.errors import fail
-from tutti.language.limits import MOST_ALIGNMENT, MOST_BLOCKS, MOST_CHUNKS, MOST_MESSAGE, MOST_THREADS
+from tutti.language.limits import MOST_ALIGNMENT, MOST_CHUNKS, MOST_MESSAGE, MOST_THREADS
 from tutti.language.operations import Joining, Operation, Transfer
 from tutti.language.passes import Settings, compile_record
 from tutti.language.passes.emit import plan_of
@@ -228,10 +228,6 @@ class CollectiveProgram:
     def post_process_operations(self) -> tuple[RankDraft, ...]:
         """The compiled program. It changes nothing, so it may be called as often as one likes."""
         self.collective.check(self)
-        blocks = max((entry.block for entry in self.recorder.operations), default=0) + 1
-        if blocks * self.instances > MOST_BLOCKS:
-            reason = f"{self.instances} instances of {blocks} thread blocks; a rank has at most {MOST_BLOCKS}"
-            fail(reason, operation="CollectiveProgram")
         sizes = [(len(buffers[BufferType.input]), len(buffers[BufferType.output])) for buffers in self.buffers]
         settings = Settings(
             fuse=self.instr_fusion,

@@ -9,6 +9,7 @@ from tutti.language.checks import checked_block, checked_rank, listed, whole
 from tutti.language.chunks import Chunk, check_chunk, check_same_size
 from tutti.language.context import get_program
 from tutti.language.errors import caller, fail
+from tutti.language.limits import MOST_CHANNELS
 from tutti.language.operations import Group, Local, Transfer
 from tutti.language.vocabulary import BufferType, ChannelType, Instruction, ReduceOperationType
 
@@ -34,6 +35,9 @@ class SwitchChannel:
             fail(f"a rank is listed twice: {ranks}", operation="SwitchChannel")
         if not isinstance(buffer_type, BufferType):
             fail(f"buffer_type is a BufferType, not {buffer_type!r}", operation="SwitchChannel")
+        for rank in ranks:
+            if len(self._program.recorder.resources[rank].group_channels) >= MOST_CHANNELS:
+                fail(f"a rank has at most {MOST_CHANNELS} channels of a kind", rank=rank, operation="SwitchChannel")
         self.channel_type = ChannelType.switch
         self.buffer_type = buffer_type
         self.rank_group = RankGroup(len(ranks), ranks)

@@ -174,6 +174,7 @@ def looped(unit: int, count: int) -> None:
         lambda: Semaphore(0, 2**20 + 1),
         lambda: [Semaphore(0, 0) for _ in range(2**16 + 1)],
         lambda: [MemoryChannel(1, 0) for _ in range(2**18 + 1)],
+        lambda: [SwitchChannel([1], BufferType.input) for _ in range(2**18 + 1)],
         lambda: MemoryChannel(1, 0).signal(tb=4096),
         lambda: SwitchChannel(None, BufferType.input),  # type: ignore[arg-type]
         lambda: ThreadBlockGroup(None),  # type: ignore[arg-type]
@@ -197,6 +198,47 @@ def test_instances_are_thread_blocks() -> None:
         Rank(0).copy(chunks(0)[1][0:1], chunks(0)[0][0:1], tb=0)
     with pytest.raises(ProgramError, match="a rank has at most 4096"):
         built.to_json()
+
+
+def many_channels(count: int) -> None:
+    for _ in range(count):
+        MemoryChannel(1, 0)
+        MemoryChannel(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("instances", "write", "said"),
+    [
+        (3, lambda: Buffer(1, 2**23), "rank 1, .*3 instances of 8388608 scratch chunks; a rank has at most 16777216"),
+        (4, lambda: [Semaphore(0, 0) for _ in range(2**14 + 1)], "4 instances of 16385 semaphores; a rank .* 65536"),
+        (64, lambda: many_channels(2**12 + 1), "64 instances of 4097 memory channels; a rank has at most 262144"),
+        (64, lambda: [PortChannel(0, 1) for _ in range(2**12 + 1)], "rank 1, .*64 instances of 4097 port channels"),
+        (
+            64,
+            lambda: [PortChannel(0, 1)] + [SwitchChannel([0, 1], BufferType.input) for _ in range(2**12)],
+            "rank 1, .*64 instances of 4096 switch channels; a rank has at most 262143",
+        ),
+    ],
+)
+def test_instances_multiply_what_a_rank_has(instances: int, write: Callable[[], Any], said: str) -> None:
+    with program(instances=instances) as built:
+        write()
+    with pytest.raises(ProgramError, match=said) as caught:
+        built.to_json()
+    assert caught.value.file == __file__
+
+
+@pytest.mark.parametrize(("sizes", "said"), [((2**23, 1), "input"), ((1, 2**23), "output")])
+def test_instances_multiply_what_the_collective_has(sizes: tuple[int, int], said: str) -> None:
+    built = program(TestCollective(1, *sizes), instances=3)
+    with pytest.raises(ProgramError, match=f"rank 0, .*3 instances of 8388608 {said} chunks"):
+        built.to_json()
+
+
+def test_undivided_chunks_are_not_multiplied() -> None:
+    with program(instances=3, replication_policy=ReplicationPolicy.none) as built:
+        Buffer(0, 2**23)
+    assert built.to_dict()["gpus"][0]["scratch_chunks"] == 2**23
 
 
 class Number:

@@ -23,7 +23,7 @@ from tutti.language.passes.fusion import fuse
 from tutti.language.passes.layout import lay_out
 from tutti.language.passes.pairing import check_pairs
 from tutti.language.passes.partition import partition
-from tutti.language.passes.replication import replicate
+from tutti.language.passes.replication import check_instances, replicate
 from tutti.language.passes.synchronisation import state_sync
 from tutti.language.recorder import Recorder
 from tutti.language.vocabulary import ReplicationPolicy
@@ -44,6 +44,7 @@ class Settings:
 
 def compile_record(recorder: Recorder, sizes: Sequence[tuple[int, int]], settings: Settings) -> tuple[RankDraft, ...]:
     """The finished draft of every rank. ``sizes`` are the chunks of each rank's input and output."""
+    check_instances(recorder, sizes, settings.instances, settings.policy)
     check_pairs(recorder)
     laid_out = tuple(lay_out(recorder, sizes))
     spots = Spots(laid_out, settings.inplace)

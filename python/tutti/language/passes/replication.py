@@ -14,12 +14,39 @@ it, since the far side's instances wait for theirs.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from tutti.language.errors import fail
+from tutti.language.limits import MOST_BLOCKS, MOST_CHANNELS, MOST_CHUNKS, MOST_SEMAPHORES
 from tutti.language.operations import Barrier, Loop, Nop, Notice, Operation, Place, SemaphoreUse, Share, Transfer
 from tutti.language.passes.draft import Block, RankDraft
+from tutti.language.recorder import Recorder
 from tutti.language.vocabulary import ChannelType, Instruction, ReplicationPolicy
+
+
+def check_instances(
+    recorder: Recorder, sizes: Sequence[tuple[int, int]], instances: int, policy: ReplicationPolicy
+) -> None:
+    """Refuses more instances than a rank of a plan can hold. One instance was checked as it was written."""
+
+    def check(count: int, what: str, most: int, rank: int | None = None) -> None:
+        if count * instances > most:
+            reason = f"{instances} instances of {count} {what}; a rank has at most {most}"
+            fail(reason, rank=rank, operation="CollectiveProgram")
+
+    check(max((entry.block for entry in recorder.operations), default=0) + 1, "thread blocks", MOST_BLOCKS)
+    for rank, ((inputs, outputs), resources) in enumerate(zip(sizes, recorder.resources, strict=True)):
+        if policy == ReplicationPolicy.interleaved:
+            check(inputs, "input chunks", MOST_CHUNKS, rank)
+            check(outputs, "output chunks", MOST_CHUNKS, rank)
+            check(resources.scratch, "scratch chunks", MOST_CHUNKS, rank)
+        for kind, channels in resources.pair_channels.items():
+            check(len(channels), f"{kind.value} channels", MOST_CHANNELS, rank)
+        # Each stands for itself in a list that has one entry for each other kind.
+        most_groups = MOST_CHANNELS - len(resources.pair_channels)
+        check(len(resources.group_channels), "switch channels", most_groups, rank)
+        check(len(resources.semaphores), "semaphores", MOST_SEMAPHORES, rank)
 
 
 def replicate(draft: RankDraft, instances: int, policy: ReplicationPolicy) -> RankDraft:
