@@ -25,7 +25,7 @@ from tutti.language.collectives import (
 )
 from tutti.language.context import enter, get_program, leave
 from tutti.language.errors import fail
-from tutti.language.limits import MOST_ALIGNMENT, MOST_CHUNKS, MOST_MESSAGE, MOST_THREADS
+from tutti.language.limits import MOST_ALIGNMENT, MOST_CHUNKS, MOST_MESSAGE, MOST_OPERANDS, MOST_THREADS
 from tutti.language.operations import Joining, Operation, Transfer
 from tutti.language.passes import Settings, compile_record
 from tutti.language.passes.emit import plan_of
@@ -85,6 +85,8 @@ def _wrong_word(operation: Operation) -> str | None:
         return f"data_sync is a SyncType, not {operation.sync!r}"
     if isinstance(operation, Transfer) and not isinstance(operation.reduce_op, ReduceOperationType | None):
         return f"reduce_op is a ReduceOperationType, not {operation.reduce_op!r}"
+    if isinstance(operation, Transfer) and len(operation.sources) > MOST_OPERANDS:
+        return f"{len(operation.sources)} sources; an operation has at most {MOST_OPERANDS}"
     return None
 
 

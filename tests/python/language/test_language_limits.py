@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from building import chunks, program
+from building import chunks, names, operations, program
 
 from tutti.language import (
     AlgoSpec,
@@ -28,8 +28,10 @@ from tutti.language import (
     TestCollective,
     ThreadBlockGroup,
     limits,
+    passes,
 )
 from tutti.language.builtins import ring_all_reduce
+from tutti.language.passes import runs
 
 
 @pytest.mark.parametrize(
@@ -184,6 +186,7 @@ def looped(unit: int, count: int) -> None:
         lambda: MemoryChannel(1, 0).reduce(chunks(0)[1][0:1], None, tb=0),  # type: ignore[arg-type]
         lambda: Rank(0).barrier(None),  # type: ignore[arg-type]
         lambda: Rank(0).barrier(3),  # type: ignore[arg-type]
+        lambda: Rank(0).reduce(chunks(0)[1][0:1], [chunks(0)[0][0:1]] * 2**16, tb=0),
     ],
 )
 def test_what_no_plan_can_do_is_refused_where_it_is_said(write: Callable[[], Any]) -> None:
@@ -241,6 +244,44 @@ def test_undivided_chunks_are_not_multiplied() -> None:
     assert built.to_dict()["gpus"][0]["scratch_chunks"] == 2**23
 
 
+def copies_puts_and_sums(count: int) -> None:
+    channel, scratch, (source, result) = MemoryChannel(1, 0), Buffer(1, 2 * count), chunks(0)
+    for at in range(count):
+        channel.put(scratch[at : at + 1], source[0:1], tb=0)
+    for _ in range(count):
+        Rank(0).reduce(result[0:1], [source[0:1]], tb=0)
+    for at in range(count, 2 * count):
+        channel.put(scratch[at : at + 1], result[0:1], tb=0)
+
+
+def test_no_more_is_merged_than_an_operation_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program() as built:
+        copies_puts_and_sums(6)
+    assert names(built) == ["put", "res"]
+    monkeypatch.setattr(runs, "MOST_OPERANDS", 4)
+    assert [len(op["src_buff"]) for op in operations(built) if op["name"] == "put"][:2] == [4, 2]
+    for op in operations(built):
+        assert max(len(op.get("src_buff", [])), len(op.get("dst_buff", []))) <= 4
+    assert sum(len(op["src_buff"]) - 1 for op in operations(built) if op["name"] in ("re", "res")) == 6
+
+
+def test_a_plan_has_so_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program(instances=2) as built:
+        looped(16, 1)
+        MemoryChannel(1, 0).signal(tb=3)
+        MemoryChannel(0, 1).wait(tb=0)
+    blocks = [block for gpu in built.to_dict()["gpus"] for block in gpu["threadblocks"]]
+    every = sum(1 + len(op.get("ops", ())) for block in blocks for op in block["ops"])
+    monkeypatch.setattr(passes, "MOST_ALL_OPERATIONS", every)
+    built.to_dict()
+    monkeypatch.setattr(passes, "MOST_ALL_OPERATIONS", every - 1)
+    with pytest.raises(ProgramError, match=f"rank 1, .*{every} operations up to this rank; all .* at most {every - 1}"):
+        built.to_dict()
+    monkeypatch.setattr(passes, "MOST_OPERATIONS", 2)
+    with pytest.raises(ProgramError, match="rank 0, thread block 6, .*3 operations; a thread block has at most 2"):
+        built.to_dict()
+
+
 class Number:
     """An integer as NumPy has them: no ``int``, but as good as one."""
 
@@ -268,6 +309,9 @@ def test_the_limits_are_those_of_the_reader() -> None:
         "kMaxRanks": limits.MOST_RANKS,
         "kMaxChunks": limits.MOST_CHUNKS,
         "kMaxBlocks": limits.MOST_BLOCKS,
+        "kMaxOperations": limits.MOST_OPERATIONS,
+        "kMaxAllOperations": limits.MOST_ALL_OPERATIONS,
+        "kMaxOperands": limits.MOST_OPERANDS,
         "kMaxChannels": limits.MOST_CHANNELS,
         "kMaxSemaphores": limits.MOST_SEMAPHORES,
         "kMaxCredit": limits.MOST_CREDIT,

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
 
+from tutti.language.limits import MOST_OPERANDS
 from tutti.language.operations import (
     Notice,
     Operation,
@@ -161,6 +162,14 @@ class _Transfers(Run):
     @abstractmethod
     def _adds(self, operation: Transfer) -> bool: ...
 
+    def _extends(self, sources: tuple[Place, ...], destinations: tuple[Place, ...]) -> bool:
+        """Adds these operands, unless no operation has so many."""
+        if max(len(self._sources) + len(sources), len(self._destinations) + len(destinations)) > MOST_OPERANDS:
+            return False
+        self._sources += sources
+        self._destinations += destinations
+        return True
+
     def _is_alike(self, operation: Transfer) -> bool:
         first = self._first
         return (first.name, first.channel_type) == (operation.name, operation.channel_type)
@@ -178,10 +187,8 @@ class _PassingOn(_Transfers):
     """The same packets to one after the other."""
 
     def _adds(self, operation: Transfer) -> bool:
-        if not self._is_alike(operation) or self._first.sources != operation.sources:
-            return False
-        self._destinations += operation.destinations
-        return True
+        same = self._is_alike(operation) and self._first.sources == operation.sources
+        return same and self._extends((), operation.destinations)
 
 
 class _Entries(_Transfers):
@@ -200,10 +207,10 @@ class _Entries(_Transfers):
         # None may leave something else where another one has written.
         if any(self._written.meet(operation, entry[1]) and entry not in self._entries for entry in entries):
             return False
+        if not self._extends(operation.sources, operation.destinations):
+            return False
         self._entries.update(entries)
         self._written.add(operation, operation.destinations)
-        self._sources += operation.sources
-        self._destinations += operation.destinations
         return True
 
 
@@ -224,8 +231,7 @@ class _Sum(_Transfers):
         more = locals_of(operation.sources)[1:]
         if any(self._spots.shared(self._rank, (first, target), (operation, one)) for one in more):
             return False  # it reads the sum
-        self._sources += more + others_of(operation.sources)
-        return True
+        return self._extends(more + others_of(operation.sources), ())
 
     def _build(self) -> Transfer:
         sources = tuple(self._sources)
@@ -252,9 +258,10 @@ class Sending(_Transfers):
         # Elements are in no order: none may be written where another one is read or written.
         if any(self._far.meet(operation, target, elsewhere=True) for target in operation.destinations):
             return False
+        if not self._extends((), operation.destinations):
+            return False
         self._name = name
         self._far.add(operation, operation.destinations)
-        self._destinations += operation.destinations
         return True
 
     def _build(self) -> Transfer:
