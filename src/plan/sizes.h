@@ -3,9 +3,9 @@
 // The input and output of a collective consist of rank blocks (one in all-reduce; one for each rank in the output of
 // all-gather, and so on) of B bytes and K chunks each. c = ceil(B / K) rounded up to 16 bytes; chunk k of a block
 // covers clamp(B − k·c, 0, c) bytes from k·c. Scratch is not clamped: its stride is c. Packets take two bytes for one
-// and lie in a region of their own behind the plain scratch, so neither ever overlaps the other. They are never cut
-// short: where a message ends within a chunk the rest of its packets is sent as zeros and waited for, so that what
-// packets order does not depend on the size of a message.
+// and lie in a region of their own beside the plain scratch, so neither ever overlaps the other; their offsets count
+// from where that region begins. They are never cut short: where a message ends within a chunk the rest of its packets
+// is sent as zeros and waited for, so that what packets order does not depend on the size of a message.
 //
 // An operation moves the common length of its operands. Where an operand crosses from one rank block into the next,
 // the operation splits into several moves. A part of a group (GroupPart) begins at a fraction of the operation's
@@ -66,8 +66,8 @@ std::int64_t bytes_without_ring(const Plan& plan);
 struct Move {
   std::int64_t bytes = 0;             // of payload, also where an operand holds packets
   std::int32_t pair = 0;              // pairwise operations: which source goes to which destination
-  std::vector<std::int64_t> sources;  // byte offset in each source's buffer (of packets: from where those in scratch
-                                      // begin); in a pair of the one
+  std::vector<std::int64_t> sources;  // byte offset in each source's buffer, of packets in their region of scratch; in
+                                      // a pair of the one source
   std::vector<std::int64_t> destinations;  // … and in each destination's
 };
 

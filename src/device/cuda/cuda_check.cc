@@ -26,8 +26,6 @@ void check_driver(CUresult result, const char* call) {
   throw_error(kind, std::string(call) + ": " + (text != nullptr ? text : "unknown error of the CUDA driver"));
 }
 
-// No handler runs while CUDA waits. So where there may be one, CUDA is asked instead, and waits in the end: for nothing
-// any more, or for what a handler that raised has ended. A child that a handler forked may touch nothing of CUDA.
 cudaStream_t make_urgent_stream() {
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
@@ -36,6 +34,8 @@ cudaStream_t make_urgent_stream() {
   return stream;
 }
 
+// No handler runs while CUDA waits. So where there may be one, CUDA is asked instead, and waits in the end: for nothing
+// any more, or for what a handler that raised has ended. A child that a handler forked may touch nothing of CUDA.
 void wait_for_stream(cudaStream_t stream) {
   constexpr std::chrono::microseconds kBusy(1000), kPause(50);
   const auto start = std::chrono::steady_clock::now();

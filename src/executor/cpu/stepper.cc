@@ -47,10 +47,12 @@ Stepper::Stepper(const plan::Plan& plan, std::int64_t cells) {
   for (std::size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     std::byte* input = inputs_[rank].data();
     std::byte* output = outputs_[rank].data();
+    // The smaller is this rank's block of the larger; of plans without rank blocks both begin together.
+    const std::size_t block = shape.blocks[0] == shape.blocks[1] ? 0 : rank;
     if (plan.in_place && out >= in) {
-      input = output + (out > in ? rank * static_cast<std::size_t>(message_.input_block_bytes) : 0);
+      input = output + block * static_cast<std::size_t>(message_.input_block_bytes);
     } else if (plan.in_place) {
-      output = input + rank * static_cast<std::size_t>(message_.output_block_bytes);
+      output = input + block * static_cast<std::size_t>(message_.output_block_bytes);
     }
     message_.inputs.push_back(input);
     message_.outputs.push_back(output);

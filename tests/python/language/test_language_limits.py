@@ -28,10 +28,10 @@ from tutti.language import (
     TestCollective,
     ThreadBlockGroup,
     limits,
-    passes,
 )
 from tutti.language.builtins import ring_all_reduce
-from tutti.language.passes import runs
+from tutti.language.passes import replication, runs
+from tutti.language.passes.draft import Block
 
 
 @pytest.mark.parametrize(
@@ -272,14 +272,32 @@ def test_a_plan_has_so_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
         MemoryChannel(0, 1).wait(tb=0)
     blocks = [block for gpu in built.to_dict()["gpus"] for block in gpu["threadblocks"]]
     every = sum(1 + len(op.get("ops", ())) for block in blocks for op in block["ops"])
-    monkeypatch.setattr(passes, "MOST_ALL_OPERATIONS", every)
+    monkeypatch.setattr(replication, "MOST_ALL_OPERATIONS", every)
     built.to_dict()
-    monkeypatch.setattr(passes, "MOST_ALL_OPERATIONS", every - 1)
+    monkeypatch.setattr(replication, "MOST_ALL_OPERATIONS", every - 1)
     with pytest.raises(ProgramError, match=f"rank 1, .*{every} operations up to this rank; all .* at most {every - 1}"):
         built.to_dict()
-    monkeypatch.setattr(passes, "MOST_OPERATIONS", 2)
-    with pytest.raises(ProgramError, match="rank 0, thread block 6, .*3 operations; a thread block has at most 2"):
+    monkeypatch.setattr(replication, "MOST_OPERATIONS", 2)
+    said = "rank 0, thread block 6, .*3 operations; a thread block, or a loop, has at most 2"
+    with pytest.raises(ProgramError, match=said):
         built.to_dict()
+
+
+def test_what_is_beyond_the_limit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    copy = replication._copy_block
+
+    def counted(*arguments: Any) -> Block:
+        made.append(copy(*arguments))
+        return made[-1]
+
+    with program(instances=1000) as built:
+        looped(16, 1)
+    monkeypatch.setattr(replication, "_copy_block", counted)
+    monkeypatch.setattr(replication, "MOST_ALL_OPERATIONS", 10)
+    with pytest.raises(ProgramError, match="all ranks have at most 10"):
+        built.to_dict()
+    assert len(made) <= 10
 
 
 class Number:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
 from tutti import _core
-from tutti.cli.app import app
 from tutti.language import (
     AllReduce,
     Buffer,
@@ -72,8 +71,8 @@ def test_packets_reach_ranks_with_other_scratch(tmp_path: Path, scratch: tuple[i
     file = tmp_path / "multicast.json"
     file.write_text(multicast_of_packets(scratch))
     for words in (["run", "--size", "4100", "--repeat", "2"], ["simulate", "--topology", "nvswitch", "--size", "4KB"]):
-        result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["plan", words[0], str(file), *words[1:]])
-        assert result.exit_code == 0, result.output
+        code, output = invoke("plan", words[0], file, *words[1:])
+        assert code == 0, output
 
 
 def all_reduce_in(order: str) -> str:
@@ -123,20 +122,38 @@ def test_same_bits_are_said_of_one_order_alone(order: str, same: bool) -> None:
     assert verdict["same_bits"] is same
 
 
-@pytest.mark.parametrize("collective", ["test", "custom"])
-@pytest.mark.parametrize("in_place", [False, True])
-def test_input_and_output_in_place_are_one_memory(collective: str, in_place: bool) -> None:
-    """Also of plans without a defined result: one thread block reads what the other overwrites."""
+def apart(collective: str, in_place: bool, ranks: int, inputs: int, outputs: int) -> str:
+    """On each rank one thread block reads its first chunk of input, and the other writes its first of output."""
 
     def block(number: int, operation: dict[str, Any]) -> dict[str, Any]:
         return {"id": number, "ops": [operation], "channels": [], "remote_buffer_refs": []}
 
     blocks = [
         block(0, move("copy", operand("i", 0), operand("s", 0))),
-        block(1, move("copy", operand("i", 1), operand("o", 0))),
+        block(1, move("copy", operand("s", 1), operand("o", 0))),
     ]
-    chunks = {"input_chunks": 2, "output_chunks": 2, "scratch_chunks": 2}
-    rank = {"id": 0, **chunks, "channels": [], "remote_buffers": [], "semaphores": [], "threadblocks": blocks}
-    plan = {"name": "x", "collective": collective, "protocol": "Simple", "inplace": in_place, "gpus": [rank]}
-    verdict = _core.check_plan(json.dumps(plan))
+    chunks = {"input_chunks": inputs, "output_chunks": outputs, "scratch_chunks": 2}
+    none: dict[str, Any] = {"channels": [], "remote_buffers": [], "semaphores": []}
+    gpus = [{"id": rank, **chunks, **none, "threadblocks": blocks} for rank in range(ranks)]
+    return json.dumps({"name": "x", "collective": collective, "protocol": "Simple", "inplace": in_place, "gpus": gpus})
+
+
+@pytest.mark.parametrize("collective", ["test", "custom"])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 2), (2, 4), (4, 2)])
+def test_input_and_output_in_place_are_one_memory(collective: str, in_place: bool, sizes: tuple[int, int]) -> None:
+    """Also of plans without a defined result: one thread block reads what the other overwrites."""
+    verdict = _core.check_plan(apart(collective, in_place, 3, *sizes))
     assert verdict["outcome"] == ("rejected" if in_place else "proven"), verdict
+
+
+@pytest.mark.parametrize("sizes", [(2, 4), (4, 2)])
+def test_buffers_of_different_sizes_in_place_begin_together(tmp_path: Path, sizes: tuple[int, int]) -> None:
+    file = tmp_path / "x.json"
+    plan = json.loads(apart("test", True, 3, *sizes))
+    for rank in plan["gpus"]:
+        operations = [one for block in rank["threadblocks"] for one in block["ops"]]
+        rank["threadblocks"] = [{**rank["threadblocks"][0], "ops": [operations[0], {"name": "nop"}, operations[1]]}]
+    file.write_text(json.dumps(plan))
+    code, output = invoke("plan", "step", file, lines="run\nquit\n")
+    assert code == 0, output

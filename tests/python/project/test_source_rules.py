@@ -57,8 +57,10 @@ def test_every_wait_of_kernels_has_a_limit() -> None:
 def test_copies_have_streams_of_the_highest_priority() -> None:
     """Those of ports and of copy engines: streams of another one may stand behind a kernel that waits for the copy."""
     for name in ("src/channel/cuda/stream_engine.cc", "src/communicator/cuda/copy_streams.cc"):
-        made = re.findall(r"cudaStreamCreate\w*\([^;]*", code(ROOT / name))
-        assert made and all(re.search(r"WithPriority\(.*, greatest\)", one, re.DOTALL) for one in made), name
+        text = code(ROOT / name)
+        assert "= make_urgent_stream()" in text and "cudaStreamCreate" not in text, name
+    made = re.findall(r"cudaStreamCreate\w*\([^;]*", code(ROOT / "src/device/cuda/cuda_check.cc"))
+    assert made and all(re.search(r"WithPriority\(.*, greatest\)", one, re.DOTALL) for one in made)
 
 
 def test_multicast_of_the_hardware_is_never_used() -> None:

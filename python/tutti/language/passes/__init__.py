@@ -12,20 +12,18 @@ The order matters: fusing first leaves fewer dependences to join, and instances 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tutti.language.errors import fail
-from tutti.language.limits import MOST_ALL_OPERATIONS, MOST_OPERATIONS
-from tutti.language.operations import Loop, Operation
+from tutti.language.operations import Operation
 from tutti.language.passes.dependences import join_dependent
 from tutti.language.passes.draft import RankDraft, Spots
 from tutti.language.passes.fusion import fuse
 from tutti.language.passes.layout import lay_out
 from tutti.language.passes.pairing import check_pairs
 from tutti.language.passes.partition import partition
-from tutti.language.passes.replication import check_instances, replicate
+from tutti.language.passes.replication import OperationCount, check_instances, replicate
 from tutti.language.passes.synchronisation import state_sync
 from tutti.language.recorder import Recorder
 from tutti.language.vocabulary import ReplicationPolicy
@@ -53,23 +51,8 @@ def compile_record(recorder: Recorder, sizes: Sequence[tuple[int, int]], setting
     drafts = tuple(_compile_blocks(draft, settings, spots) for draft in laid_out)
     if settings.instances > 1 and settings.policy == ReplicationPolicy.interleaved:
         drafts = partition(drafts, inplace=settings.inplace)
-    return tuple(_counted(replicate(draft, settings.instances, settings.policy) for draft in drafts))
-
-
-def _counted(drafts: Iterable[RankDraft]) -> Iterator[RankDraft]:
-    """The drafts, as long as a plan can hold their operations."""
-    count = 0
-    for draft in drafts:
-        for block in draft.blocks:
-            own = len(block.operations)
-            if own > MOST_OPERATIONS:
-                reason = f"{own} operations; a thread block has at most {MOST_OPERATIONS}"
-                fail(reason, rank=draft.id, thread_block=block.id, operation="CollectiveProgram")
-            count += own + sum(len(loop.body) for loop in block.operations if isinstance(loop, Loop))
-        if count > MOST_ALL_OPERATIONS:
-            reason = f"{count} operations up to this rank; all ranks have at most {MOST_ALL_OPERATIONS}"
-            fail(reason, rank=draft.id, operation="CollectiveProgram")
-        yield draft
+    count = OperationCount()
+    return tuple(replicate(draft, settings.instances, settings.policy, count) for draft in drafts)
 
 
 def _compile_blocks(draft: RankDraft, settings: Settings, spots: Spots) -> RankDraft:

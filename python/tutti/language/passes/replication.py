@@ -18,7 +18,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tutti.language.errors import fail
-from tutti.language.limits import MOST_BLOCKS, MOST_CHANNELS, MOST_CHUNKS, MOST_SEMAPHORES
+from tutti.language.limits import (
+    MOST_ALL_OPERATIONS,
+    MOST_BLOCKS,
+    MOST_CHANNELS,
+    MOST_CHUNKS,
+    MOST_OPERATIONS,
+    MOST_SEMAPHORES,
+)
 from tutti.language.operations import Barrier, Loop, Nop, Notice, Operation, Place, SemaphoreUse, Share, Transfer
 from tutti.language.passes.draft import Block, RankDraft
 from tutti.language.recorder import Recorder
@@ -49,9 +56,30 @@ def check_instances(
         check(len(resources.semaphores), "semaphores", MOST_SEMAPHORES, rank)
 
 
-def replicate(draft: RankDraft, instances: int, policy: ReplicationPolicy) -> RankDraft:
-    """The rank with all instances of its thread blocks."""
+class OperationCount:
+    """Operations of all ranks so far. Refuses more than a plan can hold, before the rest is made."""
+
+    def __init__(self) -> None:
+        self._all = 0
+
+    def add(self, rank: int, block: Block) -> None:
+        """Those of a finished thread block of ``rank``."""
+        bodies = [len(loop.body) for loop in block.operations if isinstance(loop, Loop)]
+        most = max([len(block.operations), *bodies])
+        if most > MOST_OPERATIONS:
+            reason = f"{most} operations; a thread block, or a loop, has at most {MOST_OPERATIONS}"
+            fail(reason, rank=rank, thread_block=block.id, operation="CollectiveProgram")
+        self._all += len(block.operations) + sum(bodies)
+        if self._all > MOST_ALL_OPERATIONS:
+            reason = f"{self._all} operations up to this rank; all ranks have at most {MOST_ALL_OPERATIONS}"
+            fail(reason, rank=rank, operation="CollectiveProgram")
+
+
+def replicate(draft: RankDraft, instances: int, policy: ReplicationPolicy, count: OperationCount) -> RankDraft:
+    """The rank with all instances of its thread blocks, whose operations are counted."""
     if instances == 1:
+        for block in draft.blocks:
+            count.add(draft.id, block)
         return draft
     divided = instances if policy == ReplicationPolicy.interleaved else 1
     meeting = draft.barriers  # the numbers after those of the program's own barriers
@@ -64,6 +92,7 @@ def replicate(draft: RankDraft, instances: int, policy: ReplicationPolicy) -> Ra
             else:
                 copy = _Shared(instance, instances, meeting + block.id)
             blocks.append(_copy_block(block, copy))
+            count.add(draft.id, blocks[-1])
     return replace(
         draft,
         input_chunks=draft.input_chunks * divided,
