@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.tutti_only, pytest.mark.skipif(not torch.cuda.is_avail
 def test_data_stay_right_and_nothing_hangs(ranks: int, seed: int, tmp_path: Path) -> None:
     for output in weather("cuda", (ranks,), seed, tmp_path):
         assert re.search(r"'signals': [1-9]\d*, 'forks': [1-9]", output), output
-        assert re.search(r"without copies: [1-9]", output), output
+        if torch.cuda.device_count() >= ranks:  # between ranks of one GPU nothing is gained without copies
+            assert re.search(r"without copies: [1-9]", output), output
 
 
 def test_a_death_is_named_and_the_others_go_on(seed: int, tmp_path: Path) -> None:
