@@ -95,16 +95,16 @@ class Prepared {
     std::size_t bytes;
   };
 
-  const bool keep_;
-  Pointers input_pointers_, output_pointers_;
-  Sizes input_sizes_, output_sizes_;
-  at::Tensor device_factor_;
   // Of a tensor that is used where it lies the storage, too: it may be given another while the call runs.
   void keep(const at::Tensor& tensor) {
     kept_.push_back(tensor);
     storages_.push_back(tensor.storage());
   }
 
+  const bool keep_;
+  Pointers input_pointers_, output_pointers_;
+  Sizes input_sizes_, output_sizes_;
+  at::Tensor device_factor_;
   c10::SmallVector<at::Tensor, 2> kept_;
   c10::SmallVector<c10::Storage, 2> storages_;
   c10::SmallVector<std::pair<at::Tensor, at::Tensor>, 1> targets_;  // (target, temporary)
