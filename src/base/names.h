@@ -1,6 +1,7 @@
-// Enumerations by the names that they print as.
+// Enumerations by the names that they print as, tables in their order, and lists of numbers as text.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -109,12 +109,16 @@ std::string SocketAddress::text() const {
   return "";
 }
 
-static SocketAddress address_by(decltype(::getsockname)& ask, int socket) noexcept {
+namespace {
+
+SocketAddress address_by(decltype(::getsockname)& ask, int socket) noexcept {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
   if (ask(socket, reinterpret_cast<sockaddr*>(&address), &length) != 0) return {};
   return SocketAddress::from(reinterpret_cast<const sockaddr*>(&address));
 }
+
+}  // namespace
 
 SocketAddress local_address(int socket) noexcept { return address_by(::getsockname, socket); }
 SocketAddress remote_address(int socket) noexcept { return address_by(::getpeername, socket); }

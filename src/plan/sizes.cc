@@ -139,9 +139,9 @@ Sizes::View Sizes::view_of(std::int32_t rank, const ThreadBlock& block, const Op
                            bool packets) const {
   Place place;
   if (operand.place == Operand::Place::kGroup) {
+    // What is asked of a place below is the same on all ranks, so this one stands for all members.
     const std::int32_t channel = block.channels_of(ChannelKind::kSwitch)[operand.id];
-    place = {rank,  // stands for all members: what is asked below is the same on all ranks
-             links_.groups()[links_.group_of(rank, channel)].buffer};
+    place = {rank, links_.groups()[links_.group_of(rank, channel)].buffer};
   } else {
     place = place_of(plan_, rank, block, op, operand);
   }

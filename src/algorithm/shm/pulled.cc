@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kLeastBlock = 32 << 10, kLeastBroadcast = 64 << 10;
 constexpr std::size_t kLeastBlockToAll = 16 << 10, kLeastToAll = 128 << 10;
 constexpr std::size_t kLeastScatter = 1 << 20, kLeastScatterOfFew = 256 << 10;
-constexpr int kFewReaders = 2;
+constexpr int kFew = 3;  // ranks
 constexpr std::size_t kPiece = 16 << 20;
 // No address of a block.
 constexpr std::uint64_t kUnreadable = 1;
@@ -78,7 +78,7 @@ class Pulled final : public ShmAlgorithm {
       case Collective::kBroadcast:
         return shape.bytes < kLeastBroadcast;
       case Collective::kScatter:
-        return all < (shape.ranks - 1 <= kFewReaders ? kLeastScatterOfFew : kLeastScatter);
+        return all < (shape.ranks <= kFew ? kLeastScatterOfFew : kLeastScatter);
       case Collective::kAllToAll:
         return shape.bytes < kLeastBlockToAll || all < kLeastToAll;
       default:

@@ -1,8 +1,8 @@
 // Hash-consed reduction trees with what they contain.
 #include "plan/verifier/values.h"
 
-#include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace tutti::plan {
 namespace {
