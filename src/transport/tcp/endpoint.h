@@ -131,6 +131,7 @@ class Endpoint {
   void advance_dials(std::int64_t now_ms);
   void give_up_silent(Member& member, int peer);
   void on_dial_over(Member& member, int peer, std::int64_t now_ms);
+  bool rest_without_way(Member::Peer& peer, std::int64_t now_ms, int error);
   void rest_after_failure(Member& member, int peer, std::int64_t now_ms, std::string why, int most);
   void drop_dial(Member::Peer& peer);
   void give_up(Member& member, int peer, const std::string& why, LastWords words = {});

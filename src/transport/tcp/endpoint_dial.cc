@@ -50,6 +50,11 @@ std::string no_way(const Member& member, int peer, int error) {
   return "cannot be reached: no way from here to " + at + " (" + std::strerror(error) + "); " + kOtherAddress;
 }
 
+// A link that has just come up, or a neighbour that is looked for still, gives these for a moment.
+bool may_pass(int error) noexcept {
+  return error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN || error == ENETDOWN;
+}
+
 std::string ends_connections(const Member& member, int peer) {
   return "died or cannot be reached any more: whoever listens at " + where(member, peer) +
          " ends every connection; it may be another program, or an older version of Tutti";
@@ -121,9 +126,19 @@ void Endpoint::start_dial(Member& member, int peer, std::int64_t now_ms) {
     rest_after_failure(member, peer, now_ms,
                        "cannot be reached: no descriptors, ports or memory left here: " + describe_errno(errno),
                        kMostExhaustedHere);
-  } else {
-    give_up(member, peer, no_way(member, peer, errno));
+  } else if (const int error = errno; !rest_without_way(p, now_ms, error)) {
+    give_up(member, peer, no_way(member, peer, error));
   }
+}
+
+// For as long as the host may be silent, where the reason may pass. Whether it rests.
+bool Endpoint::rest_without_way(Member::Peer& peer, std::int64_t now_ms, int error) {
+  if (peer.wayless_since_ms < 0) peer.wayless_since_ms = now_ms;
+  if (!may_pass(error) || now_ms - peer.wayless_since_ms >= silence_.count()) return false;
+  drop_dial(peer);
+  peer.state = State::kResting;
+  peer.rest_until_ms = now_ms + std::min<std::int64_t>(kWaylessRestMs, silence_.count());
+  return true;
 }
 
 void Endpoint::advance_dials(std::int64_t now_ms) {
@@ -153,6 +168,7 @@ void Endpoint::give_up_silent(Member& member, int peer) {
 
 void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   Member::Peer& p = member.at(peer);
+  if (p.dial->state() != Handshake::State::kUnreachable) p.wayless_since_ms = -1;
   const auto lost = [&](std::string why) {
     if (const std::string want = member.want_here(peer); !want.empty()) why += "; " + want;
     give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : why);
@@ -160,6 +176,7 @@ void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
       if (p.was_full) return give_up(member, peer, kNoDescriptorThere);  // and has ended by now
+      if (rest_without_way(p, now_ms, p.dial->error())) return;
       return lost(no_way(member, peer, p.dial->error()));
     case Handshake::State::kAbsent:
       return lost(has_left(member, peer));

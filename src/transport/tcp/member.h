@@ -56,7 +56,8 @@ struct Member {
     std::optional<Handshake> dial;
     std::int64_t dial_began_ms = 0;
     std::int64_t rest_until_ms = 0;
-    int failures = 0;  // dials in a row that broke
+    std::int64_t wayless_since_ms = -1;  // when the first of the last dials found no way to the host; -1: none did
+    int failures = 0;                    // dials in a row that broke
     bool left_at_our_proof = false;
     bool was_full = false;             // has said so
     bool starved = false;              // there was no memory here for a connection to it

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <future>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "net/tcp_socket.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/member.h"
 #include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 
@@ -28,6 +30,7 @@ namespace {
 std::atomic<int> polls_with_events{0}, polls_in_vain{0};
 // To the port that a test watches.
 std::atomic<int> connects{0};
+std::atomic<int> wayless{0};  // so many of the next ones find no way to the host
 std::atomic<int> watched_port{0};
 
 template <class Call>
@@ -46,7 +49,14 @@ extern "C" __attribute__((visibility("default"))) int poll(pollfd* fds, nfds_t c
 }
 extern "C" __attribute__((visibility("default"))) int connect(int fd, const sockaddr* to, socklen_t length) {
   static const auto next = next_of<int (*)(int, const sockaddr*, socklen_t)>("connect");
-  if (to->sa_family == AF_INET && ntohs(reinterpret_cast<const sockaddr_in*>(to)->sin_port) == watched_port) ++connects;
+  if (to->sa_family == AF_INET && ntohs(reinterpret_cast<const sockaddr_in*>(to)->sin_port) == watched_port) {
+    ++connects;
+    if (wayless > 0) {
+      --wayless;
+      errno = EHOSTUNREACH;
+      return -1;
+    }
+  }
   return next(fd, to, length);
 }
 // NOLINTEND
@@ -164,6 +174,37 @@ TEST(TcpEndpoint, ASilentHostIsTriedOnceForAllGroupsAndDelaysNoOther) {
     EXPECT_NE(group->why_lost(1).find("no way from here to " + silent.address.text()), std::string::npos);
   }
   EXPECT_EQ(connects, 1);
+}
+
+// As behind a link that has just come up.
+TEST(TcpEndpoint, AHostToWhichThereIsNoWayForAMomentIsReached) {
+  Ranks ranks(2);
+  watched_port = PeerAddress::parse(ranks[1].address())->endpoint.port();
+  connects = 0;
+  wayless = 3;
+  ranks[0].link(1);
+  ASSERT_TRUE(wait_until([&] { return connects > 3 || ranks[0].link(1)->status() != Status::kOk; }));
+  EXPECT_EQ(ranks[0].link(1)->status(), Status::kOk) << ranks[0].why_lost(1);
+  const auto data = pattern(1000, 1);
+  std::vector<std::byte> got(data.size());
+  ASSERT_TRUE(write_all(ranks[0], 1, data));
+  ASSERT_TRUE(read_all(ranks[1], 0, got));
+  EXPECT_EQ(got, data);
+}
+
+TEST(TcpEndpoint, AHostToWhichThereIsNoWayForLongerThanItMayBeSilentIsLost) {
+  const auto adjust = [](TcpOptions& o) {
+    o.heartbeat = kOften;
+    o.logger = Logger();
+  };
+  Ranks ranks(2, adjust);
+  watched_port = PeerAddress::parse(ranks[1].address())->endpoint.port();
+  connects = 0;
+  wayless = 1'000'000;
+  EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
+  wayless = 0;
+  EXPECT_GT(connects, 1);
+  EXPECT_NE(ranks[0].why_lost(1).find("no way from here to "), std::string::npos) << ranks[0].why_lost(1);
 }
 
 // The socket of a stream that has ended waits for its peer to take what was sent, not for ever.

@@ -269,7 +269,10 @@ TEST(TcpTransport, MoreDialsThanDescriptors) {
 }
 
 TEST(TcpFault, NoRouteNamesTheAddressAndTheSetting) {
-  Ranks ranks(1, [](TcpOptions& o) { o.size = 2; });
+  Ranks ranks(1, [](TcpOptions& o) {
+    o.size = 2;
+    o.heartbeat = std::chrono::milliseconds(20);
+  });
   ranks[0].set_peer_addresses({"", "224.0.0.1:9/1"});  // no connection can be made to a group of hosts
   EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
   const std::string why = ranks[0].why_lost(1);
@@ -294,7 +297,9 @@ TEST(TcpFault, ASecondConnectionIsRefused) {
   EXPECT_EQ(wait_for_end(*zero.transport, 1), Status::kPeerLost);
   EXPECT_EQ(dial(*zero.transport, options, {3, {}}).verdict(), Verdict::kRefuse);
 
-  const auto alone = TcpTransport::create(options);
+  TcpOptions impatient = options;
+  impatient.heartbeat = std::chrono::milliseconds(20);
+  const auto alone = TcpTransport::create(impatient);
   alone->set_peer_addresses({"", "224.0.0.1:9/1"});
   EXPECT_EQ(wait_for_end(*alone, 1), Status::kPeerLost);
   EXPECT_EQ(dial(*alone, options, {4, {}}).verdict(), Verdict::kRefuse);

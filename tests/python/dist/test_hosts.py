@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from conformance import COLLECTIVES, NOT_IN_GLOO, run_sweep
 from failures import DEATH_ON_HOSTS_S, call_until_error, check_death, check_survivors, connect_all, raised_in_time
-from rank_pool import RankPool, unique_name
+from rank_pool import Pending, RankPool, unique_name
 from rank_worker import Context
 
 World = Callable[..., RankPool]
@@ -337,6 +337,23 @@ def test_no_route_names_address_and_setting(hosts: Hosts, backend: str, store_po
 
 
 @pytest.mark.tutti_only
+def test_a_way_that_is_missing_for_a_moment_is_awaited(hosts: Hosts, backend: str, store_port: int) -> None:
+    """As behind a link that has just come up, for less long than a host may be silent."""
+    route = f"{SUBNET}.3/32"  # of the second host
+    pool = beating_pool(hosts, backend, store_port)
+    hosts.run("ip", "-n", hosts.names[0], "route", "add", "unreachable", route)
+    try:
+        pending = pool.begin(connect_all)
+        assert pending.wait(0.5, [0])[0].kind == "hung"  # it tries
+        hosts.run("ip", "-n", hosts.names[0], "route", "del", "unreachable", route)
+        pending.results()
+    finally:
+        with suppress(subprocess.SubprocessError):
+            hosts.run("ip", "-n", hosts.names[0], "route", "del", "unreachable", route)
+        pool.kill()
+
+
+@pytest.mark.tutti_only
 def test_cut_link(hosts: Hosts, backend: str, store_port: int) -> None:
     """No packet arrives any more and no connection closes: heartbeats tell, on both sides."""
     pool = namespace_pool(hosts, backend, store_port)
@@ -380,16 +397,20 @@ def reduce_until_told(ctx: Context, folder: str) -> dict[str, Any]:
     return {"message": message, "done": done}
 
 
-def await_progress(folder: Path, ranks: int, limit_s: float) -> None:
-    """Every rank has made a call more than before."""
+def await_progress(pending: Pending, folder: Path, limit_s: float) -> None:
+    """Every rank has made a call more than before; else what each returned, or where it hangs."""
+    ranks = pending.pool.size
 
     def counts() -> list[int]:
         return [int((folder / str(rank)).read_text()) if (folder / str(rank)).exists() else 0 for rank in range(ranks)]
 
     deadline, before = time.monotonic() + limit_s, counts()
     while any(now <= then for now, then in zip(counts(), before, strict=True)):
-        assert time.monotonic() < deadline, f"no call in {limit_s} s: {before} then and {counts()} now"
-        threading.Event().wait(0.02)
+        outcomes = pending.wait(0.02)
+        if time.monotonic() > deadline or any(outcome.kind != "hung" for outcome in outcomes.values()):
+            outcomes = pending.wait(2)  # what one rank met tells why the other waits
+            values = {rank: outcome.value for rank, outcome in outcomes.items()}
+            pytest.fail(f"calls went from {before} to {counts()}: {values}\n{pending.pool.explain(outcomes)}")
 
 
 def beating_pool(hosts: Hosts, backend: str, store_port: int) -> RankPool:
@@ -412,13 +433,13 @@ def test_a_cut_shorter_than_the_heartbeat_allows_is_survived(
     try:
         pending = pool.begin(reduce_until_told, str(tmp_path))
         for _ in range(2):
-            await_progress(tmp_path, 2, 30)
+            await_progress(pending, tmp_path, 30)
             hosts.cut(1)
             cut = time.monotonic()
             threading.Event().wait(SILENCE_S / 2)  # what is tried is that nothing happens for this long
             hosts.cut(1, up=True)
             # Transfers go on as long after the cut as it was, with old kernels; the neighbour is looked for besides.
-            await_progress(tmp_path, 2, time.monotonic() - cut + 30)
+            await_progress(pending, tmp_path, time.monotonic() - cut + 30)
         (tmp_path / "end").touch()
         outcomes = pending.results(60)
         assert all(outcome["message"] == "" for outcome in outcomes), outcomes
@@ -436,7 +457,7 @@ def test_a_longer_cut_ends_with_an_error_that_says_so(
     pool = beating_pool(hosts, backend, store_port)
     try:
         pending = pool.begin(reduce_until_told, str(tmp_path))
-        await_progress(tmp_path, 2, 30)
+        await_progress(pending, tmp_path, 30)
         hosts.cut(1)
         cut = time.monotonic() - pending.start
         outcomes = pending.wait(SILENCE_S + 30)
