@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 
@@ -16,11 +15,3 @@ def pyplot() -> Any:
     import matplotlib.pyplot
 
     return matplotlib.pyplot
-
-
-def check_picture(path: Path) -> None:
-    """Before anything is measured: ``ValueError`` if no picture can be of this name, ImportError as :func:`pyplot`."""
-    kinds = pyplot().Figure().canvas.get_supported_filetypes()
-    kind = path.suffix[1:].lower()
-    if kind and kind not in kinds:
-        raise ValueError(f"{path}: no picture is of the kind {kind}; there are {', '.join(sorted(kinds))}")

@@ -150,6 +150,7 @@ void bind_probes(nb::module_& m) {
       "Cores this process may use: affinity bounded by the cgroup's quota.");
   m.def("simd_target", &cpu::target_name, "The instruction set that the arithmetic kernels run on.");
   m.def("probe_memfd", &probe_memfd, "Passes a memfd to another process, which writes into it.");
+  m.def("probe_cross_memory", &probe_cross_memory, "A process reads the memory of another by the kernel.");
   m.def("probe_futex", &probe_futex, "Two processes wake each other through shared memory.");
   m.def("probe_membarrier", &probe_membarrier, "The asymmetric memory barrier.");
   m.def("probe_pidfd", &probe_pidfd, "Sees the death of another process.");

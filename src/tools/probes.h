@@ -22,6 +22,9 @@ struct Probe {
 // A memfd is passed over a Unix socket; the child maps it and writes, the parent reads.
 Probe probe_memfd();
 
+// A child reads the private memory of another by the kernel (process_vm_readv), as ranks do where that pays.
+Probe probe_cross_memory();
+
 // Two processes wake each other in turn through a futex word of a shared memfd; median round trip.
 Probe probe_futex();
 

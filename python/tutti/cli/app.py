@@ -138,8 +138,8 @@ def bench(
     from tutti.dist.needs_torch import require_torch
 
     require_torch()
-    from tutti._pictures import check_picture
     from tutti.cli import bench as command
+    from tutti.plans.files import check_picture
 
     try:
         plan = command.make_plan(collectives, sizes, backends, ranks, dtype, seconds)

@@ -85,6 +85,16 @@ def _shared_memory() -> Finding:
     )
 
 
+def _cross_memory() -> Finding:
+    return _judge(
+        "peers' memory",
+        _core.probe_cross_memory(),
+        "the kernel copies from rank to rank at once, where that is measured to pay (`pulled`)",
+        "calls that copy go through staging: twice the copies of large all-to-alls and scatters",
+        "sysctl kernel.yama.ptrace_scope=0; for a container --cap-add SYS_PTRACE, and no seccomp filter",
+    )
+
+
 def _futex() -> Finding:
     return _judge(
         "futex",
@@ -260,6 +270,7 @@ CHECKS: tuple[Callable[[], Finding | list[Finding]], ...] = (
     _settings,
     _cores,
     _shared_memory,
+    _cross_memory,
     _futex,
     _membarrier,
     _pidfd,

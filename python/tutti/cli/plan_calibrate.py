@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tutti._pictures import check_picture, pyplot
+from tutti._pictures import pyplot
 from tutti._units import format_bytes, format_us
-from tutti.plans.files import store, store_picture
+from tutti.plans.files import check_picture, check_writable, store, store_picture
 
 if TYPE_CHECKING:
     from tutti.plans.comparison import Row
@@ -83,6 +83,9 @@ def calibrate(
     try:
         if png is not None:
             check_picture(png)
+        for file in (output, json_out):
+            if file is not None:
+                check_writable(file)
         ranks = usable_ranks(ranks)
         timer = least_of(tries)
         with Progress(transient=True) as progress:

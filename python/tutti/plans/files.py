@@ -1,4 +1,4 @@
-"""Plans in files that a user names.
+"""Plans in files that a user names, and what is written to such.
 
 They are read within bounds: never more than there is room for, never a wait for one who writes.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tutti._interrupts import interrupts_later
+from tutti._pictures import pyplot
 
 # Plans are far smaller; what is made of more would fill the memory. As in src/base/whole_file.h.
 MOST_BYTES = 64 << 20
@@ -107,9 +108,25 @@ def replace(content: bytes, file: Path) -> None:
         raise
 
 
+def picture_file(path: Path) -> Path:
+    """What a picture is written to: a name without a kind becomes that of a PNG."""
+    return path if path.suffix[1:] else Path(f"{path}.png")
+
+
+def check_picture(path: Path) -> None:
+    """Before anything is measured: ``ValueError`` if no picture can be of this name, OSError if it cannot be written,
+    ImportError, naming the remedy, without matplotlib.
+    """
+    kinds = pyplot().Figure().canvas.get_supported_filetypes()
+    kind = path.suffix[1:].lower()
+    if kind and kind not in kinds:
+        raise ValueError(f"{path}: no picture is of the kind {kind}; there are {', '.join(sorted(kinds))}")
+    check_writable(picture_file(path))
+
+
 def store_picture(figure: Any, path: Path, dpi: int) -> None:
-    """Draws a figure of matplotlib's whole, then writes it; a name without a kind becomes that of a PNG."""
+    """Draws a figure of matplotlib's whole, then writes it to :func:`picture_file`."""
     drawn = io.BytesIO()
-    target = path if path.suffix[1:] else Path(f"{path}.png")
+    target = picture_file(path)
     figure.savefig(drawn, format=target.suffix[1:].lower(), dpi=dpi)
     store(drawn.getvalue(), target)

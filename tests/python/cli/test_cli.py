@@ -26,6 +26,7 @@ from tutti.cli import bench, bench_rank, doctor
 from tutti.cli.bench_cases import CASES, World, bus_factor
 from tutti.cli.dtypes import short_name, torch_name
 from tutti.cli.local_ranks import LocalRanks
+from tutti.plans import calibration
 
 pytestmark = pytest.mark.tutti_only
 
@@ -155,7 +156,7 @@ def test_help_is_whole_in_80_columns(command: tuple[str, ...]) -> None:
 def test_doctor_finds_this_machine_usable() -> None:
     code, output = invoke("doctor", "--quick")
     assert code == 0, output
-    for check in ("cores", "shared memory", "futex", "pidfd", "memory locks", "interface lo"):
+    for check in ("cores", "shared memory", "peers' memory", "futex", "pidfd", "memory locks", "interface lo"):
         assert check in output
 
 
@@ -211,6 +212,7 @@ def test_probes_measure_real_transfers() -> None:
     assert futex.works
     assert 0 < futex.value < 50_000
     assert _core.probe_pidfd().works
+    assert "of another process" in _core.probe_cross_memory().detail  # however fast
     loopback = [probe for probe in _core.probe_interfaces() if probe.loopback]
     assert loopback
     assert loopback[0].transfer.value > 0
@@ -390,12 +392,23 @@ def test_the_last_words_of_a_rank_count() -> None:
     assert list(LocalRanks([Rank()], reports).results(5)) == []
 
 
-def test_bench_looks_first_whether_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_measures_looks_first_whether_it_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_launch", lambda plan, console: pytest.fail("measured"))
-    for file in (tmp_path / "nowhere" / "out.json", tmp_path, Path("/proc/out.json")):
-        code, output = invoke("bench", "-c", "barrier", "--json", str(file))
-        assert code == 2
-        assert str(file) in output
+    monkeypatch.setattr(calibration, "measure", lambda timer, tick: pytest.fail("measured"))
+    pytest.importorskip("matplotlib")
+    kept = str(tmp_path / "kept.json")
+    for folder in (tmp_path / "nowhere", Path("/proc")):
+        for words in (
+            ("bench", "-c", "barrier", "--json", "{}.json"),
+            ("bench", "-c", "barrier", "--png", "{}.png"),
+            ("plan", "calibrate", "-o", "{}.json"),
+            ("plan", "calibrate", "-o", kept, "--json", "{}.json"),
+            ("plan", "calibrate", "-o", kept, "--check", "--png", "{}"),
+        ):
+            code, output = invoke(*(word.format(folder / "out") for word in words))
+            assert code == 2, words
+            assert f"{folder}/out." in output, output
+    assert invoke("bench", "-c", "barrier", "--json", str(tmp_path))[0] == 2
 
     def fails(plan: object, console: object) -> None:
         raise RuntimeError("no results")
