@@ -209,7 +209,8 @@ TEST(NativeKernels, AMissingRankIsATimeout) {
 // One lane waits in vain, and all threads of the block leave.
 TEST(NativeKernels, PacketsThatDoNotComeAreATimeout) {
   HostKernel kernel(2);
-  for (int r = 0; r < 2; ++r) kernel.worlds.host(r).timeout_ns = 50'000'000;
+  kernel.worlds.host(0).timeout_ns = 50'000'000;  // the other, were it as impatient, might be the first to say so
+  kernel.worlds.host(1).timeout_ns = 20'000'000'000;
   static_cast<void>(kernel.run<Forgetful>(CollectiveCase(shape_of(Collective::kAllReduce, 5), 2, 1), {1, 3}));
   EXPECT_EQ(kernel.worlds.host(0).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout));
   EXPECT_EQ(kernel.worlds.host(0).peer, 1u);
