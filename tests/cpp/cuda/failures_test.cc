@@ -26,7 +26,7 @@ TEST(Failures, AMissingRankIsATimeoutEverywhere) {
     HostRanks ranks(3);
     const CollectiveCase c(floats(500), 3, 1);
     const Choice choice = choice_for(c, 3, algorithm);
-    for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 50'000'000;
+    for (int r = 0; r < 3; ++r) ranks.host(r).timeout_ns = 200'000'000;
     ranks.run([](int r) { return r == 1 ? 0 : 1; },
               [&](int r, const SerialTeam& team) {
                 std::vector<std::byte> in = c.input(r), out(in.size());

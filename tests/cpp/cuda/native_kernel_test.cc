@@ -193,7 +193,7 @@ TEST(NativeKernels, CallsMayPassTheLastFlag) {
 TEST(NativeKernels, AMissingRankIsATimeout) {
   for (const How& how : {How{2, 0}, How{2, 3}}) {
     HostKernel kernel(3);
-    for (int r = 0; r < 3; ++r) kernel.worlds.host(r).timeout_ns = 50'000'000;
+    for (int r = 0; r < 3; ++r) kernel.worlds.host(r).timeout_ns = 200'000'000;
     static_cast<void>(kernel.run<Sum>(CollectiveCase(shape_of(Collective::kAllReduce, 100), 3, 1), how, /*silent=*/1));
     for (const int r : {0, 2}) {
       EXPECT_EQ(kernel.worlds.host(r).code, static_cast<std::uint64_t>(device::FailureCode::kTimeout));
