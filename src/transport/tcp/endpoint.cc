@@ -252,10 +252,10 @@ int Endpoint::timeout_ms(std::int64_t now_ms) const {
       next = std::min(next, p.rest_until_ms);
     }
     if (p.dial && p.dial->state() == Handshake::State::kConnecting) {
-      next = std::min(next, p.dial_began_ms + connect_timeout_.count());
+      next = std::min(next, p.unanswered_since_ms + connect_timeout_.count());
     }
   }
-  if (!streams_.empty()) next = std::min(next, watched_ms_ + heartbeat_.count());
+  if (watching()) next = std::min(next, watched_ms_ + heartbeat_.count());
   if (anything_lingers()) next = std::min(next, now_ms + kLookAtLingeringMs);
   if (next == kNever) return -1;
   return static_cast<int>(std::clamp<std::int64_t>(next - now_ms, 0, 60'000));
@@ -444,10 +444,10 @@ Verdict Endpoint::judge(Member& member, int peer) noexcept {
   const Member::Peer& p = member.at(peer);
   if (p.starved) return Verdict::kStarved;
   if (p.state == Member::Peer::State::kUp || p.state == Member::Peer::State::kDown) return Verdict::kRefuse;
-  // A dial that has reached the peer may have been accepted already. One that has not is given up: the peer got
-  // through in the other direction, which we may never do.
-  const bool reached = p.state == Member::Peer::State::kDialing && p.dial->state() != Handshake::State::kConnecting;
-  return reached && member.options.rank < peer ? Verdict::kYield : Verdict::kAccept;
+  // A dial whose proof is under way may have been accepted already. One that has heard nothing yet is given up: the
+  // peer got through in the other direction, which we may never do.
+  const bool proven = p.state == Member::Peer::State::kDialing && p.dial->has_proved_itself();
+  return proven && member.options.rank < peer ? Verdict::kYield : Verdict::kAccept;
 }
 
 }  // namespace tutti::tcp

@@ -20,6 +20,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -129,9 +130,11 @@ class Endpoint {
   void start_dials(std::int64_t now_ms);
   void start_dial(Member& member, int peer, std::int64_t now_ms);
   void advance_dials(std::int64_t now_ms);
-  void give_up_silent(Member& member, int peer);
+  void for_queued(const std::string& there, const std::function<void(Member&, int)>& act);
+  void give_up_silent(Member& member, int peer, int error);
+  void give_up_dial(Member& member, int peer, std::string why);
   void on_dial_over(Member& member, int peer, std::int64_t now_ms);
-  bool rest_without_way(Member::Peer& peer, std::int64_t now_ms, int error);
+  void on_unreachable(Member& member, int peer, std::int64_t now_ms, int error);
   void rest_after_failure(Member& member, int peer, std::int64_t now_ms, std::string why, int most);
   void drop_dial(Member::Peer& peer);
   void give_up(Member& member, int peer, const std::string& why, LastWords words = {});
@@ -155,6 +158,8 @@ class Endpoint {
   void outlive(Lingering socket);
   void look_at_lingering(std::int64_t now_ms) noexcept;
   bool anything_lingers() const noexcept;
+  bool watching() const noexcept;
+  static bool awaits_words(const Pending& pending) noexcept;
   void watch_hosts(std::int64_t now_ms);
 
   const pid_t owner_;

@@ -13,6 +13,7 @@ namespace {
 
 using State = Member::Peer::State;
 
+constexpr const char* kSilentThere = "cannot be reached: its host does not answer any more";
 constexpr const char* kNoDescriptorThere =
     "cannot be reached: it has no descriptor left for a connection (raise its ulimit -n, or destroy groups that are "
     "not used)";
@@ -50,9 +51,9 @@ std::string no_way(const Member& member, int peer, int error) {
   return "cannot be reached: no way from here to " + at + " (" + std::strerror(error) + "); " + kOtherAddress;
 }
 
-// A link that has just come up, or a neighbour that is looked for still, gives these for a moment.
+// The network's, which may be back in a moment: a link that has just come up, a neighbour that is looked for still.
 bool may_pass(int error) noexcept {
-  return error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN || error == ENETDOWN;
+  return error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN || error == ENETDOWN || error == ETIMEDOUT;
 }
 
 std::string ends_connections(const Member& member, int peer) {
@@ -110,6 +111,7 @@ void Endpoint::start_dials(std::int64_t now_ms) {
 void Endpoint::start_dial(Member& member, int peer, std::int64_t now_ms) {
   Member::Peer& p = member.at(peer);
   const PeerAddress& address = member.known_addresses[static_cast<std::size_t>(peer)];
+  if (p.unanswered_since_ms < 0) p.unanswered_since_ms = now_ms;
   UniqueFd socket = begin_connect(address.endpoint, silence_);
   if (socket) {
     Offer offer;
@@ -119,26 +121,32 @@ void Endpoint::start_dial(Member& member, int peer, std::int64_t now_ms) {
       p.link.expect(std::move(stream), offer.inlet);  // the listener writes as soon as it has agreed
     }
     p.dial.emplace(Handshake::dial(std::move(socket), member.self, peer, address.group, offer));
-    p.dial_began_ms = now_ms;
+    if (!watching()) watched_ms_ = now_ms;
+    p.watch = {};
     p.state = State::kDialing;
-  } else if (out_of_resources(errno) || errno == EAGAIN) {
+  } else if (out_of_resources(errno) || errno == EAGAIN || errno == EADDRNOTAVAIL) {  // the last: no port is left
     if (out_of_descriptors(errno)) p.wanting.store(true, std::memory_order_relaxed);
     rest_after_failure(member, peer, now_ms,
                        "cannot be reached: no descriptors, ports or memory left here: " + describe_errno(errno),
                        kMostExhaustedHere);
-  } else if (const int error = errno; !rest_without_way(p, now_ms, error)) {
-    give_up(member, peer, no_way(member, peer, error));
+  } else {
+    on_unreachable(member, peer, now_ms, errno);
   }
 }
 
-// For as long as the host may be silent, where the reason may pass. Whether it rests.
-bool Endpoint::rest_without_way(Member::Peer& peer, std::int64_t now_ms, int error) {
-  if (peer.wayless_since_ms < 0) peer.wayless_since_ms = now_ms;
-  if (!may_pass(error) || now_ms - peer.wayless_since_ms >= silence_.count()) return false;
-  drop_dial(peer);
-  peer.state = State::kResting;
-  peer.rest_until_ms = now_ms + std::min<std::int64_t>(kWaylessRestMs, silence_.count());
-  return true;
+// Tried again where the reason may pass, for as long as a host may take to answer, with those that have queued behind
+// this dial: the time that it took was theirs too.
+void Endpoint::on_unreachable(Member& member, int peer, std::int64_t now_ms, int error) {
+  Member::Peer& p = member.at(peer);
+  if (!may_pass(error)) return give_up_dial(member, peer, no_way(member, peer, error));
+  if (now_ms - p.unanswered_since_ms >= connect_timeout_.count()) return give_up_silent(member, peer, error);
+  drop_dial(p);
+  p.state = State::kResting;
+  for_queued(where(member, peer), [&](Member& other, int its_peer) {
+    Member::Peer& queued = other.at(its_peer);
+    if (queued.unanswered_since_ms < 0) queued.unanswered_since_ms = p.unanswered_since_ms;
+    queued.rest_until_ms = now_ms + std::min<std::int64_t>(kUnreachableRestMs, connect_timeout_.count());
+  });
 }
 
 void Endpoint::advance_dials(std::int64_t now_ms) {
@@ -148,38 +156,41 @@ void Endpoint::advance_dials(std::int64_t now_ms) {
     if (p.state != State::kDialing) continue;
     if (pollfds_[polled].revents != 0) p.dial->advance();
     const bool late =
-        p.dial->state() == Handshake::State::kConnecting && p.dial_began_ms + connect_timeout_.count() <= now_ms;
-    if (late) give_up_silent(*member, peer);
+        p.dial->state() == Handshake::State::kConnecting && p.unanswered_since_ms + connect_timeout_.count() <= now_ms;
+    if (late) give_up_silent(*member, peer, ETIMEDOUT);
     if (!late && p.dial->over()) on_dial_over(*member, peer, now_ms);
   }
 }
 
-// And those that have queued behind this dial: the time that it took was theirs too.
-void Endpoint::give_up_silent(Member& member, int peer) {
-  const std::string there = where(member, peer);
-  for (const auto& [other, its_peer, polled] : pending_) {
-    const State state = other->at(its_peer).state;
-    const bool queued = state == State::kResting && !other->known_addresses.empty();
-    if ((other == &member && its_peer == peer) || (queued && where(*other, its_peer) == there)) {
-      give_up(*other, its_peer, no_way(*other, its_peer, ETIMEDOUT));
-    }
+void Endpoint::for_queued(const std::string& there, const std::function<void(Member&, int)>& act) {
+  for (const auto& [member, peer, polled] : pending_) {
+    const bool queued = member->at(peer).state == State::kResting && !member->known_addresses.empty();
+    if (queued && where(*member, peer) == there) act(*member, peer);
   }
+}
+
+void Endpoint::give_up_silent(Member& member, int peer, int error) {
+  const auto silent = [&](Member& who, int its_peer) { give_up(who, its_peer, no_way(who, its_peer, error)); };
+  const std::string there = where(member, peer);
+  silent(member, peer);
+  for_queued(there, silent);
+}
+
+// Whoever has hung up at our proof has said more than the dial's end.
+void Endpoint::give_up_dial(Member& member, int peer, std::string why) {
+  if (const std::string want = member.want_here(peer); !want.empty()) why += "; " + want;
+  give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : why);
 }
 
 void Endpoint::on_dial_over(Member& member, int peer, std::int64_t now_ms) {
   Member::Peer& p = member.at(peer);
-  if (p.dial->state() != Handshake::State::kUnreachable) p.wayless_since_ms = -1;
-  const auto lost = [&](std::string why) {
-    if (const std::string want = member.want_here(peer); !want.empty()) why += "; " + want;
-    give_up(member, peer, left_at_our_proof(member, peer) ? other_secret(member, peer) : why);
-  };
+  if (p.dial->state() != Handshake::State::kUnreachable) p.unanswered_since_ms = -1;
   switch (p.dial->state()) {
     case Handshake::State::kUnreachable:
       if (p.was_full) return give_up(member, peer, kNoDescriptorThere);  // and has ended by now
-      if (rest_without_way(p, now_ms, p.dial->error())) return;
-      return lost(no_way(member, peer, p.dial->error()));
+      return on_unreachable(member, peer, now_ms, p.dial->error());
     case Handshake::State::kAbsent:
-      return lost(has_left(member, peer));
+      return give_up_dial(member, peer, has_left(member, peer));
     case Handshake::State::kForged:
       return give_up(member, peer, other_secret(member, peer));
     case Handshake::State::kOtherVersion:
@@ -281,7 +292,7 @@ std::shared_ptr<Stream> Endpoint::new_stream(Handshake& handshake, bool dialed, 
   auto stream = std::make_shared<Stream>(
       handshake.stream_name(dialed), handshake.stream_name(!dialed),
       Stream::Care{[this] { look(); }, [this](Lingering socket) { outlive(std::move(socket)); }});
-  if (streams_.empty()) watched_ms_ = now_in_ms();
+  if (!watching()) watched_ms_ = now_in_ms();
   make_room();
   streams_.push_back({stream, std::move(there)});
   return stream;
@@ -329,16 +340,32 @@ bool Endpoint::anything_lingers() const noexcept {
   return !lingering_.empty();
 }
 
+// Streams, and dials that wait for the other end's words: keepalive says nothing of what is under way.
+bool Endpoint::watching() const noexcept {
+  return !streams_.empty() || std::ranges::any_of(pending_, [](const Pending& p) { return awaits_words(p); });
+}
+
+bool Endpoint::awaits_words(const Pending& pending) noexcept {
+  const Member::Peer& p = pending.member->at(pending.peer);
+  return p.state == State::kDialing && p.dial->state() == Handshake::State::kTalking;
+}
+
 void Endpoint::watch_hosts(std::int64_t now_ms) {
   const std::int64_t interval_ms = now_ms - watched_ms_;
-  if (streams_.empty() || interval_ms < heartbeat_.count()) return;
+  if (interval_ms < heartbeat_.count() || !watching()) return;
   watched_ms_ = now_ms;
+  const auto silent = [&](PeerWatch& watch, int fd) {
+    return watch.silent(fd, silence_, static_cast<std::uint32_t>(interval_ms));
+  };
   for (Known& known : streams_) {
     const auto stream = known.stream.lock();
-    if (stream == nullptr || stream->dead()) continue;
-    if (!known.watch.silent(stream->fd(), silence_, static_cast<std::uint32_t>(interval_ms))) continue;
-    stream->cut("cannot be reached: its host does not answer any more");
+    if (stream == nullptr || stream->dead() || !silent(known.watch, stream->fd())) continue;
+    stream->cut(kSilentThere);
     logger_.info("tcp transport: the host at " + known.there + " does not answer any more");
+  }
+  for (const Pending& pending : pending_) {
+    Member::Peer& p = pending.member->at(pending.peer);
+    if (awaits_words(pending) && silent(p.watch, p.dial->fd())) give_up(*pending.member, pending.peer, kSilentThere);
   }
 }
 

@@ -83,9 +83,10 @@ class Handshake {
 
   State state() const noexcept { return state_; }
   bool over() const noexcept { return state_ >= State::kDone; }
+  bool has_proved_itself() const noexcept { return dialer_ && messages_ >= 1; }
   // Dialer: has proved itself, to make a new stream, or has been told to. The listener may have agreed already.
   bool may_be_accepted() const noexcept {
-    if (!dialer_ || messages_ < 1 || state_ > State::kDone) return false;
+    if (!has_proved_itself() || state_ > State::kDone) return false;
     return offer_.stream == StreamName{} || (state_ == State::kDone && verdict_ == Verdict::kAccept);
   }
   // Dialer, after kGone.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "net/address.h"
+#include "net/tcp_socket.h"
 #include "transport/tcp/handshake.h"
 #include "transport/tcp/tcp_link.h"
 #include "transport/tcp/tcp_transport.h"
@@ -54,10 +55,10 @@ struct Member {
 
     State state = State::kIdle;
     std::optional<Handshake> dial;
-    std::int64_t dial_began_ms = 0;
     std::int64_t rest_until_ms = 0;
-    std::int64_t wayless_since_ms = -1;  // when the first of the last dials found no way to the host; -1: none did
-    int failures = 0;                    // dials in a row that broke
+    std::int64_t unanswered_since_ms = -1;  // the first of the last dials, which nobody answered; -1: there is none
+    PeerWatch watch{};                      // of a dial that has reached its host
+    int failures = 0;                       // dials in a row that broke
     bool left_at_our_proof = false;
     bool was_full = false;             // has said so
     bool starved = false;              // there was no memory here for a connection to it

@@ -10,10 +10,10 @@ namespace tutti::tcp {
 
 inline constexpr std::int64_t kFirstRestMs = 20;  // doubles with every broken dial
 inline constexpr std::int64_t kLongestRestMs = 1'000;
-inline constexpr std::int64_t kYieldMs = 2'000;      // for the lower rank's own dial to arrive, before asking again
-inline constexpr std::int64_t kWaylessRestMs = 100;  // while the system knows no way to the peer's host
-inline constexpr int kMostFailures = 10;             // broken dials in a row before the peer counts as lost
-inline constexpr int kMostExhausted = 5;             // dials for which the peer had no descriptor, over 0.6 s
+inline constexpr std::int64_t kYieldMs = 2'000;          // for the lower rank's own dial to arrive, before asking again
+inline constexpr std::int64_t kUnreachableRestMs = 100;  // while there is no way to the peer's host
+inline constexpr int kMostFailures = 10;                 // broken dials in a row before the peer counts as lost
+inline constexpr int kMostExhausted = 5;                 // dials for which the peer had no descriptor, over 0.6 s
 // For which this rank had none: later than its peers hear so, for their sake.
 inline constexpr int kMostExhaustedHere = 6;
 

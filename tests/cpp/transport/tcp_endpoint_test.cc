@@ -5,10 +5,12 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <future>
@@ -20,7 +22,6 @@
 #include "net/tcp_socket.h"
 #include "transport/tcp/endpoint.h"
 #include "transport/tcp/handshake.h"
-#include "transport/tcp/member.h"
 #include "transport/tcp_peer.h"
 #include "transport/tcp_ranks.h"
 
@@ -30,7 +31,10 @@ namespace {
 std::atomic<int> polls_with_events{0}, polls_in_vain{0};
 // To the port that a test watches.
 std::atomic<int> connects{0};
-std::atomic<int> wayless{0};  // so many of the next ones find no way to the host
+std::atomic<int> failing{0};  // so many of the next ones fail, each with another of these errors
+constexpr std::array kPassing{EHOSTUNREACH, ETIMEDOUT, ENETDOWN, EADDRNOTAVAIL};
+// The hosts of all peers answer nothing, it seems.
+std::atomic<bool> dumb{false};
 std::atomic<int> watched_port{0};
 
 template <class Call>
@@ -51,13 +55,24 @@ extern "C" __attribute__((visibility("default"))) int connect(int fd, const sock
   static const auto next = next_of<int (*)(int, const sockaddr*, socklen_t)>("connect");
   if (to->sa_family == AF_INET && ntohs(reinterpret_cast<const sockaddr_in*>(to)->sin_port) == watched_port) {
     ++connects;
-    if (wayless > 0) {
-      --wayless;
-      errno = EHOSTUNREACH;
+    if (failing > 0) {
+      errno = kPassing[static_cast<std::size_t>(--failing) % kPassing.size()];
       return -1;
     }
   }
   return next(fd, to, length);
+}
+extern "C" __attribute__((visibility("default"))) int getsockopt(int fd, int level, int name, void* value,
+                                                                 socklen_t* length) {
+  static const auto next = next_of<int (*)(int, int, int, void*, socklen_t*)>("getsockopt");
+  const int result = next(fd, level, name, value, length);
+  if (result == 0 && level == IPPROTO_TCP && name == TCP_INFO && dumb) {
+    auto* const info = static_cast<tcp_info*>(value);
+    info->tcpi_last_ack_recv = 60'000;
+    info->tcpi_unacked = 1;
+    info->tcpi_total_retrans = 10;
+  }
+  return result;
 }
 // NOLINTEND
 
@@ -176,14 +191,14 @@ TEST(TcpEndpoint, ASilentHostIsTriedOnceForAllGroupsAndDelaysNoOther) {
   EXPECT_EQ(connects, 1);
 }
 
-// As behind a link that has just come up.
-TEST(TcpEndpoint, AHostToWhichThereIsNoWayForAMomentIsReached) {
+// As behind a link that has just come up, or while others use up all ports.
+TEST(TcpEndpoint, AHostThatCannotBeReachedForAMomentIsReached) {
   Ranks ranks(2);
-  watched_port = PeerAddress::parse(ranks[1].address())->endpoint.port();
+  watched_port = endpoint_of(ranks[1]).port();
   connects = 0;
-  wayless = 3;
+  failing = kPassing.size();
   ranks[0].link(1);
-  ASSERT_TRUE(wait_until([&] { return connects > 3 || ranks[0].link(1)->status() != Status::kOk; }));
+  ASSERT_TRUE(wait_until([&] { return connects > 4 || ranks[0].link(1)->status() != Status::kOk; }));
   EXPECT_EQ(ranks[0].link(1)->status(), Status::kOk) << ranks[0].why_lost(1);
   const auto data = pattern(1000, 1);
   std::vector<std::byte> got(data.size());
@@ -192,19 +207,55 @@ TEST(TcpEndpoint, AHostToWhichThereIsNoWayForAMomentIsReached) {
   EXPECT_EQ(got, data);
 }
 
-TEST(TcpEndpoint, AHostToWhichThereIsNoWayForLongerThanItMayBeSilentIsLost) {
+// For all that wait for it at once.
+TEST(TcpEndpoint, AHostThatCannotBeReachedForLongerIsLost) {
   const auto adjust = [](TcpOptions& o) {
-    o.heartbeat = kOften;
+    o.connect_timeout = std::chrono::milliseconds(300);
     o.logger = Logger();
   };
   Ranks ranks(2, adjust);
-  watched_port = PeerAddress::parse(ranks[1].address())->endpoint.port();
+  TcpOptions options = options_of(0, 2);
+  adjust(options);
+  const auto other = TcpTransport::create(options);
+  other->set_peer_addresses({"", ranks[1].address()});
+  watched_port = endpoint_of(ranks[1]).port();
   connects = 0;
-  wayless = 1'000'000;
+  failing = 1'000'000;
+  other->link(1);
   EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
-  wayless = 0;
-  EXPECT_GT(connects, 1);
-  EXPECT_NE(ranks[0].why_lost(1).find("no way from here to "), std::string::npos) << ranks[0].why_lost(1);
+  EXPECT_EQ(wait_for_end(*other, 1), Status::kPeerLost);
+  failing = 0;
+  EXPECT_GT(connects, 2);
+  EXPECT_NE(ranks[0].why_lost(1).find("cannot be reached: no"), std::string::npos) << ranks[0].why_lost(1);
+}
+
+// A hello that nobody acknowledges: no time is set for the peer's words, but its host must answer.
+TEST(TcpEndpoint, AHostThatFallsSilentBehindTheConnectionIsLost) {
+  const UniqueFd stopped = listen_at(*SocketAddress::parse("127.0.0.1:0"));
+  const auto rank = TcpTransport::create(watchful());
+  rank->set_peer_addresses({"", local_address(stopped.get()).text() + "/1"});
+  rank->link(1);
+  dumb = true;
+  EXPECT_EQ(wait_for_end(*rank, 1), Status::kPeerLost);
+  dumb = false;
+  EXPECT_NE(rank->why_lost(1).find("its host does not answer any more"), std::string::npos) << rank->why_lost(1);
+}
+
+// Packets find no way in this rank's direction, and the peer's dial comes through: it is taken at once, for nobody can
+// have accepted a dial that has not proved itself.
+TEST(TcpEndpoint, ADialThatHearsNothingBarsNobody) {
+  const UniqueFd silent = listen_at(*SocketAddress::parse("127.0.0.1:0"));
+  const TcpOptions options = options_of(0, 2);
+  const auto zero = TcpTransport::create(options);
+  zero->set_peer_addresses({"", local_address(silent.get()).text() + "/1"});
+  zero->link(1);
+  UniqueFd taken;
+  std::byte hello{};
+  ASSERT_TRUE(wait_until([&] {
+    if (!taken) taken = accept_from(silent.get(), options.silence());
+    return taken && ::recv(taken.get(), &hello, 1, MSG_DONTWAIT) == 1;
+  }));
+  EXPECT_EQ(dial(*zero, options, {1, {}}).verdict(), Verdict::kAccept);
 }
 
 // The socket of a stream that has ended waits for its peer to take what was sent, not for ever.

@@ -271,7 +271,7 @@ TEST(TcpTransport, MoreDialsThanDescriptors) {
 TEST(TcpFault, NoRouteNamesTheAddressAndTheSetting) {
   Ranks ranks(1, [](TcpOptions& o) {
     o.size = 2;
-    o.heartbeat = std::chrono::milliseconds(20);
+    o.connect_timeout = std::chrono::milliseconds(100);
   });
   ranks[0].set_peer_addresses({"", "224.0.0.1:9/1"});  // no connection can be made to a group of hosts
   EXPECT_EQ(wait_for_end(ranks[0], 1), Status::kPeerLost);
@@ -298,7 +298,7 @@ TEST(TcpFault, ASecondConnectionIsRefused) {
   EXPECT_EQ(dial(*zero.transport, options, {3, {}}).verdict(), Verdict::kRefuse);
 
   TcpOptions impatient = options;
-  impatient.heartbeat = std::chrono::milliseconds(20);
+  impatient.connect_timeout = std::chrono::milliseconds(100);
   const auto alone = TcpTransport::create(impatient);
   alone->set_peer_addresses({"", "224.0.0.1:9/1"});
   EXPECT_EQ(wait_for_end(*alone, 1), Status::kPeerLost);
