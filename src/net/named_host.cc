@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
+#include "base/interruption.h"
 #include "net/tcp_socket.h"
 #include "tutti/error.h"
 
@@ -52,6 +54,13 @@ int end_of_connect(int socket, const SocketAddress& address, Deadline& deadline)
   return error;
 }
 
+// For the first of so many addresses: a silent one must not keep the others from being tried.
+Deadline part_of(Deadline& deadline, int addresses) {
+  constexpr std::int64_t kLeastMs = 1'000;
+  const std::int64_t left_ms = std::max<std::int64_t>(0, deadline.remaining_ns() / 1'000'000);
+  return Deadline::after(std::chrono::milliseconds(std::min(left_ms, std::max(kLeastMs, left_ms / addresses))));
+}
+
 }  // namespace
 
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
@@ -89,17 +98,22 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
     if (const int error = want_of_descriptors(); error != 0) failure = failure_of(error);
   }
   bool all_refuse = true;  // one address of several may be the wrong one
-  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
+  int addresses = 0;       // that are left
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) ++addresses;
+  for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next, --addresses) {
     const SocketAddress address = SocketAddress::from(a->ai_addr);
+    Deadline part = part_of(deadline, addresses);
     UniqueFd socket = begin_connect(address, kSystemsSilence);
-    const int error = socket ? end_of_connect(socket.get(), address, deadline) : errno;
+    const int error = socket ? end_of_connect(socket.get(), address, part) : errno;
     if (error == 0) {
       failure = {};
       return socket;
     }
     if (error < 0) {
       failure = {"no answer"};
-      return {};
+      all_refuse = false;
+      if (deadline.expired() || !go_on_waiting()) return {};
+      continue;
     }
     all_refuse = all_refuse && error == ECONNREFUSED;
     failure = failure_of(error);

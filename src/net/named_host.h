@@ -16,7 +16,8 @@ namespace tutti {
 // Error(kExhausted) naming the port and, if it is taken, what to do.
 UniqueFd listen_tcp(const std::string& host, std::uint16_t port);
 
-// One attempt at every address of `host`, bounded by the deadline. Empty on failure, of the last address.
+// One attempt at every address of `host`, bounded by the deadline: a silent one has its part of what is left, a second
+// at least. Empty on failure, of the last address.
 struct ConnectFailure {
   std::string why;
   bool refused = false;    // its machine answers, but nobody listens
