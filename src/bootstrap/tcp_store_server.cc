@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/thread.h"
 #include "net/named_host.h"
 #include "net/tcp_socket.h"
@@ -21,12 +22,16 @@ namespace tutti {
 namespace {
 
 constexpr std::int64_t kStrangerNs = 5'000'000'000;
-constexpr std::int64_t kPatienceNs = 300'000'000;  // where others need its descriptor
-constexpr std::size_t kMostStrangers = 1024;
+constexpr std::int64_t kPatienceNs = 300'000'000;  // where others need its place
+constexpr std::size_t kLeastPlaces = 16;           // for strangers
+constexpr std::size_t kMostPlaces = 1024;
 constexpr int kAcceptsATurn = 256;
 constexpr std::size_t kReadBytes = 65536;
 constexpr std::size_t kMostUnsent = std::size_t{1} << 20;  // a client that does not read is not read from
 constexpr int kExhaustedPollMs = 10;
+
+// A part of the descriptors that the process may have now, so that strangers do not take them from the job.
+std::size_t places_for_strangers() noexcept { return std::clamp(descriptor_limit() / 8, kLeastPlaces, kMostPlaces); }
 
 }  // namespace
 
@@ -123,7 +128,8 @@ void TcpStoreServer::close_all() noexcept {
 }
 
 bool TcpStoreServer::turn() {
-  std::vector<pollfd> fds = {{bell_.get(), POLLIN, 0}, {accept_exhausted_ ? -1 : listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> fds = {{bell_.get(), POLLIN, 0},
+                             {accept_exhausted_ || !accepting() ? -1 : listener_.get(), POLLIN, 0}};
   fds.reserve(clients_.size() + fds.size());
   for (const auto& [id, client] : clients_) {
     short events = client.out.empty() ? 0 : POLLOUT;
@@ -149,6 +155,7 @@ int TcpStoreServer::poll_timeout_ms() const {
   if (accept_exhausted_) return kExhaustedPollMs;
   std::int64_t until = now_ns() + 60'000'000'000;
   if (leaving_) until = std::min(until, leaving_->until_ns);
+  if (!accepting()) until = std::min(until, gives_way_ns());
   for (const auto& [id, client] : clients_) {
     if (!client.proven) until = std::min(until, client.until_ns);
     if (client.waiting) until = std::min(until, client.waiting->until_ns);
@@ -156,9 +163,20 @@ int TcpStoreServer::poll_timeout_ms() const {
   return static_cast<int>(std::max<std::int64_t>(0, (until - now_ns()) / 1'000'000 + 1));
 }
 
+// When the places are taken, newcomers wait in the kernel's backlog until someone has proven the secret or has been
+// here too long: an honest crowd passes quickly.
+bool TcpStoreServer::accepting() const noexcept {
+  return strangers_ < places_for_strangers() || now_ns() >= gives_way_ns();
+}
+
+// When the oldest stranger does, of some.
+std::int64_t TcpStoreServer::gives_way_ns() const noexcept {
+  return oldest_stranger()->second.until_ns - kStrangerNs + kPatienceNs;
+}
+
 void TcpStoreServer::accept_all() {
   if (!spare_) take_spare();  // before a client gets what has come free
-  for (int turn = 0; turn < kAcceptsATurn; ++turn) {
+  for (int turn = 0; turn < kAcceptsATurn && accepting(); ++turn) {
     UniqueFd socket = accept_from(listener_.get(), kSystemsSilence);
     accept_exhausted_ = !socket && out_of_resources(errno);
     if (!socket) {
@@ -168,7 +186,7 @@ void TcpStoreServer::accept_all() {
       }
       return;
     }
-    if (strangers_ >= kMostStrangers) drop_oldest_stranger(0);
+    if (strangers_ >= places_for_strangers()) drop_oldest_stranger(kPatienceNs);
     Client& client = clients_[next_id_++];
     ++strangers_;
     client.socket = std::move(socket);
@@ -192,9 +210,14 @@ void TcpStoreServer::turn_away() noexcept {
 
 void TcpStoreServer::take_spare() noexcept { spare_ = UniqueFd(::fcntl(bell_.get(), F_DUPFD_CLOEXEC, 0)); }
 
+std::map<TcpStoreServer::ClientId, TcpStoreServer::Client>::const_iterator TcpStoreServer::oldest_stranger()
+    const noexcept {
+  return std::find_if(clients_.begin(), clients_.end(), [](const auto& c) { return !c.second.proven; });
+}
+
 // If it has been here for so long.
 void TcpStoreServer::drop_oldest_stranger(std::int64_t age_ns) {
-  const auto oldest = std::find_if(clients_.begin(), clients_.end(), [](const auto& c) { return !c.second.proven; });
+  const auto oldest = oldest_stranger();
   if (oldest == clients_.end() || now_ns() < oldest->second.until_ns - kStrangerNs + age_ns) return;
   clients_.erase(oldest);
   --strangers_;

@@ -1,8 +1,9 @@
 // The keys and values of a job, served over TCP by one thread with one poll loop.
 //
-// A connection that has not proven the secret within a bound is closed; a malformed or too long frame closes its
-// connection and nothing else. With an empty secret anyone who speaks the protocol may read and write, as with
-// PyTorch's TCPStore: set TUTTI_SECRET where the network is not trusted.
+// A connection that has not proven the secret within a bound is closed, and all such together hold a small part of the
+// process's descriptors: further ones wait in the backlog. A malformed or too long frame closes its connection and
+// nothing else. With an empty secret anyone who speaks the protocol may read and write, as with PyTorch's TCPStore: set
+// TUTTI_SECRET where the network is not trusted.
 //
 // A connection with another secret may be a rank of the job's: only this side can say so. It is logged, and stands
 // under kRefusedKey for those that wait. It ends nothing, or strangers could.
@@ -83,9 +84,12 @@ class TcpStoreServer {
   bool all_left() const;
   void close_all() noexcept;
   int poll_timeout_ms() const;
+  bool accepting() const noexcept;
+  std::int64_t gives_way_ns() const noexcept;
   void accept_all();
   void turn_away() noexcept;
   void take_spare() noexcept;
+  std::map<ClientId, Client>::const_iterator oldest_stranger() const noexcept;
   void drop_oldest_stranger(std::int64_t age_ns);
   void expire();
   void read_from(ClientId id, Client& client);
