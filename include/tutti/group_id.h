@@ -33,8 +33,8 @@ GroupId make_group_id(const Config& config, const std::string& address = {});
 
 // Collective over `size` ranks: all join with the same id, once. Returns when all have joined; nothing of the id is in
 // use then. The group's connections prove the id's secret, and `options.config.secret` if it is set. Throws Error: as
-// Communicator::create, and kPeerLost at once if the maker of the id has ended (within 20 s if children that it has
-// forked live on), or a rank that has begun to join does. Whatever keeps a rank from joining is told to the others.
+// Communicator::create, and kPeerLost at once if the maker of the id has ended, or a rank that has begun to join does,
+// whatever they have forked. Whatever keeps a rank from joining is told to the others.
 std::shared_ptr<Communicator> join_group(const GroupId& id, int rank, int size, const CommunicatorOptions& options);
 
 // With the options that `settings` gives; what it throws keeps this rank from joining. For options that are read from

@@ -245,7 +245,7 @@ HostGroup form_host_group(Store& store, const HostGroupRequest& request) {
                request.rank,
                machine_id()};
   if (request.rank == 0 && request.secret.empty()) own.secret = random_secret();
-  UniqueFd listener = listen_local(own.socket_name);
+  UnforkedFd listener = UnforkedFd::opened_by([&] { return listen_local(own.socket_name); });
   const int listen_error = listener ? 0 : errno;
   if (!listener) own.socket_name.clear();
   const std::vector<HostCard> cards = cards_of_all(store, request, own, group);

@@ -48,7 +48,7 @@ std::optional<HostVerdict> HostJoiner::run(HostGroup& group) {
 
 SocketStatus HostJoiner::connect() {
   const std::string& name = context_.cards[static_cast<std::size_t>(context_.leader)].socket_name;
-  socket_ = new_local_socket();
+  socket_ = UnforkedFd::opened_by(new_local_socket);
   if (!socket_) wanting_ = "socket: " + describe_errno(errno);
   if (!socket_) return SocketStatus::kEnd;
   for (;;) {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/unforked_fd.h"
 #include "bootstrap/host_protocol.h"
 #include "net/local_socket.h"
 
@@ -15,7 +16,7 @@ namespace tutti {
 class HostJoiner {
  public:
   // `listener` is this rank's own. Nobody is answered there: while it is open, the leader knows that this rank comes.
-  HostJoiner(const HostContext& context, UniqueFd listener)
+  HostJoiner(const HostContext& context, UnforkedFd listener)
       : context_(context), pair_(context, context.request.rank), listener_(std::move(listener)) {}
 
   // The leader's verdict as it came over the socket; fills `group` when this rank is in it. Nothing if a step failed:
@@ -54,9 +55,9 @@ class HostJoiner {
 
   const HostContext& context_;
   HostPair pair_;
-  UniqueFd listener_;
+  UnforkedFd listener_;
   HostEntry self_;
-  UniqueFd socket_;
+  UnforkedFd socket_;
   LocalPeer leader_;
   std::uint32_t batches_ = 0;  // that have come
   std::vector<Other> others_;  // this rank included, without descriptors

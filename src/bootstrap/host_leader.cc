@@ -25,7 +25,7 @@ std::chrono::milliseconds ninety_percent(const HostContext& context) {
 
 }  // namespace
 
-HostLeader::HostLeader(const HostContext& context, UniqueFd listener)
+HostLeader::HostLeader(const HostContext& context, UnforkedFd listener)
     : context_(context),
       deadline_(Deadline::after(ninety_percent(context))),
       listener_(std::move(listener)),

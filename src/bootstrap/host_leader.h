@@ -13,6 +13,7 @@
 #include <deque>
 #include <vector>
 
+#include "base/unforked_fd.h"
 #include "bootstrap/host_protocol.h"
 #include "net/local_socket.h"
 
@@ -20,7 +21,7 @@ namespace tutti {
 
 class HostLeader {
  public:
-  HostLeader(const HostContext& context, UniqueFd listener);
+  HostLeader(const HostContext& context, UnforkedFd listener);
 
   // Runs the handshake and tells its outcome to whoever waits for it. Fills `group` when more than this rank is in.
   HostVerdict run(HostGroup& group);
@@ -31,7 +32,7 @@ class HostLeader {
     HostEntry entry;
     pid_t visible_pid = 0;  // as this process sees it
     State state = State::kAwaited;
-    UniqueFd socket;
+    UnforkedFd socket;
     UniqueFd pidfd;
     UniqueFd arena;
     std::uint32_t batches_sent = 0;
@@ -47,8 +48,8 @@ class HostLeader {
   void accept_all();
   void bear_exhaustion(int error);
   [[noreturn]] void throw_exhausted(int error) const;
-  bool read_stranger(UniqueFd& stranger);
-  void admit(UniqueFd& stranger, LocalMessage& message, SocketStatus status);
+  bool read_stranger(UnforkedFd& stranger);
+  void admit(UnforkedFd& stranger, LocalMessage& message, SocketStatus status);
   void read_member(Member& member);
   void look_for_leavers();
   void look_for_dead();
@@ -61,10 +62,10 @@ class HostLeader {
 
   const HostContext& context_;
   Deadline deadline_;  // earlier than the communicator's, so that members hear the verdict in time
-  UniqueFd listener_;
+  UnforkedFd listener_;
   bool accept_exhausted_ = false;
   std::int64_t exhausted_since_ns_ = 0;  // 0: nobody waits for want of a descriptor
-  std::deque<UniqueFd> strangers_;       // connections that have said nothing yet, oldest first
+  std::deque<UnforkedFd> strangers_;     // connections that have said nothing yet, oldest first
   std::vector<Member> members_;          // ascending by rank; the leader itself is one, mapped from the start
   std::vector<std::size_t> welcomed_;    // of members_: whose descriptors the Welcome carries
   UniqueFd segment_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/interruption.h"
 #include "base/process.h"
@@ -25,7 +26,7 @@ constexpr std::int64_t kBearNs = 250'000'000;  // other threads may give descrip
 // The descriptors are gathered anew each time: a handshake takes few turns.
 void HostLeader::poll_once(bool accepting, int most_ms) {
   std::vector<pollfd> fds;
-  const auto add = [&fds](const UniqueFd& fd) { fds.push_back({fd.get(), POLLIN, 0}); };  // negative ones are ignored
+  const auto add = [&fds](const auto& fd) { fds.push_back({fd.get(), POLLIN, 0}); };  // negative ones are ignored
   for (const Member& m : members_) add(m.socket);
   for (const Member& m : members_) {
     if (m.entry.rank == context_.leader)
@@ -34,7 +35,7 @@ void HostLeader::poll_once(bool accepting, int most_ms) {
       add(m.pidfd);
   }
   if (accepting) {
-    for (const UniqueFd& stranger : strangers_) add(stranger);
+    for (const UnforkedFd& stranger : strangers_) add(stranger);
     if (!accept_exhausted_) add(listener_);
   }
   const std::int64_t left_ms = deadline_.remaining_ns() / 1'000'000 + 1;
@@ -53,22 +54,26 @@ void HostLeader::poll_once(bool accepting, int most_ms) {
   }
   throw_if_interrupted(context_.forming());
   if (!accepting) return;
-  std::erase_if(strangers_, [&](UniqueFd& stranger) { return read_stranger(stranger); });
+  std::erase_if(strangers_, [&](UnforkedFd& stranger) { return read_stranger(stranger); });
   accept_all();
 }
 
 void HostLeader::accept_all() {
   const std::size_t most = kMostStrangers + ranks_in(State::kAwaited).size();
   for (int turn = 0; turn < kAcceptsATurn; ++turn) {
-    Accepted accepted = accept_local(listener_.get());
+    Accepted accepted;
+    UnforkedFd socket = UnforkedFd::opened_by([&] {
+      accepted = accept_local(listener_.get());
+      return std::move(accepted.socket);
+    });
     accept_exhausted_ = accepted.status == AcceptStatus::kExhausted;
     if (accept_exhausted_) return bear_exhaustion(accepted.error);
     exhausted_since_ns_ = 0;
     if (accepted.status == AcceptStatus::kNone) return;
     if (accepted.status == AcceptStatus::kStranger) continue;
-    if (read_stranger(accepted.socket)) continue;
+    if (read_stranger(socket)) continue;
     if (strangers_.size() >= most) strangers_.pop_front();
-    strangers_.push_back(std::move(accepted.socket));
+    strangers_.push_back(std::move(socket));
   }
 }
 
@@ -93,7 +98,7 @@ void HostLeader::throw_exhausted(int error) const {
 }
 
 // True when it is none any more: it became a member, it left, or what it said is not one of ours.
-bool HostLeader::read_stranger(UniqueFd& stranger) {
+bool HostLeader::read_stranger(UnforkedFd& stranger) {
   LocalMessage message;
   const SocketStatus status = receive_message(stranger.get(), message);
   if (status == SocketStatus::kAgain) return false;
@@ -101,7 +106,7 @@ bool HostLeader::read_stranger(UniqueFd& stranger) {
   return true;
 }
 
-void HostLeader::admit(UniqueFd& stranger, LocalMessage& message, SocketStatus status) {
+void HostLeader::admit(UnforkedFd& stranger, LocalMessage& message, SocketStatus status) {
   const int rank = claimed_rank(message.bytes);
   const auto found = std::find_if(members_.begin(), members_.end(),
                                   [&](const Member& m) { return m.entry.rank == rank && m.state == State::kAwaited; });

@@ -5,6 +5,8 @@
 // protocol, as PyTorch's TCPStore is; bytes that are not of the protocol, and connections that stay silent, change
 // nothing in any case. The store's keys live as long as rank 0's TcpStore: it should be the last one destroyed.
 //
+// In a forked child it is empty: the server and the connections are the parent's.
+//
 // Thread rule: one thread at a time (the server has its own).
 #pragma once
 
@@ -14,7 +16,7 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "base/unique_fd.h"
+#include "base/unforked_fd.h"
 #include "bootstrap/tcp_store_server.h"
 #include "net/named_host.h"
 #include "tutti/store.h"
@@ -71,7 +73,7 @@ class TcpStore final : public Store {
   const pid_t owner_;     // the connection is its
   bool gave_up_ = false;  // the connection, for want of memory to read an answer, or by a handler of a signal
   std::unique_ptr<TcpStoreServer> server_;
-  UniqueFd socket_;
+  UnforkedFd socket_;
   FrameBuffer in_;
 };
 

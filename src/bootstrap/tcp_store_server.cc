@@ -177,7 +177,7 @@ std::int64_t TcpStoreServer::gives_way_ns() const noexcept {
 void TcpStoreServer::accept_all() {
   if (!spare_) take_spare();  // before a client gets what has come free
   for (int turn = 0; turn < kAcceptsATurn && accepting(); ++turn) {
-    UniqueFd socket = accept_from(listener_.get(), kSystemsSilence);
+    UnforkedFd socket = UnforkedFd::opened_by([&] { return accept_from(listener_.get(), kSystemsSilence); });
     accept_exhausted_ = !socket && out_of_resources(errno);
     if (!socket) {
       if (accept_exhausted_) {

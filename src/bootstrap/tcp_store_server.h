@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/unforked_fd.h"
 #include "base/unique_fd.h"
 #include "bootstrap/tcp_store_protocol.h"
 
@@ -60,7 +61,7 @@ class TcpStoreServer {
     std::vector<std::string> keys;
   };
   struct Client {
-    UniqueFd socket;
+    UnforkedFd socket;
     FrameBuffer in;
     std::string out;
     Nonce nonce{};
@@ -122,7 +123,7 @@ class TcpStoreServer {
 
   const std::string secret_;
   const Logger logger_;
-  UniqueFd listener_;
+  UnforkedFd listener_;
   UniqueFd bell_;           // an eventfd: readable once the server is told something; closed under `mutex_`
   UniqueFd spare_;          // given up, when there is no other, to tell a client so
   const std::string full_;  // what it is told

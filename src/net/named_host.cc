@@ -63,7 +63,7 @@ Deadline part_of(Deadline& deadline, int addresses) {
 
 }  // namespace
 
-UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
+UnforkedFd listen_tcp(const std::string& host, std::uint16_t port) {
   std::string why;
   const char* const name = names_loopback(host) ? host.c_str() : nullptr;
   AddressList list = resolve(name, port, AI_PASSIVE, why);
@@ -74,7 +74,8 @@ UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
     for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next) {
       if (a->ai_family != family) continue;
       if (family == AF_INET6 && host == "localhost") continue;  // clients try 127.0.0.1 as well
-      if (UniqueFd socket = try_listen_at(SocketAddress::from(a->ai_addr))) return socket;
+      const SocketAddress address = SocketAddress::from(a->ai_addr);
+      if (UnforkedFd socket = UnforkedFd::opened_by([&] { return try_listen_at(address); })) return socket;
       error = errno;
       if (error == EADDRINUSE) break;
     }
@@ -91,7 +92,7 @@ UniqueFd listen_tcp(const std::string& host, std::uint16_t port) {
               "rank 0 cannot listen on " + place + ": " + (error != 0 ? describe_errno(error) : why));
 }
 
-UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
+UnforkedFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& deadline, ConnectFailure& failure) {
   failure = {};
   const AddressList list = resolve(host.c_str(), port, 0, failure.why);
   if (list == nullptr) {
@@ -103,7 +104,7 @@ UniqueFd connect_tcp(const std::string& host, std::uint16_t port, Deadline& dead
   for (const addrinfo* a = list.get(); a != nullptr; a = a->ai_next, --addresses) {
     const SocketAddress address = SocketAddress::from(a->ai_addr);
     Deadline part = part_of(deadline, addresses);
-    UniqueFd socket = begin_connect(address, kSystemsSilence);
+    UnforkedFd socket = UnforkedFd::opened_by([&] { return begin_connect(address, kSystemsSilence); });
     const int error = socket ? end_of_connect(socket.get(), address, part) : errno;
     if (error == 0) {
       failure = {};

@@ -104,7 +104,7 @@ TEST(Launch, RanksMeetAtTheMastersAddress) {
 }
 
 TEST(Launch, UnderTorchrunItsOwnPortIsLeftAlone) {
-  UniqueFd agent;
+  UnforkedFd agent;
   int port = 65535;
   for (bool next_is_free = false; !next_is_free;) {
     agent = listen_tcp("127.0.0.1", 0);

@@ -83,6 +83,17 @@ inline int open_descriptors() {
   return count;
 }
 
+// Of any kind.
+inline int open_sockets() {
+  int count = 0;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int domain = 0;
+    socklen_t bytes = sizeof(int);
+    if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0) ++count;
+  }
+  return count;
+}
+
 // Where the TCP sockets are at which this process listens.
 inline std::vector<SocketAddress> listening_addresses() {
   std::vector<SocketAddress> addresses;

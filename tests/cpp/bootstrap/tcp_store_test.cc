@@ -16,6 +16,7 @@
 #include "bootstrap/store_process.h"
 #include "net/named_host.h"
 #include "net/tcp_socket.h"
+#include "support/child_process.h"
 #include "tutti/error.h"
 
 namespace tutti {
@@ -61,7 +62,7 @@ class Stranger {
 
  private:
   Deadline deadline_ = Deadline::after(kLong);
-  UniqueFd socket_;
+  UnforkedFd socket_;
 };
 
 TEST(TcpStore, StrangersChangeNothing) {
@@ -189,7 +190,7 @@ TEST(TcpStore, WhoHasAnotherSecretIsNamedToThoseThatWait) {
 // A server under a crowd drops connections that have not had their answer: that says nothing about secrets, and the
 // rank comes again.
 TEST(TcpStore, ARankThatIsTakenForAStrangerComesAgain) {
-  const UniqueFd listener = listen_tcp("127.0.0.1", 0);
+  const UnforkedFd listener = listen_tcp("127.0.0.1", 0);
   std::thread crowded([&] {
     Deadline deadline = Deadline::after(kLong);
     for (const bool answers : {false, true}) {
@@ -222,7 +223,7 @@ TEST(TcpStore, ARankThatIsTakenForAStrangerComesAgain) {
 TEST(TcpStore, NoServerIsATimeoutThatSaysWhere) {
   std::uint16_t port = 0;
   {
-    const UniqueFd listener = listen_tcp("127.0.0.1", 0);
+    const UnforkedFd listener = listen_tcp("127.0.0.1", 0);
     port = local_address(listener.get()).port();
   }
   TcpStoreOptions options = options_for(port, "");
@@ -237,7 +238,7 @@ TEST(TcpStore, NoServerIsATimeoutThatSaysWhere) {
 }
 
 TEST(TcpStore, AForeignServerIsATimeoutWithARemedy) {
-  const UniqueFd listener = listen_tcp("127.0.0.1", 0);  // never says a word
+  const UnforkedFd listener = listen_tcp("127.0.0.1", 0);  // never says a word
   TcpStoreOptions options = options_for(local_address(listener.get()).port(), "");
   options.timeout = milliseconds(50);
   try {
@@ -276,6 +277,33 @@ TEST(TcpStore, TheServersEndIsAnErrorToAWaitingRank) {
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kPeerLost);
   }
+}
+
+// A child that lives on neither hides the end nor keeps the port.
+TEST(TcpStore, AForkedChildHoldsNothingOfIt) {
+  TcpStoreOptions options = options_for(0, "");
+  options.serve = true;
+  auto store = std::make_unique<TcpStore>(options);
+  const std::uint16_t port = store->port();
+  TcpStore client(options_for(port, ""));
+  test::Gate gate;
+  test::ChildProcess child([&] {
+    const bool holds_none = test::listening_sockets() == 0;
+    const bool told = gate.wait();
+    store.reset();
+    return holds_none && told ? 0 : 1;
+  });
+  EXPECT_EQ(test::listening_sockets(), 1);
+  store.reset();
+  try {
+    client.get("never set", kLong);
+    ADD_FAILURE() << "no error after the end";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kPeerLost) << e.what();
+  }
+  EXPECT_NO_THROW(TcpStoreServer("127.0.0.1", port, ""));
+  gate.open();
+  EXPECT_EQ(child.join(), 0);
 }
 
 TEST(TcpStore, AWaitingRankThatDiesIsForgotten) {

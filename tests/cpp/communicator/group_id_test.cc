@@ -64,28 +64,45 @@ TEST(GroupId, MadeBeforeAForkItServesTheChildren) {
 }
 
 // One rank has given what the others need of it first, another has not come at all; the first one's process is killed.
+// A child that it has forked meanwhile lives on.
 TEST(GroupId, ARankThatDiesWhileItFormsIsAnErrorAtOnce) {
   std::array<int, 2> ends{-1, -1};
   ASSERT_EQ(::pipe(ends.data()), 0);
   const UniqueFd read_end(ends[0]), write_end(ends[1]);
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const UniqueFd from_child(ends[0]), to_parent(ends[1]);
+  test::Gate has_given, ended;
   CommunicatorOptions options = options_of(0);
   options.timeout = std::chrono::minutes(10);  // the test's watchdog comes first
   test::ChildProcess rank_1([&] {
     GroupId id;
     if (::read(read_end.get(), id.data(), id.size()) != ssize_t{kGroupIdBytes}) return 1;
-    return test::error_of([&] { join_group(id, 1, 3, options); }).kind() == ErrorKind::kPeerLost ? 2 : 3;
+    const int before = test::open_sockets();
+    std::thread([&] { test::error_of([&] { join_group(id, 1, 3, options); }); }).detach();
+    if (!has_given.wait()) return 2;
+    return test::run_in_child([&] {
+      const int sockets = test::open_sockets() - before;
+      if (::write(to_parent.get(), &sockets, sizeof sockets) != ssize_t{sizeof sockets}) return 1;
+      ended.wait();
+      return 0;
+    });
   });
   const GroupId id = make_group_id(Config{}, "localhost");
   ASSERT_EQ(::write(write_end.get(), id.data(), id.size()), ssize_t{kGroupIdBytes});
+  int childs_sockets = -1;
   std::thread end([&] {
     const auto given = exchange_key("group", kHostTopic, 1);
     test::error_of([&] { reach(*decode_meeting_place(id), options.timeout)->get(given, std::chrono::seconds(30)); });
+    has_given.open();
+    EXPECT_EQ(::read(from_child.get(), &childs_sockets, sizeof childs_sockets), ssize_t{sizeof childs_sockets});
     ::kill(rank_1.pid(), SIGKILL);
   });
   options.name = "three";
   const Error error = test::error_of([&] { join_group(id, 0, 3, options); });
   end.join();
   EXPECT_EQ(rank_1.join(), 1000 + SIGKILL);
+  ended.open();
+  EXPECT_EQ(childs_sockets, 0);
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost);
   EXPECT_NE(std::string(error.what()).find("rank 1 on host"), std::string::npos) << error.what();
 }
@@ -157,14 +174,20 @@ TEST(GroupId, OthersBytesAreRefused) {
   }
 }
 
+// Also where a child of it lives on.
 TEST(GroupId, AMakerThatDiesIsAnErrorAtOnce) {
-  test::Gate gate;
+  test::Gate gate, over;
   std::array<int, 2> ends{-1, -1};
   ASSERT_EQ(::pipe(ends.data()), 0);
   const UniqueFd read_end(ends[0]), write_end(ends[1]);
   test::ChildProcess maker([&] {
     const GroupId id = make_group_id(Config{}, "localhost");
-    if (::write(write_end.get(), id.data(), id.size()) != ssize_t{kGroupIdBytes}) return 1;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      over.wait();
+      ::_exit(0);
+    }
+    if (child < 0 || ::write(write_end.get(), id.data(), id.size()) != ssize_t{kGroupIdBytes}) return 1;
     gate.wait();
     return 0;
   });
@@ -176,6 +199,7 @@ TEST(GroupId, AMakerThatDiesIsAnErrorAtOnce) {
   const Error error = test::error_of([&] { join_group(id, 0, 2, options); });
   end.join();
   EXPECT_EQ(maker.join(), 0);
+  over.open();
   EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
 }
 

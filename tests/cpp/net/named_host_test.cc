@@ -51,7 +51,7 @@ struct SilentHost {
 
 TEST(NamedHost, ASilentAddressDoesNotHideTheNext) {
   const SilentHost silent;
-  const UniqueFd listener = listen_tcp("127.0.0.1", 0);
+  const UnforkedFd listener = listen_tcp("127.0.0.1", 0);
   const std::uint16_t port = local_address(listener.get()).port();
   ConnectFailure failure;
   Deadline deadline = Deadline::after(std::chrono::milliseconds(1'500));

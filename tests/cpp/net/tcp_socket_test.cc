@@ -70,7 +70,7 @@ TEST(TcpSocket, OneThatCannotBeMadeLeavesItsReason) {
   const int why_not_connecting = errno;
   Deadline deadline = Deadline::after(kBound);
   ConnectFailure failure;
-  const UniqueFd named = connect_tcp("127.0.0.1", local_address(listener.get()).port(), deadline, failure);
+  const UnforkedFd named = connect_tcp("127.0.0.1", local_address(listener.get()).port(), deadline, failure);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
   EXPECT_FALSE(listens || connects || named);
   EXPECT_TRUE(out_of_descriptors(why_not_listening));
@@ -94,7 +94,7 @@ TEST(TcpSocket, NobodyIsConnectedToItself) {
   for (int i = 0; i < 40'000; ++i) {
     ConnectFailure failure;
     Deadline deadline = Deadline::after(kBound);
-    const UniqueFd socket = connect_tcp("127.0.0.1", 41'418, deadline, failure);
+    const UnforkedFd socket = connect_tcp("127.0.0.1", 41'418, deadline, failure);
     ASSERT_FALSE(socket) << "attempt " << i << ", from " << local_address(socket.get()).text();
     ASSERT_TRUE(failure.refused);
   }
