@@ -116,6 +116,8 @@ static void refusals(tutti_group* group) {
   CHECK(tutti_all_reduce(group, &value, &value, 1, TUTTI_FLOAT32, TUTTI_BAND) != TUTTI_SUCCESS);
   CHECK(tutti_all_reduce(group, &value, &value, 1, 99, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
   CHECK(strstr(tutti_last_error(), "99 is no tutti_type") != NULL);
+  CHECK(tutti_all_reduce(group, &value, &value, 1, 11, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
+  CHECK(strstr(tutti_last_error(), "11 is no tutti_type") != NULL);
   CHECK(tutti_all_reduce(group, &value, &value, 1, TUTTI_FLOAT32, -1) == TUTTI_INVALID_ARGUMENT);
   CHECK(tutti_all_reduce(group, NULL, &value, 1, TUTTI_FLOAT32, TUTTI_SUM) == TUTTI_INVALID_ARGUMENT);
   CHECK(tutti_all_gather(group, &value, &value, SIZE_MAX / 4, TUTTI_FLOAT32) == TUTTI_INVALID_ARGUMENT);
@@ -142,7 +144,9 @@ static void refused_ids(void) {
   OK(tutti_group_create(&id, 0, 1, NULL, &group));
   tutti_group_destroy(group);
   CHECK(tutti_group_rank(NULL) == -1 && tutti_group_size(NULL) == -1);
-  CHECK(tutti_type_bytes(TUTTI_COMPLEX128) == 16 && tutti_type_bytes(22) == 0);
+  CHECK(tutti_type_bytes(TUTTI_COMPLEX128) == 16 && tutti_type_bytes(TUTTI_FLOAT8_E5M2) == 1);
+  const tutti_type none[] = {-1, 11, 12, 13, 18, 22};
+  for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); ++i) CHECK(tutti_type_bytes(none[i]) == 0);
   CHECK(strcmp(tutti_result_name(TUTTI_MISMATCH), "TUTTI_MISMATCH") == 0);
 }
 
