@@ -45,6 +45,9 @@ class UnforkedFd {
     ~Locked();
     Locked(const Locked&) = delete;
     Locked& operator=(const Locked&) = delete;
+
+   private:
+    const bool took_;
   };
 
   // Under the lock.

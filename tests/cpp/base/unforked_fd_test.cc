@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <latch>
+#include <thread>
 #include <vector>
 
 #include "support/child_process.h"
@@ -43,6 +45,30 @@ TEST(UnforkedFd, AChildHasNoCopyAndTheParentKeepsItsOwn) {
   for (const std::size_t i : {1, 2, 3, 6, 7, 8}) EXPECT_TRUE(is_open(numbers[i])) << i;
   held.clear();
   for (const int number : numbers) EXPECT_EQ(is_open(number), number == others.get());
+}
+
+// The fork waits for the other thread in vain. Nobody finishes in the child what that has begun.
+TEST(UnforkedFd, AChildThatWasForkedInTheMidstOfOneGoesOn) {
+  UnforkedFd before = open_null();
+  std::latch opening(1), forked(1);
+  std::thread other([&] {
+    const UnforkedFd slow = UnforkedFd::opened_by([&] {
+      opening.count_down();
+      forked.wait();
+      return UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    });
+  });
+  opening.wait();
+  const int code = test::run_in_child([&] {
+    before.reset();
+    UnforkedFd own = open_null();
+    own = open_null();
+    return own && is_open(own.get()) ? 0 : 1;
+  });
+  forked.count_down();
+  other.join();
+  EXPECT_EQ(code, 0);
+  EXPECT_TRUE(is_open(before.get()));
 }
 
 TEST(UnforkedFd, WhatCannotBeOpenedLeavesItsReason) {
