@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/registry.h"
+#include "nccl/background.h"
 #include "nccl/forming.h"
 #include "nccl/pending.h"
 #include "nccl/report.h"
@@ -173,20 +174,31 @@ void drop(ncclComm_t comm) {
   }
 }
 
-void abort(ncclComm_t comm, const char* call, bool frees) {
-  const std::shared_ptr<Served> served = take(comm, frees);
+std::shared_ptr<Served> abort(ncclComm_t comm, const char* call, bool frees) {
+  std::shared_ptr<Served> served = take(comm, frees);
   give_up(served);
   if (served != nullptr && served->cuda != nullptr) served->cuda->abort(call);
+  return served;
 }
 
-void abort_group(ncclComm_t comm, const char* call) {
-  if (find(comm) == nullptr) return;
-  abort(comm, call, /*frees=*/false);
+std::shared_ptr<Served> abort_group(ncclComm_t comm, const char* call) {
+  if (find(comm) == nullptr) return nullptr;
+  std::shared_ptr<Served> served = abort(comm, call, /*frees=*/false);
   auto after = std::make_shared<Served>();
   after->reason = std::string("given up by ") + call;
   Table& all = table();
   const std::lock_guard lock(all.mutex);
   all.served[comm] = std::move(after);
+  return served;
+}
+
+void let_go(std::shared_ptr<Served> aborted) noexcept {
+  if (aborted == nullptr || aborted->cuda == nullptr) return;
+  // Moved on, so that the thread has the last reference. Without a thread it ends here: NCCL's kernels are over, too.
+  in_background([held = std::move(aborted)]() mutable {
+    begin_thread(held->cuda->device());
+    held.reset();
+  });
 }
 
 }  // namespace tutti::nccl

@@ -58,9 +58,12 @@ std::optional<Error> failure_of(ncclComm_t comm);
 bool end_group(ncclComm_t comm, const std::shared_ptr<Served>& served);
 // The same for what is known of `comm`, which is forgotten.
 void drop(ncclComm_t comm);
-// `frees`: NCCL is to free it next.
-void abort(ncclComm_t comm, const char* call, bool frees);
+// Ends the group's kernels, but for those that wait behind a kernel of NCCL's, which NCCL has still to end: the caller
+// holds what comes back, maybe null, until it has, and then lets it go. `frees`: NCCL is to free `comm` next.
+[[nodiscard]] std::shared_ptr<Served> abort(ncclComm_t comm, const char* call, bool frees);
 // The same, but the communicator stays known: for calls that leave it to the program.
-void abort_group(ncclComm_t comm, const char* call);
+[[nodiscard]] std::shared_ptr<Served> abort_group(ncclComm_t comm, const char* call);
+// Gives up what has been aborted, in the background: its kernels may be waited for.
+void let_go(std::shared_ptr<Served> aborted) noexcept;
 
 }  // namespace tutti::nccl

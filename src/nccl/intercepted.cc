@@ -2,6 +2,7 @@
 //
 // What the real library calls by its own public names comes here, too, and goes straight back (InReal).
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,15 @@ Making left(ncclComm_t* comm, const char* reason) noexcept {
   what.comm = comm;
   what.without = reason;
   return what;
+}
+
+// The real library's call, by `pass_on`, that ends its kernels: those of `aborted` may be behind them, and are waited
+// for only after it, beside the program.
+template <class PassOn>
+ncclResult_t ending(std::shared_ptr<Served> aborted, PassOn&& pass_on) noexcept {
+  const ncclResult_t result = pass_on();
+  let_go(std::move(aborted));
+  return result;
 }
 
 // What has gone wrong in Tutti's part, with its text for ncclGetLastError.
@@ -135,9 +145,11 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int k
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclComm_t* comm,
                                               ncclConfig_t* config, int flags) {
   constexpr int kAbort = 1;
-  if (looks() && (flags & kAbort) != 0 && real().ncclCommShrink != nullptr) abort_group(parent, "ncclCommShrink");
-  return making(TUTTI_NCCL_PASS(ncclCommShrink, (parent, excluded, count, comm, config, flags)),
-                left(comm, "made by ncclCommShrink"));
+  const bool aborts = looks() && (flags & kAbort) != 0 && real().ncclCommShrink != nullptr;
+  const ncclResult_t result = ending(aborts ? abort_group(parent, "ncclCommShrink") : nullptr, [&] {
+    return TUTTI_NCCL_PASS(ncclCommShrink, (parent, excluded, count, comm, config, flags));
+  });
+  return making(result, left(comm, "made by ncclCommShrink"));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const ncclUniqueId* id, int rank,
@@ -166,15 +178,15 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  if (looks()) tutti::nccl::abort(comm, "ncclCommAbort", /*frees=*/true);
-  return TUTTI_NCCL_PASS(ncclCommAbort, (comm));
+  return ending(looks() ? tutti::nccl::abort(comm, "ncclCommAbort", /*frees=*/true) : nullptr,
+                [&] { return TUTTI_NCCL_PASS(ncclCommAbort, (comm)); });
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   // What NCCL refuses changes nothing: flags, and a communicator that has been finalized.
   const bool goes_on = looks() && flags == 0 && real().ncclCommRevoke != nullptr;
-  if (goes_on && !ends(comm)) abort_group(comm, "ncclCommRevoke");
-  return TUTTI_NCCL_PASS(ncclCommRevoke, (comm, flags));
+  return ending(goes_on && !ends(comm) ? abort_group(comm, "ncclCommRevoke") : nullptr,
+                [&] { return TUTTI_NCCL_PASS(ncclCommRevoke, (comm, flags)); });
 }
 
 // Errors

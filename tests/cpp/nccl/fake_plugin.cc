@@ -1,8 +1,10 @@
 // A plug-in for CUDA without CUDA: its communicators check and record the calls. FAKE_REFUSES names a rank that cannot
 // make one, FAKE_WAIT_FD a descriptor that the others have to wake this rank by before it has made its own,
 // FAKE_LATE_FD one before it meets them. With FAKE_HANGS, a descriptor, kernels run until they are aborted; a byte says
-// that they are waited for, and another that the communicator has ended. FAKE_FAILURE is the kind of error that
+// that they are waited for, and another that the communicator has ended. With FAKE_BEHIND_NCCL, a descriptor, they lie
+// behind a kernel of NCCL's, and then wait for a byte. FAKE_FAILURE is the kind of error that
 // fake_fails() brings.
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -63,6 +65,7 @@ class FakeCommunicator final : public test::BareCommunicator {
   }
   void synchronize(CudaStream) override {}
   void finish() noexcept override {
+    await_nccl();
     if (hangs_ < 0 || aborted_) return;
     const Working here;
     tell(hangs_);
@@ -81,6 +84,17 @@ class FakeCommunicator final : public test::BareCommunicator {
   }
 
  private:
+  void await_nccl() noexcept {
+    const char* const woken = std::getenv("FAKE_BEHIND_NCCL");
+    if (woken == nullptr) return;
+    void* const nccl = ::dlopen(std::getenv("TUTTI_NCCL_LIB_PATH"), RTLD_NOW | RTLD_NOLOAD);
+    const auto await = reinterpret_cast<bool (*)()>(::dlsym(nccl, "stand_in_await_kernels"));
+    const bool over = await();
+    ::dlclose(nccl);
+    char byte = 0;
+    if (over && ::read(std::atoi(woken), &byte, 1) != 1) std::abort();
+  }
+
   const int hangs_ = std::getenv("FAKE_HANGS") != nullptr ? std::atoi(std::getenv("FAKE_HANGS")) : -1;
   std::atomic<bool> aborted_{false};
   std::mutex ending_;

@@ -204,6 +204,30 @@ TEST(NcclServed, AbortEndsWhatFinalizeWaitsFor) {
   });
 }
 
+// A kernel of NCCL's whose peer never comes, and one of Tutti's behind it on the same stream: NCCL ends the first, so
+// nothing may be waited for before it is asked to, nor by the caller behind that.
+TEST(NcclServed, AbortDoesNotWaitForWhatIsBehindNccl) {
+  for (const std::string how : {"CommAbort", "CommRevoke", "CommShrink"}) {
+    run_ranks(2, [&](Rank& rank) {
+      std::array<int, 2> behind{}, ended{};
+      ASSERT_EQ(::pipe(behind.data()), 0);
+      ASSERT_EQ(::pipe(ended.data()), 0);
+      ::setenv("FAKE_BEHIND_NCCL", std::to_string(behind[0]).c_str(), 1);
+      ::setenv("FAKE_HANGS", std::to_string(ended[1]).c_str(), 1);
+      const ncclComm_t comm = rank.communicator();
+      ncclComm_t shrunk = nullptr;
+      int excluded = 1;
+      if (how == "CommAbort") EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+      if (how == "CommRevoke") EXPECT_EQ(ncclCommRevoke(comm, 0), ncclSuccess);
+      if (how == "CommShrink") EXPECT_EQ(ncclCommShrink(comm, &excluded, 1, &shrunk, nullptr, 1), ncclSuccess);
+      ASSERT_EQ(::write(behind[1], "!", 1), 1);
+      char byte = 0;
+      ASSERT_EQ(::read(ended[0], &byte, 1), 1);  // it has ended
+      EXPECT_EQ(by_nccl(), how);
+    });
+  }
+}
+
 TEST(NcclServed, AFailureIsSaidByFinalizeAndBehindIt) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();

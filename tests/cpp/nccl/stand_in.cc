@@ -4,6 +4,8 @@
 #include <netinet/in.h>
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +26,8 @@ struct ncclComm {
 namespace {
 
 std::mutex mutex;
+std::condition_variable kernels_end;
+bool kernels_over = false;  // guarded by the mutex
 std::string log_text;
 std::atomic<int> async_error{0};
 std::atomic<std::uint64_t> ids{0};
@@ -34,6 +38,13 @@ ncclResult_t record(const char* name) {
   const std::lock_guard lock(mutex);
   if (!log_text.empty()) log_text += ' ';
   log_text += name;
+  return ncclSuccess;
+}
+
+ncclResult_t end_kernels() {
+  const std::lock_guard lock(mutex);
+  kernels_over = true;
+  kernels_end.notify_all();
   return ncclSuccess;
 }
 
@@ -55,6 +66,15 @@ EXPORT const char* stand_in_take() {
 // As cudaSetDevice: of communicators that this thread makes.
 EXPORT void stand_in_device(int number) { device = number; }
 EXPORT void stand_in_fails(int error) { async_error = error; }
+
+// Waits for kernels, which abort, revoke and shrink end. False, and recorded, if none does.
+EXPORT bool stand_in_await_kernels() {
+  std::unique_lock lock(mutex);
+  const bool over = kernels_end.wait_for(lock, std::chrono::seconds(5), [] { return kernels_over; });
+  lock.unlock();
+  if (!over) record("Hung");
+  return over;
+}
 
 EXPORT ncclResult_t ncclGroupStart();
 EXPORT ncclResult_t ncclGroupEnd();
@@ -111,7 +131,8 @@ EXPORT ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclCom
   if (const char* const said = std::getenv("STAND_IN_SPLIT")) std::sscanf(said, "%d,%d", &key, &size);
   return make("CommSplit", comm, key, size);
 }
-EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int*, int count, ncclComm_t* comm, ncclConfig_t*, int) {
+EXPORT ncclResult_t ncclCommShrink(ncclComm_t parent, int*, int count, ncclComm_t* comm, ncclConfig_t*, int flags) {
+  if (flags != 0) end_kernels();
   return make("CommShrink", comm, parent->rank, parent->size - count);
 }
 EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const ncclUniqueId*, int rank, ncclComm_t* comm,
@@ -124,10 +145,13 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 }
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
   delete comm;
+  end_kernels();
   return record("CommAbort");
 }
 EXPORT ncclResult_t ncclCommRevoke(ncclComm_t, int flags) {
-  return flags == 0 ? record("CommRevoke") : ncclInvalidArgument;
+  if (flags != 0) return ncclInvalidArgument;
+  end_kernels();
+  return record("CommRevoke");
 }
 EXPORT ncclResult_t ncclCommFinalize(ncclComm_t) { return record("CommFinalize"); }
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
