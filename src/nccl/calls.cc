@@ -65,7 +65,7 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
   const std::shared_ptr<Served> served = find(asked.comm);
   Arguments call = asked;
   // Now, as NCCL does: a queued call keeps the scalar of an operation that is destroyed before it is issued.
-  if (served != nullptr && call.op > ncclAvg) call.scaled = served->scaled.find(call.op);
+  if (served != nullptr && call.op > ncclAvg) call.scaled = served->scaled->find(call.op);
   const bool message = call.function == Function::kSend || call.function == Function::kReceive;
   if (!message && !may_call(call.comm, served)) {
     set_last_error("tutti: the communicator is in progress: ask ncclCommGetAsyncError until it is not");

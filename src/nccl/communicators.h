@@ -25,7 +25,8 @@ struct Served {
   std::unique_ptr<Circle> circle;          // null: splits are NCCL's, too
   std::shared_ptr<CudaCommunicator> cuda;  // null: every call goes to NCCL
   Common common;
-  ScaledSums scaled;
+  // Operations belong to the communicator: they are as old as it, whatever has replaced this beside it.
+  std::shared_ptr<ScaledSums> scaled = std::make_shared<ScaledSums>();
   std::string reason;            // why there is no group
   std::optional<Error> failure;  // of the group that has ended
   bool blocks = true;

@@ -239,7 +239,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* s
   static_cast<void>(guarded([&] {
     const auto served = find(comm);
     const auto scaled = served != nullptr ? scaled_of(scalar, type, place) : std::nullopt;
-    if (scaled) served->scaled.add(*op, *scaled);
+    if (scaled) served->scaled->add(*op, *scaled);
   }));
   return result;
 }
@@ -247,7 +247,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* s
 TUTTI_NCCL_EXPORT ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
   // First: once it is gone, another one may have its number.
   if (looks()) {
-    if (const auto served = find(comm)) served->scaled.remove(op);
+    if (const auto served = find(comm)) served->scaled->remove(op);
   }
   return TUTTI_NCCL_PASS(ncclRedOpDestroy, (op, comm));
 }

@@ -24,6 +24,7 @@ void settle(ncclComm_t comm, const std::shared_ptr<Served>& before, const std::s
   if (refusal.empty()) begin_thread(device);
   const Pending& pending = *before->pending;
   std::shared_ptr<Served> after = left({});
+  after->scaled = before->scaled;
   try {
     after->circle = std::make_unique<Circle>(*pending.place, pending.rank, pending.size);
     form(*after, refusal, device, algorithms, pending.given_up);

@@ -69,6 +69,23 @@ TEST(NcclPending, FormsWhileTheProgramAsks) {
   });
 }
 
+// Rank 0 makes its operation before it asks, rank 1 behind that: the call is Tutti's on both.
+TEST(NcclPending, OperationsMadeMeanwhileStay) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "90000", 1);
+    const ncclComm_t comm = begun(rank);
+    float twice = 2;
+    ncclRedOp_t op = ncclSum;
+    if (rank.rank() == 1) await(comm);
+    EXPECT_EQ(ncclRedOpCreatePreMulSum(&op, &twice, ncclFloat32, ncclScalarHostImmediate, comm), ncclSuccess);
+    if (rank.rank() == 0) await(comm);
+    EXPECT_EQ(ncclAllReduce(buffer.data(), buffer.data(), 4, ncclFloat32, op, comm, nullptr), ncclSuccess);
+    EXPECT_EQ(by_nccl(), "");
+    EXPECT_EQ(by_tutti(), "all_reduce:4*2");
+    EXPECT_EQ(ncclRedOpDestroy(op, comm), ncclSuccess);
+  });
+}
+
 // Kernels that wait for a rank which never comes: the program's watchdog still ends them.
 TEST(NcclPending, AbortEndsWhatAFinalizedOneStillRuns) {
   run_ranks(2, [](Rank& rank) {
