@@ -136,6 +136,7 @@ ncclResult_t group_end() noexcept {
 
 ncclResult_t group_simulate_end(ncclSimInfo_t* info) noexcept {
   if (real().ncclGroupSimulateEnd == nullptr) return missing("ncclGroupSimulateEnd");  // and the group goes on
+  if (info == nullptr) return group_end();                                             // to NCCL it is the same
   Group& open = group();
   if (open.depth > 0 && --open.depth == 0) {
     open.calls.clear();

@@ -232,6 +232,23 @@ TEST(NcclHostile, AGroupThatCannotBeSimulatedGoesOn) {
   });
 }
 
+TEST(NcclHostile, ASimulationWithoutAPlaceForItsResultIsAnEnd) {
+  run_ranks(2, [](Rank& rank) {
+    for (const char* const name : {"TUTTI_NCCL_LIB_PATH", "TUTTI_TEST_STAND_IN"}) ::setenv(name, NEWER_STAND_IN, 1);
+    const ncclComm_t comm = rank.communicator();
+    std::array<std::uint64_t, 16> info{};
+    for (const bool simulates : {true, false}) {
+      ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+      EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+      EXPECT_EQ(ncclGroupSimulateEnd(simulates ? reinterpret_cast<ncclSimInfo_t*>(info.data()) : nullptr), ncclSuccess);
+      EXPECT_EQ(by_tutti(), simulates ? "" : "all_reduce:1");
+      EXPECT_EQ(by_nccl(), simulates ? "GroupStart" : "GroupStart GroupEnd");
+      EXPECT_EQ(all_reduce(comm, 2), ncclSuccess);
+      EXPECT_EQ(by_tutti(), "all_reduce:2");  // no group is open
+    }
+  });
+}
+
 TEST(NcclHostile, AForkedChildHasNccl) {
   const std::string file = testing::TempDir() + "nccl_child_" + std::to_string(::getpid());
   run_ranks(2, [&](Rank& rank) {
