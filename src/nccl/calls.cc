@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -22,15 +23,27 @@ struct Queued {
   std::uint64_t plan = 0;  // that runs it; 0: a kernel of Tutti's own
 };
 
-struct Group {
-  int depth = 0;
+struct Held {
   std::vector<Queued> calls;
   std::vector<Making> making;
 };
-Group& group() {
-  static thread_local Group value;
-  return value;
-}
+// Without a destructor: those of the program's threads and of its static objects come here, too. What a thread leaves
+// open when it ends stays.
+struct Group {
+  int depth = 0;
+  Held* held = nullptr;  // while there is something
+
+  Held& hold() {
+    if (held == nullptr) held = new Held;
+    return *held;
+  }
+  Held take() noexcept {
+    const std::unique_ptr<Held> taken(std::exchange(held, nullptr));
+    return taken != nullptr ? std::move(*taken) : Held{};
+  }
+};
+constinit thread_local Group group;
+static_assert(std::is_trivially_destructible_v<Group>);
 
 ncclResult_t issue(const Queued& queued) noexcept {
   CudaCommunicator& cuda = *queued.served->cuda;
@@ -88,13 +101,12 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
   count_call(call.function, reason, served != nullptr ? message_bytes(call, std::max(served->common.size, 1)) : 0,
              queued.plan != 0);
   if (reason != Reason::kNone) return false;
-  Group& open = group();
-  if (open.depth > 0) {
+  if (group.depth > 0) {
     // What is wrong with a call is said at once, what goes wrong with it at the end.
     result = guarded([&] {
       const CudaCommunicator& cuda = *served->cuda;
       cuda.check(to_call(call, cuda.rank(), cuda.size()));
-      open.calls.push_back(std::move(queued));
+      group.hold().calls.push_back(std::move(queued));
     });
   } else {
     result = issue(queued);
@@ -103,23 +115,23 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
 }
 
 void made(std::vector<Making> making) noexcept {
-  Group& open = group();
-  if (open.depth == 0) return adopt_all(making);
-  static_cast<void>(guarded([&] { open.making.insert(open.making.end(), making.begin(), making.end()); }));
+  if (group.depth == 0) return adopt_all(making);
+  static_cast<void>(guarded([&] {
+    std::vector<Making>& all = group.hold().making;
+    all.insert(all.end(), making.begin(), making.end());
+  }));
 }
 
 ncclResult_t group_start() noexcept {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclGroupStart, ());
-  if (result == ncclSuccess) ++group().depth;
+  if (result == ncclSuccess) ++group.depth;
   return result;
 }
 
 ncclResult_t group_end() noexcept {
-  Group& open = group();
-  if (open.depth == 0 || --open.depth > 0) return TUTTI_NCCL_PASS(ncclGroupEnd, ());
-  std::vector<Queued> calls = std::exchange(open.calls, {});
-  std::vector<Making> making = std::exchange(open.making, {});
-  ncclResult_t first = guarded([&] { calls = by_turns(calls); });  // as they came, if memory is wanting
+  if (group.depth == 0 || --group.depth > 0) return TUTTI_NCCL_PASS(ncclGroupEnd, ());
+  auto [calls, making] = group.take();
+  ncclResult_t first = guarded([&, &calls = calls] { calls = by_turns(calls); });  // as they came, if memory is wanting
   // All of them, whatever becomes of one: other ranks, of other communicators perhaps, wait for this one in each.
   for (const Queued& queued : calls) {
     const ncclResult_t result = issue(queued);
@@ -137,11 +149,7 @@ ncclResult_t group_end() noexcept {
 ncclResult_t group_simulate_end(ncclSimInfo_t* info) noexcept {
   if (real().ncclGroupSimulateEnd == nullptr) return missing("ncclGroupSimulateEnd");  // and the group goes on
   if (info == nullptr) return group_end();                                             // to NCCL it is the same
-  Group& open = group();
-  if (open.depth > 0 && --open.depth == 0) {
-    open.calls.clear();
-    open.making.clear();
-  }
+  if (group.depth > 0 && --group.depth == 0) group.take();
   return TUTTI_NCCL_PASS(ncclGroupSimulateEnd, (info));
 }
 

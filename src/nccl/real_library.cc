@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -51,14 +52,13 @@ std::unique_ptr<const Real> load() {
 
 std::atomic<const Real*> found{nullptr};
 
+// Without a destructor: those of the program's threads and of its static objects come here, too. NCCL's is as long.
 struct LastError {
-  std::string text;
-  bool ours = false;
+  std::array<char, 1024> text;
+  bool ours;
 };
-LastError& last() {
-  static thread_local LastError value;
-  return value;
-}
+constinit thread_local LastError last{};
+static_assert(std::is_trivially_destructible_v<LastError>);
 
 }  // namespace
 
@@ -88,14 +88,14 @@ const Real& real() {
   return *made;
 }
 
-void set_last_error(std::string text) noexcept {
-  last().text = std::move(text);
-  last().ours = true;
+void set_last_error(const std::string& text) noexcept {
+  last.text[text.copy(last.text.data(), last.text.size() - 1)] = '\0';
+  last.ours = true;
 }
 
-void clear_last_error() noexcept { last().ours = false; }
+void clear_last_error() noexcept { last.ours = false; }
 
-const char* last_error() noexcept { return last().ours ? last().text.c_str() : nullptr; }
+const char* last_error() noexcept { return last.ours ? last.text.data() : nullptr; }
 
 ncclResult_t missing(const char* name) noexcept {
   const Real& library = real();

@@ -43,7 +43,7 @@ class InReal {
 };
 
 // What ncclGetLastError says on this thread, until a call of the real library fails after it.
-void set_last_error(std::string text) noexcept;
+void set_last_error(const std::string& text) noexcept;
 void clear_last_error() noexcept;
 const char* last_error() noexcept;  // null: the real library's counts
 

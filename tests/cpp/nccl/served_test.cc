@@ -217,15 +217,41 @@ TEST(NcclServed, AbortDoesNotWaitForWhatIsBehindNccl) {
       const ncclComm_t comm = rank.communicator();
       ncclComm_t shrunk = nullptr;
       int excluded = 1;
-      if (how == "CommAbort") EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
-      if (how == "CommRevoke") EXPECT_EQ(ncclCommRevoke(comm, 0), ncclSuccess);
-      if (how == "CommShrink") EXPECT_EQ(ncclCommShrink(comm, &excluded, 1, &shrunk, nullptr, 1), ncclSuccess);
+      EXPECT_EQ(how == "CommAbort"    ? ncclCommAbort(comm)
+                : how == "CommRevoke" ? ncclCommRevoke(comm, 0)
+                                      : ncclCommShrink(comm, &excluded, 1, &shrunk, nullptr, 1),
+                ncclSuccess);
       ASSERT_EQ(::write(behind[1], "!", 1), 1);
       char byte = 0;
       ASSERT_EQ(::read(ended[0], &byte, 1), 1);  // it has ended
       EXPECT_EQ(by_nccl(), how);
     });
   }
+}
+
+// Made before the library has anything of a thread's own, and so destroyed behind it.
+struct EndsLate {
+  ncclComm_t comm = nullptr;
+  void use() const {
+    EXPECT_EQ(ncclCommSuspend(comm, 0), ncclInvalidUsage);
+    EXPECT_NE(std::string(ncclGetLastError(comm)).find("has no ncclCommSuspend"), std::string::npos);
+    EXPECT_EQ(ncclGroupStart(), ncclSuccess);
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);
+    EXPECT_EQ(ncclGroupEnd(), ncclSuccess);
+    EXPECT_EQ(by_tutti(), "all_reduce:1");
+  }
+  ~EndsLate() { use(); }
+};
+
+TEST(NcclServed, DestructorsOfThreadsMayCall) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    std::thread([&] {
+      static thread_local EndsLate late;
+      late.comm = comm;
+      late.use();
+    }).join();
+  });
 }
 
 TEST(NcclServed, AFailureIsSaidByFinalizeAndBehindIt) {
