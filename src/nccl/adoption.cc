@@ -22,7 +22,7 @@ ncclComm_t comm_of(const Making& making) noexcept { return making.comm != nullpt
 bool forms(const Making& making) noexcept { return making.without == nullptr && making.blocks; }
 
 void adopt_one(const Making& making, const Given& given, const char* against) noexcept {
-  static_cast<void>(guarded([&] {
+  quietly([&] {
     const ncclComm_t comm = comm_of(making);
     if (making.without != nullptr) {
       adopt_without(comm, making.without);
@@ -34,7 +34,7 @@ void adopt_one(const Making& making, const Given& given, const char* against) no
     } else {
       adopt(comm, making.place, making.rank, making.size, given, against);
     }
-  }));
+  });
 }
 
 // The GPU of each that forms now; -1: unknown.
@@ -73,7 +73,7 @@ std::vector<bool> in_company(const std::vector<Making>& making, const std::vecto
 }  // namespace
 
 void adopt_all(const std::vector<Making>& making) noexcept {
-  static_cast<void>(guarded([&] {
+  quietly([&] {
     std::vector<Given> given;  // on this thread, before others wait for what it may hold
     for (const Making& each : making) given.push_back(forms(each) ? given_to(comm_of(each)) : Given{});
     if (making.size() == 1) return adopt_one(making.front(), given.front(), nullptr);
@@ -98,7 +98,7 @@ void adopt_all(const std::vector<Making>& making) noexcept {
       }
     }
     for (std::thread& thread : threads) thread.join();
-  }));
+  });
 }
 
 }  // namespace tutti::nccl

@@ -55,7 +55,7 @@ void stop() noexcept {
 }
 
 void run(std::list<Task>::iterator task, std::function<void()>& work) noexcept {
-  static_cast<void>(guarded(work));
+  quietly(work);
   work = {};
   Background& all = background();
   const std::lock_guard lock(all.mutex);

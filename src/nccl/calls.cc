@@ -116,10 +116,10 @@ bool take_call(const Arguments& asked, ncclResult_t& result) noexcept {
 
 void made(std::vector<Making> making) noexcept {
   if (group.depth == 0) return adopt_all(making);
-  static_cast<void>(guarded([&] {
+  quietly([&] {
     std::vector<Making>& all = group.hold().making;
     all.insert(all.end(), making.begin(), making.end());
-  }));
+  });
 }
 
 ncclResult_t group_start() noexcept {

@@ -42,4 +42,13 @@ ncclResult_t guarded(Work&& work) noexcept {
   }
 }
 
+// For what the program hears nothing of: ncclGetLastError keeps what it had.
+template <class Work>
+void quietly(Work&& work) noexcept {
+  try {
+    work();
+  } catch (const std::exception&) {
+  }
+}
+
 }  // namespace tutti::nccl

@@ -81,7 +81,7 @@ ncclResult_t failed(ncclComm_t comm) noexcept {
 TUTTI_NCCL_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclGetUniqueId, (id));
   // Without a place the communicator is NCCL's alone.
-  if (result == ncclSuccess && looks()) static_cast<void>(guarded([&] { offer_place(*id); }));
+  if (result == ncclSuccess && looks()) quietly([&] { offer_place(*id); });
   return result;
 }
 
@@ -101,11 +101,11 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ra
   if (result != ncclSuccess && result != ncclInProgress) return result;
   // All ranks give the same ids: they meet at the first.
   if (looks()) {
-    static_cast<void>(guarded([&] {
+    quietly([&] {
       for (int i = 1; i < ids; ++i) {
         if (std::memcmp(&id[i], &id[0], sizeof(ncclUniqueId)) != 0) withdraw_place(id[i]);
       }
-    }));
+    });
   }
   return making(result, by_id(comm, ranks, id[0], rank, config));
 }
@@ -113,7 +113,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ra
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, const int* list) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommInitAll, (comm, devices, list));
   if (!looks() || (result != ncclSuccess && result != ncclInProgress)) return result;
-  static_cast<void>(guarded([&] {
+  quietly([&] {
     // All of its ranks are here.
     const tutti::MeetingPlace place = tutti::offer_meeting_place("127.0.0.1");
     std::vector<Making> ranks;
@@ -126,7 +126,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitAll(ncclComm_t* comm, int devices, co
       each.blocks = result == ncclSuccess && blocks(nullptr, /*otherwise=*/true);
     }
     made(std::move(ranks));
-  }));
+  });
   return result;
 }
 
@@ -160,7 +160,7 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t parent, int ranks, const 
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   bool there = true;
-  if (looks()) static_cast<void>(guarded([&] { there = finalize(comm); }));
+  if (looks()) quietly([&] { there = finalize(comm); });
   if (!there) {
     return guarded([] {
       throw tutti::Error(tutti::ErrorKind::kAborted,
@@ -193,15 +193,17 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommGetAsyncError, (comm, error));
+  // What it says goes with NCCL's own text.
+  if (result == ncclSuccess && *error != ncclSuccess && *error != ncclInProgress) clear_last_error();
   if (result != ncclSuccess || *error != ncclSuccess || !looks()) return result;
-  static_cast<void>(guarded([&] {
+  quietly([&] {
     const auto served = find(comm);
     if (!ready(comm, served)) {
       *error = ncclInProgress;
       return;
     }
     *error = failed(comm);
-  }));
+  });
   return result;
 }
 
@@ -236,11 +238,11 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* s
                                                         ncclScalarResidence_t place, ncclComm_t comm) {
   const ncclResult_t result = TUTTI_NCCL_PASS(ncclRedOpCreatePreMulSum, (op, scalar, type, place, comm));
   if (result != ncclSuccess || !looks()) return result;
-  static_cast<void>(guarded([&] {
+  quietly([&] {
     const auto served = find(comm);
     const auto scaled = served != nullptr ? scaled_of(scalar, type, place) : std::nullopt;
     if (scaled) served->scaled->add(*op, *scaled);
-  }));
+  });
   return result;
 }
 

@@ -131,6 +131,18 @@ TEST(NcclEdges, EveryFailureHasACodeOfNccls) {
   }
 }
 
+TEST(NcclEdges, AnAsynchronousErrorOfNcclsHasItsText) {
+  run_ranks(2, [](Rank& rank) {
+    const ncclComm_t comm = rank.communicator();
+    EXPECT_EQ(ncclAllReduce(nullptr, nullptr, 4, ncclFloat32, ncclSum, comm, nullptr), ncclInvalidArgument);
+    EXPECT_EQ(state(comm), ncclSuccess);
+    EXPECT_EQ(std::string(ncclGetLastError(comm)).rfind("tutti: ", 0), 0U);
+    fail_nccl(ncclRemoteError);
+    EXPECT_EQ(state(comm), ncclRemoteError);
+    EXPECT_STREQ(ncclGetLastError(comm), "a stand-in's last error");
+  });
+}
+
 TEST(NcclEdges, AnEndWithoutAStartIsNccls) {
   run_ranks(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();

@@ -63,6 +63,12 @@ inline void on_device(int number) {
   static void* const handle = ::dlopen(stand_in(), RTLD_NOW | RTLD_LOCAL);
   reinterpret_cast<void (*)(int)>(::dlsym(handle, "stand_in_device"))(number);
 }
+// Every communicator of NCCL's has this asynchronous error from now on.
+inline void fail_nccl(ncclResult_t error) {
+  void* const handle = ::dlopen(stand_in(), RTLD_NOW | RTLD_NOLOAD);
+  reinterpret_cast<void (*)(int)>(::dlsym(handle, "stand_in_fails"))(error);
+  ::dlclose(handle);
+}
 #ifdef FAKE_PLUGIN
 inline std::string by_tutti() { return taken(FAKE_PLUGIN "/libtutti_cuda.so", "fake_take"); }
 // Whether the thread that the last group formed on blocks signals, and whether a thread forms or ends one now.
