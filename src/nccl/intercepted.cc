@@ -86,13 +86,15 @@ TUTTI_NCCL_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
-  return making(TUTTI_NCCL_PASS(ncclCommInitRank, (comm, ranks, id, rank)), by_id(comm, ranks, id, rank, nullptr));
+  // First: it puts what its files say into the environment.
+  const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommInitRank, (comm, ranks, id, rank));
+  return making(result, by_id(comm, ranks, id, rank, nullptr));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                                       ncclConfig_t* config) {
-  return making(TUTTI_NCCL_PASS(ncclCommInitRankConfig, (comm, ranks, id, rank, config)),
-                by_id(comm, ranks, id, rank, config));
+  const ncclResult_t result = TUTTI_NCCL_PASS(ncclCommInitRankConfig, (comm, ranks, id, rank, config));
+  return making(result, by_id(comm, ranks, id, rank, config));
 }
 
 TUTTI_NCCL_EXPORT ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids,

@@ -119,7 +119,8 @@ inline ncclResult_t state(ncclComm_t comm) {
 }
 
 // A communicator that does not block, while it is being formed.
-inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int rank) {
+inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int rank,
+                                         ncclResult_t expected = ncclInProgress) {
   // The beginning of NCCL's configuration.
   struct {
     size_t bytes = 32;
@@ -128,7 +129,7 @@ inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int r
     int rest[3] = {};
   } config;
   ncclComm_t comm = nullptr;
-  EXPECT_EQ(ncclCommInitRankConfig(&comm, size, id, rank, reinterpret_cast<ncclConfig_t*>(&config)), ncclInProgress);
+  EXPECT_EQ(ncclCommInitRankConfig(&comm, size, id, rank, reinterpret_cast<ncclConfig_t*>(&config)), expected);
   return comm;
 }
 

@@ -198,6 +198,21 @@ TEST(NcclPending, AsNcclsVariableSays) {
   });
 }
 
+// NCCL reads its files as it makes its first communicator.
+TEST(NcclPending, AsNcclsFilesSay) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("STAND_IN_FILE_BLOCKING", "1", 1);
+    const ncclComm_t comm = begin_without_blocking(2, rank.id(), rank.rank(), ncclSuccess);
+    by_nccl();
+    EXPECT_EQ(all_reduce(comm, 1), ncclSuccess);  // nobody has asked whether it is ready
+    EXPECT_EQ(by_tutti(), "all_reduce:1");
+  });
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("STAND_IN_FILE_BLOCKING", "0", 1);
+    goes_to_nccl(rank.communicator());
+  });
+}
+
 TEST(NcclPending, WhatIsGivenUpIsNotServedByOthers) {
   for (const bool abort : {false, true}) {
     run_ranks(2, [&](Rank& rank) {

@@ -48,6 +48,11 @@ ncclResult_t end_kernels() {
   return ncclSuccess;
 }
 
+// As from NCCL's own files.
+void read_files() {
+  if (const char* const said = std::getenv("STAND_IN_FILE_BLOCKING")) ::setenv("NCCL_COMM_BLOCKING", said, 0);
+}
+
 ncclResult_t make(const char* name, ncclComm_t* comm, int rank, int size) {
   *comm = new ncclComm{rank, size, device};
   return record(name);
@@ -100,12 +105,15 @@ EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 EXPORT ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId, int rank) {
+  read_files();
   return make("CommInitRank", comm, rank, ranks);
 }
 EXPORT ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId, int rank, ncclConfig_t* config) {
+  read_files();
   make("CommInitRankConfig", comm, rank, ranks);
   int blocking = 1;
   if (config != nullptr) std::memcpy(&blocking, reinterpret_cast<const char*>(config) + 16, sizeof(blocking));
+  if (const char* const said = std::getenv("NCCL_COMM_BLOCKING")) blocking = std::atoi(said);
   if (blocking != 0) return ncclSuccess;
   (*comm)->in_progress = 2;
   return ncclInProgress;
