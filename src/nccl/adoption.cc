@@ -30,7 +30,7 @@ void adopt_one(const Making& making, const Given& given, const char* against) no
       if (!making.blocks) against = "it was split and does not block";
       adopt_split(making.parent, making.color, making.key, comm, given, against);
     } else if (!making.blocks) {
-      adopt_later(comm, making.place, making.rank, making.size);
+      adopt_later(comm, making.place, making.rank, making.size, against);
     } else {
       adopt(comm, making.place, making.rank, making.size, given, against);
     }
@@ -70,6 +70,24 @@ std::vector<bool> in_company(const std::vector<Making>& making, const std::vecto
   return company;
 }
 
+// Those that do not block and are made beside another one. Of which GPU they are NCCL does not say before they are
+// ready, and then it is too late to count them; only ranks of one communicator lie on GPUs of their own for certain.
+std::vector<bool> in_company_later(const std::vector<Making>& making) {
+  const auto counts = [](const Making& each) {
+    return !each.blocks && each.without == nullptr && each.parent == nullptr && each.place && each.size > 1;
+  };
+  const Making* first = nullptr;
+  bool several = false;
+  for (const Making& each : making) {
+    if (!counts(each)) continue;
+    if (first == nullptr) first = &each;
+    several = several || *each.place != *first->place;
+  }
+  std::vector<bool> company;
+  for (const Making& each : making) company.push_back(several && counts(each));
+  return company;
+}
+
 }  // namespace
 
 void adopt_all(const std::vector<Making>& making) noexcept {
@@ -78,11 +96,11 @@ void adopt_all(const std::vector<Making>& making) noexcept {
     for (const Making& each : making) given.push_back(forms(each) ? given_to(comm_of(each)) : Given{});
     if (making.size() == 1) return adopt_one(making.front(), given.front(), nullptr);
     const std::vector<int> devices = devices_of(making);
-    const std::vector<bool> company = in_company(making, devices);
+    const std::vector<bool> company = in_company(making, devices), later = in_company_later(making);
     const auto alone = [&](std::size_t i) { return company[i] || !forms(making[i]); };
     // Those that refuse come first: they wait for nobody, and others may wait for them.
     for (std::size_t i = 0; i < making.size(); ++i) {
-      if (alone(i)) adopt_one(making[i], given[i], company[i] ? kCompany : nullptr);
+      if (alone(i)) adopt_one(making[i], given[i], company[i] || later[i] ? kCompany : nullptr);
     }
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < making.size(); ++i) {

@@ -3,7 +3,8 @@
 //
 // On one GPU communicators are formed one at a time only: what one allocates there would wait for what another one's
 // first kernels wait for. So a group of calls that makes several on a GPU leaves these to NCCL; several ranks of one
-// communicator lie on GPUs of their own.
+// communicator lie on GPUs of their own. Of those that do not block all are left if the group makes several: nobody
+// knows their GPUs yet. Those that are made one by one are formed when the program asks for them.
 //
 // Thread rule: any thread; what a group of calls has made is adopted before its end returns.
 #pragma once

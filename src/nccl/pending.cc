@@ -39,6 +39,7 @@ bool begin(ncclComm_t comm, const std::shared_ptr<Served>& served) {
   const Pending& pending = *served->pending;
   int device = -1;
   std::string refusal = refusal_of(comm, pending.rank, pending.size, device);
+  if (refusal.empty() && pending.against != nullptr) refusal = pending.against;
   const Given given = given_to(comm);
   if (refusal.empty()) refusal = given.problem;
   if (in_background([=] { settle(comm, served, refusal, device, given.algorithms); })) return true;
@@ -66,13 +67,14 @@ bool blocks(const ncclConfig_t* config, bool otherwise) noexcept {
   return head.blocking == 0 || head.blocking == 1 ? head.blocking == 1 : otherwise;
 }
 
-void adopt_later(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size) {
+void adopt_later(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const char* against) {
   if (comm == nullptr || adopted_unmet(comm, place, size)) return;
   std::shared_ptr<Served> served = left("not asked whether it is ready");
   served->pending = std::make_shared<Pending>();
   served->pending->place = place;
   served->pending->rank = rank;
   served->pending->size = size;
+  served->pending->against = against;
   keep(comm, std::move(served));
 }
 

@@ -23,6 +23,7 @@ struct Pending {
   std::optional<MeetingPlace> place;
   int rank = -1;
   int size = 0;
+  const char* against = nullptr;      // with a reason this rank refuses
   std::mutex mutex;                   // guards `begun`; a leaf
   bool begun = false;                 // a thread works on it
   std::atomic<bool> given_up{false};  // nobody wants it any more
@@ -31,8 +32,8 @@ struct Pending {
 // What NCCL makes of the program's configuration and NCCL_COMM_BLOCKING; `otherwise` is what counts without them.
 bool blocks(const ncclConfig_t* config, bool otherwise) noexcept;
 
-// After NCCL has begun to make `comm`.
-void adopt_later(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size);
+// After NCCL has begun to make `comm`. With a reason `against` it, this rank refuses once it is ready.
+void adopt_later(ncclComm_t comm, const std::optional<MeetingPlace>& place, int rank, int size, const char* against);
 
 // NCCL is ready: whether Tutti is, too. Begins to form the group if nobody has yet.
 bool ready(ncclComm_t comm, const std::shared_ptr<Served>& served);

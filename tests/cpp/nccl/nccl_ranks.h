@@ -119,8 +119,8 @@ inline ncclResult_t state(ncclComm_t comm) {
 }
 
 // A communicator that does not block, while it is being formed.
-inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int rank,
-                                         ncclResult_t expected = ncclInProgress) {
+inline void begin_without_blocking(ncclComm_t* comm, int size, const ncclUniqueId& id, int rank,
+                                   ncclResult_t expected = ncclInProgress) {
   // The beginning of NCCL's configuration.
   struct {
     size_t bytes = 32;
@@ -128,8 +128,12 @@ inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int r
     int blocking = 0;
     int rest[3] = {};
   } config;
+  EXPECT_EQ(ncclCommInitRankConfig(comm, size, id, rank, reinterpret_cast<ncclConfig_t*>(&config)), expected);
+}
+inline ncclComm_t begin_without_blocking(int size, const ncclUniqueId& id, int rank,
+                                         ncclResult_t expected = ncclInProgress) {
   ncclComm_t comm = nullptr;
-  EXPECT_EQ(ncclCommInitRankConfig(&comm, size, id, rank, reinterpret_cast<ncclConfig_t*>(&config)), expected);
+  begin_without_blocking(&comm, size, id, rank, expected);
   return comm;
 }
 

@@ -198,6 +198,22 @@ TEST(NcclPending, AsNcclsVariableSays) {
   });
 }
 
+// Their kernels would wait for each other if they lay on one GPU; where they do lie is not known yet.
+TEST(NcclPending, SeveralInAGroupOfCallsAreLeftToNccl) {
+  run_ranks(2, [](Rank& rank) {
+    ::setenv("TUTTI_NCCL_PATIENCE_MS", "90000", 1);
+    const std::array<ncclUniqueId, 2> ids = {rank.id(), rank.id()};
+    std::array<ncclComm_t, 2> comms{};
+    ASSERT_EQ(ncclGroupStart(), ncclSuccess);
+    for (size_t i = 0; i < 2; ++i) begin_without_blocking(&comms[i], 2, ids[i], rank.rank());
+    ASSERT_EQ(ncclGroupEnd(), ncclSuccess);
+    by_nccl();
+    for (const ncclComm_t comm : comms) await(comm);
+    for (const ncclComm_t comm : comms) goes_to_nccl(comm);
+    EXPECT_EQ(by_tutti(), "");
+  });
+}
+
 // NCCL reads its files as it makes its first communicator.
 TEST(NcclPending, AsNcclsFilesSay) {
   run_ranks(2, [](Rank& rank) {
