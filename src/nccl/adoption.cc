@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 
+#include "base/registry.h"
 #include "base/thread.h"
 #include "nccl/communicators.h"
 #include "nccl/error_codes.h"
@@ -29,7 +30,7 @@ void adopt_one(const Making& making, const Given& given, const char* against) no
     } else if (making.parent != nullptr) {
       if (!making.blocks) against = "it was split and does not block";
       adopt_split(making.parent, making.color, making.key, comm, given, against);
-    } else if (!making.blocks) {
+    } else if (!making.blocks && !forked_child()) {  // which refuses, and the others need not wait for that
       adopt_later(comm, making.place, making.rank, making.size, against);
     } else {
       adopt(comm, making.place, making.rank, making.size, given, against);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "nccl_ranks.h"
 
@@ -281,6 +282,27 @@ TEST(NcclHostile, AForkedChildHasNccl) {
   EXPECT_EQ(std::fgetc(written), EOF);
   std::fclose(written);
   std::remove(file.c_str());
+}
+
+// The other rank hears at once that it does.
+TEST(NcclHostile, AForkedChildRefusesWhatDoesNotBlock) {
+  run_ranks(1, [](Rank& process) {
+    wait_for_ever();
+    std::array<ncclComm_t, 2> before{};
+    ASSERT_EQ(ncclCommInitAll(before.data(), 2, nullptr), ncclSuccess);  // Tutti is used before fork()
+    const ncclUniqueId id = process.id();
+    std::fflush(nullptr);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    const ncclComm_t comm = begin_without_blocking(2, id, child == 0 ? 1 : 0);
+    while (state(comm) == ncclInProgress) std::this_thread::yield();
+    by_nccl();
+    goes_to_nccl(comm);
+    if (child == 0) ::_exit(testing::Test::HasFailure() ? 1 : 0);
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  });
 }
 
 // The table of what runs on Tutti, at its edges.
