@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <mutex>
 
+#include "base/registry.h"
 #include "nccl/real_library.h"
 
 namespace tutti::nccl {
@@ -23,9 +25,27 @@ struct Counters {
   std::map<std::string, std::uint64_t> served;  // communicators by transport
   std::map<std::string, std::uint64_t> left;    // and by reason
 };
+// Never destroyed: calls may come from other libraries' destructors.
+constinit std::atomic<Counters*> of_process{nullptr};
+
+// A forked child has its own: its parent has made the other calls.
 Counters& counters() {
-  static Counters* const value = new Counters;
-  return *value;
+  // acquire: pairs with the release of whoever has made them, here and below.
+  Counters* here = of_process.load(std::memory_order_acquire);
+  if (here != nullptr && (!forked_child() || here->process == ::getpid())) return *here;
+  auto made = std::make_unique<Counters>();
+  // release: publishes what was made.
+  if (!of_process.compare_exchange_strong(here, made.get(), std::memory_order_acq_rel, std::memory_order_acquire)) {
+    return *here;
+  }
+  return *made.release();
+}
+
+// Of a forked child that has made no calls nothing is said.
+bool counts_here() noexcept {
+  // acquire: as in counters().
+  const Counters* const here = of_process.load(std::memory_order_acquire);
+  return here != nullptr ? here->process == ::getpid() : !forked_child();
 }
 
 std::string size_text(std::uint64_t bytes) {
@@ -64,8 +84,7 @@ std::string line_of(Function function) {
 // When the process ends in order, or the library is closed.
 struct AtExit {
   ~AtExit() {
-    // A forked child has made none of these calls.
-    if (settings().report && real_is_known() && counters().process == ::getpid()) std::fputs(report().c_str(), stderr);
+    if (settings().report && real_is_known() && counts_here()) std::fputs(report().c_str(), stderr);
   }
 } at_exit;
 
