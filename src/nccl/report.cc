@@ -108,10 +108,12 @@ void count_communicator(const std::string& transport, const std::string& reason)
 
 std::string report() {
   const Real& library = real();
+  std::string why = settings().problem;
+  if (why.empty() && !settings().on) why = "TUTTI_NCCL=1 is not set";
   std::string text =
       "tutti: NCCL's calls in process " + std::to_string(::getpid()) + ", above " +
       (library.problem.empty() ? "NCCL " + library.version + " (" + library.path + ")" : library.problem) +
-      (settings().on ? "" : ", all left to it: TUTTI_NCCL=1 is not set") + "\n";
+      (why.empty() ? why : ", all left to it: " + why) + "\n";
   Counters& all = counters();
   {
     const std::lock_guard lock(all.mutex);

@@ -386,6 +386,17 @@ TEST(NcclServed, AliasesOfMscclppCount) {
   });
 }
 
+TEST(NcclServed, TheReportSaysWhichSettingCannotBeRead) {
+  for (const std::string setting : {"TUTTI_NCCL=perhaps", "TUTTI_NCCL_MAX_BYTES=much"}) {
+    const std::string text = report_of(2, [&](Rank& rank) {
+      const size_t equal = setting.find('=');
+      ::setenv(setting.substr(0, equal).c_str(), setting.substr(equal + 1).c_str(), 1);
+      EXPECT_EQ(ncclCommDestroy(rank.communicator()), ncclSuccess);
+    });
+    EXPECT_NE(text.find(", all left to it: " + setting + ": must be"), std::string::npos) << text;
+  }
+}
+
 TEST(NcclServed, TheReportSaysWhatRanWhereAndWhy) {
   const std::string text = report_of(2, [](Rank& rank) {
     const ncclComm_t comm = rank.communicator();
