@@ -175,6 +175,12 @@ void TorchCommTutti::finalize() {
   if (forked_child()) return;  // the group is the parent's, and so are the locks
   life_ = Life::kFinalized;
   registered_.clear();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    finalized_ = failure() == c10d::ErrorType::SUCCESS;
+  }
+  if (!finalized_) link_->look_for_failure();  // of before: it is told still
+  Watch::of_process().remove(std::exchange(watched_, 0));
   end_windows();
   const Group group = current_group();
   if (!aborted_.load(std::memory_order_acquire)) group->shutdown();

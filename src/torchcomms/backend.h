@@ -213,6 +213,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::uint64_t watched_ = 0;                // by the watch, for failures
   mutable std::mutex mutex_;                 // guards the groups and their number against threads beside the caller's
   Group group_;
+  bool finalized_ = false;                     // what ends from then on has not failed; changed by the caller alone
   std::uint64_t generation_ = 0;               // of the group
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window
   std::vector<std::shared_ptr<WindowGroup>> gpu_window_groups_;

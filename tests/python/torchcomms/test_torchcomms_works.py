@@ -331,6 +331,32 @@ def test_a_failure_ends_no_process_else() -> None:
     assert (ended.returncode, ended.stdout) == (0, "the hook ran\nraised\n"), ended.stderr
 
 
+FINALIZES = """
+import sys, threading
+sys.path[:0] = {path!r}
+import torch
+from torchcomms_interface import interface
+comm = interface().new_comm(
+    "tutti", torch.device("cpu"), "ends", store=torch.distributed.HashStore(), hints={{"tutti.abort_process": "1"}},
+)
+told = threading.Event()
+comm.register_abort_hook(told.set)
+work = comm.recv(torch.ones(1), 0, True)
+comm.finalize()
+assert not told.wait(0.3) and not comm.is_aborted()
+"""
+
+
+def test_finalize_is_no_failure() -> None:
+    """What ends with it is told to nobody, and ends no process."""
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    code = FINALIZES.format(path=sys.path)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 @ON_STAND_IN
 @pytest.mark.parametrize("function", [states_and_hooks, hooks_beside_the_end, futures, state_of_what_was_late])
 def test_works(fresh_world: World, function: Callable[..., None]) -> None:
