@@ -12,6 +12,7 @@
 #include "aten/cuda_streams.h"
 #include "aten/errors.h"
 #include "aten/signals.h"
+#include "aten/tensors.h"
 #include "base/registry.h"
 #include "interpreter/without_python.h"
 #include "torchcomms/work.h"
@@ -40,6 +41,14 @@ void Window::collectively(const Call& call) {
   } catch (...) {
     link_->look_for_failure();
     throw;
+  }
+}
+
+void Window::require_dense(const TorchCommTutti& owner, const char* operation, const at::Tensor& tensor) {
+  try {
+    face::require_dense(tensor, operation);
+  } catch (const c10::ValueError& wrong) {
+    owner.refuse(operation, wrong.what_without_backtrace());
   }
 }
 
@@ -92,7 +101,11 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
   if (!tensor.defined() || !(tensor.is_cpu() || tensor.is_cuda()) || tensor.is_sparse()) {
     owner.refuse(kOperation, "a window takes a dense CPU or CUDA tensor");
   }
-  if (!tensor.is_contiguous()) owner.refuse(kOperation, "a window's tensor must be contiguous: pass a contiguous one");
+  require_dense(owner, kOperation, tensor);
+  if (!face::usable_in_place(tensor)) {
+    owner.refuse(kOperation,
+                 "a window's tensor must be contiguous, and no conjugate or negative view: pass a contiguous one");
+  }
   collectively([&] {
     const auto [windows, number] = owner.next_window();
     number_ = number;
@@ -214,12 +227,15 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
   const auto limit = limit_of(options.timeout);
   return run(kOperation, async, TorchCommTutti::given(options), [&]() -> Inbox::CallPtr {
     const auto at = static_cast<std::int64_t>(first * tensor.element_size());
+    require_dense(owner, kOperation, tensor);  // before the peer is told of it
     if (gpu_ != nullptr) return gpu_->put(tensor, peer, at);
     // From a GPU data goes by way of the host.
     await_stream(owner, kOperation, tensor.device(), limit, "to rank " + std::to_string(peer));
     at::Tensor here = tensor.detach();
     if (here.is_cuda()) cuda_beside_captures([&here] { here = here.cpu(); });
-    here = here.contiguous();
+    if (!face::usable_in_place(here)) {
+      here = at::empty_like(here, here.options(), at::MemoryFormat::Contiguous).copy_(here);
+    }
     const at::Tensor data = bytes_of(here);
     const at::Tensor& mapped = reached(peer);
     if (!mapped.defined()) return to.put(peer, at, data);

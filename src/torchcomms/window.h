@@ -48,6 +48,8 @@ class Window final : public comms::TorchCommWindow {
   // this raises.
   template <class Call>
   void collectively(const Call& call);
+  // As for other calls: its memory is there.
+  static void require_dense(const TorchCommTutti& owner, const char* operation, const at::Tensor& tensor);
   // Tells the other ranks of this one's tensor, and learns of theirs. Where all of them are of GPUs, and have storages
   // of one size, says where they lie in these.
   std::optional<std::vector<GpuWindow::Place>> exchange(const TorchCommTutti& owner, c10d::Backend& group,

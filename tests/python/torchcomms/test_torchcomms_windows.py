@@ -233,6 +233,33 @@ def dropped(ctx: Context, name: str) -> None:
     assert (memory() is None) == (ctx.rank == 0)
 
 
+def views_and_cut_storages(ctx: Context, name: str) -> None:
+    """What lies otherwise in memory than it reads is copied; what is not there is refused before the peer is told."""
+    comm, peer = new_comm(ctx, name), 1 - ctx.rank
+    values = torch.tensor([1 + 2j, 3 + 4j])
+    refused("conjugate", lambda: comm.new_window().tensor_register(values.conj()))
+    cut = torch.ones(1000)
+    cut.untyped_storage().resize_(16)
+    refused("it was resized", lambda: comm.new_window().tensor_register(cut))
+    window = comm.new_window(torch.zeros(2, dtype=torch.complex64))
+    window.put(values.conj(), peer, 0, False)
+    window.signal(peer, False)
+    window.wait_signal(peer, False)
+    same(window.get_tensor(), values.conj())
+    comm.barrier(False)
+    for left in (8, 0):
+        gone = values.clone()
+        gone.untyped_storage().resize_(left)
+        for asynchronous in (False, True):
+            refused("it was resized", lambda gone=gone, a=asynchronous: window.put(gone, peer, 0, a))
+    window.put(values, peer, 0, False)
+    window.signal(peer, False)
+    window.wait_signal(peer, False)
+    same(window.get_tensor(), values)
+    window.tensor_deregister()
+    comm.finalize()
+
+
 def abort_meanwhile(ctx: Context, name: str) -> None:
     """abort() while the first window's group is made."""
     from tutti.dist import torchcomms as face
@@ -330,6 +357,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, window_failures),
         (2, late_puts),
         (2, dropped),
+        (2, views_and_cut_storages),
         (2, abort_meanwhile),
         (2, failed_alone),
         (2, late_to_register),
