@@ -11,6 +11,7 @@
 
 #include "aten/side_stream.h"
 #include "base/registry.h"
+#include "torchcomms/work.h"
 #include "tutti/cuda/capture.h"
 
 namespace tutti::torchcomms {
@@ -64,7 +65,7 @@ Inbox::CallPtr Inbox::put(int peer, std::int64_t first, const at::Tensor& bytes)
   const WindowGroup::Use group(*group_);
   TORCH_CHECK(group, "tutti: communicator '", group_->name(), "' is gone");
   auto tensors = only(bytes);
-  return group->send(tensors, peer, tag_ + 1);
+  return peers_[static_cast<std::size_t>(peer)].put = group->send(tensors, peer, tag_ + 1);
 }
 
 Inbox::CallPtr Inbox::signal(int peer) {
@@ -98,16 +99,38 @@ void Inbox::close(Milliseconds limit) {
   if (group_ended()) return fail(gone);  // nobody puts any more
   try {
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      if (peer != rank_) send(peer, {kLast, 0, 0});
+      if (peer != rank_) peers_[static_cast<std::size_t>(peer)].said = send(peer, {kLast, 0, 0});
     }
+    const auto over = std::chrono::steady_clock::now() + limit;
+    const auto left = [over] {  // zero would be no limit
+      using std::chrono::ceil;
+      return std::max(ceil<Milliseconds>(over - std::chrono::steady_clock::now()), Milliseconds(1));
+    };
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      if (peer != rank_) peers_[static_cast<std::size_t>(peer)].last->wait(limit);
+      if (peer != rank_) peers_[static_cast<std::size_t>(peer)].last->wait(left());
+    }
+    // A peer may have said so before it has taken what this rank has put.
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+      if (peer == rank_) continue;
+      Peer& to = peers_[static_cast<std::size_t>(peer)];
+      if (to.put != nullptr) await(*to.put, peer, left());
+      await(*to.said, peer, left());
     }
   } catch (...) {
     fail(gone);
     throw;
   }
   fail(gone);
+}
+
+void Inbox::await(c10d::Work& sent, int peer, Milliseconds limit) const {
+  try {
+    sent.wait(limit);
+  } catch (const c10::DistBackendError&) {
+    if (!is_of_wait(sent, limit)) throw;
+    C10_THROW_ERROR(DistBackendError, "tutti: tensor_deregister on communicator '" + group_->name() + "': rank " +
+                                          std::to_string(peer) + " has not taken what this rank has put in time");
+  }
 }
 
 Inbox::CallPtr Inbox::receive(const at::Tensor& tensor, int peer, int tag) {

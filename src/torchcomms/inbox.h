@@ -54,8 +54,8 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // The next signal of `peer` that no earlier call has asked for. One that a wait has given up is there for the next.
   CallPtr next_signal(int peer, Milliseconds limit);
 
-  // Tells the peers that this rank is done, and waits until all have said so, unless the group has ended. Signals that
-  // are awaited never come. Ends the window also where it raises.
+  // Tells the peers that this rank is done, and waits until all have said so and have taken what this rank has put,
+  // unless the group has ended. Signals that are awaited never come. Ends the window also where it raises.
   void close(Milliseconds limit);
 
   // The communicator has ended the group, or has got another one.
@@ -73,9 +73,11 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
     std::int64_t signals = 0;  // that nobody has asked for
     std::deque<EventPtr> waiting;
     EventPtr last;
+    CallPtr put, said;  // the last data for it, and this rank's last notice; the caller's alone
   };
 
   CallPtr send(int peer, const Words& words);
+  void await(c10d::Work& sent, int peer, Milliseconds limit) const;
   // Null when the group has ended.
   CallPtr receive(const at::Tensor& tensor, int peer, int tag);
   void listen(int peer);

@@ -260,6 +260,24 @@ def views_and_cut_storages(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def under_way(ctx: Context, name: str) -> None:
+    """What is put is in the window once its sender has deregistered, which may end the communicator then."""
+    comm, count = new_comm(ctx, name), 8 << 20
+    memory = torch.zeros(count)
+    window = comm.new_window(memory)
+    comm.barrier(False)
+    if ctx.rank == 0:
+        put = window.put(torch.ones(count), 1, 0, True)
+        window.tensor_deregister()
+        comm.finalize()
+        put.wait()
+    else:
+        window.tensor_deregister()
+        same(memory, torch.tensor(1.0))
+        assert not comm.is_aborted()
+        comm.finalize()
+
+
 def abort_meanwhile(ctx: Context, name: str) -> None:
     """abort() while the first window's group is made."""
     from tutti.dist import torchcomms as face
@@ -358,6 +376,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, late_puts),
         (2, dropped),
         (2, views_and_cut_storages),
+        (2, under_way),
         (2, abort_meanwhile),
         (2, failed_alone),
         (2, late_to_register),
