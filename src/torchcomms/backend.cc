@@ -96,20 +96,30 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
                           const std::string& refused) {
   if (generation_ > 0) refuse_in_child("reconfigure");  // what is new to the child, Python's part refuses
   choose_device(rank);
-  end_windows();
-  MadeGroup made = make_group({given_, rank, size, key, timeout, options_.hints, anew,
-                               std::exchange(split_from_, nullptr), std::exchange(among_, {}), refused});
+  meets(true);
+  MadeGroup made;
+  try {
+    made = make_group({given_, rank, size, key, timeout, options_.hints, anew, std::exchange(split_from_, nullptr),
+                       std::exchange(among_, {}), refused});
+  } catch (...) {
+    meets(false);
+    throw;
+  }
   Group previous;
+  WindowGroups of_previous;
   // Together: an abort() comes to the group before, or to this one and stays; so do hooks.
   without_python([&] {
     const std::lock_guard<std::recursive_mutex> hooks(link_->hooks());
     const std::lock_guard<std::mutex> lock(mutex_);
     previous = std::exchange(group_, std::move(made.group));
+    of_previous = take_windows();
+    meets_ = false;
     ++generation_;
     aborted_.store(false, std::memory_order_release);
     hooks_have_run_ = false;
   });
   store_ = std::move(made.store);
+  end_windows(of_previous);
   without_python([&] { previous.reset(); });
   rank_ = rank;
   size_ = size;
@@ -343,20 +353,33 @@ void TorchCommTutti::give_back(std::shared_ptr<WindowGroup> of_gpus, bool again)
   of_gpus->end();
 }
 
-void TorchCommTutti::end_windows() {
+// mutex_ is held.
+TorchCommTutti::WindowGroups TorchCommTutti::take_windows() {
   idle_.clear();
   gpu_window_groups_made_ = 0;  // the next ones are of another key
-  without_python([this] {
-    std::vector<std::shared_ptr<WindowGroup>> all;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      all = std::exchange(gpu_window_groups_, {});
-      all.push_back(std::exchange(window_group_, nullptr));
-    }
-    for (const auto& windows : all) {
-      if (windows != nullptr) windows->end();
-    }
+  WindowGroups all = std::exchange(gpu_window_groups_, {});
+  if (window_group_ != nullptr) all.push_back(std::exchange(window_group_, nullptr));
+  return all;
+}
+
+void TorchCommTutti::end_windows(const WindowGroups& all) {
+  without_python([&all] {
+    for (const auto& windows : all) windows->end();
   });
+}
+
+void TorchCommTutti::end_windows() {
+  WindowGroups all;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    all = take_windows();
+  }
+  end_windows(all);
+}
+
+void TorchCommTutti::meets(bool now) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  meets_ = now;
 }
 
 WorkPtr TorchCommTutti::run(const char* operation, const at::Tensor* tensor, bool async, const Given& options,

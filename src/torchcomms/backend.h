@@ -178,6 +178,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void run_hooks();
   // With a reason in `refused`, as refusal() gives it, all ranks raise that.
   void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew, const std::string& refused);
+  void meets(bool now);
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.
   std::pair<std::shared_ptr<WindowGroup>, std::int64_t> next_window();
@@ -186,6 +187,9 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   // `again`: the next window may have it; else it ends.
   void give_back(std::shared_ptr<WindowGroup> of_gpus, bool again);
   std::shared_ptr<WindowGroup> make_window_group(const std::string& name, Milliseconds timeout);
+  using WindowGroups = std::vector<std::shared_ptr<WindowGroup>>;
+  WindowGroups take_windows();
+  static void end_windows(const WindowGroups& all);
   void end_windows();
 
   at::Device device_{at::kCPU};
@@ -214,6 +218,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   mutable std::mutex mutex_;                 // guards the groups and their number against threads beside the caller's
   Group group_;
   bool finalized_ = false;                     // what ends from then on has not failed; changed by the caller alone
+  bool meets_ = false;                         // others may have met already, and have ended their windows
   std::uint64_t generation_ = 0;               // of the group
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window
   std::vector<std::shared_ptr<WindowGroup>> gpu_window_groups_;

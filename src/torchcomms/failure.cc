@@ -88,7 +88,7 @@ c10d::ErrorType TorchCommTutti::failure() const {
     if (const auto of = group.getError(); explains(of, error)) error = of;
   };
   if (group_ != nullptr) add(*group_);
-  each_of_windows(add);
+  if (!meets_) each_of_windows(add);
   return error;
 }
 

@@ -278,6 +278,30 @@ def under_way(ctx: Context, name: str) -> None:
         comm.finalize()
 
 
+def reconfigured_alone(ctx: Context, name: str) -> None:
+    """A reconfiguration that raises leaves the windows, on all ranks."""
+    comm, store, peer = new_comm(ctx, name), ctx.store(name), 1 - ctx.rank
+    store.set(f"handle{ctx.rank}", comm.get_init_handle())
+    handles = [store.get(f"handle{r}").decode() for r in range(ctx.size)]
+    memory = torch.zeros(4)
+    window = comm.new_window(memory)
+    noticed = threading.Event()
+    comm.register_abort_hook(noticed.set)
+    if ctx.rank == 0:
+        refused(".", lambda: comm.reconfigure(1, handles, timeout=timedelta(milliseconds=300)))
+        store.set("raised", "1")
+    store.wait(["raised"])
+    window.put(torch.full((4,), 1.0 + ctx.rank), peer, 0, False)
+    window.signal(peer, False)
+    window.wait_signal(peer, False)
+    same(memory, torch.tensor(1.0 + peer))
+    comm.barrier(False)
+    comm.reconfigure(2, handles).wait()  # which all end them by
+    refused("register it again", lambda: window.signal(peer, False))
+    assert not noticed.wait(0.2) and not comm.is_aborted()
+    comm.finalize()
+
+
 def abort_meanwhile(ctx: Context, name: str) -> None:
     """abort() while the first window's group is made."""
     from tutti.dist import torchcomms as face
@@ -377,6 +401,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, dropped),
         (2, views_and_cut_storages),
         (2, under_way),
+        (2, reconfigured_alone),
         (2, abort_meanwhile),
         (2, failed_alone),
         (2, late_to_register),
