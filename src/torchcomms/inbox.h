@@ -58,6 +58,9 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // unless the group has ended. Signals that are awaited never come. Ends the window also where it raises.
   void close(Milliseconds limit);
 
+  // Ends the window, and what waits for it. The first error counts.
+  void fail(std::exception_ptr error);
+
   // The communicator has ended the group, or has got another one.
   bool group_ended() const { return group_->group() == nullptr; }
   // Throws if it has ended.
@@ -87,7 +90,6 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   void signalled(int peer);
   // The memory is no longer the window's.
   bool ended();
-  void fail(std::exception_ptr error);
   // Runs `next` when `call` has ended well, on the thread that ends it; else fail().
   void after(const CallPtr& call, std::function<void()> next);
 

@@ -127,6 +127,7 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
       if (gpu == nullptr) {
         await_stream(owner, kOperation, tensor.device(), owner.options_.timeout, "which peers are to write");
       }
+      windows->add(inbox);
       inbox->open(/*by_host=*/gpu == nullptr);
     } catch (...) {  // the window has no tensor, and the others do not wait for it
       if (of_gpus != nullptr) owner.give_back(std::move(of_gpus), /*again=*/false);

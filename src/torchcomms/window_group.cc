@@ -7,6 +7,8 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/registry.h"
+#include "interpreter/without_python.h"
+#include "torchcomms/inbox.h"
 
 namespace tutti::torchcomms {
 
@@ -41,6 +43,43 @@ void WindowGroup::end() {
     unused_.wait(lock, [this] { return uses_ == 0; });
   }
   if (last != nullptr) last->shutdown();
+  fail_inboxes("its group has ended");
+}
+
+void WindowGroup::abort_if(const std::atomic<bool>& aborted) {
+  // acquire: pairs with the release in abort(), which looks for this group behind it.
+  if (!aborted.load(std::memory_order_acquire)) return;
+  if (const Group now = group(); now != nullptr) now->abort();
+  // Hooks of what waits may ask for Python's lock.
+  without_python([this] { fail_inboxes("this rank has called abort()"); });
+}
+
+void WindowGroup::add(const std::shared_ptr<Inbox>& inbox) {
+  std::exception_ptr failure;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(inboxes_, [](const std::weak_ptr<Inbox>& one) { return one.expired(); });
+    inboxes_.push_back(inbox);
+    failure = failure_;
+  }
+  if (failure != nullptr) inbox->fail(failure);
+}
+
+void WindowGroup::fail_inboxes(const char* reason) {
+  std::vector<std::weak_ptr<Inbox>> all;
+  std::exception_ptr failure;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_ == nullptr) {
+      failure_ = std::make_exception_ptr(c10::DistBackendError(
+          {__func__, __FILE__, __LINE__}, "tutti: window of communicator '" + name_ + "': " + reason));
+    }
+    failure = failure_;
+    all = inboxes_;
+  }
+  for (const auto& one : all) {
+    if (const auto inbox = one.lock(); inbox != nullptr) inbox->fail(failure);
+  }
 }
 
 std::vector<std::int64_t> gathered_words(c10d::Backend& group, const std::vector<std::int64_t>& mine,

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -18,6 +20,8 @@
 #include "torchcomms/group.h"
 
 namespace tutti::torchcomms {
+
+class Inbox;
 
 class WindowGroup final {
  public:
@@ -45,22 +49,25 @@ class WindowGroup final {
   const std::string& name() const noexcept { return name_; }
   Group group() const;   // null when it has ended
   Group in_use() const;  // throws when it has
-  // An abort() of the communicator may come while this is made, and does not see it.
-  void abort_if(const std::atomic<bool>& aborted) const {
-    // acquire: pairs with the release in abort(), which looks for this group behind it.
-    if (!aborted.load(std::memory_order_acquire)) return;
-    if (const Group now = group(); now != nullptr) now->abort();
-  }
+  // Ends what waits for signals, too, of which the group knows nothing. An abort() of the communicator may come while
+  // this is made, and does not see it.
+  void abort_if(const std::atomic<bool>& aborted);
   void end();  // without Python's global lock
+
+  // That fails with the group, also if that has been before.
+  void add(const std::shared_ptr<Inbox>& inbox);
 
  private:
   c10d::Backend* enter();
   void leave() noexcept;
+  void fail_inboxes(const char* reason);
 
   mutable std::mutex mutex_;  // guards the members below; a leaf
   std::condition_variable unused_;
   Group group_;
   int uses_ = 0;
+  std::vector<std::weak_ptr<Inbox>> inboxes_;
+  std::exception_ptr failure_;  // of them
   const std::string name_;
 };
 

@@ -302,6 +302,17 @@ def reconfigured_alone(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def aborted_alone(ctx: Context, name: str) -> None:
+    """abort() ends a wait for a signal of this very rank, too: no peer has anything to do with it."""
+    comm = new_comm(ctx, name)
+    part = comm.split([ctx.rank], "alone", timeout=timedelta(seconds=2))
+    window = part.new_window(torch.zeros(4))
+    waiting = window.wait_signal(0, True)
+    part.abort()
+    refused("abort", waiting.wait)
+    comm.finalize()
+
+
 def abort_meanwhile(ctx: Context, name: str) -> None:
     """abort() while the first window's group is made."""
     from tutti.dist import torchcomms as face
@@ -402,6 +413,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, views_and_cut_storages),
         (2, under_way),
         (2, reconfigured_alone),
+        (2, aborted_alone),
         (2, abort_meanwhile),
         (2, failed_alone),
         (2, late_to_register),
