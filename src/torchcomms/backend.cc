@@ -96,11 +96,12 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
                           const std::string& refused) {
   if (generation_ > 0) refuse_in_child("reconfigure");  // what is new to the child, Python's part refuses
   choose_device(rank);
+  const StorePtr parents = std::exchange(parents_store_, nullptr);
   meets(true);
   MadeGroup made;
   try {
-    made = make_group({given_, rank, size, key, timeout, options_.hints, anew, std::exchange(split_from_, nullptr),
-                       std::exchange(among_, {}), refused});
+    made = make_group({parents != nullptr ? parents : given_, rank, size, key, timeout, options_.hints, anew,
+                       std::exchange(split_from_, nullptr), std::exchange(among_, {}), refused});
   } catch (...) {
     meets(false);
     throw;
@@ -245,7 +246,7 @@ std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector
   part->key_ = key_ + "/split:" + joined(ranks, ",") + ":" + name;
   comms::CommOptions child = options;
   if (child.store == nullptr) {
-    child.store = store_;
+    part->parents_store_ = store_;
     part->split_from_ = group_;
     part->among_ = ranks;
   }

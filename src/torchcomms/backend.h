@@ -197,7 +197,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::string name_;
   std::string key_;  // names the group in the store
   comms::CommOptions options_;
-  StorePtr given_;          // by the user, or by the communicator that was split; null: the job's
+  StorePtr given_;          // by the user; null: the job's
+  StorePtr parents_store_;  // of the communicator that was split, until the group has formed in it; or null
   Group split_from_;        // until the group has formed in it; or null
   std::vector<int> among_;  // the ranks of that
   StorePtr store_;          // of the group at hand: its parts meet there

@@ -170,6 +170,25 @@ def limits(ctx: Context, name: str) -> None:
         store.wait(["over"])
 
 
+def parts_meet_apart(ctx: Context, name: str) -> None:
+    """A part that reconfigures does not meet in the store of the communicator that it was split from."""
+    from tutti.dist import torchcomms as face
+
+    comm = new_comm(ctx, name)
+    part = comm.split(list(range(ctx.size)), "part")
+    handles = handles_of(ctx, part, name, range(ctx.size))
+    make, stores = face.make_group, []
+
+    def note(store: Any, *arguments: Any) -> Any:
+        stores.append(store)
+        return make(ctx.store(name), *arguments)
+
+    face.make_group = note
+    part.reconfigure(1, handles).wait()
+    assert stores == [None] and sum_of_ones(part) == ctx.size
+    face.make_group = make
+
+
 def without_descriptors(ctx: Context, name: str) -> None:
     """Where one rank has none left, not even to connect to the store, all hear so, and try again."""
     comm = new_comm(ctx, name, enable_reconfigure=True)
@@ -255,10 +274,11 @@ def test_a_communicator_grows_and_outlives_a_process(fresh_world: World, stored:
     pool.kill()
 
 
+APART = [limits, parts_meet_apart]
 WANT = [without_descriptors, while_its_store_is_stopped]
 
 
-@pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before, limits, *WANT])
+@pytest.mark.parametrize("function", [persistent, registered, sets, failed_then_retried, from_before, *APART, *WANT])
 def test_what_outlives_a_call(fresh_world: World, function: Callable[..., None]) -> None:
     fresh_world(2, open_group=False).call(function, unique_name("tc"))
 
