@@ -92,7 +92,7 @@ std::string TorchCommTutti::refusal(const char* operation, const std::string& re
   return reason.empty() ? reason : std::string(operation) + " on communicator '" + name_ + "': " + reason;
 }
 
-void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew,
+void TorchCommTutti::make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew, Hints hints,
                           const std::string& refused) {
   if (generation_ > 0) refuse_in_child("reconfigure");  // what is new to the child, Python's part refuses
   choose_device(rank);
@@ -100,7 +100,7 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
   meets(true);
   MadeGroup made;
   try {
-    made = make_group({parents != nullptr ? parents : given_, rank, size, key, timeout, options_.hints, anew,
+    made = make_group({parents != nullptr ? parents : given_, rank, size, key, timeout, hints, anew,
                        std::exchange(split_from_, nullptr), std::exchange(among_, {}), refused});
   } catch (...) {
     meets(false);
@@ -120,6 +120,7 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
     hooks_have_run_ = false;
   });
   store_ = std::move(made.store);
+  if (refused.empty()) take_hints(std::move(hints));
   end_windows(of_previous);
   without_python([&] { previous.reset(); });
   rank_ = rank;
@@ -177,7 +178,8 @@ void TorchCommTutti::init(at::Device device, const std::string& name, const comm
     return;
   }
   if (rank_ < 0) std::tie(rank_, size_) = comms::query_ranksize();
-  make(rank_, size_, key_.empty() ? name : key_, options.timeout, /*anew=*/false, refusal(kOperation, wrong));
+  make(rank_, size_, key_.empty() ? name : key_, options.timeout, /*anew=*/false, options.hints,
+       refusal(kOperation, wrong));
 }
 
 void TorchCommTutti::finalize() {
@@ -278,10 +280,9 @@ WorkPtr TorchCommTutti::reconfigure(const comms::ReconfigureOptions& options) {
   if (!uuids_.insert(options.uuid).second) {
     refuse(kOperation, "uuid " + std::to_string(options.uuid) + " has been used: each reconfigure() takes a new one");
   }
-  if (wrong.empty()) take_hints(std::move(hints));
   make(static_cast<int>(own - handles.begin()), static_cast<int>(handles.size()),
        name_ + "/reconfigured:" + std::to_string(options.uuid), options.timeout.value_or(options_.timeout),
-       /*anew=*/true, refusal(kOperation, wrong));
+       /*anew=*/true, wrong.empty() ? std::move(hints) : options_.hints, refusal(kOperation, wrong));
   current_group()->setTimeout(options_.timeout);  // of its calls: what was given is of the meeting
   return c10::make_intrusive<comms::TorchWorkCompleted>();
 }

@@ -177,7 +177,8 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   void end_with_windows();
   void run_hooks();
   // With a reason in `refused`, as refusal() gives it, all ranks raise that.
-  void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew, const std::string& refused);
+  void make(int rank, int size, const std::string& key, Milliseconds timeout, bool anew, Hints hints,
+            const std::string& refused);
   void meets(bool now);
   Group current_group() const;
   // The group of the windows, made when the first is registered, and the number of the one that is registered next.

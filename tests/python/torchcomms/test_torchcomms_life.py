@@ -189,6 +189,19 @@ def parts_meet_apart(ctx: Context, name: str) -> None:
     face.make_group = make
 
 
+def hints_of_what_raised(ctx: Context, name: str) -> None:
+    """They are not in force: the failure after it does not end the process."""
+    comm, store = new_comm(ctx, name), ctx.store(name)
+    handles = handles_of(ctx, comm, name, range(ctx.size))
+    if ctx.rank == 0:
+        soon, ends = timedelta(milliseconds=300), {"tutti.abort_process": "1"}
+        refused(".", lambda: comm.reconfigure(1, handles, timeout=soon, hints=ends))
+        comm.set_timeout(timedelta(milliseconds=50))
+        refused("after 50 ms", lambda: comm.recv(torch.ones(1), 1, False))
+        store.set("over", "1")
+    store.wait(["over"])
+
+
 def without_descriptors(ctx: Context, name: str) -> None:
     """Where one rank has none left, not even to connect to the store, all hear so, and try again."""
     comm = new_comm(ctx, name, enable_reconfigure=True)
@@ -274,7 +287,7 @@ def test_a_communicator_grows_and_outlives_a_process(fresh_world: World, stored:
     pool.kill()
 
 
-APART = [limits, parts_meet_apart]
+APART = [limits, parts_meet_apart, hints_of_what_raised]
 WANT = [without_descriptors, while_its_store_is_stopped]
 
 
