@@ -30,11 +30,13 @@ c10::Stream placing_stream(c10::Device device) {
 
 }  // namespace
 
-Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, int tag)
+Inbox::Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, std::unique_ptr<face::Loan> loan,
+             int tag)
     : group_(std::move(group)),
       rank_(rank),
       tag_(tag),
       bytes_(std::move(bytes)),
+      loan_(std::move(loan)),
       peers_(static_cast<std::size_t>(size)) {
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     peers_[peer].last = c10::make_intrusive<Event>([this, peer] {
@@ -96,7 +98,9 @@ void Inbox::close(Milliseconds limit) {
   const std::exception_ptr gone = std::make_exception_ptr(
       c10::DistBackendError({__func__, __FILE__, __LINE__},
                             "tutti: window of communicator '" + group_->name() + "': its tensor was deregistered"));
-  if (group_ended()) return fail(gone);  // nobody puts any more
+  // Unless all have said that they put no more, what is lent stays out of use.
+  const std::unique_ptr<face::Loan> loan = std::move(loan_);
+  if (group_ended()) return fail(gone);
   try {
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
       if (peer != rank_) peers_[static_cast<std::size_t>(peer)].said = send(peer, {kLast, 0, 0});
@@ -121,6 +125,7 @@ void Inbox::close(Milliseconds limit) {
     throw;
   }
   fail(gone);
+  if (!group_ended()) loan->end();
 }
 
 void Inbox::await(c10d::Work& sent, int peer, Milliseconds limit) const {

@@ -28,6 +28,7 @@
 #include <string>
 #include <vector>
 
+#include "aten/peer_tensors.h"
 #include "torchcomms/event.h"
 #include "torchcomms/window_group.h"
 
@@ -40,7 +41,9 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   using Milliseconds = std::chrono::milliseconds;
 
   // `bytes`: the window's memory as bytes, which they keep alive. `tag`: this and the next one are the window's.
-  Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, int tag);
+  // `loan`: of that memory to the ranks that map it. It is taken back by close(), or when this goes.
+  Inbox(std::shared_ptr<WindowGroup> group, int rank, int size, at::Tensor bytes, std::unique_ptr<face::Loan> loan,
+        int tag);
 
   // Posts the first receive of each peer. `by_host`: so does data come, and what is for a GPU is placed on a stream
   // apart from the program's (SideStream says how far): a kernel there may wait for a peer that goes on only when its
@@ -97,6 +100,7 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   const int rank_;
   const int tag_;
   const at::Tensor bytes_;
+  std::unique_ptr<face::Loan> loan_;    // the caller's alone
   std::optional<c10::Stream> placing_;  // on which data for a GPU is placed
   std::mutex mutex_;                    // guards the members below; a leaf
   std::vector<Peer> peers_;

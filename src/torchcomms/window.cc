@@ -110,11 +110,12 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
     const auto [windows, number] = owner.next_window();
     number_ = number;
     // The memory of a tensor that is the caller's is held, too: peers may be late, and the caller may drop it.
-    loan_ = std::make_unique<face::Loan>(bytes_of(tensor));
-    const auto places = exchange(owner, *windows->in_use(), tensor, number);
+    auto loan = std::make_unique<face::Loan>(bytes_of(tensor));
+    const auto places = exchange(owner, *windows->in_use(), tensor, *loan, number);
     // Two tags each; tags are not negative.
     const int tag = static_cast<int>(2 * (number % (1 << 30)));
-    const auto inbox = std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), tag);
+    const auto inbox =
+        std::make_shared<Inbox>(windows, owner.rank_, owner.size_, bytes_of(tensor), std::move(loan), tag);
     std::shared_ptr<WindowGroup> of_gpus;
     std::unique_ptr<GpuWindow> gpu;
     try {
@@ -144,13 +145,14 @@ void Window::tensor_register(const at::Tensor& tensor, bool owning) {
 }
 
 std::optional<std::vector<GpuWindow::Place>> Window::exchange(const TorchCommTutti& owner, c10d::Backend& group,
-                                                              const at::Tensor& tensor, std::int64_t number) {
+                                                              const at::Tensor& tensor, const face::Loan& loan,
+                                                              std::int64_t number) {
   const auto storage_bytes = static_cast<std::int64_t>(tensor.is_cuda() ? tensor.storage().nbytes() : 0);
   const std::vector<std::int64_t> mine{number,
                                        static_cast<std::int64_t>(tensor.scalar_type()),
                                        tensor.numel(),
-                                       static_cast<std::int64_t>(loan_->arena()),
-                                       static_cast<std::int64_t>(loan_->offset()),
+                                       static_cast<std::int64_t>(loan.arena()),
+                                       static_cast<std::int64_t>(loan.offset()),
                                        storage_bytes,
                                        tensor.storage_offset() * static_cast<std::int64_t>(tensor.element_size())};
   const std::vector<std::int64_t> all = gathered_words(group, mine, owner.options_.timeout);
@@ -185,7 +187,6 @@ void Window::tensor_deregister() {
   const std::shared_ptr<Inbox> inbox = std::exchange(inbox_, nullptr);
   buf_tensor_.reset();
   win_size_ = 0;
-  const std::unique_ptr<face::Loan> loan = std::exchange(loan_, nullptr);
   const std::unique_ptr<GpuWindow> gpu = std::exchange(gpu_, nullptr);
   peers_.clear();
   collectively([&] {
@@ -199,8 +200,6 @@ void Window::tensor_deregister() {
       throw;
     }
   });
-  // Of a group that has ended nobody has said that it puts no more: what is lent stays out of use then.
-  if (!inbox->group_ended()) loan->end();
 }
 
 std::shared_ptr<comms::TorchCommWindow> Window::clone() {

@@ -53,7 +53,8 @@ class Window final : public comms::TorchCommWindow {
   // Tells the other ranks of this one's tensor, and learns of theirs. Where all of them are of GPUs, and have storages
   // of one size, says where they lie in these.
   std::optional<std::vector<GpuWindow::Place>> exchange(const TorchCommTutti& owner, c10d::Backend& group,
-                                                        const at::Tensor& tensor, std::int64_t number);
+                                                        const at::Tensor& tensor, const face::Loan& loan,
+                                                        std::int64_t number);
 
   // For what goes by way of the host, which knows nothing of streams: waits for what the current one of `device` holds.
   // Throws where that takes longer than `limit`, of `what`. Nothing where `device` is no GPU.
@@ -72,9 +73,8 @@ class Window final : public comms::TorchCommWindow {
   };
 
   const std::shared_ptr<Link> link_;
-  std::unique_ptr<face::Loan> loan_;  // of this rank's tensor
-  std::shared_ptr<Inbox> inbox_;      // null: nothing is registered
-  std::unique_ptr<GpuWindow> gpu_;    // null: calls go by the inbox
+  std::shared_ptr<Inbox> inbox_;    // null: nothing is registered
+  std::unique_ptr<GpuWindow> gpu_;  // null: calls go by the inbox
   std::vector<Peer> peers_;
   std::int64_t number_ = 0;  // of this communicator's windows, when it was registered
   const face::CudaEventsPtr events_ = std::make_shared<face::CudaEvents>();

@@ -233,6 +233,25 @@ def dropped(ctx: Context, name: str) -> None:
     assert (memory() is None) == (ctx.rank == 0)
 
 
+def dropped_and_mapped(ctx: Context, name: str) -> None:
+    """As above, of memory that the peers map: what they write is seen, and is there when it goes back."""
+    import tutti
+
+    comm, peer = new_comm(ctx, name), 1 - ctx.rank
+    memory = tutti.zeros(1000)
+    window = comm.new_window(memory)
+    if ctx.rank == 1:
+        del window
+        gc.collect()
+    comm.barrier(False)
+    if ctx.rank == 0:
+        window.put(torch.full((1000,), 5.0), peer, 0, False)
+    comm.barrier(False)
+    same(memory, torch.tensor(5.0 * ctx.rank))
+    comm.finalize()
+    same(memory, torch.tensor(5.0 * ctx.rank))
+
+
 def views_and_cut_storages(ctx: Context, name: str) -> None:
     """What lies otherwise in memory than it reads is copied; what is not there is refused before the peer is told."""
     comm, peer = new_comm(ctx, name), 1 - ctx.rank
@@ -410,6 +429,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, window_failures),
         (2, late_puts),
         (2, dropped),
+        (2, dropped_and_mapped),
         (2, views_and_cut_storages),
         (2, under_way),
         (2, reconfigured_alone),
