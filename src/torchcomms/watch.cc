@@ -83,6 +83,11 @@ void Watch::stop() noexcept {
   });
 }
 
+bool Watch::has_stopped() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return stopping_;
+}
+
 void Watch::put_back(Due::node_type due, Look& look) noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = entries_.find(due.value().second);

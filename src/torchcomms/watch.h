@@ -40,6 +40,7 @@ class Watch {
 
   // No look runs once this has returned.
   void stop() noexcept;
+  bool has_stopped() noexcept;
 
  private:
   struct Entry {

@@ -331,6 +331,21 @@ def test_a_failure_ends_no_process_else() -> None:
     assert (ended.returncode, ended.stdout) == (0, "the hook ran\nraised\n"), ended.stderr
 
 
+EXITS = """
+import atexit, sys, threading
+sys.path[:0] = {path!r}
+import torch
+from torchcomms_interface import interface
+atexit.register(lambda: comm.send(torch.ones(1), 0, False))  # behind what the communicator has registered
+comm = interface().new_comm("tutti", torch.device("cpu"), "exits", store=torch.distributed.HashStore())
+def receive():
+    work = comm.recv(torch.ones(1), 0, True)
+    work.register_work_end_hook(lambda: print("the hook ran", flush=True))
+receiver = threading.Thread(target=receive)
+receiver.start()
+receiver.join()
+threading.Event().wait(0.01)  # for longer than its state is kept from hooks
+"""
 FINALIZES = """
 import sys, threading
 sys.path[:0] = {path!r}
@@ -355,6 +370,16 @@ def test_finalize_is_no_failure() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LONG, check=False
     )
     assert ended.returncode == 0, ended.stderr
+
+
+@ON_STAND_IN
+def test_a_message_that_ends_with_the_interpreter_runs_no_hook() -> None:
+    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}
+    code = EXITS.format(path=sys.path)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=LONG, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
 
 
 @ON_STAND_IN
