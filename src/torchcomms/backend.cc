@@ -194,6 +194,7 @@ void TorchCommTutti::finalize() {
   }
   if (!finalized_) link_->look_for_failure();  // of before: it is told still
   Watch::of_process().remove(std::exchange(watched_, 0));
+  if (finalized_ && window_group_ != nullptr) without_python([this] { window_group_->leave_inboxes(); });
   end_windows();
   const Group group = current_group();
   if (!aborted_.load(std::memory_order_acquire)) group->shutdown();

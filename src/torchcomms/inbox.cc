@@ -82,12 +82,15 @@ Inbox::CallPtr Inbox::next_signal(int peer, Milliseconds limit) {
            " has not signalled within " + std::to_string(limit.count()) + " ms";
   });
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (failure_ != nullptr) std::rethrow_exception(failure_);
   Peer& from = peers_[static_cast<std::size_t>(peer)];
   while (!from.waiting.empty() && from.waiting.front()->isCompleted()) from.waiting.pop_front();  // late ones
   if (from.signals > 0) {
     --from.signals;
     event->end();
+  } else if (failure_ != nullptr) {  // what has come before that is there
+    std::rethrow_exception(failure_);
+  } else if (from.gone) {
+    std::rethrow_exception(is_gone(peer));
   } else {
     from.waiting.push_back(event);
   }
@@ -102,8 +105,15 @@ void Inbox::close(Milliseconds limit) {
   const std::unique_ptr<face::Loan> loan = std::move(loan_);
   if (group_ended()) return fail(gone);
   try {
+    std::vector<bool> there(peers_.size());
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (std::size_t peer = 0; peer < peers_.size(); ++peer) there[peer] = !peers_[peer].gone;
+    }
+    there[static_cast<std::size_t>(rank_)] = false;
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      if (peer != rank_) peers_[static_cast<std::size_t>(peer)].said = send(peer, {kLast, 0, 0});
+      const auto place = static_cast<std::size_t>(peer);
+      if (there[place]) peers_[place].said = send(peer, {kLast, 0, 0});
     }
     const auto over = std::chrono::steady_clock::now() + limit;
     const auto left = [over] {  // zero would be no limit
@@ -115,7 +125,7 @@ void Inbox::close(Milliseconds limit) {
     }
     // A peer may have said so before it has taken what this rank has put.
     for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
-      if (peer == rank_) continue;
+      if (!there[static_cast<std::size_t>(peer)]) continue;
       Peer& to = peers_[static_cast<std::size_t>(peer)];
       if (to.put != nullptr) await(*to.put, peer, left());
       await(*to.said, peer, left());
@@ -126,6 +136,49 @@ void Inbox::close(Milliseconds limit) {
   }
   fail(gone);
   if (!group_ended()) loan->end();
+}
+
+void Inbox::leave(Deadline& deadline) noexcept {
+  const auto to_peers = [this](const auto& act) {
+    for (int peer = 0; peer < static_cast<int>(peers_.size()); ++peer) {
+      try {
+        require_there(peer);
+        if (peer != rank_) act(peer, peers_[static_cast<std::size_t>(peer)]);
+      } catch (const std::exception&) {  // it is gone, too
+      }
+    }
+  };
+  to_peers([this](int peer, Peer& to) {
+    if (to.said == nullptr) to.said = send(peer, {kGone, 0, 0});
+  });
+  to_peers([&deadline](int /*peer*/, Peer& to) {
+    for (const CallPtr& sent : {to.put, to.said}) {
+      const std::chrono::nanoseconds left(deadline.remaining_ns());
+      if (sent != nullptr) sent->wait(std::max(std::chrono::ceil<Milliseconds>(left), Milliseconds(1)));
+    }
+  });
+}
+
+void Inbox::require_there(int peer) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (peers_[static_cast<std::size_t>(peer)].gone) std::rethrow_exception(is_gone(peer));
+}
+
+std::exception_ptr Inbox::is_gone(int peer) const {
+  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__},
+                                                       "tutti: window of communicator '" + group_->name() + "': rank " +
+                                                           std::to_string(peer) + " has finalized its communicator"));
+}
+
+void Inbox::took_leave(int peer) {
+  std::deque<EventPtr> waiting;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Peer& from = peers_[static_cast<std::size_t>(peer)];
+    from.gone = true;
+    waiting.swap(from.waiting);
+  }
+  for (const EventPtr& event : waiting) event->end(is_gone(peer));
 }
 
 void Inbox::await(c10d::Work& sent, int peer, Milliseconds limit) const {
@@ -184,6 +237,9 @@ bool Inbox::accept(int peer, const at::Tensor& notice) {
     case kSignal:
       signalled(peer);
       return true;
+    case kGone:
+      took_leave(peer);
+      [[fallthrough]];
     default:
       peers_[static_cast<std::size_t>(peer)].last->end();
       return false;

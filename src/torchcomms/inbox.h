@@ -4,7 +4,7 @@
 // bytes) under the window's tag, and behind a put's notice the bytes under the next one. One receive of each peer is
 // posted at a time, and after a notice of data the next one only when the data lies in the window: so what a peer says
 // takes effect in the order in which it said it, and a signal tells that all that was put before it is there. A peer's
-// last notice is kLast, after which no receive is posted.
+// last notice is kLast, or kGone where its communicator ends before it has deregistered: no receive is posted then.
 //
 // Once close() has returned or raised, or the window has failed, what a late peer still puts is received into memory of
 // its own and dropped; only a receive that was under way then still ends in the window.
@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "aten/peer_tensors.h"
+#include "base/clock.h"
 #include "torchcomms/event.h"
 #include "torchcomms/window_group.h"
 
@@ -36,7 +37,7 @@ namespace tutti::torchcomms {
 
 class Inbox final : public std::enable_shared_from_this<Inbox> {
  public:
-  enum Notice : std::int64_t { kData, kSignal, kLast };
+  enum Notice : std::int64_t { kData, kSignal, kLast, kGone };
   using CallPtr = c10::intrusive_ptr<c10d::Work>;
   using Milliseconds = std::chrono::milliseconds;
 
@@ -61,6 +62,12 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   // unless the group has ended. Signals that are awaited never come. Ends the window also where it raises.
   void close(Milliseconds limit);
 
+  // This rank's communicator is about to end: tells the peers, who expect nothing more of it. Those that do not hear of
+  // it in time take its end for a failure.
+  void leave(Deadline& deadline) noexcept;
+  // Throws if that peer's communicator has ended.
+  void require_there(int peer);
+
   // Ends the window, and what waits for it. The first error counts.
   void fail(std::exception_ptr error);
 
@@ -79,6 +86,7 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
     std::int64_t signals = 0;  // that nobody has asked for
     std::deque<EventPtr> waiting;
     EventPtr last;
+    bool gone = false;
     CallPtr put, said;  // the last data for it, and this rank's last notice; the caller's alone
   };
 
@@ -91,6 +99,8 @@ class Inbox final : public std::enable_shared_from_this<Inbox> {
   bool accept(int peer, const at::Tensor& notice);
   bool receive_data(int peer, std::int64_t first, std::int64_t count);
   void signalled(int peer);
+  void took_leave(int peer);
+  std::exception_ptr is_gone(int peer) const;
   // The memory is no longer the window's.
   bool ended();
   // Runs `next` when `call` has ended well, on the thread that ends it; else fail().

@@ -228,6 +228,7 @@ WorkPtr Window::put(const at::Tensor& tensor, int peer, std::size_t first, bool 
   return run(kOperation, async, TorchCommTutti::given(options), [&]() -> Inbox::CallPtr {
     const auto at = static_cast<std::int64_t>(first * tensor.element_size());
     require_dense(owner, kOperation, tensor);  // before the peer is told of it
+    to.require_there(peer);
     if (gpu_ != nullptr) return gpu_->put(tensor, peer, at);
     // From a GPU data goes by way of the host.
     await_stream(owner, kOperation, tensor.device(), limit, "to rank " + std::to_string(peer));
@@ -249,6 +250,7 @@ WorkPtr Window::signal(int peer, bool async, const comms::SignalOptions& options
   Inbox& to = inbox(kOperation, peer);
   const auto limit = limit_of(options.timeout);
   return run(kOperation, async, TorchCommTutti::given(options), [&] {
+    to.require_there(peer);
     if (gpu_ != nullptr) return gpu_->signal(peer);
     await_stream(communicator(kOperation), kOperation, buf_device_, limit, "to rank " + std::to_string(peer));
     return to.signal(peer);

@@ -65,8 +65,21 @@ void WindowGroup::add(const std::shared_ptr<Inbox>& inbox) {
   if (failure != nullptr) inbox->fail(failure);
 }
 
+std::vector<std::shared_ptr<Inbox>> WindowGroup::inboxes() const {
+  std::vector<std::shared_ptr<Inbox>> all;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& one : inboxes_) {
+    if (auto inbox = one.lock(); inbox != nullptr) all.push_back(std::move(inbox));
+  }
+  return all;
+}
+
+void WindowGroup::leave_inboxes() {
+  Deadline deadline = Deadline::after(std::chrono::seconds(1));
+  for (const auto& inbox : inboxes()) inbox->leave(deadline);
+}
+
 void WindowGroup::fail_inboxes(const char* reason) {
-  std::vector<std::weak_ptr<Inbox>> all;
   std::exception_ptr failure;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -75,11 +88,8 @@ void WindowGroup::fail_inboxes(const char* reason) {
           {__func__, __FILE__, __LINE__}, "tutti: window of communicator '" + name_ + "': " + reason));
     }
     failure = failure_;
-    all = inboxes_;
   }
-  for (const auto& one : all) {
-    if (const auto inbox = one.lock(); inbox != nullptr) inbox->fail(failure);
-  }
+  for (const auto& inbox : inboxes()) inbox->fail(failure);
 }
 
 std::vector<std::int64_t> gathered_words(c10d::Backend& group, const std::vector<std::int64_t>& mine,

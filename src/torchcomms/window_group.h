@@ -52,6 +52,8 @@ class WindowGroup final {
   // Ends what waits for signals, too, of which the group knows nothing. An abort() of the communicator may come while
   // this is made, and does not see it.
   void abort_if(const std::atomic<bool>& aborted);
+  // What its inboxes tell their peers before this rank's communicator ends. Gives up after a second.
+  void leave_inboxes();
   void end();  // without Python's global lock
 
   // That fails with the group, also if that has been before.
@@ -60,6 +62,7 @@ class WindowGroup final {
  private:
   c10d::Backend* enter();
   void leave() noexcept;
+  std::vector<std::shared_ptr<Inbox>> inboxes() const;
   void fail_inboxes(const char* reason);
 
   mutable std::mutex mutex_;  // guards the members below; a leaf

@@ -321,6 +321,31 @@ def reconfigured_alone(ctx: Context, name: str) -> None:
     comm.finalize()
 
 
+def finalized_first(ctx: Context, name: str) -> None:
+    """The end of a peer that has not deregistered is no failure: what it said is there, nothing more is expected."""
+    comm, store, count = new_comm(ctx, name), ctx.store(name), 4 << 20
+    window = comm.new_window(torch.zeros(count))
+    comm.barrier(False)
+    if ctx.rank == 0:
+        window.put(torch.ones(count), 1, 0, True)
+        window.signal(1, True)
+        comm.finalize()
+        store.set("over", "1")
+        return
+    noticed = threading.Event()
+    comm.register_abort_hook(noticed.set)
+    store.wait(["over"])
+    assert not noticed.wait(0.2) and not comm.is_aborted()
+    window.wait_signal(0, False)
+    same(window.get_tensor(), torch.tensor(1.0))
+    calls = [lambda: window.signal(0, False), lambda: window.put(torch.ones(1), 0, 0, False)]
+    for call in (*calls, lambda: window.wait_signal(0, False)):
+        refused("rank 0 has finalized", call)
+    window.tensor_deregister()
+    assert not comm.is_aborted()
+    comm.finalize()
+
+
 def aborted_alone(ctx: Context, name: str) -> None:
     """abort() ends a wait for a signal of this very rank, too: no peer has anything to do with it."""
     comm = new_comm(ctx, name)
@@ -433,6 +458,7 @@ def forked(ctx: Context, name: str) -> None:
         (2, views_and_cut_storages),
         (2, under_way),
         (2, reconfigured_alone),
+        (2, finalized_first),
         (2, aborted_alone),
         (2, abort_meanwhile),
         (2, failed_alone),
