@@ -286,13 +286,15 @@ TEST(TcpStore, AForkedChildHoldsNothingOfIt) {
   auto store = std::make_unique<TcpStore>(options);
   const std::uint16_t port = store->port();
   TcpStore client(options_for(port, ""));
-  test::Gate gate;
+  test::Gate began, gate;
   test::ChildProcess child([&] {
     const bool holds_none = test::listening_sockets() == 0;
+    began.open();
     const bool told = gate.wait();
     store.reset();
     return holds_none && told ? 0 : 1;
   });
+  ASSERT_TRUE(began.wait());  // its copies are closed in it, not by fork()
   EXPECT_EQ(test::listening_sockets(), 1);
   store.reset();
   try {
