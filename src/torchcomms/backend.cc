@@ -97,6 +97,7 @@ void TorchCommTutti::make(int rank, int size, const std::string& key, Millisecon
   if (generation_ > 0) refuse_in_child("reconfigure");  // what is new to the child, Python's part refuses
   choose_device(rank);
   const StorePtr parents = std::exchange(parents_store_, nullptr);
+  link_->look_for_failure();  // of before: it is told still
   meets(true);
   MadeGroup made;
   try {
@@ -249,6 +250,7 @@ std::shared_ptr<comms::TorchCommBackend> TorchCommTutti::split(const std::vector
   part->key_ = key_ + "/split:" + joined(ranks, ",") + ":" + name;
   comms::CommOptions child = options;
   if (child.store == nullptr) {
+    child.store = given_;
     part->parents_store_ = store_;
     part->split_from_ = group_;
     part->among_ = ranks;

@@ -198,7 +198,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   std::string name_;
   std::string key_;  // names the group in the store
   comms::CommOptions options_;
-  StorePtr given_;          // by the user; null: the job's
+  StorePtr given_;          // by the user, maybe to the communicator that was split; null: the job's
   StorePtr parents_store_;  // of the communicator that was split, until the group has formed in it; or null
   Group split_from_;        // until the group has formed in it; or null
   std::vector<int> among_;  // the ranks of that
@@ -220,7 +220,7 @@ class TorchCommTutti final : public comms::TorchCommBackend {
   mutable std::mutex mutex_;                 // guards the groups and their number against threads beside the caller's
   Group group_;
   bool finalized_ = false;                     // what ends from then on has not failed; changed by the caller alone
-  bool meets_ = false;                         // others may have met already, and have ended their windows
+  bool meets_ = false;                         // others may have met already, and have given up the group at hand
   std::uint64_t generation_ = 0;               // of the group
   std::shared_ptr<WindowGroup> window_group_;  // null before the first window
   std::vector<std::shared_ptr<WindowGroup>> gpu_window_groups_;

@@ -83,12 +83,12 @@ void TorchCommTutti::each_of_windows(const See& see) const {
 // As above.
 c10d::ErrorType TorchCommTutti::failure() const {
   auto error = c10d::ErrorType::SUCCESS;
-  if (finalized_) return error;
+  if (finalized_ || meets_) return error;
   const auto add = [&error](c10d::Backend& group) {
     if (const auto of = group.getError(); explains(of, error)) error = of;
   };
   if (group_ != nullptr) add(*group_);
-  if (!meets_) each_of_windows(add);
+  each_of_windows(add);
   return error;
 }
 

@@ -170,22 +170,48 @@ def limits(ctx: Context, name: str) -> None:
         store.wait(["over"])
 
 
-def parts_meet_apart(ctx: Context, name: str) -> None:
-    """A part that reconfigures does not meet in the store of the communicator that it was split from."""
+def replaced_with_works(ctx: Context, name: str) -> None:
+    """Works that are pending when all ranks reconfigure end with the group: that is no failure, and runs no hook, also
+    on a rank that goes on long after the others have given up the group."""
     from tutti.dist import torchcomms as face
 
-    comm = new_comm(ctx, name)
-    part = comm.split(list(range(ctx.size)), "part")
-    handles = handles_of(ctx, part, name, range(ctx.size))
+    make = face.make_group
+
+    def late(*arguments: Any) -> Any:
+        made = make(*arguments)
+        threading.Event().wait(0.4 * ctx.rank)  # the watch looks ten times a second
+        return made
+
+    comm = new_comm(ctx, name, enable_reconfigure=True)
+    handles, ran = handles_of(ctx, comm, name, range(ctx.size)), []
+    comm.register_abort_hook(lambda: ran.append(True))
+    comm.reconfigure(1, handles).wait()
+    pending = comm.recv(torch.ones(1), (ctx.rank + 1) % ctx.size, True)
+    face.make_group = late
+    comm.reconfigure(2, handles).wait()
+    face.make_group = make
+    refused(".", pending.wait)
+    assert sum_of_ones(comm) == ctx.size and not ran
+    comm.finalize()
+
+
+def parts_meet_apart(ctx: Context, name: str) -> None:
+    """A part that reconfigures meets in the store that the program gave, and in none that its ranks had made before."""
+    from tutti.dist import torchcomms as face
+
     make, stores = face.make_group, []
 
     def note(store: Any, *arguments: Any) -> Any:
         stores.append(store)
-        return make(ctx.store(name), *arguments)
+        return make(ctx.store(name) if store is None else store, *arguments)
 
     face.make_group = note
-    part.reconfigure(1, handles).wait()
-    assert stores == [None] and sum_of_ones(part) == ctx.size
+    for stored in (True, False):
+        own = f"{name}{stored}"
+        comm = new_comm(ctx, own, stored=stored)
+        part = comm.split(list(range(ctx.size)), "part")
+        part.reconfigure(1, handles_of(ctx, part, own, range(ctx.size))).wait()
+        assert (stores[-1] is not None) == stored and sum_of_ones(part) == ctx.size
     face.make_group = make
 
 
@@ -287,7 +313,7 @@ def test_a_communicator_grows_and_outlives_a_process(fresh_world: World, stored:
     pool.kill()
 
 
-APART = [limits, parts_meet_apart, hints_of_what_raised]
+APART = [limits, parts_meet_apart, replaced_with_works, hints_of_what_raised]
 WANT = [without_descriptors, while_its_store_is_stopped]
 
 
