@@ -210,7 +210,7 @@ TEST(TcpEndpoint, AHostThatCannotBeReachedForAMomentIsReached) {
 // For all that wait for it at once.
 TEST(TcpEndpoint, AHostThatCannotBeReachedForLongerIsLost) {
   const auto adjust = [](TcpOptions& o) {
-    o.connect_timeout = std::chrono::milliseconds(300);
+    o.connect_timeout = std::chrono::milliseconds(800);
     o.logger = Logger();
   };
   Ranks ranks(2, adjust);
